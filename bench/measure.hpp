@@ -1,0 +1,100 @@
+#pragma once
+/// What every measuring program shares. A program prints one line per figure, `name value unit`, on stdout and nothing
+/// else there; run.py reads those lines.
+///
+///     const arguments given(argc, argv);
+///     const auto messages = given.number("iterations", 1'000'000);
+///     pin_to_core(0);
+///     const std::int64_t start = now_ns();
+///     ...
+///     report("caf_pingpong", double(now_ns() - start) / double(messages), "ns");
+#include <malloc.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::bench {
+
+/// The monotonic clock, which all processes of one machine share.
+inline std::int64_t now_ns() {
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+/// Prints one figure.
+inline void report(std::string_view name, double value, std::string_view unit) {
+  std::printf("%.*s %.4f %.*s\n", int(name.size()), name.data(), value, int(unit.size()), unit.data());
+  std::fflush(stdout);
+}
+
+/// Ends the program with a sentence on stderr, which run.py shows in the failed row.
+[[noreturn]] inline void give_up(const std::string& why) {
+  std::fprintf(stderr, "%s\n", why.c_str());
+  std::exit(1);
+}
+
+/// Keeps the calling thread, and the threads it starts, on one core. A machine with fewer cores wraps around.
+inline void pin_to_core(int core) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) give_up("sched_getaffinity failed");
+  int wanted = core % CPU_COUNT(&allowed);
+  for (int candidate = 0; candidate < CPU_SETSIZE; ++candidate) {
+    if (!CPU_ISSET(candidate, &allowed) || wanted-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(candidate, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) give_up("sched_setaffinity failed");
+    return;
+  }
+}
+
+/// Bytes that the program holds from malloc, so that one number fits every library.
+inline std::size_t heap_bytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
+
+inline double median(std::vector<double> values) {
+  if (values.empty()) give_up("a median of nothing was asked for");
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+/// `--name value` pairs.
+class arguments {
+ public:
+  arguments(int argc, char** argv) : words_(argv + 1, argv + argc) {}
+
+  std::string text(std::string_view name, std::string_view otherwise) const {
+    for (std::size_t i = 0; i + 1 < words_.size(); i += 2)
+      if (words_[i].substr(0, 2) == "--" && words_[i].substr(2) == name) return std::string(words_[i + 1]);
+    return std::string(otherwise);
+  }
+  std::int64_t number(std::string_view name, std::int64_t otherwise) const {
+    const std::string given = text(name, "");
+    return given.empty() ? otherwise : std::strtoll(given.c_str(), nullptr, 10);
+  }
+
+ private:
+  std::vector<std::string_view> words_;
+};
+
+/// The monotonic clock just before this program's image was loaded: the first call starts the program once more, so
+/// that loading, constructors and set-up are all counted by whoever subtracts this from `now_ns`.
+inline std::int64_t load_time_ns(char** argv) {
+  constexpr const char* variable = "PARLEY_BENCH_LOAD_TIME";
+  if (const char* known = std::getenv(variable)) return std::strtoll(known, nullptr, 10);
+  setenv(variable, std::to_string(now_ns()).c_str(), 1);
+  execv("/proc/self/exe", argv);
+  give_up("the program could not start itself again");
+}
+
+}  // namespace parley::bench

@@ -1,0 +1,22 @@
+# Checks that run with the tests: the arrows between folders, and headers that compile alone.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+set(arrows "${PROJECT_SOURCE_DIR}/cmake/checks/arrows.py")
+add_test(NAME arrows COMMAND Python3::Interpreter "${arrows}")
+add_test(NAME arrows_can_fail COMMAND Python3::Interpreter "${arrows}" --self-test)
+set_tests_properties(arrows arrows_can_fail PROPERTIES TIMEOUT 60)
+
+# Each public header is included first and twice, so that it may lean on nothing before it and survives being repeated.
+# `./dev test` builds this target; a plain build does not.
+set(checked)
+foreach(folder IN LISTS PARLEY_PUBLIC_FOLDERS)
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/${folder}/*.hpp")
+  foreach(header IN LISTS headers)
+    string(REGEX REPLACE "\\.hpp$" ".cpp" unit "${PROJECT_BINARY_DIR}/header_check/${header}")
+    file(CONFIGURE OUTPUT "${unit}" CONTENT "#include <parley/${header}>\n#include <parley/${header}>\n")
+    list(APPEND checked "${unit}")
+  endforeach()
+endforeach()
+add_library(parley_header_check OBJECT EXCLUDE_FROM_ALL ${checked})
+target_link_libraries(parley_header_check PRIVATE parley_flags parley)
+target_compile_options(parley_header_check PRIVATE -O0 -g0)

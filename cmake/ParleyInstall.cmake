@@ -1,0 +1,25 @@
+# The installed package: include/parley/FOLDER/NAME.hpp, libparley.a, and what find_package(parley) reads.
+include(CMakePackageConfigHelpers)
+set(PARLEY_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/parley")
+
+install(TARGETS parley EXPORT parleyTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+foreach(folder IN LISTS PARLEY_PUBLIC_FOLDERS)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley/${folder}"
+          FILES_MATCHING PATTERN "*.hpp")
+endforeach()
+install(EXPORT parleyTargets NAMESPACE parley:: DESTINATION "${PARLEY_PACKAGE_DIR}")
+
+# The consumer needs the Boost components that parley links, and no others.
+get_target_property(linked parley INTERFACE_LINK_LIBRARIES)
+set(PARLEY_BOOST_COMPONENTS "")
+if("Boost::json" IN_LIST linked)
+  set(PARLEY_BOOST_COMPONENTS "COMPONENTS json")
+endif()
+cmake_path(GET PARLEY_UCX_INCLUDE_DIR PARENT_PATH PARLEY_UCX_PREFIX)
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/parleyConfig.cmake.in"
+                              "${PROJECT_BINARY_DIR}/parleyConfig.cmake"
+                              INSTALL_DESTINATION "${PARLEY_PACKAGE_DIR}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/parleyConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/parleyConfig.cmake" "${PROJECT_BINARY_DIR}/parleyConfigVersion.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/ParleyUcx.cmake" DESTINATION "${PARLEY_PACKAGE_DIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/parley")

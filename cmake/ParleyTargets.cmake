@@ -1,0 +1,68 @@
+# How parley's folders become targets. Headers are included as <parley/FOLDER/NAME.hpp>, in the build tree through a
+# link to the sources and after installation through include/parley.
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include")
+file(CREATE_LINK "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/include/parley" SYMBOLIC)
+
+add_library(parley_flags INTERFACE)
+target_compile_features(parley_flags INTERFACE cxx_std_20)
+target_compile_options(parley_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+                                              -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
+                                              $<$<CXX_COMPILER_ID:GNU>:-fcoroutines>)
+if(PARLEY_WARNINGS_AS_ERRORS)
+  target_compile_options(parley_flags INTERFACE -Werror)
+endif()
+if(PARLEY_SANITIZE)
+  # For every target, so that none is linked half sanitized.
+  add_compile_options(-fsanitize=${PARLEY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=${PARLEY_SANITIZE})
+endif()
+
+# parley_module(NAME [USES folder...] [LINK target...]): the object library of one folder.
+function(parley_module name)
+  cmake_parse_arguments(ARG "" "" "USES;LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${name}/*.cpp")
+  file(GLOB headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${name}/*.hpp")
+  if(NOT sources)
+    set(stub "${PROJECT_BINARY_DIR}/${name}_stub.cpp")
+    file(CONFIGURE OUTPUT "${stub}" CONTENT "// ${name} holds headers only.\n")
+    set(sources "${stub}")
+  endif()
+  add_library(parley_${name} OBJECT ${sources} ${headers})
+  set_target_properties(parley_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(parley_${name} PUBLIC "${PROJECT_BINARY_DIR}/include")
+  target_link_libraries(parley_${name} PUBLIC ${ARG_LINK} PRIVATE parley_flags)
+  target_compile_features(parley_${name} PUBLIC cxx_std_20)
+  foreach(used IN LISTS ARG_USES)
+    target_link_libraries(parley_${name} PUBLIC parley_${used})
+  endforeach()
+endfunction()
+
+# parley_library(NAME FOLDERS folder... LINK target...): the one library that users link, made of the folders' objects.
+function(parley_library name)
+  cmake_parse_arguments(ARG "" "" "FOLDERS;LINK" ${ARGN})
+  add_library(${name} STATIC)
+  add_library(parley::${name} ALIAS ${name})
+  foreach(folder IN LISTS ARG_FOLDERS)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:parley_${folder}>)
+  endforeach()
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_link_libraries(${name} PUBLIC ${ARG_LINK})
+endfunction()
+
+# parley_test(NAME FOLDERS folder... [LINK target...]): tests/NAME/*.cpp as one doctest program, run by CTest.
+function(parley_test name)
+  cmake_parse_arguments(ARG "" "" "FOLDERS;LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp")
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(test_${name} ${sources} "${PROJECT_SOURCE_DIR}/tests/main.cpp")
+  target_link_libraries(test_${name} PRIVATE parley_flags doctest::doctest ${ARG_LINK})
+  foreach(folder IN LISTS ARG_FOLDERS)
+    target_link_libraries(test_${name} PRIVATE parley_${folder})
+  endforeach()
+  add_test(NAME ${name} COMMAND test_${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+endfunction()

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Checks that includes follow the arrows between the folders, and that what must not know time or a wire does not.
+
+    arrows.py               exits 1 and prints file:line for each broken arrow
+    arrows.py --self-test   proves on a tree of bad files that each rule fails when it is broken
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+import tempfile
+
+# Who may include whom. A folder may always include itself; tests/, bench/, examples/ and fuzz/ may include everything.
+BELOW_OPS = {"runtime", "tuning", "transports", "actors"}
+ARROWS = {
+    "runtime": set(),
+    "tuning": set(),
+    "transports": {"runtime"},
+    "actors": {"runtime", "tuning"},
+    "ops": BELOW_OPS,
+    "simulation": BELOW_OPS | {"ops"},
+    "cli": BELOW_OPS | {"ops", "simulation"},
+}
+
+UCX = r"uc[pstm]/.*"
+CUDA = r"(cuda|cuda_\w+|cublas\w*|nccl\w*)\.h"
+CLOCK_HEADER = r"chrono|ctime|time\.h|sys/time\.h|sys/timerfd\.h|boost/asio/.*timer\.hpp"
+CLOCK_CALL = r"\b(steady_clock|system_clock|high_resolution_clock|clock_gettime|gettimeofday|__rdtsc)\b"
+
+# Only transports/ speaks UCX; the protocol and the decisions see no clock and no GPU, whoever passes them the time.
+FORBIDDEN_HEADERS = {
+    "runtime": [(UCX, "UCX belongs into transports/"), (CUDA, "CUDA belongs into transports/")],
+    "tuning": [(UCX, "UCX belongs into transports/"), (CUDA, "tuning/ knows no GPU"),
+               (CLOCK_HEADER, "tuning/ is pure: pass times in as values"), (r"boost/asio.*", "tuning/ does no input or output")],
+    "actors": [(UCX, "actors/ knows no transport: use runtime/link.hpp"), (CUDA, "actors/ knows no GPU"),
+               (CLOCK_HEADER, "actors/ knows no clock: ask the executor"),
+               (r"boost/asio.*", "actors/ knows no event loop: use runtime/executor.hpp")],
+    "ops": [(UCX, "UCX belongs into transports/")],
+    "simulation": [(UCX, "UCX belongs into transports/"), (CLOCK_HEADER, "simulation/ has virtual time only")],
+    "cli": [(UCX, "UCX belongs into transports/")],
+}
+FORBIDDEN_WORDS = {folder: [(CLOCK_CALL, "no clock here: time comes from the executor or as a value")]
+                   for folder in ("tuning", "actors", "simulation")}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+OWN = re.compile(r"parley/(\w+)/")
+
+
+def faults_of_include(folder, quote, target):
+    own = OWN.match(target)
+    if own and own.group(1) != folder and own.group(1) not in ARROWS[folder]:
+        yield f"{folder}/ must not include {own.group(1)}/"
+    if quote == '"' and "/" in target:
+        yield f'write <parley/FOLDER/NAME.hpp>, not "{target}"'
+    for pattern, why in FORBIDDEN_HEADERS.get(folder, []):
+        if re.fullmatch(pattern, target):
+            yield f"<{target}>: {why}"
+
+
+def faults_of_line(folder, line):
+    include = INCLUDE.match(line)
+    if include:
+        yield from faults_of_include(folder, include.group(1), include.group(2))
+        return
+    code = line.split("//")[0]
+    for pattern, why in FORBIDDEN_WORDS.get(folder, []):
+        if re.search(pattern, code):
+            yield why
+
+
+def check(root):
+    """Every fault below `root`, as `file:line: what`, and how many files were read."""
+    faults, count = [], 0
+    for folder in ARROWS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".h"):
+                continue
+            count += 1
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                faults += [f"{path.relative_to(root)}:{number}: {what}" for what in faults_of_line(folder, line)]
+    return faults, count
+
+
+BROKEN = [
+    ("runtime/a.hpp", "#include <parley/tuning/plan.hpp>"),
+    ("runtime/a.hpp", "#include <ucp/api/ucp.h>"),
+    ("tuning/a.cpp", "#include <parley/runtime/error.hpp>"),
+    ("tuning/a.cpp", "#include <chrono>"),
+    ("transports/a.cpp", "#include <parley/actors/sender.hpp>"),
+    ("actors/a.hpp", "#include <parley/transports/ucx_link.hpp>"),
+    ("actors/a.hpp", "#include <chrono>"),
+    ("actors/a.hpp", "#  include <ctime>"),
+    ("actors/a.cpp", "#include <cuda_runtime.h>"),
+    ("actors/a.cpp", "auto start = std::chrono::steady_clock::now();"),
+    ("ops/a.cpp", "#include <ucp/api/ucp.h>"),
+    ("ops/a.cpp", "#include <parley/cli/progress.hpp>"),
+    ("cli/a.cpp", '#include "../ops/rank.hpp"'),
+]
+SOUND = [
+    ("runtime/a.hpp", "#include <parley/runtime/error.hpp>"),
+    ("transports/a.cpp", "#include <ucp/api/ucp.h>"),
+    ("actors/a.hpp", "#include <parley/tuning/plan.hpp>"),
+    ("actors/a.hpp", "// steady_clock is read by the executor only"),
+    ("ops/a.hpp", "#include <parley/actors/sender.hpp>"),
+    ("cli/a.cpp", "#include <parley/ops/rank.hpp>"),
+]
+
+
+def self_test():
+    wrong = []
+    for cases, expected in ((BROKEN, 1), (SOUND, 0)):
+        for name, line in cases:
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / name
+                path.parent.mkdir(parents=True)
+                path.write_text(f"#pragma once\n{line}\n", encoding="utf-8")
+                faults, _ = check(pathlib.Path(folder))
+                if len(faults) != expected or any(not fault.startswith(f"{name}:2: ") for fault in faults):
+                    wrong.append(f"{name}: {line}: {expected} fault(s) expected, found {faults}")
+    print("\n".join(wrong) or f"self-test: {len(BROKEN)} broken lines found, {len(SOUND)} sound lines passed")
+    return 1 if wrong else 0
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--self-test", action="store_true")
+    if options.parse_args().self_test:
+        return self_test()
+    faults, count = check(pathlib.Path(__file__).resolve().parents[2])
+    print("\n".join(faults) or f"arrows: {count} files follow them")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+#include <parley/runtime/error.hpp>
+
+namespace parley::runtime {
+
+std::string_view name(errc code) noexcept {
+  switch (code) {
+    case errc::none: return "none";
+    case errc::pending: return "pending";
+    case errc::timeout: return "timeout";
+    case errc::cancelled: return "cancelled";
+    case errc::closed: return "closed";
+    case errc::full: return "full";
+    case errc::peer_failed: return "peer_failed";
+    case errc::send_failed: return "send_failed";
+    case errc::buffer_too_small: return "buffer_too_small";
+    case errc::config_failed: return "config_failed";
+    case errc::config_mismatch: return "config_mismatch";
+    case errc::declaration_mismatch: return "declaration_mismatch";
+    case errc::role_conflict: return "role_conflict";
+    case errc::no_common_config: return "no_common_config";
+    case errc::protocol_version: return "protocol_version";
+    case errc::malformed: return "malformed";
+    case errc::unauthenticated: return "unauthenticated";
+    case errc::bad_argument: return "bad_argument";
+    case errc::unavailable: return "unavailable";
+    case errc::io: return "io";
+    case errc::exception: return "exception";
+  }
+  return "unknown";
+}
+
+std::string error::what() const {
+  std::string sentence(name(code_));
+  if (text_) sentence.append(": ").append(*text_);
+  return sentence;
+}
+
+error describe(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const failure& f) {
+    return f.reason();
+  } catch (const std::exception& e) {
+    return {errc::exception, e.what()};
+  } catch (...) {
+    return errc::exception;
+  }
+}
+
+void raise(error e) { throw failure(std::move(e)); }
+
+}  // namespace parley::runtime

@@ -1,0 +1,130 @@
+#pragma once
+/// Errors as values. A fault of a peer, a wire or a deadline is a `result` that carries an `error`; API misuse and set-up
+/// faults throw a `failure`, which carries the same `error`.
+///
+///     result<int> answer = parse(text);
+///     if (!answer) return answer.reason();         // pass it on as a value ...
+///     use(answer.value());                         // ... or let it throw `failure` when there is none
+///
+/// An error without a text of its own costs no allocation.
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace parley::runtime {
+
+/// What went wrong; the names are the ones of PROTOCOL.md section 7.
+enum class errc : std::uint8_t {
+  none,
+  pending,               ///< not an error: the operation goes on
+  timeout,               ///< the deadline passed first
+  cancelled,             ///< its scope was cancelled
+  closed,                ///< the actor, mailbox or executor has ended
+  full,                  ///< a bounded queue has no room
+  peer_failed,           ///< the other rank died or cannot be reached
+  send_failed,           ///< the sender could not send this invocation and said so (poison)
+  buffer_too_small,      ///< the message is larger than the receive buffer; nothing was written
+  config_failed,         ///< an implementation failed inside a real invocation
+  config_mismatch,       ///< the stamped config is not one that this rank can run
+  declaration_mismatch,  ///< two ranks declared one op differently
+  role_conflict,         ///< two senders, two leaders, or none
+  no_common_config,      ///< nothing beyond the default is available everywhere
+  protocol_version,      ///< the other side speaks another version
+  malformed,             ///< bytes or text that cannot be what they should be
+  unauthenticated,       ///< a wrong key or tag
+  bad_argument,          ///< API misuse
+  unavailable,           ///< something that is needed is missing on this machine
+  io,                    ///< the operating system refused
+  exception,             ///< user code threw something else than a `failure`
+};
+
+/// `timeout`, `peer_failed`, ...: the name that texts, files and JSON use.
+std::string_view name(errc code) noexcept;
+
+class error {
+ public:
+  error(errc code) noexcept : code_(code) {}  // NOLINT(google-explicit-constructor): `return errc::timeout;` reads well
+  error(errc code, std::string text) : code_(code), text_(std::make_shared<const std::string>(std::move(text))) {}
+
+  errc code() const noexcept { return code_; }
+  /// The whole sentence: the code's name, then who, where and what to do.
+  std::string what() const;
+
+ private:
+  errc code_;
+  std::shared_ptr<const std::string> text_;
+};
+
+/// The exception that carries an `error`.
+class failure : public std::exception {
+ public:
+  explicit failure(error e) : error_(std::move(e)), what_(error_.what()) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+  const error& reason() const noexcept { return error_; }
+  errc code() const noexcept { return error_.code(); }
+
+ private:
+  error error_;
+  std::string what_;
+};
+
+[[noreturn]] void raise(error e);
+/// What an exception says, as a value.
+error describe(const std::exception_ptr& thrown);
+
+/// Either a value or an error.
+template <class T = void>
+class [[nodiscard]] result {
+ public:
+  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}   // NOLINT(google-explicit-constructor)
+  result(error e) : state_(std::in_place_index<1>, std::move(e)) {}      // NOLINT(google-explicit-constructor)
+  result(errc code) : state_(std::in_place_index<1>, error(code)) {}     // NOLINT(google-explicit-constructor)
+
+  explicit operator bool() const noexcept { return state_.index() == 0; }
+  T& value() & {
+    if (!*this) raise(reason());
+    return *std::get_if<0>(&state_);
+  }
+  T&& value() && {
+    if (!*this) raise(reason());
+    return std::move(*std::get_if<0>(&state_));
+  }
+  const T& value() const& {
+    if (!*this) raise(reason());
+    return *std::get_if<0>(&state_);
+  }
+  T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  T* operator->() noexcept { return std::get_if<0>(&state_); }
+  const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+  const error& reason() const noexcept { return *std::get_if<1>(&state_); }
+  errc code() const noexcept { return *this ? errc::none : reason().code(); }
+
+ private:
+  std::variant<T, error> state_;
+};
+
+template <>
+class [[nodiscard]] result<void> {
+ public:
+  result() noexcept = default;
+  result(error e) : error_(std::move(e)) {}                                                  // NOLINT
+  result(errc code) : error_(code == errc::none ? std::nullopt : std::optional<error>(code)) {}  // NOLINT
+
+  explicit operator bool() const noexcept { return !error_; }
+  void value() const {
+    if (error_) raise(*error_);
+  }
+  const error& reason() const noexcept { return *error_; }
+  errc code() const noexcept { return error_ ? error_->code() : errc::none; }
+
+ private:
+  std::optional<error> error_;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,69 @@
+#include <parley/runtime/executor.hpp>
+
+namespace parley::runtime {
+
+void ready_queue::grow() {
+  std::vector<std::coroutine_handle<>> larger(slots_.size() * 2);
+  const std::size_t count = size();
+  for (std::size_t i = 0; i < count; ++i) larger[i] = slots_[(head_ + i) & (slots_.size() - 1)];
+  slots_ = std::move(larger);
+  head_ = 0;
+  tail_ = count;
+}
+
+void ready_queue::remove(std::coroutine_handle<> h) noexcept {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t kept = head_;
+  for (std::size_t i = head_; i != tail_; ++i) {
+    if (slots_[i & mask] != h) slots_[kept++ & mask] = slots_[i & mask];
+  }
+  tail_ = kept;
+}
+
+executor::~executor() { free_retired(); }
+
+std::size_t executor::run_ready(std::size_t limit) {
+  std::size_t count = 0;
+  while (count < limit && !ready_.empty()) {
+    ready_.pop().resume();
+    ++count;
+    if (!retired_.empty()) free_retired();
+  }
+  resumed_ += count;
+  return count;
+}
+
+void executor::free_retired() noexcept {
+  // Destroying a frame may retire others, so the list is read anew each time.
+  while (!retired_.empty()) {
+    const std::coroutine_handle<> h = retired_.back();
+    retired_.pop_back();
+    h.destroy();
+  }
+}
+
+std::uint64_t executor::open_reply(pending_reply& waiting) {
+  if (free_replies_.empty()) {
+    free_replies_.push_back(static_cast<std::uint32_t>(replies_.size()));
+    replies_.emplace_back();
+  }
+  const std::uint32_t slot = free_replies_.back();
+  free_replies_.pop_back();
+  replies_[slot].waiting = &waiting;
+  return std::uint64_t{replies_[slot].generation} << 32U | slot;
+}
+
+void executor::close_reply(std::uint64_t number) noexcept {
+  const auto slot = static_cast<std::uint32_t>(number);
+  replies_[slot].waiting = nullptr;
+  ++replies_[slot].generation;
+  free_replies_.push_back(slot);
+}
+
+pending_reply* executor::find_reply(std::uint64_t number) noexcept {
+  const auto slot = static_cast<std::uint32_t>(number);
+  if (slot >= replies_.size() || replies_[slot].generation != number >> 32U) return nullptr;
+  return replies_[slot].waiting;
+}
+
+}  // namespace parley::runtime

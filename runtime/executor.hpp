@@ -1,0 +1,133 @@
+#pragma once
+/// The one interface to time, order and chance. All coroutines of a rank run on one executor, in one thread; its ready queue
+/// is the only place where a waiting coroutine is resumed.
+///
+///     executor& ex = co_await this_executor;
+///     co_await ex.sleep_until(ex.now() + 5_ms);        // in task.hpp, as every wait
+///     ex.post([] { … });                               // from any thread
+///     auto dice = ex.rng(streams::user);
+///
+/// `reactor` is the real one, `virtual_time` the one of tests and of the simulator. An executor ends after its scopes: what
+/// is still suspended then is destroyed with its scope, without being resumed.
+#include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/intrusive_list.hpp>
+#include <parley/runtime/random.hpp>
+#include <parley/runtime/timers.hpp>
+
+#include <atomic>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace parley::runtime {
+
+/// First in, first out, with room that doubles: what is ready to run.
+class ready_queue {
+ public:
+  ready_queue() : slots_(64) {}
+  bool empty() const noexcept { return head_ == tail_; }
+  std::size_t size() const noexcept { return tail_ - head_; }
+  void push(std::coroutine_handle<> h) {
+    if (size() == slots_.size()) grow();
+    slots_[tail_++ & (slots_.size() - 1)] = h;
+  }
+  std::coroutine_handle<> pop() noexcept { return slots_[head_++ & (slots_.size() - 1)]; }
+  /// Takes out a coroutine that will not live to be resumed.
+  void remove(std::coroutine_handle<> h) noexcept;
+
+ private:
+  void grow();
+  std::vector<std::coroutine_handle<>> slots_;
+  std::size_t head_ = 0;
+  std::size_t tail_ = 0;
+};
+
+/// What `compute` runs away from the actor thread; see compute.hpp.
+class compute_job {
+ public:
+  /// Runs the user's function, on any thread.
+  void execute() noexcept {
+    run();
+    finished_.store(true, std::memory_order_release);
+    finished_.notify_all();
+  }
+  /// Continues who waits; on the executor's thread, after `execute`.
+  virtual void on_done() noexcept = 0;
+  virtual time_ns modelled_ns() const noexcept = 0;
+  void wait_finished() const noexcept { finished_.wait(false, std::memory_order_acquire); }
+  virtual ~compute_job() = default;
+
+ private:
+  virtual void run() noexcept = 0;
+  std::atomic<bool> finished_{false};
+};
+
+/// Somebody waits for the answer to a request; see request.hpp.
+class pending_reply;
+
+class executor {
+ public:
+  executor(time_ns now, std::uint64_t seed) : now_(now), seed_(seed), timers_(now) {}
+  executor(const executor&) = delete;
+  executor& operator=(const executor&) = delete;
+  virtual ~executor();
+
+  /// The present, read once per turn of the loop.
+  time_ns now() const noexcept { return now_; }
+  /// The present, read now; for measuring. The same clock as `now`.
+  virtual time_ns precise_now() noexcept = 0;
+  std::uint64_t seed() const noexcept { return seed_; }
+  random_stream rng(streams purpose) const noexcept { return {seed_, static_cast<std::uint64_t>(purpose)}; }
+
+  /// Puts a suspended coroutine into the ready queue.
+  void schedule(std::coroutine_handle<> h) { ready_.push(h); }
+  /// Takes back `schedule`, for a coroutine that is destroyed where it stands.
+  void forget(std::coroutine_handle<> h) noexcept { ready_.remove(h); }
+  /// Frees the frame of a coroutine that has ended, once no code of it is on the stack.
+  void retire(std::coroutine_handle<> h) { retired_.push_back(h); }
+  void arm(timer& t, time_ns when) noexcept { timers_.arm(t, when); }
+  /// Runs `f` on the executor's thread, soon. The only member that other threads may call.
+  virtual void post(std::function<void()> f) = 0;
+  /// Runs `job` where it does not hold up the actors.
+  virtual void submit(std::shared_ptr<compute_job> job) = 0;
+
+  /// Runs what is ready, due and new. Returns false when there is nothing to do until time passes or something comes.
+  virtual bool turn() = 0;
+  /// Waits for the next event after `turn` returned false. Returns false when no event can come any more.
+  virtual bool wait() = 0;
+
+  /// How many coroutines were resumed so far.
+  std::uint64_t resumed() const noexcept { return resumed_; }
+
+  // Requests that wait for an answer, by number; see request.hpp.
+  std::uint64_t open_reply(pending_reply& waiting);
+  void close_reply(std::uint64_t number) noexcept;
+  pending_reply* find_reply(std::uint64_t number) noexcept;
+
+ protected:
+  void set_now(time_ns t) noexcept { now_ = t > now_ ? t : now_; }
+  timer_wheel& timers() noexcept { return timers_; }
+  bool has_ready() const noexcept { return !ready_.empty(); }
+  /// Resumes what is ready, at most `limit` coroutines. Returns how many.
+  std::size_t run_ready(std::size_t limit);
+  void free_retired() noexcept;
+
+ private:
+  struct reply_slot {
+    pending_reply* waiting = nullptr;
+    std::uint32_t generation = 0;
+  };
+  time_ns now_;
+  std::uint64_t seed_;
+  std::uint64_t resumed_ = 0;
+  ready_queue ready_;
+  std::vector<std::coroutine_handle<>> retired_;
+  timer_wheel timers_;
+  std::vector<reply_slot> replies_;
+  std::vector<std::uint32_t> free_replies_;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,29 @@
+#pragma once
+/// The few plain names that everything else is written in.
+///
+///     parley::runtime::rank_id peer = 3;
+///     parley::runtime::time_ns deadline = executor.now() + 5'000'000;   // 5 ms from now
+#include <cstdint>
+#include <limits>
+
+namespace parley::runtime {
+
+/// One participant of the job; counts from 0.
+using rank_id = std::uint32_t;
+
+/// A point on an executor's clock, or a span of it, in nanoseconds. Only differences mean anything across executors.
+using time_ns = std::int64_t;
+
+/// The deadline of a wait that may last for ever.
+inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
+
+inline namespace literals {
+constexpr time_ns operator""_ns(unsigned long long n) { return static_cast<time_ns>(n); }
+constexpr time_ns operator""_us(unsigned long long n) { return static_cast<time_ns>(n) * 1'000; }
+constexpr time_ns operator""_ms(unsigned long long n) { return static_cast<time_ns>(n) * 1'000'000; }
+constexpr time_ns operator""_s(unsigned long long n) { return static_cast<time_ns>(n) * 1'000'000'000; }
+constexpr std::uint64_t operator""_KiB(unsigned long long n) { return n << 10U; }
+constexpr std::uint64_t operator""_MiB(unsigned long long n) { return n << 20U; }
+}  // namespace literals
+
+}  // namespace parley::runtime

@@ -1,0 +1,162 @@
+#pragma once
+/// What the runtime needs from a transport: messages between ranks. One message has a small header and a payload of any
+/// length. UCX active messages implement it, and so do the simulator's virtual links.
+///
+///     link.listen(link::channel::data, handler);
+///     errc started = link.send(to, link::channel::data, header, payload, &completion);
+///     // handler.on_arrival(message): read message.header(), then fetch(std::move(message), buffer, completion)
+///
+/// Everything happens on the rank's own thread. Handlers and completions run from `poll`, never inside a transport's
+/// callback, and may start further operations. Messages between two ranks may overtake one another. A message that was
+/// accepted arrives at most once; if the peer fails, every pending completion ends with `peer_failed`.
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/identifiers.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace parley::runtime {
+
+class link;
+
+/// Called once when an operation that answered `pending` has ended. Must stay where it is until then.
+struct completion {
+  using function = void (*)(completion& self, errc outcome) noexcept;
+  explicit completion(function f) noexcept : on_end(f) {}
+  function on_end;
+};
+
+/// One message that has come in. Move-only: whoever holds it may fetch its payload or drop it.
+class arrival {
+ public:
+  static constexpr std::size_t inline_bytes = 128;
+
+  arrival() noexcept = default;
+  arrival(arrival&& other) noexcept { take(other); }
+  arrival& operator=(arrival&& other) noexcept {
+    if (this != &other) {
+      drop();
+      take(other);
+    }
+    return *this;
+  }
+  arrival(const arrival&) = delete;
+  arrival& operator=(const arrival&) = delete;
+  ~arrival() { drop(); }
+
+  std::span<const std::byte> header() const noexcept { return {bytes_.data(), header_size_}; }
+  /// Bytes of payload, wherever they are.
+  std::uint64_t length() const noexcept { return length_; }
+  /// Whether the payload is still with the sender, so that only `link::fetch` can bring it.
+  bool remote() const noexcept { return remote_; }
+  /// The payload where it is already here; empty when `remote()`.
+  std::span<const std::byte> payload() const noexcept {
+    if (remote_) return {};
+    if (held_ != nullptr) return {static_cast<const std::byte*>(held_), static_cast<std::size_t>(length_)};
+    return {bytes_.data() + header_size_, static_cast<std::size_t>(length_)};
+  }
+
+  // For transports: `held` is what `link::release` gets when the message is dropped.
+  arrival(link* owner, std::span<const std::byte> header, std::uint64_t length, const void* held, bool remote) noexcept
+      : owner_(owner), held_(held), length_(length), header_size_(static_cast<std::uint8_t>(header.size())), remote_(remote) {
+    std::memcpy(bytes_.data(), header.data(), header.size());
+  }
+  /// For a payload that is small enough to be copied: header and payload together fit `inline_bytes`.
+  arrival(std::span<const std::byte> header, std::span<const std::byte> payload) noexcept
+      : length_(payload.size()), header_size_(static_cast<std::uint8_t>(header.size())) {
+    std::memcpy(bytes_.data(), header.data(), header.size());
+    if (!payload.empty()) std::memcpy(bytes_.data() + header.size(), payload.data(), payload.size());
+  }
+  /// Gives up what is held without dropping it: the transport takes it over.
+  const void* surrender() noexcept { return std::exchange(held_, nullptr); }
+
+ private:
+  inline void drop() noexcept;
+  void take(arrival& other) noexcept {
+    owner_ = other.owner_;
+    held_ = std::exchange(other.held_, nullptr);
+    length_ = other.length_;
+    header_size_ = other.header_size_;
+    remote_ = other.remote_;
+    const std::size_t used = header_size_ + (held_ == nullptr && !remote_ ? static_cast<std::size_t>(length_) : 0);
+    std::memcpy(bytes_.data(), other.bytes_.data(), used < inline_bytes ? used : inline_bytes);
+  }
+
+  link* owner_ = nullptr;
+  const void* held_ = nullptr;
+  std::uint64_t length_ = 0;
+  std::uint8_t header_size_ = 0;
+  bool remote_ = false;
+  std::array<std::byte, inline_bytes> bytes_;
+};
+
+class link {
+ public:
+  /// Which handler takes a message on the other side.
+  enum class channel : std::uint8_t { control, data };
+  static constexpr std::size_t channels = 2;
+  static constexpr std::size_t max_header_bytes = 64;
+
+  class handler {
+   public:
+    /// Called from `poll`. The message may be moved out and kept; one that is left is dropped.
+    virtual void on_arrival(arrival&& message) noexcept = 0;
+
+   protected:
+    ~handler() = default;
+  };
+  class failure_handler {
+   public:
+    /// Called once per peer, from `poll`, when the transport has given it up.
+    virtual void on_peer_failed(rank_id peer) noexcept = 0;
+
+   protected:
+    ~failure_handler() = default;
+  };
+
+  /// What has passed, for `--json`, tests and benchmarks.
+  struct counters {
+    std::uint64_t sent[channels]{};
+    std::uint64_t received[channels]{};
+    std::uint64_t payload_bytes_sent = 0;
+    std::uint64_t copied_bytes = 0;  ///< payload bytes that were copied after they had arrived
+  };
+
+  virtual ~link() = default;
+  virtual rank_id rank() const noexcept = 0;
+  virtual rank_id world_size() const noexcept = 0;
+
+  /// Handlers must outlive the link or be replaced by nullptr; messages that come before the first handler are kept.
+  virtual void listen(channel on, handler* to) = 0;
+  virtual void on_failure(failure_handler* to) = 0;
+
+  /// Starts a send. The header (at most `max_header_bytes`) is copied before it returns. Answers `none` when the payload
+  /// may be reused at once, `pending` when `done` will be called (the payload must stay until then), or what went wrong.
+  /// Without `done` the payload is copied where needed and the outcome is not reported.
+  virtual errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+                    completion* done) = 0;
+
+  /// Brings the payload of `message` into `into`, which holds at least `message.length()` bytes. Answers as `send` does.
+  virtual errc fetch(arrival&& message, std::span<std::byte> into, completion* done) = 0;
+
+  /// Asks for a pending operation to end early. Its completion is still called, possibly much later and possibly with
+  /// success; the buffer is in use until then.
+  virtual void cancel(completion& pending) = 0;
+
+  virtual const counters& statistics() const noexcept = 0;
+
+ private:
+  friend class arrival;
+  /// Drops a payload that nobody fetched.
+  virtual void release(const void* held, bool remote) noexcept = 0;
+};
+
+inline void arrival::drop() noexcept {
+  if (held_ != nullptr) owner_->release(std::exchange(held_, nullptr), remote_);
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,301 @@
+#pragma once
+/// Where the messages of one actor wait: typed, bounded, and read selectively.
+///
+///     mailbox<offer, report> box(64);
+///     auto next  = co_await box.receive(deadline);                         // result<std::variant<offer, report>>
+///     auto mine  = co_await box.receive<report>(of_invocation(7), deadline);   // the first that fits; others stay
+///     auto given = co_await box.send(m, deadline);                         // waits for room
+///
+/// One coroutine receives at a time; any number may wait to send. A receive that is cancelled, that times out, or that loses
+/// a `when_any` leaves every message in place and in order. `close` ends all waits with `closed`.
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/timers.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace parley::runtime {
+
+/// A queue in a ring that doubles up to what the mailbox allows and holds nothing while it is empty and unused.
+template <class T>
+class message_ring {
+ public:
+  message_ring() noexcept = default;
+  message_ring(const message_ring&) = delete;
+  message_ring& operator=(const message_ring&) = delete;
+  ~message_ring() {
+    while (size_ != 0) pop();
+    if (slots_ != nullptr) frame_pool::release(slots_, room_ * sizeof(T));
+  }
+
+  std::uint32_t size() const noexcept { return size_; }
+  T& operator[](std::uint32_t i) noexcept { return slots_[(head_ + i) & (room_ - 1)]; }
+  void push(T&& value) {
+    if (size_ == room_) grow();
+    ::new (&(*this)[size_]) T(std::move(value));
+    ++size_;
+  }
+  T pop() {
+    T value = std::move((*this)[0]);
+    (*this)[0].~T();
+    head_ = (head_ + 1) & (room_ - 1);
+    --size_;
+    return value;
+  }
+  /// Takes out the element at `i` and keeps the order of the others.
+  T take(std::uint32_t i) {
+    for (; i != 0; --i) std::swap((*this)[i], (*this)[i - 1]);
+    return pop();
+  }
+
+ private:
+  void grow() {
+    const std::uint32_t larger = room_ == 0 ? 4 : room_ * 2;
+    T* const fresh = static_cast<T*>(frame_pool::allocate(larger * sizeof(T)));
+    for (std::uint32_t i = 0; i < size_; ++i) {
+      ::new (fresh + i) T(std::move((*this)[i]));
+      (*this)[i].~T();
+    }
+    if (slots_ != nullptr) frame_pool::release(slots_, room_ * sizeof(T));
+    slots_ = fresh;
+    room_ = larger;
+    head_ = 0;
+  }
+
+  T* slots_ = nullptr;
+  std::uint32_t room_ = 0;
+  std::uint32_t head_ = 0;
+  std::uint32_t size_ = 0;
+};
+
+/// Fits every message: the predicate of a receive that is not selective.
+struct any_message {
+  template <class T>
+  constexpr bool operator()(const T&) const noexcept {
+    return true;
+  }
+};
+
+template <class... Ms>
+class mailbox {
+ public:
+  /// One message type is stored as it is, several as a variant.
+  using message = typename std::conditional_t<sizeof...(Ms) == 1, std::tuple_element<0, std::tuple<Ms...>>,
+                                              std::type_identity<std::variant<Ms...>>>::type;
+  template <class M>
+  static constexpr bool carries = (std::is_same_v<M, Ms> || ...);
+  static constexpr std::uint32_t default_limit = 1024;
+
+  explicit mailbox(executor& ex, std::uint32_t limit = default_limit) noexcept : executor_(ex), limit_(limit) {}
+  mailbox(const mailbox&) = delete;
+  mailbox& operator=(const mailbox&) = delete;
+  ~mailbox() { close(); }
+
+  std::uint32_t size() const noexcept { return ring_.size(); }
+  std::uint32_t limit() const noexcept { return limit_; }
+  bool closed() const noexcept { return limit_ == 0; }
+  executor& where() const noexcept { return executor_; }
+
+  /// Puts a message in if there is room: `none`, `full` or `closed`.
+  errc try_send(message&& m) {
+    if (ring_.size() >= limit_) return closed() ? errc::closed : errc::full;
+    ring_.push(std::move(m));
+    if (receiver_ != nullptr) receiver_->offer(ring_[ring_.size() - 1]);
+    return errc::none;
+  }
+
+  class [[nodiscard]] sending : private waiter, private timer {
+   public:
+    sending(mailbox& to, message&& m, time_ns deadline) noexcept
+        : waiter(&on_cancelled), timer(&on_late), to_(to), message_(std::move(m)) {
+      timer::when = deadline;
+    }
+    bool await_ready() {
+      waiter::outcome = to_.try_send(std::move(message_));
+      return waiter::outcome != errc::full;
+    }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      if (!enter(caller)) return false;
+      if (timer::when != never) home->where().arm(*this, timer::when);
+      to_.senders_.push_back(place_);
+      place_.owner = this;
+      return true;
+    }
+    result<> await_resume() noexcept { return waiter::outcome; }
+
+   private:
+    friend mailbox;
+    void finish(errc why) noexcept {
+      place_.unlink();
+      timer_wheel::disarm(*this);
+      wake(why);
+    }
+    static void on_cancelled(waiter& self, errc why) noexcept { static_cast<sending&>(self).finish(why); }
+    static void on_late(timer& self) noexcept { static_cast<sending&>(self).finish(errc::timeout); }
+
+    mailbox& to_;
+    message message_;
+    struct place : list_hook {
+      sending* owner = nullptr;
+    } place_;
+    using place_type = place;
+  };
+
+  /// Waits until there is room.
+  sending send(message m, time_ns deadline = never) noexcept { return sending(*this, std::move(m), deadline); }
+
+ private:
+  // What the mailbox knows of a coroutine that waits for a message. The message stays in the ring until that coroutine
+  // runs, which is why a cancelled receive cannot lose it.
+  class receiver : public waiter, public timer {
+   public:
+    using fits_function = bool (*)(receiver& self, const message& m);
+    receiver(mailbox& from, fits_function fits, time_ns deadline) noexcept
+        : waiter(&on_cancelled), timer(&on_late), from_(from), fits_(fits) {
+      timer::when = deadline;
+    }
+    ~receiver() {
+      if (from_.receiver_ == this) from_.receiver_ = nullptr;
+    }
+    void offer(const message& m) {
+      if (fits_(*this, m)) finish(errc::none);
+    }
+    void finish(errc why) noexcept {
+      from_.receiver_ = nullptr;
+      timer_wheel::disarm(*this);
+      wake(why);
+    }
+
+   protected:
+    template <class P>
+    bool suspend(std::coroutine_handle<P> caller) {
+      if (from_.closed()) {
+        waiter::outcome = errc::closed;
+        return false;
+      }
+      assert(from_.receiver_ == nullptr && "one coroutine receives from a mailbox at a time");
+      if (!enter(caller)) return false;
+      from_.receiver_ = this;
+      if (timer::when != never) home->where().arm(*this, timer::when);
+      return true;
+    }
+    mailbox& from_;
+
+   private:
+    static void on_cancelled(waiter& self, errc why) noexcept { static_cast<receiver&>(self).finish(why); }
+    static void on_late(timer& self) noexcept { static_cast<receiver&>(self).finish(errc::timeout); }
+    fits_function fits_;
+  };
+
+ public:
+  /// `M` is one message type, or `message` for whatever comes first.
+  template <class M, class Fits>
+  class [[nodiscard]] receiving : private receiver {
+   public:
+    receiving(mailbox& from, Fits fits, time_ns deadline) noexcept
+        : receiver(from, &fits_thunk, deadline), fits_(std::move(fits)) {}
+    bool await_ready() const noexcept { return false; }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      this->home = caller.promise().home;
+      return this->home->cancelled() == errc::none && find() == this->from_.size() && this->suspend(caller);
+    }
+    result<M> await_resume() {
+      if (this->waiter::outcome != errc::none) return this->waiter::outcome;
+      // Cancelled after it was woken: the message is still in the ring, where the next receive finds it.
+      if (const errc why = this->home->cancelled(); why != errc::none) return why;
+      return this->from_.template extract<M>(find());
+    }
+
+   private:
+    std::uint32_t find() {
+      std::uint32_t i = 0;
+      while (i < this->from_.size() && !matches(this->from_.ring_[i])) ++i;
+      return i;
+    }
+    bool matches(const message& m) {
+      if constexpr (std::is_same_v<M, message>) {
+        return fits_(m);
+      } else {
+        const M* typed = std::get_if<M>(&m);
+        return typed != nullptr && fits_(*typed);
+      }
+    }
+    static bool fits_thunk(receiver& self, const message& m) { return static_cast<receiving&>(self).matches(m); }
+
+    Fits fits_;
+  };
+
+  /// The first message, of whatever type.
+  auto receive(time_ns deadline = never) noexcept {
+    return receiving<message, any_message>(*this, any_message{}, deadline);
+  }
+  /// The first message of type `M` that `fits`; those before it stay where they are.
+  template <class M, class Fits = any_message>
+  auto receive(Fits fits = {}, time_ns deadline = never) noexcept {
+    return receiving<M, Fits>(*this, std::move(fits), deadline);
+  }
+
+  /// Drops the messages that `stale` holds for; answers how many. `dropped` counts them all.
+  template <class Stale>
+  std::uint32_t drop_if(Stale&& stale) {
+    std::uint32_t count = 0;
+    for (std::uint32_t left = ring_.size(); left != 0; --left) {
+      message m = ring_.pop();
+      if (stale(std::as_const(m))) {
+        ++count;
+      } else {
+        ring_.push(std::move(m));
+      }
+    }
+    dropped_ += count;
+    for (std::uint32_t i = 0; i < count; ++i) let_in();
+    return count;
+  }
+  std::uint64_t dropped() const noexcept { return dropped_; }
+
+  /// Ends all waits with `closed` and refuses messages from now on. Those that are there can still be received.
+  void close() noexcept {
+    limit_ = 0;
+    if (receiver_ != nullptr) receiver_->finish(errc::closed);
+    while (!senders_.empty()) senders_.front().owner->finish(errc::closed);
+  }
+
+ private:
+  template <class M>
+  M extract(std::uint32_t i) {
+    message m = i == 0 ? ring_.pop() : ring_.take(i);
+    if (!senders_.empty()) let_in();
+    if constexpr (std::is_same_v<M, message>) {
+      return m;
+    } else {
+      return std::get<M>(std::move(m));
+    }
+  }
+  void let_in() {
+    if (senders_.empty() || ring_.size() >= limit_) return;
+    sending& first = *senders_.front().owner;
+    ring_.push(std::move(first.message_));
+    first.finish(errc::none);
+    if (receiver_ != nullptr) receiver_->offer(ring_[ring_.size() - 1]);
+  }
+
+  executor& executor_;
+  message_ring<message> ring_;
+  receiver* receiver_ = nullptr;
+  intrusive_list<typename sending::place_type> senders_;
+  std::uint64_t dropped_ = 0;
+  std::uint32_t limit_;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,298 @@
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/reactor.hpp>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace parley::runtime {
+
+namespace {
+
+constexpr std::uint32_t turns_per_clock_read = 8;     // reading the clock costs as much as a turn
+constexpr std::uint32_t turns_per_asio_poll = 128;    // on every turn it would cost a quarter of the loop
+constexpr std::size_t resumes_per_turn = 256;         // so that a busy rank still asks its transports
+constexpr time_ns shortest_spin_ns = 1'000;
+
+time_ns read_clock() noexcept {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<time_ns>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+int checked(int descriptor, const char* what) {
+  if (descriptor < 0) raise({errc::io, std::string("the reactor cannot make its ") + what + ": " + std::strerror(errno)});
+  return descriptor;
+}
+
+class file {
+ public:
+  file(int descriptor, const char* what) : fd_(checked(descriptor, what)) {}
+  file(const file&) = delete;
+  file& operator=(const file&) = delete;
+  ~file() { ::close(fd_); }
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Threads for `compute`, started at the first use.
+class compute_threads {
+ public:
+  explicit compute_threads(unsigned count) : count_(std::max(1U, count)) {}
+  ~compute_threads() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+  void submit(std::function<void()> job) {
+    const std::lock_guard lock(mutex_);
+    if (threads_.empty()) {
+      for (unsigned i = 0; i < count_; ++i) threads_.emplace_back([this] { work(); });
+    }
+    jobs_.push_back(std::move(job));
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      job = nullptr;
+      lock.lock();
+    }
+  }
+  unsigned count_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::vector<std::thread> threads_;
+  bool stopping_ = false;
+};
+
+}  // namespace
+
+struct reactor::state {
+  state(options o, boost::asio::io_context* shared)
+      : settings(o),
+        own(shared == nullptr ? std::make_unique<boost::asio::io_context>(1) : nullptr),
+        io(shared == nullptr ? *own : *shared),
+        events(epoll_create1(EPOLL_CLOEXEC), "epoll descriptor"),
+        posted_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "event descriptor"),
+        next_timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timer descriptor"),
+        // Asio closes what it watches, so it gets a descriptor of its own.
+        watched(io, checked(fcntl(events.get(), F_DUPFD_CLOEXEC, 0), "duplicate descriptor")),
+        spin_ns(o.longest_spin_ns),
+        threads(o.compute_threads) {
+    add(posted_event.get());
+    add(next_timer.get());
+  }
+  void add(int descriptor) {
+    epoll_event interest{};
+    interest.events = EPOLLIN;
+    interest.data.fd = descriptor;
+    if (epoll_ctl(events.get(), EPOLL_CTL_ADD, descriptor, &interest) != 0 && errno != EEXIST)
+      raise({errc::io, std::string("the reactor cannot watch a descriptor: ") + std::strerror(errno)});
+  }
+  void set_timer(time_ns when) {
+    if (when == timer_set_to) return;
+    timer_set_to = when;
+    itimerspec t{};
+    if (when != never) {
+      t.it_value.tv_sec = when / 1'000'000'000;
+      t.it_value.tv_nsec = when % 1'000'000'000;
+    }
+    timerfd_settime(next_timer.get(), TFD_TIMER_ABSTIME, &t, nullptr);
+  }
+
+  options settings;
+  std::unique_ptr<boost::asio::io_context> own;
+  boost::asio::io_context& io;
+  file events;
+  file posted_event;
+  file next_timer;
+  boost::asio::posix::stream_descriptor watched;
+  bool watching = false;
+  time_ns timer_set_to = never;
+
+  std::vector<poller*> pollers;
+  std::mutex posted_mutex;
+  std::vector<std::function<void()>> posted;
+  std::atomic<bool> any_posted{false};
+
+  std::uint32_t turns_to_clock = 0;
+  std::uint32_t turns_to_asio = 0;
+  time_ns idle_since = never;
+  time_ns spin_ns;
+  bool slept = false;
+  counters seen;
+  compute_threads threads;  // last: its threads post into the members above
+};
+
+reactor::reactor() : reactor(options{}) {}
+reactor::reactor(options o) : executor(read_clock(), o.seed), state_(std::make_unique<state>(o, nullptr)) {}
+reactor::reactor(boost::asio::io_context& io, options o)
+    : executor(read_clock(), o.seed), state_(std::make_unique<state>(o, &io)) {}
+reactor::~reactor() {
+  boost::system::error_code ignored;
+  state_->watched.cancel(ignored);
+}
+
+void reactor::attach(poller& p) {
+  state_->pollers.push_back(&p);
+  state_->add(p.event_fd());
+}
+
+void reactor::detach(poller& p) noexcept {
+  std::erase(state_->pollers, &p);
+  epoll_ctl(state_->events.get(), EPOLL_CTL_DEL, p.event_fd(), nullptr);
+}
+
+void reactor::watch(int descriptor) { state_->add(descriptor); }
+boost::asio::io_context& reactor::io() noexcept { return state_->io; }
+void reactor::set_sharing(sharing cores) noexcept { state_->settings.cores = cores; }
+int reactor::native_handle() const noexcept { return state_->events.get(); }
+const reactor::counters& reactor::statistics() const noexcept { return state_->seen; }
+time_ns reactor::precise_now() noexcept { return read_clock(); }
+
+void reactor::post(std::function<void()> f) {
+  {
+    const std::lock_guard lock(state_->posted_mutex);
+    state_->posted.push_back(std::move(f));
+  }
+  // The flag keeps a burst of posts at one system call.
+  if (!state_->any_posted.exchange(true, std::memory_order_acq_rel)) {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(state_->posted_event.get(), &one, sizeof one));
+  }
+}
+
+void reactor::submit(std::shared_ptr<compute_job> job) {
+  state_->threads.submit([this, job = std::move(job)]() mutable {
+    job->execute();
+    post([job = std::move(job)] { job->on_done(); });
+  });
+}
+
+bool reactor::run_posted() {
+  state& s = *state_;
+  if (!s.any_posted.load(std::memory_order_acquire)) return false;
+  std::uint64_t count = 0;
+  static_cast<void>(!::read(s.posted_event.get(), &count, sizeof count));
+  s.any_posted.store(false, std::memory_order_release);
+  std::vector<std::function<void()>> taken;
+  {
+    const std::lock_guard lock(s.posted_mutex);
+    taken.swap(s.posted);
+  }
+  for (auto& f : taken) f();
+  return !taken.empty();
+}
+
+bool reactor::turn() {
+  state& s = *state_;
+  ++s.seen.turns;
+  bool any = false;
+  for (poller* p : s.pollers) any = p->poll() || any;
+  any = run_posted() || any;
+  if (s.turns_to_clock-- == 0) {
+    s.turns_to_clock = turns_per_clock_read - 1;
+    set_now(read_clock());
+    any = timers().advance(now()) || any;
+  }
+  if (s.turns_to_asio-- == 0) {
+    s.turns_to_asio = turns_per_asio_poll - 1;
+    any = s.io.poll() != 0 || any;
+  }
+  any = run_ready(resumes_per_turn) != 0 || any;
+  if (any && s.idle_since != never) {
+    // Spinning brought something in time: it is worth as much again.
+    s.spin_ns = std::min(s.settings.longest_spin_ns, s.spin_ns * 2);
+    s.idle_since = never;
+  }
+  return any;
+}
+
+bool reactor::wait() {
+  state& s = *state_;
+  if (s.settings.cores == sharing::shared_core) sched_yield();
+  if (s.idle_since == never) {
+    set_now(read_clock());
+    s.idle_since = now();
+    return true;
+  }
+  if (now() - s.idle_since < s.spin_ns) return true;
+  if (!arm_pollers()) return true;
+  s.spin_ns = std::max(shortest_spin_ns, s.spin_ns / 2);
+  s.idle_since = never;
+  sleep();
+  return true;
+}
+
+bool reactor::arm_pollers() {
+  return std::all_of(state_->pollers.begin(), state_->pollers.end(),
+                     [](poller* p) { return p->arm() == poller::arm_state::armed; });
+}
+
+// Nothing may use a poller between `arm_pollers` and here.
+void reactor::sleep() {
+  state& s = *state_;
+  if (!s.watching) {
+    s.watching = true;
+    s.watched.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                         [&s](boost::system::error_code) { s.watching = false; });
+  }
+  const time_ns tick = read_clock() + s.settings.safety_tick_ns;
+  const time_ns until = std::min(timers().next(), tick);
+  s.set_timer(until);
+  ++s.seen.sleeps;
+  if (s.io.stopped()) s.io.restart();
+  // The timer descriptor is among what is watched, so this ends at `until`.
+  s.io.run_one();
+  set_now(read_clock());
+  s.turns_to_clock = 0;
+  s.turns_to_asio = 0;
+  if (now() >= tick) {
+    bool missed = false;
+    for (poller* p : s.pollers) missed = p->poll() || missed;
+    if (missed) ++s.seen.missed_wakeups;
+  }
+}
+
+reactor::readiness reactor::poll() {
+  state& s = *state_;
+  s.turns_to_clock = 0;
+  s.turns_to_asio = 0;
+  if (turn()) return readiness::progressed;
+  if (!arm_pollers()) return readiness::idle;
+  s.set_timer(timers().next());
+  return readiness::armed;
+}
+
+}  // namespace parley::runtime

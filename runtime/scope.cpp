@@ -1,0 +1,56 @@
+#include <parley/runtime/scope.hpp>
+
+#include <algorithm>
+
+namespace parley::runtime {
+
+scope::scope(executor& ex, scope* parent, options o) noexcept
+    : executor_(ex),
+      deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
+      deadline_timer_(*this) {
+  if (parent != nullptr) {
+    parent->inner_.push_back(*this);
+    cancelled_ = parent->cancelled_;
+  }
+  if (deadline_ != never && (parent == nullptr || deadline_ < parent->deadline_)) ex.arm(deadline_timer_, deadline_);
+}
+
+scope::~scope() {
+  // Frames hold what they wait for, down to the innermost; destroying the outermost unlinks it all.
+  while (!tasks_.empty()) {
+    promise_base& p = tasks_.pop_front();
+    task_observer* const told = p.observer;
+    p.self.destroy();
+    told->on_task_destroyed();
+  }
+}
+
+void scope::spawn(task<> t, task_observer* also) {
+  promise_base& p = std::move(t).release().promise();
+  p.home = this;
+  p.observer = also != nullptr ? also : static_cast<task_observer*>(this);
+  p.state = promise_base::progress::waiting;
+  tasks_.push_back(p);
+  ++running_;
+  executor_.schedule(p.self);
+}
+
+void scope::on_task_end(promise_base& ended) noexcept {
+  ended.unlink();
+  if (ended.thrown && !thrown_) {
+    thrown_ = ended.thrown;
+    cancel();
+  }
+  executor_.retire(ended.self);
+  if (--running_ == 0 && joiner_) executor_.schedule(std::exchange(joiner_, nullptr));
+}
+
+void scope::cancel(errc why) noexcept {
+  if (cancelled_ != errc::none) return;
+  cancelled_ = why;
+  timer_wheel::disarm(deadline_timer_);
+  waiters_.for_each([why](waiter& w) { w.on_cancel(w, why); });
+  inner_.for_each([why](scope& s) { s.cancel(why); });
+}
+
+}  // namespace parley::runtime

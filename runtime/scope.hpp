@@ -1,0 +1,183 @@
+#pragma once
+/// A scope owns the tasks spawned into it and joins them: nothing outlives its scope.
+///
+///     scope workers(co_await this_scope, {.deadline = ex.now() + 1_s});
+///     workers.spawn(fetch(a));
+///     workers.spawn(fetch(b));
+///     co_await workers.join();         // both have ended; the first exception comes out here
+///
+/// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that
+/// throws cancels the others. Destroying a scope that was not joined destroys its tasks where they stand: that is for tear
+/// down, after the transports have stopped.
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/executor.hpp>
+#include <parley/runtime/intrusive_list.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+
+namespace parley::runtime {
+
+/// A suspended coroutine that its scope can cancel. A wait is a `waiter` in the frame of the coroutine that waits; its
+/// destructor leaves all lists, so that a frame can be destroyed at any time.
+struct waiter : list_hook {
+  using function = void (*)(waiter& self, errc why) noexcept;
+  explicit waiter(function f) noexcept : on_cancel(f) {}
+
+  /// Enters the caller's scope. Returns false, with `outcome` set, when that has been cancelled already.
+  template <class P>
+  bool enter(std::coroutine_handle<P> caller) noexcept;
+  /// Leaves the scope and continues the coroutine with `why`.
+  void wake(errc why) noexcept;
+
+  function on_cancel;
+  std::coroutine_handle<> coroutine;
+  scope* home = nullptr;
+  errc outcome = errc::none;
+};
+
+class scope final : private list_hook, public task_observer {
+ public:
+  struct options {
+    time_ns deadline = never;
+  };
+
+  explicit scope(executor& ex) noexcept : scope(ex, nullptr, {}) {}
+  scope(executor& ex, options o) noexcept : scope(ex, nullptr, o) {}
+  explicit scope(scope& parent) noexcept : scope(parent.executor_, &parent, {}) {}
+  scope(scope& parent, options o) noexcept : scope(parent.executor_, &parent, o) {}
+  ~scope();
+
+  /// Starts a task at the next turn. `also`, if given, is told of its end first.
+  void spawn(task<> t, task_observer* also = nullptr);
+  /// Ends all waits below with `why`; later waits end at once. Tasks still have to be joined.
+  void cancel(errc why = errc::cancelled) noexcept;
+  /// `none`, or why it was cancelled.
+  errc cancelled() const noexcept { return cancelled_; }
+
+  executor& where() const noexcept { return executor_; }
+  time_ns deadline() const noexcept { return deadline_; }
+  std::size_t running() const noexcept { return running_; }
+
+  struct joiner {
+    scope& joined;
+    bool await_ready() const noexcept { return joined.running_ == 0; }
+    void await_suspend(std::coroutine_handle<> h) noexcept { joined.joiner_ = h; }
+    void await_resume() const {
+      if (joined.thrown_) std::rethrow_exception(std::exchange(joined.thrown_, nullptr));
+    }
+  };
+  /// Waits until all tasks have ended; rethrows the first exception. Not cancellable: cancelling the scope is what ends it.
+  joiner join() noexcept { return joiner{*this}; }
+
+  void on_task_end(promise_base& ended) noexcept override;
+
+ private:
+  friend struct waiter;
+  friend class intrusive_list<scope>;
+
+  scope(executor& ex, scope* parent, options o) noexcept;
+
+  struct deadline_timer : timer {
+    explicit deadline_timer(scope& s) noexcept : timer(&on_deadline), owner(s) {}
+    static void on_deadline(timer& self) noexcept {
+      static_cast<deadline_timer&>(self).owner.cancel(errc::timeout);
+    }
+    scope& owner;
+  };
+
+  executor& executor_;
+  intrusive_list<waiter> waiters_;
+  intrusive_list<scope> inner_;
+  intrusive_list<promise_base> tasks_;
+  std::coroutine_handle<> joiner_;
+  std::exception_ptr thrown_;
+  std::size_t running_ = 0;
+  time_ns deadline_;
+  errc cancelled_ = errc::none;
+  deadline_timer deadline_timer_;
+};
+
+template <class P>
+bool waiter::enter(std::coroutine_handle<P> caller) noexcept {
+  home = caller.promise().home;
+  coroutine = caller;
+  if (home->cancelled_ != errc::none) {
+    outcome = home->cancelled_;
+    return false;
+  }
+  home->waiters_.push_back(*this);
+  return true;
+}
+
+inline void waiter::wake(errc why) noexcept {
+  unlink();
+  outcome = why;
+  home->executor_.schedule(coroutine);
+}
+
+inline void promise_base::end() noexcept {
+  const progress before = std::exchange(state, progress::ended);
+  if (observer != nullptr) {
+    observer->on_task_end(*this);
+  } else if (before == progress::waiting) {
+    home->where().schedule(caller);
+  }
+}
+
+inline promise_base::~promise_base() {
+  if (state == progress::starting || state == progress::waiting) home->where().forget(self);
+}
+
+/// `scope& here = co_await this_scope;`
+struct this_scope_t {
+  struct awaiter {
+    scope* found = nullptr;
+    bool await_ready() const noexcept { return false; }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      found = caller.promise().home;
+      return false;
+    }
+    scope& await_resume() const noexcept { return *found; }
+  };
+  awaiter operator co_await() const noexcept { return {}; }
+};
+inline constexpr this_scope_t this_scope{};
+
+/// `auto woken = co_await sleep_until(ex.now() + 5_ms);`: an error when cancelled first. Any number may sleep.
+class [[nodiscard]] sleep_until : private waiter, private timer {
+ public:
+  explicit sleep_until(time_ns wake_at) noexcept : waiter(&on_cancelled), timer(&on_woken) { when = wake_at; }
+  bool await_ready() const noexcept { return false; }
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+    if (!enter(caller)) return false;
+    home->where().arm(*this, when);
+    return true;
+  }
+  result<> await_resume() noexcept { return outcome; }
+
+ private:
+  static void on_woken(timer& self) noexcept { static_cast<sleep_until&>(self).wake(errc::none); }
+  static void on_cancelled(waiter& self, errc why) noexcept {
+    auto& sleeper = static_cast<sleep_until&>(self);
+    timer_wheel::disarm(sleeper);
+    sleeper.wake(why);
+  }
+};
+
+/// Lets everything else that is ready run first.
+struct yield_t {
+  bool await_ready() const noexcept { return false; }
+  template <class P>
+  void await_suspend(std::coroutine_handle<P> caller) const noexcept {
+    caller.promise().home->where().schedule(caller);
+  }
+  void await_resume() const noexcept {}
+};
+inline constexpr yield_t yield{};
+
+}  // namespace parley::runtime

@@ -1,0 +1,52 @@
+#include <parley/runtime/virtual_time.hpp>
+
+#include <iterator>
+#include <limits>
+#include <utility>
+
+namespace parley::runtime {
+
+// Keeps a computation alive until its modelled time has passed.
+struct virtual_time::modelled_end : timer {
+  modelled_end(virtual_time& ex, std::shared_ptr<compute_job> j) noexcept : timer(&on_end), owner(ex), job(std::move(j)) {}
+  static void on_end(timer& self) noexcept {
+    auto& end = static_cast<modelled_end&>(self);
+    end.job->on_done();
+    end.owner.ends_.erase(end.place);
+  }
+  virtual_time& owner;
+  std::shared_ptr<compute_job> job;
+  std::list<std::unique_ptr<modelled_end>>::iterator place;
+};
+
+virtual_time::virtual_time(std::uint64_t seed) : executor(0, seed) {}
+virtual_time::~virtual_time() = default;
+
+void virtual_time::submit(std::shared_ptr<compute_job> job) {
+  job->execute();
+  const time_ns when = now() + job->modelled_ns();
+  ends_.push_back(std::make_unique<modelled_end>(*this, std::move(job)));
+  ends_.back()->place = std::prev(ends_.end());
+  arm(*ends_.back(), when);
+}
+
+std::size_t virtual_time::step(std::size_t limit) {
+  std::vector<std::function<void()>> posted;
+  posted.swap(posted_);
+  for (auto& f : posted) f();
+  timers().advance(now());
+  return run_ready(limit) + posted.size();
+}
+
+bool virtual_time::turn() { return step(std::numeric_limits<std::size_t>::max()) != 0; }
+
+bool virtual_time::wait() {
+  if (has_ready() || !posted_.empty()) return true;
+  const time_ns next = timers().next();
+  if (next == never) return false;
+  set_now(next);
+  timers().advance(next);
+  return true;
+}
+
+}  // namespace parley::runtime

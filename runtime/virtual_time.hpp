@@ -1,0 +1,37 @@
+#pragma once
+/// The executor of tests and simulations: a clock that stands still while anything is ready and then jumps to the next timer.
+///
+///     virtual_time clock(seed);
+///     run(clock, scenario());           // a pure function of the code and the seed
+///
+/// `compute` runs at once and takes the time that its model says. `wait` returns false when no timer is left: what is still
+/// suspended then waits for ever, which `run` reports.
+#include <parley/runtime/executor.hpp>
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+namespace parley::runtime {
+
+class virtual_time final : public executor {
+ public:
+  explicit virtual_time(std::uint64_t seed = 1);
+  ~virtual_time() override;
+
+  time_ns precise_now() noexcept override { return now(); }
+  void post(std::function<void()> f) override { posted_.push_back(std::move(f)); }
+  void submit(std::shared_ptr<compute_job> job) override;
+  bool turn() override;
+  bool wait() override;
+  /// Resumes at most `limit` coroutines, so that a test can stop at any step. Answers how many.
+  std::size_t step(std::size_t limit = 1);
+
+ private:
+  struct modelled_end;
+  std::vector<std::function<void()>> posted_;
+  std::list<std::unique_ptr<modelled_end>> ends_;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,128 @@
+#include <parley/tuning/decide.hpp>
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include <parley/tuning/outcome.hpp>
+
+#include "generator.hpp"
+
+using namespace parley::tuning;
+
+namespace {
+
+aggregate took(double time_ns, std::size_t count = 5, double spread_ns = 0) {
+  return {time_ns, spread_ns, count, aggregate_status::measured, {}};
+}
+
+aggregate failed(const char* detail = "") {
+  aggregate a;
+  a.status = aggregate_status::failed;
+  a.detail = detail;
+  return a;
+}
+
+using times = std::vector<aggregate>;
+
+}  // namespace
+
+TEST_CASE("the fastest wins, with a sentence and the evidence") {
+  const times measured{took(1.63e6), took(2e6), took(1.2e6)};
+  const decision d = decide(measured);
+  CHECK(d.winner == 2);
+  CHECK(d.reason == decision_reason::fastest);
+  CHECK(d.sentence == "candidate 2 at 1.2 ms is the fastest; the default takes 1.63 ms");
+  CHECK(d.evidence == measured);
+}
+
+TEST_CASE("the sentence calls configs by their names") {
+  const std::vector<std::string> names{"direct", "chunked(chunk_bytes=262144 in_flight=4)"};
+  CHECK(decide(times{took(2000), took(1000)}, {.names = names}).sentence ==
+        "chunked(chunk_bytes=262144 in_flight=4) at 1 us is the fastest; the default takes 2 us");
+}
+
+TEST_CASE("a default that is fastest stays") {
+  const decision d = decide(times{took(100), took(150)});
+  CHECK(d.winner == 0);
+  CHECK(d.reason == decision_reason::default_is_fastest);
+}
+
+TEST_CASE("within noise of the default the default stays") {
+  CHECK(decide(times{took(100), took(97.5)}).winner == 0);
+  CHECK(decide(times{took(100), took(97.5)}).reason == decision_reason::within_noise_of_default);
+  CHECK(decide(times{took(100), took(96.5)}).winner == 1);
+  CHECK(decide(times{took(100), took(96.5)}, {.relative_noise = 0.05}).winner == 0);
+}
+
+TEST_CASE("times that scatter need to be further apart") {
+  CHECK(decide(times{took(100, 5, 0), took(90, 5, 0)}).winner == 1);
+  CHECK(decide(times{took(100, 5, 10), took(90, 5, 10)}).winner == 0);
+  CHECK(decide(times{took(100, 500, 10), took(90, 500, 10)}).winner == 1);
+  CHECK(decide(times{took(100, 5, 10), took(90, 5, 10)}, {.spread_factor = 0}).winner == 1);
+}
+
+TEST_CASE("within noise of each other the first in merged order is taken") {
+  const decision d = decide(times{took(200), took(150), took(101), took(100), took(99)});
+  CHECK(d.winner == 2);
+  CHECK(d.reason == decision_reason::first_within_noise);
+}
+
+TEST_CASE("the first among equals must itself beat the default") {
+  // 98 is within noise of 95.5, the fastest, and of the default.
+  CHECK(decide(times{took(100), took(98), took(95.5)}).winner == 2);
+}
+
+TEST_CASE("infinity never wins, and neither does a zero or a time that is no number") {
+  CHECK(decide(times{took(100), failed(), took(50)}).winner == 2);
+  CHECK(decide(times{took(100), took(0)}).winner == 0);
+  CHECK(decide(times{took(100), took(-5)}).winner == 0);
+  CHECK(decide(times{took(100), took(NAN)}).winner == 0);
+  CHECK(decide(times{took(100), took(infinite_ns)}).winner == 0);
+}
+
+TEST_CASE("when the default cannot be measured the best of the others wins") {
+  const decision d = decide(times{failed(), took(100), took(50)});
+  CHECK(d.winner == 2);
+  CHECK(d.sentence.find("the default could not be measured (failed)") != std::string::npos);
+}
+
+TEST_CASE("with nothing measured the old config stays, and the reason says so") {
+  const times all_failed{failed("rank 1 failed in invocation 3"), failed(), failed()};
+  const decision d = decide(all_failed, {.current = 2});
+  CHECK(d.winner == 2);
+  CHECK(d.reason == decision_reason::nothing_measured);
+  CHECK(d.sentence ==
+        "no candidate could be measured, so candidate 2 stays; the default: failed, rank 1 failed in invocation 3");
+  CHECK(decide(all_failed).winner == 0);
+  CHECK(decide(all_failed, {.current = 99}).winner == 0);
+}
+
+TEST_CASE("a constraint filters before time decides") {
+  const std::vector<std::size_t> inaccurate{2};
+  CHECK(decide(times{took(100), took(80), took(10)}, {.excluded = inaccurate}).winner == 1);
+  const std::vector<std::size_t> all{1, 2};
+  CHECK(decide(times{took(100), took(80), took(10)}, {.excluded = all}).reason == decision_reason::only_default);
+  const std::vector<std::size_t> the_default{0};
+  CHECK(decide(times{took(100), took(180), took(170)}, {.excluded = the_default}).winner == 2);
+  CHECK(decide(times{failed(), failed(), failed()}, {.current = 2, .excluded = inaccurate}).winner == 0);
+}
+
+TEST_CASE("a default alone is decided at once, and no candidate at all is misuse") {
+  CHECK(decide(times{took(100)}).reason == decision_reason::only_default);
+  CHECK_THROWS_AS(decide({}), invalid);
+}
+
+TEST_CASE("the winner is always measured and never clearly slower than the default") {
+  testing::generator random(17);
+  for (int i = 0; i < 5000; ++i) {
+    times all;
+    for (std::size_t c = 0; c < 1 + random.below(8); ++c) {
+      all.push_back(random.below(5) == 0 ? failed() : took(900 + static_cast<double>(random.below(200)), 3, static_cast<double>(random.below(20))));
+    }
+    const decision d = decide(all);
+    if (d.reason == decision_reason::nothing_measured || all.size() == 1) continue;
+    CHECK(all[d.winner].measured());
+    if (all[0].measured()) CHECK(all[d.winner].time_ns <= all[0].time_ns);
+  }
+}

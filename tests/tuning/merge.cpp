@@ -1,0 +1,207 @@
+#include <parley/tuning/merge.hpp>
+
+#include <algorithm>
+#include <array>
+
+#include <doctest/doctest.h>
+
+#include <parley/tuning/decide.hpp>
+#include <parley/tuning/statistics.hpp>
+
+#include "generator.hpp"
+
+using namespace parley::tuning;
+
+namespace {
+
+config_identity plain(const std::string& name, const std::string& wire_class = "w") { return {name, {}, wire_class, 1}; }
+
+offer offer_of(std::uint32_t rank, const std::string& role, std::vector<config_identity> configs) {
+  catalogue made = catalogue::make(std::move(configs)).value();
+  bits available(made.size(), bit::set);
+  return {rank, role, std::move(made), std::move(available)};
+}
+
+std::vector<std::string> ids(const merged& all) {
+  std::vector<std::string> out;
+  for (const candidate& c : all.candidates) out.push_back(c.id);
+  return out;
+}
+
+using texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("what both sides have is assignable, in the participants' order") {
+  const auto all = merge({offer_of(1, "receiver", {plain("direct"), plain("c"), plain("b"), plain("a")}),
+                          offer_of(0, "sender", {plain("direct"), plain("a"), plain("b"), plain("x")})});
+  REQUIRE(all);
+  CHECK(ids(*all.operator->()) == texts{"direct", "a", "b"});
+  CHECK(all->no_common_config.empty());
+  texts united;
+  for (const auto& e : all->configs) united.push_back(e.id);
+  CHECK(united == texts{"direct", "a", "b", "x", "c"});
+  REQUIRE(all->participants.size() == 2);
+  CHECK(all->participants[0].rank == 0);
+  CHECK(all->participants[0].available.count() == 4);
+  CHECK_FALSE(all->participants[0].available.test(4));
+  CHECK_FALSE(all->participants[1].available.test(3));
+}
+
+TEST_CASE("a config that one role lacks is no candidate, however fast the other finds it") {
+  const auto all = merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("direct"), plain("chunked")})});
+  CHECK(ids(all.value()) == texts{"direct"});
+  // And were it measured all the same: sender {direct 10 us}, receiver {direct 12, chunked 3} chooses direct.
+  const std::vector<std::uint32_t> ranks{0, 1};
+  const std::uint64_t direct = all->configs[0].digest, chunked = all->configs[1].digest;
+  const std::vector<row> rows{{0, 0, direct, 0, 10000}, {1, 0, direct, 0, 12000}, {1, 1, chunked, 20000, 23000}};
+  const std::vector<std::uint64_t> first{0}, second{1};
+  const std::vector<aggregate> times{aggregate_candidate(rows, {direct, ranks, first}),
+                                     aggregate_candidate(rows, {chunked, ranks, second})};
+  CHECK(times[0].time_ns == 12000);
+  CHECK(decide(times).winner == 0);
+}
+
+TEST_CASE("configs are paired by what they are, not by their place in a list") {
+  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a"), plain("b"), plain("c")}),
+                          offer_of(1, "receiver", {plain("direct"), plain("c"), plain("b"), plain("a")})});
+  CHECK(ids(all.value()) == texts{"direct", "a", "b", "c"});
+  for (const candidate& c : all->candidates) {
+    for (std::size_t variant : c.variants) CHECK(all->configs[variant].id == c.id);
+  }
+}
+
+TEST_CASE("an unavailable config is no candidate, and the default is one whatever its bit says") {
+  offer sender = offer_of(0, "sender", {plain("direct"), plain("a"), plain("b")});
+  sender.available.clear(0);
+  sender.available.clear(1);
+  const auto all = merge({sender, offer_of(1, "receiver", {plain("direct"), plain("a"), plain("b")})});
+  CHECK(ids(all.value()) == texts{"direct", "b"});
+}
+
+TEST_CASE("one name with two wire classes or two ABIs is two configs") {
+  config_identity newer = plain("a");
+  newer.abi = 2;
+  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a"), plain("b", "w1")}),
+                          offer_of(1, "receiver", {plain("direct"), newer, plain("b", "w2")})});
+  CHECK(ids(all.value()) == texts{"direct"});
+  CHECK(all->configs.size() == 5);
+}
+
+TEST_CASE("nothing in common is said with each rank's configs") {
+  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("put")}), offer_of(3, "receiver", {plain("direct"), plain("get")})});
+  CHECK(all->no_common_config ==
+        "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, put; "
+        "rank 3 (receiver) has direct, get");
+  CHECK(merge({offer_of(0, "sender", {plain("direct")}), offer_of(3, "receiver", {plain("direct")})})->no_common_config.empty());
+}
+
+TEST_CASE("the order in which offers arrive changes nothing") {
+  testing::generator random(5);
+  const std::array<std::string, 6> names{"a", "b", "c", "d", "e", "f"};
+  for (int round = 0; round < 50; ++round) {
+    std::vector<offer> offers;
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      std::vector<config_identity> configs;
+      for (const std::string& name : names) {
+        if (random.below(4) != 0) configs.push_back(plain(name, random.below(8) == 0 ? "w2" : "w"));
+      }
+      random.shuffle(configs);
+      configs.insert(configs.begin(), plain("direct"));
+      offers.push_back(offer_of(rank, rank == 0 ? "leader" : "worker", configs));
+    }
+    const merged expected = merge(offers).value();
+    const merged mixed = merge(offers, variants::wire_class).value();
+    CHECK(expected.candidates[0].id == "direct");
+    std::vector<std::uint32_t> order{0, 1, 2, 3};
+    do {
+      std::vector<offer> arrived;
+      for (std::uint32_t i : order) arrived.push_back(offers[i]);
+      CHECK(merge(arrived).value() == expected);
+      CHECK(merge(arrived, variants::wire_class).value() == mixed);
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+}
+
+TEST_CASE("candidates are found by digest and by text, and equal merges have equal hashes") {
+  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a")}), offer_of(1, "receiver", {plain("direct"), plain("a")})});
+  CHECK(all->find_candidate("a") == 1);
+  CHECK(all->find_candidate(all->candidates[1].digest) == 1);
+  CHECK_FALSE(all->find_candidate("b"));
+  const auto other = merge({offer_of(0, "sender", {plain("direct"), plain("b")}), offer_of(1, "receiver", {plain("direct"), plain("b")})});
+  CHECK(all->hash() != other->hash());
+}
+
+TEST_CASE("wire classes of a role are those that all of its ranks speak") {
+  const auto all = merge({offer_of(0, "leader", {plain("direct", "am"), plain("p", "put")}),
+                          offer_of(1, "worker", {plain("direct", "am"), plain("g", "get"), plain("p", "put")}),
+                          offer_of(2, "worker", {plain("direct", "am"), plain("g", "get")})});
+  CHECK(all->wire_classes("leader") == texts{"am", "put"});
+  CHECK(all->wire_classes("worker") == texts{"am", "get"});
+  CHECK(all->wire_classes("nobody").empty());
+}
+
+TEST_CASE("offers that contradict each other are a problem with rank, role and both values") {
+  const auto defaults = merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("chunked")})});
+  REQUIRE_FALSE(defaults);
+  CHECK(defaults.reason().kind == fault::default_mismatch);
+  CHECK(defaults.reason().text.find("rank 0 (sender) has `direct`") != std::string::npos);
+  CHECK(defaults.reason().text.find("rank 1 (receiver) has `chunked`") != std::string::npos);
+  CHECK(merge({}).reason().kind == fault::empty);
+  CHECK(merge({offer_of(2, "sender", {plain("d")}), offer_of(2, "receiver", {plain("d")})}).reason().kind == fault::duplicate);
+  CHECK(merge({offer{0, "sender", {}, {}}}).reason().kind == fault::empty);
+  offer short_bits = offer_of(0, "sender", {plain("direct"), plain("a")});
+  short_bits.available = bits(1, bit::set);
+  CHECK(merge({short_bits}).reason().kind == fault::malformed);
+}
+
+TEST_CASE("rank % 3 on 4 ranks makes two senders into rank 1, and that is said") {
+  std::vector<offer> offers;
+  for (std::uint32_t rank : {0U, 1U, 3U}) offers.push_back(offer_of(rank, rank % 3 == 0 ? "sender" : "receiver", {plain("direct")}));
+  const std::array<std::string_view, 2> edge{"sender", "receiver"};
+  const auto why = check_roles(offers, edge);
+  REQUIRE(why);
+  CHECK(why->kind == fault::role_conflict);
+  CHECK(why->text.find("ranks 0 and 3 are both the sender") != std::string::npos);
+}
+
+TEST_CASE("disjoint pairs are legal, and an edge without a receiver is not") {
+  const std::array<std::string_view, 2> edge{"sender", "receiver"};
+  CHECK_FALSE(check_roles(std::vector{offer_of(2, "sender", {plain("d")}), offer_of(3, "receiver", {plain("d")})}, edge));
+  const auto why = check_roles(std::vector{offer_of(2, "sender", {plain("d")})}, edge);
+  REQUIRE(why);
+  CHECK(why->text.find("no rank is the receiver: rank 2 is sender") != std::string::npos);
+  CHECK(check_roles({}, edge));
+}
+
+TEST_CASE("with one wire class newer ranks run their faster variant, and that mixture is the candidate") {
+  const auto newer = {plain("nccl"), plain("cuda_graph"), plain("h100_optimized")};
+  const auto older = {plain("nccl"), plain("cuda_graph")};
+  const auto all = merge({offer_of(0, "r", newer), offer_of(1, "r", newer), offer_of(2, "r", older), offer_of(3, "r", older)},
+                         variants::wire_class);
+  REQUIRE(ids(all.value()) == texts{"nccl", "cuda_graph", "h100_optimized"});
+  CHECK(all->candidates[2].variants == std::vector<std::size_t>{2, 2, 0, 0});
+  const std::vector<std::vector<double>> nccl(4, {10.5e6}), graph(4, {12.3e6}), mixture{{8.7e6}, {8.7e6}, {8.5e6}, {8.5e6}};
+  const std::vector<aggregate> times{aggregate_times(nccl), aggregate_times(graph), aggregate_times(mixture)};
+  CHECK(times[2].time_ns == 8.7e6);
+  CHECK(decide(times).winner == 2);
+}
+
+TEST_CASE("with different wire classes all ranks run what all have") {
+  const auto newer = {plain("nccl", "ring"), plain("cuda_graph", "graph"), plain("h100_optimized", "tma")};
+  const auto older = {plain("nccl", "ring"), plain("cuda_graph", "graph")};
+  const auto all = merge({offer_of(0, "r", newer), offer_of(1, "r", newer), offer_of(2, "r", older), offer_of(3, "r", older)},
+                         variants::wire_class);
+  REQUIRE(ids(all.value()) == texts{"nccl", "cuda_graph"});
+  const std::vector<std::vector<double>> nccl(4, {10.5e6}), graph(4, {12.3e6});
+  CHECK(decide(std::vector{aggregate_times(nccl), aggregate_times(graph)}).winner == 0);
+}
+
+TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
+  const auto all = merge({offer_of(0, "s", {plain("d"), plain("a")}), offer_of(1, "r", {plain("d"), plain("b")})}, variants::wire_class);
+  // a+d and d+b are new pairs.
+  CHECK(ids(all.value()) == texts{"d", "a", "b"});
+  offer lacks = offer_of(0, "s", {plain("d"), plain("a")});
+  lacks.available.clear(1);
+  CHECK(ids(merge({lacks, offer_of(1, "r", {plain("d")})}, variants::wire_class).value()) == texts{"d"});
+}

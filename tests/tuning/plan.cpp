@@ -1,0 +1,259 @@
+#include <parley/tuning/plan.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include <parley/tuning/decide.hpp>
+#include <parley/tuning/outcome.hpp>
+
+#include "generator.hpp"
+
+using namespace parley::tuning;
+
+namespace {
+
+aggregate took(double time_ns, std::size_t count = 1, double spread_ns = 0) {
+  return {time_ns, spread_ns, count, aggregate_status::measured, {}};
+}
+
+aggregate failed() {
+  aggregate a;
+  a.status = aggregate_status::failed;
+  return a;
+}
+
+std::vector<std::size_t> round_of(trial_planner& plan) {
+  std::vector<std::size_t> candidates;
+  while (auto trial = plan.next()) candidates.push_back(trial->candidate);
+  return candidates;
+}
+
+using indexes = std::vector<std::size_t>;
+
+/// Runs a whole campaign over known times with noise.
+struct campaign {
+  std::vector<std::vector<double>> times;
+  std::size_t trials = 0;
+  double cost_ns = 0;
+  decision result;
+
+  campaign(const std::vector<double>& truth_ns, double noise, std::uint64_t seed) : times(truth_ns.size()) {
+    testing::generator random(seed);
+    trial_planner plan(truth_ns.size());
+    std::vector<aggregate> aggregates(truth_ns.size());
+    while (!plan.finished()) {
+      while (auto trial = plan.next()) {
+        const double t = truth_ns[trial->candidate] * (1 + noise * random.symmetric());
+        times[trial->candidate].push_back(t);
+        ++trials;
+        cost_ns += t - truth_ns[0];
+      }
+      for (std::size_t c = 0; c < times.size(); ++c) {
+        if (!times[c].empty()) aggregates[c] = aggregate_times(std::span(&times[c], 1));
+      }
+      plan.complete_round(aggregates);
+    }
+    result = decide(aggregates);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the probe tries every candidate once, in order") {
+  trial_planner plan(4);
+  CHECK(plan.left_in_round() == 4);
+  CHECK(round_of(plan) == indexes{0, 1, 2, 3});
+  CHECK(plan.round_complete());
+  CHECK_FALSE(plan.finished());
+}
+
+TEST_CASE("warm-ups come first and are not timed") {
+  trial_planner plan(2, {.warm_up_repetitions = 1});
+  std::vector<trial_kind> kinds;
+  while (auto trial = plan.next()) kinds.push_back(trial->kind);
+  CHECK(kinds == std::vector{trial_kind::warm_up, trial_kind::warm_up, trial_kind::timed, trial_kind::timed});
+}
+
+TEST_CASE("rounds are interleaved: A B C A B C") {
+  trial_planner plan(3, {.probe_repetitions = 2});
+  CHECK(round_of(plan) == indexes{0, 1, 2, 0, 1, 2});
+}
+
+TEST_CASE("a default alone needs no trials") {
+  CHECK(trial_planner(1).finished());
+  CHECK(trial_planner(0).finished());
+  CHECK_FALSE(trial_planner(1).next());
+}
+
+TEST_CASE("the probe drops what failed or is hopeless, and nothing else") {
+  trial_planner plan(5);
+  round_of(plan);
+  plan.complete_round(std::vector{took(100), failed(), took(301), took(299), took(140)});
+  CHECK(plan.survivors() == indexes{0, 3, 4});
+  CHECK(round_of(plan) == indexes{0, 3, 4, 0, 3, 4});
+}
+
+TEST_CASE("later rounds keep the better half and double the repetitions") {
+  trial_planner plan(9);
+  std::vector<aggregate> times;
+  for (int i = 0; i < 9; ++i) times.push_back(took(100 - 5.0 * i, 3));
+  round_of(plan);
+  plan.complete_round(times);
+  CHECK(plan.survivors().size() == 9);
+  CHECK(round_of(plan).size() == 18);
+  plan.complete_round(times);
+  CHECK(plan.survivors() == indexes{0, 5, 6, 7, 8});
+  CHECK(round_of(plan).size() == 20);
+  plan.complete_round(times);
+  CHECK(plan.survivors() == indexes{0, 7, 8});
+  CHECK(round_of(plan).size() == 24);
+}
+
+TEST_CASE("what is clearly slower is dropped beyond the half, and what may be noise is not") {
+  trial_planner plan(4, {.keep_fraction = 1});
+  const std::vector<aggregate> times{took(100), took(151, 3), took(200, 3, 60), took(149, 3)};
+  round_of(plan);
+  plan.complete_round(times);
+  round_of(plan);
+  plan.complete_round(times);
+  CHECK(plan.survivors() == indexes{0, 2, 3});
+}
+
+TEST_CASE("among equals the first in merged order stays") {
+  trial_planner plan(5);
+  const std::vector<aggregate> times{took(200), took(101), took(100), took(102), took(101)};
+  round_of(plan);
+  plan.complete_round(times);
+  round_of(plan);
+  plan.complete_round(times);
+  CHECK(plan.survivors() == indexes{0, 1, 2});
+}
+
+TEST_CASE("the default stays to the end, even when it fails or is the slowest") {
+  for (const aggregate& c0 : {failed(), took(1e9)}) {
+    trial_planner plan(6);
+    const std::vector<aggregate> times{c0, took(1), took(1), took(1), took(1), took(1)};
+    while (!plan.finished()) {
+      const indexes tried = round_of(plan);
+      CHECK(std::find(tried.begin(), tried.end(), 0U) != tried.end());
+      plan.complete_round(times);
+      CHECK(plan.survivors().front() == 0);
+    }
+  }
+}
+
+TEST_CASE("a campaign ends when every challenger is gone or the last one is known well enough") {
+  trial_planner gone(3);
+  round_of(gone);
+  gone.complete_round(std::vector{took(100), failed(), took(400)});
+  CHECK(gone.finished());
+
+  trial_planner known(2);
+  round_of(known);
+  known.complete_round(std::vector{took(100, 1), took(50, 1)});
+  CHECK_FALSE(known.finished());
+  round_of(known);
+  known.complete_round(std::vector{took(100, 7), took(50, 7)});
+  CHECK(known.finished());
+}
+
+TEST_CASE("a candidate that failed in a real invocation is dropped at once with its planned trials") {
+  trial_planner plan(3, {.probe_repetitions = 2});
+  CHECK(plan.next()->candidate == 0);
+  CHECK(plan.next()->candidate == 1);
+  plan.drop(1);
+  CHECK(round_of(plan) == indexes{2, 0, 2});
+  CHECK(plan.survivors() == indexes{0, 2});
+  plan.drop(0);
+  CHECK(plan.survivors() == indexes{0, 2});
+  plan.drop(2);
+  CHECK(plan.finished());
+}
+
+TEST_CASE("a round cannot be completed early or with too few aggregates") {
+  trial_planner plan(3);
+  CHECK_THROWS_AS(plan.complete_round(std::vector{took(1), took(1), took(1)}), invalid);
+  round_of(plan);
+  CHECK_THROWS_AS(plan.complete_round(std::vector{took(1)}), invalid);
+  plan.stop();
+  CHECK(plan.finished());
+  CHECK_FALSE(plan.next());
+}
+
+TEST_CASE("trials may cost 5 % of wall time") {
+  const trial_planner plan(2);
+  CHECK(plan.may_continue(0, 0));
+  CHECK(plan.may_continue(-100, 0));
+  CHECK(plan.may_continue(50, 1000));
+  CHECK_FALSE(plan.may_continue(51, 1000));
+  CHECK_FALSE(plan.may_continue(0, 1000, 51));
+  CHECK(plan.may_continue(40, 1000, 10));
+  CHECK(plan.may_continue(50, 1000, -10));
+  CHECK_FALSE(plan.may_continue(INT64_MAX, INT64_MAX, INT64_MAX));
+}
+
+TEST_CASE("every campaign ends, whatever is reported") {
+  testing::generator random(13);
+  for (int i = 0; i < 500; ++i) {
+    const std::size_t candidates = 1 + random.below(20);
+    trial_planner plan(candidates, {.warm_up_repetitions = random.below(2), .keep_fraction = 0.1 * static_cast<double>(random.below(20))});
+    std::size_t trials = 0;
+    while (!plan.finished()) {
+      trials += round_of(plan).size();
+      std::vector<aggregate> times;
+      for (std::size_t c = 0; c < candidates; ++c) {
+        times.push_back(random.below(4) == 0 ? failed() : took(1 + static_cast<double>(random.below(1000)), random.below(9)));
+      }
+      plan.complete_round(times);
+    }
+    CHECK(trials <= candidates * 24);
+  }
+}
+
+TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price of few slow trials") {
+  const std::vector<double> truth{1000, 900, 1400, 100000, 700, 2500, 1100, 690};
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const campaign c(truth, 0.03, seed);
+    CHECK((c.result.winner == 4 || c.result.winner == 7));
+    CHECK(c.times[3].size() == 1);
+    CHECK(c.times[5].size() == 1);
+    CHECK(c.trials < 60);
+    CHECK(c.cost_ns < 100000);
+  }
+}
+
+TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision") {
+  std::size_t disagreements = 0;
+  for (std::uint64_t key = 0; key < 20; ++key) {
+    testing::generator random(1000 + key);
+    const std::vector<std::uint32_t> ranks{0, 1, 2, 3};
+    const std::vector<std::uint64_t> digests{11, 22, 33, 44, 55};
+    std::vector<row> rows;
+    std::vector<std::vector<std::uint64_t>> invocations(digests.size());
+    std::int64_t now_ns = 0;
+    for (std::uint64_t i = 0; i < 35; ++i) {
+      const std::size_t c = i % digests.size();
+      invocations[c].push_back(i);
+      const double truth_ns = 10000.0 + 50.0 * static_cast<double>(random.below(3) + c);  // often within noise
+      for (std::uint32_t rank : ranks) {
+        const auto time_ns = static_cast<std::int64_t>(truth_ns * (1 + 0.03 * random.symmetric()));
+        rows.push_back({rank, i, digests[c], now_ns, now_ns + time_ns});
+      }
+      now_ns += 20000;
+    }
+    std::vector<decision> decisions;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      std::vector<row> arrived = rows;
+      random.shuffle(arrived);
+      std::vector<aggregate> aggregates;
+      for (std::size_t c = 0; c < digests.size(); ++c) {
+        aggregates.push_back(aggregate_candidate(arrived, {digests[c], ranks, invocations[c]}));
+      }
+      decisions.push_back(decide(aggregates));
+    }
+    for (const decision& d : decisions) disagreements += d == decisions.front() ? 0 : 1;
+  }
+  CHECK(disagreements == 0);
+}

@@ -1,0 +1,207 @@
+#include <parley/tuning/results.hpp>
+
+#include <doctest/doctest.h>
+
+#include <parley/tuning/config.hpp>
+
+#include "generator.hpp"
+
+using namespace parley::tuning;
+
+namespace {
+
+const std::string worked_case =
+    "Validator,PT_VERSION,2.2.0\n"
+    "Validator,ROCM_VERSION,6.0.0.0-12969-1544e39\n"
+    "GemmTunableOp_float_NT,nt_25088_4096_64,1219,1.262\n";
+
+results_file file_of(const std::string& text) { return parse_results(text).value().file; }
+
+}  // namespace
+
+TEST_CASE("the format's own example reads and writes back byte for byte") {
+  const parsed_results read = parse_results(worked_case).value();
+  CHECK(read.warnings.empty());
+  REQUIRE(read.file.validators().size() == 2);
+  CHECK(read.file.validators()[1] == validator{"ROCM_VERSION", "6.0.0.0-12969-1544e39"});
+  const result_entry* hit = read.file.find("GemmTunableOp_float_NT", "nt_25088_4096_64");
+  REQUIRE(hit != nullptr);
+  CHECK(hit->solution == "1219");
+  CHECK(hit->time_ms == 1.262);
+  CHECK(write_results(read.file) == worked_case);
+  CHECK(read.file.find("GemmTunableOp_float_NT", "nt_1_1_1") == nullptr);
+}
+
+TEST_CASE("a config's text is a solution that survives the file") {
+  const std::string id = config_id({"chunked", {{"chunk_bytes", 262144}, {"in_flight", 4}}});
+  results_file file;
+  CHECK(file.add(result_entry{"activations", "16MiB_bf16", id, 1.23456789}).value() == added::yes);
+  CHECK(write_results(file) == "activations,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.23457\n");
+  CHECK(file_of(write_results(file)).find("activations", "16MiB_bf16")->solution == id);
+}
+
+TEST_CASE("three columns mean time 0, fewer are skipped with a warning, more are ignored") {
+  const parsed_results read = parse_results("op,a,direct\nop,b\nop\nop,c,direct,2.5,extra,more,\n").value();
+  CHECK(read.file.find("op", "a")->time_ms == 0);
+  CHECK(read.file.find("op", "b") == nullptr);
+  CHECK(read.file.find("op", "c")->time_ms == 2.5);
+  REQUIRE(read.warnings.size() == 2);
+  CHECK(read.warnings[0].line == 2);
+  CHECK(read.warnings[1].line == 3);
+}
+
+TEST_CASE("blank lines, CRLF and a byte order mark are no matter") {
+  const parsed_results read = parse_results("\xef\xbb\xbfValidator,A,1\r\n\r\n\n  \t\nop,a,direct,1\r\n").value();
+  CHECK(read.warnings.empty());
+  CHECK(read.file.validators() == std::vector<validator>{{"A", "1"}});
+  CHECK(read.file.find("op", "a")->time_ms == 1);
+}
+
+TEST_CASE("Default may be written by hand and pins the default") {
+  const results_file file = file_of("activations,16MiB_bf16,Default\n");
+  CHECK(file.find("activations", "16MiB_bf16")->pins_default());
+}
+
+TEST_CASE("an existing entry wins over a new one") {
+  results_file file = file_of("op,a,first,1\nop,a,second,0.5\n");
+  CHECK(file.find("op", "a")->solution == "first");
+  CHECK(file.add(result_entry{"op", "a", "third", 0.1}).value() == added::already_there);
+  CHECK(file.entries().size() == 1);
+  CHECK(parse_results("op,a,first,1\nop,a,second,0.5\n").value().warnings.at(0).line == 2);
+}
+
+TEST_CASE("a file that was cut off gives a warning and never half an answer that passes for a whole one") {
+  const std::string whole = worked_case + "activations,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.262\n";
+  const results_file expected = file_of(whole);
+  for (std::size_t length = 1; length < whole.size(); ++length) {
+    const parsed_results read = parse_results(whole.substr(0, length)).value();
+    if (whole[length - 1] != '\n') CHECK_FALSE(read.warnings.empty());
+    const result_entry* hit = read.file.find("activations", "16MiB_bf16");
+    if (hit != nullptr && hit->solution != expected.find("activations", "16MiB_bf16")->solution) {
+      const bool names_another_config = parse_config_id(hit->solution) && hit->solution.find('(') != std::string::npos;
+      CHECK_FALSE(names_another_config);
+    }
+  }
+}
+
+TEST_CASE("times that are no durations are skipped with a warning") {
+  const parsed_results read = parse_results("op,a,s,fast\nop,b,s,-1\nop,c,s,nan\nop,d,s,inf\nop,e,s,1e999\nop,f,s,1ms\nop,g,s,\n").value();
+  CHECK(read.file.entries().empty());
+  CHECK(read.warnings.size() == 7);
+}
+
+TEST_CASE("what a file cannot hold is refused") {
+  results_file file;
+  CHECK_FALSE(file.add(result_entry{"a,b", "p", "s", 1}));
+  CHECK_FALSE(file.add(result_entry{"a", "p\n", "s", 1}));
+  CHECK_FALSE(file.add(result_entry{"a", "p", "", 1}));
+  CHECK_FALSE(file.add(result_entry{"a", "p", "s", -1}));
+  CHECK_FALSE(file.add(result_entry{"a", "p", "s", 1.0 / 0.0}));
+  CHECK_FALSE(file.add(result_entry{"Validator", "p", "s", 1}));
+  CHECK_FALSE(file.add(result_entry{"a", std::string(limits::line_bytes, 'p'), "s", 1}));
+  CHECK_FALSE(file.add(validator{"a,b", "1"}));
+  CHECK_FALSE(file.add(validator{"a", ""}));
+  CHECK(file.entries().empty());
+  CHECK(write_results(file).empty());
+}
+
+TEST_CASE("any bytes can be read, and what was read is written and read again the same") {
+  testing::generator random(23);
+  for (int i = 0; i < 3000; ++i) {
+    const std::string text = random.text(400, i % 3 == 0 ? "" : i % 3 == 1 ? "ab,1.\n\r -e" : "Validtor,\n\x01x9");
+    const auto read = parse_results(text);
+    REQUIRE(read);
+    CHECK(file_of(write_results(read->file)) == read->file);
+  }
+}
+
+TEST_CASE("any single changed byte of a good file is a warning, another value or nothing at all") {
+  testing::generator random(29);
+  for (std::size_t place = 0; place < worked_case.size(); ++place) {
+    for (int i = 0; i < 8; ++i) {
+      std::string text = worked_case;
+      text[place] = static_cast<char>(random.next());
+      CHECK(parse_results(text));
+    }
+  }
+}
+
+TEST_CASE("random files read back as they were written") {
+  testing::generator random(31);
+  for (int i = 0; i < 300; ++i) {
+    results_file file;
+    for (std::size_t v = random.below(4); v > 0; --v) {
+      (void)file.add(validator{"v" + random.text(4, "abc"), "x" + random.text(9, "0.1-a ")});
+    }
+    for (std::size_t e = random.below(30); e > 0; --e) {
+      const double time_ms = static_cast<double>(random.next() >> random.below(64)) / static_cast<double>(1 + random.below(1U << 30U));
+      (void)file.add(result_entry{"op" + random.text(3, "ab"), random.text(5, "0_B") + "8", "s" + random.text(9, "(=) a1"), time_ms});
+    }
+    const parsed_results read = parse_results(write_results(file)).value();
+    CHECK(read.file == file);
+    CHECK(read.warnings.empty());
+  }
+}
+
+TEST_CASE("lines, entries, validators and warnings are limited") {
+  const parsed_results long_line = parse_results(std::string(limits::line_bytes + 1, 'x') + "\nop,a,s,1\n").value();
+  CHECK(long_line.warnings.size() == 1);
+  CHECK(long_line.file.entries().size() == 1);
+
+  const parsed_results short_lines = parse_results(std::string(5000, 'x').replace(0, 0, "") + "\n").value();
+  CHECK(short_lines.warnings.size() == 1);
+  std::string bad;
+  for (int i = 0; i < 1000; ++i) bad += "x\n";
+  const parsed_results noisy = parse_results(bad).value();
+  CHECK(noisy.warnings.size() == limits::warnings + 1);
+  CHECK(noisy.warnings.back().text == "900 more warnings are not listed");
+
+  std::string validators;
+  for (std::size_t i = 0; i <= limits::validators; ++i) validators += "Validator,v" + std::to_string(i) + ",1\n";
+  CHECK(parse_results(validators).reason().kind == fault::too_many);
+}
+
+TEST_CASE("more than a million entries are refused") {
+  std::string text;
+  for (std::size_t i = 0; i <= limits::result_entries; ++i) text += "o," + std::to_string(i) + ",s\n";
+  CHECK(parse_results(text).reason().kind == fault::too_many);
+}
+
+TEST_CASE("validators match as sets, both ways") {
+  const std::vector<validator> ab{{"A", "1"}, {"B", "2"}}, ba{{"B", "2"}, {"A", "1"}}, a{{"A", "1"}}, other{{"A", "1"}, {"B", "3"}};
+  CHECK_FALSE(compare_validators(ab, ba));
+  CHECK_FALSE(compare_validators({}, {}));
+  const auto extra = compare_validators(ab, a), lacking = compare_validators(a, ab), changed = compare_validators(ab, other);
+  REQUIRE(extra);
+  REQUIRE(lacking);
+  REQUIRE(changed);
+  CHECK(changed->kind == fault::validator_mismatch);
+  CHECK(changed->text.find("validator B is 2 in the file and 3 here") == 0);
+  CHECK(extra->text.find("validator B is 2 in the file and nothing here") == 0);
+  CHECK(lacking->text.find("validator B is nothing in the file and 2 here") == 0);
+}
+
+TEST_CASE("a validator with two values matches neither") {
+  const results_file file = file_of("Validator,A,1\nValidator,A,2\n");
+  const std::vector<validator> one{{"A", "1"}};
+  const auto why = compare_validators(file.validators(), one);
+  REQUIRE(why);
+  CHECK(why->text.find("validator A is 1 and 2 in the file and 1 here") == 0);
+}
+
+TEST_CASE("two files merge, the first one's entries win") {
+  const results_file first = file_of("Validator,A,1\nop,a,x,1\nop,b,x,1\n"), second = file_of("Validator,A,1\nop,b,y,2\nop,c,y,2\n");
+  const results_file both = merge_results(first, second).value();
+  CHECK(write_results(both) == "Validator,A,1\nop,a,x,1\nop,b,x,1\nop,c,y,2\n");
+  CHECK_FALSE(merge_results(first, file_of("Validator,A,2\nop,c,y,2\n")));
+}
+
+TEST_CASE("the ordinal goes to the first %d, before the last dot, or to the end") {
+  CHECK(name_with_ordinal("results_%d_%d.csv", 3) == "results_3_%d.csv");
+  CHECK(name_with_ordinal("tunableop_results.csv", 0) == "tunableop_results0.csv");
+  CHECK(name_with_ordinal("a.b.csv", 12) == "a.b12.csv");
+  CHECK(name_with_ordinal("results", 3) == "results3");
+  CHECK(name_with_ordinal("./results", 3) == "./results3");
+  CHECK(name_with_ordinal("folder.d/results", 3) == "folder.d/results3");
+  CHECK(name_with_ordinal("", 3) == "3");
+}

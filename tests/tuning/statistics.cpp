@@ -1,0 +1,160 @@
+#include <parley/tuning/statistics.hpp>
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "generator.hpp"
+
+using namespace parley::tuning;
+
+namespace {
+
+constexpr std::uint64_t config = 77;
+const std::vector<std::uint32_t> pair_of_ranks{0, 1};
+
+aggregate of(const std::vector<row>& rows, const std::vector<std::uint64_t>& invocations,
+             clock_kind clock = clock_kind::common) {
+  return aggregate_candidate(rows, {config, pair_of_ranks, invocations, clock});
+}
+
+/// Two ranks that start together every 100 ns.
+std::vector<row> rows_of(const std::vector<std::int64_t>& rank_0, const std::vector<std::int64_t>& rank_1) {
+  std::vector<row> rows;
+  for (std::size_t i = 0; i < rank_0.size(); ++i) {
+    const auto start = static_cast<std::int64_t>(100 * i);
+    rows.push_back({0, i, config, start, start + rank_0[i]});
+  }
+  for (std::size_t i = 0; i < rank_1.size(); ++i) {
+    const auto start = static_cast<std::int64_t>(100 * i);
+    rows.push_back({1, i, config, start, start + rank_1[i]});
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("the maximum is taken per repetition, then the median: [1,1,9] and [1,9,1] make 9") {
+  const std::vector<std::vector<double>> times{{1, 1, 9}, {1, 9, 1}};
+  CHECK(aggregate_times(times).time_ns == 9);
+  for (clock_kind clock : {clock_kind::common, clock_kind::separate}) {
+    const aggregate a = of(rows_of({1, 1, 9}, {1, 9, 1}), {0, 1, 2}, clock);
+    CHECK(a.measured());
+    CHECK(a.time_ns == 9);
+    CHECK(a.count == 3);
+    CHECK(a.spread_ns == 0);
+  }
+}
+
+TEST_CASE("a late partner is not charged to the config") {
+  const std::vector<row> rows{{0, 5, config, 1000, 9100}, {1, 5, config, 9000, 9120}};
+  CHECK(of(rows, {5}).time_ns == 120);
+  CHECK(of(rows, {5}, clock_kind::separate).time_ns == 8100);
+}
+
+TEST_CASE("the queue of the invocation before is not charged, whether it was measured or not") {
+  std::vector<row> rows{{0, 5, config, 1000, 2000}, {1, 5, config, 1000, 2500}};
+  CHECK(of(rows, {5}).time_ns == 1500);
+  rows.push_back({0, 4, 12, 0, 1900});
+  CHECK(of(rows, {5}).time_ns == 600);
+  rows.push_back({1, 4, 12, 0, 2200});
+  CHECK(of(rows, {5}).time_ns == 300);
+}
+
+TEST_CASE("an invocation that overtook the one before is charged as a whole") {
+  const std::vector<row> rows{{0, 4, 12, 0, 5000}, {1, 4, 12, 0, 5000}, {0, 5, config, 1000, 2000}, {1, 5, config, 1000, 2500}};
+  CHECK(of(rows, {5}).time_ns == 1500);
+}
+
+TEST_CASE("the spread is the median deviation from the median") {
+  const aggregate a = of(rows_of({10, 12, 14, 11, 60}, {1, 1, 1, 1, 1}), {0, 1, 2, 3, 4});
+  CHECK(a.time_ns == 12);
+  CHECK(a.spread_ns == 2);
+}
+
+TEST_CASE("a participant without a row makes infinity, never 0") {
+  std::vector<row> rows = rows_of({10, 10, 10}, {10, 10});
+  const aggregate a = of(rows, {0, 1, 2});
+  CHECK(std::isinf(a.time_ns));
+  CHECK(a.status == aggregate_status::missing);
+  CHECK(a.detail == "rank 1 reported nothing about invocation 2");
+  CHECK(of({}, {0}).status == aggregate_status::missing);
+  CHECK(std::isinf(of({}, {}).time_ns));
+  CHECK(of({}, {}).status == aggregate_status::not_tried);
+}
+
+TEST_CASE("a failure or wrong data on one side makes infinity") {
+  std::vector<row> rows = rows_of({10, 10}, {10, 10});
+  rows[3].status = row_status::failed;
+  CHECK(of(rows, {0, 1}).status == aggregate_status::failed);
+  CHECK(std::isinf(of(rows, {0, 1}).time_ns));
+  CHECK(of(rows, {0}).measured());
+  rows[3].status = row_status::wrong_data;
+  CHECK(of(rows, {0, 1}).status == aggregate_status::wrong_data);
+}
+
+TEST_CASE("check hashes that differ between participants make infinity") {
+  std::vector<row> rows = rows_of({10, 10}, {10, 10});
+  for (row& r : rows) r.check = 5;
+  CHECK(of(rows, {0, 1}).measured());
+  rows[2].check = 6;
+  CHECK(of(rows, {0, 1}).status == aggregate_status::wrong_data);
+}
+
+TEST_CASE("a row of another config makes infinity: what was assigned is not what ran") {
+  std::vector<row> rows = rows_of({10}, {10});
+  rows[1].digest = 3;
+  CHECK(of(rows, {0}).status == aggregate_status::mismatched);
+}
+
+TEST_CASE("rows that contradict each other or time make infinity, and repeated reports change nothing") {
+  std::vector<row> rows = rows_of({10}, {10});
+  rows.push_back(rows[0]);
+  CHECK(of(rows, {0}).measured());
+  rows.push_back(rows[0]);
+  rows.back().end_ns = 20;
+  CHECK(of(rows, {0}).status == aggregate_status::inconsistent);
+  CHECK(of({{0, 0, config, 10, 5}, {1, 0, config, 0, 5}}, {0}).status == aggregate_status::inconsistent);
+  CHECK(of({{0, 0, config, 10, 12}, {1, 0, config, 50, 55}}, {0}).time_ns == 5);
+}
+
+TEST_CASE("rows of ranks that take no part are not looked at") {
+  std::vector<row> rows = rows_of({10}, {10});
+  rows.push_back({9, 0, 1, 0, 100000, row_status::failed});
+  CHECK(of(rows, {0}).time_ns == 10);
+}
+
+TEST_CASE("a clock that did not tick is not a time of 0") { CHECK(of(rows_of({0}, {0}), {0}).time_ns == 1); }
+
+TEST_CASE("unequal counts and times that are none make infinity") {
+  using times = std::vector<std::vector<double>>;
+  CHECK(aggregate_times(times{{1, 2}, {1}}).status == aggregate_status::missing);
+  CHECK(aggregate_times(times{{1, 0}, {1, 1}}).status == aggregate_status::failed);
+  CHECK(aggregate_times(times{{1, NAN}, {1, 1}}).status == aggregate_status::failed);
+  CHECK(aggregate_times(times{{1, infinite_ns}, {1, 1}}).status == aggregate_status::failed);
+  CHECK(aggregate_times(times{}).status == aggregate_status::not_tried);
+  CHECK(aggregate_times(times{{}, {}}).status == aggregate_status::not_tried);
+}
+
+TEST_CASE("the median of an even number is the mean of the middle two") {
+  CHECK(median({4, 1, 3, 2}) == 2.5);
+  CHECK(median({7}) == 7);
+  CHECK(std::isinf(median({})));
+}
+
+TEST_CASE("any integers in rows make a time or infinity, and their order never matters") {
+  testing::generator random(11);
+  const std::vector<std::int64_t> edges{INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX - 1, INT64_MAX};
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<row> rows;
+    for (std::uint32_t p : pair_of_ranks) {
+      for (std::uint64_t i = 0; i < 3; ++i) {
+        rows.push_back({p, i, config, edges[random.below(edges.size())], edges[random.below(edges.size())]});
+      }
+    }
+    const aggregate a = of(rows, {0, 1, 2});
+    CHECK(a.time_ns > 0);
+    random.shuffle(rows);
+    CHECK(of(rows, {0, 1, 2}) == a);
+  }
+}

@@ -1,0 +1,568 @@
+#include <parley/transports/environment.hpp>
+#include <parley/transports/job_key.hpp>
+#include <parley/transports/launcher.hpp>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include <openssl/rand.h>
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace parley::transports {
+
+using runtime::errc;
+using runtime::rank_id;
+using runtime::time_ns;
+
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+[[noreturn]] void refuse(const std::string& what) {
+  const int reason = errno;
+  runtime::raise({errc::io, "the launcher cannot " + what + ": " + std::strerror(reason)});
+}
+
+/// A descriptor that closes itself, is closed in children, and is never one of the standard three.
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int fd) : fd_(fd) {
+    if (fd_ < 0 || fd_ > 2) return;
+    fd_ = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    ::close(fd);
+  }
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~descriptor() { reset(); }
+  void reset() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct pipe_ends {
+  descriptor reading;
+  descriptor writing;
+};
+
+pipe_ends make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) refuse("make a pipe");
+  pipe_ends made{descriptor(ends[0]), descriptor(ends[1])};
+  if (!made.reading.open() || !made.writing.open()) refuse("make a pipe");
+  return made;
+}
+
+void set_non_blocking(const descriptor& d) { ::fcntl(d.get(), F_SETFL, ::fcntl(d.get(), F_GETFL) | O_NONBLOCK); }
+
+/// Everything, also where the target is slow or non-blocking. A target that is gone takes nothing.
+void write_all(int fd, std::string_view data) {
+  while (!data.empty()) {
+    const ssize_t put = ::write(fd, data.data(), data.size());
+    if (put >= 0) {
+      data.remove_prefix(static_cast<std::size_t>(put));
+    } else if (errno == EAGAIN) {
+      pollfd wait{fd, POLLOUT, 0};
+      ::poll(&wait, 1, -1);
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+struct listening {
+  descriptor socket;
+  std::uint16_t port = 0;
+};
+
+listening make_listener() {
+  listening made;
+  made.socket = descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  if (!made.socket.open() || ::bind(made.socket.get(), address, size) != 0 ||
+      ::listen(made.socket.get(), SOMAXCONN) != 0 || ::getsockname(made.socket.get(), address, &size) != 0) {
+    refuse("open a rendezvous socket on 127.0.0.1");
+  }
+  made.port = ntohs(at.sin_port);
+  return made;
+}
+
+/// Takes the signals that concern a launcher as events while it lives, and gives them back afterwards.
+class signal_events {
+ public:
+  signal_events() {
+    sigemptyset(&taken_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction current {};
+      ::sigaction(number, nullptr, &current);
+      if (current.sa_handler != SIG_IGN) sigaddset(&taken_, number);  // nohup stays nohup
+    }
+    sigaddset(&taken_, SIGCHLD);
+    // A caller that ignores SIGCHLD would have the kernel throw the ranks' exit statuses away.
+    struct sigaction plain {};
+    plain.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &plain, &child_before_);
+    ::sigprocmask(SIG_BLOCK, &taken_, &mask_before_);
+    events_ = descriptor(::signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!events_.open()) {
+      restore();
+      refuse("listen for signals");
+    }
+  }
+  signal_events(const signal_events&) = delete;
+  signal_events& operator=(const signal_events&) = delete;
+  ~signal_events() {
+    while (next()) {
+    }
+    restore();
+  }
+
+  int fd() const { return events_.get(); }
+  const sigset_t& mask_before() const { return mask_before_; }
+  std::optional<int> next() {
+    signalfd_siginfo event{};
+    if (::read(events_.get(), &event, sizeof event) != sizeof event) return std::nullopt;
+    return static_cast<int>(event.ssi_signo);
+  }
+
+ private:
+  void restore() {
+    ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+    ::sigaction(SIGCHLD, &child_before_, nullptr);
+  }
+  sigset_t taken_;
+  sigset_t mask_before_;
+  struct sigaction child_before_ {};
+  descriptor events_;
+};
+
+/// Cuts one stream of one rank into lines.
+struct line_source {
+  output_stream kind = output_stream::out;
+  descriptor from;
+  std::string partial;
+};
+
+struct process {
+  pid_t pid = -1;
+  bool running = false;
+  std::array<line_source, 2> lines;
+  descriptor report;
+  rank_end end;
+};
+
+std::string signal_text(int number) {
+  const char* const abbreviation = ::sigabbrev_np(number);
+  return abbreviation == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + abbreviation;
+}
+
+std::string end_text(const rank_end& end) {
+  if (end.kind == rank_end::how::signalled) return "was killed by " + signal_text(end.code);
+  return "exited with status " + std::to_string(end.code);
+}
+
+class job {
+ public:
+  explicit job(const launch_options& options) : options_(options), processes_(options.ranks) {}
+
+  launch_end run() {
+    if (options_.command.empty() || options_.ranks == 0 || options_.ranks > max_world_size) {
+      notice(options_.command.empty() ? "no program was given; write `parley run -n N -- PROGRAM ...`"
+                                      : "cannot start " + std::to_string(options_.ranks) + " ranks; give 1 to " +
+                                            std::to_string(max_world_size));
+      return finish(2);
+    }
+    try {
+      if (!start_all()) return finish(2);
+    } catch (const runtime::failure& fault) {
+      notice(fault.reason().what());
+      end_at_once();
+      return finish(2);
+    }
+    while (running() > 0) step();
+    drain();
+    return finish(failed_ ? 1 : 0);
+  }
+
+ private:
+  // --- starting ---
+
+  bool start_all() {
+    listener_ = make_listener();
+    const job_key key = job_key::generate();
+    std::uint64_t id = 0;
+    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id), sizeof id) != 1) refuse("make a job id");
+    started_ = steady::now();
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      if (!start(rank, key, id)) {
+        end_at_once();
+        return false;
+      }
+      // From now on rank 0 alone holds it, so that connecting fails at once when it dies.
+      if (rank == 0) listener_.socket.reset();
+    }
+    return true;
+  }
+
+  std::vector<std::string> environment_of(rank_id rank, std::uint64_t id, int key_fd, int report_fd) const {
+    std::vector<std::string> all;
+    const char* const own[] = {variable::rank,       variable::world,         variable::local_rank, variable::local_size,
+                               variable::rendezvous, variable::rendezvous_fd, variable::job,        variable::key_fd,
+                               variable::key_file,   variable::report_fd};
+    const auto replaced = [&](std::string_view name) {
+      return std::any_of(std::begin(own), std::end(own), [&](const char* mine) { return name == mine; }) ||
+             std::any_of(options_.environment.begin(), options_.environment.end(),
+                         [&](const auto& added) { return name == added.first; });
+    };
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      if (!replaced(text.substr(0, text.find('=')))) all.emplace_back(text);
+    }
+    for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
+    const auto add = [&](const char* name, const std::string& value) { all.push_back(std::string(name) + "=" + value); };
+    char id_text[17];
+    std::snprintf(id_text, sizeof id_text, "%016llx", static_cast<unsigned long long>(id));
+    add(variable::rank, std::to_string(rank));
+    add(variable::world, std::to_string(options_.ranks));
+    add(variable::local_rank, std::to_string(rank));
+    add(variable::local_size, std::to_string(options_.ranks));
+    add(variable::rendezvous, "127.0.0.1:" + std::to_string(listener_.port));
+    if (rank == 0) add(variable::rendezvous_fd, std::to_string(listener_.socket.get()));
+    add(variable::job, id_text);
+    add(variable::key_fd, std::to_string(key_fd));
+    if (report_fd >= 0) add(variable::report_fd, std::to_string(report_fd));
+    return all;
+  }
+
+  bool start(rank_id rank, const job_key& key, std::uint64_t id) {
+    process& p = processes_[rank];
+    pipe_ends out = make_pipe(), error = make_pipe(), key_pipe = make_pipe(), complaint = make_pipe(), report;
+    if (options_.on_report) report = make_pipe();
+    // 32 bytes always fit an empty pipe.
+    if (::write(key_pipe.writing.get(), key.secret().data(), key.secret().size()) !=
+        static_cast<ssize_t>(key.secret().size())) {
+      refuse("hand the job key down");
+    }
+    key_pipe.writing.reset();
+    const descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+
+    // Everything that allocates happens before the fork.
+    auto environment = environment_of(rank, id, key_pipe.reading.get(), report.writing.get());
+    std::vector<char*> variables, arguments;
+    for (auto& entry : environment) variables.push_back(entry.data());
+    auto command = options_.command;
+    for (auto& word : command) arguments.push_back(word.data());
+    variables.push_back(nullptr);
+    arguments.push_back(nullptr);
+    const int standard[3] = {nothing.get(), out.writing.get(), error.writing.get()};
+    const int kept[3] = {key_pipe.reading.get(), report.writing.get(), rank == 0 ? listener_.socket.get() : -1};
+
+    const pid_t launcher = ::getpid();
+    p.pid = ::fork();
+    if (p.pid < 0) refuse("start rank " + std::to_string(rank));
+    if (p.pid == 0) become(launcher, standard, kept, complaint.writing.get(), arguments.data(), variables.data());
+    p.running = true;
+    p.lines[0] = {output_stream::out, std::move(out.reading), {}};
+    p.lines[1] = {output_stream::error, std::move(error.reading), {}};
+    p.report = std::move(report.reading);
+    for (const auto& source : p.lines) set_non_blocking(source.from);
+    if (p.report.open()) set_non_blocking(p.report);
+
+    // The pipe closes when the program runs; otherwise it says why not.
+    complaint.writing.reset();
+    int reason = 0;
+    ssize_t got = 0;
+    do {
+      got = ::read(complaint.reading.get(), &reason, sizeof reason);
+    } while (got < 0 && errno == EINTR);
+    if (got != sizeof reason) return true;
+    const std::string& program = options_.command.front();
+    notice(reason == ENOENT ? "the program " + program + " was not found; give a path or a name from PATH"
+                            : "the program " + program + " cannot be started: " + std::strerror(reason));
+    return false;
+  }
+
+  /// In the child, between fork and exec: only calls that are safe there.
+  [[noreturn]] void become(pid_t launcher, const int (&standard)[3], const int (&kept)[3], int complaint,
+                           char** arguments, char** variables) const {
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != launcher) ::_exit(127);  // it died before it could take us along
+    for (int target = 0; target < 3; ++target) ::dup2(standard[target], target);
+    for (const int fd : kept) {
+      if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+    }
+    ::sigprocmask(SIG_SETMASK, &signals_.mask_before(), nullptr);
+    ::execvpe(arguments[0], arguments, variables);
+    const int reason = errno;
+    [[maybe_unused]] const ssize_t told = ::write(complaint, &reason, sizeof reason);
+    ::_exit(127);
+  }
+
+  // --- running ---
+
+  std::size_t running() const {
+    return static_cast<std::size_t>(
+        std::count_if(processes_.begin(), processes_.end(), [](const process& p) { return p.running; }));
+  }
+
+  void step() {
+    watch(std::clamp<std::int64_t>(ms_until_next_event(), 0, 1000));
+    while (const auto number = signals_.next()) {
+      if (*number != SIGCHLD && stage_ == stage::running) {
+        notice("ended by " + signal_text(*number));
+        failed_ = true;
+        send_all(*number);
+        enter(stage::asked, options_.kill_after_ns);
+      }
+    }
+    reap();
+    escalate();
+  }
+
+  /// Waits for output and signals, at most that long, and forwards what came.
+  void watch(std::int64_t wait_ms) {
+    watched_.clear();
+    watched_.push_back({signals_.fd(), POLLIN, 0});
+    for (const process& p : processes_) {
+      // Closed ones are -1, which poll skips, so that positions stay fixed.
+      for (const auto& source : p.lines) watched_.push_back({source.from.get(), POLLIN, 0});
+      watched_.push_back({p.report.get(), POLLIN, 0});
+    }
+    if (::poll(watched_.data(), watched_.size(), static_cast<int>(wait_ms)) <= 0) return;
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      process& p = processes_[rank];
+      const pollfd* const state = &watched_[1 + 3 * static_cast<std::size_t>(rank)];
+      for (std::size_t i = 0; i < p.lines.size(); ++i) {
+        if (state[i].revents != 0) forward(rank, p.lines[i]);
+      }
+      if (state[2].revents != 0) collect(rank, p.report);
+    }
+  }
+
+  /// Reads once. Returns nothing when there is nothing now; an empty view at the end.
+  std::optional<std::string_view> read_some(descriptor& from) {
+    const ssize_t got = ::read(from.get(), buffer_.data(), buffer_.size());
+    if (got > 0) return std::string_view(buffer_.data(), static_cast<std::size_t>(got));
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+    from.reset();
+    return std::string_view();
+  }
+
+  /// True when something came.
+  bool forward(rank_id rank, line_source& source) {
+    const auto data = read_some(source.from);
+    if (!data) return false;
+    source.partial += *data;
+    std::string ready;
+    std::size_t begin = 0;
+    for (std::size_t end = 0; (end = source.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      emit(rank, source.kind, std::string_view(source.partial).substr(begin, end - begin), ready);
+    }
+    source.partial.erase(0, begin);
+    if (!source.partial.empty() && (data->empty() || source.partial.size() > max_line_bytes)) {
+      emit(rank, source.kind, source.partial, ready);
+      source.partial.clear();
+    }
+    write_all(source.kind == output_stream::out ? options_.out_fd : options_.error_fd, ready);
+    return !data->empty();
+  }
+
+  void emit(rank_id rank, output_stream kind, std::string_view line, std::string& ready) const {
+    if (options_.on_line) return options_.on_line(rank, kind, line);
+    if (options_.prefix == line_prefix::rank) ready += "[rank " + std::to_string(rank) + "] ";
+    ready.append(line).push_back('\n');
+  }
+
+  bool collect(rank_id rank, descriptor& from) {
+    const auto data = read_some(from);
+    if (!data || data->empty()) return false;
+    options_.on_report(rank, std::as_bytes(std::span(data->data(), data->size())));
+    return true;
+  }
+
+  void reap() {
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      process& p = processes_[rank];
+      if (!p.running) continue;
+      siginfo_t state{};
+      if (::waitid(P_PID, static_cast<id_t>(p.pid), &state, WEXITED | WNOHANG | WNOWAIT) != 0 || state.si_pid == 0) {
+        continue;
+      }
+      // While the rank is a zombie its number cannot be anyone else's, so its left-over children are safe to end.
+      ::kill(-p.pid, SIGKILL);
+      ::waitpid(p.pid, nullptr, 0);
+      p.running = false;
+      p.end.kind = state.si_code == CLD_EXITED ? rank_end::how::exited : rank_end::how::signalled;
+      p.end.code = state.si_status;
+      p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
+      for (auto& source : p.lines) {
+        while (source.from.open() && forward(rank, source)) {
+        }
+      }
+      if (p.end.kind != rank_end::how::exited || p.end.code != 0) rank_failed(rank, p.end);
+    }
+  }
+
+  void rank_failed(rank_id rank, const rank_end& end) {
+    failed_ = true;
+    if (end.by_launcher) return;
+    const std::size_t others = running();
+    std::string text = "rank " + std::to_string(rank) + " " + end_text(end);
+    if (stage_ == stage::running && others > 0) {
+      text += "; the other " + std::to_string(others) + (others == 1 ? " rank is" : " ranks are") + " ended in " +
+              std::to_string(options_.grace_ns / 1'000'000) + " ms unless they end by themselves";
+    }
+    notice(text);
+    if (stage_ == stage::running) enter(stage::grace, options_.grace_ns);
+  }
+
+  // --- ending ---
+
+  enum class stage { running, grace, asked, killed };
+
+  void enter(stage next, time_ns lasting) {
+    stage_ = next;
+    next_event_ = steady::now() + std::chrono::nanoseconds(lasting);
+  }
+
+  std::int64_t ms_until_next_event() const {
+    steady::time_point at = next_event_;
+    if (stage_ == stage::running) {
+      if (options_.timeout_ns == runtime::never) return 1000;
+      at = started_ + std::chrono::nanoseconds(options_.timeout_ns);
+    }
+    return std::chrono::ceil<std::chrono::milliseconds>(at - steady::now()).count();
+  }
+
+  void escalate() {
+    if (running() == 0 || ms_until_next_event() > 0) return;
+    switch (stage_) {
+      case stage::running:
+        if (options_.timeout_ns == runtime::never) return;
+        failed_ = true;
+        notice("the job did not end within " + std::to_string(options_.timeout_ns / 1'000'000) + " ms; " + still_running() +
+               " ended");
+        [[fallthrough]];
+      case stage::grace:
+        if (stage_ == stage::grace) notice(still_running() + " ended: the job has failed");
+        send_all(SIGTERM);
+        return enter(stage::asked, options_.kill_after_ns);
+      case stage::asked:
+        notice(still_running() + " killed: no end after SIGTERM");
+        send_all(SIGKILL);
+        return enter(stage::killed, options_.kill_after_ns);
+      case stage::killed: return enter(stage::killed, options_.kill_after_ns);  // the kernel takes its time
+    }
+  }
+
+  std::string still_running() const {
+    std::string text;
+    std::size_t count = 0;
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      if (!processes_[rank].running) continue;
+      if (++count <= 12) text += (count == 1 ? "" : ", ") + std::to_string(rank);
+    }
+    if (count > 12) text += " and " + std::to_string(count - 12) + " more";
+    return (count == 1 ? "rank " + text + " is" : "ranks " + text + " are");
+  }
+
+  void send_all(int number) const {
+    for (const process& p : processes_) {
+      if (!p.running) continue;
+      // The group exists once the child has made it, which it has before it runs the program.
+      if (::kill(-p.pid, number) != 0) ::kill(p.pid, number);
+    }
+  }
+
+  void end_at_once() {
+    enter(stage::killed, 0);
+    failed_ = true;
+    send_all(SIGKILL);
+    for (process& p : processes_) {
+      if (!p.running) continue;
+      ::waitpid(p.pid, nullptr, 0);
+      p.running = false;
+    }
+  }
+
+  /// What the ranks said last. Nobody is waited for: a grandchild may hold a pipe open for ever.
+  void drain() {
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      process& p = processes_[rank];
+      for (auto& source : p.lines) {
+        while (source.from.open() && forward(rank, source)) {
+        }
+        if (!source.partial.empty()) {
+          std::string ready;
+          emit(rank, source.kind, source.partial, ready);
+          write_all(source.kind == output_stream::out ? options_.out_fd : options_.error_fd, ready);
+        }
+      }
+      while (p.report.open() && collect(rank, p.report)) {
+      }
+    }
+  }
+
+  launch_end finish(int status) const {
+    launch_end end;
+    end.status = status;
+    for (const process& p : processes_) end.ranks.push_back(p.end);
+    return end;
+  }
+
+  void notice(const std::string& text) const {
+    if (options_.on_notice) return options_.on_notice(text);
+    write_all(options_.error_fd, "parley run: " + text + "\n");
+  }
+
+  const launch_options& options_;
+  signal_events signals_;
+  std::vector<process> processes_;
+  listening listener_;
+  std::vector<pollfd> watched_;
+  std::array<char, 65'536> buffer_;
+  steady::time_point started_{};
+  steady::time_point next_event_{};
+  stage stage_ = stage::running;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+launch_end launch(const launch_options& options) { return job(options).run(); }
+
+}  // namespace parley::transports

@@ -1,0 +1,121 @@
+#pragma once
+/// How the ranks of a job find each other, and how they notice that one has died. Rank 0 hosts a TCP rendezvous inside its
+/// own process; every rank proves that it holds the job's key, gives its `member` entry and gets the `roster` of all.
+///
+///     rendezvous meeting(io, options_for(place), std::move(key));
+///     meeting.on_member_lost([&](runtime::rank_id rank, const std::string& why) { ... });
+///     meeting.join(this_process(ucx_address), [&](runtime::result<joined> all) {
+///       if (!all) { report(all.reason()); return; }       // names the ranks that never came, or who refused whom
+///       connect(all->members);
+///     });
+///     io.run();            // or poll(); `descriptors()` are what an epoll loop of one's own has to watch
+///     meeting.leave();     // a normal end; without it the others are told that this rank died
+///
+/// Everything happens on the thread that runs the `io_context`, which must outlive this object; callbacks come from
+/// there, never from inside a call, and may destroy the rendezvous. No threads. A host *name* is looked up when joining,
+/// which may block; the addresses that launchers give do not.
+///
+/// Failure: garbage, slow, oversized, duplicate or unauthenticated clients are dropped and the rendezvous goes on for the
+/// others. A join ends in bounded time: with the roster, or with `timeout` (which ranks never came), `unauthenticated`,
+/// `protocol_version`, `malformed` (two ranks contradict each other), `bad_argument` (options) or `io`. Afterwards the
+/// connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. When rank 0
+/// itself is lost, each rank notices that, and later deaths must be noticed by other means.
+/// Cancellation: destroying the object closes everything, and no callback comes any more.
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/identifiers.hpp>
+#include <parley/transports/environment.hpp>
+#include <parley/transports/job_key.hpp>
+
+#include <boost/asio/io_context.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace parley::transports {
+
+/// What every rank knows about every other one once all have joined.
+struct member {
+  static constexpr std::size_t max_address_bytes = 8 * 1024;
+  static constexpr std::size_t max_affinity_words = 128;  // 8,192 processors
+  static constexpr std::size_t max_version_bytes = 32;
+
+  runtime::rank_id rank = 0;             ///< set by `join` from the options
+  std::uint64_t incarnation = 0;         ///< random per process start; 0 lets `join` make one
+  std::uint64_t host = 0;                ///< equal for ranks that share a host
+  std::uint32_t pid = 0;
+  std::vector<std::uint64_t> affinity;   ///< bit p of word p / 64: processor p may run this rank
+  std::vector<std::byte> address;        ///< of the UCX worker, at most `max_address_bytes`
+  std::string version;                   ///< of the library, at most `max_version_bytes`
+
+  friend bool operator==(const member&, const member&) = default;
+};
+
+/// This process, with a fresh incarnation.
+member this_process(std::vector<std::byte> address = {});
+/// A random number other than 0.
+std::uint64_t fresh_incarnation();
+/// The same number in every process of this host (and container), until it reboots.
+std::uint64_t host_identity();
+
+struct joined {
+  std::vector<member> members;                  ///< index = rank
+  std::array<std::byte, 32> roster_digest{};    ///< SHA-256 of the roster as it was sent; the same on every rank
+  std::array<std::byte, 16> session_key{};      ///< for tags on control frames; from the job key and the digest
+  bool authenticated = false;                   ///< false: there was no job key, so only the host's borders protect the job
+};
+
+/// Who may reach a rendezvous that has no key.
+enum class exposure : std::uint8_t {
+  loopback_without_key,  ///< anything wider than loopback needs a key
+  insecure,              ///< the user has said explicitly that a wide rendezvous without a key is wanted
+};
+
+struct rendezvous_options {
+  runtime::rank_id rank = 0;
+  runtime::rank_id world_size = 1;
+  std::uint64_t job = 0;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  int listening_fd = -1;  ///< rank 0 may get a socket that listens already; taken over and closed
+  exposure reach = exposure::loopback_without_key;
+  runtime::time_ns join_timeout_ns = 30'000'000'000;
+  runtime::time_ns handshake_timeout_ns = 5'000'000'000;  ///< for one client, from its connection to its member entry
+};
+
+rendezvous_options options_for(const placement& place);
+
+class rendezvous {
+ public:
+  using join_handler = std::function<void(runtime::result<joined>)>;
+  using loss_handler = std::function<void(runtime::rank_id rank, const std::string& why)>;
+
+  rendezvous(boost::asio::io_context& io, rendezvous_options options, job_key key);
+  rendezvous(const rendezvous&) = delete;
+  rendezvous& operator=(const rendezvous&) = delete;
+  ~rendezvous();
+
+  /// Once per object. `done` is called once, from the `io_context`.
+  void join(member me, join_handler done);
+  /// Called once per rank that dies after the join, at most once each. Set it before joining to miss none.
+  void on_member_lost(loss_handler handler);
+  /// Says bye and closes. No callback comes after it.
+  void leave();
+
+  /// Open sockets, for an event loop that wants to know when to poll the `io_context`. Changes whenever it is polled.
+  std::vector<int> descriptors() const;
+  /// How many clients rank 0 has dropped so far: garbage, wrong keys, duplicates, too many at once.
+  std::uint64_t dropped_clients() const;
+
+ private:
+  class core;   // what every rank does
+  class host;   // rank 0
+  class guest;  // the others
+  std::shared_ptr<core> core_;
+};
+
+}  // namespace parley::transports

@@ -1,0 +1,89 @@
+#pragma once
+/// Messages between the ranks of a job over UCX active messages: shared memory inside a host, TCP or RDMA across.
+///
+///     ucx_link wire({.rank = place.rank, .world_size = place.world_size});
+///     auto addresses = exchange(wire.address());                     // the rendezvous does it
+///     for (rank_id peer = 0; peer < place.world_size; ++peer) wire.connect(peer, addresses[peer]);
+///     wire.listen(runtime::link::channel::control, &handler);
+///     wire.send(1, runtime::link::channel::control, header, payload, &completion);
+///     while (working) wire.poll();
+///
+/// The contracts are those of runtime/link.hpp and runtime/poller.hpp. What is particular here:
+///
+/// - Endpoints are made at the first use of a peer, so that ranks that have nothing to say to each other share nothing.
+///   A rank may send to itself.
+/// - A message whose header and payload fit 92 bytes (shared memory) leaves without an allocation or a copy here. Others
+///   need a record from a pool while they are on their way.
+/// - A large message that the receiver drops ends with `none` at its sender, as UCX has it: "accepted" is not "read".
+/// - A peer fails when UCX says so (a killed neighbour on this host within about a second, see
+///   `options::keepalive_interval_ns`) or when the program calls `give_up`. All pending operations with it end with
+///   `peer_failed`, then the failure handler is told, once; later sends to it answer `peer_failed` at once.
+/// - The destructor tries for `options::close_within_ns` to bring out what was sent, then closes without waiting for
+///   anybody. Completions that are still pending are called with `closed` from it; kept arrivals must be gone before.
+///
+/// The user's own UCX_* environment variables win over what the link would choose (see transports/ucx_worker.hpp).
+/// Set-up faults and misuse throw `failure`. One thread only.
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/poller.hpp>
+#include <parley/transports/ucx_worker.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::transports {
+
+class ucx_link final : public runtime::link, public runtime::poller {
+ public:
+  struct options {
+    runtime::rank_id rank = 0;
+    runtime::rank_id world_size = 1;
+    ucx_reach reach = ucx_reach::one_host;
+    /// How often UCX asks whether a silent peer still lives; the detection time is at most twice this.
+    runtime::time_ns keepalive_interval_ns = 500'000'000;
+    runtime::time_ns close_within_ns = 200'000'000;
+  };
+
+  explicit ucx_link(const options& chosen);
+  ~ucx_link() override;
+  ucx_link(const ucx_link&) = delete;
+  ucx_link& operator=(const ucx_link&) = delete;
+
+  /// What the other ranks give to `connect`.
+  std::vector<std::byte> address() const;
+  /// Names the peer's address, which must come from an authenticated roster: UCX reads it without knowing its length.
+  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or a length that cannot be right.
+  void connect(runtime::rank_id peer, std::span<const std::byte> address);
+  /// Declares a peer dead that UCX has not given up yet: a heartbeat or the launcher knows more.
+  void give_up(runtime::rank_id peer);
+  /// The version and transports in use, for `parley doctor`.
+  std::string description() const;
+
+  // runtime::link
+  runtime::rank_id rank() const noexcept override;
+  runtime::rank_id world_size() const noexcept override;
+  void listen(channel on, handler* to) override;
+  void on_failure(failure_handler* to) override;
+  /// `bad_argument` for a rank out of range or never connected, or a header that is too long.
+  runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header,
+                     std::span<const std::byte> payload, runtime::completion* done) override;
+  /// `buffer_too_small` drops the message and writes nothing.
+  runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
+  void cancel(runtime::completion& pending) override;
+  const counters& statistics() const noexcept override;
+
+  // runtime::poller
+  bool poll() override;
+  arm_state arm() override;
+  int event_fd() const override;
+
+ private:
+  class state;
+  void release(const void* held, bool remote) noexcept override;
+
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace parley::transports

@@ -1,0 +1,57 @@
+#pragma once
+/// One UCX context with one worker, set up the way parley needs it. Internal to transports/.
+///
+///     ucx_worker worker(ucx_reach::one_host, keepalive_interval_ns);
+///     worker.address(), worker.handle(), worker.event_fd()
+///
+/// A variable that the user has set in the environment is left as it is. Otherwise:
+///
+/// | setting | value | why |
+/// |---|---|---|
+/// | POSIX_ERROR_HANDLING, SYSV_ERROR_HANDLING | y | else endpoints that report dead peers silently move to TCP |
+/// | TLS | one host: posix, cma, self | no unauthenticated TCP listener, no GPU start-up |
+/// |     | several hosts: all but cuda | GPUs have planes of their own |
+/// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
+/// | MEM_MMAP_HOOK_MODE | none | patching mmap costs start time; parley registers no user memory behind its back |
+/// | LOG_LEVEL | error | a library is silent; faults are reported as values |
+///
+/// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
+#include <parley/runtime/identifiers.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct ucp_context;
+struct ucp_worker;
+
+namespace parley::transports {
+
+/// Where the ranks of the job are, seen from one of them.
+enum class ucx_reach : std::uint8_t { one_host, several_hosts };
+
+class ucx_worker {
+ public:
+  ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns);
+  ~ucx_worker();
+  ucx_worker(const ucx_worker&) = delete;
+  ucx_worker& operator=(const ucx_worker&) = delete;
+
+  ucp_worker* handle() const noexcept { return worker_; }
+  /// A `dup` of UCX's own, so that whoever sleeps on it may register it as he likes.
+  int event_fd() const noexcept { return event_fd_; }
+  std::vector<std::byte> address() const;
+  std::string description() const;
+
+ private:
+  void close() noexcept;
+
+  ucp_context* context_ = nullptr;
+  ucp_worker* worker_ = nullptr;
+  int event_fd_ = -1;
+  std::string transports_;
+};
+
+}  // namespace parley::transports

@@ -1,0 +1,135 @@
+#include <parley/tuning/decide.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <parley/tuning/outcome.hpp>
+
+namespace parley::tuning {
+
+namespace {
+
+/// 1.4826 makes a standard deviation of a median absolute deviation, 1.2533 the error of a median of that of a mean.
+double uncertainty_ns(const aggregate& a) {
+  return a.count < 2 ? 0 : 1.4826 * 1.2533 * a.spread_ns / std::sqrt(static_cast<double>(a.count));
+}
+
+std::string time_text(double time_ns) {
+  if (time_ns >= 1e9) return fmt::format("{:.4g} s", time_ns / 1e9);
+  if (time_ns >= 1e6) return fmt::format("{:.4g} ms", time_ns / 1e6);
+  if (time_ns >= 1e3) return fmt::format("{:.4g} us", time_ns / 1e3);
+  return fmt::format("{:.4g} ns", time_ns);
+}
+
+class chooser {
+ public:
+  chooser(std::span<const aggregate> aggregates, const decide_options& options) : all_(aggregates), options_(options) {}
+
+  decision choose() const {
+    if (none_to_choose()) {
+      return made(0, decision_reason::only_default, "there is nothing but the default to choose from");
+    }
+    const std::optional<std::size_t> best = fastest();
+    if (!best) return keep_current();
+    if (usable(0)) {
+      if (*best == 0) {
+        return made(0, decision_reason::default_is_fastest, fmt::format("the default is the fastest: {}", timed(0)));
+      }
+      if (!beats(*best, 0)) {
+        return made(0, decision_reason::within_noise_of_default,
+                    fmt::format("{} is faster than the default, {}, but not by more than noise, {}", timed(*best), timed(0),
+                                time_text(noise_ns(all_[0], all_[*best], options_))));
+      }
+    }
+    for (std::size_t i = 1; i < *best; ++i) {
+      if (usable(i) && !beats(*best, i) && (!usable(0) || beats(i, 0))) {
+        return made(i, decision_reason::first_within_noise,
+                    fmt::format("{} is within noise of the fastest, {}, and comes first{}", timed(i), timed(*best),
+                                against_default()));
+      }
+    }
+    return made(*best, decision_reason::fastest, fmt::format("{} is the fastest{}", timed(*best), against_default()));
+  }
+
+ private:
+  bool excluded(std::size_t i) const {
+    return std::find(options_.excluded.begin(), options_.excluded.end(), i) != options_.excluded.end();
+  }
+  bool usable(std::size_t i) const {
+    return !excluded(i) && all_[i].measured() && std::isfinite(all_[i].time_ns) && all_[i].time_ns > 0;
+  }
+  bool beats(std::size_t a, std::size_t b) const {
+    return all_[b].time_ns - all_[a].time_ns > noise_ns(all_[a], all_[b], options_);
+  }
+  bool none_to_choose() const {
+    for (std::size_t i = 1; i < all_.size(); ++i) {
+      if (!excluded(i)) return false;
+    }
+    return true;
+  }
+  std::optional<std::size_t> fastest() const {
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (usable(i) && (!best || all_[i].time_ns < all_[*best].time_ns)) best = i;
+    }
+    return best;
+  }
+  decision keep_current() const {
+    // What the constraint forbids is not kept either; then c0, which is always safe.
+    const bool keep = options_.current < all_.size() && !excluded(options_.current);
+    const std::size_t winner = keep ? options_.current : 0;
+    std::string text = fmt::format("no candidate could be measured, so {} stays", called(winner));
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (!excluded(i) && !all_[i].detail.empty()) {
+        text += fmt::format("; {}: {}, {}", called(i), name(all_[i].status), all_[i].detail);
+        break;
+      }
+    }
+    return made(winner, decision_reason::nothing_measured, std::move(text));
+  }
+  std::string called(std::size_t i) const {
+    if (i < options_.names.size()) return options_.names[i];
+    return i == 0 ? "the default" : fmt::format("candidate {}", i);
+  }
+  std::string timed(std::size_t i) const { return fmt::format("{} at {}", called(i), time_text(all_[i].time_ns)); }
+  std::string against_default() const {
+    if (usable(0)) return fmt::format("; the default takes {}", time_text(all_[0].time_ns));
+    if (excluded(0)) return "; the default is excluded by the constraint";
+    return fmt::format("; the default could not be measured ({})", name(all_[0].status));
+  }
+  decision made(std::size_t winner, decision_reason reason, std::string sentence) const {
+    return {winner, reason, std::move(sentence), std::vector<aggregate>(all_.begin(), all_.end())};
+  }
+
+  std::span<const aggregate> all_;
+  const decide_options& options_;
+};
+
+}  // namespace
+
+std::string_view name(decision_reason reason) noexcept {
+  switch (reason) {
+    case decision_reason::fastest: return "fastest";
+    case decision_reason::first_within_noise: return "first_within_noise";
+    case decision_reason::default_is_fastest: return "default_is_fastest";
+    case decision_reason::within_noise_of_default: return "within_noise_of_default";
+    case decision_reason::only_default: return "only_default";
+    case decision_reason::nothing_measured: return "nothing_measured";
+  }
+  return "unknown";
+}
+
+double noise_ns(const aggregate& a, const aggregate& b, const decide_options& options) {
+  const double relative = options.relative_noise * std::max(a.time_ns, b.time_ns);
+  return std::max(relative, options.spread_factor * (uncertainty_ns(a) + uncertainty_ns(b)));
+}
+
+decision decide(std::span<const aggregate> aggregates, const decide_options& options) {
+  if (aggregates.empty()) throw invalid({fault::empty, "a decision needs at least the default's aggregate"});
+  return chooser(aggregates, options).choose();
+}
+
+}  // namespace parley::tuning

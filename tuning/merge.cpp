@@ -1,0 +1,197 @@
+#include <parley/tuning/merge.hpp>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <parley/tuning/hash.hpp>
+
+namespace parley::tuning {
+
+namespace {
+
+constexpr std::size_t shown_configs = 16;
+
+std::optional<problem> check_offers(const std::vector<offer>& offers) {
+  if (offers.empty()) return problem{fault::empty, "there is no offer to merge"};
+  for (std::size_t i = 0; i < offers.size(); ++i) {
+    const offer& o = offers[i];
+    if (i > 0 && offers[i - 1].rank == o.rank) {
+      return problem{fault::duplicate, fmt::format("rank {} offered twice, as {} and as {}", o.rank, offers[i - 1].role,
+                                                   o.role)};
+    }
+    if (o.configs.empty()) {
+      return problem{fault::empty, fmt::format("rank {} ({}) offers an empty catalogue", o.rank, o.role)};
+    }
+    if (o.available.size() != o.configs.size()) {
+      return problem{fault::malformed, fmt::format("rank {} ({}) offers {} configs but {} availability bits", o.rank, o.role,
+                                                   o.configs.size(), o.available.size())};
+    }
+    const catalogue::entry &first = offers.front().configs[0], &own = o.configs[0];
+    if (own.digest != first.digest) {
+      return problem{fault::default_mismatch,
+                     fmt::format("the default config differs: rank {} ({}) has `{}` (wire {} abi {}), rank {} ({}) has `{}` "
+                                 "(wire {} abi {}); declare the op with the same default everywhere",
+                                 offers.front().rank, offers.front().role, first.id, first.identity.wire_class,
+                                 first.identity.abi, o.rank, o.role, own.id, own.identity.wire_class, own.identity.abi)};
+    }
+  }
+  return std::nullopt;
+}
+
+/// The union in the participants' order, and where each digest stands in it.
+std::optional<problem> unite(const std::vector<offer>& offers, std::vector<catalogue::entry>& configs,
+                             std::map<std::uint64_t, std::size_t>& place) {
+  for (const offer& o : offers) {
+    for (const catalogue::entry& e : o.configs.entries()) {
+      const auto [at, inserted] = place.emplace(e.digest, configs.size());
+      if (inserted) {
+        configs.push_back(e);
+      } else if (!(configs[at->second] == e)) {
+        return problem{fault::digest_collision, fmt::format("configs `{}` and `{}` (rank {}) have the same digest {:016x}; "
+                                                            "rename one", configs[at->second].id, e.id, o.rank, e.digest)};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+participant joined(offer&& o, std::size_t configs, const std::map<std::uint64_t, std::size_t>& place) {
+  participant p{o.rank, std::move(o.role), bits(configs)};
+  for (std::size_t i = 0; i < o.configs.size(); ++i) {
+    if (i == 0 || o.available.test(i)) p.available.set(place.at(o.configs[i].digest));
+  }
+  return p;
+}
+
+/// What a participant runs when config `wanted` is assigned.
+std::optional<std::size_t> variant_of(const participant& p, const std::vector<catalogue::entry>& configs,
+                                      std::size_t wanted, variants allowed) {
+  if (p.available.test(wanted)) return wanted;
+  if (allowed == variants::equal) return std::nullopt;
+  for (std::size_t other = 0; other < configs.size(); ++other) {
+    const config_identity &a = configs[wanted].identity, &b = configs[other].identity;
+    if (p.available.test(other) && a.wire_class == b.wire_class && a.abi == b.abi) return other;
+  }
+  return std::nullopt;
+}
+
+std::optional<candidate> candidate_of(const merged& all, std::size_t config, variants allowed) {
+  candidate made{all.configs[config].digest, all.configs[config].id, config, {}};
+  for (const participant& p : all.participants) {
+    const std::optional<std::size_t> variant = variant_of(p, all.configs, config, allowed);
+    if (!variant) return std::nullopt;
+    made.variants.push_back(*variant);
+  }
+  return made;
+}
+
+std::string describe_nothing_common(const merged& all) {
+  std::string text = "no config beyond the default is available on every rank, so the default stays:";
+  char separator = ' ';
+  for (const participant& p : all.participants) {
+    text += fmt::format("{}rank {} ({}) has", separator == ' ' ? " " : "; ", p.rank, p.role);
+    separator = ' ';
+    std::size_t listed = 0;
+    for (std::size_t i = 0; i < all.configs.size(); ++i) {
+      if (!p.available.test(i)) continue;
+      if (listed == shown_configs) {
+        text += fmt::format(" and {} more", p.available.count() - listed);
+        break;
+      }
+      text += fmt::format("{}{}", separator == ' ' ? " " : ", ", all.configs[i].id);
+      separator = ',';
+      ++listed;
+    }
+    separator = ';';
+  }
+  return text;
+}
+
+}  // namespace
+
+outcome<merged> merge(std::vector<offer> offers, variants allowed) {
+  std::stable_sort(offers.begin(), offers.end(), [](const offer& a, const offer& b) { return a.rank < b.rank; });
+  if (auto why = check_offers(offers)) return *std::move(why);
+
+  merged all;
+  std::map<std::uint64_t, std::size_t> place;
+  if (auto why = unite(offers, all.configs, place)) return *std::move(why);
+  for (offer& o : offers) all.participants.push_back(joined(std::move(o), all.configs.size(), place));
+  for (std::size_t config = 0; config < all.configs.size(); ++config) {
+    std::optional<candidate> made = candidate_of(all, config, allowed);
+    // A mixture that amounts to an earlier candidate would only be measured twice.
+    const auto same = [&](const candidate& c) { return c.variants == made->variants; };
+    if (made && std::none_of(all.candidates.begin(), all.candidates.end(), same)) all.candidates.push_back(*std::move(made));
+  }
+  if (all.candidates.size() == 1 && all.configs.size() > 1) all.no_common_config = describe_nothing_common(all);
+  return all;
+}
+
+std::optional<std::size_t> merged::find_candidate(std::uint64_t digest) const noexcept {
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].digest == digest) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> merged::find_candidate(std::string_view id) const noexcept {
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].id == id) return i;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> merged::wire_classes(std::string_view role) const {
+  std::map<std::string, std::size_t> speakers;
+  std::size_t in_role = 0;
+  for (const participant& p : participants) {
+    if (p.role != role) continue;
+    ++in_role;
+    std::map<std::string, std::size_t> own;
+    for (std::size_t i = 0; i < configs.size(); ++i) {
+      if (p.available.test(i)) own[configs[i].identity.wire_class] = 1;
+    }
+    for (const auto& [wire_class, one] : own) speakers[wire_class] += one;
+  }
+  std::vector<std::string> common;
+  for (const auto& [wire_class, count] : speakers) {
+    if (count == in_role) common.push_back(wire_class);
+  }
+  return common;
+}
+
+std::uint64_t merged::hash() const {
+  stable_hash hash;
+  for (const participant& p : participants) hash.number(p.rank).text(p.role);
+  for (const candidate& c : candidates) {
+    hash.number(c.digest);
+    for (std::size_t variant : c.variants) hash.number(configs[variant].digest);
+  }
+  return hash.digest();
+}
+
+std::optional<problem> check_roles(std::span<const offer> offers, std::span<const std::string_view> filled_once) {
+  for (std::string_view role : filled_once) {
+    std::vector<std::uint32_t> ranks;
+    for (const offer& o : offers) {
+      if (o.role == role) ranks.push_back(o.rank);
+    }
+    std::sort(ranks.begin(), ranks.end());
+    if (ranks.empty()) {
+      std::string roles;
+      for (const offer& o : offers) roles += fmt::format("{}rank {} is {}", roles.empty() ? "" : ", ", o.rank, o.role);
+      return problem{fault::role_conflict, fmt::format("no rank is the {}: {}; correct the role function", role,
+                                                       roles.empty() ? "no rank takes part" : roles)};
+    }
+    if (ranks.size() > 1) {
+      return problem{fault::role_conflict, fmt::format("ranks {} and {} are both the {}, which must be one rank; correct the "
+                                                       "role function", ranks[0], ranks[1], role)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace parley::tuning

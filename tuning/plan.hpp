@@ -1,0 +1,90 @@
+#pragma once
+/// Which candidate the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
+///
+///     trial_planner plan(candidates.size());
+///     while (!plan.finished()) {
+///       while (auto trial = plan.next()) stamp_next_invocation(trial->candidate, trial->kind);
+///       plan.complete_round(aggregates);   // one per candidate, over all of its repetitions so far
+///     }
+///     decide(aggregates);
+///
+/// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds double
+/// the repetitions while the field shrinks, so that slow candidates cost one invocation each and time goes into telling
+/// the good ones apart. c0, candidate 0, stays to the end: the decision compares with it. A campaign may stop after any
+/// invocation; what was dropped stays dropped.
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <parley/tuning/bits.hpp>
+#include <parley/tuning/statistics.hpp>
+
+namespace parley::tuning {
+
+struct plan_options {
+  std::size_t warm_up_repetitions = 0;     ///< per candidate, untimed, before the probe
+  std::size_t probe_repetitions = 1;       ///< per candidate, in the first round
+  std::size_t repetitions = 2;             ///< in the second round; doubles each round
+  std::size_t maximum_repetitions = 8;     ///< in one round
+  std::size_t maximum_rounds = 5;          ///< the probe included
+  std::size_t enough_repetitions = 7;      ///< in all: one challenger left with that many ends the campaign
+  double keep_fraction = 0.5;              ///< of the challengers, after each round but the probe
+  double probe_slow_factor = 3.0;          ///< slower than the best by more than this is dropped by the probe
+  double slow_factor = 1.5;                ///< and by the later rounds, where one outlier cannot do it
+  double noise = 0.03;                     ///< candidates this close are ranked by their order, not their time
+  double budget_fraction = 0.05;           ///< of wall time: what trials may cost (N4)
+};
+
+enum class trial_kind : std::uint8_t { warm_up, timed };
+
+struct planned_trial {
+  std::size_t candidate = 0;
+  trial_kind kind = trial_kind::timed;
+  std::size_t round = 0;
+  friend bool operator==(const planned_trial&, const planned_trial&) = default;
+};
+
+class trial_planner {
+ public:
+  /// Candidate 0 is c0. With fewer than two candidates there is nothing to try: finished at once.
+  explicit trial_planner(std::size_t candidates, plan_options options = {});
+
+  /// The next invocation's candidate; nothing when the round is complete or the plan finished.
+  std::optional<planned_trial> next();
+  /// All trials of this round are given out; `complete_round` is due once they are reported.
+  bool round_complete() const noexcept { return !finished_ && position_ == sequence_.size(); }
+  bool finished() const noexcept { return finished_; }
+  std::size_t round() const noexcept { return round_; }
+
+  /// Aggregates per candidate, over all rounds so far; of dropped ones they are not looked at. Throws `invalid` when their
+  /// number is wrong or the round is not complete.
+  void complete_round(std::span<const aggregate> aggregates);
+  /// At once and for good, its planned trials included: a candidate that failed in a real invocation. c0 is never dropped.
+  void drop(std::size_t candidate);
+  /// Ends the campaign here: the caller decides with what it has.
+  void stop() noexcept { finished_ = true; }
+
+  /// Still in the race, ascending; c0 is always among them.
+  const std::vector<std::size_t>& survivors() const noexcept { return survivors_; }
+  /// Trials of this round that were not given out yet.
+  std::size_t left_in_round() const noexcept { return sequence_.size() - position_; }
+
+  /// N4: is there budget for a trial that is expected to cost `expected_ns` more than c0? Otherwise run c0 and ask again.
+  bool may_continue(std::int64_t spent_ns, std::int64_t wall_ns, std::int64_t expected_ns = 0) const noexcept;
+
+ private:
+  void plan_round();
+  std::vector<std::size_t> ranked_challengers(std::span<const aggregate> aggregates) const;
+
+  plan_options options_;
+  std::size_t candidates_;
+  std::size_t round_ = 0;
+  std::size_t position_ = 0;
+  bool finished_ = false;
+  std::vector<std::size_t> survivors_;
+  std::vector<planned_trial> sequence_;
+};
+
+}  // namespace parley::tuning

@@ -1,0 +1,249 @@
+#include <parley/tuning/results.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace parley::tuning {
+
+namespace {
+
+constexpr std::string_view validator_word = "Validator";
+
+/// One field; bytes above 0x7f are fine, because names may be in any language.
+bool is_field(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte >= ' ' && byte != 0x7f && c != ',';
+  });
+}
+
+std::string time_text(double time_ms) { return fmt::format("{:.6g}", time_ms); }
+
+std::optional<double> parse_time(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stopped != end || !std::isfinite(value) || std::signbit(value)) return std::nullopt;
+  return value;
+}
+
+std::string index_key(std::string_view op, std::string_view parameters) {
+  std::string key;
+  key.reserve(op.size() + 1 + parameters.size());
+  key.append(op).append(1, ',').append(parameters);
+  return key;
+}
+
+problem unwritable(std::string_view what) {
+  return {fault::malformed, fmt::format("{} cannot be written to a results file, whose fields are not empty and hold neither "
+                                        "commas nor control characters", what)};
+}
+
+/// At most four fields; what follows the fourth is ignored.
+struct fields {
+  std::array<std::string_view, 4> at{};
+  std::size_t count = 0;
+
+  explicit fields(std::string_view line) {
+    while (count < at.size()) {
+      const std::size_t comma = std::min(line.find(','), line.size());
+      at[count++] = line.substr(0, comma);
+      if (comma == line.size()) return;
+      line.remove_prefix(comma + 1);
+    }
+  }
+};
+
+class reader {
+ public:
+  explicit reader(std::string_view text) : rest_(text) {
+    constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+    if (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
+  }
+
+  outcome<parsed_results> read() {
+    if (!rest_.empty() && rest_.back() != '\n') torn_ = true;
+    while (!rest_.empty()) {
+      ++line_;
+      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
+      std::string_view line = rest_.substr(0, end);
+      rest_.remove_prefix(std::min(end + 1, rest_.size()));
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (auto why = read_line(line)) return *std::move(why);
+    }
+    if (torn_) warn("the last line does not end; the file may have been cut off");
+    if (unlisted_ > 0) read_.warnings.push_back({0, fmt::format("{} more warnings are not listed", unlisted_)});
+    return std::move(read_);
+  }
+
+ private:
+  std::optional<problem> read_line(std::string_view line) {
+    if (line.size() > limits::line_bytes) {
+      warn(fmt::format("the line is longer than {} bytes and is skipped", limits::line_bytes));
+      return std::nullopt;
+    }
+    if (line.find_first_not_of(" \t") == std::string_view::npos) return std::nullopt;
+    const fields f(line);
+    if (f.count < 3) {
+      warn(fmt::format("{} of at least 3 columns are there; the line is skipped", f.count));
+      return std::nullopt;
+    }
+    return f.at[0] == validator_word ? read_validator(f) : read_entry(f);
+  }
+
+  std::optional<problem> read_validator(const fields& f) {
+    const auto& known = read_.file.validators();
+    if (known.size() == limits::validators) {
+      return problem{fault::too_many, fmt::format("line {}: more than {} validators", line_, limits::validators)};
+    }
+    return report(read_.file.add(validator{std::string(f.at[1]), std::string(f.at[2])}), "validator");
+  }
+
+  std::optional<problem> read_entry(const fields& f) {
+    if (read_.file.entries().size() == limits::result_entries) {
+      return problem{fault::too_many, fmt::format("line {}: more than {} entries", line_, limits::result_entries)};
+    }
+    double time_ms = 0;
+    if (f.count == 4) {
+      const std::optional<double> given = parse_time(f.at[3]);
+      if (!given) {
+        warn("the time is not a number of ms; the line is skipped");
+        return std::nullopt;
+      }
+      time_ms = *given;
+    }
+    result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms};
+    return report(read_.file.add(std::move(entry)), "entry");
+  }
+
+  std::optional<problem> report(const outcome<added>& done, std::string_view what) {
+    if (!done) {
+      warn(done.reason().text + "; the line is skipped");
+    } else if (done.value() == added::already_there) {
+      warn(fmt::format("the {} is there already; the first one counts", what));
+    }
+    return std::nullopt;
+  }
+
+  void warn(std::string text) {
+    if (read_.warnings.size() < limits::warnings) {
+      read_.warnings.push_back({line_, std::move(text)});
+    } else {
+      ++unlisted_;
+    }
+  }
+
+  std::string_view rest_;
+  std::size_t line_ = 0;
+  std::size_t unlisted_ = 0;
+  bool torn_ = false;
+  parsed_results read_;
+};
+
+using validator_set = std::set<std::pair<std::string_view, std::string_view>>;
+
+validator_set as_set(std::span<const validator> validators) {
+  validator_set set;
+  for (const validator& v : validators) set.emplace(v.name, v.value);
+  return set;
+}
+
+/// All values under one name, or `nothing`.
+std::string values_of(const validator_set& set, std::string_view name) {
+  std::string text;
+  for (const auto& [key, value] : set) {
+    if (key == name) text += (text.empty() ? "" : " and ") + std::string(value);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace
+
+outcome<added> results_file::add(validator v) {
+  if (!is_field(v.name) || !is_field(v.value)) return unwritable("this validator");
+  if (std::find(validators_.begin(), validators_.end(), v) != validators_.end()) return added::already_there;
+  validators_.push_back(std::move(v));
+  return added::yes;
+}
+
+outcome<added> results_file::add(result_entry entry) {
+  if (!is_field(entry.op) || !is_field(entry.parameters) || !is_field(entry.solution)) return unwritable("this entry");
+  if (entry.op == validator_word) return unwritable("an op called Validator");
+  if (!std::isfinite(entry.time_ms) || std::signbit(entry.time_ms)) return unwritable("a time that is no duration");
+  if (entry.op.size() + entry.parameters.size() + entry.solution.size() + 32 > limits::line_bytes) {
+    return problem{fault::too_many, fmt::format("an entry is longer than {} bytes", limits::line_bytes)};
+  }
+  // Kept as it will be read back.
+  entry.time_ms = parse_time(time_text(entry.time_ms)).value_or(0);
+  const auto [at, inserted] = index_.emplace(index_key(entry.op, entry.parameters), entries_.size());
+  if (!inserted) return added::already_there;
+  entries_.push_back(std::move(entry));
+  return added::yes;
+}
+
+const result_entry* results_file::find(std::string_view op, std::string_view parameters) const {
+  const auto at = index_.find(index_key(op, parameters));
+  return at == index_.end() ? nullptr : &entries_[at->second];
+}
+
+outcome<parsed_results> parse_results(std::string_view text) { return reader(text).read(); }
+
+std::string write_results(const results_file& file) {
+  fmt::memory_buffer text;
+  for (const validator& v : file.validators()) fmt::format_to(std::back_inserter(text), "Validator,{},{}\n", v.name, v.value);
+  for (const result_entry& e : file.entries()) {
+    fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", e.op, e.parameters, e.solution, time_text(e.time_ms));
+  }
+  return fmt::to_string(text);
+}
+
+std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here) {
+  const validator_set theirs = as_set(in_file), ours = as_set(here);
+  std::set<std::string_view> different;
+  for (const auto& v : theirs) {
+    if (ours.count(v) == 0) different.insert(v.first);
+  }
+  for (const auto& v : ours) {
+    if (theirs.count(v) == 0) different.insert(v.first);
+  }
+  if (different.empty()) return std::nullopt;
+  std::string text;
+  for (std::string_view name : different) {
+    text += fmt::format("validator {} is {} in the file and {} here; ", name, values_of(theirs, name), values_of(ours, name));
+  }
+  text += "the whole file is ignored and left as it is: move it away, or name another one, to tune anew";
+  return problem{fault::validator_mismatch, std::move(text)};
+}
+
+outcome<results_file> merge_results(const results_file& existing, const results_file& more) {
+  if (auto why = compare_validators(existing.validators(), more.validators())) return *std::move(why);
+  results_file both = existing;
+  for (const result_entry& e : more.entries()) {
+    const outcome<added> done = both.add(e);
+    if (!done) return done.reason();
+    if (both.entries().size() > limits::result_entries) {
+      return problem{fault::too_many, fmt::format("together the files have more than {} entries", limits::result_entries)};
+    }
+  }
+  return both;
+}
+
+std::string name_with_ordinal(std::string_view file_name, std::uint32_t ordinal) {
+  const std::string number = std::to_string(ordinal);
+  std::string name(file_name);
+  if (const std::size_t place = name.find("%d"); place != std::string::npos) return name.replace(place, 2, number);
+  // A dot in a folder's name, as in `./results`, is not the file's.
+  const std::size_t slash = name.rfind('/');
+  const std::size_t dot = name.rfind('.');
+  const bool in_name = dot != std::string::npos && (slash == std::string::npos || dot > slash);
+  return name.insert(in_name ? dot : name.size(), number);
+}
+
+}  // namespace parley::tuning

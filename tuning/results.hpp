@@ -1,0 +1,97 @@
+#pragma once
+/// What was learned, as text: the TunableOp results file.
+///
+///     Validator,PARLEY_VERSION,0.1.0
+///     activations,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.262
+///
+///     outcome<parsed_results> read = parse_results(text);
+///     if (auto why = compare_validators(read->file.validators(), mine)) ...   // reject the whole file, leave it alone
+///     if (const result_entry* hit = read->file.find("activations", "16MiB_bf16")) ...
+///
+/// Fields are split on `,` without quoting: operator, parameters, solution, time in ms with 6 significant digits. Bad lines
+/// become warnings with their number; a file beyond the limits is rejected; no bytes can do more than that. An existing
+/// entry wins over a later one. An unknown solution is the caller's to notice: a warning and a miss.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <parley/tuning/outcome.hpp>
+
+namespace parley::tuning {
+
+namespace limits {
+inline constexpr std::size_t line_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t result_entries = 1'000'000;
+inline constexpr std::size_t validators = 256;
+inline constexpr std::size_t warnings = 100;  ///< the rest is counted, not listed
+}  // namespace limits
+
+/// Written by hand as a solution: c0, whatever is faster.
+inline constexpr std::string_view pinned_default = "Default";
+
+struct validator {
+  std::string name;
+  std::string value;
+  friend bool operator==(const validator&, const validator&) = default;
+};
+
+struct result_entry {
+  std::string op;
+  std::string parameters;
+  std::string solution;
+  double time_ms = 0;
+  bool pins_default() const noexcept { return solution == pinned_default; }
+  friend bool operator==(const result_entry&, const result_entry&) = default;
+};
+
+enum class added : std::uint8_t { yes, already_there };
+
+/// The content of one file, in its order. Times are kept as they will be written, so that parse(write(x)) == x.
+class results_file {
+ public:
+  outcome<added> add(validator v);
+  /// An existing entry for (op, parameters) wins. A `problem` when a field cannot be written.
+  outcome<added> add(result_entry entry);
+  const result_entry* find(std::string_view op, std::string_view parameters) const;
+
+  const std::vector<validator>& validators() const noexcept { return validators_; }
+  const std::vector<result_entry>& entries() const noexcept { return entries_; }
+  friend bool operator==(const results_file& a, const results_file& b) {
+    return a.validators_ == b.validators_ && a.entries_ == b.entries_;
+  }
+
+ private:
+  std::vector<validator> validators_;
+  std::vector<result_entry> entries_;
+  std::map<std::string, std::size_t, std::less<>> index_;  ///< "op,parameters" -> place in entries_
+};
+
+struct line_warning {
+  std::size_t line = 0;  ///< counts from 1; 0: the file as a whole
+  std::string text;
+};
+
+struct parsed_results {
+  results_file file;
+  std::vector<line_warning> warnings;
+};
+
+outcome<parsed_results> parse_results(std::string_view text);
+std::string write_results(const results_file& file);
+
+/// As sets, both ways. Empty when they match; otherwise names each validator with both values.
+std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here);
+
+/// All of `existing`, then what `added` has besides. A `problem` when their validators differ.
+outcome<results_file> merge_results(const results_file& existing, const results_file& more);
+
+/// The ordinal replaces the first `%d`, or goes before the last `.` of the name, or at its end.
+std::string name_with_ordinal(std::string_view file_name, std::uint32_t ordinal);
+
+}  // namespace parley::tuning
