@@ -136,7 +136,7 @@ void read_address(reader& in, placement& place) {
     const auto [stop, fault] = std::from_chars(text.data() + colon + 1, end, port);
     if (fault != std::errc() || stop != end) port = 0;
   }
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty() || port == 0 || port > 65'535 || (!bracketed && host.find(':') != std::string::npos)) {
     in.complain(variable::rendezvous, advice);

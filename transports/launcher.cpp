@@ -401,6 +401,12 @@ class job {
     return !data->empty();
   }
 
+  /// What lies in the pipe of a rank that has ended. Bounded, because someone else may still write into it.
+  void forward_rest(rank_id rank, line_source& source) {
+    for (int reads = 0; reads < 64 && source.from.open() && forward(rank, source); ++reads) {
+    }
+  }
+
   void emit(rank_id rank, output_stream kind, std::string_view line, std::string& ready) const {
     if (options_.on_line) return options_.on_line(rank, kind, line);
     if (options_.prefix == line_prefix::rank) ready += "[rank " + std::to_string(rank) + "] ";
@@ -429,10 +435,7 @@ class job {
       p.end.kind = state.si_code == CLD_EXITED ? rank_end::how::exited : rank_end::how::signalled;
       p.end.code = state.si_status;
       p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
-      for (auto& source : p.lines) {
-        while (source.from.open() && forward(rank, source)) {
-        }
-      }
+      for (auto& source : p.lines) forward_rest(rank, source);
       if (p.end.kind != rank_end::how::exited || p.end.code != 0) rank_failed(rank, p.end);
     }
   }
@@ -524,15 +527,14 @@ class job {
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
       process& p = processes_[rank];
       for (auto& source : p.lines) {
-        while (source.from.open() && forward(rank, source)) {
-        }
+        forward_rest(rank, source);
         if (!source.partial.empty()) {
           std::string ready;
           emit(rank, source.kind, source.partial, ready);
           write_all(source.kind == output_stream::out ? options_.out_fd : options_.error_fd, ready);
         }
       }
-      while (p.report.open() && collect(rank, p.report)) {
+      for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {
       }
     }
   }

@@ -29,7 +29,8 @@ bits::bits(std::size_t size, bit fill)
 
 outcome<bits> bits::from_words(std::vector<std::uint64_t> words, std::size_t size) {
   if (words.size() != word_count(size)) {
-    return problem{fault::malformed, fmt::format("{} bits need {} words of 64, not {}", size, word_count(size), words.size())};
+    return problem{fault::malformed,
+                   fmt::format("{} bits need {} words of 64, not {}", size, word_count(size), words.size())};
   }
   if (!words.empty() && (words.back() & ~last_mask(size)) != 0) {
     return problem{fault::malformed, fmt::format("bits past the {} that are in use must be zero", size)};

@@ -27,15 +27,18 @@ std::string shown(std::string_view text) {
   return out;
 }
 
-std::optional<problem> check_word(std::string_view what, std::string_view of, std::string_view word, std::size_t limit) {
+std::optional<problem> check_word(std::string_view what, std::string_view of, std::string_view word,
+                                  std::size_t limit) {
   if (word.empty()) return problem{fault::malformed, fmt::format("{} of config `{}` is empty", what, shown(of))};
   if (word.size() > limit) {
-    return problem{fault::too_many, fmt::format("{} `{}` of config `{}` is longer than {} bytes", what, shown(word),
-                                                shown(of), limit)};
+    return problem{fault::too_many,
+                   fmt::format("{} `{}` of config `{}` is longer than {} bytes", what, shown(word), shown(of), limit)};
   }
   if (!std::all_of(word.begin(), word.end(), is_word_character)) {
-    return problem{fault::malformed, fmt::format("{} `{}` of config `{}` may only have printable ASCII characters other "
-                                                 "than space and {}", what, shown(word), shown(of), structure.substr(1))};
+    return problem{fault::malformed,
+                   fmt::format("{} `{}` of config `{}` may only have printable ASCII characters other "
+                               "than space and {}",
+                               what, shown(word), shown(of), structure.substr(1))};
   }
   return std::nullopt;
 }
@@ -55,7 +58,8 @@ std::string_view trimmed(std::string_view text) {
 
 problem malformed_id(std::string_view text, std::string_view why) {
   return {fault::malformed, fmt::format("config `{}`: {}; write it like `direct` or `chunked(chunk_bytes=262144 "
-                                        "in_flight=4)`", shown(text), why)};
+                                        "in_flight=4)`",
+                                        shown(text), why)};
 }
 
 }  // namespace
@@ -80,8 +84,8 @@ std::optional<std::uint64_t> config_identity::number(std::string_view parameter_
 outcome<config_identity> canonical(config_identity identity) {
   if (auto why = check_word("the name", identity.name, identity.name, limits::name_bytes)) return *std::move(why);
   if (identity.name == pinned_default) {
-    return problem{fault::malformed, fmt::format("a config cannot be called `{}`: results files pin c0 by that word",
-                                                 pinned_default)};
+    return problem{fault::malformed,
+                   fmt::format("a config cannot be called `{}`: results files pin c0 by that word", pinned_default)};
   }
   if (!identity.wire_class.empty()) {
     auto why = check_word("the wire class", identity.name, identity.wire_class, limits::name_bytes);
@@ -95,10 +99,11 @@ outcome<config_identity> canonical(config_identity identity) {
   for (std::size_t i = 0; i < identity.parameters.size(); ++i) {
     const parameter& p = identity.parameters[i];
     if (auto why = check_word("a parameter", identity.name, p.name, limits::name_bytes)) return *std::move(why);
-    if (auto why = check_word("the value of " + p.name, identity.name, p.value, limits::value_bytes)) return *std::move(why);
+    if (auto why = check_word("the value of " + p.name, identity.name, p.value, limits::value_bytes))
+      return *std::move(why);
     if (i > 0 && identity.parameters[i - 1].name == p.name) {
-      return problem{fault::duplicate, fmt::format("config `{}` has parameter `{}` twice, with {} and {}", identity.name,
-                                                   p.name, identity.parameters[i - 1].value, p.value)};
+      return problem{fault::duplicate, fmt::format("config `{}` has parameter `{}` twice, with {} and {}",
+                                                   identity.name, p.name, identity.parameters[i - 1].value, p.value)};
     }
   }
   return identity;
@@ -131,9 +136,9 @@ outcome<config_identity> parse_config_id(std::string_view text) {
   identity.name = trimmed(text.substr(0, open));
   std::string_view inside = text.substr(open + 1, text.size() - open - 2);
   while (!(inside = trimmed(inside)).empty()) {
-    const std::size_t end = std::min(inside.find_first_of(" ,"), inside.size());
-    const std::string_view pair = inside.substr(0, end);
-    inside.remove_prefix(std::min(end + 1, inside.size()));
+    const std::string_view pair = inside.substr(0, inside.find_first_of(" ,"));
+    inside = trimmed(inside.substr(pair.size()));
+    if (inside.starts_with(',')) inside.remove_prefix(1);
     const std::size_t equals = pair.find('=');
     if (equals == std::string_view::npos) {
       return malformed_id(whole, fmt::format("parameter `{}` is not name=value", shown(pair)));
@@ -156,8 +161,8 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
     return problem{fault::empty, "the catalogue is empty; it needs at least the default config, which is its first"};
   }
   if (configs.size() > limits::configs) {
-    return problem{fault::too_many, fmt::format("the catalogue has {} configs; the limit is {}", configs.size(),
-                                                limits::configs)};
+    return problem{fault::too_many,
+                   fmt::format("the catalogue has {} configs; the limit is {}", configs.size(), limits::configs)};
   }
   catalogue made;
   stable_hash hash;
@@ -181,16 +186,19 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
   for (std::size_t i = 1; i < all.size(); ++i) {
     const std::size_t before = made.by_id_[i - 1], after = made.by_id_[i];
     if (all[before].id == all[after].id) {
-      return problem{fault::duplicate, fmt::format("the catalogue lists `{}` twice, at {} and {}; give one of them another "
-                                                   "name or other parameters", all[before].id, before, after)};
+      return problem{fault::duplicate,
+                     fmt::format("the catalogue lists `{}` twice, at {} and {}; give one of them another "
+                                 "name or other parameters",
+                                 all[before].id, before, after)};
     }
   }
   for (std::size_t i = 1; i < all.size(); ++i) {
     const auto [digest, before] = made.by_digest_[i - 1];
     const auto [next_digest, after] = made.by_digest_[i];
     if (digest == next_digest) {
-      return problem{fault::digest_collision, fmt::format("configs `{}` and `{}` have the same digest {:016x}; rename one",
-                                                          all[before].id, all[after].id, digest)};
+      return problem{fault::digest_collision,
+                     fmt::format("configs `{}` and `{}` have the same digest {:016x}; rename one", all[before].id,
+                                 all[after].id, digest)};
     }
   }
   return made;
@@ -204,8 +212,9 @@ std::optional<std::size_t> catalogue::find(std::uint64_t digest) const noexcept 
 }
 
 std::optional<std::size_t> catalogue::find(std::string_view id) const noexcept {
-  const auto at = std::lower_bound(by_id_.begin(), by_id_.end(), id,
-                                   [&](std::size_t place, std::string_view wanted) { return entries_[place].id < wanted; });
+  const auto at = std::lower_bound(by_id_.begin(), by_id_.end(), id, [&](std::size_t place, std::string_view wanted) {
+    return entries_[place].id < wanted;
+  });
   if (at == by_id_.end() || entries_[*at].id != id) return std::nullopt;
   return *at;
 }

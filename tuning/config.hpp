@@ -4,12 +4,12 @@
 ///     config_identity pair{.name = "chunked", .parameters = {{"in_flight", "4"}, {"chunk_bytes", "262144"}},
 ///                          .wire_class = "am_chunks", .abi = 1};
 ///     config_id(pair);        // "chunked(chunk_bytes=262144 in_flight=4)": the one text form, everywhere
-///     digest(pair);           // 64 bits over name, sorted parameters, wire class and ABI
+///     digest(pair);           // 64 bits over name, parameters, wire class and ABI
 ///     outcome<catalogue> offered = catalogue::make({direct, pair});   // element 0 is the default, c0
 ///
-/// The text form is free of commas, because results files are split on commas and know no quoting. Parameters are sorted
-/// by name and separated by one space; the order in which they were given never matters. What cannot be canonical
-/// (duplicate parameters, foreign characters, too long) is a `problem` in words.
+/// The text form is free of commas, because results files are split on commas and know no quoting. Parameters are
+/// sorted by name and separated by one space; the order in which they were given never matters. What cannot be
+/// canonical (duplicate parameters, foreign characters, too long) is a `problem` in words.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,10 +23,10 @@
 namespace parley::tuning {
 
 namespace limits {
-inline constexpr std::size_t name_bytes = 64;     ///< a config's, parameter's or wire class's name
-inline constexpr std::size_t value_bytes = 128;   ///< a parameter's value
-inline constexpr std::size_t parameters = 32;     ///< of one config
-inline constexpr std::size_t configs = 4096;      ///< of one catalogue
+inline constexpr std::size_t name_bytes = 64;    ///< a config's, parameter's or wire class's name
+inline constexpr std::size_t value_bytes = 128;  ///< a parameter's value
+inline constexpr std::size_t parameters = 32;    ///< of one config
+inline constexpr std::size_t configs = 4096;     ///< of one catalogue
 }  // namespace limits
 
 struct parameter {
@@ -54,7 +54,7 @@ struct config_identity {
   std::optional<std::uint64_t> number(std::string_view parameter_name) const noexcept;
 };
 
-/// Parameters sorted by name; checked for duplicates, characters and limits. `Default` is not a config's name: in results
+/// Parameters sorted by name; checked for duplicates, characters and limits. `Default` is no config's name: in results
 /// files it pins c0.
 outcome<config_identity> canonical(config_identity identity);
 

@@ -40,8 +40,8 @@ class chooser {
       }
       if (!beats(*best, 0)) {
         return made(0, decision_reason::within_noise_of_default,
-                    fmt::format("{} is faster than the default, {}, but not by more than noise, {}", timed(*best), timed(0),
-                                time_text(noise_ns(all_[0], all_[*best], options_))));
+                    fmt::format("{} is faster than the default, {}, but not by more than noise, {}", timed(*best),
+                                timed(0), time_text(noise_ns(all_[0], all_[*best], options_))));
       }
     }
     for (std::size_t i = 1; i < *best; ++i) {

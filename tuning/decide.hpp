@@ -5,9 +5,9 @@
 ///     d.winner;          // an index into the candidates
 ///     d.sentence;        // "candidate 3 takes 1.20 ms, the default 1.63 ms"
 ///
-/// +infinity never wins. Within noise of the default the default stays; candidates within noise of the best are equals, and
-/// the first in merged order is taken. With nothing measured the current config stays, and the reason says so. The same
-/// aggregates give the same decision everywhere.
+/// +infinity never wins. Within noise of the default the default stays; candidates within noise of the best are equals,
+/// and the first in merged order is taken. With nothing measured the current config stays, and the reason says so. The
+/// same aggregates give the same decision everywhere.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,11 +30,11 @@ enum class decision_reason : std::uint8_t {
 std::string_view name(decision_reason reason) noexcept;
 
 struct decide_options {
-  double relative_noise = 0.03;                  ///< of the slower of two times
-  double spread_factor = 1.0;                    ///< times the uncertainty of the two medians
-  std::size_t current = 0;                       ///< what runs now, kept when nothing was measured
-  std::span<const std::size_t> excluded{};       ///< by the user's constraint: filtered before time decides
-  std::span<const std::string> names{};          ///< config ids for the sentence
+  double relative_noise = 0.03;             ///< of the slower of two times
+  double spread_factor = 1.0;               ///< times the uncertainty of the two medians
+  std::size_t current = 0;                  ///< what runs now, kept when nothing was measured
+  std::span<const std::size_t> excluded{};  ///< by the user's constraint: filtered before time decides
+  std::span<const std::string> names{};     ///< config ids for the sentence
 };
 
 struct decision {

@@ -18,18 +18,21 @@ struct unit {
   std::string_view name;
   unsigned shift;
 };
-constexpr std::array<unit, 7> units{{{"EiB", 60}, {"PiB", 50}, {"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"B", 0}}};
+constexpr std::array<unit, 7> units{
+    {{"EiB", 60}, {"PiB", 50}, {"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"B", 0}}};
 constexpr std::size_t field_bytes = 256;
 
 std::optional<problem> check_field(std::string_view what, std::string_view text) {
   if (text.size() > field_bytes) {
     return problem{fault::too_many, fmt::format("{} is longer than {} bytes", what, field_bytes)};
   }
-  const bool plain = std::all_of(text.begin(), text.end(),
-                                 [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != '\x7f' && c != ','; });
+  const bool plain = std::all_of(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != '\x7f' && c != ','; });
   if (!plain || (!text.empty() && (text.front() == ' ' || text.back() == ' '))) {
-    return problem{fault::malformed, fmt::format("{} must be free of commas, control characters and outer spaces, because "
-                                                 "results files could not hold it otherwise", what)};
+    return problem{fault::malformed,
+                   fmt::format("{} must be free of commas, control characters and outer spaces, because "
+                               "results files could not hold it otherwise",
+                               what)};
   }
   return std::nullopt;
 }
@@ -62,8 +65,8 @@ std::string byte_size_text(std::uint64_t bytes) {
 
 outcome<std::uint64_t> parse_byte_size(std::string_view text) {
   const auto wrong = [&](std::string_view why) {
-    return problem{fault::malformed, fmt::format("`{}` is not a size: {}; write it like 4096, 256KiB or 16MiB",
-                                                 text.substr(0, 40), why)};
+    return problem{fault::malformed,
+                   fmt::format("`{}` is not a size: {}; write it like 4096, 256KiB or 16MiB", text.substr(0, 40), why)};
   };
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();
@@ -110,7 +113,8 @@ outcome<tuning_key> parse_key(std::string_view op, std::string_view parameters) 
 outcome<tuning_key> checked(tuning_key key) {
   if (key.op.empty()) return problem{fault::empty, "the op has no name"};
   if (key.op == "Validator") {
-    return problem{fault::malformed, "an op cannot be called `Validator`: that word starts other lines of a results file"};
+    return problem{fault::malformed,
+                   "an op cannot be called `Validator`: that word starts other lines of a results file"};
   }
   if (auto why = check_field("the op's name", key.op)) return *std::move(why);
   if (auto why = check_field("the type's name", key.dtype)) return *std::move(why);

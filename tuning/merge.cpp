@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,23 +20,24 @@ std::optional<problem> check_offers(const std::vector<offer>& offers) {
   for (std::size_t i = 0; i < offers.size(); ++i) {
     const offer& o = offers[i];
     if (i > 0 && offers[i - 1].rank == o.rank) {
-      return problem{fault::duplicate, fmt::format("rank {} offered twice, as {} and as {}", o.rank, offers[i - 1].role,
-                                                   o.role)};
+      return problem{fault::duplicate,
+                     fmt::format("rank {} offered twice, as {} and as {}", o.rank, offers[i - 1].role, o.role)};
     }
     if (o.configs.empty()) {
       return problem{fault::empty, fmt::format("rank {} ({}) offers an empty catalogue", o.rank, o.role)};
     }
     if (o.available.size() != o.configs.size()) {
-      return problem{fault::malformed, fmt::format("rank {} ({}) offers {} configs but {} availability bits", o.rank, o.role,
-                                                   o.configs.size(), o.available.size())};
+      return problem{fault::malformed, fmt::format("rank {} ({}) offers {} configs but {} availability bits", o.rank,
+                                                   o.role, o.configs.size(), o.available.size())};
     }
     const catalogue::entry &first = offers.front().configs[0], &own = o.configs[0];
     if (own.digest != first.digest) {
-      return problem{fault::default_mismatch,
-                     fmt::format("the default config differs: rank {} ({}) has `{}` (wire {} abi {}), rank {} ({}) has `{}` "
-                                 "(wire {} abi {}); declare the op with the same default everywhere",
-                                 offers.front().rank, offers.front().role, first.id, first.identity.wire_class,
-                                 first.identity.abi, o.rank, o.role, own.id, own.identity.wire_class, own.identity.abi)};
+      return problem{
+          fault::default_mismatch,
+          fmt::format("the default config differs: rank {} ({}) has `{}` (wire {} abi {}), rank {} ({}) has `{}` "
+                      "(wire {} abi {}); declare the op with the same default everywhere",
+                      offers.front().rank, offers.front().role, first.id, first.identity.wire_class, first.identity.abi,
+                      o.rank, o.role, own.id, own.identity.wire_class, own.identity.abi)};
     }
   }
   return std::nullopt;
@@ -50,8 +52,10 @@ std::optional<problem> unite(const std::vector<offer>& offers, std::vector<catal
       if (inserted) {
         configs.push_back(e);
       } else if (!(configs[at->second] == e)) {
-        return problem{fault::digest_collision, fmt::format("configs `{}` and `{}` (rank {}) have the same digest {:016x}; "
-                                                            "rename one", configs[at->second].id, e.id, o.rank, e.digest)};
+        return problem{fault::digest_collision,
+                       fmt::format("configs `{}` and `{}` (rank {}) have the same digest {:016x}; "
+                                   "rename one",
+                                   configs[at->second].id, e.id, o.rank, e.digest)};
       }
     }
   }
@@ -113,7 +117,8 @@ std::string describe_nothing_common(const merged& all) {
 }  // namespace
 
 outcome<merged> merge(std::vector<offer> offers, variants allowed) {
-  std::stable_sort(offers.begin(), offers.end(), [](const offer& a, const offer& b) { return a.rank < b.rank; });
+  std::sort(offers.begin(), offers.end(),
+            [](const offer& a, const offer& b) { return std::tie(a.rank, a.role) < std::tie(b.rank, b.role); });
   if (auto why = check_offers(offers)) return *std::move(why);
 
   merged all;
@@ -124,7 +129,8 @@ outcome<merged> merge(std::vector<offer> offers, variants allowed) {
     std::optional<candidate> made = candidate_of(all, config, allowed);
     // A mixture that amounts to an earlier candidate would only be measured twice.
     const auto same = [&](const candidate& c) { return c.variants == made->variants; };
-    if (made && std::none_of(all.candidates.begin(), all.candidates.end(), same)) all.candidates.push_back(*std::move(made));
+    if (made && std::none_of(all.candidates.begin(), all.candidates.end(), same))
+      all.candidates.push_back(*std::move(made));
   }
   if (all.candidates.size() == 1 && all.configs.size() > 1) all.no_common_config = describe_nothing_common(all);
   return all;
@@ -187,8 +193,10 @@ std::optional<problem> check_roles(std::span<const offer> offers, std::span<cons
                                                        roles.empty() ? "no rank takes part" : roles)};
     }
     if (ranks.size() > 1) {
-      return problem{fault::role_conflict, fmt::format("ranks {} and {} are both the {}, which must be one rank; correct the "
-                                                       "role function", ranks[0], ranks[1], role)};
+      return problem{fault::role_conflict,
+                     fmt::format("ranks {} and {} are both the {}, which must be one rank; correct the "
+                                 "role function",
+                                 ranks[0], ranks[1], role)};
     }
   }
   return std::nullopt;

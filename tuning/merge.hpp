@@ -7,8 +7,8 @@
 ///     all->no_common_config;               // a sentence when nothing beyond c0 is left to try, else empty
 ///
 /// The union keeps the participants' order: ranks ascending, each in its own order, first seen wins; the order in which
-/// offers arrived cannot matter. Configs are paired by digest, never by their place in a list, and what one role lacks is
-/// no candidate (S4). Conflicting declarations are a `problem` that names both sides.
+/// offers arrived cannot matter. Configs are paired by digest, never by their place in a list, and what one role lacks
+/// is no candidate (S4). Conflicting declarations are a `problem` that names both sides.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,18 +39,18 @@ struct participant {
 
 /// Something that all participants can run together.
 struct candidate {
-  std::uint64_t digest = 0;            ///< what stamps carry
+  std::uint64_t digest = 0;  ///< what stamps carry
   std::string id{};
-  std::size_t config = 0;              ///< index into `merged::configs`
-  std::vector<std::size_t> variants{}; ///< per participant, what it runs: an index into `merged::configs`
+  std::size_t config = 0;               ///< index into `merged::configs`
+  std::vector<std::size_t> variants{};  ///< per participant, what it runs: an index into `merged::configs`
   friend bool operator==(const candidate&, const candidate&) = default;
 };
 
 struct merged {
-  std::vector<participant> participants;     ///< by rank, ascending
-  std::vector<catalogue::entry> configs;     ///< the union; element 0 is c0
-  std::vector<candidate> candidates;         ///< the assignable ones; element 0 is c0
-  std::string no_common_config;              ///< lists each rank's configs when only c0 is left though more was offered
+  std::vector<participant> participants;  ///< by rank, ascending
+  std::vector<catalogue::entry> configs;  ///< the union; element 0 is c0
+  std::vector<candidate> candidates;      ///< the assignable ones; element 0 is c0
+  std::string no_common_config;           ///< lists each rank's configs when only c0 is left though more was offered
 
   std::optional<std::size_t> find_candidate(std::uint64_t digest) const noexcept;
   std::optional<std::size_t> find_candidate(std::string_view id) const noexcept;
@@ -64,7 +64,7 @@ struct merged {
 /// Which local variants a candidate may be made of.
 enum class variants {
   equal,       ///< the same digest on every participant
-  wire_class,  ///< who lacks it runs its first available config of the same wire class and ABI; such a mixture is one candidate
+  wire_class,  ///< who lacks it runs its first available config of that wire class and ABI: a mixture, tried as one
 };
 
 outcome<merged> merge(std::vector<offer> offers, variants allowed = variants::equal);

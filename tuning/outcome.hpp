@@ -1,6 +1,6 @@
 #pragma once
-/// A value, or the problem that kept it from being one. `tuning` knows no other folder, so it has this small type of its
-/// own; actors turn a `problem` into an `error` and add the op and the rank.
+/// A value, or the problem that kept it from being one. `tuning` knows no other folder, so it has this small type of
+/// its own; actors turn a `problem` into an `error` and add the op and the rank.
 ///
 ///     outcome<config_identity> parsed = parse_config_id("chunked(chunk_bytes=262144 in_flight=4)");
 ///     if (!parsed) return parsed.reason();   // pass it on as a value ...

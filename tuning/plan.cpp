@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,7 +10,8 @@
 
 namespace parley::tuning {
 
-trial_planner::trial_planner(std::size_t candidates, plan_options options) : options_(options), candidates_(candidates) {
+trial_planner::trial_planner(std::size_t candidates, plan_options options)
+    : options_(options), candidates_(candidates) {
   for (std::size_t c = 0; c < candidates; ++c) survivors_.push_back(c);
   plan_round();
 }
@@ -52,19 +54,21 @@ std::vector<std::size_t> trial_planner::ranked_challengers(std::span<const aggre
     if (c != 0 && a.measured() && a.time_ns - a.spread_ns <= best_ns * factor) ranked.push_back(c);
   }
   // Those within noise of the best come first in their own order, the others by time.
-  const auto rank_ns = [&](std::size_t c) {
+  const auto place = [&](std::size_t c) {
     const double t = aggregates[c].time_ns;
-    return t <= best_ns * (1 + options_.noise) ? best_ns : t;
+    return std::pair(t <= best_ns * (1 + options_.noise) ? best_ns : t, c);
   };
-  std::stable_sort(ranked.begin(), ranked.end(), [&](std::size_t a, std::size_t b) { return rank_ns(a) < rank_ns(b); });
+  std::sort(ranked.begin(), ranked.end(), [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
   return ranked;
 }
 
 void trial_planner::complete_round(std::span<const aggregate> aggregates) {
   if (finished_) return;
   if (aggregates.size() != candidates_ || position_ != sequence_.size()) {
-    throw invalid({fault::malformed, fmt::format("round {} needs all its trials and {} aggregates, not {} trials less and {} "
-                                                 "aggregates", round_, candidates_, left_in_round(), aggregates.size())});
+    throw invalid(
+        {fault::malformed, fmt::format("round {} needs all its trials and {} aggregates, not {} trials less and {} "
+                                       "aggregates",
+                                       round_, candidates_, left_in_round(), aggregates.size())});
   }
   std::vector<std::size_t> kept = ranked_challengers(aggregates);
   if (round_ > 0 && kept.size() > 1) {
@@ -84,8 +88,9 @@ void trial_planner::drop(std::size_t candidate) {
   if (candidate == 0) return;
   std::erase(survivors_, candidate);
   const auto planned = sequence_.begin() + static_cast<std::ptrdiff_t>(position_);
-  sequence_.erase(std::remove_if(planned, sequence_.end(), [&](const planned_trial& t) { return t.candidate == candidate; }),
-                  sequence_.end());
+  sequence_.erase(
+      std::remove_if(planned, sequence_.end(), [&](const planned_trial& t) { return t.candidate == candidate; }),
+      sequence_.end());
   if (survivors_.size() < 2) finished_ = true;
 }
 

@@ -8,10 +8,10 @@
 ///     }
 ///     decide(aggregates);
 ///
-/// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds double
-/// the repetitions while the field shrinks, so that slow candidates cost one invocation each and time goes into telling
-/// the good ones apart. c0, candidate 0, stays to the end: the decision compares with it. A campaign may stop after any
-/// invocation; what was dropped stays dropped.
+/// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds
+/// double the repetitions while the field shrinks, so that slow candidates cost one invocation each and time goes into
+/// telling the good ones apart. c0, candidate 0, stays to the end: the decision compares with it. A campaign may stop
+/// after any invocation; what was dropped stays dropped.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -24,17 +24,17 @@
 namespace parley::tuning {
 
 struct plan_options {
-  std::size_t warm_up_repetitions = 0;     ///< per candidate, untimed, before the probe
-  std::size_t probe_repetitions = 1;       ///< per candidate, in the first round
-  std::size_t repetitions = 2;             ///< in the second round; doubles each round
-  std::size_t maximum_repetitions = 8;     ///< in one round
-  std::size_t maximum_rounds = 5;          ///< the probe included
-  std::size_t enough_repetitions = 7;      ///< in all: one challenger left with that many ends the campaign
-  double keep_fraction = 0.5;              ///< of the challengers, after each round but the probe
-  double probe_slow_factor = 3.0;          ///< slower than the best by more than this is dropped by the probe
-  double slow_factor = 1.5;                ///< and by the later rounds, where one outlier cannot do it
-  double noise = 0.03;                     ///< candidates this close are ranked by their order, not their time
-  double budget_fraction = 0.05;           ///< of wall time: what trials may cost (N4)
+  std::size_t warm_up_repetitions = 0;  ///< per candidate, untimed, before the probe
+  std::size_t probe_repetitions = 1;    ///< per candidate, in the first round
+  std::size_t repetitions = 2;          ///< in the second round; doubles each round
+  std::size_t maximum_repetitions = 8;  ///< in one round
+  std::size_t maximum_rounds = 5;       ///< the probe included
+  std::size_t enough_repetitions = 7;   ///< in all: one challenger left with that many ends the campaign
+  double keep_fraction = 0.5;           ///< of the challengers, after each round but the probe
+  double probe_slow_factor = 3.0;       ///< slower than the best by more than this is dropped by the probe
+  double slow_factor = 1.5;             ///< and by the later rounds, where one outlier cannot do it
+  double noise = 0.03;                  ///< candidates this close are ranked by their order, not their time
+  double budget_fraction = 0.05;        ///< of wall time: what trials may cost (N4)
 };
 
 enum class trial_kind : std::uint8_t { warm_up, timed };
@@ -58,10 +58,11 @@ class trial_planner {
   bool finished() const noexcept { return finished_; }
   std::size_t round() const noexcept { return round_; }
 
-  /// Aggregates per candidate, over all rounds so far; of dropped ones they are not looked at. Throws `invalid` when their
-  /// number is wrong or the round is not complete.
+  /// Aggregates per candidate, over all rounds so far; of dropped ones they are not looked at. Throws `invalid` when
+  /// their number is wrong or the round is not complete.
   void complete_round(std::span<const aggregate> aggregates);
-  /// At once and for good, its planned trials included: a candidate that failed in a real invocation. c0 is never dropped.
+  /// At once and for good, its planned trials included: a candidate that failed in a real invocation. c0 is never
+  /// dropped.
   void drop(std::size_t candidate);
   /// Ends the campaign here: the caller decides with what it has.
   void stop() noexcept { finished_ = true; }
@@ -71,7 +72,8 @@ class trial_planner {
   /// Trials of this round that were not given out yet.
   std::size_t left_in_round() const noexcept { return sequence_.size() - position_; }
 
-  /// N4: is there budget for a trial that is expected to cost `expected_ns` more than c0? Otherwise run c0 and ask again.
+  /// N4: is there budget for a trial that is expected to cost `expected_ns` more than c0? Otherwise run c0 and ask
+  /// again.
   bool may_continue(std::int64_t spent_ns, std::int64_t wall_ns, std::int64_t expected_ns = 0) const noexcept;
 
  private:

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <set>
-#include <tuple>
 
 #include <fmt/format.h>
 
@@ -30,7 +29,7 @@ std::optional<double> parse_time(std::string_view text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stopped != end || !std::isfinite(value) || std::signbit(value)) return std::nullopt;
+  if (error != std::errc{} || stopped != end || !std::isfinite(value)) return std::nullopt;
   return value;
 }
 
@@ -42,8 +41,10 @@ std::string index_key(std::string_view op, std::string_view parameters) {
 }
 
 problem unwritable(std::string_view what) {
-  return {fault::malformed, fmt::format("{} cannot be written to a results file, whose fields are not empty and hold neither "
-                                        "commas nor control characters", what)};
+  return {fault::malformed,
+          fmt::format("{} cannot be written to a results file, whose fields are not empty and hold neither "
+                      "commas nor control characters",
+                      what)};
 }
 
 /// At most four fields; what follows the fourth is ignored.
@@ -197,7 +198,8 @@ outcome<parsed_results> parse_results(std::string_view text) { return reader(tex
 
 std::string write_results(const results_file& file) {
   fmt::memory_buffer text;
-  for (const validator& v : file.validators()) fmt::format_to(std::back_inserter(text), "Validator,{},{}\n", v.name, v.value);
+  for (const validator& v : file.validators())
+    fmt::format_to(std::back_inserter(text), "Validator,{},{}\n", v.name, v.value);
   for (const result_entry& e : file.entries()) {
     fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", e.op, e.parameters, e.solution, time_text(e.time_ms));
   }
@@ -216,7 +218,8 @@ std::optional<problem> compare_validators(std::span<const validator> in_file, st
   if (different.empty()) return std::nullopt;
   std::string text;
   for (std::string_view name : different) {
-    text += fmt::format("validator {} is {} in the file and {} here; ", name, values_of(theirs, name), values_of(ours, name));
+    text += fmt::format("validator {} is {} in the file and {} here; ", name, values_of(theirs, name),
+                        values_of(ours, name));
   }
   text += "the whole file is ignored and left as it is: move it away, or name another one, to tune anew";
   return problem{fault::validator_mismatch, std::move(text)};
@@ -229,7 +232,8 @@ outcome<results_file> merge_results(const results_file& existing, const results_
     const outcome<added> done = both.add(e);
     if (!done) return done.reason();
     if (both.entries().size() > limits::result_entries) {
-      return problem{fault::too_many, fmt::format("together the files have more than {} entries", limits::result_entries)};
+      return problem{fault::too_many,
+                     fmt::format("together the files have more than {} entries", limits::result_entries)};
     }
   }
   return both;

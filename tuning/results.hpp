@@ -8,9 +8,9 @@
 ///     if (auto why = compare_validators(read->file.validators(), mine)) ...   // reject the whole file, leave it alone
 ///     if (const result_entry* hit = read->file.find("activations", "16MiB_bf16")) ...
 ///
-/// Fields are split on `,` without quoting: operator, parameters, solution, time in ms with 6 significant digits. Bad lines
-/// become warnings with their number; a file beyond the limits is rejected; no bytes can do more than that. An existing
-/// entry wins over a later one. An unknown solution is the caller's to notice: a warning and a miss.
+/// Fields are split on `,` without quoting: operator, parameters, solution, time in ms with 6 significant digits. Bad
+/// lines become warnings with their number; a file beyond the limits is rejected; no bytes can do more than that. An
+/// existing entry wins over a later one. An unknown solution is the caller's to notice: a warning and a miss.
 #include <cstddef>
 #include <cstdint>
 #include <map>

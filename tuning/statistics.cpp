@@ -40,9 +40,8 @@ struct table {
   std::map<row_key, row> rows;
   std::map<row_key, int> contradicting;
 
-  table(std::span<const row> all, std::span<const std::uint32_t> participants) {
+  explicit table(std::span<const row> all) {
     for (const row& r : all) {
-      if (std::find(participants.begin(), participants.end(), r.participant) == participants.end()) continue;
       const row_key key{r.invocation, r.participant};
       const auto [at, inserted] = rows.emplace(key, r);
       // Reports are resent until acknowledged, so the same row twice is nothing special.
@@ -135,7 +134,7 @@ double median(std::vector<double> values) {
 
 aggregate aggregate_candidate(std::span<const row> rows, const repetitions& asked) {
   if (asked.participants.empty() || asked.invocations.empty()) return summary({});
-  const table reported(rows, asked.participants);
+  const table reported(rows);
   std::vector<double> times_ns;
   for (std::uint64_t invocation : asked.invocations) {
     const row* first = reported.find(invocation, asked.participants.front());

@@ -4,8 +4,8 @@
 ///     aggregate a = aggregate_candidate(rows, {.digest = d, .participants = ranks, .invocations = timed});
 ///     a.time_ns;     // the median, or +infinity with `a.status` and `a.detail` saying why
 ///
-/// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner nor
-/// the queue ahead is charged. The MAX over participants is taken per repetition, the median only then. Whatever is
+/// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner
+/// nor the queue ahead is charged. The MAX over participants is taken per repetition, the median only then. Whatever is
 /// missing, failed, different on two sides or inconsistent makes +infinity, never 0 (S6).
 #include <cstddef>
 #include <cstdint>
@@ -35,12 +35,12 @@ struct row {
 
 enum class aggregate_status : std::uint8_t {
   measured,
-  missing,      ///< a participant sent no row, or too few
-  failed,       ///< a participant's implementation failed
-  wrong_data,   ///< a participant received wrong data, or check hashes differ
-  mismatched,   ///< a row of another config: what was assigned is not what ran
-  inconsistent, ///< two different rows for one repetition, or an end before its start
-  not_tried,    ///< no repetition was asked for
+  missing,       ///< a participant sent no row, or too few
+  failed,        ///< a participant's implementation failed
+  wrong_data,    ///< a participant received wrong data, or check hashes differ
+  mismatched,    ///< a row of another config: what was assigned is not what ran
+  inconsistent,  ///< two different rows for one repetition, or an end before its start
+  not_tried,     ///< no repetition was asked for
 };
 std::string_view name(aggregate_status status) noexcept;
 
@@ -49,7 +49,7 @@ struct aggregate {
   double spread_ns = 0;          ///< median absolute deviation from it
   std::size_t count = 0;         ///< repetitions that the median is made of
   aggregate_status status = aggregate_status::not_tried;
-  std::string detail{};          ///< which rank and invocation, when not measured
+  std::string detail{};  ///< which rank and invocation, when not measured
 
   bool measured() const noexcept { return status == aggregate_status::measured; }
   friend bool operator==(const aggregate&, const aggregate&) = default;
@@ -61,16 +61,17 @@ enum class clock_kind : std::uint8_t {
 };
 
 struct repetitions {
-  std::uint64_t digest = 0;                            ///< of the candidate
-  std::span<const std::uint32_t> participants{};       ///< all of whom must report
-  std::span<const std::uint64_t> invocations{};        ///< the timed repetitions, no warm-ups
+  std::uint64_t digest = 0;                       ///< of the candidate
+  std::span<const std::uint32_t> participants{};  ///< all of whom must report
+  std::span<const std::uint64_t> invocations{};   ///< the timed repetitions, no warm-ups
   clock_kind clock = clock_kind::common;
 };
 
 /// `rows` may hold those of other candidates and of unmeasured invocations: they say when the one before ended.
 aggregate aggregate_candidate(std::span<const row> rows, const repetitions& asked);
 
-/// The same from plain times: one list per participant, one element per repetition. Lists of unequal length are `missing`.
+/// The same from plain times: one list per participant, one element per repetition. Lists of unequal length are
+/// `missing`.
 aggregate aggregate_times(std::span<const std::vector<double>> times_ns_by_participant);
 
 /// Of an even number of values: the mean of the middle two. Of none: +infinity.

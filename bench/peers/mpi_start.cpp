@@ -2,7 +2,7 @@
 // exchanged one message with its neighbour. The launcher's own time is not counted.
 //
 //     mpirun -n 2 mpi_start
-#include <bench/measure.hpp>
+#include <parley/bench/measure.hpp>
 #include <mpi.h>
 
 int main(int argc, char** argv) {

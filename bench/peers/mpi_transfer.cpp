@@ -2,8 +2,8 @@
 // from the later of the two starts to the end of the receive. Both sides use the same buffers again and again.
 //
 //     mpirun -n 2 mpi_transfer [--bytes N] [--repetitions R]
-//     mpirun -n 2 mpi_transfer --sweep_to N                    (every power of two from 8 bytes up to N)
-#include <bench/measure.hpp>
+//     mpirun -n 2 mpi_transfer --sweep_to N        half a round trip, for every power of two from 8 bytes up to N
+#include <parley/bench/measure.hpp>
 #include <mpi.h>
 
 #include <algorithm>
@@ -32,6 +32,19 @@ double transfer_ns(int rank, std::int64_t bytes, std::int64_t repetitions) {
   return median(std::move(times));
 }
 
+double half_round_trip_ns(int rank, std::int64_t bytes, std::int64_t repetitions) {
+  std::vector<char> buffer(static_cast<std::size_t>(bytes), char(rank + 1));
+  std::vector<double> times;
+  for (std::int64_t n = 0; n < repetitions; ++n) {
+    const std::int64_t start = now_ns();
+    if (rank == 0) MPI_Send(buffer.data(), int(bytes), MPI_BYTE, 1, 0, MPI_COMM_WORLD);
+    MPI_Recv(buffer.data(), int(bytes), MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank == 1) MPI_Send(buffer.data(), int(bytes), MPI_BYTE, 0, 0, MPI_COMM_WORLD);
+    times.push_back(double(now_ns() - start) / 2);
+  }
+  return median(std::move(times));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -52,7 +65,7 @@ int main(int argc, char** argv) {
     if (rank == 0) report("mpi_transfer", ns, "ns");
   }
   for (std::int64_t size_now = 8; size_now <= sweep_to; size_now *= 2) {
-    const double ns = transfer_ns(rank, size_now, repetitions);
+    const double ns = half_round_trip_ns(rank, size_now, repetitions);
     if (rank == 0) report("mpi_transfer_" + std::to_string(size_now), ns, "ns");
   }
   MPI_Finalize();

@@ -9,7 +9,7 @@
 //                            [--compute_us 5000] [--keys 1]
 //
 // `--keys` tunes that many sizes one after the other: bytes, bytes / 2, bytes / 4, ...
-#include <bench/measure.hpp>
+#include <parley/bench/measure.hpp>
 #include <mpi.h>
 
 #include <algorithm>

@@ -75,6 +75,9 @@ TEST_CASE("the first among equals must itself beat the default") {
 
 TEST_CASE("infinity never wins, and neither does a zero or a time that is no number") {
   CHECK(decide(times{took(100), failed(), took(50)}).winner == 2);
+  aggregate failed_with_a_time = took(1);
+  failed_with_a_time.status = aggregate_status::failed;
+  CHECK(decide(times{took(100), failed_with_a_time}).winner == 0);
   CHECK(decide(times{took(100), took(0)}).winner == 0);
   CHECK(decide(times{took(100), took(-5)}).winner == 0);
   CHECK(decide(times{took(100), took(NAN)}).winner == 0);
@@ -118,7 +121,9 @@ TEST_CASE("the winner is always measured and never clearly slower than the defau
   for (int i = 0; i < 5000; ++i) {
     times all;
     for (std::size_t c = 0; c < 1 + random.below(8); ++c) {
-      all.push_back(random.below(5) == 0 ? failed() : took(900 + static_cast<double>(random.below(200)), 3, static_cast<double>(random.below(20))));
+      all.push_back(random.below(5) == 0
+                        ? failed()
+                        : took(900 + static_cast<double>(random.below(200)), 3, static_cast<double>(random.below(20))));
     }
     const decision d = decide(all);
     if (d.reason == decision_reason::nothing_measured || all.size() == 1) continue;

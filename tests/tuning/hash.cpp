@@ -6,7 +6,7 @@ using parley::tuning::stable_hash;
 
 TEST_CASE("a hash is the same on every machine") {
   CHECK(stable_hash{}.digest() == stable_hash{}.digest());
-  CHECK(stable_hash{}.text("direct").number(1).digest() == 0x5b0b6ca16af39c88ULL);
+  CHECK(stable_hash{}.text("direct").number(1).digest() == 0x184679a45e320f58ULL);
 }
 
 TEST_CASE("texts are hashed with their bounds") {
@@ -15,6 +15,6 @@ TEST_CASE("texts are hashed with their bounds") {
 }
 
 TEST_CASE("neighbouring numbers differ in many bits") {
-  const std::uint64_t difference = stable_hash{}.number(1).digest() ^ stable_hash{}.number(2).digest();
+  const std::uint64_t difference = stable_hash{}.number(1).digest() ^ stable_hash {}.number(2).digest();
   CHECK(__builtin_popcountll(difference) > 16);
 }

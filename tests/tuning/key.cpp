@@ -88,7 +88,8 @@ TEST_CASE("sizes are read with and without a unit") {
   CHECK(parse_byte_size("256KiB").value() == 262144);
   CHECK(parse_byte_size("256 KiB").value() == 262144);
   CHECK(parse_byte_size("15EiB").value() == std::uint64_t{15} << 60U);
-  for (const char* text : {"", "KiB", "-1", "1.5MiB", "1 ", "1KB", "1kib", "16EiB", "18446744073709551616", "1  MiB", "1MiBx"}) {
+  for (const char* text :
+       {"", "KiB", "-1", "1.5MiB", "1 ", "1KB", "1kib", "16EiB", "18446744073709551616", "1  MiB", "1MiBx"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_byte_size(text));
   }

@@ -14,7 +14,9 @@ using namespace parley::tuning;
 
 namespace {
 
-config_identity plain(const std::string& name, const std::string& wire_class = "w") { return {name, {}, wire_class, 1}; }
+config_identity plain(const std::string& name, const std::string& wire_class = "w") {
+  return {name, {}, wire_class, 1};
+}
 
 offer offer_of(std::uint32_t rank, const std::string& role, std::vector<config_identity> configs) {
   catalogue made = catalogue::make(std::move(configs)).value();
@@ -49,7 +51,8 @@ TEST_CASE("what both sides have is assignable, in the participants' order") {
 }
 
 TEST_CASE("a config that one role lacks is no candidate, however fast the other finds it") {
-  const auto all = merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("direct"), plain("chunked")})});
+  const auto all =
+      merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("direct"), plain("chunked")})});
   CHECK(ids(all.value()) == texts{"direct"});
   // And were it measured all the same: sender {direct 10 us}, receiver {direct 12, chunked 3} chooses direct.
   const std::vector<std::uint32_t> ranks{0, 1};
@@ -89,11 +92,14 @@ TEST_CASE("one name with two wire classes or two ABIs is two configs") {
 }
 
 TEST_CASE("nothing in common is said with each rank's configs") {
-  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("put")}), offer_of(3, "receiver", {plain("direct"), plain("get")})});
-  CHECK(all->no_common_config ==
-        "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, put; "
-        "rank 3 (receiver) has direct, get");
-  CHECK(merge({offer_of(0, "sender", {plain("direct")}), offer_of(3, "receiver", {plain("direct")})})->no_common_config.empty());
+  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("put")}),
+                          offer_of(3, "receiver", {plain("direct"), plain("get")})});
+  CHECK(
+      all->no_common_config ==
+      "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, put; "
+      "rank 3 (receiver) has direct, get");
+  CHECK(merge({offer_of(0, "sender", {plain("direct")}), offer_of(3, "receiver", {plain("direct")})})
+            ->no_common_config.empty());
 }
 
 TEST_CASE("the order in which offers arrive changes nothing") {
@@ -124,11 +130,13 @@ TEST_CASE("the order in which offers arrive changes nothing") {
 }
 
 TEST_CASE("candidates are found by digest and by text, and equal merges have equal hashes") {
-  const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a")}), offer_of(1, "receiver", {plain("direct"), plain("a")})});
+  const auto all = merge(
+      {offer_of(0, "sender", {plain("direct"), plain("a")}), offer_of(1, "receiver", {plain("direct"), plain("a")})});
   CHECK(all->find_candidate("a") == 1);
   CHECK(all->find_candidate(all->candidates[1].digest) == 1);
   CHECK_FALSE(all->find_candidate("b"));
-  const auto other = merge({offer_of(0, "sender", {plain("direct"), plain("b")}), offer_of(1, "receiver", {plain("direct"), plain("b")})});
+  const auto other = merge(
+      {offer_of(0, "sender", {plain("direct"), plain("b")}), offer_of(1, "receiver", {plain("direct"), plain("b")})});
   CHECK(all->hash() != other->hash());
 }
 
@@ -148,7 +156,8 @@ TEST_CASE("offers that contradict each other are a problem with rank, role and b
   CHECK(defaults.reason().text.find("rank 0 (sender) has `direct`") != std::string::npos);
   CHECK(defaults.reason().text.find("rank 1 (receiver) has `chunked`") != std::string::npos);
   CHECK(merge({}).reason().kind == fault::empty);
-  CHECK(merge({offer_of(2, "sender", {plain("d")}), offer_of(2, "receiver", {plain("d")})}).reason().kind == fault::duplicate);
+  CHECK(merge({offer_of(2, "sender", {plain("d")}), offer_of(2, "receiver", {plain("d")})}).reason().kind ==
+        fault::duplicate);
   CHECK(merge({offer{0, "sender", {}, {}}}).reason().kind == fault::empty);
   offer short_bits = offer_of(0, "sender", {plain("direct"), plain("a")});
   short_bits.available = bits(1, bit::set);
@@ -157,7 +166,8 @@ TEST_CASE("offers that contradict each other are a problem with rank, role and b
 
 TEST_CASE("rank % 3 on 4 ranks makes two senders into rank 1, and that is said") {
   std::vector<offer> offers;
-  for (std::uint32_t rank : {0U, 1U, 3U}) offers.push_back(offer_of(rank, rank % 3 == 0 ? "sender" : "receiver", {plain("direct")}));
+  for (std::uint32_t rank : {0U, 1U, 3U})
+    offers.push_back(offer_of(rank, rank % 3 == 0 ? "sender" : "receiver", {plain("direct")}));
   const std::array<std::string_view, 2> edge{"sender", "receiver"};
   const auto why = check_roles(offers, edge);
   REQUIRE(why);
@@ -167,7 +177,8 @@ TEST_CASE("rank % 3 on 4 ranks makes two senders into rank 1, and that is said")
 
 TEST_CASE("disjoint pairs are legal, and an edge without a receiver is not") {
   const std::array<std::string_view, 2> edge{"sender", "receiver"};
-  CHECK_FALSE(check_roles(std::vector{offer_of(2, "sender", {plain("d")}), offer_of(3, "receiver", {plain("d")})}, edge));
+  CHECK_FALSE(
+      check_roles(std::vector{offer_of(2, "sender", {plain("d")}), offer_of(3, "receiver", {plain("d")})}, edge));
   const auto why = check_roles(std::vector{offer_of(2, "sender", {plain("d")})}, edge);
   REQUIRE(why);
   CHECK(why->text.find("no rank is the receiver: rank 2 is sender") != std::string::npos);
@@ -177,11 +188,13 @@ TEST_CASE("disjoint pairs are legal, and an edge without a receiver is not") {
 TEST_CASE("with one wire class newer ranks run their faster variant, and that mixture is the candidate") {
   const auto newer = {plain("nccl"), plain("cuda_graph"), plain("h100_optimized")};
   const auto older = {plain("nccl"), plain("cuda_graph")};
-  const auto all = merge({offer_of(0, "r", newer), offer_of(1, "r", newer), offer_of(2, "r", older), offer_of(3, "r", older)},
-                         variants::wire_class);
+  const auto all =
+      merge({offer_of(0, "r", newer), offer_of(1, "r", newer), offer_of(2, "r", older), offer_of(3, "r", older)},
+            variants::wire_class);
   REQUIRE(ids(all.value()) == texts{"nccl", "cuda_graph", "h100_optimized"});
   CHECK(all->candidates[2].variants == std::vector<std::size_t>{2, 2, 0, 0});
-  const std::vector<std::vector<double>> nccl(4, {10.5e6}), graph(4, {12.3e6}), mixture{{8.7e6}, {8.7e6}, {8.5e6}, {8.5e6}};
+  const std::vector<std::vector<double>> nccl(4, {10.5e6}), graph(4, {12.3e6}),
+      mixture{{8.7e6}, {8.7e6}, {8.5e6}, {8.5e6}};
   const std::vector<aggregate> times{aggregate_times(nccl), aggregate_times(graph), aggregate_times(mixture)};
   CHECK(times[2].time_ns == 8.7e6);
   CHECK(decide(times).winner == 2);
@@ -190,15 +203,17 @@ TEST_CASE("with one wire class newer ranks run their faster variant, and that mi
 TEST_CASE("with different wire classes all ranks run what all have") {
   const auto newer = {plain("nccl", "ring"), plain("cuda_graph", "graph"), plain("h100_optimized", "tma")};
   const auto older = {plain("nccl", "ring"), plain("cuda_graph", "graph")};
-  const auto all = merge({offer_of(0, "r", newer), offer_of(1, "r", newer), offer_of(2, "r", older), offer_of(3, "r", older)},
-                         variants::wire_class);
+  const auto all =
+      merge({offer_of(0, "r", newer), offer_of(1, "r", newer), offer_of(2, "r", older), offer_of(3, "r", older)},
+            variants::wire_class);
   REQUIRE(ids(all.value()) == texts{"nccl", "cuda_graph"});
   const std::vector<std::vector<double>> nccl(4, {10.5e6}), graph(4, {12.3e6});
   CHECK(decide(std::vector{aggregate_times(nccl), aggregate_times(graph)}).winner == 0);
 }
 
 TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
-  const auto all = merge({offer_of(0, "s", {plain("d"), plain("a")}), offer_of(1, "r", {plain("d"), plain("b")})}, variants::wire_class);
+  const auto all = merge({offer_of(0, "s", {plain("d"), plain("a")}), offer_of(1, "r", {plain("d"), plain("b")})},
+                         variants::wire_class);
   // a+d and d+b are new pairs.
   CHECK(ids(all.value()) == texts{"d", "a", "b"});
   offer lacks = offer_of(0, "s", {plain("d"), plain("a")});

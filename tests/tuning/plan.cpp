@@ -123,7 +123,7 @@ TEST_CASE("what is clearly slower is dropped beyond the half, and what may be no
 
 TEST_CASE("among equals the first in merged order stays") {
   trial_planner plan(5);
-  const std::vector<aggregate> times{took(200), took(101), took(100), took(102), took(101)};
+  const std::vector<aggregate> times{took(200), took(102), took(100), took(101), took(101)};
   round_of(plan);
   plan.complete_round(times);
   round_of(plan);
@@ -149,6 +149,11 @@ TEST_CASE("a campaign ends when every challenger is gone or the last one is know
   round_of(gone);
   gone.complete_round(std::vector{took(100), failed(), took(400)});
   CHECK(gone.finished());
+
+  trial_planner all_failed(3);
+  round_of(all_failed);
+  all_failed.complete_round(std::vector{failed(), failed(), failed()});
+  CHECK(all_failed.finished());
 
   trial_planner known(2);
   round_of(known);
@@ -198,13 +203,15 @@ TEST_CASE("every campaign ends, whatever is reported") {
   testing::generator random(13);
   for (int i = 0; i < 500; ++i) {
     const std::size_t candidates = 1 + random.below(20);
-    trial_planner plan(candidates, {.warm_up_repetitions = random.below(2), .keep_fraction = 0.1 * static_cast<double>(random.below(20))});
+    trial_planner plan(candidates, {.warm_up_repetitions = random.below(2),
+                                    .keep_fraction = 0.1 * static_cast<double>(random.below(20))});
     std::size_t trials = 0;
     while (!plan.finished()) {
       trials += round_of(plan).size();
       std::vector<aggregate> times;
       for (std::size_t c = 0; c < candidates; ++c) {
-        times.push_back(random.below(4) == 0 ? failed() : took(1 + static_cast<double>(random.below(1000)), random.below(9)));
+        times.push_back(random.below(4) == 0 ? failed()
+                                             : took(1 + static_cast<double>(random.below(1000)), random.below(9)));
       }
       plan.complete_round(times);
     }
@@ -220,7 +227,7 @@ TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price 
     CHECK(c.times[3].size() == 1);
     CHECK(c.times[5].size() == 1);
     CHECK(c.trials < 60);
-    CHECK(c.cost_ns < 100000);
+    CHECK(c.cost_ns < 1.1 * truth[3]);
   }
 }
 

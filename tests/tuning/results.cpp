@@ -10,10 +10,11 @@ using namespace parley::tuning;
 
 namespace {
 
-const std::string worked_case =
-    "Validator,PT_VERSION,2.2.0\n"
-    "Validator,ROCM_VERSION,6.0.0.0-12969-1544e39\n"
-    "GemmTunableOp_float_NT,nt_25088_4096_64,1219,1.262\n";
+const std::string worked_case = "Validator,PT_VERSION,2.2.0\n"
+                                "Validator,ROCM_VERSION,6.0.0.0-12969-1544e39\n"
+                                "GemmTunableOp_float_NT,nt_25088_4096_64,1219,1.262\n";
+
+std::string after(std::string prefix, const std::string& text) { return prefix.append(text); }
 
 results_file file_of(const std::string& text) { return parse_results(text).value().file; }
 
@@ -47,6 +48,7 @@ TEST_CASE("three columns mean time 0, fewer are skipped with a warning, more are
   CHECK(read.file.find("op", "c")->time_ms == 2.5);
   REQUIRE(read.warnings.size() == 2);
   CHECK(read.warnings[0].line == 2);
+  CHECK(read.warnings[0].text == "2 of at least 3 columns are there; the line is skipped");
   CHECK(read.warnings[1].line == 3);
 }
 
@@ -85,7 +87,8 @@ TEST_CASE("a file that was cut off gives a warning and never half an answer that
 }
 
 TEST_CASE("times that are no durations are skipped with a warning") {
-  const parsed_results read = parse_results("op,a,s,fast\nop,b,s,-1\nop,c,s,nan\nop,d,s,inf\nop,e,s,1e999\nop,f,s,1ms\nop,g,s,\n").value();
+  const parsed_results read =
+      parse_results("op,a,s,fast\nop,b,s,-1\nop,c,s,nan\nop,d,s,inf\nop,e,s,1e999\nop,f,s,1ms\nop,g,s,\n").value();
   CHECK(read.file.entries().empty());
   CHECK(read.warnings.size() == 7);
 }
@@ -131,11 +134,13 @@ TEST_CASE("random files read back as they were written") {
   for (int i = 0; i < 300; ++i) {
     results_file file;
     for (std::size_t v = random.below(4); v > 0; --v) {
-      (void)file.add(validator{"v" + random.text(4, "abc"), "x" + random.text(9, "0.1-a ")});
+      (void)file.add(validator{after("v", random.text(4, "abc")), after("x", random.text(9, "0.1-a "))});
     }
     for (std::size_t e = random.below(30); e > 0; --e) {
-      const double time_ms = static_cast<double>(random.next() >> random.below(64)) / static_cast<double>(1 + random.below(1U << 30U));
-      (void)file.add(result_entry{"op" + random.text(3, "ab"), random.text(5, "0_B") + "8", "s" + random.text(9, "(=) a1"), time_ms});
+      const double time_ms =
+          static_cast<double>(random.next() >> random.below(64)) / static_cast<double>(1 + random.below(1U << 30U));
+      (void)file.add(result_entry{after("op", random.text(3, "ab")), after("8", random.text(5, "0_B")),
+                                  after("s", random.text(9, "(=) a1")), time_ms});
     }
     const parsed_results read = parse_results(write_results(file)).value();
     CHECK(read.file == file);
@@ -144,11 +149,12 @@ TEST_CASE("random files read back as they were written") {
 }
 
 TEST_CASE("lines, entries, validators and warnings are limited") {
-  const parsed_results long_line = parse_results(std::string(limits::line_bytes + 1, 'x') + "\nop,a,s,1\n").value();
+  const parsed_results long_line =
+      parse_results("op,b,s,1," + std::string(limits::line_bytes, 'x') + "\nop,a,s,1\n").value();
   CHECK(long_line.warnings.size() == 1);
   CHECK(long_line.file.entries().size() == 1);
 
-  const parsed_results short_lines = parse_results(std::string(5000, 'x').replace(0, 0, "") + "\n").value();
+  const parsed_results short_lines = parse_results(std::string(5000, 'x') + "\n").value();
   CHECK(short_lines.warnings.size() == 1);
   std::string bad;
   for (int i = 0; i < 1000; ++i) bad += "x\n";
@@ -168,10 +174,12 @@ TEST_CASE("more than a million entries are refused") {
 }
 
 TEST_CASE("validators match as sets, both ways") {
-  const std::vector<validator> ab{{"A", "1"}, {"B", "2"}}, ba{{"B", "2"}, {"A", "1"}}, a{{"A", "1"}}, other{{"A", "1"}, {"B", "3"}};
+  const std::vector<validator> ab{{"A", "1"}, {"B", "2"}}, ba{{"B", "2"}, {"A", "1"}}, a{{"A", "1"}},
+      other{{"A", "1"}, {"B", "3"}};
   CHECK_FALSE(compare_validators(ab, ba));
   CHECK_FALSE(compare_validators({}, {}));
-  const auto extra = compare_validators(ab, a), lacking = compare_validators(a, ab), changed = compare_validators(ab, other);
+  const auto extra = compare_validators(ab, a), lacking = compare_validators(a, ab),
+             changed = compare_validators(ab, other);
   REQUIRE(extra);
   REQUIRE(lacking);
   REQUIRE(changed);
@@ -190,7 +198,8 @@ TEST_CASE("a validator with two values matches neither") {
 }
 
 TEST_CASE("two files merge, the first one's entries win") {
-  const results_file first = file_of("Validator,A,1\nop,a,x,1\nop,b,x,1\n"), second = file_of("Validator,A,1\nop,b,y,2\nop,c,y,2\n");
+  const results_file first = file_of("Validator,A,1\nop,a,x,1\nop,b,x,1\n"),
+                     second = file_of("Validator,A,1\nop,b,y,2\nop,c,y,2\n");
   const results_file both = merge_results(first, second).value();
   CHECK(write_results(both) == "Validator,A,1\nop,a,x,1\nop,b,x,1\nop,c,y,2\n");
   CHECK_FALSE(merge_results(first, file_of("Validator,A,2\nop,c,y,2\n")));

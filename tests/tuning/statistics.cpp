@@ -62,7 +62,8 @@ TEST_CASE("the queue of the invocation before is not charged, whether it was mea
 }
 
 TEST_CASE("an invocation that overtook the one before is charged as a whole") {
-  const std::vector<row> rows{{0, 4, 12, 0, 5000}, {1, 4, 12, 0, 5000}, {0, 5, config, 1000, 2000}, {1, 5, config, 1000, 2500}};
+  const std::vector<row> rows{
+      {0, 4, 12, 0, 5000}, {1, 4, 12, 0, 5000}, {0, 5, config, 1000, 2000}, {1, 5, config, 1000, 2500}};
   CHECK(of(rows, {5}).time_ns == 1500);
 }
 

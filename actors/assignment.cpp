@@ -1,0 +1,189 @@
+#include <parley/actors/assignment.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::actors {
+
+assignment::assignment(std::uint64_t default_digest, std::string default_id, std::string dtype,
+                       std::vector<rank_id> participants, tuning_policy policy, tuning::plan_options plan)
+    : default_digest_(default_digest),
+      default_id_(std::move(default_id)),
+      dtype_(std::move(dtype)),
+      participants_(std::move(participants)),
+      policy_(policy),
+      plan_(plan) {}
+
+campaign& assignment::campaign_of(std::uint64_t bytes, time_ns now) {
+  if (latest_ != nullptr && bytes <= latest_->bucket.largest_bytes() && bytes >= latest_->bucket.smallest_bytes())
+    return *latest_;
+  const tuning::size_bucket bucket = tuning::size_bucket::of(bytes);
+  for (auto& c : campaigns_) {
+    if (c->bucket == bucket) return *(latest_ = c.get());
+  }
+  auto& c = *campaigns_.emplace_back(std::make_unique<campaign>());
+  c.bucket = bucket;
+  c.key = tuning::parameters_text({.op = {}, .size = bucket, .dtype = dtype_});
+  c.digest = default_digest_;
+  c.winner = default_id_;
+  c.first_ns = now;
+  if (opened()) start(c, now);
+  return *(latest_ = &c);
+}
+
+assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
+  ++order_;
+  campaign& c = campaign_of(bytes, now);
+  ++c.invocations;
+  if (c.where == campaign::stage::trying) return next_trial(c, tag, invocation, now);
+  return {c.digest, stamp_flags::none};
+}
+
+assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
+  // N4: a campaign spends its budget as the program earns it.
+  if (!c.planner->may_continue(static_cast<std::int64_t>(c.cost_ns), now - c.first_ns)) return {c.digest, stamp_flags::none};
+  const auto trial = c.planner->next();
+  if (!trial) {  // what was left of the round has been quarantined
+    collect(c, now);
+    return {c.digest, stamp_flags::flush};
+  }
+  stamp_flags flags = stamp_flags::none;
+  if (trial->kind == tuning::trial_kind::timed) {
+    flags = stamp_flags::timed;
+    ++c.trials;
+    c.outstanding.push_back({tag, invocation, order_, trial->candidate});
+    c.repetitions[trial->candidate].push_back(order_);
+  }
+  if (c.planner->round_complete()) {
+    flags = flags | stamp_flags::flush;
+    collect(c, now);
+  }
+  return {candidates_[trial->candidate], flags};
+}
+
+void assignment::collect(campaign& c, time_ns now) {
+  c.where = campaign::stage::collecting;
+  c.collecting_since_ns = now;
+}
+
+void assignment::open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
+                      std::vector<remembered_best> remembered, time_ns now) {
+  candidates_ = std::move(candidates);
+  ids_ = std::move(ids);
+  remembered_ = std::move(remembered);
+  for (auto& c : campaigns_) start(*c, now);
+}
+
+void assignment::start(campaign& c, time_ns now) {
+  for (const remembered_best& r : remembered_) {
+    if (r.parameters != c.key) continue;
+    const auto known = std::find(ids_.begin(), ids_.end(), r.solution);
+    const bool pinned = r.solution == "Default";
+    if (!pinned && known == ids_.end()) continue;
+    c.from_results = true;
+    settle(c, pinned ? 0 : static_cast<std::size_t>(known - ids_.begin()),
+           pinned ? "the results file pins the default" : "the results file says so", now);
+    return;
+  }
+  c.repetitions.resize(candidates_.size());
+  c.aggregates.resize(candidates_.size());
+  if (policy_ == tuning_policy::off || candidates_.size() < 2) {
+    settle(c, 0, policy_ == tuning_policy::off ? "tuning is switched off" : "only the default is available everywhere", now);
+    return;
+  }
+  c.planner.emplace(candidates_.size(), plan_);
+  c.where = campaign::stage::trying;
+  ++active_;
+}
+
+void assignment::add_row(rank_id participant, const wire_row& r) {
+  for (auto& c : campaigns_) {
+    for (const campaign::trial& t : c->outstanding) {
+      if (t.tag != r.tag || t.invocation != r.invocation) continue;
+      const auto same = [&](const tuning::row& seen) { return seen.participant == participant && seen.invocation == t.order; };
+      const auto known = std::find_if(c->rows.begin(), c->rows.end(), same);
+      if (known != c->rows.end() && known->digest != 0) return;  // reported twice
+      if (known != c->rows.end()) c->rows.erase(known);          // so far only when it ended
+      const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
+      c->rows.push_back({participant, t.order, r.digest, r.start_ns, r.end_ns, status, r.check});
+      const auto before = [&](const tuning::row& seen) { return seen.participant == participant && seen.invocation + 1 == t.order; };
+      if (r.previous_end_ns != 0 && !std::any_of(c->rows.begin(), c->rows.end(), before))
+        c->rows.push_back({participant, t.order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+      return;
+    }
+  }
+}
+
+campaign* assignment::ready_to_judge(time_ns now) noexcept {
+  for (auto& c : campaigns_) {
+    if (c->where != campaign::stage::collecting) continue;
+    const auto reported = [&](const campaign::trial& t) {
+      return std::all_of(participants_.begin(), participants_.end(), [&](rank_id p) {
+        return std::any_of(c->rows.begin(), c->rows.end(), [&](const tuning::row& r) {
+          return r.participant == p && r.invocation == t.order && r.digest != 0;
+        });
+      });
+    };
+    if (std::all_of(c->outstanding.begin(), c->outstanding.end(), reported) ||
+        now - c->collecting_since_ns >= rows_missing_after_ns)
+      return c.get();
+  }
+  return nullptr;
+}
+
+time_ns assignment::next_give_up() const noexcept {
+  time_ns earliest = runtime::never;
+  for (const auto& c : campaigns_) {
+    if (c->where == campaign::stage::collecting) earliest = std::min(earliest, c->collecting_since_ns + rows_missing_after_ns);
+  }
+  return earliest;
+}
+
+void assignment::judge(campaign& c, time_ns now) {
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    c.aggregates[i] = tuning::aggregate_candidate(
+        c.rows, {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i]});
+  }
+  c.outstanding.clear();
+  const double base = c.aggregates[0].time_ns;
+  c.cost_ns = 0;
+  for (std::size_t i = 1; i < candidates_.size(); ++i) {
+    if (c.aggregates[i].measured() && c.aggregates[i].time_ns > base)
+      c.cost_ns += (c.aggregates[i].time_ns - base) * static_cast<double>(c.repetitions[i].size());
+  }
+  c.planner->complete_round(c.aggregates);
+  if (!c.planner->finished()) {
+    c.where = campaign::stage::trying;
+    return;
+  }
+  --active_;
+  const tuning::decision d = tuning::decide(c.aggregates, {.names = ids_});
+  settle(c, d.winner, d.sentence, now);
+}
+
+void assignment::settle(campaign& c, std::size_t winner, std::string why, time_ns now) {
+  c.where = campaign::stage::decided;
+  c.digest = candidates_[winner];
+  c.winner = ids_[winner];
+  c.why = std::move(why);
+  c.decided_ns = now;
+  c.invocations_to_agreement = c.invocations;
+}
+
+void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest) {
+  if (digest == default_digest_) return;
+  const tuning::size_bucket bucket = tuning::size_bucket::of(bytes);
+  const auto index = std::find(candidates_.begin(), candidates_.end(), digest);
+  for (auto& c : campaigns_) {
+    if (c->bucket != bucket) continue;
+    if (c->planner && !c->planner->finished() && index != candidates_.end())
+      c->planner->drop(static_cast<std::size_t>(index - candidates_.begin()));
+    if (c->where == campaign::stage::decided && c->digest == digest) {
+      c->digest = default_digest_;
+      c->winner = default_id_;
+      c->why = "it failed in a real invocation, so the default runs";
+    }
+  }
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,136 @@
+#pragma once
+/// Who runs what: the leader's assignment of configs to invocations, with one campaign per tuning key.
+///
+///     assignment a(c0_digest, plan, budget);
+///     a.open(candidates, ids, remembered);              // once all have warmed them: what may be assigned (S3, S4)
+///     auto c = a.choose(bytes, tag, invocation, now);   // c.digest goes into the stamp
+///     a.add_row(participant, row); …                    // what participants report
+///     while (campaign* done = a.ready_to_judge()) a.judge(*done, now);
+///
+/// Pure bookkeeping: it sends nothing and waits for nothing. An invocation is assigned once, when it begins (S1). Until a
+/// campaign has decided, every invocation that is no trial runs the default.
+#include <parley/actors/messages.hpp>
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/identifiers.hpp>
+#include <parley/tuning/decide.hpp>
+#include <parley/tuning/key.hpp>
+#include <parley/tuning/plan.hpp>
+#include <parley/tuning/statistics.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+using runtime::time_ns;
+
+/// What a results file remembers for one key.
+struct remembered_best {
+  std::string parameters;
+  std::string solution;
+  double time_ms = 0;
+};
+
+enum class tuning_policy : std::uint8_t {
+  online,  ///< trials on real invocations
+  off,     ///< what is remembered, else the default
+};
+
+/// The search for one key, from its first invocation on.
+struct campaign {
+  enum class stage : std::uint8_t {
+    waiting,     ///< offers, merge or warm-up are under way: the default runs
+    trying,      ///< invocations are stamped with candidates
+    collecting,  ///< a round is complete, its rows are on their way
+    decided,
+  };
+  struct trial {
+    std::uint32_t tag = 0;
+    std::uint64_t invocation = 0;
+    std::uint64_t order = 0;  // among all invocations of the op: what "the one before" means
+    std::size_t candidate = 0;
+  };
+
+  tuning::size_bucket bucket{};
+  std::string key;  ///< as in a results file: `16MiB_bf16`
+  stage where = stage::waiting;
+  std::uint64_t digest = 0;  ///< of the winner once decided, else of the default
+  std::string winner;
+  std::string why;
+  bool from_results = false;
+  std::optional<tuning::trial_planner> planner;
+  std::vector<trial> outstanding;            // of this round
+  std::vector<tuning::row> rows;             // of all rounds
+  std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
+  std::vector<tuning::aggregate> aggregates;
+  std::uint64_t invocations = 0;             ///< begun in all
+  std::uint64_t invocations_to_agreement = 0;
+  std::uint64_t trials = 0;
+  time_ns first_ns = 0;
+  time_ns collecting_since_ns = 0;
+  time_ns decided_ns = 0;
+  double cost_ns = 0;  ///< what the trials took beyond the default
+};
+
+class assignment {
+ public:
+  struct choice {
+    std::uint64_t digest = 0;
+    stamp_flags flags = stamp_flags::none;
+  };
+
+  assignment(std::uint64_t default_digest, std::string default_id, std::string dtype, std::vector<rank_id> participants,
+             tuning_policy policy, tuning::plan_options plan);
+
+  /// The leader's one decision for one invocation (S1).
+  choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+
+  /// What all participants have warmed, the default first. `remembered` comes from results files, the first entry for a key
+  /// wins; a solution that is no candidate is a miss.
+  void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids, std::vector<remembered_best> remembered,
+            time_ns now);
+  bool opened() const noexcept { return !candidates_.empty(); }
+
+  void add_row(rank_id participant, const wire_row& row);
+  /// A campaign whose round is complete on all sides, or whose rows have been missing for too long.
+  campaign* ready_to_judge(time_ns now) noexcept;
+  /// The next round, or the decision: then it is `decided`, and the caller tells the others.
+  void judge(campaign& c, time_ns now);
+  /// When `ready_to_judge` will give up waiting for rows; `never` without a campaign that collects.
+  time_ns next_give_up() const noexcept;
+  /// A config failed in a real invocation: never again for this key, and the default next.
+  void quarantine(std::uint64_t bytes, std::uint64_t digest);
+
+  const std::vector<std::unique_ptr<campaign>>& campaigns() const noexcept { return campaigns_; }
+  const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
+  const std::vector<std::string>& ids() const noexcept { return ids_; }
+  /// Whether anything may still be tried, so that clocks are worth reading.
+  bool measuring() const noexcept { return active_ != 0; }
+
+ private:
+  static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
+  campaign& campaign_of(std::uint64_t bytes, time_ns now);
+  void start(campaign& c, time_ns now);
+  void collect(campaign& c, time_ns now);
+  void settle(campaign& c, std::size_t winner, std::string why, time_ns now);
+  choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+
+  std::uint64_t default_digest_;
+  std::string default_id_;
+  std::string dtype_;
+  std::vector<rank_id> participants_;
+  tuning_policy policy_;
+  tuning::plan_options plan_;
+  std::vector<std::uint64_t> candidates_;
+  std::vector<std::string> ids_;
+  std::vector<remembered_best> remembered_;
+  std::vector<std::unique_ptr<campaign>> campaigns_;
+  campaign* latest_ = nullptr;  // most calls are of one size
+  std::uint64_t order_ = 0;
+  std::size_t active_ = 0;  // campaigns that try or collect
+};
+
+}  // namespace parley::actors

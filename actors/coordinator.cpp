@@ -1,0 +1,234 @@
+#include <parley/actors/coordinator.hpp>
+#include <parley/actors/outbox.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+
+runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>& list) {
+  std::vector<tuning::config_identity> configs;
+  for (const wire_config& c : list) {
+    tuning::config_identity identity;
+    identity.name = c.name;
+    for (const wire_parameter& p : c.parameters) identity.parameters.emplace_back(p.name, p.value);
+    identity.wire_class = c.wire_class;
+    identity.abi = c.abi;
+    configs.push_back(std::move(identity));
+  }
+  auto made = tuning::catalogue::make(std::move(configs));
+  if (!made) return runtime::error{errc::malformed, made.reason().text};
+  return std::move(made).value();
+}
+
+class coordinator_behaviour {
+ public:
+  coordinator_behaviour(services& s, coordinator_state& state)
+      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation) {}
+
+  outbox& out() noexcept { return out_; }
+  runtime::time_ns next_event() const noexcept { return std::min(out_.next_resend(), state_.assigned->next_give_up()); }
+
+  void on(received<ack>& m) { out_.acknowledge(m.from.source, m.body.number); }
+
+  void on(received<offer>& m) {
+    if (state_.merged || rejected_) {  // repeated: its acknowledgement was lost
+      acknowledge(m.from, m.body.number);
+      return;
+    }
+    if (m.body.decl_hash != state_.declaration.hash()) {
+      acknowledge(m.from, m.body.number);
+      reject(errc::declaration_mismatch,
+             state_.declaration.title() + ": rank " + std::to_string(m.from.source) + " declares {" + m.body.declaration +
+                 "}, the leader rank " + std::to_string(state_.declaration.leader) + " declares {" +
+                 state_.declaration.text() + "}; declare the op alike on all its ranks");
+      return;
+    }
+    auto& p = participant(m.from.source, m.body.role);
+    const bool same = m.body.catalogue_hash == state_.configs.hash();
+    if (same) p.offered.configs = state_.configs;
+    if (!m.body.catalogue.empty()) {
+      auto listed = from_the_wire(m.body.catalogue);
+      if (!listed) return;  // not acknowledged: a well-formed one may follow
+      p.offered.configs = std::move(*listed);
+    }
+    p.complete = !p.offered.configs.empty();
+    acknowledge(m.from, m.body.number, !p.complete);
+    p.offered.available = tuning::bits(p.offered.configs.size());
+    for (std::size_t i = 0; i < std::min(p.offered.configs.size(), m.body.available.size()); ++i) {
+      if (m.body.available[i] != 0) p.offered.available.set(i);
+    }
+    p.cached = std::move(m.body.cached);
+    p.same_validators = m.body.validators_hash == services_.validators_hash;
+    const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
+    if (state_.participants.size() == state_.declaration.participants.size() &&
+        std::all_of(state_.participants.begin(), state_.participants.end(), complete))
+      merge_offers();
+  }
+
+  void on(received<warmed>& m) {
+    acknowledge(m.from, m.body.number);
+    if (state_.assigned->opened() || !state_.merged) return;
+    auto& p = participant(m.from.source, {});
+    p.ready = std::move(m.body.ready);
+    for (const std::string& e : m.body.errors)
+      state_.warm_errors.push_back("rank " + std::to_string(m.from.source) + ": " + e);
+    const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
+    if (std::all_of(state_.participants.begin(), state_.participants.end(), ready)) open();
+  }
+
+  void on(received<report>& m) {
+    acknowledge(m.from, m.body.number);
+    for (const wire_row& r : m.body.rows) state_.assigned->add_row(m.from.source, r);
+    judge();
+  }
+
+  void judge() {
+    while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
+      state_.assigned->judge(*c, services_.ex.now());
+      if (c->where == campaign::stage::decided) announce(*c);
+    }
+  }
+
+ private:
+  void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
+    out_.acknowledge_to(to.source, part::participant, number, send_list);
+  }
+  template <class M>
+  void tell_all(const M& message) {
+    for (const op_participant& p : state_.declaration.participants) out_.post(p.rank, part::participant, message);
+  }
+  coordinator_state::joined& participant(rank_id rank, const std::string& role) {
+    for (auto& p : state_.participants) {
+      if (p.rank == rank) return p;
+    }
+    auto& p = state_.participants.emplace_back();
+    p.rank = rank;
+    p.offered.rank = rank;
+    p.offered.role = role;
+    return p;
+  }
+
+  void reject(errc code, std::string text) {
+    rejected_ = true;
+    op_reject r;
+    r.code = static_cast<std::uint8_t>(code);
+    r.text = std::move(text);
+    tell_all(r);
+  }
+
+  void merge_offers() {
+    std::vector<tuning::offer> offers;
+    for (const auto& p : state_.participants) offers.push_back(p.offered);
+    auto all = tuning::merge(std::move(offers));
+    if (!all) {
+      reject(errc::declaration_mismatch, state_.declaration.title() + ": " + all.reason().text);
+      return;
+    }
+    state_.merged = std::move(all).value();
+    merged m;
+    warm w;
+    for (const auto& c : state_.merged->candidates) {
+      m.candidates.push_back(c.digest);
+      m.ids.push_back(c.id);
+      w.candidates.push_back(c.digest);
+    }
+    m.no_common_config = state_.merged->no_common_config;
+    tell_all(m);
+    tell_all(w);
+  }
+
+  // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
+  void open() {
+    std::vector<std::uint64_t> digests;
+    std::vector<std::string> ids;
+    for (const auto& c : state_.merged->candidates) {
+      const bool everywhere = std::all_of(state_.participants.begin(), state_.participants.end(), [&](const auto& p) {
+        return std::find(p.ready->begin(), p.ready->end(), c.digest) != p.ready->end();
+      });
+      if (!everywhere && !digests.empty()) continue;
+      digests.push_back(c.digest);
+      ids.push_back(c.id);
+    }
+    std::vector<remembered_best> remembered;
+    // The leader's own memory first, then the others' in the order of their ranks.
+    std::stable_sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
+      const auto place = [&](const auto& p) { return p.rank == state_.declaration.leader ? 0 : std::uint64_t{p.rank} + 1; };
+      return place(a) < place(b);
+    });
+    for (const auto& p : state_.participants) {
+      if (!p.same_validators) continue;
+      for (const wire_result& r : p.cached) remembered.push_back({r.parameters, r.solution, r.time_ms});
+    }
+    state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now());
+  }
+
+  void announce(const campaign& c) {
+    decide d;
+    d.key = c.key;
+    d.digest = c.digest;
+    d.why = c.why;
+    for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
+      const tuning::aggregate& a = c.aggregates[i];
+      wire_evidence e;
+      e.digest = state_.assigned->candidates()[i];
+      e.time_ns = a.time_ns;
+      e.repetitions = static_cast<std::uint32_t>(a.count);
+      e.status = std::string(tuning::name(a.status));
+      d.evidence.push_back(std::move(e));
+    }
+    tell_all(d);
+  }
+
+  services& services_;
+  coordinator_state& state_;
+  outbox out_;
+  bool rejected_ = false;
+};
+
+runtime::task<> coordinate(runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>>& self,
+                           services& s, coordinator_state& state) {
+  coordinator_behaviour me(s, state);
+  for (;;) {
+    auto m = co_await self.receive(me.next_event());
+    if (!m) {
+      if (m.code() != errc::timeout) co_return;
+      me.out().resend();
+      me.judge();
+      continue;
+    }
+    std::visit([&](auto& message) { me.on(message); }, *m);
+  }
+}
+
+template <class M>
+void forward(services& s, std::uint64_t actor, const coordinator_address& to) {
+  s.mail.bind<M>(actor, [to](envelope from, M&& body) {
+    received<M> m{from, std::move(body)};
+    return to.try_send(std::move(m));
+  });
+}
+
+}  // namespace
+
+coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
+  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>>(s.actors, coordinate,
+                                                                                                    s, state);
+  const std::uint64_t actor = number_of(state.declaration.id(), part::coordinator);
+  forward<ack>(s, actor, to);
+  forward<offer>(s, actor, to);
+  forward<warmed>(s, actor, to);
+  forward<report>(s, actor, to);
+  return to;
+}
+
+void unbind_coordinator(services& s, const coordinator_state& state) {
+  s.mail.unbind(number_of(state.declaration.id(), part::coordinator));
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,50 @@
+#pragma once
+/// The coordinator actor: it lives on the leader's rank, collects offers, merges them, has the candidates warmed, judges the
+/// trials and tells everyone the winner. The data path never waits for it.
+///
+///     spawn_coordinator(services, state);     // `state` belongs to the op and outlives the actor
+///
+/// It tells only the participants. Conflicting declarations or roles end the op on every participant with a named error; a
+/// participant that never offers leaves the op on its default.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/actor.hpp>
+#include <parley/tuning/config.hpp>
+#include <parley/tuning/merge.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+/// What the coordinator knows of one op; in the op, so that an actor that restarts goes on.
+struct coordinator_state {
+  op_declaration declaration;
+  std::uint64_t generation = 0;
+  tuning::catalogue configs;  ///< the leader's own
+  assignment* assigned = nullptr;
+
+  struct joined {
+    rank_id rank = 0;
+    tuning::offer offered;
+    std::vector<wire_result> cached;
+    bool same_validators = false;
+    bool complete = false;  ///< its catalogue is known
+    std::optional<std::vector<std::uint64_t>> ready;
+  };
+  std::vector<joined> participants;
+  std::optional<tuning::merged> merged;
+  std::vector<std::string> warm_errors;
+};
+
+using coordinator_address =
+    runtime::address<received<ack>, received<offer>, received<warmed>, received<report>>;
+
+coordinator_address spawn_coordinator(services& s, coordinator_state& state);
+void unbind_coordinator(services& s, const coordinator_state& state);
+
+}  // namespace parley::actors

@@ -1,0 +1,52 @@
+#include <parley/actors/declaration.hpp>
+
+namespace parley::actors {
+
+namespace {
+
+std::uint64_t hash_text(std::string_view text) noexcept {
+  std::uint64_t h = 0xcbf29ce484222325U;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return runtime::mix(h);
+}
+
+}  // namespace
+
+std::string op_declaration::text() const {
+  std::string t = "op " + name + ", scheme " + scheme + ", leader rank " + std::to_string(leader) + ", dtype " +
+                  (dtype.empty() ? "bytes" : dtype) + ", default " + default_config + ", participants";
+  for (const op_participant& p : participants) t += " " + std::to_string(p.rank) + ":" + p.role;
+  return t;
+}
+
+std::uint64_t op_declaration::hash() const { return hash_text(text()) ^ runtime::mix(default_digest); }
+
+std::uint64_t op_declaration::id() const {
+  std::string t = name;
+  for (const op_participant& p : participants) t += " " + std::to_string(p.rank);
+  return hash_text(t) & ~std::uint64_t{3};
+}
+
+std::string op_declaration::title() const {
+  std::string t = name;
+  for (std::size_t i = 0; i < participants.size(); ++i) t += (i == 0 ? " " : "->") + std::to_string(participants[i].rank);
+  return t;
+}
+
+op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, std::string dtype) {
+  op_declaration op;
+  op.name = std::move(name);
+  op.scheme = "stamp d=0";
+  op.participants = {{sender, "sender"}, {receiver, "receiver"}};
+  op.leader = sender;
+  op.dtype = std::move(dtype);
+  return op;
+}
+
+std::uint64_t first_generation(const op_declaration& op, std::span<const std::uint64_t> incarnations_of_world) {
+  std::uint64_t g = op.id();
+  for (const op_participant& p : op.participants) g = runtime::mix(g ^ incarnations_of_world[p.rank]);
+  return g;
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,220 @@
+#include <parley/actors/edge_receiver.hpp>
+
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+
+// Reports come at half a window, so that a sender in step with us never waits for one.
+constexpr std::uint64_t report_every_invocations = 32;
+constexpr std::uint64_t report_every_bytes = 2U << 20U;
+
+constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
+  return std::uint64_t{tag} | (rehearsal ? std::uint64_t{1} << 32U : 0);
+}
+
+}  // namespace
+
+// ---- one receive ------------------------------------------------------------------------------------------------------
+
+part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k)
+    : parts_in_flight(edge.services_.net),
+      edge_(edge),
+      stream_(stream_id(tag, k == kind::rehearsal)),
+      capacity_(capacity),
+      posted_ns_(edge.rows_.clock()) {
+  if (edge.failed_ != errc::none) {
+    end(edge.failed_);
+    return;
+  }
+  auto& stream = edge_.stream_of(stream_);
+  stream.posted.push_back(*this);
+  edge_.match_posted(stream);
+}
+
+part_receiver::~part_receiver() { unlink(); }
+
+runtime::result<stamp> part_receiver::outcome() const noexcept {
+  if (failed() != errc::none) return failed();
+  return stamp_;
+}
+
+void part_receiver::end(errc why) noexcept {
+  unlink();
+  place_ = place::gone;
+  fail(why);
+  if (matching_ != nullptr) std::exchange(matching_, nullptr)->finish();
+}
+
+void part_receiver::give_up(errc why) noexcept {
+  if (!decided()) end(why);
+}
+
+void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
+  if (place_ == place::gone || failed() != errc::none) return;
+  if (has(s.flags, stamp_flags::poison)) {
+    end(errc::send_failed);
+    return;
+  }
+  if (!stamped_) {
+    if (s.total_bytes > capacity_) {  // before anything is written (S8)
+      end(errc::buffer_too_small);
+      return;
+    }
+    stamp_ = s;
+    stamped_ = true;
+    edge_.note_matched(edge_.stream_of(stream_), s.total_bytes);
+    if (matching_ != nullptr) std::exchange(matching_, nullptr)->finish();
+  } else if (s.digest != stamp_.digest || s.total_bytes != stamp_.total_bytes) {
+    end(errc::config_mismatch);  // S1: one invocation, one assignment
+    return;
+  }
+  if (s.total_bytes == 0) return;
+  const bool whole = message.length() == s.total_bytes;
+  if (message.length() > s.total_bytes - s.offset || (!whole && !seen_offsets_.insert(s.offset).second)) {
+    ++edge_.counters_.dropped;
+    return;
+  }
+  transfer_part* wanted = nullptr;
+  parts_.for_each([&](transfer_part& part) {
+    if (!part.with_transport && part.offset == s.offset) wanted = &part;
+  });
+  if (wanted != nullptr) {
+    bring(*wanted, std::move(message));
+  } else {
+    waiting_.push(std::move(message));
+  }
+}
+
+void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
+  if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
+    fail(errc::config_failed);
+    return;
+  }
+  received_bytes_ += message.length();
+  wanted.with_transport = true;
+  started(&wanted, net_.fetch(std::move(message), wanted.into, &wanted));
+}
+
+parts_in_flight::step part_receiver::receive(std::uint64_t offset, std::span<std::byte> into) {
+  if (failed() != errc::none) return room();
+  transfer_part* const wanted = begin_part();
+  wanted->offset = offset;
+  wanted->into = into;
+  for (std::uint32_t i = 0; i < waiting_.size(); ++i) {
+    const auto s = read_stamp(waiting_[i].header());
+    if (!s || s->offset != offset) continue;
+    bring(*wanted, waiting_.take(i));
+    break;
+  }
+  return room();
+}
+
+// ---- the edge ---------------------------------------------------------------------------------------------------------
+
+edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
+    : services_(s), rows_(s.ex), op_(op.id()), generation_(generation), peer_(op.participants[0].rank) {
+  services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope, matched&& m) {
+    if (m.what == matched::kind::question) {
+      stream& asked = stream_of(m.stream);
+      asked.sender_waits = true;
+      send_report(asked);
+    }
+    return errc::none;
+  });
+  services_.data.bind(op_, *this);
+}
+
+edge_receiver::~edge_receiver() {
+  services_.data.unbind(op_);
+  services_.mail.unbind(number_of(op_, part::data_receiver));
+}
+
+edge_receiver::stream& edge_receiver::stream_of(std::uint64_t id) {
+  for (auto& s : streams_) {
+    if (s->id == id) return *s;
+  }
+  streams_.push_back(std::make_unique<stream>());
+  streams_.back()->id = id;
+  return *streams_.back();
+}
+
+std::uint64_t edge_receiver::next_invocation(std::uint32_t tag) noexcept {
+  stream& s = stream_of(stream_id(tag, false));
+  std::uint64_t next = s.first_posted;
+  s.posted.for_each([&](part_receiver&) { ++next; });
+  return next;
+}
+
+void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept {
+  if (s.generation != generation_ || s.source != peer_) {  // S5
+    ++counters_.dropped;
+    return;
+  }
+  stream& stream = stream_of(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
+  const std::uint64_t invocation = unwrap(s.invocation, stream.first_posted);
+  stream.begun = std::max(stream.begun, invocation + 1);
+  match_posted(stream);
+  part_receiver* mine = nullptr;
+  stream.active.for_each([&](part_receiver& r) {
+    if (r.index_ == invocation) mine = &r;
+  });
+  if (mine != nullptr) {
+    mine->deliver(s, std::move(message));
+  } else if (invocation >= stream.first_posted) {
+    ++counters_.early_parts;
+    stream.early.push(std::move(message));
+  } else {
+    ++counters_.dropped;
+  }
+}
+
+// Receives whose index has begun at the sender get it for good and no longer time out.
+void edge_receiver::match_posted(stream& s) noexcept {
+  while (!s.posted.empty() && s.first_posted < s.begun) {
+    part_receiver& receive = s.posted.pop_front();
+    receive.index_ = s.first_posted++;
+    receive.place_ = part_receiver::place::matched;
+    if (receive.matching_ != nullptr) runtime::timer_wheel::disarm(*receive.matching_);
+    s.active.push_back(receive);
+    for (std::uint32_t i = 0; i < s.early.size();) {
+      const auto early = read_stamp(s.early[i].header());
+      if (unwrap(early->invocation, receive.index_) != receive.index_) {
+        ++i;
+        continue;
+      }
+      receive.deliver(*early, s.early.take(i));
+    }
+  }
+}
+
+void edge_receiver::note_matched(stream& s, std::uint64_t bytes) noexcept {
+  s.unreported_bytes += bytes;
+  if (s.sender_waits || s.first_posted - s.reported >= report_every_invocations || s.unreported_bytes >= report_every_bytes)
+    send_report(s);
+}
+
+void edge_receiver::send_report(stream& s) noexcept {
+  if (s.first_posted != s.reported) s.sender_waits = false;
+  matched m;
+  m.what = matched::kind::report;
+  m.stream = s.id;
+  m.count = s.first_posted;
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) != errc::none) return;
+  s.reported = s.first_posted;
+  s.unreported_bytes = 0;
+  ++counters_.matched_sent;
+}
+
+void edge_receiver::fail(errc why) noexcept {
+  failed_ = why;
+  for (auto& s : streams_) {
+    while (!s->posted.empty()) s->posted.front().end(why);
+    while (!s->active.empty()) s->active.front().end(why);
+  }
+}
+
+}  // namespace parley::actors

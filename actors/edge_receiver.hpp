@@ -1,0 +1,155 @@
+#pragma once
+/// The receiving end of an edge (PROTOCOL.md section 4): which receive gets which invocation, and what came early.
+///
+///     edge_receiver edge(services, declaration, generation);
+///     part_receiver in(edge, tag, buffer.size());              // posts the receive
+///     auto seen = co_await in.match(deadline);                 // result<stamp>: its invocation has begun
+///     co_await implementation_of(seen->digest)(in, buffer);    // in.receive(offset, part), in place
+///
+/// A receive's index is its place in its stream's queue. It is matched, and cannot time out any more, once a stamp or poison
+/// of its invocation or a later one is here; one that ends unmatched leaves the queue and the later ones move up. Parts are
+/// dropped when their invocation has ended or was seen (S5, S8); those of invocations to come wait, bounded by the sender's
+/// window.
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/rows.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/actors/transfer.hpp>
+#include <parley/runtime/mailbox.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+namespace parley::actors {
+
+class edge_receiver;
+
+/// One posted receive and, once matched, its invocation.
+class part_receiver final : public parts_in_flight, private runtime::list_hook {
+ public:
+  enum class kind : std::uint8_t { user, rehearsal };
+
+  part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user);
+  ~part_receiver();
+
+  class [[nodiscard]] matching : private runtime::waiter, private runtime::timer {
+   public:
+    matching(part_receiver& r, runtime::time_ns deadline) noexcept
+        : waiter(&on_cancelled), timer(&on_late), receive_(r) {
+      when = deadline;
+    }
+    bool await_ready() const noexcept { return receive_.decided(); }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      if (!enter(caller)) {
+        receive_.give_up(outcome);
+        return false;
+      }
+      if (when != runtime::never) home->where().arm(*this, when);
+      receive_.matching_ = this;
+      return true;
+    }
+    /// The stamp of the invocation, or `timeout`, `send_failed`, `peer_failed`, `buffer_too_small`, …
+    runtime::result<stamp> await_resume() const noexcept { return receive_.outcome(); }
+
+   private:
+    friend part_receiver;
+    void finish() noexcept {
+      runtime::timer_wheel::disarm(*this);
+      wake(runtime::errc::none);
+    }
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept {
+      static_cast<matching&>(self).receive_.give_up(why);
+    }
+    static void on_late(timer& self) noexcept { static_cast<matching&>(self).receive_.give_up(runtime::errc::timeout); }
+    part_receiver& receive_;
+  };
+  matching match(runtime::time_ns deadline) noexcept { return {*this, deadline}; }
+
+  /// Brings the part at `offset` into `into`, when it comes; waits until another part may start. Throws what the invocation
+  /// failed with.
+  step receive(std::uint64_t offset, std::span<std::byte> into);
+  std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
+  std::uint64_t invocation() const noexcept { return index_; }
+  std::uint64_t received_bytes() const noexcept { return received_bytes_; }
+  runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
+
+ private:
+  friend edge_receiver;
+  friend runtime::intrusive_list<part_receiver>;
+  bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
+  runtime::result<stamp> outcome() const noexcept;
+  void give_up(runtime::errc why) noexcept;
+  void end(runtime::errc why) noexcept;
+  void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
+
+  edge_receiver& edge_;
+  std::uint64_t stream_;
+  std::uint64_t capacity_;
+  std::uint64_t index_ = 0;
+  stamp stamp_{};
+  matching* matching_ = nullptr;
+  runtime::message_ring<runtime::arrival> waiting_;  // parts that nobody has asked for yet
+  std::unordered_set<std::uint64_t> seen_offsets_;   // of invocations in several parts
+  std::uint64_t received_bytes_ = 0;
+  runtime::time_ns posted_ns_;
+  enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
+  bool stamped_ = false;
+};
+
+class edge_receiver final : public data_sink {
+ public:
+  edge_receiver(services& s, const op_declaration& op, std::uint64_t generation);
+  edge_receiver(const edge_receiver&) = delete;
+  edge_receiver& operator=(const edge_receiver&) = delete;
+  ~edge_receiver();
+
+  void on_data(const stamp& s, runtime::arrival&& message) noexcept override;
+  /// Ends all receives, and those to come, with `why`.
+  void fail(runtime::errc why) noexcept;
+
+  std::uint64_t op() const noexcept { return op_; }
+  rank_id peer() const noexcept { return peer_; }
+  std::uint64_t generation() const noexcept { return generation_; }
+  /// The invocation that the next receive of the user's would get.
+  std::uint64_t next_invocation(std::uint32_t tag) noexcept;
+  row_log& rows() noexcept { return rows_; }
+
+  struct counters {
+    std::uint64_t dropped = 0;         ///< parts of an ended or unknown generation, or of an ended invocation
+    std::uint64_t early_parts = 0;     ///< came before their receive was posted
+    std::uint64_t matched_sent = 0;    ///< flow control messages
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  friend part_receiver;
+  struct stream {
+    std::uint64_t id = 0;
+    std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
+    std::uint64_t begun = 0;         // invocations below this one have begun at the sender
+    runtime::intrusive_list<part_receiver> posted;
+    runtime::intrusive_list<part_receiver> active;
+    runtime::message_ring<runtime::arrival> early;
+    std::uint64_t unreported_bytes = 0;
+    std::uint64_t reported = 0;
+    bool sender_waits = false;
+  };
+  stream& stream_of(std::uint64_t id);
+  void match_posted(stream& s) noexcept;
+  void note_matched(stream& s, std::uint64_t bytes) noexcept;
+  void send_report(stream& s) noexcept;
+
+  services& services_;
+  row_log rows_;
+  std::uint64_t op_;
+  std::uint64_t generation_;
+  rank_id peer_;
+  runtime::errc failed_ = runtime::errc::none;
+  std::vector<std::unique_ptr<stream>> streams_;
+  counters counters_;
+};
+
+}  // namespace parley::actors

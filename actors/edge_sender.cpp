@@ -1,0 +1,162 @@
+#include <parley/actors/edge_sender.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+constexpr runtime::time_ns first_question_pause_ns = 1'000'000;
+constexpr runtime::time_ns longest_question_pause_ns = 100'000'000;
+}  // namespace
+
+edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
+                         window_limits w)
+    : services_(s),
+      rows_(s.ex),
+      assigned_(assigned),
+      op_(op.id()),
+      generation_(generation),
+      peer_(op.participants[1].rank),
+      window_(w),
+      question_timer_(*this) {
+  services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope, matched&& m) {
+    if (m.what == matched::kind::report) note_matched(m.stream, m.count);
+    return errc::none;
+  });
+}
+
+edge_sender::~edge_sender() { services_.mail.unbind(number_of(op_, part::data_sender)); }
+
+edge_sender::stream& edge_sender::stream_of(std::uint64_t id) {
+  for (auto& s : streams_) {
+    if (s->id == id) return *s;
+  }
+  streams_.push_back(std::make_unique<stream>());
+  streams_.back()->id = id;
+  streams_.back()->sizes.resize(window_.invocations);
+  return *streams_.back();
+}
+
+bool edge_sender::has_room(const stream& s, std::uint64_t bytes) const noexcept {
+  if (s.admitted == s.matched) return true;
+  return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
+}
+
+void edge_sender::take_room(stream& s, admission& a) noexcept {
+  a.invocation_ = s.admitted++;
+  s.sizes[a.invocation_ % window_.invocations] = a.bytes_;
+  s.unmatched_bytes += a.bytes_;
+}
+
+bool edge_sender::try_admit(admission& a) {
+  stream& s = stream_of(a.tag_);
+  if (!s.waiting.empty() || !has_room(s, a.bytes_)) return false;
+  take_room(s, a);
+  return true;
+}
+
+void edge_sender::wait_for_room(admission& a) {
+  a.place_.owner = &a;
+  stream_of(a.tag_).waiting.push_back(a.place_);
+  ++counters_.waited_for_window;
+  question_pause_ns_ = first_question_pause_ns;
+  if (!question_timer_.linked()) ask_for_room();
+}
+
+void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
+  stream& s = stream_of(id);
+  for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.sizes[s.matched % window_.invocations];
+  while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
+    admission& first = *s.waiting.front().owner;
+    take_room(s, first);
+    first.finish(errc::none);
+  }
+}
+
+void edge_sender::ask_for_room() noexcept {
+  bool waiting = false;
+  for (auto& s : streams_) {
+    if (s->waiting.empty()) continue;
+    waiting = true;
+    matched m;
+    m.what = matched::kind::question;
+    m.stream = s->id;
+    if (services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) == errc::none)
+      ++counters_.questions_sent;
+  }
+  if (!waiting) return;
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
+  question_pause_ns_ = std::min(question_pause_ns_ * 2, longest_question_pause_ns);
+}
+
+outgoing edge_sender::stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
+                              std::uint64_t invocation) noexcept {
+  outgoing inv;
+  inv.invocation = invocation;
+  inv.mark.op = op_;
+  inv.mark.generation = generation_;
+  inv.mark.digest = digest;
+  inv.mark.total_bytes = bytes;
+  inv.mark.invocation = static_cast<std::uint32_t>(invocation);
+  inv.mark.tag = tag;
+  inv.mark.source = services_.net.rank();
+  inv.mark.flags = flags;
+  inv.began_ns = rows_.clock();
+  return inv;
+}
+
+outgoing edge_sender::begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation) {
+  const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now());
+  rows_.set_measuring(assigned_.measuring());
+  return stamped(chosen.digest, chosen.flags, tag, bytes, invocation);
+}
+
+outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes) {
+  return stamped(digest, stamp_flags::rehearsal, 0, bytes, rehearsals_++);
+}
+
+void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
+  const runtime::time_ns ended_ns = rows_.clock();
+  const bool rehearsal = has(inv.mark.flags, stamp_flags::rehearsal);
+  services_.flight.add({.op = op_,
+                        .generation = generation_,
+                        .invocation = inv.invocation,
+                        .digest = inv.mark.digest,
+                        .bytes = inv.mark.total_bytes,
+                        .began_ns = inv.began_ns,
+                        .ended_ns = ended_ns,
+                        .tag = inv.mark.tag,
+                        .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
+                        .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.mark.flags) & 7U)});
+  if (outcome != errc::none && failed_ == errc::none) {
+    // The receiver must not wait for what will not come.
+    stamp poison = inv.mark;
+    poison.flags = poison.flags | stamp_flags::poison;
+    static_cast<void>(services_.net.send(peer_, runtime::link::channel::data, bytes_of(poison), {}, nullptr));
+  }
+  if (has(inv.mark.flags, stamp_flags::timed)) {
+    wire_row row;
+    row.tag = inv.mark.tag;
+    row.invocation = inv.invocation;
+    row.digest = inv.mark.digest;
+    row.start_ns = inv.began_ns;
+    row.end_ns = ended_ns;
+    row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+    rows_.add(row);
+  }
+  if (has(inv.mark.flags, stamp_flags::flush)) rows_.flush();
+  if (!rehearsal) rows_.ended(ended_ns);
+  if (outcome != errc::none && !rehearsal) assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest);
+}
+
+void edge_sender::fail(errc why) noexcept {
+  failed_ = why;
+  for (auto& s : streams_) {
+    while (!s->waiting.empty()) s->waiting.front().owner->finish(why);
+  }
+}
+
+}  // namespace parley::actors

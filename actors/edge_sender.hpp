@@ -1,0 +1,147 @@
+#pragma once
+/// The sending end of an edge: it leads. It numbers the invocations, stamps each with the config that the assignment gives
+/// it, and holds back what the receiver has no room for.
+///
+///     edge_sender edge(services, declaration, generation, assignment);
+///     auto number = co_await edge.admit(tag, bytes, deadline);    // flow control; ready at once inside the window
+///     outgoing inv = edge.begin(tag, bytes, *number);             // its stamp says which config to run
+///     part_sender out(net, edge.peer(), inv.mark);
+///     …
+///     edge.end(inv, outcome);                                     // a failed one poisons its index
+///
+/// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
+/// nothing is unmatched.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/rows.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/actors/transfer.hpp>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace parley::actors {
+
+struct window_limits {
+  std::uint64_t invocations = 64;
+  std::uint64_t bytes = 4U << 20U;
+};
+
+/// One invocation at its sender.
+struct outgoing {
+  stamp mark;
+  std::uint64_t invocation = 0;
+  runtime::time_ns began_ns = 0;
+};
+
+class edge_sender {
+ public:
+  edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned, window_limits w = {});
+  edge_sender(const edge_sender&) = delete;
+  edge_sender& operator=(const edge_sender&) = delete;
+  ~edge_sender();
+
+  class [[nodiscard]] admission : private runtime::waiter, private runtime::timer {
+   public:
+    admission(edge_sender& e, std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline) noexcept
+        : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes) {
+      when = deadline;
+    }
+    bool await_ready() { return edge_.failed_ != runtime::errc::none || edge_.try_admit(*this); }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      if (!enter(caller)) return false;
+      if (when != runtime::never) home->where().arm(*this, when);
+      edge_.wait_for_room(*this);
+      return true;
+    }
+    /// The number of the invocation.
+    runtime::result<std::uint64_t> await_resume() const noexcept {
+      if (edge_.failed_ != runtime::errc::none) return edge_.failed_;
+      if (outcome != runtime::errc::none) return outcome;
+      return invocation_;
+    }
+
+   private:
+    friend edge_sender;
+    struct place : runtime::list_hook {
+      admission* owner = nullptr;
+    } place_;
+    void finish(runtime::errc why) noexcept {
+      place_.unlink();
+      runtime::timer_wheel::disarm(*this);
+      wake(why);
+    }
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<admission&>(self).finish(why); }
+    static void on_late(timer& self) noexcept { static_cast<admission&>(self).finish(runtime::errc::timeout); }
+    edge_sender& edge_;
+    std::uint32_t tag_;
+    std::uint64_t bytes_;
+    std::uint64_t invocation_ = 0;
+  };
+  /// Takes the stream's next invocation, in the order of asking, once the window has a place for it.
+  admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline) noexcept {
+    return {*this, tag, bytes, deadline};
+  }
+  /// Assigns a config to an admitted invocation. It must be ended.
+  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation);
+  /// One of the rehearsals, outside window and assignment.
+  outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes);
+  void end(const outgoing& inv, runtime::errc outcome) noexcept;
+
+  void fail(runtime::errc why) noexcept;
+  std::uint64_t op() const noexcept { return op_; }
+  rank_id peer() const noexcept { return peer_; }
+  std::uint64_t generation() const noexcept { return generation_; }
+  row_log& rows() noexcept { return rows_; }
+  runtime::errc failed() const noexcept { return failed_; }
+
+  struct counters {
+    std::uint64_t waited_for_window = 0;
+    std::uint64_t questions_sent = 0;
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  friend admission;
+  struct stream {
+    std::uint64_t id = 0;
+    std::uint64_t admitted = 0;   // the next invocation
+    std::uint64_t matched = 0;
+    std::uint64_t unmatched_bytes = 0;
+    std::vector<std::uint64_t> sizes;  // of the unmatched ones, in a ring as large as the window
+    runtime::intrusive_list<admission::place> waiting;
+  };
+  struct question_timer : runtime::timer {
+    explicit question_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}
+    static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).edge.ask_for_room(); }
+    edge_sender& edge;
+  };
+  outgoing stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
+                   std::uint64_t invocation) noexcept;
+  stream& stream_of(std::uint64_t id);
+  bool has_room(const stream& s, std::uint64_t bytes) const noexcept;
+  void take_room(stream& s, admission& a) noexcept;
+  bool try_admit(admission& a);
+  void wait_for_room(admission& a);
+  void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
+  void ask_for_room() noexcept;
+
+  services& services_;
+  row_log rows_;
+  assignment& assigned_;
+  std::uint64_t op_;
+  std::uint64_t generation_;
+  rank_id peer_;
+  window_limits window_;
+  runtime::errc failed_ = runtime::errc::none;
+  std::vector<std::unique_ptr<stream>> streams_;
+  std::uint64_t rehearsals_ = 0;
+  question_timer question_timer_;
+  runtime::time_ns question_pause_ns_ = 0;
+  counters counters_;
+};
+
+}  // namespace parley::actors

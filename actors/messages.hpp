@@ -1,0 +1,155 @@
+#pragma once
+/// The control messages of a campaign (PROTOCOL.md section 3), each a plain struct that lists its fields once. Every message
+/// with a `number` is sent again until its `ack` has come; handling one twice changes nothing.
+///
+///     participant            coordinator
+///       offer      ------->                 who I am and what I can run
+///                  <-------    merged       what all of us can run
+///                  <-------    warm         get these ready and rehearse them
+///       warmed     ------->
+///         … trials, stamped on real invocations …
+///       report     ------->                 when they began and ended here
+///                  <-------    decide       the winner, with the evidence
+#include <parley/runtime/router.hpp>
+#include <parley/runtime/wire.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+using runtime::envelope;
+
+/// A config as it travels; `tuning::config_identity` in plain fields.
+struct wire_parameter {
+  std::string name;
+  std::string value;
+  PARLEY_FIELDS(name, value)
+};
+struct wire_config {
+  std::string name;
+  std::vector<wire_parameter> parameters;
+  std::string wire_class;
+  std::uint32_t abi = 1;
+  PARLEY_FIELDS(name, parameters, wire_class, abi)
+};
+
+/// A line of a results file that concerns this op.
+struct wire_result {
+  std::string parameters;
+  std::string solution;
+  double time_ms = 0;
+  PARLEY_FIELDS(parameters, solution, time_ms)
+};
+
+struct ack {
+  static constexpr std::uint16_t message_type = 1;
+  std::uint32_t number = 0;
+  bool send_list = false;  ///< to an offer: your catalogue is not mine, send it whole
+  PARLEY_FIELDS(number, send_list)
+};
+
+struct offer {
+  static constexpr std::uint16_t message_type = 2;
+  std::uint32_t number = 0;
+  std::uint64_t decl_hash = 0;
+  std::string declaration;  ///< in words, for the error text when the hashes differ
+  std::string role;
+  std::uint64_t incarnation = 0;
+  std::uint64_t next_invocation = 0;
+  std::uint64_t validators_hash = 0;
+  std::uint64_t catalogue_hash = 0;
+  std::vector<std::uint8_t> available;   ///< per config, 0 or 1
+  std::vector<wire_config> catalogue;    ///< empty unless asked for
+  std::vector<wire_result> cached;       ///< what this rank's results file says of this op
+  PARLEY_FIELDS(number, decl_hash, declaration, role, incarnation, next_invocation, validators_hash, catalogue_hash,
+                available, catalogue, cached)
+};
+
+struct merged {
+  static constexpr std::uint16_t message_type = 3;
+  std::uint32_t number = 0;
+  std::vector<std::uint64_t> candidates;  ///< assignable, c0 first
+  std::vector<std::string> ids;           ///< their names
+  std::string no_common_config;
+  PARLEY_FIELDS(number, candidates, ids, no_common_config)
+};
+
+struct op_reject {
+  static constexpr std::uint16_t message_type = 4;
+  std::uint32_t number = 0;
+  std::uint8_t code = 0;  ///< an `errc`
+  std::string text;
+  PARLEY_FIELDS(number, code, text)
+};
+
+struct warm {
+  static constexpr std::uint16_t message_type = 5;
+  std::uint32_t number = 0;
+  std::vector<std::uint64_t> candidates;
+  PARLEY_FIELDS(number, candidates)
+};
+
+struct warmed {
+  static constexpr std::uint16_t message_type = 6;
+  std::uint32_t number = 0;
+  std::vector<std::uint64_t> ready;
+  std::vector<std::string> errors;
+  PARLEY_FIELDS(number, ready, errors)
+};
+
+struct wire_row {
+  std::uint32_t tag = 0;
+  std::uint64_t invocation = 0;
+  std::uint64_t digest = 0;
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  std::int64_t previous_end_ns = 0;  ///< when the invocation before ended here
+  std::uint8_t status = 0;           ///< a `tuning::row_status`
+  std::uint64_t check = 0;
+  PARLEY_FIELDS(tag, invocation, digest, start_ns, end_ns, previous_end_ns, status, check)
+};
+struct report {
+  static constexpr std::uint16_t message_type = 7;
+  std::uint32_t number = 0;
+  std::vector<wire_row> rows;
+  PARLEY_FIELDS(number, rows)
+};
+
+struct wire_evidence {
+  std::uint64_t digest = 0;
+  double time_ns = 0;
+  std::uint32_t repetitions = 0;
+  std::string status;
+  PARLEY_FIELDS(digest, time_ns, repetitions, status)
+};
+struct decide {
+  static constexpr std::uint16_t message_type = 8;
+  std::uint32_t number = 0;
+  std::string key;  ///< as in a results file: `16MiB_bf16`
+  std::uint64_t digest = 0;
+  std::string why;
+  std::vector<wire_evidence> evidence;
+  PARLEY_FIELDS(number, key, digest, why, evidence)
+};
+
+/// Flow control of one stream, outside the window and outside the campaign. The receiver reports now and then; a sender
+/// that waits for room asks, and asks again until it has been let through, which makes up for reports that were lost.
+struct matched {
+  static constexpr std::uint16_t message_type = 9;
+  enum class kind : std::uint8_t { report, question, last = question };
+  kind what = kind::report;
+  std::uint64_t stream = 0;
+  std::uint64_t count = 0;  ///< invocations matched so far: cumulative
+  PARLEY_FIELDS(what, stream, count)
+};
+
+/// A message with its sender, as an actor's mailbox holds it.
+template <class M>
+struct received {
+  envelope from;
+  M body;
+};
+
+}  // namespace parley::actors

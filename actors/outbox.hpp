@@ -1,0 +1,89 @@
+#pragma once
+/// Control messages of one actor that must arrive: each is sent again, with growing pauses and jitter, until its `ack`.
+///
+///     outbox out(services, op, generation);
+///     out.post(leader, part::coordinator, some_offer);       // numbers it and sends it
+///     auto m = co_await self.receive(out.next_resend());     // on timeout: out.resend();
+///     out.acknowledge(from.source, a.number);
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/random.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+class outbox {
+ public:
+  outbox(services& s, std::uint64_t op, std::uint64_t generation)
+      : services_(s), op_(op), generation_(generation), jitter_(s.ex.rng(runtime::streams::jitter)) {}
+
+  template <class M>
+  std::uint32_t post(rank_id to, part actor, M message) {
+    message.number = ++last_number_;
+    letter l{to, number_of(op_, actor), M::message_type, message.number, {}, 0, first_pause_ns};
+    runtime::encode(message, l.body);
+    send(l);
+    letters_.push_back(std::move(l));
+    return last_number_;
+  }
+  /// Answers something that a peer will repeat by itself: sent once.
+  void acknowledge_to(rank_id to, part actor, std::uint32_t number, bool send_list = false) {
+    ack a;
+    a.number = number;
+    a.send_list = send_list;
+    static_cast<void>(services_.mail.send(to, number_of(op_, actor), generation_, a));
+  }
+  void acknowledge(rank_id from, std::uint32_t number) {
+    std::erase_if(letters_, [&](const letter& l) { return l.to == from && l.number == number; });
+  }
+  void forget(rank_id to) {
+    std::erase_if(letters_, [&](const letter& l) { return l.to == to; });
+  }
+
+  bool empty() const noexcept { return letters_.empty(); }
+  runtime::time_ns next_resend() const noexcept {
+    runtime::time_ns earliest = runtime::never;
+    for (const letter& l : letters_) earliest = std::min(earliest, l.resend_at);
+    return earliest;
+  }
+  void resend() {
+    for (letter& l : letters_) {
+      if (l.resend_at <= services_.ex.now()) send(l);
+    }
+  }
+
+ private:
+  static constexpr runtime::time_ns first_pause_ns = 50'000'000;
+  static constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
+
+  struct letter {
+    rank_id to;
+    std::uint64_t actor;
+    std::uint16_t type;
+    std::uint32_t number;
+    std::vector<std::byte> body;
+    runtime::time_ns resend_at;
+    runtime::time_ns pause_ns;
+  };
+  void send(letter& l) {
+    // `full` and a peer that is not there yet are what repeating is for.
+    static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
+    const auto half = static_cast<std::uint64_t>(l.pause_ns / 2);
+    l.resend_at = services_.ex.now() + l.pause_ns / 2 + static_cast<runtime::time_ns>(jitter_.below(half));
+    l.pause_ns = std::min(l.pause_ns * 2, longest_pause_ns);
+  }
+
+  services& services_;
+  std::uint64_t op_;
+  std::uint64_t generation_;
+  runtime::random_stream jitter_;
+  std::uint32_t last_number_ = 0;
+  std::vector<letter> letters_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,178 @@
+#include <parley/actors/outbox.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/runtime/when.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+
+constexpr runtime::time_ns rehearsal_limit_ns = 5'000'000'000;
+
+std::vector<wire_config> on_the_wire(const tuning::catalogue& configs) {
+  std::vector<wire_config> list;
+  for (const auto& entry : configs.entries()) {
+    wire_config c;
+    c.name = entry.identity.name;
+    for (const auto& p : entry.identity.parameters) c.parameters.push_back({p.name, p.value});
+    c.wire_class = entry.identity.wire_class;
+    c.abi = entry.identity.abi;
+    list.push_back(std::move(c));
+  }
+  return list;
+}
+
+/// Everything that one participant actor does, message by message.
+class participant_behaviour {
+ public:
+  participant_behaviour(services& s, participant_state& mine)
+      : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation) {}
+
+  outbox& out() noexcept { return out_; }
+
+  void send_offer(bool with_list) {
+    offer o;
+    o.decl_hash = mine_.declaration.hash();
+    o.declaration = mine_.declaration.text();
+    o.role = mine_.role;
+    o.incarnation = services_.incarnations[services_.net.rank()];
+    o.validators_hash = services_.validators_hash;
+    o.catalogue_hash = mine_.configs.hash();
+    for (std::size_t i = 0; i < mine_.configs.size(); ++i) o.available.push_back(mine_.available.test(i) ? 1 : 0);
+    if (with_list) o.catalogue = on_the_wire(mine_.configs);
+    for (const remembered_best& r : mine_.remembered) o.cached.push_back({r.parameters, r.solution, r.time_ms});
+    out_.post(mine_.declaration.leader, part::coordinator, std::move(o));
+  }
+
+  void on(received<ack>& m) {
+    out_.acknowledge(m.from.source, m.body.number);
+    if (m.body.send_list && !listed_) {
+      listed_ = true;
+      send_offer(true);
+    }
+  }
+  void on(received<merged>& m) {
+    acknowledge(m.from, m.body.number);
+    mine_.candidates = std::move(m.body.candidates);
+    mine_.ids = std::move(m.body.ids);
+    mine_.no_common_config = std::move(m.body.no_common_config);
+  }
+  void on(received<op_reject>& m) {
+    acknowledge(m.from, m.body.number);
+    const auto code = m.body.code <= static_cast<std::uint8_t>(errc::exception) ? static_cast<errc>(m.body.code)
+                                                                               : errc::declaration_mismatch;
+    mine_.runs->on_rejected({code, std::move(m.body.text)});
+  }
+  void on(received<decide>& m) {
+    acknowledge(m.from, m.body.number);
+    mine_.rows->new_round();
+    const auto same = [&](const decision_record& d) { return d.key == m.body.key; };
+    std::erase_if(mine_.decisions, same);
+    mine_.decisions.push_back({std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence)});
+  }
+  void on(rows_due&) {
+    report r;
+    r.rows = mine_.rows->take();
+    if (!r.rows.empty()) out_.post(mine_.declaration.leader, part::coordinator, std::move(r));
+  }
+
+  /// Whether these still have to be rehearsed; a `warm` that comes again is only acknowledged.
+  bool accept_warm(received<warm>& m) {
+    acknowledge(m.from, m.body.number);
+    return !std::exchange(warmed_, true);
+  }
+  void note_rehearsed(std::uint64_t digest, const runtime::result<>& outcome) {
+    if (outcome) {
+      mine_.ready.push_back(digest);
+    } else {
+      mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
+    }
+  }
+  void send_warmed() {
+    warmed w;
+    w.ready = mine_.ready;
+    w.errors = mine_.warm_errors;
+    out_.post(mine_.declaration.leader, part::coordinator, std::move(w));
+  }
+  runtime::task<> rehearse(std::uint64_t digest) { return mine_.runs->rehearse(digest); }
+  runtime::time_ns now() const noexcept { return services_.ex.now(); }
+
+ private:
+  void acknowledge(const envelope& from, std::uint32_t number) {
+    out_.acknowledge_to(from.source, part::coordinator, number);
+  }
+  std::string name_of(std::uint64_t digest) const {
+    const auto at = std::find(mine_.candidates.begin(), mine_.candidates.end(), digest);
+    return at == mine_.candidates.end() ? std::to_string(digest)
+                                        : mine_.ids[static_cast<std::size_t>(at - mine_.candidates.begin())];
+  }
+
+  services& services_;
+  participant_state& mine_;
+  outbox out_;
+  bool listed_ = false;
+  bool warmed_ = false;
+};
+
+runtime::task<> participate(participant_actor& self, services& s, participant_state& mine) {
+  participant_behaviour me(s, mine);
+  me.send_offer(false);
+  for (;;) {
+    auto m = co_await self.receive(me.out().next_resend());
+    if (!m) {
+      if (m.code() != errc::timeout) co_return;
+      me.out().resend();
+      continue;
+    }
+    if (auto* w = std::get_if<received<warm>>(&*m)) {
+      if (!me.accept_warm(*w)) continue;
+      const std::vector<std::uint64_t> candidates = std::move(w->body.candidates);
+      for (const std::uint64_t digest : candidates) {
+        auto outcome = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
+        me.note_rehearsed(digest, outcome);
+      }
+      me.send_warmed();
+      continue;
+    }
+    std::visit(
+        [&](auto& message) {
+          if constexpr (requires { me.on(message); }) me.on(message);
+        },
+        *m);
+  }
+}
+
+template <class M, class Address>
+void forward(services& s, std::uint64_t actor, const Address& to) {
+  s.mail.bind<M>(actor, [to](envelope from, M&& body) {
+    received<M> m{from, std::move(body)};
+    return to.try_send(std::move(m));
+  });
+}
+
+}  // namespace
+
+runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>
+spawn_participant(services& s, participant_state& mine) {
+  auto to = runtime::spawn_actor<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>,
+                                 rows_due>(s.actors, participate, s, mine);
+  const std::uint64_t actor = number_of(mine.declaration.id(), part::participant);
+  forward<ack>(s, actor, to);
+  forward<merged>(s, actor, to);
+  forward<op_reject>(s, actor, to);
+  forward<warm>(s, actor, to);
+  forward<decide>(s, actor, to);
+  mine.rows->on_flush([to] { static_cast<void>(to.try_send(rows_due{})); });
+  return to;
+}
+
+void unbind_participant(services& s, const participant_state& mine) {
+  s.mail.unbind(number_of(mine.declaration.id(), part::participant));
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,76 @@
+#pragma once
+/// The sender and receiver actors: each offers what its rank can run, warms what may be assigned, and reports what it
+/// measured. They differ in their role's name and in nothing else.
+///
+///     spawn_participant(services, op, mine);         // `mine` is the op's state on this rank, which outlives the actor
+///
+/// What a participant has promised or learned lives in the op (`participant_state`), so that a restarted actor goes on. The
+/// actor ends with its scope. If it throws, the op goes on with what was assigned so far (PROTOCOL.md section 7).
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/rows.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/actor.hpp>
+#include <parley/tuning/bits.hpp>
+#include <parley/tuning/config.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+/// A decision as a participant learned it.
+struct decision_record {
+  std::string key;
+  std::uint64_t digest = 0;
+  std::string why;
+  std::vector<wire_evidence> evidence;
+};
+
+/// What the actors need from whoever holds the implementations: `ops`.
+class implementations {
+ public:
+  /// Runs this role's implementation once, with a known pattern on scratch buffers; throws what is wrong.
+  virtual runtime::task<> rehearse(std::uint64_t digest) = 0;
+  /// The op cannot go on: conflicting declarations, a dead peer.
+  virtual void on_rejected(const runtime::error& why) noexcept = 0;
+
+ protected:
+  ~implementations() = default;
+};
+
+/// The op on this rank, as far as its participant actor is concerned.
+struct participant_state {
+  op_declaration declaration;
+  std::uint64_t generation = 0;
+  std::string role;
+  tuning::catalogue configs;
+  tuning::bits available;
+  std::vector<remembered_best> remembered;
+  implementations* runs = nullptr;
+  row_log* rows = nullptr;
+
+  std::vector<std::uint64_t> candidates;  ///< once merged
+  std::vector<std::string> ids;
+  std::vector<std::uint64_t> ready;       ///< what this rank has warmed (S3)
+  std::vector<std::string> warm_errors;
+  std::string no_common_config;
+  std::vector<decision_record> decisions;
+};
+
+/// Tells the actor that rows are due.
+struct rows_due {};
+
+using participant_actor = runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>,
+                                         received<decide>, rows_due>;
+
+runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>
+spawn_participant(services& s, participant_state& mine);
+
+/// Stops control messages from reaching the op's participant.
+void unbind_participant(services& s, const participant_state& mine);
+
+}  // namespace parley::actors

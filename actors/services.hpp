@@ -1,0 +1,64 @@
+#pragma once
+/// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/executor.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/router.hpp>
+#include <parley/runtime/scope.hpp>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace parley::actors {
+
+/// Takes the data messages of one op on this rank.
+class data_sink {
+ public:
+  virtual void on_data(const stamp& s, runtime::arrival&& message) noexcept = 0;
+
+ protected:
+  ~data_sink() = default;
+};
+
+/// Gives each data message to its op. What comes for an op that this rank has not declared yet waits, bounded.
+class data_hub final : public runtime::link::handler {
+ public:
+  explicit data_hub(runtime::link& net) : net_(net) { net_.listen(runtime::link::channel::data, this); }
+  data_hub(const data_hub&) = delete;
+  data_hub& operator=(const data_hub&) = delete;
+  ~data_hub() { net_.listen(runtime::link::channel::data, nullptr); }
+
+  void bind(std::uint64_t op, data_sink& sink);
+  void unbind(std::uint64_t op) { sinks_.erase(op); }
+  void on_arrival(runtime::arrival&& message) noexcept override;
+
+  struct counters {
+    std::uint64_t malformed = 0;
+    std::uint64_t early = 0;    ///< came before their op was declared
+    std::uint64_t refused = 0;  ///< more of those than there is room for
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  static constexpr std::size_t early_limit = 4096;
+  runtime::link& net_;
+  std::unordered_map<std::uint64_t, data_sink*> sinks_;
+  std::unordered_map<std::uint64_t, std::vector<runtime::arrival>> early_;
+  std::size_t early_count_ = 0;
+  counters counters_;
+};
+
+struct services {
+  runtime::executor& ex;
+  runtime::scope& actors;  ///< where the actors of all ops live
+  runtime::link& net;
+  runtime::router& mail;
+  data_hub& data;
+  runtime::flight_recorder& flight;
+  std::vector<std::uint64_t> incarnations;  ///< of all ranks, from the roster
+  std::uint64_t validators_hash = 0;
+};
+
+}  // namespace parley::actors

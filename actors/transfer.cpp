@@ -1,0 +1,74 @@
+#include <parley/actors/transfer.hpp>
+
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+void transfer_part::on_part_end(completion& self, errc outcome) noexcept {
+  auto* part = static_cast<transfer_part*>(&self);
+  if (part->owner != nullptr) {
+    part->owner->ended(part, outcome);
+  } else {
+    delete part;
+  }
+}
+
+parts_in_flight::~parts_in_flight() {
+  while (!parts_.empty()) {
+    transfer_part& left = parts_.pop_front();
+    left.owner = nullptr;
+    if (!left.with_transport) delete &left;
+  }
+}
+
+transfer_part* parts_in_flight::begin_part() {
+  auto* part = new transfer_part(*this);
+  parts_.push_back(*part);
+  ++in_flight_;
+  return part;
+}
+
+void parts_in_flight::started(transfer_part* part, errc outcome) noexcept {
+  part->with_transport = outcome == errc::pending;
+  if (outcome != errc::pending) ended(part, outcome);
+}
+
+void parts_in_flight::ended(transfer_part* part, errc outcome) noexcept {
+  delete part;
+  --in_flight_;
+  if (outcome != errc::none) fail(outcome);
+  if (settling_ != nullptr && in_flight_ <= settling_->most_) {
+    settling* const waiting = std::exchange(settling_, nullptr);
+    waiting->wake(errc::none);
+  }
+}
+
+void parts_in_flight::fail(errc why) noexcept {
+  if (failed_ != errc::none || why == errc::none) return;
+  failed_ = why;
+  parts_.for_each([this](transfer_part& part) {
+    if (part.with_transport) {
+      net_.cancel(part);
+    } else {  // nobody will bring it any more
+      ended(&part, errc::none);
+    }
+  });
+}
+
+parts_in_flight::step part_sender::send(std::uint64_t offset, std::span<const std::byte> data) {
+  if (failed() != errc::none) return room();
+  if (data.size() > stamp_.total_bytes || offset > stamp_.total_bytes - data.size()) {
+    fail(errc::bad_argument);
+    return room();
+  }
+  stamp s = stamp_;
+  s.offset = offset;
+  sent_bytes_ += data.size();
+  transfer_part* const part = begin_part();
+  started(part, net_.send(to_, runtime::link::channel::data, bytes_of(s), data, part));
+  return room();
+}
+
+}  // namespace parley::actors

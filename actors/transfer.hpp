@@ -1,0 +1,126 @@
+#pragma once
+/// The parts of one invocation while they are on their way, in place in the caller's buffer. `part_sender` and
+/// `part_receiver` build on it; an implementation of a config sees only those two.
+///
+/// A part that has been started belongs to the transport until its completion has run: cancelling asks for an early end and
+/// still waits for it. Destroying the invocation with parts in flight is for tear down only.
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/scope.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace parley::actors {
+
+class parts_in_flight;
+
+/// One part: what the transport calls when it has ended, and what a receiver is waiting for.
+struct transfer_part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
+  explicit transfer_part(parts_in_flight& p) noexcept : completion(&on_part_end), owner(&p) {}
+  static void on_part_end(completion& self, runtime::errc outcome) noexcept;
+
+  parts_in_flight* owner;       // null once nobody waits any more
+  std::span<std::byte> into{};  // of a receiver's part
+  std::uint64_t offset = 0;
+  bool with_transport = false;
+};
+
+class parts_in_flight {
+ public:
+  explicit parts_in_flight(runtime::link& net) noexcept : net_(net) {}
+  parts_in_flight(const parts_in_flight&) = delete;
+  parts_in_flight& operator=(const parts_in_flight&) = delete;
+  ~parts_in_flight();
+
+  /// How many parts may be in flight at once; 1 at first.
+  void keep_in_flight(std::uint64_t limit) noexcept { limit_ = limit == 0 ? 1 : limit; }
+  /// Why the invocation cannot succeed any more, or `none`.
+  runtime::errc failed() const noexcept { return failed_; }
+  /// Ends the invocation with `why`, the first time; what is with the transport is asked to stop.
+  void fail(runtime::errc why) noexcept;
+
+  /// Waits until at most `most` parts are in flight.
+  class [[nodiscard]] settling : protected runtime::waiter {
+   public:
+    settling(parts_in_flight& parts, std::uint64_t most) noexcept : waiter(&on_cancelled), parts_(parts), most_(most) {}
+    bool await_ready() const noexcept { return parts_.in_flight_ <= most_; }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      if (!enter(caller)) parts_.fail(outcome);
+      if (parts_.in_flight_ <= most_) {
+        unlink();
+        return false;
+      }
+      parts_.settling_ = this;
+      return true;
+    }
+    runtime::errc await_resume() const noexcept { return parts_.failed_; }
+
+   protected:
+    friend parts_in_flight;
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept {
+      self.unlink();
+      static_cast<settling&>(self).parts_.fail(why);
+    }
+    parts_in_flight& parts_;
+    std::uint64_t most_;
+  };
+  /// The same, and throws what the invocation failed with.
+  struct [[nodiscard]] step : settling {
+    using settling::settling;
+    void await_resume() const {
+      if (parts_.failed() != runtime::errc::none) runtime::raise(parts_.failed());
+    }
+  };
+  /// Until all have ended; answers `failed()`.
+  settling settle() noexcept { return {*this, 0}; }
+  /// Until all have ended; throws what the invocation failed with.
+  step drain() noexcept { return {*this, 0}; }
+
+ protected:
+  transfer_part* begin_part();
+  /// The transport answered `outcome` to the start of `p`.
+  void started(transfer_part* p, runtime::errc outcome) noexcept;
+  step room() noexcept { return {*this, limit_ - 1}; }
+
+  runtime::link& net_;
+  runtime::intrusive_list<transfer_part> parts_;
+
+ private:
+  friend transfer_part;
+  void ended(transfer_part* p, runtime::errc outcome) noexcept;
+
+  settling* settling_ = nullptr;
+  std::uint64_t limit_ = 1;
+  std::uint64_t in_flight_ = 0;
+  runtime::errc failed_ = runtime::errc::none;
+};
+
+/// Sends the parts of one invocation.
+///
+///     runtime::task<> send_in_halves(part_sender& out, std::span<const std::byte> data) {
+///       const std::size_t half = data.size() / 2;
+///       out.keep_in_flight(2);
+///       co_await out.send(0, data.first(half));
+///       co_await out.send(half, data.subspan(half));
+///     }                                          // what is still in flight is awaited by the library
+class part_sender final : public parts_in_flight {
+ public:
+  part_sender(runtime::link& net, rank_id to, const stamp& s) noexcept : parts_in_flight(net), to_(to), stamp_(s) {}
+
+  /// Starts the part at `offset` and waits until another one may start. Throws what the invocation failed with.
+  step send(std::uint64_t offset, std::span<const std::byte> part);
+  std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
+  std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
+
+ private:
+  rank_id to_;
+  stamp stamp_;
+  std::uint64_t sent_bytes_ = 0;
+};
+
+}  // namespace parley::actors

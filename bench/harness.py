@@ -1,0 +1,208 @@
+"""Starts measuring programs and reads their figures: lines `name value unit` on stdout.
+
+A measurement is an object with a `label`, `prepare(build)`, which raises `Missing` with what to do when it cannot run,
+and `measure()`, which runs it once and returns one number.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TIMEOUT_S = 60
+
+UCX = {
+    "UCX_TLS": "posix,cma,self",
+    "UCX_POSIX_ERROR_HANDLING": "y",  # parley needs it to see dead peers, so its peers pay for it too
+    "UCX_MEM_MMAP_HOOK_MODE": "none",
+    "UCX_LOG_LEVEL": "error",
+}
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+INSTALL = {
+    "caf": "install libcaf-dev and run ./dev bench again",
+    "mpi": "install libopenmpi-dev and openmpi-bin and run ./dev bench again",
+    "valgrind": "install valgrind",
+    "parley": "build the targets of bench/",
+}
+
+
+class Missing(Exception):
+    """A measurement cannot run here; the text says what to do."""
+
+
+class Failed(Exception):
+    """A program ended badly or did not print its figure."""
+
+
+def execute(command, environment):
+    try:
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{command[0]} did not end within {TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise Failed(f"{' '.join(map(str, command))} ended with status {done.returncode}: {last}")
+    return done
+
+
+def figures(text):
+    """The `name value unit` lines of a program's output."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3:
+            try:
+                found[words[0]] = float(words[1])
+            except ValueError:
+                continue
+    return found
+
+
+@dataclasses.dataclass
+class Program:
+    """One measuring program: BUILD/bench/NAME with arguments, started alone or by a launcher."""
+
+    name: str
+    arguments: tuple = ()
+    environment: dict = dataclasses.field(default_factory=dict)
+    ranks: int = 0  # more than 0: started by mpirun
+    install: str = INSTALL["parley"]
+    path: pathlib.Path = None
+
+    def prepare(self, build):
+        self.path = pathlib.Path(build) / "bench" / self.name
+        if not self.path.is_file():
+            raise Missing(f"no {self.path}: {self.install}")
+        if self.ranks and not shutil.which("mpirun"):
+            raise Missing(f"no mpirun: {INSTALL['mpi']}")
+
+    def run(self, *more):
+        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(self.ranks)] if self.ranks else []
+        return execute([*launcher, str(self.path), *self.arguments, *more], self.environment).stdout
+
+
+class Reported:
+    """The figure that a program prints under a name."""
+
+    def __init__(self, label, program, line):
+        self.label, self.program, self.line = label, program, line
+
+    def prepare(self, build):
+        self.program.prepare(build)
+
+    def measure(self):
+        found = figures(self.program.run())
+        if self.line not in found:
+            raise Failed(f"{self.program.name} printed no figure named {self.line}")
+        return found[self.line]
+
+
+@functools.cache
+def hardware_counts_instructions():
+    if not shutil.which("perf"):
+        return False
+    probe = subprocess.run(["perf", "stat", "-x,", "-e", "instructions:u", "true"], capture_output=True, text=True)
+    return probe.returncode == 0 and re.match(r"\d", probe.stderr.strip()) is not None
+
+
+class Instructions:
+    """User-space instructions per iteration: the difference between two lengths of one program, so that start and end
+    do not count. From the hardware's counters where the machine has them, from valgrind otherwise."""
+
+    exact = True
+
+    def __init__(self, label, program, iterations=(20_000, 60_000)):
+        self.label, self.program, self.iterations = label, program, iterations
+
+    def prepare(self, build):
+        self.program.prepare(build)
+        if not hardware_counts_instructions() and not shutil.which("valgrind"):
+            raise Missing(f"this machine has no instruction counters: {INSTALL['valgrind']}")
+
+    def measure(self):
+        few, many = self.iterations
+        return (self.total(many) - self.total(few)) / (many - few)
+
+    def total(self, iterations):
+        tail = [str(self.program.path), *self.program.arguments, "--iterations", str(iterations)]
+        if hardware_counts_instructions():
+            text = execute(["perf", "stat", "-x,", "-e", "instructions:u", *tail], self.program.environment).stderr
+            return float(re.search(r"^(\d+),", text, re.M).group(1))
+        count = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+        text = execute(count + tail, self.program.environment).stderr
+        return float(re.search(r"Collected : (\d+)", text).group(1))
+
+
+class UcxPerftest:
+    """`ucx_perftest -t ucp_am_lat` between two pinned processes: the median of its latencies, in ns one way.
+    Its messages have no header."""
+
+    label = "ucx_perftest"
+
+    def __init__(self, size=8, iterations=200_000):
+        self.size, self.iterations = size, iterations
+
+    def prepare(self, build):
+        root = pathlib.Path(os.environ.get("UCX_ROOT", ROOT / ".deps/ucx"))
+        packed = root / "bin/ucx_perftest"
+        found = str(packed) if packed.is_file() else shutil.which("ucx_perftest")
+        if found is None:
+            raise Missing("no ucx_perftest: run ./dev setup, or install ucx-utils")
+        self.folder = pathlib.Path(build) / "bench" / "ucx_perftest"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.tool = self.folder / "ucx_perftest"
+        shutil.copyfile(found, self.tool)  # a wheel keeps no file modes
+        self.tool.chmod(0o755)
+        self.environment = {**UCX, "LD_LIBRARY_PATH": f"{root / 'lib'}:{self.folder}"}
+        self.link_renamed_libraries()
+
+    def link_renamed_libraries(self):
+        """A wheel names the system's libraries libNAME-HASH.so.N; the system's own are as good."""
+        listed = subprocess.run(["ldd", self.tool], env={**os.environ, **self.environment}, capture_output=True, text=True)
+        known = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+        for wanted, stem, major in re.findall(r"((lib\w+)-[0-9a-f]+\.so\.(\d+)\S*) => not found", listed.stdout):
+            own = re.search(rf"{stem}\.so\.{major} .*=> (\S+)", known)
+            if own is None:
+                raise Missing(f"ucx_perftest needs {stem}.so.{major}: install {stem}{major}")
+            (self.folder / wanted).unlink(missing_ok=True)
+            (self.folder / wanted).symlink_to(own.group(1))
+
+    def measure(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        cores = sorted(os.sched_getaffinity(0))
+        command = ["taskset", "-c", str(cores[-1]), str(self.tool), "-t", "ucp_am_lat", "-s", str(self.size), "-p", port]
+        server = subprocess.Popen(command, env={**os.environ, **self.environment}, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        try:
+            server.stdout.readline()  # "Waiting for connection..."
+            command[2] = str(cores[0])
+            text = execute([*command, "-n", str(self.iterations), "-f", "127.0.0.1"], self.environment).stdout
+        finally:
+            server.kill()
+            server.communicate()
+        last = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d", line)]
+        if not last:
+            raise Failed("ucx_perftest printed no latency")
+        return float(last[-1][1]) * 1000
+
+
+def interleave(measurements, runs):
+    """Runs A B A B ..., and gives each one's median. What is exact runs once."""
+    values = [[] for _ in measurements]
+    for turn in range(runs):
+        for measurement, into in zip(measurements, values):
+            if turn == 0 or not getattr(measurement, "exact", False):
+                into.append(measurement.measure())
+    return [statistics.median(each) for each in values]

@@ -1,0 +1,95 @@
+"""The rows of `./dev bench`: what is measured, what it is compared with, and what it should reach."""
+
+import dataclasses
+
+from harness import INSTALL, MPI, UCX, Instructions, Program, Reported, UcxPerftest
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    unit: str
+    value: object  # parley's side
+    peers: list  # the best of them is the row's peer
+    beside: list = dataclasses.field(default_factory=list)  # further rows NAME/LABEL with the same value
+    at_most: float = None  # target for the value
+    ratio_at_most: float = None  # target for value / peer
+    runs: int = 5
+
+    def target(self):
+        parts = []
+        if self.at_most is not None:
+            parts.append(f"<= {show(self.at_most, self.unit)}")
+        if self.ratio_at_most is not None:
+            parts.append(f"ratio <= {self.ratio_at_most:.3g}")
+        return ", ".join(parts)
+
+    def reached(self, value, ratio):
+        return (self.at_most is None or value <= self.at_most) and (self.ratio_at_most is None or ratio <= self.ratio_at_most)
+
+
+def show(value, unit):
+    """A figure for people: 15 ns, 1.5 us, 50 ms."""
+    if unit == "ns":
+        for scale, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+            if abs(value) >= scale:
+                return f"{value / scale:.4g} {name}"
+    return f"{value:.4g} {unit}"
+
+
+def parley(program, only, line):
+    """bench/PROGRAM.cpp, which prints LINE when it is started with --only ONLY."""
+    return Reported("parley", Program(program, ("--only", only), UCX), line)
+
+
+def caf(only, line):
+    return Reported("CAF", Program("caf", ("--only", only), install=INSTALL["caf"]), line)
+
+
+def ucx_raw(only, line):
+    return Reported("raw UCX", Program("ucx_raw", ("--only", only), UCX), line)
+
+
+def mpi(program, line, *arguments):
+    return Reported("Open MPI", Program(program, arguments, MPI, ranks=2, install=INSTALL["mpi"]), line)
+
+
+# What both sides of the tuning rows are given. 8 configs; as many timed runs of each as parley's campaign takes.
+TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
+          "--microbatches", "200", "--compute_us", "5000")
+
+ROWS = [
+    Row("actor_pingpong", "ns", parley("actors", "pingpong", "actor_pingpong"), [caf("pingpong", "caf_pingpong")],
+        beside=[Reported("floor", Program("coroutine_floor"), "floor_pingpong")], at_most=15, ratio_at_most=1 / 12),
+    Row("actor_pingpong_instructions", "instructions",
+        Instructions("parley", Program("actors", ("--only", "pingpong"))),
+        [Instructions("CAF", Program("caf", ("--only", "pingpong"), install=INSTALL["caf"]))],
+        beside=[Instructions("floor", Program("coroutine_floor"))], at_most=180, runs=1),
+    Row("actor_fanin", "ns", parley("actors", "fanin", "actor_fanin"), [caf("fanin", "caf_fanin")], at_most=12),
+    Row("actor_idle_bytes", "bytes", parley("actors", "idle", "actor_idle_bytes"), [caf("idle", "caf_idle_bytes")],
+        at_most=384, runs=1),
+    Row("actor_spawn", "ns", parley("actors", "spawn", "actor_spawn"), [caf("spawn", "caf_spawn")], at_most=60),
+    Row("actor_request_deadline", "ns", parley("actors", "request", "actor_request_deadline"),
+        [caf("request", "caf_request_deadline")], at_most=60),
+    Row("ucx_pingpong_8B", "ns", parley("links", "pingpong", "ucx_pingpong_8B"),
+        [ucx_raw("pingpong", "ucx_raw_pingpong")], beside=[UcxPerftest()], ratio_at_most=1.15),
+    Row("ucx_pingpong_one_core", "ns", parley("links", "one_core", "ucx_pingpong_one_core"),
+        [ucx_raw("one_core", "ucx_raw_one_core")], at_most=1500),
+    Row("ucx_control_added", "ns", parley("links", "control", "ucx_control_added"),
+        [ucx_raw("pingpong", "ucx_raw_pingpong")], at_most=200),
+    Row("ucx_idle_cpu", "percent", parley("links", "idle", "ucx_idle_cpu"), [ucx_raw("idle", "ucx_raw_idle_cpu")],
+        at_most=0.2, runs=3),
+    Row("rank_start", "ns", parley("start", "start", "rank_start"), [mpi("mpi_start", "mpi_start")],
+        beside=[ucx_raw("start", "ucx_raw_start")], at_most=50e6),
+    Row("transfer_16MiB", "ns", parley("transfer", "agreed", "transfer_16MiB"),
+        [mpi("mpi_transfer", "mpi_transfer"),
+         Reported("direct", Program("transfer", ("--only", "direct"), UCX), "transfer_direct")], ratio_at_most=1.05),
+    Row("tuned_call_instructions", "instructions",
+        Reported("parley", Program("tuned_call", ("--only", "added")), "tuned_call_instructions"),
+        [Reported("the config alone", Program("tuned_call", ("--only", "direct")), "direct_call_instructions")],
+        at_most=250, runs=1),
+    Row("tuning_cost", "percent", Reported("parley", Program("tuning", TUNING, UCX), "tuning_cost"),
+        [mpi("mpi_tuning", "mpi_tuning_cost", *TUNING)], at_most=5, runs=3),
+    Row("tuning_time_lost", "ns", Reported("parley", Program("tuning", TUNING, UCX), "tuning_time_lost"),
+        [mpi("mpi_tuning", "mpi_tuning_time_lost", *TUNING)], ratio_at_most=0.2, runs=3),
+]

@@ -1,0 +1,59 @@
+#pragma once
+/// The last things that happened to the ops of a rank, in a ring of fixed size: which config ran which invocation, and when.
+///
+///     flight_recorder flight(16384);
+///     flight.add({.op = id, .invocation = i, .digest = d, .at_ns = now, .what = flight_event::sent});
+///     for (const flight_record& r : flight.in_order()) …
+///
+/// Both ends of an edge write what they ran; joining two recorders by (op, tag, generation, invocation) shows every mismatch.
+#include <parley/runtime/identifiers.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace parley::runtime {
+
+enum class flight_event : std::uint8_t { sent, received, send_failed, receive_failed };
+
+struct flight_record {
+  std::uint64_t op = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t invocation = 0;
+  std::uint64_t digest = 0;  ///< of the config whose implementation ran here
+  std::uint64_t bytes = 0;
+  time_ns began_ns = 0;
+  time_ns ended_ns = 0;
+  std::uint32_t tag = 0;
+  flight_event what = flight_event::sent;
+  std::uint8_t flags = 0;  ///< bit 0: a timed trial, bit 1: a rehearsal
+};
+
+class flight_recorder {
+ public:
+  explicit flight_recorder(std::size_t capacity = 16384) : capacity_(std::max<std::size_t>(capacity, 1)) {}
+  void add(const flight_record& r) {
+    if (ring_.size() < capacity_) {
+      ring_.push_back(r);
+    } else {
+      ring_[static_cast<std::size_t>(total_ % capacity_)] = r;
+    }
+    ++total_;
+  }
+  /// How many were added, also those that have been overwritten since.
+  std::uint64_t total() const noexcept { return total_; }
+  std::vector<flight_record> in_order() const {
+    std::vector<flight_record> all = ring_;
+    if (total_ > ring_.size())
+      std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(total_ % capacity_), all.end());
+    return all;
+  }
+
+ private:
+  std::size_t capacity_;
+  std::vector<flight_record> ring_;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,171 @@
+#include <parley/runtime/router.hpp>
+
+#include <algorithm>
+#include <memory>
+
+namespace parley::runtime {
+
+namespace {
+constexpr std::uint16_t credit_type = 0;  // header only: says what was accepted
+}
+
+// A body that is too large to come with its header.
+struct router::fetching : completion {
+  fetching(router& r, std::span<const std::byte> h, std::size_t body_bytes)
+      : completion(&on_fetched), owner(&r), header(h.begin(), h.end()), body(body_bytes) {}
+  static void on_fetched(completion& self, errc outcome) noexcept {
+    const std::unique_ptr<fetching> mine(static_cast<fetching*>(&self));
+    if (mine->owner == nullptr) return;
+    std::erase(mine->owner->fetching_, mine.get());
+    if (outcome == errc::none) mine->owner->take(mine->header, mine->body);
+  }
+  router* owner;  // null once the router has ended
+  std::vector<std::byte> header;
+  std::vector<std::byte> body;
+};
+
+router::router(executor& ex, link& over, options o)
+    : executor_(ex), link_(over), options_(o), peers_(over.world_size()), retry_timer_(*this) {
+  link_.listen(link::channel::control, this);
+}
+
+router::~router() {
+  link_.listen(link::channel::control, nullptr);
+  for (fetching* f : fetching_) f->owner = nullptr;
+}
+
+void router::bind_raw(std::uint64_t actor, std::uint16_t type, raw_handler take) {
+  handlers_[actor].emplace_back(type, std::move(take));
+}
+
+void router::unbind(std::uint64_t actor) { handlers_.erase(actor); }
+
+errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
+                      std::span<const std::byte> body) {
+  if (to >= peers_.size() || body.size() > max_body_bytes) return errc::bad_argument;
+  frame_header h;
+  h.type = type;
+  h.actor = actor;
+  h.generation = generation;
+  h.source = rank();
+  h.destination = to;
+  if (to == rank()) {  // parked, so that a handler never runs inside its sender
+    park(h, body);
+    return errc::none;
+  }
+  peer_state& p = peers_[to];
+  if (static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged >= options_.window) return errc::full;
+  h.sequence = ++p.next_sequence;
+  ++counters_.sent;
+  ++counters_.sent_by_type[type];
+  return transmit(to, h, body);
+}
+
+errc router::transmit(rank_id to, frame_header h, std::span<const std::byte> body) {
+  peer_state& p = peers_[to];
+  h.body_bytes = static_cast<std::uint32_t>(body.size());
+  h.job = options_.job;
+  h.accepted = p.accepted;
+  p.accepted_told = p.accepted;
+  const frame_bytes header = encode_frame(h, body, options_.seal);
+  return link_.send(to, link::channel::control, header, body, nullptr);
+}
+
+void router::on_arrival(arrival&& message) noexcept {
+  if (!message.remote()) {
+    take(message.header(), message.payload());
+    return;
+  }
+  if (message.length() > max_body_bytes) {
+    ++counters_.malformed;
+    return;
+  }
+  auto* f = new fetching(*this, message.header(), static_cast<std::size_t>(message.length()));
+  fetching_.push_back(f);
+  const errc started = link_.fetch(std::move(message), f->body, f);
+  if (started != errc::pending) fetching::on_fetched(*f, started);
+}
+
+void router::take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
+  auto decoded = decode_frame(header, body, {options_.job, rank(), static_cast<rank_id>(peers_.size())}, options_.seal);
+  if (!decoded) {
+    ++(decoded.code() == errc::unauthenticated ? counters_.unauthenticated : counters_.malformed);
+    return;
+  }
+  const frame_header& h = *decoded;
+  peer_state& p = peers_[h.source];
+  // Acceptance only moves forward, whatever order frames come in.
+  if (h.accepted - p.acknowledged <= options_.window) p.acknowledged = h.accepted;
+  if (h.type == credit_type) return;
+  if (!is_new(p, h.sequence)) {
+    ++counters_.repeated;
+    return;
+  }
+  ++counters_.received;
+  if (deliver(h, body) == errc::full) park(h, body);
+  accept(h.source);
+}
+
+bool router::is_new(peer_state& from, std::uint64_t sequence) const noexcept {
+  if (sequence > from.highest_seen) {
+    const std::uint64_t ahead = sequence - from.highest_seen;
+    from.seen = ahead > 64 ? 0 : (ahead == 64 ? 0 : from.seen << ahead) | std::uint64_t{1} << (ahead - 1);
+    from.highest_seen = sequence;
+    return true;
+  }
+  const std::uint64_t behind = from.highest_seen - sequence;
+  if (behind == 0 || behind > 64) return false;
+  const std::uint64_t bit = std::uint64_t{1} << (behind - 1);
+  if ((from.seen & bit) != 0) return false;
+  from.seen |= bit;
+  return true;
+}
+
+errc router::deliver(const frame_header& h, std::span<const std::byte> body) {
+  const auto found = handlers_.find(h.actor);
+  if (found != handlers_.end()) {
+    for (auto& [type, take_message] : found->second) {
+      if (type != h.type) continue;
+      const errc outcome = take_message({h.source, h.generation}, body);
+      if (outcome == errc::malformed) ++counters_.malformed;
+      return outcome;
+    }
+  }
+  ++counters_.unclaimed;
+  return errc::closed;
+}
+
+void router::park(const frame_header& h, std::span<const std::byte> body) {
+  parked_.push_back({h, {body.begin(), body.end()}});
+  if (!retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now());
+}
+
+void router::retry() {
+  for (std::size_t left = parked_.size(); left != 0; --left) {
+    parked p = std::move(parked_.front());
+    parked_.pop_front();
+    const rank_id source = p.header.source;
+    if (deliver(p.header, p.body) == errc::full) parked_.push_back(std::move(p));
+    if (source != rank()) accept(source);
+  }
+  if (!parked_.empty() && !retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now() + 1'000);
+}
+
+// What is parked is not accepted, which is what closes its sender's window.
+void router::accept(rank_id source) {
+  peer_state& p = peers_[source];
+  std::uint64_t up_to = p.highest_seen;
+  for (const parked& waiting : parked_) {
+    if (waiting.header.source == source) up_to = std::min(up_to, waiting.header.sequence - 1);
+  }
+  p.accepted = static_cast<std::uint32_t>(up_to);
+  if (p.accepted - p.accepted_told < options_.window / 2) return;
+  frame_header h;
+  h.type = credit_type;
+  h.source = rank();
+  h.destination = source;
+  ++counters_.credits_sent;
+  static_cast<void>(transmit(source, h, {}));  // a dead peer needs no credits
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,128 @@
+#pragma once
+/// Messages to actors on other ranks, over the link's control channel.
+///
+///     router mail(ex, link, {.job = job, .seal = seal});
+///     mail.bind<offer>(number_of(op, part::coordinator), [&](envelope from, offer&& m) { return box.try_send({from, m}); });
+///     errc sent = mail.send(peer, number, generation, some_offer);
+///
+/// A frame is delivered at most once; frames may be lost or overtake one another, so that whoever needs an answer asks again.
+/// Each peer may have `window` frames on their way that the other side has not accepted: past it `send` answers `full`. A
+/// handler that answers `full` gets its message again on a later turn, and its sender's window closes meanwhile: messages
+/// are held back, never dropped. Frames that are malformed, foreign, repeated or for nobody are counted and dropped.
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/executor.hpp>
+#include <parley/runtime/frame.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/wire.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace parley::runtime {
+
+/// Who sent a message, and in which generation of the op.
+struct envelope {
+  rank_id source = 0;
+  std::uint64_t generation = 0;
+};
+
+class router final : public link::handler {
+ public:
+  struct options {
+    std::uint64_t job = 0;
+    frame_seal seal{};
+    std::uint32_t window = 64;
+  };
+  struct counters {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    std::uint64_t credits_sent = 0;    ///< frames that only say what was accepted
+    std::uint64_t malformed = 0;
+    std::uint64_t unauthenticated = 0;
+    std::uint64_t repeated = 0;
+    std::uint64_t unclaimed = 0;       ///< for an actor or type that this rank does not have
+    std::map<std::uint16_t, std::uint64_t> sent_by_type;
+  };
+  using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
+
+  router(executor& ex, link& over, options o);
+  router(const router&) = delete;
+  router& operator=(const router&) = delete;
+  ~router();
+
+  /// Messages of type `M` for `actor` go to `take(envelope, M&&) -> errc`; `full` means "again later".
+  template <class M, class Take>
+  void bind(std::uint64_t actor, Take take) {
+    bind_raw(actor, M::message_type,
+             [this, take = std::move(take)](envelope from, std::span<const std::byte> body) mutable -> errc {
+               auto message = decode<M>(body);
+               if (!message) return errc::malformed;
+               return take(from, std::move(*message));
+             });
+  }
+  void bind_raw(std::uint64_t actor, std::uint16_t type, raw_handler take);
+  void unbind(std::uint64_t actor);
+
+  /// Sends to `actor` on another rank, or on this one: `none`, `full`, or why not.
+  template <class M>
+  errc send(rank_id to, std::uint64_t actor, std::uint64_t generation, const M& message) {
+    body_.clear();
+    encode(message, body_);
+    return send_raw(to, actor, generation, M::message_type, body_);
+  }
+  errc send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
+                std::span<const std::byte> body);
+
+  /// Frames sent to one peer so far; what nobody needed to send is 0.
+  std::uint64_t sent_to(rank_id peer) const noexcept { return peers_[peer].next_sequence; }
+  const counters& statistics() const noexcept { return counters_; }
+  rank_id rank() const noexcept { return link_.rank(); }
+
+  void on_arrival(arrival&& message) noexcept override;
+
+ private:
+  struct peer_state {
+    std::uint64_t next_sequence = 0;     // of our next frame to it
+    std::uint32_t acknowledged = 0;      // of our frames, as it told us
+    std::uint64_t highest_seen = 0;      // of its frames; sequences count from 1
+    std::uint64_t seen = 0;              // the 64 before `highest_seen`, as bits
+    std::uint32_t accepted = 0;          // up to which we have accepted its frames
+    std::uint32_t accepted_told = 0;
+  };
+  struct parked {
+    frame_header header;
+    std::vector<std::byte> body;
+  };
+  struct retry_timer : timer {
+    explicit retry_timer(router& r) noexcept : timer(&on_retry), owner(r) {}
+    static void on_retry(timer& self) noexcept { static_cast<retry_timer&>(self).owner.retry(); }
+    router& owner;
+  };
+  struct fetching;
+  bool is_new(peer_state& from, std::uint64_t sequence) const noexcept;
+  void take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept;
+  errc deliver(const frame_header& h, std::span<const std::byte> body);
+  void park(const frame_header& h, std::span<const std::byte> body);
+  void retry();
+  void accept(rank_id source);
+  errc transmit(rank_id to, frame_header h, std::span<const std::byte> body);
+
+  executor& executor_;
+  link& link_;
+  options options_;
+  std::vector<peer_state> peers_;
+  std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint16_t, raw_handler>>> handlers_;
+  std::deque<parked> parked_;
+  retry_timer retry_timer_;
+  std::vector<std::byte> body_;
+  std::vector<fetching*> fetching_;
+  counters counters_;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,213 @@
+#include <parley/runtime/scope.hpp>
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "script.hpp"
+
+using namespace parley::runtime;
+
+namespace {
+
+task<> throw_at(time_ns when, std::string text) {
+  auto woken = co_await sleep_until(when);
+  if (woken) throw std::runtime_error(text);
+}
+task<> sleep_twice(script& play) {
+  auto first = co_await sleep_until(1_s);
+  play.say(std::string(name(first.code())));
+  auto second = co_await sleep_until(2_s);
+  play.say(std::string(name(second.code())));
+}
+task<> in_an_inner_scope(script& play, scope::options o) {
+  scope& here = co_await this_scope;
+  scope inner(here, o);
+  inner.spawn(sleep_twice(play));
+  co_await inner.join();
+  play.say("joined");
+}
+task<> note_deadline(script& play, time_ns& seen) {
+  scope& here = co_await this_scope;
+  seen = here.deadline();
+  play.say("noted");
+}
+task<> spawn_in_scope(script& play, scope& outer, time_ns deadline, time_ns& seen) {
+  scope inner(outer, {.deadline = deadline});
+  inner.spawn(note_deadline(play, seen));
+  co_await inner.join();
+}
+task<> join_and_say(script& play, scope& joined, std::string word) {
+  co_await joined.join();
+  play.say(word);
+}
+task<> leave_by_exception(script& play) {
+  scope& here = co_await this_scope;
+  scope inner(here);
+  inner.spawn(sleep_twice(play));
+  inner.spawn(in_an_inner_scope(play, {}));
+  inner.spawn(say_at(play, 1_ms, "woken"));
+  // All three wait; then the frame is left in the very instant in which one of them has become ready.
+  auto woken = co_await sleep_until(1_ms);
+  woken.value();
+  throw std::runtime_error("left");
+}
+task<> spawn_another(script& play, int left) {
+  scope& here = co_await this_scope;
+  play.say(std::to_string(left));
+  if (left > 0) here.spawn(spawn_another(play, left - 1));
+}
+
+}  // namespace
+
+TEST_CASE("join waits for all tasks, in virtual time to the nanosecond") {
+  script play;
+  play.stage->spawn(say_at(play, 7_ms, "b"));
+  play.stage->spawn(say_at(play, 3_ms, "a"));
+  CHECK(play.stage->running() == 2);
+  play.finish();
+  CHECK(play.log == "a b ");
+  CHECK(play.clock.now() == 7_ms);
+  CHECK(play.stage->running() == 0);
+}
+
+TEST_CASE("joining an empty scope does not wait") {
+  script play;
+  play.finish();
+  CHECK(play.clock.now() == 0);
+}
+
+TEST_CASE("a task may spawn siblings, and join waits for them too") {
+  script play;
+  play.stage->spawn(spawn_another(play, 3));
+  play.finish();
+  CHECK(play.log == "3 2 1 0 ");
+}
+
+TEST_CASE("the first exception cancels the siblings and comes out of join") {
+  script play;
+  play.stage->spawn(sleep_twice(play));
+  play.stage->spawn(throw_at(2_ms, "first"));
+  play.stage->spawn(throw_at(3_ms, "second"));
+  CHECK_THROWS_WITH_AS(play.finish(), "first", std::runtime_error);
+  CHECK(play.clock.now() == 2_ms);
+  CHECK(play.log == "cancelled cancelled ");
+}
+
+TEST_CASE("cancelling reaches nested scopes and every later wait") {
+  script play;
+  play.stage->spawn(in_an_inner_scope(play, {}));
+  play.until(1_ms);
+  play.stage->cancel();
+  CHECK(play.stage->cancelled() == errc::cancelled);
+  play.finish();
+  CHECK(play.log == "cancelled cancelled joined ");
+  CHECK(play.clock.now() == 1_ms);
+}
+
+TEST_CASE("a scope that is made below a cancelled one is cancelled") {
+  script play;
+  play.stage->cancel();
+  play.stage->spawn(in_an_inner_scope(play, {}));
+  play.finish();
+  CHECK(play.log == "cancelled cancelled joined ");
+}
+
+TEST_CASE("a task that is spawned after the cancellation runs until its first wait") {
+  script play;
+  play.stage->cancel();
+  play.stage->spawn(sleep_twice(play));
+  play.finish();
+  CHECK(play.log == "cancelled cancelled ");
+  CHECK(play.clock.now() == 0);
+}
+
+TEST_CASE("a deadline ends the waits with timeout at exactly its time") {
+  script play;
+  play.stage->spawn(in_an_inner_scope(play, {.deadline = 40_ms}));
+  play.finish();
+  CHECK(play.log == "timeout timeout joined ");
+  CHECK(play.clock.now() == 40_ms);
+  CHECK(play.stage->cancelled() == errc::none);
+}
+
+TEST_CASE("a deadline flows down, and the earlier of two wins") {
+  script play;
+  scope outer(play.clock, {.deadline = 10_ms});
+  time_ns longer = 0;
+  time_ns shorter = 0;
+  play.stage->spawn(spawn_in_scope(play, outer, 20_ms, longer));
+  play.stage->spawn(spawn_in_scope(play, outer, 5_ms, shorter));
+  play.finish();
+  CHECK(longer == 10_ms);
+  CHECK(shorter == 5_ms);
+
+  scope below(outer, {.deadline = 20_ms});
+  below.spawn(sleep_twice(play));
+  run(play.clock, join_and_say(play, below, "end"));
+  CHECK(play.log == "noted noted timeout timeout end ");
+  CHECK(play.clock.now() == 10_ms);
+}
+
+TEST_CASE("the first reason for a cancellation stays") {
+  virtual_time clock;
+  scope s(clock);
+  s.cancel(errc::peer_failed);
+  s.cancel(errc::timeout);
+  CHECK(s.cancelled() == errc::peer_failed);
+}
+
+TEST_CASE("a scope that is left by an exception takes its waiting tasks with it") {
+  script play;
+  play.stage->spawn(leave_by_exception(play));
+  CHECK_THROWS_WITH_AS(play.finish(), "left", std::runtime_error);
+  play.until(3_s);
+  CHECK((play.log == "" || play.log == "woken "));
+}
+
+TEST_CASE("a scope that is destroyed while its tasks wait leaves nothing behind") {
+  script play;
+  play.stage->spawn(in_an_inner_scope(play, {.deadline = 50_ms}));
+  play.stage->spawn(say_at(play, 1_ms, "one"));
+  play.until(1_ms);
+  play.stage->spawn(say_at(play, 1_ms, "not begun"));
+  play.stage = nullptr;
+  play.until(5_s);
+  CHECK(play.log == "one ");
+}
+
+TEST_CASE("who waits to join a scope may be destroyed before it") {
+  script play;
+  scope joined(play.clock);
+  joined.spawn(say_at(play, 2_ms, "worker"));
+  play.stage->spawn(join_and_say(play, joined, "joined"));
+  play.until(1_ms);
+  play.stage = nullptr;
+  play.until(3_ms);
+  CHECK(play.log == "worker ");
+}
+
+TEST_CASE("a scope may be destroyed before who waits to join it") {
+  script play;
+  auto joined = std::make_unique<scope>(play.clock);
+  joined->spawn(say_at(play, 2_ms, "worker"));
+  play.stage->spawn(join_and_say(play, *joined, "joined"));
+  play.until(1_ms);
+  joined = nullptr;
+  play.until(3_ms);
+  play.stage = nullptr;
+  CHECK(play.log == "");
+}
+
+TEST_CASE("several may join one scope") {
+  script play;
+  scope joined(play.clock);
+  joined.spawn(say_at(play, 2_ms, "worker"));
+  play.stage->spawn(join_and_say(play, joined, "a"));
+  play.stage->spawn(join_and_say(play, joined, "b"));
+  play.finish();
+  CHECK(play.log == "worker a b ");
+}

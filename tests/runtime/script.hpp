@@ -1,0 +1,49 @@
+#pragma once
+/// A stage for scripts in virtual time: a clock, a scope, and a log of what happened in which order.
+///
+///     script play;
+///     play.stage->spawn(part(play));
+///     play.until(5_ms);                  // everything up to and including 5 ms has happened
+///     CHECK(play.log == "a b ");
+#include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
+#include <parley/runtime/virtual_time.hpp>
+
+#include <memory>
+#include <string>
+
+namespace parley::runtime {
+
+struct script {
+  virtual_time clock;
+  std::unique_ptr<scope> stage = std::make_unique<scope>(clock);
+  std::string log;
+
+  void say(const std::string& word) { log += word + ' '; }
+  /// Runs all that can happen at this instant.
+  void settle() {
+    while (clock.turn()) {
+    }
+  }
+  void until(time_ns when) {
+    run(clock, wait_until(when));
+    settle();
+  }
+  void finish() { run(clock, join(*stage)); }
+
+ private:
+  static task<> wait_until(time_ns when) {
+    auto woken = co_await sleep_until(when);
+    woken.value();
+  }
+  static task<> join(scope& s) { co_await s.join(); }
+};
+
+/// Says `word` at `when`, or the name of the error that ended the wait.
+inline task<> say_at(script& play, time_ns when, std::string word) {
+  auto woken = co_await sleep_until(when);
+  play.say(woken ? word : std::string(name(woken.code())));
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,266 @@
+#include <parley/transports/environment.hpp>
+#include <parley/transports/launcher.hpp>
+
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+
+using namespace parley::transports;
+using namespace parley::runtime::literals;
+using parley::runtime::rank_id;
+
+namespace {
+
+/// A shell script as the program, with everything that the launcher says collected.
+struct script {
+  script(rank_id ranks, const std::string& text) {
+    options.ranks = ranks;
+    options.command = {"sh", "-c", text};
+    options.on_line = [this](rank_id rank, output_stream kind, std::string_view line) {
+      (kind == output_stream::out ? out : error)[rank].emplace_back(line);
+    };
+    options.on_notice = [this](std::string_view notice) { notices += std::string(notice) + "\n"; };
+    options.grace_ns = 50_ms;
+    options.kill_after_ns = 100_ms;
+  }
+  script(const script&) = delete;
+  script& operator=(const script&) = delete;
+  int run() {
+    end = launch(options);
+    return end.status;
+  }
+  bool noticed(const std::string& text) const { return notices.find(text) != std::string::npos; }
+
+  launch_options options;
+  launch_end end;
+  std::map<rank_id, std::vector<std::string>> out, error;
+  std::string notices;
+};
+
+std::string slurp(int fd) {
+  std::string text(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)), '\0');
+  CHECK(::pread(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    lines.push_back(text.substr(begin, end - begin));
+  }
+  return lines;
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+/// Ends of a pipe whose writing end the ranks inherit: reading it ends when all of them are gone.
+struct lifeline {
+  lifeline() { REQUIRE(::pipe(ends) == 0); }
+  ~lifeline() { ::close(ends[0]); }
+  lifeline(const lifeline&) = delete;
+  lifeline& operator=(const lifeline&) = delete;
+  /// Reads until the text ends in `until` or all writers are gone; false after 10 s.
+  bool read_until(const std::string& until) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::chrono::steady_clock::now() < deadline) {
+      pollfd wait{ends[0], POLLIN, 0};
+      if (::poll(&wait, 1, 100) <= 0) continue;
+      char chunk[256];
+      const ssize_t got = ::read(ends[0], chunk, sizeof chunk);
+      if (got <= 0) return until.empty();
+      text.append(chunk, static_cast<std::size_t>(got));
+      if (!until.empty() && text.size() >= until.size()) return true;
+    }
+    return false;
+  }
+  int ends[2];
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("ranks get their place, a key and a job, and rank 0 the listening socket") {
+  script s(3, R"(echo "$PARLEY_RANK $PARLEY_WORLD $PARLEY_LOCAL_RANK $PARLEY_LOCAL_SIZE ${PARLEY_RENDEZVOUS_FD:+fd}"
+                 echo "$PARLEY_RENDEZVOUS"; echo "$PARLEY_JOB"; cat /proc/self/fd/$PARLEY_KEY_FD | od -An -tx1 | tr -d ' \n'; echo
+                 echo "$EXTRA" "${PARLEY_KEY_FILE-unset}")");
+  s.options.environment = {{"EXTRA", "more"}};
+  ::setenv("PARLEY_KEY_FILE", "stale", 1);
+  CHECK(s.run() == 0);
+  ::unsetenv("PARLEY_KEY_FILE");
+  CHECK(s.notices.empty());
+  CHECK(s.out[0][0] == "0 3 0 3 fd");
+  CHECK(s.out[1][0] == "1 3 1 3 ");
+  CHECK(s.out[2][0] == "2 3 2 3 ");
+  for (rank_id rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    REQUIRE(s.out[rank].size() == 5);
+    CHECK(s.out[rank][1].rfind("127.0.0.1:", 0) == 0);
+    CHECK(s.out[rank][1] == s.out[0][1]);
+    CHECK(s.out[rank][2].size() == 16);
+    CHECK(s.out[rank][2] == s.out[0][2]);
+    CHECK(s.out[rank][3].size() == 64);
+    CHECK(s.out[rank][3] == s.out[0][3]);
+    CHECK(s.out[rank][4] == "more unset");
+    CHECK(s.end.ranks[rank].kind == rank_end::how::exited);
+  }
+}
+
+TEST_CASE("a rank has only the descriptors that it should have, and the launcher keeps none") {
+  const auto before = open_descriptors();
+  // The shell lists its own: standard three, key, report, on rank 0 the socket; ls adds the folder it reads.
+  script s(2, "ls /proc/self/fd | wc -l; exec 2>&1; cat; echo stdin ended");
+  s.options.on_report = [](rank_id, std::span<const std::byte>) {};
+  script bare(1, "ls /proc/self/fd | wc -l");
+  CHECK(s.run() == 0);
+  CHECK(s.out[0].back() == "stdin ended");
+  CHECK(bare.run() == 0);
+  const int rank0 = std::stoi(s.out[0][0]), rank1 = std::stoi(s.out[1][0]), alone = std::stoi(bare.out[0][0]);
+  CHECK(rank0 == rank1 + 1);
+  CHECK(alone == rank0 - 1);
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("output is forwarded in whole lines with the rank before each") {
+  const int to = ::memfd_create("out", MFD_CLOEXEC), errors = ::memfd_create("error", MFD_CLOEXEC);
+  launch_options options;
+  options.ranks = 4;
+  options.command = {"sh", "-c", "i=0; while [ $i -lt 200 ]; do echo line $i of $PARLEY_RANK; echo oops >&2; "
+                                 "i=$((i+1)); done; printf 'no newline'"};
+  options.out_fd = to;
+  options.error_fd = errors;
+  CHECK(launch(options).status == 0);
+  std::map<std::string, int> next;
+  const auto lines = lines_of(slurp(to));
+  CHECK(lines.size() == 4 * 201);
+  for (const auto& line : lines) {
+    REQUIRE(line.rfind("[rank ", 0) == 0);
+    const std::string rank = line.substr(6, 1);
+    const int i = next[rank]++;
+    CHECK(line == "[rank " + rank + "] " + (i < 200 ? "line " + std::to_string(i) + " of " + rank : "no newline"));
+  }
+  CHECK(lines_of(slurp(errors)).size() == 4 * 200);
+  REQUIRE(::ftruncate(to, 0) == 0);
+  ::lseek(to, 0, SEEK_SET);
+  options.ranks = 1;
+  options.command = {"echo", "plain"};
+  options.prefix = line_prefix::none;
+  CHECK(launch(options).status == 0);
+  CHECK(slurp(to) == "plain\n");
+  ::close(to);
+  ::close(errors);
+}
+
+TEST_CASE("a very long line arrives whole up to the limit") {
+  script s(1, "head -c 500000 /dev/zero | tr '\\0' x; echo; head -c 3000000 /dev/zero | tr '\\0' y; echo");
+  CHECK(s.run() == 0);
+  REQUIRE(s.out[0].size() >= 3);
+  CHECK(s.out[0][0] == std::string(500'000, 'x'));
+  std::size_t total = 0;
+  for (std::size_t i = 1; i < s.out[0].size(); ++i) total += s.out[0][i].size();
+  CHECK(total == 3'000'000);
+}
+
+TEST_CASE("a rank that fails is named, and the others are ended after their grace") {
+  script s(3, "trap '' PIPE; if [ $PARLEY_RANK = 1 ]; then exit 7; fi; exec sleep 1000");
+  CHECK(s.run() == 1);
+  CHECK(s.noticed("rank 1 exited with status 7"));
+  CHECK(s.noticed("ranks 0, 2 are ended"));
+  CHECK(s.end.ranks[1].code == 7);
+  CHECK_FALSE(s.end.ranks[1].by_launcher);
+  CHECK(s.end.ranks[0].kind == rank_end::how::signalled);
+  CHECK(s.end.ranks[0].code == SIGTERM);
+  CHECK(s.end.ranks[0].by_launcher);
+}
+
+TEST_CASE("others that end by themselves in their grace say their own last word") {
+  script s(2, "if [ $PARLEY_RANK = 1 ]; then kill -SEGV $$; fi; sleep 0.02; echo rank 1 is gone >&2; exit 4");
+  s.options.grace_ns = 10_s;
+  CHECK(s.run() == 1);
+  CHECK(s.noticed("rank 1 was killed by SIGSEGV"));
+  CHECK(s.noticed("rank 0 exited with status 4"));
+  CHECK(s.error[0] == std::vector<std::string>{"rank 1 is gone"});
+}
+
+TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
+  lifeline line;
+  script s(2, "if [ $PARLEY_RANK = 1 ]; then exit 1; fi; trap '' TERM; sleep 1000 & wait; wait; while :; do sleep 1000; done");
+  CHECK(s.run() == 1);
+  CHECK(s.end.ranks[0].code == SIGKILL);
+  CHECK(s.noticed("no end after SIGTERM"));
+  ::close(line.ends[1]);
+  CHECK(line.read_until(""));  // the sleeping grandchild held it
+}
+
+TEST_CASE("a job that takes too long is ended and named") {
+  script s(2, "if [ $PARLEY_RANK = 0 ]; then exit 0; fi; exec sleep 1000");
+  s.options.timeout_ns = 100_ms;
+  CHECK(s.run() == 1);
+  CHECK(s.noticed("did not end within 100 ms; rank 1 is ended"));
+}
+
+TEST_CASE("a program that is not there is status 2 with its name, and nothing is left") {
+  const auto before = open_descriptors();
+  script s(3, "");
+  s.options.command = {"no-such-program-anywhere"};
+  CHECK(s.run() == 2);
+  CHECK(s.noticed("no-such-program-anywhere was not found"));
+  s.options.command = {"/etc/passwd"};
+  CHECK(s.run() == 2);
+  CHECK(s.noticed("/etc/passwd cannot be started"));
+  s.options.command = {};
+  CHECK(s.run() == 2);
+  CHECK(s.noticed("no program was given"));
+  s.options.command = {"true"};
+  s.options.ranks = 0;
+  CHECK(s.run() == 2);
+  CHECK(open_descriptors() == before);
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);  // no child is left, not even a zombie
+  CHECK(errno == ECHILD);
+}
+
+TEST_CASE("what ranks report comes byte by byte to the launcher") {
+  script s(3, "printf 'report of %s' $PARLEY_RANK > /proc/self/fd/$PARLEY_REPORT_FD");
+  std::map<rank_id, std::string> reports;
+  s.options.on_report = [&](rank_id rank, std::span<const std::byte> bytes) {
+    reports[rank].append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  CHECK(s.run() == 0);
+  for (rank_id rank = 0; rank < 3; ++rank) CHECK(reports[rank] == "report of " + std::to_string(rank));
+}
+
+TEST_CASE("ranks die with a launcher that is killed, and end with one that is told to") {
+  for (const int number : {SIGKILL, SIGTERM, SIGINT}) {
+    CAPTURE(number);
+    lifeline line;
+    const pid_t launcher = ::fork();
+    if (launcher == 0) {
+      ::close(line.ends[0]);
+      const std::string fd = std::to_string(line.ends[1]);
+      script s(3, "printf x > /proc/self/fd/" + fd + "; exec sleep 1000");
+      ::_exit(s.run());
+    }
+    ::close(line.ends[1]);
+    REQUIRE(line.read_until("xxx"));  // all three run
+    ::kill(launcher, number);
+    CHECK(line.read_until(""));  // and all three are gone
+    int status = 0;
+    ::waitpid(launcher, &status, 0);
+    if (number != SIGKILL) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
+  }
+}

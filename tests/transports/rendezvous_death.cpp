@@ -1,0 +1,179 @@
+#include "rendezvous_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+#include <sys/wait.h>
+
+#include <csignal>
+
+using namespace rendezvous_test;
+
+namespace {
+
+/// A real process that joins as one rank and then waits to be killed.
+pid_t fork_rank(const rendezvous_options& options, const job_key& key) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  {
+    asio::io_context io;
+    rendezvous meeting(io, options, key.duplicate());
+    bool failed = false;
+    meeting.join(entry_of(options.rank), [&](const result<joined>& all) { failed = !all; });
+    while (!failed) {
+      io.restart();
+      io.run_for(std::chrono::seconds(1));
+    }
+  }
+  ::_exit(3);
+}
+
+void kill_and_reap(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+}  // namespace
+
+TEST_CASE("a killed rank is told to all others at once") {
+  asio::io_context io;
+  const listener at;
+  const auto key = job_key::generate();
+  const pid_t victim = fork_rank(options_of(2, 4, at), key);
+  parties ranks;
+  for (const rank_id rank : {0U, 1U, 3U}) {
+    ranks.push_back(std::make_unique<party>(io, options_of(rank, 4, at), key));
+  }
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  const auto start = std::chrono::steady_clock::now();
+  kill_and_reap(victim);
+  CHECK(run_until(io, [&] {
+    for (const auto& rank : ranks) {
+      if (rank->lost.empty()) return false;
+    }
+    return true;
+  }));
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(took < std::chrono::seconds(1));
+  for (const auto& rank : ranks) {
+    REQUIRE(rank->lost.size() == 1);
+    CHECK(rank->lost[0].first == 2);
+    CHECK(rank->lost[0].second.find("rank 2 died") != std::string::npos);
+  }
+}
+
+TEST_CASE("when rank 0 is killed every rank knows") {
+  asio::io_context io;
+  const listener at;
+  const auto key = job_key::generate();
+  const pid_t victim = fork_rank(options_of(0, 3, at), key);
+  ::close(at.fd);
+  parties ranks;
+  for (const rank_id rank : {1U, 2U}) ranks.push_back(std::make_unique<party>(io, options_of(rank, 3, at), key));
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  kill_and_reap(victim);
+  CHECK(run_until(io, [&] { return !ranks[0]->lost.empty() && !ranks[1]->lost.empty(); }));
+  for (const auto& rank : ranks) {
+    REQUIRE(rank->lost.size() == 1);
+    CHECK(rank->lost[0].first == 0);
+  }
+}
+
+TEST_CASE("rank 0 that dies during the join ends it for those who are waiting") {
+  asio::io_context io;
+  const listener at;
+  const auto key = job_key::generate();
+  auto host = std::make_unique<party>(io, options_of(0, 3, at), key);
+  party guest(io, options_of(1, 3, at), key);
+  // One descriptor is the listening socket, the other one rank 1; it is recognised before a second one is refused.
+  std::optional<party> probe;
+  REQUIRE(run_until(io, [&] {
+    if (!probe && host->meeting->descriptors().size() == 2) probe.emplace(io, options_of(1, 3, at), key);
+    return probe && (probe->outcome || guest.outcome);
+  }));
+  host.reset();
+  party& waiting = probe->outcome ? guest : *probe;
+  CHECK(run_until(io, [&] { return waiting.outcome.has_value(); }));
+  CHECK(waiting.code() == errc::peer_failed);
+}
+
+TEST_CASE("leaving is not dying") {
+  asio::io_context io;
+  const listener at;
+  auto ranks = start_world(io, 3, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  ranks[1]->meeting->leave();
+  REQUIRE(run_until(io, [&] { return ranks[0]->meeting->descriptors().size() == 1; }));
+  ranks[0]->meeting->leave();
+  REQUIRE(run_until(io, [&] { return ranks[2]->meeting->descriptors().empty(); }));
+  for (const auto& rank : ranks) CHECK(rank->lost.empty());
+}
+
+TEST_CASE("a rank that is destroyed without leaving counts as dead") {
+  asio::io_context io;
+  const listener at;
+  auto ranks = start_world(io, 3, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  ranks[1]->meeting.reset();
+  CHECK(run_until(io, [&] { return !ranks[0]->lost.empty() && !ranks[2]->lost.empty(); }));
+  CHECK(ranks[2]->lost[0].first == 1);
+  ranks[0]->meeting.reset();
+  CHECK(run_until(io, [&] { return ranks[2]->lost.size() == 2; }));
+  CHECK(ranks[2]->lost[1].first == 0);
+}
+
+TEST_CASE("ranks that never come are named on every rank that came") {
+  asio::io_context io;
+  const listener at;
+  const auto key = job_key::generate();
+  parties ranks;
+  for (const rank_id rank : {0U, 2U}) {
+    auto options = options_of(rank, 4, at);
+    options.join_timeout_ns = 100_ms;
+    ranks.push_back(std::make_unique<party>(io, options, key));
+  }
+  REQUIRE(run_until(io, [&] { return ranks[0]->outcome && ranks[1]->outcome; }));
+  for (const auto& rank : ranks) {
+    CHECK(rank->code() == errc::timeout);
+    CHECK(rank->text().find("ranks 1 and 3 of 4 never came") != std::string::npos);
+    CHECK(rank->text().find("PARLEY_RENDEZVOUS") != std::string::npos);
+  }
+}
+
+TEST_CASE("when a client was refused, rank 0's time-out says so") {
+  asio::io_context io;
+  const listener at;
+  auto options = options_of(0, 2, at);
+  options.join_timeout_ns = 100_ms;
+  party host(io, options, job_key::generate());
+  party stranger(io, options_of(1, 2, at), job_key::generate());
+  REQUIRE(run_until(io, [&] { return host.outcome.has_value(); }));
+  CHECK(host.text().find("rank 1 of 2 never came") != std::string::npos);
+  CHECK(host.text().find("1 client was refused") != std::string::npos);
+}
+
+TEST_CASE("a rank 0 that never comes is named too") {
+  asio::io_context io;
+  listener at;
+  ::close(std::exchange(at.fd, -1));
+  auto options = options_of(1, 2, at);
+  options.join_timeout_ns = 60_ms;
+  party guest(io, options, job_key::generate());
+  REQUIRE(run_until(io, [&] { return guest.outcome.has_value(); }));
+  CHECK(guest.code() == errc::timeout);
+  CHECK(guest.text().find("rank 1 could not meet rank 0 at 127.0.0.1:" + std::to_string(at.port)) != std::string::npos);
+}
+
+TEST_CASE("a rank that dies during the join may come again") {
+  asio::io_context io;
+  const listener at;
+  const auto key = job_key::generate();
+  party host(io, options_of(0, 3, at), key);
+  auto first = std::make_unique<party>(io, options_of(1, 3, at), key);
+  REQUIRE(run_until(io, [&] { return host.meeting->descriptors().size() == 2; }));
+  first.reset();
+  REQUIRE(run_until(io, [&] { return host.meeting->dropped_clients() == 1; }));
+  party again(io, options_of(1, 3, at), key);
+  party two(io, options_of(2, 3, at), key);
+  CHECK(run_until(io, [&] { return host.in() && again.in() && two.in(); }));
+  CHECK(host.outcome->value().members[1].incarnation == again.outcome->value().members[1].incarnation);
+}

@@ -1,0 +1,114 @@
+#pragma once
+/// One rank of a test over UCX: a connected link that records what comes.
+#include "processes.hpp"
+
+#include <parley/transports/ucx_link.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace parley::tests {
+
+using runtime::arrival;
+using runtime::completion;
+using runtime::errc;
+using runtime::link;
+using transports::ucx_link;
+using channel = link::channel;
+
+struct awaited : completion {
+  awaited() noexcept : completion(&awaited::note) {}
+  static void note(completion& self, errc outcome) noexcept {
+    auto& mine = static_cast<awaited&>(self);
+    mine.outcome = outcome;
+    ++mine.calls;
+  }
+  errc outcome = errc::pending;
+  int calls = 0;
+};
+
+struct recorder : link::handler {
+  void on_arrival(arrival&& message) noexcept override { got.push_back(std::move(message)); }
+  std::vector<arrival> got;
+};
+
+struct failures : link::failure_handler {
+  void on_peer_failed(rank_id peer) noexcept override { peers.push_back(peer); }
+  std::vector<rank_id> peers;
+};
+
+inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+inline std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Bytes in which a shifted, cut or foreign piece shows.
+inline blob pattern(std::size_t length, std::uint64_t seed) {
+  blob bytes(length);
+  std::uint64_t x = seed * 0x9e3779b97f4a7c15U + 1;
+  std::size_t at = 0;
+  for (; at + sizeof x <= length; at += sizeof x) {
+    x = x * 6364136223846793005U + 1442695040888963407U;
+    std::memcpy(bytes.data() + at, &x, sizeof x);
+  }
+  for (; at < length; ++at) bytes[at] = static_cast<std::byte>(at * 7 + seed);
+  return bytes;
+}
+
+class node {
+ public:
+  node(rank_id rank, rank_id world, meeting& all) : wire({.rank = rank, .world_size = world}) {
+    const auto addresses = all.gather(wire.address());
+    for (rank_id peer = 0; peer < world; ++peer) wire.connect(peer, addresses[peer]);
+  }
+  void listen() {
+    wire.listen(channel::control, &control);
+    wire.listen(channel::data, &data);
+    wire.on_failure(&failed);
+  }
+  template <class Condition>
+  void until(Condition&& condition, std::chrono::milliseconds within = std::chrono::seconds(20)) {
+    const auto deadline = std::chrono::steady_clock::now() + within;
+    while (!condition()) {
+      if (!wire.poll()) ::sched_yield();
+      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("a condition did not come true in time");
+    }
+  }
+  /// Sends and waits until the payload is free again.
+  errc send_and_wait(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload) {
+    awaited sent;
+    const errc started = wire.send(to, on, header, payload, &sent);
+    if (started != errc::pending) return started;
+    until([&] { return sent.calls > 0; });
+    return sent.outcome;
+  }
+  errc fetch_and_wait(arrival&& message, std::span<std::byte> into) {
+    awaited fetched;
+    const errc started = wire.fetch(std::move(message), into, &fetched);
+    if (started != errc::pending) return started;
+    until([&] { return fetched.calls > 0; });
+    return fetched.outcome;
+  }
+  /// Meets the others without leaving their messages alone: only when all are done may anyone stop.
+  void finish(meeting& all) {
+    const std::string text = "finished";
+    for (rank_id peer = 0; peer < wire.world_size(); ++peer) wire.send(peer, channel::control, bytes_of(text), {}, nullptr);
+    until([&] {
+      std::size_t seen = 0;
+      for (const arrival& message : control.got) seen += text_of(message.header()) == text ? 1 : 0;
+      return seen == wire.world_size();
+    });
+    control.got.clear();
+    data.got.clear();
+    all.barrier();
+  }
+
+  ucx_link wire;  // first, so that it goes last: arrivals must be gone before their link
+  recorder control;
+  recorder data;
+  failures failed;
+};
+
+}  // namespace parley::tests

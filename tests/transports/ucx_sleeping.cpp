@@ -1,0 +1,86 @@
+// Arm, sleep on the descriptor, wake up: nothing may be missed.
+#include "ucx_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+#include <poll.h>
+
+using namespace parley;
+using namespace parley::tests;
+
+namespace {
+
+/// Sleeps until the link has something; whether it really slept.
+bool sleep_on(ucx_link& wire, int limit_ms) {
+  if (wire.arm() == runtime::poller::arm_state::busy) return false;
+  pollfd waiting{wire.event_fd(), POLLIN, 0};
+  if (::poll(&waiting, 1, limit_ms) == 0) throw std::runtime_error("a wake-up was lost");
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("ten thousand round trips wake each side from its sleep, and none is lost") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    node self(rank, 2, all);
+    self.listen();
+    constexpr int rounds = 10'000;
+    const std::string text = "wake";
+    int slept = 0;
+    for (int round = 0; round < rounds; ++round) {
+      if (rank == 0) self.wire.send(1, channel::data, bytes_of(text), {}, nullptr);
+      while (self.data.got.empty()) {
+        if (self.wire.poll()) continue;
+        slept += sleep_on(self.wire, 10'000) ? 1 : 0;
+      }
+      self.data.got.clear();
+      if (rank == 1) self.wire.send(0, channel::data, bytes_of(text), {}, nullptr);
+    }
+    PARLEY_EXPECT(slept > rounds / 10);
+    self.finish(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("large transfers go on while both sides sleep between events") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    node self(rank, 2, all);
+    self.listen();
+    for (int round = 0; round < 50; ++round) {
+      const blob payload = pattern(1 << 20, static_cast<std::uint64_t>(round));
+      awaited ended_here;
+      if (rank == 0) {
+        if (self.wire.send(1, channel::data, bytes_of("big"), payload, &ended_here) != errc::pending) ended_here.calls = 1;
+      }
+      blob into(payload.size());
+      while (ended_here.calls == 0) {
+        if (!self.data.got.empty()) {
+          arrival message = std::move(self.data.got.front());
+          self.data.got.clear();
+          if (self.wire.fetch(std::move(message), into, &ended_here) != errc::pending) ended_here.calls = 1;
+        }
+        if (self.wire.poll()) continue;
+        if (ended_here.calls == 0) sleep_on(self.wire, 10'000);
+      }
+      if (rank == 1) PARLEY_EXPECT(into == payload);
+    }
+    self.finish(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("the link does not arm while it has something to deliver") {
+  const outcomes ended = run_processes(1, [](rank_id rank, meeting& all) {
+    node self(rank, 1, all);
+    self.wire.send(0, channel::data, bytes_of("mine"), {}, nullptr);
+    self.until([&] { return self.wire.statistics().received[1] == 1; });
+    while (self.wire.poll()) {
+    }
+    self.until([&] { return self.wire.arm() == runtime::poller::arm_state::armed; });
+    self.wire.listen(channel::data, &self.data);
+    PARLEY_EXPECT(self.wire.arm() == runtime::poller::arm_state::busy);
+    self.wire.poll();
+    PARLEY_EXPECT(self.data.got.size() == 1);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}

@@ -1,0 +1,647 @@
+#include <parley/transports/ucx_link.hpp>
+
+#include <ucp/api/ucp.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+namespace parley::transports {
+namespace {
+
+using clock = std::chrono::steady_clock;
+using runtime::arrival;
+using runtime::completion;
+using runtime::errc;
+using runtime::link;
+using runtime::rank_id;
+
+constexpr rank_id nobody = ~rank_id{0};
+/// An address is a few hundred bytes; a hostile one shall not make UCX read far behind it.
+constexpr std::size_t max_address_bytes = 64 * 1024;
+/// How long UCX gets to end by itself what a dead peer left behind.
+constexpr std::chrono::milliseconds burial_time{100};
+constexpr std::size_t kept_copy_bytes = 64 * 1024;
+
+/// A message that does not fit into an `arrival` carries its sender's rank behind its header, because UCX does not tell a
+/// receiver whose rendezvous it holds, and that must be known when a peer dies. It has an AM id of its own, so that
+/// small messages pay nothing for it.
+enum class framing : unsigned { plain, with_rank };
+constexpr unsigned message_id(link::channel on, framing as) {
+  return static_cast<unsigned>(on) * 2U + static_cast<unsigned>(as);
+}
+constexpr std::size_t max_framed_header = link::max_header_bytes + sizeof(rank_id);
+
+errc translate(ucs_status_t status) noexcept {
+  switch (status) {
+    case UCS_OK: return errc::none;
+    case UCS_ERR_CANCELED: return errc::cancelled;
+    case UCS_ERR_NO_MEMORY: return errc::unavailable;
+    case UCS_ERR_INVALID_PARAM: return errc::bad_argument;
+    case UCS_ERR_MESSAGE_TRUNCATED:
+    case UCS_ERR_BUFFER_TOO_SMALL: return errc::buffer_too_small;
+    default: return errc::peer_failed;
+  }
+}
+
+}  // namespace
+
+class ucx_link::state {
+ public:
+  state(ucx_link& owner, const options& chosen);
+  ~state();
+
+  void connect(rank_id peer, std::span<const std::byte> address);
+  void give_up(rank_id peer);
+  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion* done);
+  errc fetch(arrival&& message, std::span<std::byte> into, completion* done);
+  void cancel(completion& pending);
+  void release(const void* held, bool remote) noexcept;
+  bool poll();
+  arm_state arm();
+  void listen(channel on, handler* to);
+
+  options chosen_;
+  std::optional<ucx_worker> worker_;
+  counters counted_;
+  failure_handler* on_failure_ = nullptr;
+
+ private:
+  enum class health : std::uint8_t { unknown, known, connected, dying, failed };
+  struct peer_record {
+    ucp_ep_h endpoint = nullptr;  // set only while `connected`: the send path looks at nothing else
+    state* owner = nullptr;
+    rank_id id = nobody;
+    health condition = health::unknown;
+    ucp_ep_h broken = nullptr;
+    std::vector<std::byte> address;
+    clock::time_point buried_at{};
+  };
+  /// A send or a fetch that UCX has not ended yet.
+  struct operation {
+    operation* previous = nullptr;
+    operation* next = nullptr;
+    state* owner = nullptr;
+    completion* done = nullptr;
+    void* request = nullptr;
+    rank_id peer = nobody;
+    ucs_status_t outcome = UCS_OK;
+    std::array<std::byte, max_framed_header> header;
+    std::vector<std::byte> copy;
+  };
+  struct listener {
+    state* owner;
+    channel on;
+    framing as;
+  };
+  struct entry {
+    entry(channel c, std::span<const std::byte> header, std::span<const std::byte> payload) noexcept
+        : on(c), message(header, payload) {}
+    entry(channel c, ucx_link* owner, std::span<const std::byte> header, std::uint64_t length, const void* held,
+          bool remote) noexcept
+        : on(c), message(owner, header, length, held, remote) {}
+    entry(channel c, arrival&& from) noexcept : on(c), message(std::move(from)) {}
+    channel on;
+    arrival message;
+  };
+
+  static ucs_status_t on_message(void* listener, const void* header, std::size_t header_length, void* data,
+                                 std::size_t length, const ucp_am_recv_param_t* param);
+  static void on_sent(void* request, ucs_status_t outcome, void* of);
+  static void on_fetched(void* request, ucs_status_t outcome, std::size_t length, void* of);
+  static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t reason);
+
+  errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
+                        std::span<const std::byte> payload, completion* done);
+  errc open(peer_record& peer);
+  void deliver();
+  void hand_over(entry& item);
+  void bury();
+  void close_endpoint(ucp_ep_h endpoint, unsigned flags);
+  bool has_pending(rank_id peer) const noexcept;
+  void end(operation& ended);
+  operation* acquire();
+  void recycle(operation* used) noexcept;
+  void start(operation* started, void* request) noexcept;
+  void unlink(operation* ended) noexcept;
+  bool peer_is_gone(rank_id peer) const noexcept {
+    return peer < peers_.size() && peers_[peer].condition >= health::dying;
+  }
+  void count_sent(channel on, std::size_t bytes) noexcept {
+    ++counted_.sent[static_cast<std::size_t>(on)];
+    counted_.payload_bytes_sent += bytes;
+  }
+
+  ucx_link& owner_;
+  ucp_request_param_t at_once_{};
+  bool news_ = false;        // a queue below may hold something
+  bool delivering_ = false;  // `poll` may be called from a handler
+  std::vector<peer_record> peers_;  // never grows after construction: UCX knows the addresses of its records
+  std::array<handler*, channels> handlers_{};
+  std::array<listener, channels * 2> listeners_;
+  std::vector<entry> arrived_;
+  std::vector<entry> in_delivery_;  // two queues, because a handler's send to its own rank arrives inside it
+  std::array<std::deque<arrival>, channels> unheard_;
+  std::vector<operation*> ended_;
+  std::vector<operation*> in_ending_;
+  std::vector<rank_id> broken_;
+  std::vector<rank_id> dying_;
+  std::unordered_map<const void*, rank_id> origin_of_remote_;
+  std::vector<void*> closing_;
+  operation pending_;  // the head of a ring
+  std::vector<operation*> spare_;
+  std::deque<operation> operations_;
+};
+
+ucx_link::state::state(ucx_link& owner, const options& chosen)
+    : chosen_(chosen),
+      worker_(std::in_place, chosen.reach, chosen.keepalive_interval_ns),
+      owner_(owner),
+      peers_(chosen.world_size) {
+  for (rank_id id = 0; id < peers_.size(); ++id) {
+    peers_[id].owner = this;
+    peers_[id].id = id;
+  }
+  pending_.previous = pending_.next = &pending_;
+  arrived_.reserve(256);
+  in_delivery_.reserve(256);
+  at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
+  at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
+  for (const channel on : {channel::control, channel::data}) {
+    for (const framing as : {framing::plain, framing::with_rank}) {
+      listener& own = listeners_[message_id(on, as)] = {this, on, as};
+      ucp_am_handler_param_t param{};
+      param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                         UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+      param.id = message_id(on, as);
+      // Persistent data may always be kept; small messages are copied anyway and shall not cost a descriptor.
+      param.flags = UCP_AM_FLAG_WHOLE_MSG;
+      if (as == framing::with_rank) param.flags |= UCP_AM_FLAG_PERSISTENT_DATA;
+      param.cb = &state::on_message;
+      param.arg = &own;
+      const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_->handle(), &param);
+      if (status != UCS_OK) {
+        runtime::raise({errc::unavailable, std::string("UCX takes no active-message handler: ") +
+                                               ucs_status_string(status)});
+      }
+    }
+  }
+}
+
+ucx_link::state::~state() {
+  const auto until = clock::now() + std::chrono::nanoseconds(chosen_.close_within_ns);
+  delivering_ = true;  // nothing reaches a handler from here on
+  const auto progress_while = [&](auto&& unfinished) {
+    while (unfinished() && clock::now() < until) {
+      if (ucp_worker_progress(worker_->handle()) == 0) std::this_thread::yield();
+    }
+  };
+  const auto unsent = [&] {
+    for (const operation* at = pending_.next; at != &pending_; at = at->next)
+      if (at->outcome == UCS_INPROGRESS && !peer_is_gone(at->peer)) return true;
+    return false;
+  };
+  progress_while(unsent);
+  for (auto& kept : unheard_) kept.clear();
+  arrived_.clear();
+  in_delivery_.clear();
+
+  const auto all_closed = [&] {
+    return std::all_of(closing_.begin(), closing_.end(),
+                       [](void* request) { return ucp_request_check_status(request) != UCS_INPROGRESS; });
+  };
+  for (peer_record& peer : peers_) {
+    if (ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr)) close_endpoint(endpoint, 0);
+    if (ucp_ep_h endpoint = std::exchange(peer.broken, nullptr)) close_endpoint(endpoint, UCP_EP_CLOSE_FLAG_FORCE);
+  }
+  progress_while([&] { return !all_closed(); });
+  for (void* request : closing_) ucp_request_free(request);
+  arrived_.clear();
+
+  while (pending_.next != &pending_) {
+    operation* left = pending_.next;
+    unlink(left);
+    if (left->request != nullptr) ucp_request_free(left->request);
+    left->request = nullptr;
+    // UCX may still call back while the worker is destroyed; the record is alive until then, and `owner` tells.
+    left->owner = nullptr;
+    if (completion* done = std::exchange(left->done, nullptr)) {
+      done->on_end(*done, left->outcome == UCS_OK ? errc::none : errc::closed);
+    }
+  }
+  worker_.reset();  // before the records and queues that its callbacks know
+}
+
+void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address) {
+  if (peer >= peers_.size()) {
+    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " is outside the world of " +
+                                            std::to_string(peers_.size())});
+  }
+  if (peers_[peer].condition != health::unknown) {
+    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " has an address already"});
+  }
+  if (address.size() < 8 || address.size() > max_address_bytes) {
+    runtime::raise({errc::bad_argument, "the UCX address of rank " + std::to_string(peer) + " has " +
+                                            std::to_string(address.size()) + " bytes; 8 to 65536 are possible"});
+  }
+  // UCX reads an address without knowing its length: zeros behind it end a cut one.
+  peers_[peer].address.assign(address.begin(), address.end());
+  peers_[peer].address.resize(address.size() + 1024);
+  peers_[peer].condition = health::known;
+}
+
+errc ucx_link::state::open(peer_record& peer) {
+  if (peer.condition >= health::connected) return errc::peer_failed;  // broken, whether it is buried yet or not
+  if (peer.condition == health::unknown) return errc::bad_argument;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
+  // UCX's loopback transport reports no failures, and a rank that is dead does not wait for itself.
+  params.err_mode = peer.id == chosen_.rank ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &state::on_endpoint_error;
+  params.err_handler.arg = &peer;
+  ucp_ep_h endpoint = nullptr;
+  const ucs_status_t status = ucp_ep_create(worker_->handle(), &params, &endpoint);
+  if (status != UCS_OK) {
+    // A process that has died leaves no shared memory to attach to.
+    broken_.push_back(peer.id);
+    news_ = true;
+    return errc::peer_failed;
+  }
+  peer.condition = health::connected;
+  if (peer.broken != nullptr) return errc::peer_failed;  // its error handler was called from within
+  peer.endpoint = endpoint;
+  return errc::none;
+}
+
+void ucx_link::state::give_up(rank_id peer) {
+  if (peer >= peers_.size() || peer_is_gone(peer)) return;
+  broken_.push_back(peer);
+  news_ = true;
+}
+
+errc ucx_link::state::send(rank_id to, channel on, std::span<const std::byte> header,
+                           std::span<const std::byte> payload, completion* done) {
+  if (to >= peers_.size() || header.size() > max_header_bytes) return errc::bad_argument;
+  peer_record& peer = peers_[to];
+  if (peer.endpoint == nullptr) [[unlikely]] {
+    if (const errc opened = open(peer); opened != errc::none) return opened;
+  }
+  if (header.size() + payload.size() <= arrival::inline_bytes) {
+    void* const status = ucp_am_send_nbx(peer.endpoint, message_id(on, framing::plain), header.data(), header.size(),
+                                         payload.data(), payload.size(), &at_once_);
+    if (status == nullptr) [[likely]] {
+      count_sent(on, payload.size());
+      return errc::none;
+    }
+    if (UCS_PTR_STATUS(status) != UCS_ERR_NO_RESOURCE) return translate(UCS_PTR_STATUS(status));
+  }
+  return send_with_record(peer, on, header, payload, done);
+}
+
+errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
+                                       std::span<const std::byte> payload, completion* done) {
+  const framing as = header.size() + payload.size() <= arrival::inline_bytes ? framing::plain : framing::with_rank;
+  operation* sending = acquire();
+  sending->peer = to.id;
+  sending->done = done;
+  std::size_t header_size = header.size();
+  if (header_size != 0) std::memcpy(sending->header.data(), header.data(), header_size);
+  if (as == framing::with_rank) {
+    std::memcpy(sending->header.data() + header_size, &chosen_.rank, sizeof(rank_id));
+    header_size += sizeof(rank_id);
+  }
+  const std::byte* bytes = payload.data();
+  if (done == nullptr && !payload.empty()) {
+    sending->copy.assign(payload.begin(), payload.end());
+    bytes = sending->copy.data();
+  }
+
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  if (as == framing::plain) param.flags = UCP_AM_SEND_FLAG_EAGER;
+  param.cb.send = &state::on_sent;
+  param.user_data = sending;
+  void* const request = ucp_am_send_nbx(to.endpoint, message_id(on, as), sending->header.data(), header_size, bytes,
+                                        payload.size(), &param);
+  if (UCS_PTR_IS_ERR(request)) {
+    recycle(sending);
+    return translate(UCS_PTR_STATUS(request));
+  }
+  count_sent(on, payload.size());
+  if (request == nullptr) {
+    recycle(sending);
+    return errc::none;
+  }
+  start(sending, request);
+  return done == nullptr ? errc::none : errc::pending;
+}
+
+errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
+  arrival taken = std::move(message);  // whatever happens below, the message is used up
+  const auto length = static_cast<std::size_t>(taken.length());
+  if (into.size() < length) return errc::buffer_too_small;
+  if (!taken.remote()) {
+    const std::span<const std::byte> here = taken.payload();
+    if (!here.empty()) std::memcpy(into.data(), here.data(), here.size());
+    counted_.copied_bytes += length;
+    return errc::none;
+  }
+
+  const void* const held = taken.surrender();
+  rank_id from = nobody;
+  if (const auto known = origin_of_remote_.find(held); known != origin_of_remote_.end()) {
+    from = known->second;
+    origin_of_remote_.erase(known);
+  }
+  if (from < peers_.size()) {
+    // Without an endpoint of ours UCX would not tell when the sender dies.
+    peer_record& peer = peers_[from];
+    const errc opened = peer.endpoint != nullptr ? errc::none : open(peer);
+    if (opened == errc::peer_failed) {
+      ucp_am_data_release(worker_->handle(), const_cast<void*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      return opened;
+    }
+  }
+  operation* fetching = acquire();
+  fetching->peer = from;
+  fetching->done = done;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.recv_am = &state::on_fetched;
+  param.user_data = fetching;
+  void* const request = ucp_am_recv_data_nbx(worker_->handle(), const_cast<void*>(held),  // NOLINT
+                                             into.data(), length, &param);
+  if (request == nullptr || UCS_PTR_IS_ERR(request)) {
+    recycle(fetching);
+    return request == nullptr ? errc::none : translate(UCS_PTR_STATUS(request));
+  }
+  start(fetching, request);
+  return errc::pending;
+}
+
+void ucx_link::state::cancel(completion& pending) {
+  for (operation* at = pending_.next; at != &pending_; at = at->next) {
+    if (at->done != &pending || at->outcome != UCS_INPROGRESS) continue;
+    ucp_request_cancel(worker_->handle(), at->request);
+    return;
+  }
+}
+
+void ucx_link::state::release(const void* held, bool remote) noexcept {
+  if (remote) origin_of_remote_.erase(held);
+  ucp_am_data_release(worker_->handle(), const_cast<void*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+}
+
+// UCX's callbacks: they copy or keep, append, and leave.
+
+ucs_status_t ucx_link::state::on_message(void* at, const void* header, std::size_t header_length, void* data,
+                                         std::size_t length, const ucp_am_recv_param_t* param) {
+  const listener& own = *static_cast<const listener*>(at);
+  state& self = *own.owner;
+  const auto* header_bytes = static_cast<const std::byte*>(header);
+  rank_id from = nobody;
+  if (own.as == framing::with_rank) {
+    if (header_length < sizeof from) return UCS_OK;
+    header_length -= sizeof from;
+    std::memcpy(&from, header_bytes + header_length, sizeof from);
+  }
+  // What no link of ours can have sent is dropped: UCX then ends the sender's operation.
+  if (header_length > max_header_bytes) return UCS_OK;
+  const std::span<const std::byte> read_header(header_bytes, header_length);
+  ++self.counted_.received[static_cast<std::size_t>(own.on)];
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    self.origin_of_remote_[data] = from;
+    self.arrived_.emplace_back(own.on, &self.owner_, read_header, length, data, true);
+    self.news_ = true;
+    return UCS_INPROGRESS;
+  }
+  if (header_length + length <= arrival::inline_bytes) {
+    self.arrived_.emplace_back(own.on, read_header, std::span(static_cast<const std::byte*>(data), length));
+    self.news_ = true;
+    return UCS_OK;
+  }
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) == 0) {
+    --self.counted_.received[static_cast<std::size_t>(own.on)];
+    return UCS_OK;
+  }
+  self.arrived_.emplace_back(own.on, &self.owner_, read_header, length, data, false);
+  self.news_ = true;
+  return UCS_INPROGRESS;
+}
+
+void ucx_link::state::on_sent(void*, ucs_status_t outcome, void* of) {
+  auto* ended = static_cast<operation*>(of);
+  ended->outcome = outcome;
+  if (ended->owner == nullptr) return;
+  ended->owner->ended_.push_back(ended);
+  ended->owner->news_ = true;
+}
+
+void ucx_link::state::on_fetched(void* request, ucs_status_t outcome, std::size_t, void* of) {
+  on_sent(request, outcome, of);
+}
+
+void ucx_link::state::on_endpoint_error(void* at, ucp_ep_h endpoint, ucs_status_t) {
+  auto& peer = *static_cast<peer_record*>(at);
+  peer.broken = endpoint;
+  peer.endpoint = nullptr;
+  peer.owner->broken_.push_back(peer.id);
+  peer.owner->news_ = true;
+}
+
+// Delivery.
+
+bool ucx_link::state::poll() {
+  const bool moved = ucp_worker_progress(worker_->handle()) != 0;
+  if (!news_ || delivering_) return moved;
+  deliver();
+  return true;
+}
+
+void ucx_link::state::hand_over(entry& item) {
+  handler* const to = handlers_[static_cast<std::size_t>(item.on)];
+  if (to != nullptr) [[likely]] {
+    to->on_arrival(std::move(item.message));
+  } else {
+    unheard_[static_cast<std::size_t>(item.on)].push_back(std::move(item.message));
+  }
+}
+
+void ucx_link::state::deliver() {
+  news_ = false;
+  delivering_ = true;
+  for (const channel on : {channel::control, channel::data}) {
+    auto& kept = unheard_[static_cast<std::size_t>(on)];
+    while (!kept.empty() && handlers_[static_cast<std::size_t>(on)] != nullptr) {
+      entry oldest(on, std::move(kept.front()));
+      kept.pop_front();
+      hand_over(oldest);
+    }
+  }
+  in_delivery_.swap(arrived_);
+  for (entry& item : in_delivery_) hand_over(item);
+  in_delivery_.clear();
+  if (!ended_.empty()) {
+    in_ending_.swap(ended_);
+    for (operation* ended : in_ending_) end(*ended);
+    in_ending_.clear();
+  }
+  if (!broken_.empty() || !dying_.empty()) bury();
+  delivering_ = false;
+}
+
+void ucx_link::state::end(operation& ended) {
+  ucp_request_free(ended.request);
+  unlink(&ended);
+  completion* const done = ended.done;
+  errc outcome = translate(ended.outcome);
+  if (outcome == errc::cancelled && peer_is_gone(ended.peer)) outcome = errc::peer_failed;
+  recycle(&ended);
+  if (done != nullptr) done->on_end(*done, outcome);
+}
+
+void ucx_link::state::bury() {
+  std::vector<rank_id> broken;
+  broken.swap(broken_);
+  for (const rank_id id : broken) {
+    peer_record& peer = peers_[id];
+    if (peer.condition >= health::dying) continue;
+    peer.condition = health::dying;
+    peer.buried_at = clock::now() + burial_time;
+    dying_.push_back(id);
+    ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr);
+    if (endpoint == nullptr) endpoint = std::exchange(peer.broken, nullptr);
+    peer.broken = nullptr;
+    if (endpoint != nullptr) close_endpoint(endpoint, UCP_EP_CLOSE_FLAG_FORCE);
+  }
+  // UCX ends most of what a dead peer left, but not every receive. What remains is ended here; its record stays until
+  // UCX lets go of it.
+  std::vector<rank_id> dying;
+  dying.swap(dying_);
+  for (const rank_id id : dying) {
+    peer_record& peer = peers_[id];
+    if (clock::now() < peer.buried_at && has_pending(id)) {
+      dying_.push_back(id);
+      continue;
+    }
+    for (operation* at = pending_.next; at != &pending_;) {
+      operation* const after = at->next;
+      if (at->peer == id && at->outcome == UCS_INPROGRESS) {
+        completion* const done = std::exchange(at->done, nullptr);
+        if (done != nullptr) {
+          done->on_end(*done, errc::peer_failed);
+          at = pending_.next;  // the completion may have started and ended others: begin again
+          continue;
+        }
+      }
+      at = after;
+    }
+    peer.condition = health::failed;
+    if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);
+  }
+  if (!dying_.empty() || !broken_.empty()) news_ = true;
+}
+
+bool ucx_link::state::has_pending(rank_id peer) const noexcept {
+  for (const operation* at = pending_.next; at != &pending_; at = at->next)
+    if (at->peer == peer) return true;
+  return false;
+}
+
+void ucx_link::state::close_endpoint(ucp_ep_h endpoint, unsigned flags) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = flags;
+  void* const request = ucp_ep_close_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
+}
+
+runtime::poller::arm_state ucx_link::state::arm() {
+  if (news_) return arm_state::busy;
+  return ucp_worker_arm(worker_->handle()) == UCS_OK ? arm_state::armed : arm_state::busy;
+}
+
+void ucx_link::state::listen(channel on, handler* to) {
+  handlers_[static_cast<std::size_t>(on)] = to;
+  if (to != nullptr && !unheard_[static_cast<std::size_t>(on)].empty()) news_ = true;
+}
+
+// Records of operations, which are made once and used again.
+
+ucx_link::state::operation* ucx_link::state::acquire() {
+  if (spare_.empty()) {
+    spare_.reserve(operations_.size() + 1);
+    operations_.emplace_back();
+    operations_.back().owner = this;
+    return &operations_.back();
+  }
+  operation* const taken = spare_.back();
+  spare_.pop_back();
+  return taken;
+}
+
+void ucx_link::state::recycle(operation* used) noexcept {
+  used->done = nullptr;
+  used->request = nullptr;
+  used->peer = nobody;
+  if (used->copy.capacity() > kept_copy_bytes) std::vector<std::byte>().swap(used->copy);
+  spare_.push_back(used);  // has room: `acquire` reserved it
+}
+
+void ucx_link::state::start(operation* started, void* request) noexcept {
+  started->request = request;
+  started->outcome = UCS_INPROGRESS;
+  started->previous = pending_.previous;
+  started->next = &pending_;
+  pending_.previous->next = started;
+  pending_.previous = started;
+}
+
+void ucx_link::state::unlink(operation* ended) noexcept {
+  ended->previous->next = ended->next;
+  ended->next->previous = ended->previous;
+}
+
+// The link itself.
+
+ucx_link::ucx_link(const options& chosen) {
+  if (chosen.world_size == 0 || chosen.rank >= chosen.world_size) {
+    runtime::raise({errc::bad_argument, "rank " + std::to_string(chosen.rank) + " is outside the world of " +
+                                            std::to_string(chosen.world_size)});
+  }
+  state_ = std::make_unique<state>(*this, chosen);
+}
+ucx_link::~ucx_link() = default;
+
+std::vector<std::byte> ucx_link::address() const { return state_->worker_->address(); }
+void ucx_link::connect(rank_id peer, std::span<const std::byte> address) { state_->connect(peer, address); }
+void ucx_link::give_up(rank_id peer) { state_->give_up(peer); }
+std::string ucx_link::description() const { return state_->worker_->description(); }
+rank_id ucx_link::rank() const noexcept { return state_->chosen_.rank; }
+rank_id ucx_link::world_size() const noexcept { return state_->chosen_.world_size; }
+void ucx_link::listen(channel on, handler* to) { state_->listen(on, to); }
+void ucx_link::on_failure(failure_handler* to) { state_->on_failure_ = to; }
+errc ucx_link::send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+                    completion* done) {
+  return state_->send(to, on, header, payload, done);
+}
+errc ucx_link::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
+  return state_->fetch(std::move(message), into, done);
+}
+void ucx_link::cancel(completion& pending) { state_->cancel(pending); }
+const link::counters& ucx_link::statistics() const noexcept { return state_->counted_; }
+bool ucx_link::poll() { return state_->poll(); }
+runtime::poller::arm_state ucx_link::arm() { return state_->arm(); }
+int ucx_link::event_fd() const { return state_->worker_->event_fd(); }
+void ucx_link::release(const void* held, bool remote) noexcept { state_->release(held, remote); }
+
+}  // namespace parley::transports

@@ -1,0 +1,103 @@
+#include <parley/runtime/error.hpp>
+#include <parley/transports/ucx_worker.hpp>
+
+#include <ucp/api/ucp.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace parley::transports {
+namespace {
+
+[[noreturn]] void refuse(const char* what, ucs_status_t status, const std::string& transports) {
+  runtime::raise({runtime::errc::unavailable,
+                  std::string("UCX ") + ucp_get_version_string() + " could not " + what + " with the transports " +
+                      transports + ": " + ucs_status_string(status) +
+                      "; look at UCX_TLS and at what `parley doctor` finds here"});
+}
+
+/// What the user has set stays. A setting that this UCX does not know, or no longer takes, is not worth a failure.
+void prefer(ucp_config_t* config, const char* name, const std::string& value) {
+  if (std::getenv((std::string("UCX_") + name).c_str()) != nullptr) return;
+  static_cast<void>(ucp_config_modify(config, name, value.c_str()));
+}
+
+}  // namespace
+
+ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) {
+  const char* chosen = std::getenv("UCX_TLS");
+  transports_ = chosen != nullptr ? chosen : reach == ucx_reach::one_host ? "posix,cma,self" : "^cuda";
+
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) refuse("read its configuration", status, transports_);
+  prefer(config, "LOG_LEVEL", "error");
+  prefer(config, "WARN_UNUSED_ENV_VARS", "n");
+  prefer(config, "TLS", transports_);
+  prefer(config, "POSIX_ERROR_HANDLING", "y");
+  prefer(config, "SYSV_ERROR_HANDLING", "y");
+  prefer(config, "KEEPALIVE_INTERVAL", std::to_string(keepalive_interval_ns / 1'000) + "us");
+  prefer(config, "MEM_MMAP_HOOK_MODE", "none");
+
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  status = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  if (status != UCS_OK) refuse("start", status, transports_);
+
+  ucp_worker_params_t worker_params{};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker_params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  status = ucp_worker_create(context_, &worker_params, &worker_);
+  if (status != UCS_OK) {
+    close();
+    refuse("create a worker", status, transports_);
+  }
+
+  int theirs = -1;
+  status = ucp_worker_get_efd(worker_, &theirs);
+  if (status != UCS_OK) {
+    close();
+    refuse("give an event descriptor", status, transports_);
+  }
+  event_fd_ = ::fcntl(theirs, F_DUPFD_CLOEXEC, 0);
+  if (event_fd_ < 0) {
+    const int reason = errno;
+    close();
+    runtime::raise({runtime::errc::io, std::string("UCX's event descriptor could not be duplicated: ") +
+                                           std::strerror(reason) + "; raise the limit on open files (ulimit -n)"});
+  }
+}
+
+ucx_worker::~ucx_worker() { close(); }
+
+void ucx_worker::close() noexcept {
+  if (event_fd_ >= 0) ::close(event_fd_);
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+  event_fd_ = -1;
+  worker_ = nullptr;
+  context_ = nullptr;
+}
+
+std::vector<std::byte> ucx_worker::address() const {
+  ucp_address_t* address = nullptr;
+  std::size_t length = 0;
+  const ucs_status_t status = ucp_worker_get_address(worker_, &address, &length);
+  if (status != UCS_OK) refuse("tell its address", status, transports_);
+  std::vector<std::byte> bytes(length);
+  std::memcpy(bytes.data(), address, length);
+  ucp_worker_release_address(worker_, address);
+  return bytes;
+}
+
+std::string ucx_worker::description() const {
+  return std::string("UCX ") + ucp_get_version_string() + ", transports " + transports_;
+}
+
+}  // namespace parley::transports
