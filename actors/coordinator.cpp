@@ -29,7 +29,7 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
-      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation) {}
+      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed) {}
 
   outbox& out() noexcept { return out_; }
   runtime::time_ns next_event() const noexcept { return std::min(out_.next_resend(), state_.assigned->next_give_up()); }
@@ -157,7 +157,7 @@ class coordinator_behaviour {
     }
     std::vector<remembered_best> remembered;
     // The leader's own memory first, then the others' in the order of their ranks.
-    std::stable_sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
+    std::sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
       const auto place = [&](const auto& p) { return p.rank == state_.declaration.leader ? 0 : std::uint64_t{p.rank} + 1; };
       return place(a) < place(b);
     });

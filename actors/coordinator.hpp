@@ -39,6 +39,7 @@ struct coordinator_state {
   std::vector<joined> participants;
   std::optional<tuning::merged> merged;
   std::vector<std::string> warm_errors;
+  std::size_t owed = 0;  ///< messages that were not acknowledged yet
 };
 
 using coordinator_address =

@@ -30,9 +30,9 @@ part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64
     end(edge.failed_);
     return;
   }
-  auto& stream = edge_.stream_of(stream_);
-  stream.posted.push_back(*this);
-  edge_.match_posted(stream);
+  auto& its = edge_.stream_of(stream_);
+  its.posted.push_back(*this);
+  edge_.match_posted(its);
 }
 
 part_receiver::~part_receiver() { unlink(); }
@@ -154,19 +154,19 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
     ++counters_.dropped;
     return;
   }
-  stream& stream = stream_of(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
-  const std::uint64_t invocation = unwrap(s.invocation, stream.first_posted);
-  stream.begun = std::max(stream.begun, invocation + 1);
-  match_posted(stream);
+  stream& its = stream_of(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
+  const std::uint64_t invocation = unwrap(s.invocation, its.first_posted);
+  its.begun = std::max(its.begun, invocation + 1);
+  match_posted(its);
   part_receiver* mine = nullptr;
-  stream.active.for_each([&](part_receiver& r) {
+  its.active.for_each([&](part_receiver& r) {
     if (r.index_ == invocation) mine = &r;
   });
   if (mine != nullptr) {
     mine->deliver(s, std::move(message));
-  } else if (invocation >= stream.first_posted) {
+  } else if (invocation >= its.first_posted) {
     ++counters_.early_parts;
-    stream.early.push(std::move(message));
+    its.early.push(std::move(message));
   } else {
     ++counters_.dropped;
   }
@@ -178,7 +178,8 @@ void edge_receiver::match_posted(stream& s) noexcept {
     part_receiver& receive = s.posted.pop_front();
     receive.index_ = s.first_posted++;
     receive.place_ = part_receiver::place::matched;
-    if (receive.matching_ != nullptr) runtime::timer_wheel::disarm(*receive.matching_);
+    receive.numbered_ = true;
+    if (receive.matching_ != nullptr) receive.matching_->no_longer_late();
     s.active.push_back(receive);
     for (std::uint32_t i = 0; i < s.early.size();) {
       const auto early = read_stamp(s.early[i].header());

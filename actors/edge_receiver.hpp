@@ -55,8 +55,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
 
    private:
     friend part_receiver;
+    friend edge_receiver;
+    void no_longer_late() noexcept { runtime::timer_wheel::disarm(*this); }
     void finish() noexcept {
-      runtime::timer_wheel::disarm(*this);
+      no_longer_late();
       wake(runtime::errc::none);
     }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept {
@@ -71,6 +73,8 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// failed with.
   step receive(std::uint64_t offset, std::span<std::byte> into);
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
+  /// Whether its invocation has begun, so that `invocation` means something.
+  bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
   runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
@@ -96,6 +100,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
   enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
+  bool numbered_ = false;
   bool stamped_ = false;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 /// Control messages of one actor that must arrive: each is sent again, with growing pauses and jitter, until its `ack`.
 ///
-///     outbox out(services, op, generation);
+///     outbox out(services, op, generation, owed);
 ///     out.post(leader, part::coordinator, some_offer);       // numbers it and sends it
 ///     auto m = co_await self.receive(out.next_resend());     // on timeout: out.resend();
 ///     out.acknowledge(from.source, a.number);
@@ -19,8 +19,9 @@ namespace parley::actors {
 
 class outbox {
  public:
-  outbox(services& s, std::uint64_t op, std::uint64_t generation)
-      : services_(s), op_(op), generation_(generation), jitter_(s.ex.rng(runtime::streams::jitter)) {}
+  /// `owed` is kept at the number of letters that were not acknowledged.
+  outbox(services& s, std::uint64_t op, std::uint64_t generation, std::size_t& owed)
+      : services_(s), op_(op), generation_(generation), owed_(owed), jitter_(s.ex.rng(runtime::streams::jitter)) {}
 
   template <class M>
   std::uint32_t post(rank_id to, part actor, M message) {
@@ -29,6 +30,7 @@ class outbox {
     runtime::encode(message, l.body);
     send(l);
     letters_.push_back(std::move(l));
+    owed_ = letters_.size();
     return last_number_;
   }
   /// Answers something that a peer will repeat by itself: sent once.
@@ -40,12 +42,9 @@ class outbox {
   }
   void acknowledge(rank_id from, std::uint32_t number) {
     std::erase_if(letters_, [&](const letter& l) { return l.to == from && l.number == number; });
-  }
-  void forget(rank_id to) {
-    std::erase_if(letters_, [&](const letter& l) { return l.to == to; });
+    owed_ = letters_.size();
   }
 
-  bool empty() const noexcept { return letters_.empty(); }
   runtime::time_ns next_resend() const noexcept {
     runtime::time_ns earliest = runtime::never;
     for (const letter& l : letters_) earliest = std::min(earliest, l.resend_at);
@@ -81,6 +80,7 @@ class outbox {
   services& services_;
   std::uint64_t op_;
   std::uint64_t generation_;
+  std::size_t& owed_;
   runtime::random_stream jitter_;
   std::uint32_t last_number_ = 0;
   std::vector<letter> letters_;

@@ -31,7 +31,7 @@ std::vector<wire_config> on_the_wire(const tuning::catalogue& configs) {
 class participant_behaviour {
  public:
   participant_behaviour(services& s, participant_state& mine)
-      : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation) {}
+      : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation, mine.owed) {}
 
   outbox& out() noexcept { return out_; }
 

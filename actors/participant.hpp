@@ -59,6 +59,7 @@ struct participant_state {
   std::vector<std::string> warm_errors;
   std::string no_common_config;
   std::vector<decision_record> decisions;
+  std::size_t owed = 0;  ///< messages that were not acknowledged yet
 };
 
 /// Tells the actor that rows are due.

@@ -13,6 +13,7 @@ import shutil
 import socket
 import statistics
 import subprocess
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60
@@ -143,6 +144,16 @@ class Instructions:
         return float(re.search(r"Collected : (\d+)", text).group(1))
 
 
+def wait_for_listener(port):
+    """Until some process listens on the TCP port; asking by connecting would take the server's only connection."""
+    listening = re.compile(rf":{port:04X} \S+ 0A ")
+    deadline = time.monotonic() + 10
+    while not any(listening.search(pathlib.Path(table).read_text()) for table in ("/proc/net/tcp", "/proc/net/tcp6")):
+        if time.monotonic() > deadline:
+            raise Failed(f"nothing listens on port {port} after 10 s")
+        time.sleep(0.01)
+
+
 class UcxPerftest:
     """`ucx_perftest -t ucp_am_lat` between two pinned processes: the median of its latencies, in ns one way.
     Its messages have no header."""
@@ -183,15 +194,15 @@ class UcxPerftest:
             port = str(free.getsockname()[1])
         cores = sorted(os.sched_getaffinity(0))
         command = ["taskset", "-c", str(cores[-1]), str(self.tool), "-t", "ucp_am_lat", "-s", str(self.size), "-p", port]
-        server = subprocess.Popen(command, env={**os.environ, **self.environment}, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True)
+        server = subprocess.Popen(command, env={**os.environ, **self.environment}, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
         try:
-            server.stdout.readline()  # "Waiting for connection..."
+            wait_for_listener(int(port))
             command[2] = str(cores[0])
             text = execute([*command, "-n", str(self.iterations), "-f", "127.0.0.1"], self.environment).stdout
         finally:
             server.kill()
-            server.communicate()
+            server.wait()
         last = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d", line)]
         if not last:
             raise Failed("ucx_perftest printed no latency")

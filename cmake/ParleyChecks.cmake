@@ -6,10 +6,18 @@ add_test(NAME arrows COMMAND Python3::Interpreter "${arrows}")
 add_test(NAME arrows_can_fail COMMAND Python3::Interpreter "${arrows}" --self-test)
 set_tests_properties(arrows arrows_can_fail PROPERTIES TIMEOUT 60)
 
+# A program that knows only find_package(parley) builds and runs. It links no sanitizer, so it has no place in such builds.
+if(NOT PARLEY_SANITIZE)
+  add_test(NAME installed_package
+           COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/cmake/checks/install.py" --build "${PROJECT_BINARY_DIR}"
+                   --compiler "${CMAKE_CXX_COMPILER}")
+  set_tests_properties(installed_package PROPERTIES TIMEOUT 120)
+endif()
+
 # Each public header is included first and twice, so that it may lean on nothing before it and survives being repeated.
 # `./dev test` builds this target; a plain build does not.
 set(checked)
-foreach(folder IN LISTS PARLEY_PUBLIC_FOLDERS)
+foreach(folder IN ITEMS . LISTS PARLEY_PUBLIC_FOLDERS)
   file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/${folder}/*.hpp")
   foreach(header IN LISTS headers)
     string(REGEX REPLACE "\\.hpp$" ".cpp" unit "${PROJECT_BINARY_DIR}/header_check/${header}")

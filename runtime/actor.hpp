@@ -28,7 +28,8 @@
 
 namespace parley::runtime {
 
-/// What a monitor is told. `reason` is `none` for a normal end, else what the actor threw.
+/// What a monitor is told. `reason` is `none` for a normal end, what the actor threw, `cancelled` when
+/// it was torn down, or `closed` when it had ended before it was monitored.
 struct down {
   std::uint64_t monitored = 0;  ///< the number that `monitor` gave
   error reason = errc::none;
@@ -60,7 +61,8 @@ class actor final : public frame_pool::pooled, private task_observer {
   address<Ms...> self() noexcept { return address<Ms...>(*this); }
 
  private:
-  friend class address<Ms...>;
+  template <class... Ns>
+  friend class address;
   template <class... Ns, class Behaviour, class... Args>
   friend address<Ns...> spawn_actor_with(scope& home, std::uint32_t limit, Behaviour&& behave, Args&&... args);
 
@@ -71,13 +73,20 @@ class actor final : public frame_pool::pooled, private task_observer {
   void on_task_end(promise_base& ended) noexcept override {
     error reason = errc::none;
     if (ended.thrown) reason = describe(std::exchange(ended.thrown, nullptr));
-    box_.close();
-    for (auto& tell : monitors_) tell(reason);
-    monitors_.clear();
+    leave(reason);
     home_->on_task_end(ended);
     drop();
   }
-  void on_task_destroyed() noexcept override { drop(); }
+  void on_task_destroyed() noexcept override {
+    leave(errc::cancelled);
+    drop();
+  }
+  // Addresses may outlive the actor, and what it holds may name it: nothing is kept.
+  void leave(const error& reason) noexcept {
+    box_.close();
+    box_.drop_if([](const message&) { return true; });
+    for (auto& tell : std::exchange(monitors_, {})) tell(reason);
+  }
 
   scope* home_;
   std::uint32_t references_ = 1;  // the coroutine's own
@@ -115,13 +124,13 @@ class address {
   /// Waits for room. `auto sent = co_await to.send(m);` must not be asked of an empty address.
   auto send(message m, time_ns deadline = never) const { return named_->box_.send(std::move(m), deadline); }
 
-  /// Sends `down{number, reason}` to `watcher` when the actor ends; at once if it has ended.
+  /// Sends `down{number, reason}` to `watcher` when the actor ends, even if its mailbox is full; at once if it has ended.
   template <class... Ws>
   void monitor(address<Ws...> watcher, std::uint64_t number) const {
     static_assert(mailbox<Ws...>::template carries<down>, "a monitor's mailbox must carry `down`");
     auto tell = [watcher = std::move(watcher), number](const error& reason) {
       down news{number, reason};
-      static_cast<void>(watcher.try_send(std::move(news)));
+      if (watcher.named_ != nullptr) static_cast<void>(watcher.named_->box_.deliver(std::move(news)));
     };
     if (named_ == nullptr || named_->box_.closed()) {
       tell(errc::closed);
@@ -131,6 +140,8 @@ class address {
   }
 
  private:
+  template <class... Ns>
+  friend class address;
   actor<Ms...>* named_ = nullptr;
 };
 

@@ -2,8 +2,8 @@
 /// The one interface to time, order and chance. All coroutines of a rank run on one executor, in one thread; its ready queue
 /// is the only place where a waiting coroutine is resumed.
 ///
-///     executor& ex = co_await this_executor;
-///     co_await ex.sleep_until(ex.now() + 5_ms);        // in task.hpp, as every wait
+///     executor& ex = here.where();                     // scope& here = co_await this_scope;
+///     auto woken = co_await sleep_until(ex.now() + 5_ms);
 ///     ex.post([] { … });                               // from any thread
 ///     auto dice = ex.rng(streams::user);
 ///
@@ -88,6 +88,14 @@ class executor {
   void forget(std::coroutine_handle<> h) noexcept { ready_.remove(h); }
   /// Frees the frame of a coroutine that has ended, once no code of it is on the stack.
   void retire(std::coroutine_handle<> h) { retired_.push_back(h); }
+  /// Runs a coroutine on the caller's stack. Returns false when too many are nested there already: schedule it then.
+  bool resume_nested(std::coroutine_handle<> h) {
+    if (nested_ == max_nested) return false;
+    ++nested_;
+    h.resume();
+    --nested_;
+    return true;
+  }
   void arm(timer& t, time_ns when) noexcept { timers_.arm(t, when); }
   /// Runs `f` on the executor's thread, soon. The only member that other threads may call.
   virtual void post(std::function<void()> f) = 0;
@@ -116,6 +124,8 @@ class executor {
   void free_retired() noexcept;
 
  private:
+  static constexpr std::uint32_t max_nested = 256;
+
   struct reply_slot {
     pending_reply* waiting = nullptr;
     std::uint32_t generation = 0;
@@ -123,6 +133,7 @@ class executor {
   time_ns now_;
   std::uint64_t seed_;
   std::uint64_t resumed_ = 0;
+  std::uint32_t nested_ = 0;
   ready_queue ready_;
   std::vector<std::coroutine_handle<>> retired_;
   timer_wheel timers_;

@@ -16,7 +16,7 @@ namespace parley::runtime::frame_pool {
 
 namespace {
 
-constexpr std::size_t granule = 32;
+[[maybe_unused]] constexpr std::size_t granule = 32;
 constexpr std::size_t classes = 64;  // up to 2 KiB; larger blocks go to the heap
 
 struct free_block {

@@ -13,7 +13,6 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/timers.hpp>
 
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -105,11 +104,22 @@ class mailbox {
   bool closed() const noexcept { return limit_ == 0; }
   executor& where() const noexcept { return executor_; }
 
+  class sending;
+  /// Where a sender stands in the queue; apart from `sending`, so that a message may hold an address of its own kind.
+  struct sender_place : list_hook {
+    sending* owner = nullptr;
+  };
+
   /// Puts a message in if there is room: `none`, `full` or `closed`.
   errc try_send(message&& m) {
     if (ring_.size() >= limit_) return closed() ? errc::closed : errc::full;
-    ring_.push(std::move(m));
-    if (receiver_ != nullptr) receiver_->offer(ring_[ring_.size() - 1]);
+    put(std::move(m));
+    return errc::none;
+  }
+  /// Puts a message in even past the limit: for news that must not be lost and of which there cannot be many.
+  errc deliver(message&& m) {
+    if (closed()) return errc::closed;
+    put(std::move(m));
     return errc::none;
   }
 
@@ -145,10 +155,7 @@ class mailbox {
 
     mailbox& to_;
     message message_;
-    struct place : list_hook {
-      sending* owner = nullptr;
-    } place_;
-    using place_type = place;
+    sender_place place_;
   };
 
   /// Waits until there is room.
@@ -165,7 +172,8 @@ class mailbox {
       timer::when = deadline;
     }
     ~receiver() {
-      if (from_.receiver_ == this) from_.receiver_ = nullptr;
+      // Whoever no longer waits has left the mailbox, which may have ended since.
+      if (waiter::linked()) from_.receiver_ = nullptr;
     }
     void offer(const message& m) {
       if (fits_(*this, m)) finish(errc::none);
@@ -183,7 +191,8 @@ class mailbox {
         waiter::outcome = errc::closed;
         return false;
       }
-      assert(from_.receiver_ == nullptr && "one coroutine receives from a mailbox at a time");
+      if (from_.receiver_ != nullptr)
+        raise({errc::bad_argument, "two coroutines receive from one mailbox; let one receive and pass messages on"});
       if (!enter(caller)) return false;
       from_.receiver_ = this;
       if (timer::when != never) home->where().arm(*this, timer::when);
@@ -214,7 +223,10 @@ class mailbox {
       if (this->waiter::outcome != errc::none) return this->waiter::outcome;
       // Cancelled after it was woken: the message is still in the ring, where the next receive finds it.
       if (const errc why = this->home->cancelled(); why != errc::none) return why;
-      return this->from_.template extract<M>(find());
+      const std::uint32_t found = find();
+      if (found == this->from_.size())
+        raise({errc::bad_argument, "a message was dropped or received elsewhere while its receiver was being woken"});
+      return this->from_.template extract<M>(found);
     }
 
    private:
@@ -285,15 +297,18 @@ class mailbox {
   void let_in() {
     if (senders_.empty() || ring_.size() >= limit_) return;
     sending& first = *senders_.front().owner;
-    ring_.push(std::move(first.message_));
     first.finish(errc::none);
+    put(std::move(first.message_));
+  }
+  void put(message&& m) {
+    ring_.push(std::move(m));
     if (receiver_ != nullptr) receiver_->offer(ring_[ring_.size() - 1]);
   }
 
   executor& executor_;
   message_ring<message> ring_;
   receiver* receiver_ = nullptr;
-  intrusive_list<typename sending::place_type> senders_;
+  intrusive_list<sender_place> senders_;
   std::uint64_t dropped_ = 0;
   std::uint32_t limit_;
 };

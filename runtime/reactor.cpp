@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -131,6 +132,11 @@ struct reactor::state {
     timerfd_settime(next_timer.get(), TFD_TIMER_ABSTIME, &t, nullptr);
   }
 
+  // Asio stops whenever it runs out of work.
+  void restart_asio() {
+    if (io.stopped()) io.restart();
+  }
+
   options settings;
   std::unique_ptr<boost::asio::io_context> own;
   boost::asio::io_context& io;
@@ -138,7 +144,8 @@ struct reactor::state {
   file posted_event;
   file next_timer;
   boost::asio::posix::stream_descriptor watched;
-  bool watching = false;
+  // Shared with Asio's handler, which may outlive the reactor in a caller's context.
+  std::shared_ptr<bool> watching = std::make_shared<bool>(false);
   time_ns timer_set_to = never;
 
   std::vector<poller*> pollers;
@@ -182,11 +189,10 @@ const reactor::counters& reactor::statistics() const noexcept { return state_->s
 time_ns reactor::precise_now() noexcept { return read_clock(); }
 
 void reactor::post(std::function<void()> f) {
-  {
-    const std::lock_guard lock(state_->posted_mutex);
-    state_->posted.push_back(std::move(f));
-  }
-  // The flag keeps a burst of posts at one system call.
+  const std::lock_guard lock(state_->posted_mutex);
+  state_->posted.push_back(std::move(f));
+  // The flag keeps a burst of posts at one system call. Under the lock, so that no event comes after its function was
+  // taken: it would keep the reactor awake until the next post.
   if (!state_->any_posted.exchange(true, std::memory_order_acq_rel)) {
     const std::uint64_t one = 1;
     static_cast<void>(!::write(state_->posted_event.get(), &one, sizeof one));
@@ -203,12 +209,12 @@ void reactor::submit(std::shared_ptr<compute_job> job) {
 bool reactor::run_posted() {
   state& s = *state_;
   if (!s.any_posted.load(std::memory_order_acquire)) return false;
-  std::uint64_t count = 0;
-  static_cast<void>(!::read(s.posted_event.get(), &count, sizeof count));
-  s.any_posted.store(false, std::memory_order_release);
   std::vector<std::function<void()>> taken;
   {
     const std::lock_guard lock(s.posted_mutex);
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(s.posted_event.get(), &count, sizeof count));
+    s.any_posted.store(false, std::memory_order_release);
     taken.swap(s.posted);
   }
   for (auto& f : taken) f();
@@ -228,6 +234,7 @@ bool reactor::turn() {
   }
   if (s.turns_to_asio-- == 0) {
     s.turns_to_asio = turns_per_asio_poll - 1;
+    s.restart_asio();
     any = s.io.poll() != 0 || any;
   }
   any = run_ready(resumes_per_turn) != 0 || any;
@@ -263,16 +270,16 @@ bool reactor::arm_pollers() {
 // Nothing may use a poller between `arm_pollers` and here.
 void reactor::sleep() {
   state& s = *state_;
-  if (!s.watching) {
-    s.watching = true;
+  if (!*s.watching) {
+    *s.watching = true;
     s.watched.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                         [&s](boost::system::error_code) { s.watching = false; });
+                         [watching = s.watching](boost::system::error_code) { *watching = false; });
   }
   const time_ns tick = read_clock() + s.settings.safety_tick_ns;
   const time_ns until = std::min(timers().next(), tick);
   s.set_timer(until);
   ++s.seen.sleeps;
-  if (s.io.stopped()) s.io.restart();
+  s.restart_asio();
   // The timer descriptor is among what is watched, so this ends at `until`.
   s.io.run_one();
   set_now(read_clock());
@@ -280,7 +287,11 @@ void reactor::sleep() {
   s.turns_to_asio = 0;
   if (now() >= tick) {
     bool missed = false;
-    for (poller* p : s.pollers) missed = p->poll() || missed;
+    for (poller* p : s.pollers) {
+      pollfd event{p->event_fd(), POLLIN, 0};
+      const bool announced = ::poll(&event, 1, 0) > 0;
+      missed = (p->poll() && !announced) || missed;
+    }
     if (missed) ++s.seen.missed_wakeups;
   }
 }

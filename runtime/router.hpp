@@ -60,7 +60,7 @@ class router final : public link::handler {
   template <class M, class Take>
   void bind(std::uint64_t actor, Take take) {
     bind_raw(actor, M::message_type,
-             [this, take = std::move(take)](envelope from, std::span<const std::byte> body) mutable -> errc {
+             [take = std::move(take)](envelope from, std::span<const std::byte> body) mutable -> errc {
                auto message = decode<M>(body);
                if (!message) return errc::malformed;
                return take(from, std::move(*message));

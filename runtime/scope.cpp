@@ -42,7 +42,12 @@ void scope::on_task_end(promise_base& ended) noexcept {
     cancel();
   }
   executor_.retire(ended.self);
-  if (--running_ == 0 && joiner_) executor_.schedule(std::exchange(joiner_, nullptr));
+  if (--running_ != 0) return;
+  while (!joiners_.empty()) {
+    joiner& woken = joiners_.pop_front();
+    woken.thrown_ = std::exchange(thrown_, nullptr);
+    executor_.schedule(woken.waiting_);
+  }
 }
 
 void scope::cancel(errc why) noexcept {

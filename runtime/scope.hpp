@@ -61,16 +61,32 @@ class scope final : private list_hook, public task_observer {
   time_ns deadline() const noexcept { return deadline_; }
   std::size_t running() const noexcept { return running_; }
 
-  struct joiner {
-    scope& joined;
-    bool await_ready() const noexcept { return joined.running_ == 0; }
-    void await_suspend(std::coroutine_handle<> h) noexcept { joined.joiner_ = h; }
-    void await_resume() const {
-      if (joined.thrown_) std::rethrow_exception(std::exchange(joined.thrown_, nullptr));
+  class [[nodiscard]] joiner : private list_hook {
+   public:
+    explicit joiner(scope& joined) noexcept : joined_(joined) {}
+    bool await_ready() noexcept {
+      if (joined_.running_ != 0) return false;
+      thrown_ = std::exchange(joined_.thrown_, nullptr);
+      return true;
     }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+      waiting_ = h;
+      joined_.joiners_.push_back(*this);
+    }
+    // The scope may be gone by now: another who joined it may have been resumed before.
+    void await_resume() const {
+      if (thrown_) std::rethrow_exception(thrown_);
+    }
+
+   private:
+    friend class scope;
+    friend class intrusive_list<joiner>;
+    scope& joined_;
+    std::coroutine_handle<> waiting_;
+    std::exception_ptr thrown_;
   };
-  /// Waits until all tasks have ended; rethrows the first exception. Not cancellable: cancelling the scope is what ends it.
-  joiner join() noexcept { return joiner{*this}; }
+  /// Waits until all tasks have ended; rethrows the first exception, to the first who joins. Not cancellable: cancelling the scope is what ends it.
+  joiner join() noexcept { return joiner(*this); }
 
   void on_task_end(promise_base& ended) noexcept override;
 
@@ -92,7 +108,7 @@ class scope final : private list_hook, public task_observer {
   intrusive_list<waiter> waiters_;
   intrusive_list<scope> inner_;
   intrusive_list<promise_base> tasks_;
-  std::coroutine_handle<> joiner_;
+  intrusive_list<joiner> joiners_;
   std::exception_ptr thrown_;
   std::size_t running_ = 0;
   time_ns deadline_;
@@ -125,6 +141,11 @@ inline void promise_base::end() noexcept {
   } else if (before == progress::waiting) {
     home->where().schedule(caller);
   }
+}
+
+inline void detail::begin_nested(promise_base& child) {
+  executor& ex = child.home->where();
+  if (!ex.resume_nested(child.self)) ex.schedule(child.self);
 }
 
 inline promise_base::~promise_base() {

@@ -5,12 +5,13 @@
 ///     task<int> answer();
 ///     task<> ask() {
 ///       int a = co_await answer();          // an exception of answer() comes out here
-///       co_await sleep_for(5_ms);
+///       auto woken = co_await sleep_until(ex.now() + 5_ms);
 ///     }
 ///
 /// Cancelling a scope ends the waits inside its tasks, at once, with `cancelled` (or `timeout` where a deadline did it);
 /// the tasks then return on their own. A task cannot be stored, moved, or awaited twice. A child runs on its caller's stack
-/// until it first waits, and its caller continues from the ready queue, so that no chain of tasks can exhaust the stack.
+/// until it first waits, unless too many are nested there, and its caller continues from the ready queue, so that no chain
+/// of tasks can exhaust the stack.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/frame_pool.hpp>
@@ -73,6 +74,9 @@ struct [[nodiscard]] task;
 
 namespace detail {
 
+/// Starts a child on its caller's stack, or from the ready queue where that is nested too deeply.
+inline void begin_nested(promise_base& child);
+
 template <class T>
 struct promise : promise_base {
   std::optional<T> value;
@@ -119,7 +123,7 @@ struct [[nodiscard]] task {
       p.home = caller.promise().home;
       p.caller = caller;
       p.state = promise_base::progress::starting;
-      child.resume();
+      detail::begin_nested(p);
       if (p.state == promise_base::progress::ended) return false;
       p.state = promise_base::progress::waiting;
       return true;

@@ -39,14 +39,12 @@ value_or_nothing<T> take(typename task<T>::handle h) {
 template <class... Ts>
 class gathering : private task_observer {
  public:
+  static_assert(sizeof...(Ts) > 0, "there is nothing to wait for");
   enum class until : std::uint8_t { all, first };
 
   gathering(until rule, time_ns deadline, task<Ts>&&... tasks)
       : rule_(rule), deadline_(deadline), tasks_(std::move(tasks).release()...) {}
   gathering(gathering&&) = delete;
-  ~gathering() {
-    std::apply([](auto... h) { ((h ? h.destroy() : void()), ...); }, tasks_);
-  }
 
   bool await_ready() const noexcept { return false; }
   template <class P>
@@ -64,6 +62,9 @@ class gathering : private task_observer {
   std::size_t ended_ = 0;
 
  protected:
+  ~gathering() {
+    std::apply([](auto... h) { ((h ? h.destroy() : void()), ...); }, tasks_);
+  }
   static constexpr std::size_t npos = static_cast<std::size_t>(-1);
   std::tuple<typename task<Ts>::handle...> tasks_;
   std::size_t first_ = npos;
@@ -89,7 +90,7 @@ class gathering : private task_observer {
 };
 
 template <class... Ts>
-class [[nodiscard]] when_all : public gathering<Ts...> {
+class [[nodiscard]] when_all final : public gathering<Ts...> {
  public:
   explicit when_all(task<Ts>&&... tasks)
       : gathering<Ts...>(gathering<Ts...>::until::all, never, std::move(tasks)...) {}
@@ -99,13 +100,13 @@ class [[nodiscard]] when_all : public gathering<Ts...> {
       if (index++ == this->first_) std::rethrow_exception(h.promise().thrown);
     };
     std::apply([&](auto... h) { (rethrow(h), ...); }, this->tasks_);
-    return std::apply([](auto... h) { return std::tuple{detail::take<Ts>(h)...}; }, this->tasks_);
+    return std::apply([](auto... h) { return std::tuple<detail::value_or_nothing<Ts>...>(detail::take<Ts>(h)...); }, this->tasks_);
   }
 };
 
 /// The value is a variant with one alternative per task, `std::monostate` for `void`.
 template <class... Ts>
-class [[nodiscard]] when_any : public gathering<Ts...> {
+class [[nodiscard]] when_any final : public gathering<Ts...> {
  public:
   explicit when_any(task<Ts>&&... tasks)
       : gathering<Ts...>(gathering<Ts...>::until::first, never, std::move(tasks)...) {}
@@ -126,7 +127,7 @@ class [[nodiscard]] when_any : public gathering<Ts...> {
 /// A task that must end by a point in time. The error is the `failure` that it threw, which is `timeout` when it gave up a
 /// wait for that reason; other exceptions come out as they are.
 template <class T>
-class [[nodiscard]] with_deadline : public gathering<T> {
+class [[nodiscard]] with_deadline final : public gathering<T> {
  public:
   with_deadline(time_ns deadline, task<T>&& bounded)
       : gathering<T>(gathering<T>::until::all, deadline, std::move(bounded)) {}

@@ -15,6 +15,7 @@
 /// allocated. Truncated, trailing or impossible bytes are `malformed`, never an abort. Enumerations end in `last`.
 #include <parley/runtime/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <concepts>
@@ -29,10 +30,10 @@
 #include <utility>
 #include <vector>
 
-#define PARLEY_FIELDS(...)                                    \
-  auto fields() noexcept { return std::tie(__VA_ARGS__); }    \
+#define PARLEY_FIELDS(...)                                       \
+  auto fields() noexcept { return std::tie(__VA_ARGS__); }       \
   auto fields() const noexcept { return std::tie(__VA_ARGS__); } \
-  static constexpr std::string_view field_names = #__VA_ARGS__;
+  [[maybe_unused]] static constexpr std::string_view field_names = #__VA_ARGS__;
 
 namespace parley::runtime {
 
@@ -55,7 +56,7 @@ class wire_writer {
   template <class T>
   void put(const T& value) {
     if constexpr (has_fields<T>) {
-      std::apply([this](const auto&... field) { (put(field), ...); }, value.fields());
+      std::apply([this](const auto&... field) { (this->put(field), ...); }, value.fields());
     } else if constexpr (std::is_enum_v<T>) {
       put(static_cast<std::underlying_type_t<T>>(value));
     } else if constexpr (std::same_as<T, bool>) {
@@ -87,10 +88,10 @@ class wire_reader {
   template <class T>
   [[nodiscard]] bool get(T& value) {
     if constexpr (has_fields<T>) {
-      return std::apply([this](auto&... field) { return (get(field) && ...); }, value.fields());
+      return std::apply([this](auto&... field) { return (this->get(field) && ...); }, value.fields());
     } else if constexpr (std::is_enum_v<T>) {
       std::underlying_type_t<T> number{};
-      if (!get(number) || number > static_cast<std::underlying_type_t<T>>(T::last)) return false;
+      if (!get(number) || std::cmp_less(number, 0) || number > std::underlying_type_t<T>(T::last)) return false;
       value = static_cast<T>(number);
       return true;
     } else if constexpr (std::same_as<T, bool>) {
@@ -151,6 +152,15 @@ result<M> decode(std::span<const std::byte> in) {
   return message;
 }
 
+/// Takes the first name off a list such as `field_names`.
+constexpr std::string_view take_name(std::string_view& names) noexcept {
+  const std::size_t comma = std::min(names.find(','), names.size());
+  const std::string_view first = names.substr(0, comma);
+  names.remove_prefix(std::min(comma + 1, names.size()));
+  while (names.starts_with(' ')) names.remove_prefix(1);
+  return first;
+}
+
 /// `{number=3, names=[a, b]}`, for traces and test failures.
 template <class T>
 std::string print(const T& value) {
@@ -159,10 +169,8 @@ std::string print(const T& value) {
     std::string_view names = T::field_names;
     std::apply(
         [&](const auto&... field) {
-          const auto one = [&](const auto& f) {
-            const std::size_t comma = names.find(',');
-            text.append(text.size() > 1 ? ", " : "").append(names.substr(0, comma)).append("=").append(print(f));
-            names.remove_prefix(comma == std::string_view::npos ? names.size() : names.find_first_not_of(", ", comma));
+          [[maybe_unused]] const auto one = [&](const auto& f) {
+            text.append(text.size() > 1 ? ", " : "").append(take_name(names)).append("=").append(print(f));
           };
           (one(field), ...);
         },

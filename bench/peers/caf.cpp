@@ -209,10 +209,16 @@ int main(int argc, char** argv) {
   pin_to_core(int(given.number("core", 0)));
   configuration settings(given);
   caf::actor_system system(settings);
-  if (only == "pingpong") pingpong(system, given.number("iterations", 1'000'000));
-  else if (only == "fanin") fanin(system, given.number("iterations", 1'000'000), given.number("burst", 50));
-  else if (only == "idle") idle(system, given.number("iterations", 10'000));
-  else if (only == "spawn") spawn(system, given.number("iterations", 200'000));
-  else if (only == "request") request(system, given.number("iterations", 100'000));
-  else give_up("--only takes pingpong, fanin, idle, spawn or request, not " + only);
+  if (only == "pingpong")
+    pingpong(system, given.number("iterations", 1'000'000));
+  else if (only == "fanin")
+    fanin(system, given.number("iterations", 1'000'000), given.number("burst", 50));
+  else if (only == "idle")
+    idle(system, given.number("iterations", 10'000));
+  else if (only == "spawn")
+    spawn(system, given.number("iterations", 200'000));
+  else if (only == "request")
+    request(system, given.number("iterations", 100'000));
+  else
+    give_up("--only takes pingpong, fanin, idle, spawn or request, not " + only);
 }

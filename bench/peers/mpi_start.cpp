@@ -2,8 +2,8 @@
 // exchanged one message with its neighbour. The launcher's own time is not counted.
 //
 //     mpirun -n 2 mpi_start
-#include <parley/bench/measure.hpp>
 #include <mpi.h>
+#include <parley/bench/measure.hpp>
 
 int main(int argc, char** argv) {
   using namespace parley::bench;

@@ -3,8 +3,8 @@
 //
 //     mpirun -n 2 mpi_transfer [--bytes N] [--repetitions R]
 //     mpirun -n 2 mpi_transfer --sweep_to N        half a round trip, for every power of two from 8 bytes up to N
-#include <parley/bench/measure.hpp>
 #include <mpi.h>
+#include <parley/bench/measure.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -22,8 +22,10 @@ double transfer_ns(int rank, std::int64_t bytes, std::int64_t repetitions) {
   for (std::int64_t n = -warm_ups; n < repetitions; ++n) {
     MPI_Barrier(MPI_COMM_WORLD);
     std::int64_t mine[2] = {now_ns(), 0};
-    if (rank == 0) MPI_Send(buffer.data(), int(bytes), MPI_BYTE, 1, 0, MPI_COMM_WORLD);
-    else MPI_Recv(buffer.data(), int(bytes), MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank == 0)
+      MPI_Send(buffer.data(), int(bytes), MPI_BYTE, 1, 0, MPI_COMM_WORLD);
+    else
+      MPI_Recv(buffer.data(), int(bytes), MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     mine[1] = rank == 1 ? now_ns() : 0;
     std::int64_t last[2];
     MPI_Allreduce(mine, last, 2, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);

@@ -9,8 +9,8 @@
 //                            [--compute_us 5000] [--keys 1]
 //
 // `--keys` tunes that many sizes one after the other: bytes, bytes / 2, bytes / 4, ...
-#include <parley/bench/measure.hpp>
 #include <mpi.h>
+#include <parley/bench/measure.hpp>
 
 #include <algorithm>
 #include <array>
@@ -55,8 +55,10 @@ void transfer(const edge& on, std::vector<char>& buffer, std::int64_t bytes, con
     MPI_Wait(&flying[slot], MPI_STATUS_IGNORE);
     const int count = int(std::min(chunk, bytes - offset));
     char* const at = buffer.data() + offset;
-    if (on.sends()) MPI_Isend(at, count, MPI_BYTE, on.partner(), 0, MPI_COMM_WORLD, &flying[slot]);
-    else MPI_Irecv(at, count, MPI_BYTE, on.partner(), 0, MPI_COMM_WORLD, &flying[slot]);
+    if (on.sends())
+      MPI_Isend(at, count, MPI_BYTE, on.partner(), 0, MPI_COMM_WORLD, &flying[slot]);
+    else
+      MPI_Irecv(at, count, MPI_BYTE, on.partner(), 0, MPI_COMM_WORLD, &flying[slot]);
     slot = (slot + 1) % how.in_flight;
   }
   MPI_Waitall(int(flying.size()), flying.data(), MPI_STATUSES_IGNORE);
@@ -99,8 +101,7 @@ std::size_t tune(const edge& on, std::vector<char>& buffer, std::int64_t bytes, 
 
 void compute(std::int64_t duration_us) {
   const std::int64_t end = now_ns() + duration_us * 1000;
-  while (now_ns() < end) {
-  }
+  while (now_ns() < end) {}
 }
 
 }  // namespace

@@ -52,8 +52,10 @@ class side {
     check(ucp_worker_create(context_, &worker, &worker_), "ucp_worker_create");
 
     ucp_am_handler_param_t handler{};
-    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                         UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
     handler.id = am_id;
+    handler.flags = UCP_AM_FLAG_WHOLE_MSG;
     handler.cb = &side::on_message;
     handler.arg = this;
     check(ucp_worker_set_am_recv_handler(worker_, &handler), "ucp_worker_set_am_recv_handler");
@@ -71,8 +73,16 @@ class side {
   }
 
   void send(const void* payload, std::size_t size) {
+    // As parley's link does it: at once from the caller's memory, or not at all.
     ucp_request_param_t params{};
-    finish(ucp_am_send_nbx(endpoint_, am_id, header_.data(), header_.size(), payload, size, &params));
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
+    params.flags = UCP_AM_SEND_FLAG_EAGER;
+    for (;;) {
+      void* const status = ucp_am_send_nbx(endpoint_, am_id, header_.data(), header_.size(), payload, size, &params);
+      if (status == nullptr) return;
+      if (UCS_PTR_STATUS(status) != UCS_ERR_NO_RESOURCE) check(UCS_PTR_STATUS(status), "ucp_am_send_nbx");
+      ucp_worker_progress(worker_);
+    }
   }
 
   enum class waiting { spinning, yielding };
@@ -96,8 +106,7 @@ class side {
     check(ucp_worker_get_efd(worker_, &fd), "ucp_worker_get_efd");
     const std::int64_t end = now_ns() + std::int64_t{milliseconds} * 1'000'000;
     while (now_ns() < end) {
-      while (ucp_worker_progress(worker_) != 0) {
-      }
+      while (ucp_worker_progress(worker_) != 0) {}
       if (ucp_worker_arm(worker_) == UCS_ERR_BUSY) continue;
       pollfd entry{fd, POLLIN, 0};
       poll(&entry, 1, int((end - now_ns()) / 1'000'000 + 1));
@@ -136,7 +145,7 @@ class side {
 
   void finish(void* request) {
     if (request == nullptr) return;
-    if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), "ucp_am_send_nbx");
+    if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), "ucp_ep_close_nbx");
     while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker_);
     ucp_request_free(request);
   }

@@ -203,7 +203,7 @@ TEST_CASE("an actor that is destroyed with its scope has closed its mailbox and 
 }
 
 TEST_CASE("actors that know one another from messages nobody read are freed") {
-  // LeakSanitizer sees what this leaves behind; so does the count of the shared pointer below.
+  // LeakSanitizer sees what is left behind.
   script play;
   auto a = spawn_actor<gossip>(*play.stage, ignore_gossip);
   auto b = spawn_actor<gossip>(*play.stage, ignore_gossip);

@@ -323,6 +323,17 @@ TEST_CASE("a receiver whose message is taken away before it runs is told of the 
   CHECK(box.size() == 0);
 }
 
+TEST_CASE("a second receiver is told of the misuse, and the first is left in peace") {
+  script play;
+  mailbox<int> box(play.clock);
+  play.stage->spawn(receive_until(play, box, never));
+  play.settle();
+  CHECK_THROWS_AS(run(play.clock, receive_until(play, box, never)), failure);
+  CHECK(box.try_send(1) == errc::none);
+  play.finish();
+  CHECK(play.log == "1 ");
+}
+
 TEST_CASE("messages may be of a kind that can only be moved") {
   script play;
   parcels box(play.clock, 1);

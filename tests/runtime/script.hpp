@@ -10,12 +10,14 @@
 #include <parley/runtime/task.hpp>
 #include <parley/runtime/virtual_time.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 namespace parley::runtime {
 
 struct script {
+  explicit script(std::uint64_t seed = 1) : clock(seed) {}
   virtual_time clock;
   std::unique_ptr<scope> stage = std::make_unique<scope>(clock);
   std::string log;

@@ -207,6 +207,14 @@ TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
   CHECK(line.read_until(""));  // the sleeping grandchild held it
 }
 
+TEST_CASE("what a rank leaves running in its group ends with it") {
+  lifeline line;
+  script s(1, "sleep 1000 & exit 0");
+  CHECK(s.run() == 0);
+  ::close(line.ends[1]);
+  CHECK(line.read_until(""));
+}
+
 TEST_CASE("a job that takes too long is ended and named") {
   script s(2, "if [ $PARLEY_RANK = 0 ]; then exit 0; fi; exec sleep 1000");
   s.options.timeout_ns = 100_ms;

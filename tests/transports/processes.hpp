@@ -138,6 +138,7 @@ inline outcomes run_processes(rank_id count, const std::function<void(rank_id, m
   struct child {
     pid_t pid = -1;
     int fd = -1;
+    int status = 0;
     std::optional<blob> brought;
   };
   std::vector<child> children(count);
@@ -156,6 +157,7 @@ inline outcomes run_processes(rank_id count, const std::function<void(rank_id, m
       ::close(pair[0]);
       for (const child& other : children)
         if (other.fd >= 0) ::close(other.fd);
+      for (const int fatal : {SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGINT}) ::signal(fatal, SIG_DFL);
       int status = 0;
       try {
         meeting all(pair[1], count);
@@ -177,9 +179,11 @@ inline outcomes run_processes(rank_id count, const std::function<void(rank_id, m
   }
 
   const auto until = std::chrono::steady_clock::now() + chosen.within;
+  // Reaps at once: to UCX, which looks for the process, a zombie is alive.
   const auto hang_up = [](child& c) {
     ::close(c.fd);
     c.fd = -1;
+    ::waitpid(c.pid, &c.status, 0);
   };
   for (;;) {
     std::vector<pollfd> waiting;
@@ -222,9 +226,8 @@ inline outcomes run_processes(rank_id count, const std::function<void(rank_id, m
     }
   }
   for (rank_id rank = 0; rank < count; ++rank) {
-    int status = 0;
-    ::waitpid(children[rank].pid, &status, 0);
     if (children[rank].fd >= 0) hang_up(children[rank]);
+    const int status = children[rank].status;
     std::string& reason = ended.reasons[rank];
     if (!reason.empty()) continue;
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;

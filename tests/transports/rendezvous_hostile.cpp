@@ -121,7 +121,7 @@ TEST_CASE("a length beyond what an unrecognised client may send is dropped befor
 }
 
 TEST_CASE("at most twice the world waits at the door") {
-  besieged b;
+  besieged b(60_s);
   std::vector<std::unique_ptr<raw_client>> crowd;
   for (int i = 0; i < 7; ++i) crowd.push_back(std::make_unique<raw_client>(b.at.port));
   CHECK(run_until(b.io, [&] { return b.host->meeting->dropped_clients() == 3; }));
@@ -145,7 +145,7 @@ TEST_CASE("a wrong key is unauthenticated on the one that holds it, and the righ
 }
 
 TEST_CASE("a proof without the key, or one recorded earlier, takes no seat") {
-  besieged b;
+  besieged b(60_s);
   insider honest(b, 1, 2);
   REQUIRE(honest.greeted);
   const auto recorded = wire::frame(wire::type::proof, {}, honest.key, wire::direction::to_host, 0);

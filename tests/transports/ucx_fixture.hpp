@@ -29,12 +29,12 @@ struct awaited : completion {
   int calls = 0;
 };
 
-struct recorder : link::handler {
+struct recorder final : link::handler {
   void on_arrival(arrival&& message) noexcept override { got.push_back(std::move(message)); }
   std::vector<arrival> got;
 };
 
-struct failures : link::failure_handler {
+struct failures final : link::failure_handler {
   void on_peer_failed(rank_id peer) noexcept override { peers.push_back(peer); }
   std::vector<rank_id> peers;
 };

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <thread>
 
@@ -27,7 +28,7 @@ TEST_CASE("a killed peer ends pending sends with peer_failed within two seconds"
         std::array<awaited, 3> sent;
         for (awaited& each : sent)
           PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), large, &each) == errc::pending);
-        std::thread waiting([&] { all.barrier(); });
+        std::jthread waiting([&] { all.barrier(); });
         const auto start = std::chrono::steady_clock::now();
         self.until([&] { return !self.failed.peers.empty(); });
         waiting.join();
@@ -87,12 +88,12 @@ TEST_CASE("messages and fetches of a killed sender end, and others are not touch
           awaited two;
           self.wire.send(0, channel::data, bytes_of("x"), large, &one);
           self.wire.send(0, channel::data, bytes_of("x"), large, &two);
-          std::thread waiting([&] { all.barrier(); ::kill(::getpid(), SIGKILL); });
+          std::jthread waiting([&] { all.barrier(); ::kill(::getpid(), SIGKILL); });
           self.until([&] { return false; });
         } else {
           awaited one;
           self.wire.send(0, channel::data, bytes_of("x"), large, &one);
-          std::thread waiting([&] { all.barrier(); all.barrier(); });
+          std::jthread waiting([&] { all.barrier(); all.barrier(); });
           self.until([&] { return one.calls == 1 && self.control.got.size() == 1; });
           waiting.join();
           PARLEY_EXPECT(one.outcome == errc::none);
@@ -134,7 +135,13 @@ TEST_CASE("closing does not wait for a peer that is gone, and ends what is pendi
           ::kill(::getpid(), SIGKILL);
         }
         PARLEY_EXPECT(self->wire.send(1, channel::data, bytes_of("x"), large, &sent) == errc::pending);
-        all.barrier();
+        std::atomic<bool> gone = false;
+        std::jthread waiting([&] {
+          all.barrier();
+          gone = true;
+        });
+        self->until([&] { return gone.load(); });
+        waiting.join();
         const auto start = std::chrono::steady_clock::now();
         self.reset();
         PARLEY_EXPECT(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));

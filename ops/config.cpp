@@ -1,0 +1,121 @@
+#include <parley/ops/config.hpp>
+#include <parley/tuning/key.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+namespace {
+
+tuning::config_identity checked(tuning::config_identity identity) {
+  auto canonical = tuning::canonical(std::move(identity));
+  if (!canonical) runtime::raise({errc::bad_argument, canonical.reason().text});
+  return std::move(canonical).value();
+}
+
+class direct_config final : public paired_config {
+ public:
+  direct_config() : paired_config({.name = "direct", .wire_class = "whole"}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
+};
+
+class chunked_config final : public paired_config {
+ public:
+  chunked_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
+      : paired_config({.name = "chunked",
+                       .parameters = {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}},
+                       .wire_class = "chunks"}),
+        chunk_bytes_(chunk_bytes),
+        in_flight_(in_flight) {}
+
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    out.keep_in_flight(in_flight_);
+    for (std::uint64_t at = 0; at < data.size(); at += chunk_bytes_) {
+      const std::span<const std::byte> chunk = data.subspan(at, std::min<std::uint64_t>(chunk_bytes_, data.size() - at));
+      co_await out.send(at, chunk);
+    }
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    in.keep_in_flight(in_flight_);
+    for (std::uint64_t at = 0; at < data.size(); at += chunk_bytes_) {
+      const std::span<std::byte> chunk = data.subspan(at, std::min<std::uint64_t>(chunk_bytes_, data.size() - at));
+      co_await in.receive(at, chunk);
+    }
+  }
+
+ private:
+  std::uint64_t chunk_bytes_;
+  std::uint64_t in_flight_;
+};
+
+class function_config final : public paired_config {
+ public:
+  function_config(tuning::config_identity identity, send_function sends, receive_function receives)
+      : paired_config(std::move(identity)), send_(sends), receive_(receives) {
+    if (sends == nullptr || receives == nullptr)
+      runtime::raise({errc::bad_argument, "config " + id() + " has no implementation for role " +
+                                              (sends == nullptr ? "sender" : "receiver") +
+                                              "; a paired config needs one for each"});
+  }
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { return send_(out, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { return receive_(in, data); }
+
+ private:
+  send_function send_;
+  receive_function receive_;
+};
+
+error unknown(std::string_view text, const std::string& why) {
+  return {errc::bad_argument, "config \"" + std::string(text) + "\" " + why +
+                                  "; known are direct and chunked(chunk_bytes=SIZE in_flight=COUNT)"};
+}
+
+}  // namespace
+
+paired_config::paired_config(tuning::config_identity identity)
+    : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)) {}
+
+config_ptr direct() { return std::make_shared<direct_config>(); }
+
+config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  if (chunk_bytes == 0 || in_flight == 0)
+    runtime::raise({errc::bad_argument, "chunked needs chunk_bytes and in_flight of at least 1"});
+  return std::make_shared<chunked_config>(chunk_bytes, in_flight);
+}
+
+config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive) {
+  return std::make_shared<function_config>(std::move(identity), send, receive);
+}
+
+runtime::result<config_ptr> named_config(std::string_view text) {
+  const auto parsed = tuning::parse_config_id(text);
+  if (!parsed) return unknown(text, "cannot be read: " + parsed.reason().text);
+  if (parsed->name == "direct") {
+    if (!parsed->parameters.empty()) return unknown(text, "takes no parameters");
+    return direct();
+  }
+  if (parsed->name != "chunked") return unknown(text, "is unknown");
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t in_flight = 2;
+  for (const tuning::parameter& p : parsed->parameters) {
+    const auto number = tuning::parse_byte_size(p.value);
+    if (!number || number.value() == 0) return unknown(text, "has an impossible value for " + p.name);
+    if (p.name == "chunk_bytes") {
+      chunk_bytes = number.value();
+    } else if (p.name == "in_flight") {
+      in_flight = number.value();
+    } else {
+      return unknown(text, "has an unknown parameter " + p.name);
+    }
+  }
+  if (chunk_bytes == 0) return unknown(text, "lacks chunk_bytes");
+  return chunked(chunk_bytes, in_flight);
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,79 @@
+#pragma once
+/// A paired config: one way to move a payload, with an implementation per role in one object, so that half a pair cannot be
+/// written.
+///
+///     auto configs = {direct(), chunked(256_KiB), chunked(1_MiB, 4)};      // the first one is the default, c0
+///
+///     class halves final : public paired_config {                           // one's own
+///      public:
+///       halves() : paired_config({.name = "halves", .wire_class = "halves"}) {}
+///       task<> send(part_sender& out, std::span<const std::byte> data) const override;
+///       task<> receive(part_receiver& in, std::span<std::byte> data) const override;
+///     };
+///
+/// Both implementations derive what they do from the config's parameters and the byte count alone, which both sides know;
+/// a receiver that expects other parts than its sender cuts ends with `config_failed`. They throw `failure` to give up.
+/// Payloads of 0 bytes never reach them. One object serves all invocations, several at once: it must not keep state.
+#include <parley/actors/edge_receiver.hpp>
+#include <parley/actors/transfer.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/task.hpp>
+#include <parley/tuning/config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::ops {
+
+using actors::part_receiver;
+using actors::part_sender;
+
+class paired_config {
+ public:
+  virtual ~paired_config() = default;
+  paired_config(const paired_config&) = delete;
+  paired_config& operator=(const paired_config&) = delete;
+
+  virtual runtime::task<> send(part_sender& out, std::span<const std::byte> data) const = 0;
+  virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
+  /// Whether this rank can run it; an error says why not, and keeps it out of the candidates.
+  virtual runtime::result<> available() const { return {}; }
+
+  const tuning::config_identity& identity() const noexcept { return identity_; }
+  /// `chunked(chunk_bytes=262144 in_flight=2)`
+  const std::string& id() const noexcept { return id_; }
+  std::uint64_t digest() const noexcept { return digest_; }
+
+ protected:
+  /// Throws `bad_argument` when the identity cannot be canonical.
+  explicit paired_config(tuning::config_identity identity);
+
+ private:
+  tuning::config_identity identity_;
+  std::string id_;
+  std::uint64_t digest_;
+};
+
+using config_ptr = std::shared_ptr<const paired_config>;
+
+/// The whole payload in one active message, eager or rendezvous as UCX decides.
+config_ptr direct();
+
+/// In pieces of `chunk_bytes`, `in_flight` of them at a time.
+config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
+
+/// A pair made of two functions. Throws `bad_argument` naming the role whose function is null.
+using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);
+using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::byte> data);
+config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);
+
+/// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`.
+/// The error lists the names that exist.
+runtime::result<config_ptr> named_config(std::string_view text);
+
+}  // namespace parley::ops

@@ -1,0 +1,255 @@
+#include <parley/ops/edge.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace parley::ops {
+
+using actors::stamp;
+using actors::stamp_flags;
+using runtime::errc;
+using runtime::error;
+using runtime::failure;
+using runtime::task;
+
+namespace {
+
+// Large enough for several chunks and for UCX's rendezvous, which wires its lanes at the first message of each kind.
+constexpr std::size_t rehearsal_bytes = 300'000;
+
+std::byte pattern(std::uint64_t digest, std::size_t at) noexcept {
+  return static_cast<std::byte>((digest >> (at % 57)) + at);
+}
+
+// Ends an invocation whose parts are still in flight at its deadline.
+struct deadline_guard : runtime::timer {
+  deadline_guard(runtime::executor& ex, actors::parts_in_flight& p, time_ns until) noexcept
+      : timer(&on_late), parts(p) {
+    if (until != runtime::never) ex.arm(*this, until);
+  }
+  static void on_late(timer& self) noexcept { static_cast<deadline_guard&>(self).parts.fail(errc::timeout); }
+  actors::parts_in_flight& parts;
+};
+
+std::vector<tuning::config_identity> identities(const std::vector<config_ptr>& configs) {
+  std::vector<tuning::config_identity> list;
+  for (const config_ptr& c : configs) list.push_back(c->identity());
+  return list;
+}
+
+}  // namespace
+
+// ---- what both ends share ---------------------------------------------------------------------------------------------
+
+edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role)
+    : services_(s), options_(std::move(o)) {
+  auto& op = participant_.declaration;
+  op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
+  auto made = tuning::catalogue::make(identities(options_.configs));
+  if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
+  participant_.configs = std::move(made).value();
+  participant_.available = tuning::bits(options_.configs.size(), tuning::bit::set);
+  for (std::size_t i = 0; i < options_.configs.size(); ++i) {
+    digests_.push_back(options_.configs[i]->digest());
+    if (i != 0 && !options_.configs[i]->available()) participant_.available.clear(i);
+  }
+  op.default_config = options_.configs.front()->id();
+  op.default_digest = options_.configs.front()->digest();
+  participant_.generation = actors::first_generation(op, s.incarnations);
+  participant_.role = std::move(role);
+  participant_.remembered = options_.remembered;
+  participant_.runs = this;
+}
+
+edge_end::~edge_end() { actors::unbind_participant(services_, participant_); }
+
+void edge_end::start(actors::row_log& rows) {
+  participant_.rows = &rows;
+  rows.set_measuring(options_.policy == actors::tuning_policy::online);
+  actors::spawn_participant(services_, participant_);
+}
+
+const paired_config* edge_end::find(std::uint64_t digest) const noexcept {
+  const auto at = std::find(digests_.begin(), digests_.end(), digest);
+  return at == digests_.end() ? nullptr : options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
+}
+
+time_ns edge_end::deadline(const call_options& call) const noexcept {
+  const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : options_.timeout_ns;
+  return span == runtime::never ? runtime::never : services_.ex.now() + span;
+}
+
+failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
+  if (failed_) return failure(*failed_);
+  std::string text = participant_.declaration.title();
+  if (invocation) text += ", invocation " + std::to_string(*invocation);
+  text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
+  return failure({code, std::move(text)});
+}
+
+// ---- the sending end --------------------------------------------------------------------------------------------------
+
+edge_out::edge_out(actors::services& s, edge_options o)
+    : edge_end(s, o, s.net.rank(), o.peer, "sender"),
+      assigned_(options_.configs.front()->digest(), options_.configs.front()->id(), options_.dtype,
+                {s.net.rank(), options_.peer}, options_.policy, options_.plan),
+      sender_(s, participant_.declaration, participant_.generation, assigned_, options_.window) {
+  coordinator_.declaration = participant_.declaration;
+  coordinator_.generation = participant_.generation;
+  coordinator_.configs = participant_.configs;
+  coordinator_.assigned = &assigned_;
+  actors::spawn_coordinator(services_, coordinator_);
+  start(sender_.rows());
+}
+
+edge_out::~edge_out() { actors::unbind_coordinator(services_, coordinator_); }
+
+void edge_out::fail(const error& why) noexcept {
+  failed_ = why;
+  sender_.fail(why.code());
+}
+
+task<> edge_out::send(std::span<const std::byte> data, call_options call) {
+  const time_ns until = deadline(call);
+  auto number = co_await sender_.admit(call.tag, data.size(), until);
+  if (!number)
+    throw explained(number.code(), std::nullopt,
+                    "rank " + std::to_string(options_.peer) +
+                        " has no room: it has not posted the receives for what was sent before");
+  co_await run(sender_.begin(call.tag, data.size(), *number), data, until);
+}
+
+task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
+  const paired_config& config = *find(inv.mark.digest);
+  part_sender out(services_.net, options_.peer, inv.mark);
+  const deadline_guard guard(services_.ex, out, until);
+  std::exception_ptr thrown;
+  try {
+    if (data.empty()) {
+      co_await out.send(0, data);
+    } else {
+      co_await config.send(out, data);
+    }
+  } catch (...) {
+    thrown = std::current_exception();
+    out.fail(runtime::describe(thrown).code());
+  }
+  errc outcome = co_await out.settle();
+  if (outcome == errc::none && out.sent_bytes() != data.size()) outcome = errc::config_failed;
+  sender_.end(inv, outcome);
+  if (outcome == errc::none) co_return;
+  throw explained(outcome, inv.invocation,
+                  "config " + config.id() + " to rank " + std::to_string(options_.peer) + " sent " +
+                      std::to_string(out.sent_bytes()) + " of " + std::to_string(data.size()) + " bytes" +
+                      (thrown ? "; " + runtime::describe(thrown).what() : ""));
+}
+
+task<> edge_out::rehearse(std::uint64_t digest) {
+  std::vector<std::byte> scratch(rehearsal_bytes);
+  for (std::size_t i = 0; i < scratch.size(); ++i) scratch[i] = pattern(digest, i);
+  co_await run(sender_.begin_rehearsal(digest, scratch.size()), scratch, deadline({}));
+}
+
+// ---- the receiving end ------------------------------------------------------------------------------------------------
+
+edge_in::edge_in(actors::services& s, edge_options o)
+    : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
+      receiver_(s, participant_.declaration, participant_.generation) {
+  start(receiver_.rows());
+}
+
+edge_in::~edge_in() = default;
+
+void edge_in::fail(const error& why) noexcept {
+  failed_ = why;
+  receiver_.fail(why.code());
+}
+
+task<std::uint64_t> edge_in::receive(std::span<std::byte> into, call_options call) {
+  part_receiver in(receiver_, call.tag, into.size());
+  auto seen = co_await in.match(deadline(call));
+  if (!seen) {
+    const bool small = seen.code() == errc::buffer_too_small;
+    throw explained(seen.code(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
+                    "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(into.size()) +
+                        " bytes" +
+                        (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(call.tag)));
+  }
+  const stamp s = *seen;
+  const std::uint64_t chosen = options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
+  std::exception_ptr thrown;
+  try {
+    co_await run(in, chosen, into.first(s.total_bytes));
+  } catch (...) {
+    thrown = std::current_exception();
+    in.fail(runtime::describe(thrown).code());
+  }
+  errc outcome = co_await in.settle();
+  if (outcome == errc::none && in.received_bytes() != s.total_bytes) outcome = errc::config_failed;
+  record(in, s, chosen, outcome);
+  if (outcome == errc::none) co_return s.total_bytes;
+  const paired_config* config = find(chosen);
+  throw explained(outcome, in.invocation(),
+                  "config " + (config == nullptr ? std::to_string(chosen) : config->id()) + " received " +
+                      std::to_string(in.received_bytes()) + " of " + std::to_string(s.total_bytes) + " bytes from rank " +
+                      std::to_string(options_.peer) + (thrown ? "; " + runtime::describe(thrown).what() : ""));
+}
+
+task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
+  const paired_config* config = find(digest);
+  if (config == nullptr) runtime::raise({errc::config_mismatch, "the stamp names a config that this rank does not have"});
+  if (!into.empty()) co_await config->receive(in, into);
+}
+
+void edge_in::record(const part_receiver& in, const stamp& s, std::uint64_t ran, errc outcome) {
+  auto& rows = receiver_.rows();
+  const time_ns ended_ns = rows.clock();
+  services_.flight.add({.op = s.op,
+                        .generation = s.generation,
+                        .invocation = in.invocation(),
+                        .digest = ran,
+                        .bytes = s.total_bytes,
+                        .began_ns = in.posted_ns(),
+                        .ended_ns = ended_ns,
+                        .tag = s.tag,
+                        .what = outcome == errc::none ? runtime::flight_event::received
+                                                      : runtime::flight_event::receive_failed,
+                        .flags = static_cast<std::uint8_t>(static_cast<unsigned>(s.flags) & 7U)});
+  if (has(s.flags, stamp_flags::timed)) {
+    actors::wire_row row;
+    row.tag = s.tag;
+    row.invocation = in.invocation();
+    row.digest = ran;
+    row.start_ns = in.posted_ns();
+    row.end_ns = ended_ns;
+    row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+    rows.add(row);
+  }
+  if (has(s.flags, stamp_flags::flush)) rows.flush();
+  rows.ended(ended_ns);
+}
+
+task<> edge_in::rehearse(std::uint64_t digest) {
+  std::vector<std::byte> scratch(rehearsal_bytes);
+  part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal);
+  auto seen = co_await in.match(deadline({}));
+  if (!seen) runtime::raise(seen.reason());
+  if (seen->digest != digest) runtime::raise({errc::config_mismatch, "the sender rehearses another config"});
+  std::exception_ptr thrown;
+  try {
+    co_await run(in, digest, scratch);
+  } catch (...) {
+    thrown = std::current_exception();
+    in.fail(runtime::describe(thrown).code());
+  }
+  const errc outcome = co_await in.settle();
+  if (thrown) std::rethrow_exception(thrown);
+  if (outcome != errc::none) runtime::raise(outcome);
+  for (std::size_t i = 0; i < scratch.size(); ++i) {
+    if (scratch[i] != pattern(digest, i))
+      runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(i)});
+  }
+}
+
+}  // namespace parley::ops

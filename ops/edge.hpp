@@ -1,0 +1,128 @@
+#pragma once
+/// One directed edge of an op on one rank: the end that this rank has, with its actors and its configs. Ops such as the
+/// paired transfer and the pipeline are made of these.
+///
+///     edge_out out(services, {.name = "activations", .peer = 1, .configs = configs});
+///     co_await out.send(bytes, {.tag = 0});
+///     edge_in in(services, {.name = "activations", .peer = 0, .configs = configs});
+///     std::uint64_t got = co_await in.receive(buffer, {.tag = 0});
+///
+/// A call throws `failure` that names op, ranks and invocation: `timeout`, `peer_failed`, `send_failed`, `buffer_too_small`,
+/// `config_failed`, `declaration_mismatch`, … After a failure of one invocation the edge goes on with the next one; after the
+/// death of the peer or a rejected declaration every call fails. Cancelling a call's scope ends it once the transport has let
+/// go of the buffer.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/coordinator.hpp>
+#include <parley/actors/edge_receiver.hpp>
+#include <parley/actors/edge_sender.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/tuning/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+using runtime::rank_id;
+using runtime::time_ns;
+
+struct edge_options {
+  std::string name;
+  rank_id peer = 0;
+  std::vector<config_ptr> configs;
+  std::string dtype;
+  time_ns timeout_ns = 30'000'000'000;  ///< for a call that names no deadline of its own
+  actors::tuning_policy policy = actors::tuning_policy::online;
+  tuning::plan_options plan{};
+  actors::window_limits window{};
+  std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
+  /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
+  bool mutant_ignores_stamp = false;
+};
+
+struct call_options {
+  std::uint32_t tag = 0;
+  time_ns timeout_ns = 0;  ///< 0: the op's
+};
+
+/// What both ends share: the configs that this rank knows, and what its participant actor needs.
+class edge_end : private actors::implementations {
+ public:
+  edge_end(const edge_end&) = delete;
+  edge_end& operator=(const edge_end&) = delete;
+
+  const actors::participant_state& participant() const noexcept { return participant_; }
+  const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  /// Ends all calls and those to come with `why`.
+  virtual void fail(const runtime::error& why) noexcept = 0;
+  rank_id peer() const noexcept { return options_.peer; }
+  /// Whether control messages of this end were not acknowledged yet.
+  virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed != 0; }
+
+ protected:
+  edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
+  ~edge_end();
+
+  const paired_config* find(std::uint64_t digest) const noexcept;
+  time_ns deadline(const call_options& call) const noexcept;
+  /// `timeout: activations 0->1, invocation 12, on rank 1: …`
+  runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation, const std::string& what) const;
+  void start(actors::row_log& rows);
+  void on_rejected(const runtime::error& why) noexcept override { fail(why); }
+
+  actors::services& services_;
+  edge_options options_;
+  actors::participant_state participant_;
+  std::optional<runtime::error> failed_;
+
+ private:
+  std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
+};
+
+class edge_out final : public edge_end {
+ public:
+  edge_out(actors::services& s, edge_options o);
+  ~edge_out();
+
+  /// Ends when `data` may be reused.
+  runtime::task<> send(std::span<const std::byte> data, call_options call);
+  void fail(const runtime::error& why) noexcept override;
+  bool owes_messages() const noexcept override { return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0); }
+  const actors::assignment& assigned() const noexcept { return assigned_; }
+  const actors::coordinator_state& coordinator() const noexcept { return coordinator_; }
+  const actors::edge_sender& sender() const noexcept { return sender_; }
+
+ private:
+  runtime::task<> rehearse(std::uint64_t digest) override;
+  runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
+
+  actors::assignment assigned_;
+  actors::edge_sender sender_;
+  actors::coordinator_state coordinator_;
+};
+
+class edge_in final : public edge_end {
+ public:
+  edge_in(actors::services& s, edge_options o);
+  ~edge_in();
+
+  /// Answers how many bytes came; `into` may be larger.
+  runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options call);
+  void fail(const runtime::error& why) noexcept override;
+  const actors::edge_receiver& receiver() const noexcept { return receiver_; }
+
+ private:
+  runtime::task<> rehearse(std::uint64_t digest) override;
+  runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
+  void record(const part_receiver& in, const actors::stamp& s, std::uint64_t ran, runtime::errc outcome);
+
+  actors::edge_receiver receiver_;
+};
+
+}  // namespace parley::ops

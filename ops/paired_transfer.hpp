@@ -1,0 +1,94 @@
+#pragma once
+/// Send and receive between pairs of ranks, each pair running one config of several: the fastest, found out while the
+/// program runs.
+///
+///     auto transfer = self.declare(paired_transfer{
+///         .name    = "activations",
+///         .role    = [](rank_id r) { return r == 0 ? "sender" : "receiver"; },
+///         .configs = {direct(), chunked(256_KiB), chunked(1_MiB, 4)}});
+///     if (self.id() == 0) co_await transfer.send(batch, {.to = 1});
+///     else                auto bytes = co_await transfer.receive(batch, {.from = 0});
+///
+/// The k-th sender is paired with the k-th receiver, ranks ascending, unless `edges` says otherwise; other roles are idle
+/// and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent
+/// of each other. Awaiting a call throws `failure` (see edge.hpp); `attempt` turns that into a value:
+///
+///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
+#include <parley/ops/edge.hpp>
+#include <parley/runtime/when.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+class rank;
+
+struct paired_transfer {
+  std::string name;
+  std::function<std::string(rank_id)> role;
+  std::vector<config_ptr> configs{direct()};
+  /// Sender and receiver of each pair; empty: by their order.
+  std::vector<std::pair<rank_id, rank_id>> edges{};
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+};
+
+struct send_options {
+  rank_id to = 0;
+  std::uint32_t tag = 0;
+  time_ns timeout_ns = 0;  ///< 0: the op's
+};
+struct receive_options {
+  rank_id from = 0;
+  std::uint32_t tag = 0;
+  time_ns timeout_ns = 0;
+};
+
+/// A contiguous container or span of plain values.
+template <class R>
+concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+                 std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class transfer {
+ public:
+  /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
+  template <buffer B>
+  runtime::task<> send(const B& data, send_options o) {
+    return edge_to(o.to).send(std::as_bytes(std::span(data)), {o.tag, o.timeout_ns});
+  }
+  /// Answers the number of bytes that came, at most those of `into`.
+  template <buffer B>
+  runtime::task<std::uint64_t> receive(B&& into, receive_options o) {
+    return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)), {o.tag, o.timeout_ns});
+  }
+  /// Whether this rank has a part in it at all.
+  bool idle() const noexcept { return outs_.empty() && ins_.empty(); }
+
+ private:
+  friend rank;
+  edge_out& edge_to(rank_id peer) const;
+  edge_in& edge_from(rank_id peer) const;
+  std::string name_;
+  rank_id self_ = 0;
+  std::vector<edge_out*> outs_;
+  std::vector<edge_in*> ins_;
+};
+
+/// The failure of a call as a value.
+template <class T>
+runtime::with_deadline<T> attempt(runtime::task<T>&& call) {
+  return runtime::with_deadline<T>(runtime::never, std::move(call));
+}
+
+/// The pairs of an op, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.
+runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_transfer& op, rank_id world_size);
+
+}  // namespace parley::ops

@@ -1,0 +1,67 @@
+#pragma once
+/// A linear pipeline: stage k hands what it has computed to stage k + 1, and every edge between two stages tunes itself, for
+/// each size of its own.
+///
+///     auto pipe = self.declare(linear_pipeline{.name = "activations", .stages = {0, 1, 2, 3}, .configs = configs});
+///     co_await pipe.run(microbatches, stage);       // sizes of the microbatches, and what this stage does
+///
+/// `stage` is an object with
+///     void forward(std::uint64_t microbatch, std::span<std::byte> activation);
+/// which changes an activation in place, away from the actor thread: the first stage makes it, the last one has it in the
+/// end. While a stage computes, the next activation comes in and the one before leaves. A failure of an edge or an
+/// exception of `forward` ends the run and comes out of it.
+#include <parley/ops/edge.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+class rank;
+
+struct linear_pipeline {
+  std::string name;
+  std::vector<rank_id> stages;  ///< rank of each stage, in order; empty: all ranks
+  std::vector<config_ptr> configs{direct()};
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+};
+
+/// What one stage does to the activation of one microbatch.
+class pipeline_stage {
+ public:
+  virtual void forward(std::uint64_t microbatch, std::span<std::byte> activation) = 0;
+  /// How long that takes in virtual time.
+  virtual time_ns modelled_ns(std::uint64_t microbatch, std::size_t bytes) const;
+  /// On the actor thread, after the activation has left this stage.
+  virtual void on_done(std::uint64_t microbatch);
+
+ protected:
+  ~pipeline_stage() = default;
+};
+
+class pipeline {
+ public:
+  std::size_t stage() const noexcept { return stage_; }
+  std::size_t stages() const noexcept { return stages_; }
+  bool idle() const noexcept { return stages_ == 0; }
+  bool first() const noexcept { return in_ == nullptr; }
+  bool last() const noexcept { return out_ == nullptr; }
+
+  /// One microbatch after the other, `bytes[i]` of them, in the same order on all stages.
+  runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_stage& stage);
+
+ private:
+  friend rank;
+  runtime::task<> pass_on(std::span<const std::byte> activation);
+
+  std::size_t stage_ = 0;
+  std::size_t stages_ = 0;
+  edge_in* in_ = nullptr;
+  edge_out* out_ = nullptr;
+};
+
+}  // namespace parley::ops

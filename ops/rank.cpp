@@ -1,0 +1,227 @@
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/random.hpp>
+#include <parley/runtime/version.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+namespace {
+
+std::uint64_t hash_of(const std::vector<tuning::validator>& validators) {
+  std::uint64_t h = 1;
+  for (const tuning::validator& v : validators) {
+    for (const char c : v.name + "\n" + v.value + "\n") h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  }
+  return runtime::mix(h);
+}
+
+// The results file's name of an edge; commas and blanks have no place there.
+std::string entry_name(const actors::op_declaration& op) {
+  return op.name + "/" + std::to_string(op.participants[0].rank) + ">" + std::to_string(op.participants[1].rank);
+}
+
+}  // namespace
+
+rank::rank(rank_foundation on, rank_settings settings)
+    : executor_(on.ex),
+      net_(on.net),
+      disk_(on.disk),
+      settings_(std::move(settings)),
+      flight_(settings_.flight_records),
+      mail_(on.ex, on.net, on.mail),
+      data_(on.net),
+      actors_(on.ex),
+      services_{on.ex, actors_, on.net, mail_, data_, flight_, std::move(on.incarnations), 0} {
+  auto& v = settings_.validators;
+  v.insert(v.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)}, {"PARLEY_WORLD", std::to_string(net_.world_size())}});
+  services_.validators_hash = hash_of(v);
+  services_.incarnations.resize(net_.world_size());
+  read_results();
+}
+
+rank::~rank() = default;
+
+void rank::read_results() {
+  if (disk_ == nullptr || settings_.results_path.empty()) return;
+  for (const std::string& path : {settings_.results_path, tuning::name_with_ordinal(settings_.results_path, id())}) {
+    auto text = disk_->read(path);
+    if (!text) {
+      if (text.code() != errc::unavailable) warnings_.push_back(text.reason().what());
+      continue;
+    }
+    const auto parsed = tuning::parse_results(*text);
+    if (!parsed) {
+      warnings_.push_back(path + ": " + parsed.reason().text + "; the file is ignored and kept");
+      continue;
+    }
+    for (const auto& w : parsed->warnings) warnings_.push_back(path + ":" + std::to_string(w.line) + ": " + w.text);
+    if (const auto why = tuning::compare_validators(parsed->file.validators(), settings_.validators)) {
+      warnings_.push_back(path + ": " + why->text + "; the file is ignored and kept");
+      continue;
+    }
+    for (const auto& entry : parsed->file.entries()) static_cast<void>(remembered_.add(entry));
+  }
+}
+
+void rank::complete(edge_options& o, const std::string& entry) const {
+  o.policy = settings_.policy;
+  o.plan = settings_.plan;
+  o.window = settings_.window;
+  o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
+  for (const auto& r : remembered_.entries()) {
+    if (r.op == entry) o.remembered.push_back({r.parameters, r.solution, r.time_ms});
+  }
+}
+
+edge_out& rank::add_out(edge_options o) {
+  complete(o, entry_name(actors::declare_edge(o.name, id(), o.peer, o.dtype)));
+  const rank_id peer = o.peer;
+  edge_out& added = *outs_.emplace_back(std::make_unique<edge_out>(services_, std::move(o)));
+  if (std::find(lost_.begin(), lost_.end(), peer) != lost_.end()) on_lost(peer, "it had died before");
+  return added;
+}
+
+edge_in& rank::add_in(edge_options o) {
+  complete(o, entry_name(actors::declare_edge(o.name, o.peer, id(), o.dtype)));
+  const rank_id peer = o.peer;
+  edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o)));
+  if (std::find(lost_.begin(), lost_.end(), peer) != lost_.end()) on_lost(peer, "it had died before");
+  return added;
+}
+
+transfer rank::declare(paired_transfer op) {
+  const auto edges = pair_up(op, world_size()).value();
+  transfer t;
+  t.name_ = op.name;
+  t.self_ = id();
+  for (const auto& [from, to] : edges) {
+    edge_options o;
+    o.name = op.name;
+    o.configs = op.configs;
+    o.dtype = op.dtype;
+    o.timeout_ns = op.timeout_ns;
+    if (from == id()) {
+      o.peer = to;
+      t.outs_.push_back(&add_out(std::move(o)));
+    } else if (to == id()) {
+      o.peer = from;
+      t.ins_.push_back(&add_in(std::move(o)));
+    }
+  }
+  return t;
+}
+
+pipeline rank::declare(linear_pipeline op) {
+  if (op.stages.empty()) {
+    for (rank_id r = 0; r < world_size(); ++r) op.stages.push_back(r);
+  }
+  for (std::size_t i = 0; i < op.stages.size(); ++i) {
+    const rank_id r = op.stages[i];
+    if (r >= world_size() || std::count(op.stages.begin(), op.stages.end(), r) > 1)
+      runtime::raise({errc::bad_argument, "op " + op.name + ": stage " + std::to_string(i) + " is on rank " +
+                                              std::to_string(r) + ", which is outside the world of " +
+                                              std::to_string(world_size()) + " or has a stage already"});
+  }
+  pipeline p;
+  const auto mine = std::find(op.stages.begin(), op.stages.end(), id());
+  if (mine == op.stages.end()) return p;
+  p.stage_ = static_cast<std::size_t>(mine - op.stages.begin());
+  p.stages_ = op.stages.size();
+  edge_options o;
+  o.name = op.name;
+  o.configs = op.configs;
+  o.dtype = op.dtype;
+  o.timeout_ns = op.timeout_ns;
+  if (p.stage_ > 0) {
+    o.peer = op.stages[p.stage_ - 1];
+    p.in_ = &add_in(o);
+  }
+  if (p.stage_ + 1 < p.stages_) {
+    o.peer = op.stages[p.stage_ + 1];
+    p.out_ = &add_out(o);
+  }
+  return p;
+}
+
+void rank::on_lost(rank_id lost, std::string_view why) noexcept {
+  if (std::find(lost_.begin(), lost_.end(), lost) == lost_.end()) lost_.push_back(lost);
+  const auto end = [&](edge_end& e) {
+    if (e.peer() != lost) return;
+    e.fail(error{errc::peer_failed, e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
+                                        std::to_string(lost) + " is gone: " + std::string(why) +
+                                        "; restart the job to continue"});
+  };
+  for (auto& e : outs_) end(*e);
+  for (auto& e : ins_) end(*e);
+}
+
+task<> rank::settle(time_ns limit_ns) {
+  const time_ns until = executor_.now() + limit_ns;
+  const auto owing = [this] {
+    return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
+           std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); });
+  };
+  while (owing() && executor_.now() < until) {
+    auto slept = co_await runtime::sleep_until(executor_.now() + 1'000'000);
+    if (!slept) co_return;
+  }
+}
+
+tuning::results_file rank::results() const {
+  tuning::results_file file;
+  for (const tuning::validator& v : settings_.validators) static_cast<void>(file.add(v));
+  const auto add = [&](const edge_end& e) {
+    for (const actors::decision_record& d : e.participant().decisions) {
+      const auto& configs = e.participant().configs;
+      const auto index = configs.find(d.digest);
+      if (!index) continue;
+      const auto timed = std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
+      static_cast<void>(file.add(tuning::result_entry{entry_name(e.declaration()), d.key, configs[*index].id,
+                                                      timed == d.evidence.end() ? 0 : timed->time_ns / 1e6}));
+    }
+  };
+  for (const auto& e : outs_) add(*e);
+  for (const auto& e : ins_) add(*e);
+  for (const tuning::result_entry& r : remembered_.entries()) static_cast<void>(file.add(r));
+  return file;
+}
+
+runtime::result<std::string> rank::write_results() {
+  if (disk_ == nullptr || settings_.results_path.empty())
+    return error{errc::unavailable, "no results file was asked for"};
+  const std::string path = tuning::name_with_ordinal(settings_.results_path, id());
+  // What was not trusted is not overwritten either.
+  if (const auto there = disk_->read(path)) {
+    const auto parsed = tuning::parse_results(*there);
+    if (!parsed || tuning::compare_validators(parsed->file.validators(), settings_.validators))
+      return error{errc::unavailable, path + " belongs to another version, machine or world and is kept; move it away to "
+                                             "have new results written"};
+  }
+  const auto written = disk_->replace(path, tuning::write_results(results()));
+  if (!written) return written.reason();
+  return path;
+}
+
+std::vector<edge_agreement> rank::agreements() const {
+  std::vector<edge_agreement> all;
+  for (const auto& e : outs_) {
+    all.push_back({e->declaration().name, id(), e->peer(), &e->assigned(), &e->coordinator().warm_errors,
+                   e->participant().no_common_config});
+  }
+  return all;
+}
+
+std::uint64_t rank::flow_messages() const noexcept {
+  std::uint64_t count = 0;
+  for (const auto& e : outs_) count += e->sender().statistics().questions_sent;
+  for (const auto& e : ins_) count += e->receiver().statistics().matched_sent;
+  return count;
+}
+
+}  // namespace parley::ops

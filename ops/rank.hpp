@@ -1,0 +1,121 @@
+#pragma once
+/// One rank of the job, as the user's program sees it: who it is, what it declares, and what its ops have agreed on.
+///
+///     task<> rank_main(rank& self) {
+///       auto transfer = self.declare(paired_transfer{.name = "activations", .role = …, .configs = {direct(), …}});
+///       if (self.id() == 0) co_await transfer.send(bytes, {.to = 1});
+///       …
+///     }
+///
+/// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
+/// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
+#include <parley/actors/services.hpp>
+#include <parley/ops/edge.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/runtime/executor.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/router.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/storage.hpp>
+#include <parley/tuning/results.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::ops {
+
+struct rank_settings {
+  /// Where results are read from and written to; empty: nowhere. Each rank writes a file of its own, with its number in the
+  /// name (`results_2.csv`), and reads `results_path` itself first, which a launcher may have merged.
+  std::string results_path;
+  std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's own version and the world
+  actors::tuning_policy policy = actors::tuning_policy::online;
+  tuning::plan_options plan{};
+  actors::window_limits window{};
+  std::size_t flight_records = 16384;
+  bool mutant_ignores_stamp = false;  ///< test switch, see ops/edge.hpp
+};
+
+/// What a rank stands on. All of it outlives the rank.
+struct rank_foundation {
+  runtime::executor& ex;
+  runtime::link& net;
+  runtime::storage* disk = nullptr;  ///< null: no results files
+  std::vector<std::uint64_t> incarnations;
+  runtime::router::options mail{};
+};
+
+/// What one edge has agreed on, for tables and `--json`; only its sender knows all of it.
+struct edge_agreement {
+  std::string op;
+  rank_id sender = 0;
+  rank_id receiver = 0;
+  const actors::assignment* assigned = nullptr;
+  const std::vector<std::string>* warm_errors = nullptr;
+  std::string no_common_config;
+};
+
+class rank {
+ public:
+  rank(rank_foundation on, rank_settings settings);
+  rank(const rank&) = delete;
+  rank& operator=(const rank&) = delete;
+  ~rank();
+
+  rank_id id() const noexcept { return net_.rank(); }
+  rank_id world_size() const noexcept { return net_.world_size(); }
+  runtime::executor& where() const noexcept { return executor_; }
+
+  /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
+  transfer declare(paired_transfer op);
+  pipeline declare(linear_pipeline op);
+
+  /// A rank died: its ops end with `peer_failed`, here and now.
+  void on_lost(rank_id lost, std::string_view why) noexcept;
+  /// Waits, at most `limit_ns`, until control messages that others may still need have been taken.
+  runtime::task<> settle(time_ns limit_ns);
+  /// Writes what was decided to this rank's results file. Answers where, or why not.
+  runtime::result<std::string> write_results();
+  /// Decisions of this rank's ops as entries of a results file.
+  tuning::results_file results() const;
+
+  std::vector<edge_agreement> agreements() const;
+  const runtime::flight_recorder& flight() const noexcept { return flight_; }
+  const runtime::router& mail() const noexcept { return mail_; }
+  const actors::data_hub& data() const noexcept { return data_; }
+  /// What was wrong with the results file that was read, if anything.
+  const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+  /// Flow control messages that this rank's edges sent.
+  std::uint64_t flow_messages() const noexcept;
+
+ private:
+  friend transfer;
+  friend pipeline;
+  edge_out& add_out(edge_options o);
+  edge_in& add_in(edge_options o);
+  void complete(edge_options& o, const std::string& entry) const;
+  void read_results();
+
+  runtime::executor& executor_;
+  runtime::link& net_;
+  runtime::storage* disk_;
+  rank_settings settings_;
+  runtime::flight_recorder flight_;
+  runtime::router mail_;
+  actors::data_hub data_;
+  runtime::scope actors_;
+  actors::services services_;
+  tuning::results_file remembered_;
+  std::vector<std::string> warnings_;
+  std::vector<std::unique_ptr<edge_out>> outs_;
+  std::vector<std::unique_ptr<edge_in>> ins_;
+  std::vector<rank_id> lost_;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,197 @@
+#include <parley/ops/run.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/transports/environment.hpp>
+#include <parley/transports/file_storage.hpp>
+#include <parley/transports/rendezvous.hpp>
+#include <parley/transports/siphash.hpp>
+#include <parley/transports/ucx_link.hpp>
+
+#include <boost/asio/io_context.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::reactor;
+
+namespace {
+
+constexpr time_ns settle_limit_ns = 1'000'000'000;
+
+std::size_t processors(const std::vector<std::uint64_t>& mask) {
+  std::size_t count = 0;
+  for (const std::uint64_t word : mask) count += static_cast<std::size_t>(std::popcount(word));
+  return count;
+}
+
+bool inside(const std::vector<std::uint64_t>& part, const std::vector<std::uint64_t>& whole) {
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if ((part[i] & ~(i < whole.size() ? whole[i] : 0)) != 0) return false;
+  }
+  return true;
+}
+
+// Ranks that outnumber the processors which they may use must yield while they wait for each other.
+reactor::sharing sharing_of(const std::vector<transports::member>& members, rank_id self) {
+  const transports::member& me = members[self];
+  if (members.size() == 1 || me.affinity.empty()) return reactor::sharing::own_core;
+  const auto crowded = [&](const std::vector<std::uint64_t>& mask) {
+    const auto within = std::count_if(members.begin(), members.end(), [&](const transports::member& m) {
+      return m.host == me.host && inside(m.affinity, mask);
+    });
+    return static_cast<std::size_t>(within) > processors(mask);
+  };
+  const bool shared = std::any_of(members.begin(), members.end(), [&](const transports::member& m) {
+    return m.host == me.host && inside(me.affinity, m.affinity) && crowded(m.affinity);
+  });
+  return shared ? reactor::sharing::shared_core : reactor::sharing::own_core;
+}
+
+std::string processor_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (!line.starts_with("model name")) continue;
+    const auto colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+rank_settings from_environment_too(rank_settings s) {
+  if (s.results_path.empty()) {
+    if (const char* path = std::getenv("PARLEY_RESULTS")) s.results_path = path;
+  }
+  if (const char* tuning = std::getenv("PARLEY_TUNING"); tuning != nullptr && std::string_view(tuning) == "0")
+    s.policy = actors::tuning_policy::off;
+  if (s.validators.empty()) s.validators = machine_validators();
+  return s;
+}
+
+void complain(rank_id rank, const std::string& what) {
+  std::fprintf(stderr, "parley: rank %u: %s\n", rank, what.c_str());
+}
+
+}  // namespace
+
+struct job::state final : runtime::link::failure_handler {
+  state(std::unique_ptr<reactor> made, job_options o) : loop(std::move(made)) {
+    place = transports::from_environment().value();
+    auto key = transports::read_key(place).value();
+    const bool one_host = place.local_size ? *place.local_size == place.world_size : place.world_size == 1;
+    transports::ucx_link::options wire_options;
+    wire_options.rank = place.rank;
+    wire_options.world_size = place.world_size;
+    wire_options.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
+    wire.emplace(wire_options);
+    loop->attach(*wire);
+    auto meeting_options = transports::options_for(place);
+    meeting_options.join_timeout_ns = o.join_timeout_ns;
+    meeting.emplace(loop->io(), meeting_options, std::move(key));
+    join();
+    make_rank(std::move(o));
+  }
+  ~state() {
+    // In this order: nobody may call into what is gone.
+    meeting.reset();
+    if (wire) wire->on_failure(nullptr);
+    self.reset();
+    if (wire) loop->detach(*wire);
+    wire.reset();
+  }
+
+  void join() {
+    std::optional<runtime::result<transports::joined>> outcome;
+    meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
+    meeting->join(transports::this_process(wire->address()),
+                  [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
+    runtime::run_until(*loop, [&] { return outcome.has_value(); });
+    all = std::move(*outcome).value();
+    for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
+    for (const int descriptor : meeting->descriptors()) loop->watch(descriptor);
+    loop->set_sharing(sharing_of(all.members, place.rank));
+  }
+
+  void make_rank(job_options o) {
+    runtime::router::options mail;
+    mail.job = place.job;
+    mail.seal = transports::make_seal(all.session_key);
+    std::vector<std::uint64_t> incarnations;
+    for (const transports::member& m : all.members) incarnations.push_back(m.incarnation);
+    self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail},
+                 from_environment_too(std::move(o.settings)));
+    wire->on_failure(this);
+    for (const auto& [lost, why] : lost_early) on_lost(lost, why);
+    for (const std::string& w : self->warnings()) complain(place.rank, "warning: " + w);
+  }
+
+  void on_lost(rank_id lost, const std::string& why) {
+    if (!self) {
+      lost_early.emplace_back(lost, why);
+      return;
+    }
+    self->on_lost(lost, why);
+    wire->give_up(lost);
+  }
+  void on_peer_failed(rank_id peer) noexcept override { self->on_lost(peer, "its connection broke"); }
+
+  std::unique_ptr<reactor> loop;
+  transports::placement place;
+  transports::joined all;
+  transports::file_storage disk;
+  std::optional<transports::ucx_link> wire;
+  std::optional<transports::rendezvous> meeting;
+  std::optional<rank> self;
+  std::vector<std::pair<rank_id, std::string>> lost_early;
+};
+
+job::job(job_options o) : state_(std::make_unique<state>(std::make_unique<reactor>(), std::move(o))) {}
+job::job(boost::asio::io_context& io, job_options o)
+    : state_(std::make_unique<state>(std::make_unique<reactor>(io, reactor::options{}), std::move(o))) {}
+job::~job() = default;
+
+rank& job::self() noexcept { return *state_->self; }
+reactor& job::loop() noexcept { return *state_->loop; }
+int job::report_descriptor() const noexcept { return state_->place.report_fd; }
+bool job::authenticated() const noexcept { return state_->all.authenticated; }
+const runtime::link& job::wire() const noexcept { return *state_->wire; }
+
+void job::leave() {
+  runtime::run(*state_->loop, state_->self->settle(settle_limit_ns));
+  state_->meeting->leave();
+}
+
+std::vector<tuning::validator> machine_validators() {
+  return {{"PARLEY_PROCESSOR", processor_model()}, {"PARLEY_UCX", transports::ucx_version()}};
+}
+
+int run(const std::function<void(job&)>& program, job_options o) {
+  rank_id id = 0;
+  try {
+    job here(std::move(o));
+    id = here.self().id();
+    program(here);
+    if (const auto written = here.self().write_results(); !written && written.code() != errc::unavailable)
+      complain(id, "warning: " + written.reason().what());
+    here.leave();
+    return 0;
+  } catch (const std::exception& e) {
+    if (const auto place = transports::from_environment()) id = place->rank;
+    complain(id, e.what());
+    return 1;
+  }
+}
+
+int run(int, char**, rank_function rank_main) {
+  return run([rank_main](job& here) { runtime::run(here.loop(), rank_main(here.self())); });
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,67 @@
+#pragma once
+/// From `main` to a rank: reads where this process stands in its job, meets the others, runs the program, and leaves.
+///
+///     parley::task<> rank_main(parley::rank& self);
+///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
+///
+/// Started alone it is a world of one rank. Answers the exit status: 0, or 1 after printing the error, with op, rank and what
+/// to do, to standard error. An engine that owns its loop makes a `job` instead and polls it.
+///
+/// PARLEY_RESULTS=FILE reads and writes results (see rank_settings), PARLEY_TUNING=0 switches trials off.
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace parley::ops {
+
+struct job_options {
+  rank_settings settings{};
+  runtime::time_ns join_timeout_ns = 30'000'000'000;
+};
+
+/// A rank over UCX that has joined its job.
+class job {
+ public:
+  /// Joins, which waits for the others. Throws `failure`: who never came, who refused whom, what is wrong with the
+  /// environment.
+  explicit job(job_options o = {});
+  /// The same on the caller's context, which the caller may also run; it outlives the job.
+  job(boost::asio::io_context& io, job_options o = {});
+  job(const job&) = delete;
+  job& operator=(const job&) = delete;
+  /// Without `leave` the others are told that this rank died.
+  ~job();
+
+  rank& self() noexcept;
+  runtime::reactor& loop() noexcept;
+  /// Lets go of the others in peace: settles what they still need, says bye.
+  void leave();
+  /// Where a launcher collects reports, or -1.
+  int report_descriptor() const noexcept;
+  bool authenticated() const noexcept;
+  const runtime::link& wire() const noexcept;
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+using rank_function = runtime::task<> (*)(rank& self);
+
+int run(int argc, char** argv, rank_function rank_main);
+/// The same with a function object that lives until it returns, and with settings.
+int run(const std::function<void(job&)>& program, job_options o = {});
+
+/// Versions and hardware that results of this process depend on.
+std::vector<tuning::validator> machine_validators();
+
+}  // namespace parley::ops

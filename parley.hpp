@@ -1,0 +1,60 @@
+#pragma once
+/// All that a program needs: `#include <parley/parley.hpp>`, link `parley::parley`.
+///
+///     parley::task<> rank_main(parley::rank& self) {
+///       auto transfer = self.declare(parley::paired_transfer{…});
+///       …
+///     }
+///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
+///
+/// Where to look next: ops/paired_transfer.hpp and ops/pipeline.hpp for the ops, ops/config.hpp for configs of one's own,
+/// ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/rank.hpp>
+#include <parley/ops/run.hpp>
+#include <parley/runtime/actor.hpp>
+#include <parley/runtime/compute.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
+#include <parley/runtime/when.hpp>
+
+namespace parley {
+
+using namespace runtime::literals;
+using ops::attempt;
+using ops::chunked;
+using ops::config_ptr;
+using ops::direct;
+using ops::job;
+using ops::linear_pipeline;
+using ops::paired;
+using ops::paired_config;
+using ops::paired_transfer;
+using ops::part_receiver;
+using ops::part_sender;
+using ops::pipeline;
+using ops::pipeline_stage;
+using ops::rank;
+using ops::run;
+using ops::transfer;
+using runtime::compute;
+using runtime::errc;
+using runtime::error;
+using runtime::failure;
+using runtime::rank_id;
+using runtime::result;
+using runtime::scope;
+using runtime::sleep_until;
+using runtime::task;
+using runtime::this_scope;
+using runtime::time_ns;
+using runtime::when_all;
+using runtime::when_any;
+using runtime::with_deadline;
+
+}  // namespace parley

@@ -1,0 +1,83 @@
+#include "../support/world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using parley::tests::world;
+
+namespace {
+
+paired_transfer pair_of(std::vector<config_ptr> configs) {
+  paired_transfer op;
+  op.name = "activations";
+  op.role = [](rank_id r) { return std::string(r == 0 ? "sender" : r == 1 ? "receiver" : "idle"); };
+  op.configs = std::move(configs);
+  return op;
+}
+
+std::vector<std::byte> pattern(std::size_t size, std::size_t seed) {
+  std::vector<std::byte> data(size);
+  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + seed);
+  return data;
+}
+
+task<> send_all(transfer t, std::vector<std::size_t> sizes) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto data = pattern(sizes[i], i);
+    co_await t.send(data, {.to = 1});
+  }
+}
+
+task<int> receive_all(transfer t, std::vector<std::size_t> sizes, std::size_t spare) {
+  int wrong = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    std::vector<std::byte> buffer(sizes[i] + spare);
+    const std::uint64_t got = co_await t.receive(buffer, {.from = 0});
+    buffer.resize(got);
+    if (buffer != pattern(sizes[i], i)) ++wrong;
+  }
+  co_return wrong;
+}
+
+task<int> both(world& w, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver, std::vector<std::size_t> sizes,
+               std::size_t spare = 0) {
+  auto out = w[0].declare(pair_of(std::move(at_sender)));
+  auto in = w[1].declare(pair_of(std::move(at_receiver)));
+  auto [nothing, wrong] = co_await when_all(send_all(out, sizes), receive_all(in, sizes, spare));
+  co_return wrong;
+}
+
+const actors::campaign* campaign_of(world& w, std::string_view key) {
+  static std::vector<edge_agreement> kept;
+  kept = w[0].agreements();
+  for (const auto& c : kept.front().assigned->campaigns()) {
+    if (c->key == key) return c.get();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("a pair agrees on a config while its messages flow") {
+  world w(3);
+  const std::vector<std::size_t> sizes(400, 1 << 20);
+  const auto configs = std::vector{direct(), chunked(64_KiB, 1), chunked(256_KiB, 4)};
+  CHECK(run(w.clock, both(w, configs, configs, sizes)) == 0);
+  const auto* c = campaign_of(w, "1MiB");
+  REQUIRE(c != nullptr);
+  CHECK(c->where == actors::campaign::stage::decided);
+  CHECK(c->trials > 0);
+  CHECK(c->invocations == 400);
+  MESSAGE(c->winner, " ", c->why, " trials ", c->trials, " after ", c->invocations_to_agreement);
+  CHECK(w[2].mail().statistics().sent == 0);
+}
+
+TEST_CASE("every size arrives whole, also zero bytes and into larger buffers") {
+  world w(2);
+  const auto configs = std::vector{direct(), chunked(1_MiB, 2), chunked(1000, 3)};
+  CHECK(run(w.clock, both(w, configs, configs, {0, 1, 7, 8192, 8193, 1 << 20, (1 << 20) + 1, (4 << 20) + 12345, 0, 3}, 100)) == 0);
+}

@@ -1,0 +1,389 @@
+#include <parley/runtime/reactor.hpp>
+
+#include <parley/runtime/mailbox.hpp>
+
+#include <doctest/doctest.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "script.hpp"
+
+using namespace parley::runtime;
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+constexpr reactor::options hasty{.longest_spin_ns = 1'000};
+
+bool readable(int descriptor, int timeout_ms) {
+  pollfd p{descriptor, POLLIN, 0};
+  return ::poll(&p, 1, timeout_ms) == 1;
+}
+void until_armed(reactor& loop) {
+  const time_ns limit = loop.precise_now() + 10_s;
+  while (loop.poll() != reactor::readiness::armed) REQUIRE(loop.precise_now() < limit);
+}
+// Drives a loop as an engine would that owns an epoll of its own.
+template <class Holds>
+void drive(reactor& loop, Holds&& holds) {
+  const time_ns limit = loop.precise_now() + 10_s;
+  while (!holds()) {
+    REQUIRE(loop.precise_now() < limit);
+    if (loop.poll() == reactor::readiness::armed && !holds()) REQUIRE(readable(loop.native_handle(), 10'000));
+  }
+}
+
+// A transport in small: other threads announce events, `poll` takes them.
+class fake_poller : public poller {
+ public:
+  enum class announcing { through_the_descriptor, not_at_all };
+  explicit fake_poller(announcing a = announcing::through_the_descriptor) : announcing_(a) {}
+  ~fake_poller() override { ::close(fd_); }
+  bool poll() override {
+    const int taken = waiting_.exchange(0);
+    seen += taken;
+    return taken != 0;
+  }
+  arm_state arm() override {
+    ++arms;
+    if (busy_answers > 0) {
+      --busy_answers;
+      return arm_state::busy;
+    }
+    std::uint64_t drained = 0;
+    static_cast<void>(!::read(fd_, &drained, sizeof drained));
+    if (waiting_ != 0) return arm_state::busy;
+    if (std::exchange(happens_after_arming, false)) happen();
+    return arm_state::armed;
+  }
+  int event_fd() const override { return fd_; }
+  void happen() {
+    ++waiting_;
+    const std::uint64_t one = 1;
+    if (announcing_ == announcing::through_the_descriptor) static_cast<void>(!::write(fd_, &one, sizeof one));
+  }
+  int seen = 0;
+  int arms = 0;
+  int busy_answers = 0;
+  bool happens_after_arming = false;
+
+ private:
+  announcing announcing_;
+  std::atomic<int> waiting_{0};
+  int fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+};
+
+task<time_ns> sleep_for(executor& ex, time_ns span) {
+  const time_ns begun = ex.precise_now();
+  auto woken = co_await sleep_until(begun + span);
+  woken.value();
+  co_return ex.precise_now() - begun;
+}
+task<> sleep_and_say(executor& ex, std::string& log, time_ns when, std::string word) {
+  auto woken = co_await sleep_until(when);
+  woken.value();
+  static_cast<void>(ex);
+  log += word;
+}
+task<errc> receive_one(mailbox<int>& box, time_ns deadline) {
+  auto m = co_await box.receive(deadline);
+  co_return m.code();
+}
+void start_after(reactor& loop, std::chrono::steady_clock::duration span, std::shared_ptr<asio::steady_timer>& kept,
+                 bool& rang) {
+  kept = std::make_shared<asio::steady_timer>(loop.io(), span);
+  kept->async_wait([&rang](boost::system::error_code) { rang = true; });
+}
+
+}  // namespace
+
+TEST_CASE("a sleep lasts at least as long as asked, and sleepers wake in the order of their times") {
+  reactor loop(hasty);
+  for (time_ns span : {time_ns{0}, 50_us, 2_ms, 20_ms}) {
+    const time_ns slept = run(loop, sleep_for(loop, span));
+    CHECK(slept >= span);
+    CHECK(slept < span + 5_s);
+  }
+  CHECK(loop.statistics().sleeps > 0);
+  std::string log;
+  scope stage(loop);
+  const time_ns now = loop.precise_now();
+  stage.spawn(sleep_and_say(loop, log, now + 3_ms, "c"));
+  stage.spawn(sleep_and_say(loop, log, now + 1_ms, "a"));
+  stage.spawn(sleep_and_say(loop, log, now + 2_ms, "b"));
+  run_until(loop, [&] { return stage.running() == 0; });
+  CHECK(log == "abc");
+}
+
+TEST_CASE("a deadline ends a receive on the real clock") {
+  reactor loop(hasty);
+  mailbox<int> box(loop);
+  const time_ns deadline = loop.precise_now() + 3_ms;
+  CHECK(run(loop, receive_one(box, deadline)) == errc::timeout);
+  CHECK(loop.precise_now() >= deadline);
+}
+
+TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also while it sleeps") {
+  for (auto cores : {reactor::sharing::own_core, reactor::sharing::shared_core}) {
+    reactor loop({.cores = cores, .longest_spin_ns = 1'000});
+    const auto mine = std::this_thread::get_id();
+    int run_here = 0;
+    int run_elsewhere = 0;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 2'500; ++i) {
+          loop.post([&] { ++(std::this_thread::get_id() == mine ? run_here : run_elsewhere); });
+          if (i % 100 == 0) std::this_thread::yield();
+        }
+      });
+    }
+    run_until(loop, [&] { return run_here + run_elsewhere == 10'000; });
+    for (std::thread& t : threads) t.join();
+    CHECK(run_here == 10'000);
+    CHECK(run_elsewhere == 0);
+
+    // Now one at a time: the next is posted only once the reactor has slept again.
+    int woken = 0;
+    std::thread slow([&] {
+      for (std::uint64_t i = 1; i <= 20; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+        loop.post([&] { ++woken; });
+      }
+    });
+    run_until(loop, [&] { return woken == 20; });
+    slow.join();
+    CHECK(loop.statistics().sleeps > 0);
+    CHECK(loop.statistics().missed_wakeups == 0);
+  }
+}
+
+TEST_CASE("the native handle is quiet once everything that was posted has run") {
+  reactor loop;
+  for (int round = 0; round < 300; ++round) {
+    std::atomic<int> posted{0};
+    int seen = 0;
+    std::thread poster([&] {
+      for (int i = 0; i < 20; ++i) {
+        loop.post([&] { ++seen; });
+        ++posted;
+      }
+    });
+    while (seen != 20) static_cast<void>(loop.poll());
+    poster.join();
+    until_armed(loop);
+    REQUIRE_FALSE(readable(loop.native_handle(), 0));
+  }
+}
+
+TEST_CASE("poll answers armed when there is nothing to do, and never blocks") {
+  reactor loop;
+  fake_poller transport;
+  loop.attach(transport);
+  scope stage(loop);
+  mailbox<int> box(loop);
+  stage.spawn([](mailbox<int>& b) -> task<> {
+    auto m = co_await b.receive();
+    static_cast<void>(m);
+  }(box));
+  CHECK(loop.poll() == reactor::readiness::progressed);
+  for (int i = 0; i < 1'000; ++i) REQUIRE(loop.poll() == reactor::readiness::armed);
+  transport.busy_answers = 1;
+  CHECK(loop.poll() == reactor::readiness::idle);
+  CHECK(loop.poll() == reactor::readiness::armed);
+  CHECK(loop.statistics().sleeps == 0);
+  box.close();
+}
+
+TEST_CASE("the native handle becomes readable on a post, on a timer and on a poller's event") {
+  reactor loop;
+  fake_poller transport;
+  loop.attach(transport);
+  until_armed(loop);
+  CHECK_FALSE(readable(loop.native_handle(), 0));
+
+  bool posted = false;
+  std::thread poster([&] { loop.post([&] { posted = true; }); });
+  CHECK(readable(loop.native_handle(), 10'000));
+  poster.join();
+  CHECK(loop.poll() == reactor::readiness::progressed);
+  CHECK(posted);
+
+  std::thread peer([&] { transport.happen(); });
+  until_armed(loop);
+  peer.join();
+  drive(loop, [&] { return transport.seen == 1; });
+
+  std::string log;
+  scope stage(loop);
+  const time_ns when = loop.precise_now() + 5_ms;
+  stage.spawn(sleep_and_say(loop, log, when, "woken"));
+  drive(loop, [&] { return log == "woken"; });
+  CHECK(loop.precise_now() >= when);
+
+  until_armed(loop);
+  CHECK_FALSE(readable(loop.native_handle(), 0));
+  loop.detach(transport);
+  transport.happen();
+  CHECK_FALSE(readable(loop.native_handle(), 0));
+}
+
+TEST_CASE("the sleeping reactor is woken by a poller's event, and arms again when the poller is busy") {
+  reactor loop(hasty);
+  fake_poller transport;
+  transport.busy_answers = 3;
+  loop.attach(transport);
+  std::thread peer([&] {
+    for (int i = 0; i < 50; ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      transport.happen();
+    }
+  });
+  run_until(loop, [&] { return transport.seen == 50; });
+  peer.join();
+  CHECK(transport.arms > 3);
+  CHECK(transport.busy_answers == 0);
+  CHECK(loop.statistics().missed_wakeups == 0);
+}
+
+TEST_CASE("an event that comes while the reactor sleeps is missed exactly when nothing announced it") {
+  for (auto kind : {fake_poller::announcing::through_the_descriptor, fake_poller::announcing::not_at_all}) {
+    reactor loop({.longest_spin_ns = 1'000, .safety_tick_ns = 20'000'000});
+    fake_poller transport(kind);
+    loop.attach(transport);
+    transport.happens_after_arming = true;
+    run_until(loop, [&] { return transport.seen == 1; });
+    CHECK(loop.statistics().missed_wakeups == (kind == fake_poller::announcing::not_at_all ? 1 : 0));
+  }
+}
+
+TEST_CASE("a tick that comes late, when an event has been announced, counts nothing") {
+  reactor loop({.longest_spin_ns = 1'000, .safety_tick_ns = 1'000'000});
+  fake_poller transport;
+  loop.attach(transport);
+  bool done = false;
+  // A handler that runs inside the sleep and holds it up past the tick.
+  asio::steady_timer holdup(loop.io(), std::chrono::microseconds(300));
+  holdup.async_wait([&](boost::system::error_code) {
+    transport.happen();
+    const time_ns until = loop.precise_now() + 3_ms;
+    while (loop.precise_now() < until) {
+    }
+    done = true;
+  });
+  run_until(loop, [&] { return done && transport.seen == 1; });
+  CHECK(loop.statistics().missed_wakeups == 0);
+}
+
+TEST_CASE("Asio's timers work beside the reactor, also when it is only polled") {
+  reactor loop(hasty);
+  std::shared_ptr<asio::steady_timer> timer;
+  bool rang = false;
+  SUBCASE("run") {
+    start_after(loop, std::chrono::milliseconds(2), timer, rang);
+    run_until(loop, [&] { return rang; });
+  }
+  SUBCASE("polled, and started after Asio had run out of work") {
+    until_armed(loop);
+    start_after(loop, std::chrono::milliseconds(2), timer, rang);
+    const time_ns limit = loop.precise_now() + 10_s;
+    while (!rang && loop.precise_now() < limit) static_cast<void>(loop.poll());
+  }
+  CHECK(rang);
+}
+
+TEST_CASE("Asio's sockets work beside the reactor") {
+  reactor loop(hasty);
+  tcp::acceptor acceptor(loop.io(), tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  tcp::socket server(loop.io());
+  tcp::socket client(loop.io());
+  std::array<char, 5> received{};
+  bool done = false;
+  acceptor.async_accept(server, [&](boost::system::error_code failed) {
+    REQUIRE_FALSE(failed);
+    asio::async_read(server, asio::buffer(received), [&](boost::system::error_code e, std::size_t) {
+      REQUIRE_FALSE(e);
+      done = true;
+    });
+  });
+  const std::string text = "hello";
+  client.async_connect(acceptor.local_endpoint(), [&](boost::system::error_code failed) {
+    REQUIRE_FALSE(failed);
+    asio::async_write(client, asio::buffer(text), [](boost::system::error_code, std::size_t) {});
+  });
+  mailbox<int> box(loop);
+  scope stage(loop);
+  run_until(loop, [&] { return done; });
+  CHECK(std::string(received.data(), received.size()) == text);
+}
+
+TEST_CASE("the reactor shares a caller's io_context and leaves it usable") {
+  asio::io_context io;
+  bool handled = false;
+  {
+    reactor loop(io, hasty);
+    CHECK(&loop.io() == &io);
+    asio::post(io, [&] { handled = true; });
+    run_until(loop, [&] { return handled; });
+    run(loop, sleep_for(loop, 1_ms));
+    CHECK(loop.statistics().sleeps > 0);
+    loop.post([] {});
+  }
+  // What the reactor had started there must end without it.
+  io.restart();
+  io.run();
+  handled = false;
+  asio::post(io, [&] { handled = true; });
+  io.restart();
+  io.run();
+  CHECK(handled);
+}
+
+TEST_CASE("a rank that is busy still asks its pollers") {
+  reactor loop;
+  fake_poller transport;
+  loop.attach(transport);
+  scope stage(loop);
+  stage.spawn([](fake_poller& t) -> task<> {
+    t.happen();
+    while (t.seen == 0) co_await yield;
+  }(transport));
+  run_until(loop, [&] { return stage.running() == 0; });
+  CHECK(transport.seen == 1);
+}
+
+TEST_CASE("a descriptor that is watched wakes the native handle") {
+  reactor loop;
+  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  loop.watch(fd);
+  until_armed(loop);
+  CHECK_FALSE(readable(loop.native_handle(), 0));
+  const std::uint64_t one = 1;
+  CHECK(::write(fd, &one, sizeof one) == 8);
+  CHECK(readable(loop.native_handle(), 1'000));
+  ::close(fd);
+  CHECK_FALSE(readable(loop.native_handle(), 0));
+  CHECK_THROWS_AS(loop.watch(-1), failure);
+}

@@ -1,0 +1,109 @@
+#include <parley/runtime/virtual_time.hpp>
+
+#include <parley/runtime/mailbox.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "script.hpp"
+
+using namespace parley::runtime;
+
+namespace {
+
+task<> wait_for_ever(script& play) {
+  mailbox<int> box(play.clock);
+  auto m = co_await box.receive();
+  play.say(std::string(name(m.code())));
+}
+task<> sleep_for_ever() {
+  auto woken = co_await sleep_until(never);
+  static_cast<void>(woken);
+}
+task<> wander(script& play, int who) {
+  random_stream dice(play.clock.seed(), static_cast<std::uint64_t>(who));
+  for (int i = 0; i < 20; ++i) {
+    auto woken = co_await sleep_until(play.clock.now() + static_cast<time_ns>(dice.below(5)));
+    woken.value();
+    play.say(std::to_string(who));
+  }
+}
+std::string order_with(std::uint64_t seed) {
+  script play(seed);
+  for (int who = 0; who < 8; ++who) play.stage->spawn(wander(play, who));
+  play.finish();
+  return play.log + std::to_string(play.clock.now());
+}
+
+}  // namespace
+
+TEST_CASE("time stands still while anything is ready and then jumps to exactly the next timer") {
+  script play;
+  CHECK(play.clock.now() == 0);
+  play.stage->spawn(say_at(play, 123'456'789'012, "b"));
+  play.stage->spawn(say_at(play, 17, "a"));
+  play.settle();
+  CHECK(play.clock.now() == 0);
+  CHECK(play.clock.wait());
+  CHECK(play.clock.now() == 17);
+  CHECK(play.clock.wait());  // something is ready
+  CHECK(play.clock.now() == 17);
+  play.settle();
+  CHECK(play.log == "a ");
+  CHECK(play.clock.wait());
+  CHECK(play.clock.now() == 123'456'789'012);
+  CHECK(play.clock.precise_now() == 123'456'789'012);
+  play.settle();
+  CHECK_FALSE(play.clock.wait());
+}
+
+TEST_CASE("the same seed gives the same order, another seed another") {
+  CHECK(order_with(5) == order_with(5));
+  CHECK(order_with(5) != order_with(6));
+}
+
+TEST_CASE("what is posted runs, in its order, before time passes") {
+  script play;
+  play.stage->spawn(say_at(play, 5, "timer"));
+  play.settle();
+  play.clock.post([&] {
+    play.say("first");
+    play.clock.post([&] { play.say("third"); });
+  });
+  play.clock.post([&] { play.say("second"); });
+  CHECK(play.clock.wait());
+  CHECK(play.clock.now() == 0);
+  play.finish();
+  CHECK(play.log == "first second third timer ");
+}
+
+TEST_CASE("run reports a wait that can never end, and frees what waited") {
+  script play;
+  try {
+    run(play.clock, wait_for_ever(play));
+    FAIL("must throw");
+  } catch (const failure& f) {
+    CHECK(f.code() == errc::closed);
+    CHECK(std::string(f.what()).find("nothing is left") != std::string::npos);
+  }
+  CHECK_THROWS_AS(run(play.clock, sleep_for_ever()), failure);
+  CHECK(play.log == "");
+}
+
+TEST_CASE("run_until stops as soon as its condition holds") {
+  script play;
+  for (time_ns t = 1; t <= 10; ++t) play.stage->spawn(say_at(play, t, "x"));
+  run_until(play.clock, [&] { return play.log.size() == 6; });
+  CHECK(play.clock.now() == 3);
+  CHECK_THROWS_AS(run_until(play.clock, [] { return false; }), failure);
+}
+
+TEST_CASE("step resumes as many coroutines as asked") {
+  script play;
+  for (int i = 0; i < 5; ++i) play.stage->spawn(say_at(play, 0, "x"));
+  CHECK(play.clock.step(2) == 2);
+  CHECK(play.clock.resumed() == 2);
+  CHECK(play.clock.step(100) == 5);  // three begin, two have slept
+}

@@ -1,0 +1,52 @@
+#pragma once
+/// Ranks of one job in virtual time, for tests: the real actors and ops over `memory_link`.
+#include "memory_link.hpp"
+
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/runtime/virtual_time.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace parley::tests {
+
+/// A disk in memory.
+class memory_storage final : public runtime::storage {
+ public:
+  runtime::result<std::string> read(const std::string& path) override {
+    const auto at = files.find(path);
+    if (at == files.end()) return runtime::error{errc::unavailable, path + " does not exist"};
+    return at->second;
+  }
+  runtime::result<> replace(const std::string& path, std::string_view text) override {
+    files[path] = text;
+    return {};
+  }
+  runtime::result<> append(const std::string& path, std::string_view text) override {
+    files[path].append(text);
+    return {};
+  }
+  std::map<std::string, std::string> files;
+};
+
+struct world {
+  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {})
+      : links(clock, n, std::move(o)), seen(n), disk(n) {
+    std::vector<std::uint64_t> incarnations;
+    for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
+    for (rank_id r = 0; r < n; ++r)
+      ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{clock, links[r], &disk[r], incarnations, {}}, settings));
+  }
+  ops::rank& operator[](rank_id r) { return *ranks[r]; }
+
+  runtime::virtual_time clock;
+  memory_world links;
+  std::vector<int> seen;
+  std::vector<memory_storage> disk;
+  std::vector<std::unique_ptr<ops::rank>> ranks;
+};
+
+}  // namespace parley::tests

@@ -1,0 +1,30 @@
+#pragma once
+/// Files on a real disk, as runtime/storage.hpp wants them.
+///
+///     file_storage disk;
+///     auto text = disk.read("results.csv");                 // unavailable: there is none yet
+///     auto saved = disk.replace("results.csv", new_text);   // all of it or nothing, also when the power fails
+///     auto added = disk.append("trace.jsonl", line);        // whole texts, also when several ranks append
+///
+/// `replace` writes a file of a new name in the same folder, brings it to the disk and renames it; it keeps the mode of the
+/// file that it replaces, and follows a symbolic link to the file that is meant. `append` holds a lock on the file
+/// (flock) while it writes, and takes back what a full disk cut short. Calls block; run them in `compute`. An error says
+/// which file, which step and the system's reason.
+#include <parley/runtime/storage.hpp>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace parley::transports {
+
+class file_storage final : public runtime::storage {
+ public:
+  static constexpr std::size_t max_file_bytes = 64UL << 20U;
+
+  runtime::result<std::string> read(const std::string& path) override;
+  runtime::result<> replace(const std::string& path, std::string_view text) override;
+  runtime::result<> append(const std::string& path, std::string_view text) override;
+};
+
+}  // namespace parley::transports
