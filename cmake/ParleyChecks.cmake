@@ -6,7 +6,7 @@ add_test(NAME arrows COMMAND Python3::Interpreter "${arrows}")
 add_test(NAME arrows_can_fail COMMAND Python3::Interpreter "${arrows}" --self-test)
 set_tests_properties(arrows arrows_can_fail PROPERTIES TIMEOUT 60)
 
-# A program that knows only find_package(parley) builds and runs. It links no sanitizer, so it has no place in such builds.
+# A program that knows only find_package(parley) builds and runs. It links no sanitizer: not for such builds.
 if(NOT PARLEY_SANITIZE)
   add_test(NAME installed_package
            COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/cmake/checks/install.py" --build "${PROJECT_BINARY_DIR}"

@@ -108,6 +108,10 @@ struct job::state final : runtime::link::failure_handler {
     wire.reset();
   }
 
+  static std::uint64_t tag_of(void* seal, std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
+    return static_cast<transports::siphash*>(seal)->tag(header, body);
+  }
+
   void join() {
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
@@ -123,7 +127,10 @@ struct job::state final : runtime::link::failure_handler {
   void make_rank(job_options o) {
     runtime::router::options mail;
     mail.job = place.job;
-    mail.seal = transports::make_seal(all.session_key);
+    if (all.authenticated) {
+      seal.emplace(all.session_key);
+      mail.seal = {&tag_of, &*seal};
+    }
     std::vector<std::uint64_t> incarnations;
     for (const transports::member& m : all.members) incarnations.push_back(m.incarnation);
     self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail},
@@ -149,6 +156,7 @@ struct job::state final : runtime::link::failure_handler {
   transports::file_storage disk;
   std::optional<transports::ucx_link> wire;
   std::optional<transports::rendezvous> meeting;
+  std::optional<transports::siphash> seal;
   std::optional<rank> self;
   std::vector<std::pair<rank_id, std::string>> lost_early;
 };

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t tagged_bytes = offsetof(frame_header, tag);
 
 std::uint64_t tag_of(std::span<const std::byte> header, std::span<const std::byte> body, const frame_seal& seal) noexcept {
-  return seal.tag == nullptr ? 0 : seal.tag(seal, header.first(tagged_bytes), body);
+  return seal.tag == nullptr ? 0 : seal.tag(seal.context, header.first(tagged_bytes), body);
 }
 
 }  // namespace

@@ -39,10 +39,10 @@ using frame_bytes = std::array<std::byte, sizeof(frame_header)>;
 
 /// Computes the tag of a frame; given by the transport, which owns the cryptography. Null: frames carry no tag.
 struct frame_seal {
-  using function = std::uint64_t (*)(const frame_seal& self, std::span<const std::byte> header,
+  using function = std::uint64_t (*)(void* context, std::span<const std::byte> header,
                                      std::span<const std::byte> body) noexcept;
   function tag = nullptr;
-  std::array<std::uint64_t, 2> key{};
+  void* context = nullptr;
 };
 
 frame_bytes encode_frame(const frame_header& header, std::span<const std::byte> body, const frame_seal& seal) noexcept;

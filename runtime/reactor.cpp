@@ -26,9 +26,10 @@ namespace parley::runtime {
 
 namespace {
 
-constexpr std::uint32_t turns_per_clock_read = 8;     // reading the clock costs as much as a turn
+constexpr std::int64_t work_per_clock_read = 64;      // turns or resumed coroutines: reading costs as much as a turn
 constexpr std::uint32_t turns_per_asio_poll = 128;    // on every turn it would cost a quarter of the loop
 constexpr std::size_t resumes_per_turn = 256;         // so that a busy rank still asks its transports
+constexpr std::uint32_t idle_turns_per_clock_read = 16;
 constexpr time_ns shortest_spin_ns = 1'000;
 
 time_ns read_clock() noexcept {
@@ -153,9 +154,10 @@ struct reactor::state {
   std::vector<std::function<void()>> posted;
   std::atomic<bool> any_posted{false};
 
-  std::uint32_t turns_to_clock = 0;
+  std::int64_t work_to_clock = 0;
   std::uint32_t turns_to_asio = 0;
   time_ns idle_since = never;
+  std::uint32_t idle_turns = 0;
   time_ns spin_ns;
   bool slept = false;
   counters seen;
@@ -208,7 +210,6 @@ void reactor::submit(std::shared_ptr<compute_job> job) {
 
 bool reactor::run_posted() {
   state& s = *state_;
-  if (!s.any_posted.load(std::memory_order_acquire)) return false;
   std::vector<std::function<void()>> taken;
   {
     const std::lock_guard lock(s.posted_mutex);
@@ -226,31 +227,35 @@ bool reactor::turn() {
   ++s.seen.turns;
   bool any = false;
   for (poller* p : s.pollers) any = p->poll() || any;
-  any = run_posted() || any;
-  if (s.turns_to_clock-- == 0) {
-    s.turns_to_clock = turns_per_clock_read - 1;
+  if (s.any_posted.load(std::memory_order_acquire)) any = run_posted() || any;
+  if (--s.work_to_clock <= 0) {
+    s.work_to_clock = work_per_clock_read;
     set_now(read_clock());
     any = timers().advance(now()) || any;
   }
   if (s.turns_to_asio-- == 0) {
     s.turns_to_asio = turns_per_asio_poll - 1;
-    s.restart_asio();
     any = s.io.poll() != 0 || any;
   }
-  any = run_ready(resumes_per_turn) != 0 || any;
-  if (any && s.idle_since != never) {
+  const std::size_t resumed = run_ready(resumes_per_turn);
+  s.work_to_clock -= static_cast<std::int64_t>(resumed);
+  if (resumed == 0 && !any) return false;
+  if (s.idle_turns != 0) {
+    s.idle_turns = 0;
     // Spinning brought something in time: it is worth as much again.
-    s.spin_ns = std::min(s.settings.longest_spin_ns, s.spin_ns * 2);
+    if (s.idle_since != never) s.spin_ns = std::min(s.settings.longest_spin_ns, s.spin_ns * 2);
     s.idle_since = never;
   }
-  return any;
+  return true;
 }
 
 bool reactor::wait() {
   state& s = *state_;
   if (s.settings.cores == sharing::shared_core) sched_yield();
+  // The clock is read once in a while only: most waits are over before that.
+  if (++s.idle_turns % idle_turns_per_clock_read != 0) return true;
+  set_now(read_clock());
   if (s.idle_since == never) {
-    set_now(read_clock());
     s.idle_since = now();
     return true;
   }
@@ -258,6 +263,7 @@ bool reactor::wait() {
   if (!arm_pollers()) return true;
   s.spin_ns = std::max(shortest_spin_ns, s.spin_ns / 2);
   s.idle_since = never;
+  s.idle_turns = 0;
   sleep();
   return true;
 }
@@ -283,7 +289,7 @@ void reactor::sleep() {
   // The timer descriptor is among what is watched, so this ends at `until`.
   s.io.run_one();
   set_now(read_clock());
-  s.turns_to_clock = 0;
+  s.work_to_clock = 0;
   s.turns_to_asio = 0;
   if (now() >= tick) {
     bool missed = false;
@@ -298,7 +304,7 @@ void reactor::sleep() {
 
 reactor::readiness reactor::poll() {
   state& s = *state_;
-  s.turns_to_clock = 0;
+  s.work_to_clock = 0;
   s.turns_to_asio = 0;
   if (turn()) return readiness::progressed;
   if (!arm_pollers()) return readiness::idle;

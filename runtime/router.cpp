@@ -36,9 +36,13 @@ router::~router() {
 
 void router::bind_raw(std::uint64_t actor, std::uint16_t type, raw_handler take) {
   handlers_[actor].emplace_back(type, std::move(take));
+  last_found_ = {};
 }
 
-void router::unbind(std::uint64_t actor) { handlers_.erase(actor); }
+void router::unbind(std::uint64_t actor) {
+  handlers_.erase(actor);
+  last_found_ = {};
+}
 
 errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
                       std::span<const std::byte> body) {
@@ -57,7 +61,7 @@ errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation,
   if (static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged >= options_.window) return errc::full;
   h.sequence = ++p.next_sequence;
   ++counters_.sent;
-  ++counters_.sent_by_type[type];
+  ++sent_by_type_[std::min<std::size_t>(type, sent_by_type_.size() - 1)];
   return transmit(to, h, body);
 }
 
@@ -122,17 +126,27 @@ bool router::is_new(peer_state& from, std::uint64_t sequence) const noexcept {
 }
 
 errc router::deliver(const frame_header& h, std::span<const std::byte> body) {
-  const auto found = handlers_.find(h.actor);
-  if (found != handlers_.end()) {
-    for (auto& [type, take_message] : found->second) {
-      if (type != h.type) continue;
-      const errc outcome = take_message({h.source, h.generation}, body);
-      if (outcome == errc::malformed) ++counters_.malformed;
-      return outcome;
-    }
+  raw_handler* const take_message = find_handler(h.actor, h.type);
+  if (take_message == nullptr) {
+    ++counters_.unclaimed;
+    return errc::closed;
   }
-  ++counters_.unclaimed;
-  return errc::closed;
+  const errc outcome = (*take_message)({h.source, h.generation}, body);
+  if (outcome == errc::malformed) ++counters_.malformed;
+  return outcome;
+}
+
+// Messages come in runs for one actor, so the last one found is tried first.
+router::raw_handler* router::find_handler(std::uint64_t actor, std::uint16_t type) noexcept {
+  if (last_found_.handler != nullptr && last_found_.actor == actor && last_found_.type == type) return last_found_.handler;
+  const auto found = handlers_.find(actor);
+  if (found == handlers_.end()) return nullptr;
+  for (auto& [its_type, take_message] : found->second) {
+    if (its_type != type) continue;
+    last_found_ = {actor, type, &take_message};
+    return &take_message;
+  }
+  return nullptr;
 }
 
 void router::park(const frame_header& h, std::span<const std::byte> body) {

@@ -15,10 +15,10 @@
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/wire.hpp>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -47,7 +47,6 @@ class router final : public link::handler {
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
     std::uint64_t unclaimed = 0;       ///< for an actor or type that this rank does not have
-    std::map<std::uint16_t, std::uint64_t> sent_by_type;
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
@@ -82,6 +81,8 @@ class router final : public link::handler {
   /// Frames sent to one peer so far; what nobody needed to send is 0.
   std::uint64_t sent_to(rank_id peer) const noexcept { return peers_[peer].next_sequence; }
   const counters& statistics() const noexcept { return counters_; }
+  /// Frames sent, by message type; the last element counts all types beyond.
+  const std::array<std::uint64_t, 32>& sent_by_type() const noexcept { return sent_by_type_; }
   rank_id rank() const noexcept { return link_.rank(); }
 
   void on_arrival(arrival&& message) noexcept override;
@@ -107,6 +108,7 @@ class router final : public link::handler {
   struct fetching;
   bool is_new(peer_state& from, std::uint64_t sequence) const noexcept;
   void take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept;
+  raw_handler* find_handler(std::uint64_t actor, std::uint16_t type) noexcept;
   errc deliver(const frame_header& h, std::span<const std::byte> body);
   void park(const frame_header& h, std::span<const std::byte> body);
   void retry();
@@ -118,11 +120,17 @@ class router final : public link::handler {
   options options_;
   std::vector<peer_state> peers_;
   std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint16_t, raw_handler>>> handlers_;
+  struct found_handler {
+    std::uint64_t actor = 0;
+    std::uint16_t type = 0;
+    raw_handler* handler = nullptr;
+  } last_found_;
   std::deque<parked> parked_;
   retry_timer retry_timer_;
   std::vector<std::byte> body_;
   std::vector<fetching*> fetching_;
   counters counters_;
+  std::array<std::uint64_t, 32> sent_by_type_{};
 };
 
 }  // namespace parley::runtime

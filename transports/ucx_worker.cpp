@@ -28,6 +28,8 @@ void prefer(ucp_config_t* config, const char* name, const std::string& value) {
 
 }  // namespace
 
+std::string ucx_version() { return ucp_get_version_string(); }
+
 ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) {
   const char* chosen = std::getenv("UCX_TLS");
   transports_ = chosen != nullptr ? chosen : reach == ucx_reach::one_host ? "posix,cma,self" : "^cuda";

@@ -32,6 +32,9 @@ namespace parley::transports {
 /// Where the ranks of the job are, seen from one of them.
 enum class ucx_reach : std::uint8_t { one_host, several_hosts };
 
+/// Of the library that is loaded: `1.22.0`.
+std::string ucx_version();
+
 class ucx_worker {
  public:
   ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns);

@@ -32,7 +32,8 @@ CLOCK_CALL = r"\b(steady_clock|system_clock|high_resolution_clock|clock_gettime|
 FORBIDDEN_HEADERS = {
     "runtime": [(UCX, "UCX belongs into transports/"), (CUDA, "CUDA belongs into transports/")],
     "tuning": [(UCX, "UCX belongs into transports/"), (CUDA, "tuning/ knows no GPU"),
-               (CLOCK_HEADER, "tuning/ is pure: pass times in as values"), (r"boost/asio.*", "tuning/ does no input or output")],
+               (CLOCK_HEADER, "tuning/ is pure: pass times in as values"),
+               (r"boost/asio.*", "tuning/ does no input or output")],
     "actors": [(UCX, "actors/ knows no transport: use runtime/link.hpp"), (CUDA, "actors/ knows no GPU"),
                (CLOCK_HEADER, "actors/ knows no clock: ask the executor"),
                (r"boost/asio.*", "actors/ knows no event loop: use runtime/executor.hpp")],

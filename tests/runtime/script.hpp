@@ -25,8 +25,7 @@ struct script {
   void say(const std::string& word) { log += word + ' '; }
   /// Runs all that can happen at this instant.
   void settle() {
-    while (clock.turn()) {
-    }
+    while (clock.turn()) {}
   }
   void until(time_ns when) {
     run(clock, wait_until(when));

@@ -71,7 +71,8 @@ TEST_CASE("timers for one nanosecond fire in the order armed, from however far a
   std::vector<int> log;
   std::vector<std::unique_ptr<ring>> rings;
   int number = 0;
-  for (time_ns now : {time_ns{0}, when - 300'000, when - 4'097, when - 4'096, when - 65, when - 64, when - 63, when - 1}) {
+  for (time_ns now :
+       {time_ns{0}, when - 300'000, when - 4'097, when - 4'096, when - 65, when - 64, when - 63, when - 1}) {
     wheel.advance(now);
     for (int i = 0; i < 2; ++i) wheel.arm(*rings.emplace_back(std::make_unique<ring>(log, number++)), when);
   }

@@ -195,7 +195,8 @@ TEST_CASE("100,000 random byte strings are decoded or refused, and what is decod
       for (std::byte& b : bytes) b = static_cast<std::byte>(dice.below(4) == 0 ? dice.below(256) : dice.below(4));
     } else {  // a good one with a few bytes changed
       bytes = good;
-      for (std::uint64_t n = dice.below(4); n != 0; --n) bytes[dice.below(bytes.size())] = static_cast<std::byte>(dice.next());
+      for (std::uint64_t n = dice.below(4); n != 0; --n)
+        bytes[dice.below(bytes.size())] = static_cast<std::byte>(dice.next());
     }
     auto m = decode<everything>(bytes);
     if (!m) {
@@ -215,7 +216,8 @@ TEST_CASE("a message prints its fields by name") {
   e.path = {{1, 0.5}};
   e.text = "hi";
   const std::string text = print(e);
-  CHECK(text.starts_with("{flag=0, small=0, negative=0, large=0, ratio=0.000000, paint=0, text=hi, numbers=[], words=[a, b]"));
+  CHECK(text.starts_with(
+      "{flag=0, small=0, negative=0, large=0, ratio=0.000000, paint=0, text=hi, numbers=[], words=[a, b]"));
   CHECK(text.find("path=[{x=1, y=0.5") != std::string::npos);
   CHECK(text.ends_with("blobs=[], paints=[]}"));
   CHECK(print(nothing{}) == "{}");

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,10 @@ inline blob pattern(std::size_t length, std::uint64_t seed) {
   return bytes;
 }
 
+inline std::runtime_error late(const std::source_location& where) {
+  return std::runtime_error(std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": not true in time");
+}
+
 class node {
  public:
   node(rank_id rank, rank_id world, meeting& all) : wire({.rank = rank, .world_size = world}) {
@@ -69,11 +74,12 @@ class node {
     wire.on_failure(&failed);
   }
   template <class Condition>
-  void until(Condition&& condition, std::chrono::milliseconds within = std::chrono::seconds(20)) {
+  void until(Condition&& condition, std::chrono::milliseconds within = std::chrono::seconds(20),
+             std::source_location where = std::source_location::current()) {
     const auto deadline = std::chrono::steady_clock::now() + within;
     while (!condition()) {
       if (!wire.poll()) ::sched_yield();
-      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("a condition did not come true in time");
+      if (std::chrono::steady_clock::now() > deadline) throw late(where);
     }
   }
   /// Sends and waits until the payload is free again.

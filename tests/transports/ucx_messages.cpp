@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <utility>
 
 using namespace parley;
 using namespace parley::tests;
@@ -127,21 +128,24 @@ TEST_CASE("messages that come before the first handler are kept, per channel") {
       }
       self.wire.send(1, channel::data, tests::bytes_of("last"), {}, nullptr);
     } else {
-      self.until([&] { return self.wire.statistics().received[0] + self.wire.statistics().received[1] == 5; });
+      self.until([&] { return self.wire.statistics().received[0] + self.wire.statistics().received[1] >= 5; });
       self.wire.poll();
       self.wire.listen(channel::control, &self.control);
-      self.until([&] { return self.control.got.size() == 2; });
+      self.until([&] { return self.control.got.size() >= 2; });
       PARLEY_EXPECT(self.data.got.empty());
       self.wire.listen(channel::data, &self.data);
       self.until([&] { return self.data.got.size() == 3; });
       for (recorder* each : {&self.control, &self.data}) {
-        for (arrival& message : each->got) {
+        std::vector<arrival> taken;  // for more may come meanwhile, and rank 0's last one is to stay
+        for (arrival& message : each->got)
+          if (text_of(message.header()) != "finished") taken.push_back(std::move(message));
+        std::erase_if(each->got, [](const arrival& left) { return text_of(left.header()) != "finished"; });
+        for (arrival& message : taken) {
           if (text_of(message.header()) != "large") continue;
           blob into(large.size());
           PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::none);
           PARLEY_EXPECT(into == large);
         }
-        each->got.clear();
       }
     }
     self.listen();

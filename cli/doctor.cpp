@@ -1,0 +1,188 @@
+#include <parley/cli/doctor.hpp>
+#include <parley/ops/run.hpp>
+#include <parley/runtime/version.hpp>
+#include <parley/transports/ucx_link.hpp>
+
+#include <arpa/inet.h>
+#include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/version.hpp>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+
+namespace {
+
+enum class verdict : std::uint8_t { works, missing, information };
+
+struct finding {
+  std::string name;
+  verdict how = verdict::information;
+  std::string text;
+};
+
+std::string reason(int number) { return std::strerror(number); }
+
+finding compiler() {
+#if defined(__clang__)
+  return {"compiler", verdict::information, std::string("clang ") + __clang_version__};
+#else
+  return {"compiler", verdict::information, std::string("g++ ") + __VERSION__};
+#endif
+}
+
+finding ucx() {
+  try {
+    const transports::ucx_link wire(transports::ucx_link::options{});
+    return {"plane host", verdict::works, wire.description()};
+  } catch (const std::exception& e) {
+    return {"plane host", verdict::missing, e.what()};
+  }
+}
+
+finding shared_memory() {
+  struct statvfs room {};
+  if (::statvfs("/dev/shm", &room) != 0) return {"shared memory", verdict::missing, "/dev/shm: " + reason(errno)};
+  const std::uint64_t free_mib = room.f_bavail * room.f_frsize >> 20U;
+  const int descriptor = ::shm_open("/parley-doctor", O_CREAT | O_RDWR | O_EXCL, 0600);
+  if (descriptor < 0 && errno != EEXIST) return {"shared memory", verdict::missing, "shm_open: " + reason(errno)};
+  if (descriptor >= 0) {
+    ::close(descriptor);
+    ::shm_unlink("/parley-doctor");
+  }
+  return {"shared memory", verdict::works,
+          std::to_string(free_mib) + " MiB free in /dev/shm" +
+              (free_mib < 64 ? "; that is little: start the container with a larger --shm-size" : "")};
+}
+
+// What one rank would do to another: a process reads the memory of one that is not its child.
+int read_from_a_sibling() {
+  static volatile char secret = 7;
+  const pid_t owner = ::fork();
+  if (owner == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    char seen = 0;
+    iovec mine{&seen, 1};
+    iovec theirs{const_cast<char*>(&secret), 1};
+    ::_exit(::process_vm_readv(owner, &mine, 1, &theirs, 1, 0) == 1 ? 0 : errno & 127);
+  }
+  int status = 0;
+  ::waitpid(reader, &status, 0);
+  ::kill(owner, SIGKILL);
+  ::waitpid(owner, nullptr, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
+}
+
+finding cross_memory() {
+  const int error = read_from_a_sibling();
+  if (error == 0) return {"cross-memory attach (CMA)", verdict::works, "large messages are copied once, by the receiver"};
+  std::ifstream scope("/proc/sys/kernel/yama/ptrace_scope");
+  std::string value;
+  scope >> value;
+  return {"cross-memory attach (CMA)", verdict::missing,
+          "process_vm_readv: " + reason(error) + (value.empty() ? "" : ", kernel.yama.ptrace_scope is " + value) +
+              "; large messages go through shared memory in pieces, and a rank that computes on its actor thread holds "
+              "them up. Containers need --cap-add=SYS_PTRACE"};
+}
+
+finding cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  const int count = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return {"cores", verdict::information,
+          std::to_string(count) + " for this process; more ranks than that share cores, and yield while they wait"};
+}
+
+finding rendezvous() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in loopback{};
+  loopback.sin_family = AF_INET;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr generic{};
+  std::memcpy(&generic, &loopback, sizeof generic);
+  const bool listens =
+      listener >= 0 && ::bind(listener, &generic, sizeof generic) == 0 && ::listen(listener, 1) == 0;
+  const int error = errno;
+  if (listener >= 0) ::close(listener);
+  if (listens) return {"rendezvous", verdict::works, "127.0.0.1 can be listened on"};
+  return {"rendezvous", verdict::missing, "127.0.0.1 cannot be listened on: " + reason(error)};
+}
+
+std::size_t nvidia_devices() {
+  std::size_t count = 0;
+  std::error_code ec;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", ec)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("nvidia") && name.find_first_not_of("0123456789", 6) == std::string::npos && name.size() > 6) ++count;
+  }
+  return count;
+}
+
+finding gpu_planes() {
+  const std::size_t devices = nvidia_devices();
+  return {"planes cuda_ipc, nccl, cuda_copy", verdict::missing,
+          "this build has no GPU planes; only buffers in host memory are moved. " +
+              (devices == 0 ? std::string("No NVIDIA device is visible here either")
+                            : std::to_string(devices) + " NVIDIA devices are visible here")};
+}
+
+std::vector<finding> look() {
+  return {{"parley", verdict::information, std::string(runtime::version_text)},
+          compiler(),
+          {"Boost", verdict::information,
+           std::to_string(BOOST_VERSION / 100'000) + "." + std::to_string(BOOST_VERSION / 100 % 1'000)},
+          ucx(), shared_memory(), cross_memory(), rendezvous(), cores(), gpu_planes()};
+}
+
+std::string_view word(verdict v) {
+  switch (v) {
+    case verdict::works: return "works";
+    case verdict::missing: return "missing";
+    case verdict::information: break;
+  }
+  return "";
+}
+
+}  // namespace
+
+int doctor(output_format format) {
+  const std::vector<finding> all = look();
+  if (format == output_format::json) {
+    json::array findings;
+    for (const finding& f : all)
+      findings.push_back(json::object{{"name", f.name}, {"works", f.how != verdict::missing}, {"text", f.text}});
+    json::array validators;
+    for (const tuning::validator& v : ops::machine_validators())
+      validators.push_back(json::object{{"name", v.name}, {"value", v.value}});
+    const std::string text =
+        json::serialize(json::object{{"findings", std::move(findings)}, {"validators", std::move(validators)}});
+    std::printf("%s\n", text.c_str());
+    return 0;
+  }
+  for (const finding& f : all)
+    std::printf("%-32s %-8s %s\n", f.name.c_str(), std::string(word(f.how)).c_str(), f.text.c_str());
+  return 0;
+}
+
+}  // namespace parley::cli

@@ -1,0 +1,353 @@
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/stamp.hpp>
+#include <parley/cli/job_summary.hpp>
+#include <parley/cli/payload.hpp>
+#include <parley/tuning/key.hpp>
+
+#include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+using actors::stamp_flags;
+using runtime::flight_event;
+using runtime::flight_record;
+
+namespace {
+
+constexpr std::size_t most_examples = 5;
+
+std::uint64_t number(const json::value& v) { return v.to_number<std::uint64_t>(); }
+
+bool is(const flight_record& r, stamp_flags flag) { return (r.flags & static_cast<unsigned>(flag)) != 0; }
+bool of_sender(const flight_record& r) { return r.what == flight_event::sent || r.what == flight_event::send_failed; }
+
+std::uint64_t id_of(const op_spec& op, std::pair<rank_id, rank_id> edge) {
+  return actors::declare_edge(op.name, edge.first, edge.second, op.dtype).id();
+}
+
+std::string edge_text(std::pair<rank_id, rank_id> edge) {
+  return std::to_string(edge.first) + "->" + std::to_string(edge.second);
+}
+
+std::string key_of(const op_spec& op, std::uint64_t bytes) {
+  return tuning::parameters_text({.op = {}, .size = tuning::size_bucket::of(bytes), .dtype = op.dtype});
+}
+
+std::string config_text(const op_spec& op, std::uint64_t digest) {
+  for (const ops::config_ptr& c : op.configs) {
+    if (c->digest() == digest) return c->id();
+  }
+  return "config " + std::to_string(digest);
+}
+
+struct known_edge {
+  const op_spec* op = nullptr;
+  std::pair<rank_id, rank_id> edge;
+};
+
+std::map<std::uint64_t, known_edge> edges_of(const spec& job) {
+  std::map<std::uint64_t, known_edge> all;
+  for (const op_spec& op : job.ops) {
+    for (const auto& e : op.edges) all[id_of(op, e)] = {&op, e};
+  }
+  return all;
+}
+
+const op_spec* op_named(const spec& job, std::string_view name) {
+  const auto found = std::find_if(job.ops.begin(), job.ops.end(), [&](const op_spec& op) { return op.name == name; });
+  return found == job.ops.end() ? nullptr : &*found;
+}
+
+/// Both ends of one invocation.
+struct ends {
+  const flight_record* sender = nullptr;
+  const flight_record* receiver = nullptr;
+  bool twice = false;
+};
+
+std::string describe(const std::map<std::uint64_t, known_edge>& known, const ends& e) {
+  const flight_record& r = *(e.sender != nullptr ? e.sender : e.receiver);
+  const auto where = known.find(r.op);
+  if (where == known.end()) return "an op that the spec does not have";
+  const op_spec& op = *where->second.op;
+  std::string text = op.name + " " + edge_text(where->second.edge) + ", invocation " + std::to_string(r.invocation) + ": ";
+  if (e.twice) return text + "one end ran it twice";
+  return text + "the sender ran " + config_text(op, e.sender->digest) + ", the receiver " +
+         config_text(op, e.receiver->digest);
+}
+
+std::string_view message_name(std::uint64_t type) {
+  static constexpr std::array<std::pair<std::uint16_t, std::string_view>, 9> names{
+      {{actors::ack::message_type, "ack"},
+       {actors::offer::message_type, "offer"},
+       {actors::merged::message_type, "merged"},
+       {actors::op_reject::message_type, "op_reject"},
+       {actors::warm::message_type, "warm"},
+       {actors::warmed::message_type, "warmed"},
+       {actors::report::message_type, "report"},
+       {actors::decide::message_type, "decide"},
+       {actors::matched::message_type, "matched"}}};
+  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == type; });
+  return found == names.end() ? "other" : found->second;
+}
+
+/// The hashes of one output against those that this process computes.
+class reference {
+ public:
+  std::optional<std::string> difference(const op_spec& op, std::size_t stages, const json::array& digests) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(digests.size(), op.sizes.size()); ++i) {
+      if (number(digests[i]) != expected(i, op.sizes[i], stages))
+        return "microbatch " + std::to_string(i) + " (" + tuning::byte_size_text(op.sizes[i]) +
+               ") came out different from a single process's";
+    }
+    if (digests.size() == op.sizes.size()) return std::nullopt;
+    return std::to_string(digests.size()) + " of " + std::to_string(op.sizes.size()) + " outputs came";
+  }
+
+ private:
+  std::uint64_t expected(std::uint64_t i, std::uint64_t bytes, std::size_t stages) {
+    const auto [at, is_new] = known_.try_emplace({i, bytes, stages}, 0);
+    if (is_new) at->second = reference_digest(i, bytes, stages);
+    return at->second;
+  }
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::size_t>, std::uint64_t> known_;
+};
+
+struct output_check {
+  bool match = true;
+  json::array differences;
+};
+
+output_check check_outputs(const spec& job, const rank_reports& reports) {
+  output_check check;
+  reference single;
+  std::size_t expected = 0;
+  std::size_t seen = 0;
+  for (const op_spec& op : job.ops) expected += op.kind == op_kind::pipeline ? 1 : op.edges.size();
+  for (const auto& report : reports) {
+    if (!report) continue;
+    for (const json::value& o : report->at("outputs").as_array()) {
+      ++seen;
+      const op_spec* op = op_named(job, o.at("op").as_string());
+      if (op == nullptr) continue;
+      const auto why = single.difference(*op, number(o.at("stages")), o.at("digests").as_array());
+      if (why) check.differences.push_back(json::value(op->name + ": " + *why));
+    }
+  }
+  if (seen != expected)
+    check.differences.push_back(json::value(std::to_string(expected - std::min(seen, expected)) + " of " +
+                                            std::to_string(expected) + " outputs never came"));
+  check.match = check.differences.empty();
+  return check;
+}
+
+void add_mail(json::object& document, const rank_reports& reports) {
+  std::map<std::string, std::uint64_t> by_type;
+  std::uint64_t sent = 0;
+  std::uint64_t credits = 0;
+  std::uint64_t outsiders = 0;
+  for (const auto& report : reports) {
+    if (!report) continue;
+    const json::object& mail = report->at("mail").as_object();
+    sent += number(mail.at("sent"));
+    credits += number(mail.at("credits"));
+    outsiders += number(mail.at("to_outsiders"));
+    for (const auto& t : mail.at("sent_by_type").as_object())
+      by_type[std::string(message_name(std::stoull(std::string(t.key()))))] += number(t.value());
+  }
+  json::object types;
+  for (const auto& [type, count] : by_type) types[type] = count;
+  const std::uint64_t flow = by_type["matched"];
+  document["control_messages"] = sent - flow;
+  document["sent_by_type"] = std::move(types);
+  document["flow_messages"] = flow;
+  document["credit_frames"] = credits;
+  document["control_messages_to_outsiders"] = outsiders;
+}
+
+json::array stream_json(const std::vector<stream_run>& runs) {
+  json::array list;
+  for (const stream_run& r : runs) list.push_back(json::object{{"what", r.what}, {"count", r.count}});
+  return list;
+}
+
+json::array agreements_in(const spec& job, const rank_reports& reports, const std::vector<flight_records>& flights) {
+  json::array all;
+  for (rank_id r = 0; r < reports.size(); ++r) {
+    if (!reports[r]) continue;
+    for (json::value a : reports[r]->at("agreements").as_array()) {
+      json::object& agreement = a.as_object();
+      const op_spec* op = op_named(job, agreement.at("op").as_string());
+      if (op == nullptr) continue;
+      const std::pair edge{r, static_cast<rank_id>(number(agreement.at("receiver")))};
+      const json::value& until = agreement.at("invocations_until_agreement");
+      agreement["trials_in_stream"] =
+          stream_json(stream_of(*op, edge, std::string(agreement.at("key").as_string()), flights[r],
+                                until.is_null() ? std::nullopt : std::optional(number(until))));
+      all.push_back(std::move(a));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+joined_flights join_flights(const spec& job, std::span<const flight_records> of_ranks) {
+  // Rehearsals number their invocations apart from the user's.
+  using identity = std::tuple<std::uint64_t, std::uint64_t, bool, std::uint32_t, std::uint64_t>;
+  std::map<identity, ends> all;
+  joined_flights joined;
+  for (const flight_records& records : of_ranks) {
+    for (const flight_record& r : records) {
+      ends& e = all[{r.op, r.generation, is(r, stamp_flags::rehearsal), r.tag, r.invocation}];
+      const flight_record*& mine = of_sender(r) ? e.sender : e.receiver;
+      e.twice = e.twice || mine != nullptr;
+      mine = &r;
+      if (of_sender(r)) ++(is(r, stamp_flags::rehearsal) ? joined.rehearsals : joined.invocations);
+    }
+  }
+  const auto known = edges_of(job);
+  for (const auto& [id, e] : all) {
+    if (e.twice || (e.sender != nullptr && e.receiver != nullptr && e.sender->digest != e.receiver->digest)) {
+      ++joined.mismatches;
+      if (joined.examples.size() < most_examples) joined.examples.push_back(describe(known, e));
+    } else if (e.sender == nullptr || e.receiver == nullptr) {
+      ++joined.unpaired;
+    }
+  }
+  return joined;
+}
+
+std::vector<stream_run> stream_of(const op_spec& op, std::pair<rank_id, rank_id> edge, const std::string& key,
+                                  const flight_records& of_rank, std::optional<std::uint64_t> until_agreement) {
+  const std::uint64_t id = id_of(op, edge);
+  std::vector<const flight_record*> mine;
+  for (const flight_record& r : of_rank) {
+    if (r.op == id && of_sender(r) && !is(r, stamp_flags::rehearsal) && key_of(op, r.bytes) == key) mine.push_back(&r);
+  }
+  std::sort(mine.begin(), mine.end(), [](const flight_record* a, const flight_record* b) {
+    return std::tuple(a->began_ns, a->tag, a->invocation) < std::tuple(b->began_ns, b->tag, b->invocation);
+  });
+  std::vector<stream_run> runs;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const bool agreed = until_agreement && i >= *until_agreement;
+    std::string what = is(*mine[i], stamp_flags::timed) ? "trials" : agreed ? config_text(op, mine[i]->digest) : "c0";
+    if (what == "c0" && mine[i]->digest != op.configs.front()->digest()) what = config_text(op, mine[i]->digest);
+    if (runs.empty() || runs.back().what != what) runs.push_back({what, 0});
+    ++runs.back().count;
+  }
+  return runs;
+}
+
+std::string to_string(const std::vector<stream_run>& runs) {
+  constexpr std::size_t most = 8;
+  constexpr std::size_t in_front = 4;
+  std::string text;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs.size() > most && i == in_front) {
+      const std::size_t skipped = runs.size() - most + 1;
+      text += ", (" + std::to_string(skipped) + " more turns)";
+      i += skipped;
+    }
+    text += (text.empty() ? "" : ", ") + runs[i].what + " x" + std::to_string(runs[i].count);
+  }
+  return text;
+}
+
+flight_records records_in(const json::object& report) {
+  flight_records all;
+  for (const json::value& v : report.at("records").as_array()) {
+    const json::array& a = v.as_array();
+    flight_record r;
+    r.op = number(a.at(0));
+    r.generation = number(a.at(1));
+    r.invocation = number(a.at(2));
+    r.digest = number(a.at(3));
+    r.bytes = number(a.at(4));
+    r.began_ns = a.at(5).to_number<std::int64_t>();
+    r.ended_ns = a.at(6).to_number<std::int64_t>();
+    r.tag = static_cast<std::uint32_t>(number(a.at(7)));
+    r.what = static_cast<flight_event>(number(a.at(8)));
+    r.flags = static_cast<std::uint8_t>(number(a.at(9)));
+    all.push_back(r);
+  }
+  return all;
+}
+
+json::object summarize(const spec& job, const rank_reports& reports) {
+  std::vector<flight_records> flights;
+  std::uint64_t copied = 0;
+  std::int64_t wall_ns = 0;
+  for (const auto& report : reports) {
+    flights.push_back(report ? records_in(*report) : flight_records{});
+    if (!report) continue;
+    copied += number(report->at("copied_bytes"));
+    wall_ns = std::max(wall_ns, report->at("wall_ns").to_number<std::int64_t>());
+  }
+  const joined_flights joined = join_flights(job, flights);
+  json::array examples;
+  for (const std::string& e : joined.examples) examples.push_back(json::value(e));
+
+  json::object document;
+  document["name"] = job.name;
+  document["ranks"] = job.ranks;
+  document["agreements"] = agreements_in(job, reports, flights);
+  document["invocations"] = joined.invocations;
+  document["rehearsals"] = joined.rehearsals;
+  document["mismatches"] = joined.mismatches;
+  document["mismatch_examples"] = std::move(examples);
+  document["unpaired"] = joined.unpaired;
+  add_mail(document, reports);
+  document["barriers"] = 0;  // the library has none to call
+  document["copied_bytes"] = copied;
+  document["wall_ns"] = wall_ns;
+  output_check outputs = check_outputs(job, reports);
+  document["outputs_match"] = outputs.match;
+  document["output_differences"] = std::move(outputs.differences);
+  return document;
+}
+
+std::string trace_lines(const spec& job, const rank_reports& reports) {
+  const auto known = edges_of(job);
+  std::vector<std::pair<rank_id, flight_record>> all;
+  for (rank_id r = 0; r < reports.size(); ++r) {
+    if (!reports[r]) continue;
+    for (const flight_record& f : records_in(*reports[r])) all.emplace_back(r, f);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.began_ns < b.second.began_ns; });
+  static constexpr std::array<std::string_view, 4> events{"sent", "received", "send_failed", "receive_failed"};
+  std::string lines;
+  for (const auto& [rank, f] : all) {
+    const auto edge = known.find(f.op);
+    if (edge == known.end()) continue;
+    const op_spec& op = *edge->second.op;
+    json::object line{{"rank", rank},
+                      {"op", op.name},
+                      {"sender", edge->second.edge.first},
+                      {"receiver", edge->second.edge.second},
+                      {"generation", f.generation},
+                      {"tag", f.tag},
+                      {"invocation", f.invocation},
+                      {"what", events.at(static_cast<std::size_t>(f.what))},
+                      {"config", config_text(op, f.digest)},
+                      {"bytes", f.bytes},
+                      {"key", key_of(op, f.bytes)},
+                      {"trial", is(f, stamp_flags::timed)},
+                      {"rehearsal", is(f, stamp_flags::rehearsal)},
+                      {"began_ns", f.began_ns},
+                      {"ended_ns", f.ended_ns}};
+    lines += json::serialize(line) + "\n";
+  }
+  return lines;
+}
+
+}  // namespace parley::cli

@@ -1,0 +1,137 @@
+// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong.
+#include <parley/cli/doctor.hpp>
+#include <parley/cli/tune.hpp>
+#include <parley/runtime/version.hpp>
+#include <parley/transports/launcher.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace parley;
+
+constexpr int status_wrong = 2;
+
+/// What CLI11 fills in for `tune` and for the hidden command of its ranks.
+struct tune_words {
+  std::string spec;
+  std::optional<runtime::rank_id> ranks;
+  std::optional<std::uint64_t> microbatches;
+  std::string results;
+  std::string trace;
+  std::string mutant;
+  std::string kill;
+  bool no_results = false;
+  bool no_tuning = false;
+  bool json = false;
+};
+
+CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& text, tune_words& w) {
+  CLI::App* tune = app.add_subcommand(name, text);
+  tune->add_option("SPEC", w.spec, "JSON file that describes the ops; see examples/specs")->required();
+  tune->add_option("-n,--ranks", w.ranks, "Number of ranks, instead of the spec's")->check(CLI::Range(1U, cli::most_ranks));
+  tune->add_option("--microbatches", w.microbatches, "Microbatches or messages of each op, instead of the spec's")
+      ->check(CLI::Range(std::uint64_t{1}, cli::most_invocations));
+  auto* results = tune->add_option("--results", w.results, "Results file to read and to add to (default: SPEC.results.csv here)");
+  tune->add_flag("--no-results", w.no_results, "Read and write no results")->excludes(results);
+  tune->add_flag("--no-tuning", w.no_tuning, "Run what the results file says, else the default; no trials");
+  // Test switches: the checks must notice what they do.
+  tune->add_option("--mutant", w.mutant)->check(CLI::IsMember({"ignore_stamp"}))->group("");
+  tune->add_option("--kill", w.kill)->group("");
+  return tune;
+}
+
+std::optional<cli::planned_death> death_of(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  cli::planned_death death;
+  const char* const end = text.data() + text.size();
+  const auto rank = std::from_chars(text.data(), end, death.rank);
+  if (rank.ec != std::errc{} || rank.ptr == end || *rank.ptr != '@' ||
+      std::from_chars(rank.ptr + 1, end, death.after).ec != std::errc{})
+    throw cli::text_error("--kill takes RANK@MICROBATCHES, for example 2@20");
+  return death;
+}
+
+cli::tune_settings settings_of(const tune_words& w) {
+  cli::tune_settings s;
+  s.spec_path = w.spec;
+  s.overrides = {.ranks = w.ranks, .microbatches = w.microbatches};
+  if (!w.no_results)
+    s.results_path = w.results.empty() ? std::filesystem::path(w.spec).stem().string() + ".results.csv" : w.results;
+  s.trials = !w.no_tuning;
+  s.mutant_ignores_stamp = w.mutant == "ignore_stamp";
+  s.death = death_of(w.kill);
+  return s;
+}
+
+int run_ranks(runtime::rank_id ranks, bool no_prefix, std::vector<std::string> command) {
+  if (!command.empty() && command.front() == "--") command.erase(command.begin());
+  if (command.empty()) throw cli::text_error("no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
+  transports::launch_options options;
+  options.ranks = ranks;
+  options.command = std::move(command);
+  options.prefix = no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
+  return transports::launch(options).status;
+}
+
+int command(int argc, char** argv) {
+  CLI::App app{"Actors that agree, rank by rank, on paired configs while the program runs"};
+  app.name("parley");
+  app.set_version_flag("--version", "parley " + std::string(runtime::version_text));
+  app.require_subcommand(1);
+
+  runtime::rank_id ranks = 1;
+  bool no_prefix = false;
+  CLI::App* run = app.add_subcommand("run", "Start N ranks of a program here, end all when one fails, return its status");
+  run->add_option("-n,--ranks", ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
+  run->add_flag("--no-prefix", no_prefix, "Do not write [rank R] before each line of output");
+  run->prefix_command();
+  run->usage("Usage: parley run -n N [--no-prefix] [--] PROGRAM ARGUMENTS...");
+
+  tune_words words;
+  CLI::App* tune = add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
+  tune->add_flag("--json", words.json, "Print one JSON document on standard output, and nothing else there");
+  tune->add_option("--trace", words.trace, "Write what every rank ran to this file, as lines of JSON");
+
+  tune_words rank_words;
+  CLI::App* tune_rank = add_tune(app, "tune-rank", "", rank_words);
+  tune_rank->group("");
+
+  bool doctor_json = false;
+  CLI::App* doctor = app.add_subcommand("doctor", "Tell what was found on this machine: transports, GPUs, which planes work");
+  doctor->add_flag("--json", doctor_json, "Print one JSON document on standard output");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : status_wrong;
+  }
+  if (run->parsed()) return run_ranks(ranks, no_prefix, run->remaining());
+  if (tune_rank->parsed()) return cli::tune_rank(settings_of(rank_words));
+  if (doctor->parsed()) return cli::doctor(doctor_json ? cli::output_format::json : cli::output_format::table);
+  return cli::tune({.settings = settings_of(words),
+                    .format = words.json ? cli::output_format::json : cli::output_format::table,
+                    .trace_path = words.trace});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return command(argc, argv);
+  } catch (const cli::text_error& e) {
+    std::fprintf(stderr, "parley: %s\n", e.what());
+    return status_wrong;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "parley: %s\n", e.what());
+    return 1;
+  }
+}

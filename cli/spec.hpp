@@ -1,0 +1,56 @@
+#pragma once
+/// What `parley tune` runs, as a JSON file describes it (examples/specs/README.md):
+///
+///     const spec job = read_spec("llama2-7b-pipeline.json", {.ranks = 4});
+///     for (const op_spec& op : job.ops) …
+///
+/// A spec holds no code: configs are named ones with parameters, roles are lists of ranks or expressions. Whatever is wrong
+/// throws `text_error` with file, line and column, and with what to write instead.
+#include <parley/cli/json_text.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/runtime/identifiers.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::cli {
+
+using runtime::rank_id;
+
+enum class op_kind : std::uint8_t { pipeline, paired_transfer };
+
+struct op_spec {
+  op_kind kind = op_kind::pipeline;
+  std::string name;
+  std::string dtype;
+  std::vector<ops::config_ptr> configs;
+  std::vector<rank_id> stages;                      ///< of a pipeline
+  std::vector<std::pair<rank_id, rank_id>> edges;   ///< sender and receiver of each
+  std::vector<std::uint64_t> sizes;                 ///< of each microbatch or message, in order
+};
+
+struct spec {
+  std::string name;
+  rank_id ranks = 0;
+  std::vector<op_spec> ops;
+};
+
+/// What the command line says beside the file.
+struct spec_overrides {
+  std::optional<rank_id> ranks{};
+  std::optional<std::uint64_t> microbatches{};  ///< of each op: fewer, or more by going through the list again
+};
+
+inline constexpr rank_id most_ranks = 256;
+inline constexpr std::uint64_t most_invocations = 1'000'000;
+inline constexpr std::uint64_t largest_payload = std::uint64_t{1} << 32U;
+
+spec read_spec(const std::string& path, const spec_overrides& overrides);
+spec parse_spec(std::string_view text, const std::string& file_name, const spec_overrides& overrides);
+
+}  // namespace parley::cli

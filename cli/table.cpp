@@ -1,0 +1,128 @@
+#include <parley/cli/job_summary.hpp>
+#include <parley/cli/table.hpp>
+
+#include <boost/json/array.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+
+namespace {
+
+using rows = std::vector<std::vector<std::string>>;
+
+/// Columns as wide as they need to be; the first `left` of them to the left, numbers to the right.
+std::string aligned(const rows& all, std::size_t left) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : all) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : all) {
+    std::string line = " ";
+    for (std::size_t i = 0; i < row.size(); ++i)
+      line += i < left ? fmt::format(" {:<{}} ", row[i], widths[i]) : fmt::format(" {:>{}} ", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string duration(double ns) {
+  if (ns < 1e6) return fmt::format("{:.1f} us", ns / 1e3);
+  if (ns < 1e9) return fmt::format("{:.2f} ms", ns / 1e6);
+  return fmt::format("{:.2f} s", ns / 1e9);
+}
+std::string duration(const json::value& ns) { return ns.is_null() ? "-" : duration(ns.to_number<double>()); }
+std::string count(const json::value& n) { return n.is_null() ? "-" : std::to_string(n.to_number<std::uint64_t>()); }
+std::string text(const json::value& v) { return std::string(v.as_string()); }
+
+std::string edge_of(const json::object& a) {
+  return fmt::format("{} {}->{}", text(a.at("op")), count(a.at("sender")), count(a.at("receiver")));
+}
+
+std::string decision_of(const json::object& a) {
+  if (!a.at("decided").as_bool()) return "(not yet: c0 runs)";
+  return text(a.at("decision")) + (a.at("from_results").as_bool() ? " (from results)" : "");
+}
+
+using agreements = std::vector<const json::object*>;
+
+std::string what_was_agreed(const agreements& of_edge) {
+  rows all{{"key", "agreed on", "its time", "c0's time", "trials", "cost", "agreed after", "microbatches"}};
+  for (const json::object* a : of_edge) {
+    all.push_back({text(a->at("key")), decision_of(*a), duration(a->at("decision_time_ns")),
+                   duration(a->at("default_time_ns")), count(a->at("trials")), duration(a->at("cost_ns")),
+                   duration(a->at("time_to_agreement_ns")), count(a->at("invocations_until_agreement"))});
+  }
+  return aligned(all, 2);
+}
+
+const json::object* candidate(const json::object& agreement, std::string_view config) {
+  for (const json::value& c : agreement.at("candidates").as_array()) {
+    if (c.at("config").as_string() == config) return &c.as_object();
+  }
+  return nullptr;
+}
+
+std::string measured(const json::object* c) {
+  if (c == nullptr) return "-";
+  if (c->at("time_ns").is_null()) return text(c->at("status"));
+  return fmt::format("{} x{}", duration(c->at("time_ns")), count(c->at("repetitions")));
+}
+
+std::string what_candidates_took(const agreements& of_edge) {
+  const bool tried = std::any_of(of_edge.begin(), of_edge.end(), [](const json::object* a) {
+    return a->at("trials").to_number<std::uint64_t>() != 0;
+  });
+  if (!tried) return "";
+  rows all{{"candidate (median x repetitions)"}};
+  for (const json::object* a : of_edge) all[0].push_back(text(a->at("key")));
+  for (const json::value& c : of_edge.front()->at("candidates").as_array()) {
+    std::vector<std::string> row{text(c.at("config"))};
+    for (const json::object* a : of_edge) row.push_back(measured(candidate(*a, c.at("config").as_string())));
+    all.push_back(std::move(row));
+  }
+  return "\n" + aligned(all, 1);
+}
+
+std::string how_it_went(const agreements& of_edge) {
+  std::string lines;
+  for (const json::object* a : of_edge) {
+    std::vector<stream_run> runs;
+    for (const json::value& r : a->at("trials_in_stream").as_array())
+      runs.push_back({text(r.at("what")), r.at("count").to_number<std::uint64_t>()});
+    lines += fmt::format("  {}: {}\n", text(a->at("key")), to_string(runs));
+  }
+  return "\n  in the stream of microbatches:\n" + lines;
+}
+
+}  // namespace
+
+std::string tables(const json::object& document) {
+  std::vector<agreements> edges;
+  for (const json::value& v : document.at("agreements").as_array()) {
+    const json::object& a = v.as_object();
+    const auto same = std::find_if(edges.begin(), edges.end(), [&](const agreements& e) { return edge_of(*e.front()) == edge_of(a); });
+    (same == edges.end() ? edges.emplace_back() : *same).push_back(&a);
+  }
+  std::string all;
+  for (const agreements& e : edges) {
+    all += fmt::format("{}\n{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e), how_it_went(e));
+  }
+  all += fmt::format(
+      "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {} a single process's\n"
+      "{} control messages ({} to ranks outside an op), {} of flow control, {} barriers, {} payload bytes copied\n",
+      count(document.at("ranks")), count(document.at("invocations")), duration(document.at("wall_ns")),
+      count(document.at("mismatches")), count(document.at("unpaired")),
+      document.at("outputs_match").as_bool() ? "equal bit for bit" : "DIFFER from", count(document.at("control_messages")),
+      count(document.at("control_messages_to_outsiders")), count(document.at("flow_messages")),
+      count(document.at("barriers")), count(document.at("copied_bytes")));
+  return all;
+}
+
+}  // namespace parley::cli

@@ -1,0 +1,213 @@
+#include <parley/cli/job_summary.hpp>
+#include <parley/cli/progress.hpp>
+#include <parley/cli/rank_report.hpp>
+#include <parley/cli/table.hpp>
+#include <parley/cli/tune.hpp>
+#include <parley/transports/file_storage.hpp>
+#include <parley/transports/launcher.hpp>
+#include <parley/tuning/results.hpp>
+
+#include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+using transports::rank_end;
+
+namespace {
+
+constexpr int status_failed = 1;
+
+std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "tune-rank", s.spec_path, "-n",
+                                 std::to_string(ranks)};
+  const auto add = [&](std::initializer_list<std::string> more) { words.insert(words.end(), more); };
+  if (s.overrides.microbatches) add({"--microbatches", std::to_string(*s.overrides.microbatches)});
+  add(s.results_path.empty() ? std::initializer_list<std::string>{"--no-results"}
+                             : std::initializer_list<std::string>{"--results", s.results_path});
+  if (!s.trials) add({"--no-tuning"});
+  if (s.mutant_ignores_stamp) add({"--mutant", "ignore_stamp"});
+  if (s.death) add({"--kill", std::to_string(s.death->rank) + "@" + std::to_string(s.death->after)});
+  return words;
+}
+
+struct ran_job {
+  rank_reports reports;
+  transports::launch_end end;
+};
+
+ran_job run_job(const spec& job, const tune_settings& s) {
+  ran_job ran;
+  ran.reports.resize(job.ranks);
+  progress_display display(job, STDERR_FILENO);
+  std::vector<report_reader> readers;
+  for (rank_id r = 0; r < job.ranks; ++r) {
+    readers.emplace_back([&, r](json::value&& report) {
+      json::object& o = report.as_object();
+      if (o.at("kind").as_string() == "final") {
+        ran.reports[r] = std::move(o);
+      } else {
+        display.on_report(r, o);
+      }
+    });
+  }
+  transports::launch_options options;
+  options.ranks = job.ranks;
+  options.command = rank_command(s, job.ranks);
+  options.environment = {{"PARLEY_RESULTS", ""}};  // the command line says which, if any
+  options.on_line = [&](rank_id r, transports::output_stream, std::string_view line) {
+    display.line(fmt::format("[rank {}] {}", r, line));
+  };
+  options.on_report = [&](rank_id r, std::span<const std::byte> bytes) { static_cast<void>(readers.at(r).take(bytes)); };
+  options.on_notice = [&](std::string_view text) { display.line(text); };
+  ran.end = transports::launch(options);
+  display.close();
+  return ran;
+}
+
+std::string how_it_ended(const rank_end& e) {
+  switch (e.kind) {
+    case rank_end::how::not_started: return "was not started";
+    case rank_end::how::exited: return e.code == 0 ? "ok" : "failed with status " + std::to_string(e.code);
+    case rank_end::how::signalled: break;
+  }
+  return std::string(e.by_launcher ? "was ended, with the others, by signal " : "was killed by signal ") +
+         std::to_string(e.code) + " (" + strsignal(e.code) + ")";
+}
+
+json::array rank_ends(const ran_job& ran) {
+  json::array list;
+  for (rank_id r = 0; r < ran.end.ranks.size(); ++r) {
+    const auto& report = ran.reports[r];
+    list.push_back(json::object{{"rank", r},
+                                {"ended", how_it_ended(ran.end.ranks[r])},
+                                {"error", report ? report->at("error") : json::value("it sent no report")}});
+  }
+  return list;
+}
+
+/// What all ranks know, as one file.
+tuning::results_file learned(const rank_reports& reports) {
+  tuning::results_file file;
+  for (const auto& report : reports) {
+    if (!report) continue;
+    const json::object& results = report->at("results").as_object();
+    if (file.validators().empty()) {
+      for (const json::value& v : results.at("validators").as_array())
+        static_cast<void>(file.add(tuning::validator{std::string(v.at(0).as_string()), std::string(v.at(1).as_string())}));
+    }
+    for (const json::value& e : results.at("entries").as_array())
+      static_cast<void>(file.add(tuning::result_entry{std::string(e.at(0).as_string()), std::string(e.at(1).as_string()),
+                                                      std::string(e.at(2).as_string()), e.at(3).to_number<double>()}));
+  }
+  return file;
+}
+
+enum class kept : std::uint8_t { written, nothing_new, foreign, failed };
+
+struct kept_results {
+  kept how = kept::nothing_new;
+  std::string why;
+};
+
+/// Adds what was learned to the file. One that is not this job's, or cannot be read, stays as it is.
+kept_results keep(const std::string& path, const tuning::results_file& more) {
+  transports::file_storage disk;
+  tuning::results_file all = more;
+  const auto there = disk.read(path);
+  if (!there && there.code() != runtime::errc::unavailable) return {kept::failed, there.reason().what()};
+  if (there) {
+    const auto parsed = tuning::parse_results(*there);
+    if (!parsed) return {kept::foreign, path + ": " + parsed.reason().text};
+    auto merged = tuning::merge_results(parsed->file, more);
+    if (!merged) return {kept::foreign, path + ": " + merged.reason().text};
+    all = std::move(merged).value();
+    if (all == parsed->file && parsed->warnings.empty()) return {};
+    if (!parsed->warnings.empty())
+      return {kept::foreign, fmt::format("{}:{}: {}", path, parsed->warnings.front().line, parsed->warnings.front().text)};
+  }
+  if (all.entries().empty()) return {};
+  if (const auto written = disk.replace(path, tuning::write_results(all)); !written)
+    return {kept::failed, written.reason().what()};
+  return {kept::written, {}};
+}
+
+json::object results_part(const std::string& path, const kept_results& k) {
+  return {{"path", path.empty() ? json::value(nullptr) : json::value(path)},
+          {"written", k.how == kept::written},
+          {"why_not", k.why}};
+}
+
+/// A decision out of a results file was timed when it was made.
+void fill_in_remembered_times(json::object& document, const tuning::results_file& file) {
+  for (json::value& v : document.at("agreements").as_array()) {
+    json::object& a = v.as_object();
+    if (!a.at("from_results").as_bool()) continue;
+    const std::string entry = fmt::format("{}/{}>{}", a.at("op").as_string().c_str(), a.at("sender").to_number<rank_id>(),
+                                          a.at("receiver").to_number<rank_id>());
+    if (const auto* known = file.find(entry, std::string(a.at("key").as_string())); known != nullptr && known->time_ms > 0)
+      a["decision_time_ns"] = known->time_ms * 1e6;
+  }
+}
+
+void say(const std::string& text) { std::fprintf(stderr, "parley: %s\n", text.c_str()); }
+
+void complain(const spec& job, const json::object& document) {
+  const auto lines = [&](std::string_view key) {
+    for (const json::value& e : document.at(key).as_array()) say(std::string(e.as_string()));
+  };
+  if (document.at("mismatches").to_number<std::uint64_t>() != 0)
+    say(fmt::format("{}: {} invocations ran different configs at their two ends; this must never happen:", job.name,
+                    document.at("mismatches").to_number<std::uint64_t>()));
+  lines("mismatch_examples");
+  lines("output_differences");
+}
+
+}  // namespace
+
+int tune(const tune_options& o) {
+  const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
+  ran_job ran = run_job(job, o.settings);
+  json::object document = summarize(job, ran.reports);
+  int status = ran.end.status;
+  if (document.at("mismatches").to_number<std::uint64_t>() != 0 || !document.at("outputs_match").as_bool())
+    status = std::max(status, status_failed);
+
+  const std::string& path = o.settings.results_path;
+  kept_results results;
+  const tuning::results_file more = learned(ran.reports);
+  fill_in_remembered_times(document, more);
+  if (!path.empty() && status == 0) results = keep(path, more);
+  if (results.how == kept::failed) status = status_failed;
+  if (!o.trace_path.empty()) {
+    transports::file_storage disk;
+    if (const auto written = disk.replace(o.trace_path, trace_lines(job, ran.reports)); !written) {
+      say("the trace could not be written: " + written.reason().what());
+      status = std::max(status, status_failed);
+    }
+  }
+  document["results"] = results_part(path, results);
+  document["rank_ends"] = rank_ends(ran);
+  document["ok"] = status == 0;
+  document["status"] = status;
+
+  const std::string shown = o.format == output_format::json ? json::serialize(document) + "\n" : tables(document);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  std::fflush(stdout);
+  complain(job, document);
+  if (results.how == kept::foreign) say("results were not written, the file is kept as it is: " + results.why);
+  if (results.how == kept::failed) say("results were not written: " + results.why);
+  if (results.how == kept::written) say("results are in " + path);
+  return status;
+}
+
+}  // namespace parley::cli

@@ -1,0 +1,23 @@
+#pragma once
+/// `parley tune SPEC.json`: starts the ranks that the spec asks for, shows how they agree, and keeps what they found.
+///
+/// Status 0; 1 when a rank failed, two ranks ran different configs, outputs differ, or the results could not be written. What
+/// is wrong with the spec comes out as `text_error`, which the command turns into status 2. A results file of another
+/// version, machine or world is not trusted, not overwritten, and named.
+#include <parley/cli/tune_rank.hpp>
+
+#include <string>
+
+namespace parley::cli {
+
+enum class output_format : std::uint8_t { table, json };
+
+struct tune_options {
+  tune_settings settings;
+  output_format format = output_format::table;
+  std::string trace_path;  ///< empty: none
+};
+
+int tune(const tune_options& o);
+
+}  // namespace parley::cli

@@ -1,0 +1,231 @@
+#include <parley/cli/rank_report.hpp>
+#include <parley/cli/tune_rank.hpp>
+#include <parley/cli/workload.hpp>
+#include <parley/ops/run.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/transports/environment.hpp>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+using actors::campaign;
+
+namespace {
+
+constexpr runtime::time_ns progress_every_ns = 200'000'000;
+constexpr runtime::time_ns settle_within_ns = 1'000'000'000;
+constexpr std::size_t fewest_flight_records = 4'096;
+
+runtime::time_ns wall_clock() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// JSON has no infinity: what was not measured is null.
+json::value finite(double ns) { return std::isfinite(ns) ? json::value(ns) : json::value(nullptr); }
+
+bool decided(const campaign& c) { return c.where == campaign::stage::decided; }
+
+json::array candidates_of(const campaign& c, const actors::assignment& a) {
+  json::array list;
+  for (std::size_t i = 0; i < a.ids().size(); ++i) {
+    const tuning::aggregate measured = i < c.aggregates.size() ? c.aggregates[i] : tuning::aggregate{};
+    list.push_back(json::object{{"config", a.ids()[i]},
+                                {"time_ns", finite(measured.time_ns)},
+                                {"repetitions", measured.count},
+                                {"status", std::string(tuning::name(measured.status))},
+                                {"detail", measured.detail}});
+  }
+  return list;
+}
+
+json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
+  const actors::assignment& a = *e.assigned;
+  const auto winner = std::find(a.ids().begin(), a.ids().end(), c.winner);
+  const auto index = static_cast<std::size_t>(winner - a.ids().begin());
+  return {{"op", e.op},
+          {"sender", e.sender},
+          {"receiver", e.receiver},
+          {"key", c.key},
+          {"participants", json::array{e.sender, e.receiver}},
+          {"candidates", candidates_of(c, a)},
+          {"decided", decided(c)},
+          {"decision", c.winner},
+          {"why", c.why},
+          {"from_results", c.from_results},
+          {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
+          {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
+          {"trials", c.trials},
+          {"cost_ns", c.cost_ns},
+          {"invocations", c.invocations},
+          {"time_to_agreement_ns", decided(c) ? json::value(c.decided_ns - c.first_ns) : json::value(nullptr)},
+          {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement) : json::value(nullptr)}};
+}
+
+json::array flight_of(const ops::rank& self) {
+  json::array list;
+  for (const runtime::flight_record& r : self.flight().in_order()) {
+    list.push_back(json::array{r.op, r.generation, r.invocation, r.digest, r.bytes, r.began_ns, r.ended_ns, r.tag,
+                               static_cast<unsigned>(r.what), static_cast<unsigned>(r.flags)});
+  }
+  return list;
+}
+
+json::object mail_of(const ops::rank& self, const spec& job) {
+  const auto& counted = self.mail().statistics();
+  json::object by_type;
+  for (const auto& [type, count] : counted.sent_by_type) by_type[std::to_string(type)] = count;
+  std::uint64_t to_outsiders = 0;
+  for (rank_id peer = 0; peer < self.world_size(); ++peer) {
+    const auto joins_us = [&](const std::pair<rank_id, rank_id>& e) {
+      return e == std::pair(peer, self.id()) || e == std::pair(self.id(), peer);
+    };
+    const bool partner = std::any_of(job.ops.begin(), job.ops.end(), [&](const op_spec& op) {
+      return std::any_of(op.edges.begin(), op.edges.end(), joins_us);
+    });
+    if (!partner && peer != self.id()) to_outsiders += self.mail().sent_to(peer);
+  }
+  return {{"sent", counted.sent},
+          {"sent_by_type", std::move(by_type)},
+          {"credits", counted.credits_sent},
+          {"flow", self.flow_messages()},
+          {"to_outsiders", to_outsiders}};
+}
+
+json::object results_of(const ops::rank& self) {
+  const tuning::results_file file = self.results();
+  json::array validators;
+  for (const auto& v : file.validators()) validators.push_back(json::array{v.name, v.value});
+  json::array entries;
+  for (const auto& e : file.entries()) entries.push_back(json::array{e.op, e.parameters, e.solution, e.time_ms});
+  return {{"validators", std::move(validators)}, {"entries", std::move(entries)}};
+}
+
+/// What the launcher is told while the rank works, at most a few times a second.
+class progress_reporter {
+ public:
+  progress_reporter(int descriptor, ops::rank& self) : descriptor_(descriptor), self_(self) {}
+
+  void tell(const workload& work) {
+    const runtime::time_ns now = wall_clock();
+    if (now < next_) return;
+    next_ = now + progress_every_ns;
+    json::array agreed;
+    std::uint64_t open = 0;
+    std::uint64_t settled = 0;
+    std::uint64_t trials = 0;
+    for (const ops::edge_agreement& e : self_.agreements()) {
+      for (const auto& c : e.assigned->campaigns()) {
+        trials += c->trials;
+        (decided(*c) ? settled : open) += 1;
+        if (!decided(*c) || std::count(told_.begin(), told_.end(), c.get()) != 0) continue;
+        told_.push_back(c.get());
+        agreed.push_back(agreement_of(e, *c));
+      }
+    }
+    send_report(descriptor_, json::object{{"kind", "progress"},
+                                          {"done", work.steps_done()},
+                                          {"of", work.steps_in_all()},
+                                          {"open", open},
+                                          {"settled", settled},
+                                          {"trials", trials},
+                                          {"agreed", std::move(agreed)}});
+  }
+
+ private:
+  int descriptor_;
+  ops::rank& self_;
+  runtime::time_ns next_ = 0;
+  std::vector<const campaign*> told_;
+};
+
+json::object final_report(ops::job& here, const spec& job, const workload& work, runtime::time_ns wall_ns,
+                          const std::string& error) {
+  ops::rank& self = here.self();
+  json::array agreements;
+  for (const ops::edge_agreement& e : self.agreements()) {
+    for (const auto& c : e.assigned->campaigns()) agreements.push_back(agreement_of(e, *c));
+  }
+  json::array produced;
+  for (const outputs& o : work.collected()) {
+    json::array digests(o.digests.begin(), o.digests.end());
+    produced.push_back(json::object{{"op", o.op}, {"stages", o.stages}, {"digests", std::move(digests)}});
+  }
+  json::array warnings;
+  for (const std::string& w : self.warnings()) warnings.push_back(json::value(w));
+  return {{"kind", "final"},
+          {"error", error},
+          {"wall_ns", wall_ns},
+          {"agreements", std::move(agreements)},
+          {"records_lost", self.flight().total() - std::min<std::uint64_t>(self.flight().total(), self.flight().in_order().size())},
+          {"records", flight_of(self)},
+          {"outputs", std::move(produced)},
+          {"mail", mail_of(self, job)},
+          {"copied_bytes", here.wire().statistics().copied_bytes},
+          {"results", results_of(self)},
+          {"warnings", std::move(warnings)}};
+}
+
+ops::job_options options_for(const tune_settings& s, const spec& job) {
+  ops::job_options o;
+  o.settings.results_path = s.results_path;
+  o.settings.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
+  o.settings.mutant_ignores_stamp = s.mutant_ignores_stamp;
+  // Room for every invocation at both ends that a rank may have, and for the rehearsals.
+  std::size_t invocations = 0;
+  for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
+  o.settings.flight_records = 2 * invocations + fewest_flight_records;
+  return o;
+}
+
+}  // namespace
+
+int tune_rank(const tune_settings& s) {
+  const spec job = read_spec(s.spec_path, s.overrides);
+  std::string error;
+  rank_id id = 0;
+  if (const auto place = transports::from_environment()) id = place->rank;
+  try {
+    ops::job here(options_for(s, job));
+    ops::rank& self = here.self();
+    progress_reporter progress(here.report_descriptor(), self);
+    workload* running = nullptr;
+    workload_options options;
+    options.on_step = [&] {
+      if (s.death && s.death->rank == self.id() && running->steps_done() >= s.death->after) std::raise(SIGKILL);
+      progress.tell(*running);
+    };
+    workload work(job, self, std::move(options));
+    running = &work;
+    const runtime::time_ns began = wall_clock();
+    runtime::time_ns wall_ns = 0;
+    try {
+      runtime::run(here.loop(), work.run());
+      wall_ns = wall_clock() - began;
+      runtime::run(here.loop(), self.settle(settle_within_ns));
+    } catch (const std::exception& e) {
+      wall_ns = wall_clock() - began;
+      error = e.what();
+    }
+    send_report(here.report_descriptor(), final_report(here, job, work, wall_ns, error));
+    if (error.empty()) {
+      here.leave();
+      return 0;
+    }
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  std::fprintf(stderr, "parley: rank %u: %s\n", id, error.c_str());
+  return 1;
+}
+
+}  // namespace parley::cli

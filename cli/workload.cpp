@@ -1,0 +1,139 @@
+#include <parley/cli/payload.hpp>
+#include <parley/cli/workload.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/runtime/compute.hpp>
+#include <parley/runtime/scope.hpp>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace parley::cli {
+
+using runtime::task;
+
+/// What this rank does in one op.
+class workload::part {
+ public:
+  explicit part(workload& owner, const op_spec& op) : owner_(owner), op_(op) {}
+  virtual ~part() = default;
+  part(const part&) = delete;
+  part& operator=(const part&) = delete;
+  virtual task<> run() = 0;
+  virtual std::uint64_t steps() const { return op_.sizes.size(); }
+
+  outputs came_out;
+
+ protected:
+  std::vector<std::byte> buffer() const {
+    return std::vector<std::byte>(*std::max_element(op_.sizes.begin(), op_.sizes.end()));
+  }
+  workload& owner_;
+  const op_spec& op_;
+};
+
+class workload::pipeline_part final : public part, private ops::pipeline_stage {
+ public:
+  pipeline_part(workload& owner, const op_spec& op, ops::pipeline pipe) : part(owner, op), pipe_(pipe) {
+    came_out.op = op.name;
+    came_out.stages = pipe_.stages();
+  }
+  task<> run() override { co_await pipe_.run(op_.sizes, *this); }
+
+ private:
+  void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
+    if (pipe_.first()) make_payload(microbatch, activation);
+    multiply(activation, factor_of_stage(pipe_.stage()));
+    if (pipe_.last()) came_out.digests.push_back(digest_of(activation));
+  }
+  void on_done(std::uint64_t) override { owner_.step(); }
+
+  ops::pipeline pipe_;
+};
+
+class workload::sender_part final : public part {
+ public:
+  sender_part(workload& owner, const op_spec& op, ops::transfer t, rank_id to) : part(owner, op), transfer_(t), to_(to) {}
+  task<> run() override {
+    std::vector<std::byte> bytes = buffer();
+    for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
+      const std::span<std::byte> message = std::span(bytes).first(op_.sizes[i]);
+      auto make = [i, message] { make_payload(i, message); };
+      co_await runtime::compute(make);
+      co_await transfer_.send(message, {.to = to_});
+      owner_.step();
+    }
+  }
+
+ private:
+  ops::transfer transfer_;
+  rank_id to_;
+};
+
+class workload::receiver_part final : public part {
+ public:
+  receiver_part(workload& owner, const op_spec& op, ops::transfer t, rank_id from)
+      : part(owner, op), transfer_(t), from_(from) {
+    came_out.op = op.name;
+    came_out.sender = from;
+  }
+  task<> run() override {
+    std::vector<std::byte> bytes = buffer();
+    for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
+      const std::uint64_t got = co_await transfer_.receive(bytes, {.from = from_});
+      const std::span<const std::byte> message = std::span(bytes).first(got);
+      auto digest = [message] { return digest_of(message); };
+      const std::uint64_t seen = co_await runtime::compute(digest);
+      came_out.digests.push_back(seen);
+      owner_.step();
+    }
+  }
+
+ private:
+  ops::transfer transfer_;
+  rank_id from_;
+};
+
+workload::workload(const spec& job, ops::rank& self, workload_options o) : options_(std::move(o)) {
+  for (const op_spec& op : job.ops) {
+    if (op.kind == op_kind::pipeline) {
+      ops::linear_pipeline declared{.name = op.name, .stages = op.stages, .configs = op.configs, .dtype = op.dtype};
+      const ops::pipeline pipe = self.declare(std::move(declared));
+      if (!pipe.idle()) parts_.push_back(std::make_unique<pipeline_part>(*this, op, pipe));
+      continue;
+    }
+    ops::paired_transfer declared{
+        .name = op.name, .role = {}, .configs = op.configs, .edges = op.edges, .dtype = op.dtype};
+    const ops::transfer moved = self.declare(std::move(declared));
+    for (const auto& [from, to] : op.edges) {
+      if (from == self.id()) parts_.push_back(std::make_unique<sender_part>(*this, op, moved, to));
+      if (to == self.id()) parts_.push_back(std::make_unique<receiver_part>(*this, op, moved, from));
+    }
+  }
+  for (const auto& p : parts_) all_ += p->steps();
+}
+
+workload::~workload() = default;
+
+task<> workload::run() {
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::scope working(here);
+  for (const auto& p : parts_) working.spawn(p->run());
+  co_await working.join();
+}
+
+std::vector<outputs> workload::collected() const {
+  std::vector<outputs> all;
+  for (const auto& p : parts_) {
+    if (!p->came_out.digests.empty()) all.push_back(p->came_out);
+  }
+  return all;
+}
+
+void workload::step() {
+  ++done_;
+  if (options_.on_step) options_.on_step();
+}
+
+}  // namespace parley::cli
