@@ -31,6 +31,13 @@ campaign& assignment::campaign_of(std::uint64_t bytes, time_ns now) {
   return *(latest_ = &c);
 }
 
+const campaign* assignment::find(std::uint64_t bytes) const noexcept {
+  for (const auto& c : campaigns_) {
+    if (c->bucket.contains(bytes)) return c.get();
+  }
+  return nullptr;
+}
+
 assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
   ++order_;
   campaign& c = campaign_of(bytes, now);

@@ -105,6 +105,8 @@ class assignment {
   void quarantine(std::uint64_t bytes, std::uint64_t digest);
 
   const std::vector<std::unique_ptr<campaign>>& campaigns() const noexcept { return campaigns_; }
+  /// The campaign that messages of this size belong to; null before the first of them.
+  const campaign* find(std::uint64_t bytes) const noexcept;
   const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
   /// Whether anything may still be tried, so that clocks are worth reading.

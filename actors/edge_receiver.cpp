@@ -166,9 +166,22 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
     mine->deliver(s, std::move(message));
   } else if (invocation >= its.first_posted) {
     ++counters_.early_parts;
+    if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
     its.early.push(std::move(message));
   } else {
     ++counters_.dropped;
+  }
+}
+
+// What a failed sender still offers is let go, so that it gets its buffer back.
+void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
+  for (std::uint32_t i = 0; i < s.early.size();) {
+    const auto early = read_stamp(s.early[i].header());
+    if (unwrap(early->invocation, invocation) != invocation) {
+      ++i;
+      continue;
+    }
+    const runtime::arrival dropped = s.early.take(i);
   }
 }
 

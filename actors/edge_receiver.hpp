@@ -46,7 +46,8 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
         receive_.give_up(outcome);
         return false;
       }
-      if (when != runtime::never) home->where().arm(*this, when);
+      // One that a later stamp has matched already waits for its data, however long that takes.
+      if (when != runtime::never && !receive_.matched()) home->where().arm(*this, when);
       receive_.matching_ = this;
       return true;
     }
@@ -144,6 +145,7 @@ class edge_receiver final : public data_sink {
   };
   stream& stream_of(std::uint64_t id);
   void match_posted(stream& s) noexcept;
+  void drop_early(stream& s, std::uint64_t invocation) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;
 

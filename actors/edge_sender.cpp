@@ -131,12 +131,6 @@ void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
                         .tag = inv.mark.tag,
                         .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
                         .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.mark.flags) & 7U)});
-  if (outcome != errc::none && failed_ == errc::none) {
-    // The receiver must not wait for what will not come.
-    stamp poison = inv.mark;
-    poison.flags = poison.flags | stamp_flags::poison;
-    static_cast<void>(services_.net.send(peer_, runtime::link::channel::data, bytes_of(poison), {}, nullptr));
-  }
   if (has(inv.mark.flags, stamp_flags::timed)) {
     wire_row row;
     row.tag = inv.mark.tag;

@@ -7,7 +7,7 @@
 ///     outgoing inv = edge.begin(tag, bytes, *number);             // its stamp says which config to run
 ///     part_sender out(net, edge.peer(), inv.mark);
 ///     …
-///     edge.end(inv, outcome);                                     // a failed one poisons its index
+///     edge.end(inv, outcome);
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
 /// nothing is unmatched.

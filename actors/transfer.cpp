@@ -48,6 +48,7 @@ void parts_in_flight::ended(transfer_part* part, errc outcome) noexcept {
 void parts_in_flight::fail(errc why) noexcept {
   if (failed_ != errc::none || why == errc::none) return;
   failed_ = why;
+  on_failed();
   parts_.for_each([this](transfer_part& part) {
     if (part.with_transport) {
       net_.cancel(part);
@@ -69,6 +70,13 @@ parts_in_flight::step part_sender::send(std::uint64_t offset, std::span<const st
   transfer_part* const part = begin_part();
   started(part, net_.send(to_, runtime::link::channel::data, bytes_of(s), data, part));
   return room();
+}
+
+void part_sender::on_failed() noexcept {
+  stamp poison = stamp_;
+  poison.flags = poison.flags | stamp_flags::poison;
+  // To a peer that is gone it need not go.
+  static_cast<void>(net_.send(to_, runtime::link::channel::data, bytes_of(poison), {}, nullptr));
 }
 
 }  // namespace parley::actors

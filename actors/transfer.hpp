@@ -34,7 +34,7 @@ class parts_in_flight {
   explicit parts_in_flight(runtime::link& net) noexcept : net_(net) {}
   parts_in_flight(const parts_in_flight&) = delete;
   parts_in_flight& operator=(const parts_in_flight&) = delete;
-  ~parts_in_flight();
+  virtual ~parts_in_flight();
 
   /// How many parts may be in flight at once; 1 at first.
   void keep_in_flight(std::uint64_t limit) noexcept { limit_ = limit == 0 ? 1 : limit; }
@@ -86,6 +86,8 @@ class parts_in_flight {
   /// The transport answered `outcome` to the start of `p`.
   void started(transfer_part* p, runtime::errc outcome) noexcept;
   step room() noexcept { return {*this, limit_ - 1}; }
+  /// The invocation has just failed; parts may still be with the transport.
+  virtual void on_failed() noexcept {}
 
   runtime::link& net_;
   runtime::intrusive_list<transfer_part> parts_;
@@ -100,7 +102,8 @@ class parts_in_flight {
   runtime::errc failed_ = runtime::errc::none;
 };
 
-/// Sends the parts of one invocation.
+/// Sends the parts of one invocation. One that fails poisons its index at once, so that the receiver drops what it holds of
+/// it, which is also what frees a part that waits there.
 ///
 ///     runtime::task<> send_in_halves(part_sender& out, std::span<const std::byte> data) {
 ///       const std::size_t half = data.size() / 2;
@@ -118,6 +121,7 @@ class part_sender final : public parts_in_flight {
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 
  private:
+  void on_failed() noexcept override;
   rank_id to_;
   stamp stamp_;
   std::uint64_t sent_bytes_ = 0;

@@ -29,7 +29,7 @@ class position_scanner {
     for (++at_; next() != '}';) {
       const std::size_t key = at_;
       skip_string();
-      const std::string name = boost::json::value_to<std::string>(boost::json::parse(text_.substr(key, at_ - key)));
+      const std::string name(boost::json::parse(text_.substr(key, at_ - key)).as_string());
       const std::string member = pointer + "/" + name;
       if (file_.positions_.count(member) != 0) throw file_.error(key, "the key \"" + name + "\" stands here for the second time");
       next();

@@ -56,7 +56,7 @@ std::optional<cli::planned_death> death_of(const std::string& text) {
   const auto rank = std::from_chars(text.data(), end, death.rank);
   if (rank.ec != std::errc{} || rank.ptr == end || *rank.ptr != '@' ||
       std::from_chars(rank.ptr + 1, end, death.after).ec != std::errc{})
-    throw cli::text_error("--kill takes RANK@MICROBATCHES, for example 2@20");
+    throw cli::text_error("parley: --kill takes RANK@MICROBATCHES, for example 2@20");
   return death;
 }
 
@@ -74,7 +74,7 @@ cli::tune_settings settings_of(const tune_words& w) {
 
 int run_ranks(runtime::rank_id ranks, bool no_prefix, std::vector<std::string> command) {
   if (!command.empty() && command.front() == "--") command.erase(command.begin());
-  if (command.empty()) throw cli::text_error("no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
+  if (command.empty()) throw cli::text_error("parley: no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
   transports::launch_options options;
   options.ranks = ranks;
   options.command = std::move(command);
@@ -94,7 +94,7 @@ int command(int argc, char** argv) {
   run->add_option("-n,--ranks", ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
   run->add_flag("--no-prefix", no_prefix, "Do not write [rank R] before each line of output");
   run->prefix_command();
-  run->usage("Usage: parley run -n N [--no-prefix] [--] PROGRAM ARGUMENTS...");
+  run->footer("After the options come the program and its arguments: parley run -n 2 -- ./program --steps 10");
 
   tune_words words;
   CLI::App* tune = add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   try {
     return command(argc, argv);
   } catch (const cli::text_error& e) {
-    std::fprintf(stderr, "parley: %s\n", e.what());
+    std::fprintf(stderr, "%s\n", e.what());  // begins with file:line:column, which editors follow
     return status_wrong;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "parley: %s\n", e.what());

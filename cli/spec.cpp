@@ -207,6 +207,8 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
   if (roles.has_value() == edges.has_value())
     at.fail("give either \"roles\": {\"sender\": …, \"receiver\": …} or \"edges\": [[from, to], …]");
   ops::paired_transfer pairs{.name = op.name, .role = {}};
+  std::vector<rank_id> senders;
+  std::vector<rank_id> receivers;
   if (edges) {
     for (const place& item : edges->list("edges")) {
       const std::vector<place> ends = item.list("an edge");
@@ -222,8 +224,8 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
     roles->expect_object("roles", {"sender", "receiver"});
     const place sender = roles->at("sender", "the ranks that send, as a list or an expression");
     const place receiver = roles->at("receiver", "the ranks that receive, as a list or an expression");
-    const auto senders = ranks_of_role(sender, world);
-    const auto receivers = ranks_of_role(receiver, world);
+    senders = ranks_of_role(sender, world);
+    receivers = ranks_of_role(receiver, world);
     for (const rank_id r : receivers) {
       if (std::count(senders.begin(), senders.end(), r) != 0)
         receiver.fail("rank " + std::to_string(r) + " is a sender too; a rank has one role, so list edges instead");

@@ -83,7 +83,10 @@ json::array flight_of(const ops::rank& self) {
 json::object mail_of(const ops::rank& self, const spec& job) {
   const auto& counted = self.mail().statistics();
   json::object by_type;
-  for (const auto& [type, count] : counted.sent_by_type) by_type[std::to_string(type)] = count;
+  const auto& sent = self.mail().sent_by_type();
+  for (std::size_t type = 0; type < sent.size(); ++type) {
+    if (sent[type] != 0) by_type[std::to_string(type)] = sent[type];
+  }
   std::uint64_t to_outsiders = 0;
   for (rank_id peer = 0; peer < self.world_size(); ++peer) {
     const auto joins_us = [&](const std::pair<rank_id, rank_id>& e) {

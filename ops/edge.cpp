@@ -136,7 +136,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     out.fail(runtime::describe(thrown).code());
   }
   errc outcome = co_await out.settle();
-  if (outcome == errc::none && out.sent_bytes() != data.size()) outcome = errc::config_failed;
+  if (outcome == errc::none && out.sent_bytes() != data.size()) {
+    outcome = errc::config_failed;
+    out.fail(outcome);
+  }
   sender_.end(inv, outcome);
   if (outcome == errc::none) co_return;
   throw explained(outcome, inv.invocation,

@@ -50,6 +50,45 @@ runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_t
   return edges;
 }
 
+namespace {
+
+constexpr std::uint32_t tuning_tag = 0xffffffffU;
+constexpr std::uint64_t most_tuning_messages = 10'000;
+constexpr time_ns tuning_pause_ns = 1'000'000;
+
+// Sends until each size is decided; an empty message ends the phase at the receiver.
+runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std::uint64_t> sizes_bytes) {
+  for (const std::uint64_t bytes : sizes_bytes) {
+    const std::vector<std::byte> scratch(bytes);
+    for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
+      co_await edge.send(scratch, {.tag = tuning_tag});
+      const actors::campaign* c = edge.assigned().find(bytes);
+      if (c->where == actors::campaign::stage::decided) break;
+      if (c->where == actors::campaign::stage::trying) continue;
+      auto slept = co_await runtime::sleep_until(ex.now() + tuning_pause_ns);  // it waits for messages, not for traffic
+      if (!slept) runtime::raise(slept.reason());
+    }
+  }
+  co_await edge.send({}, {.tag = tuning_tag});
+}
+
+runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {
+  std::vector<std::byte> scratch(largest_bytes);
+  std::uint64_t got = 1;
+  while (got != 0) got = co_await edge.receive(scratch, {.tag = tuning_tag});
+}
+
+}  // namespace
+
+runtime::task<> transfer::tune(std::vector<std::uint64_t> sizes_bytes) {
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::scope edges(here);
+  const std::uint64_t largest = sizes_bytes.empty() ? 0 : *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
+  for (edge_out* e : outs_) edges.spawn(tune_out(*e, here.where(), sizes_bytes));
+  for (edge_in* e : ins_) edges.spawn(tune_in(*e, largest));
+  co_await edges.join();
+}
+
 edge_out& transfer::edge_to(rank_id peer) const {
   for (edge_out* e : outs_) {
     if (e->peer() == peer) return *e;

@@ -69,6 +69,10 @@ class transfer {
   runtime::task<std::uint64_t> receive(B&& into, receive_options o) {
     return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)), {o.tag, o.timeout_ns});
   }
+  /// A tuning phase, for those who want one: both ends call it, with the same sizes, and it ends when their configs for
+  /// these sizes are agreed. It moves scratch data on a tag of its own; other calls may go on meanwhile.
+  runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
+
   /// Whether this rank has a part in it at all.
   bool idle() const noexcept { return outs_.empty() && ins_.empty(); }
 

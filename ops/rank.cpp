@@ -36,8 +36,8 @@ rank::rank(rank_foundation on, rank_settings settings)
       flight_(settings_.flight_records),
       mail_(on.ex, on.net, on.mail),
       data_(on.net),
-      actors_(on.ex),
-      services_{on.ex, actors_, on.net, mail_, data_, flight_, std::move(on.incarnations), 0} {
+      services_{on.ex, actors_, on.net, mail_, data_, flight_, std::move(on.incarnations), 0},
+      actors_(on.ex) {
   auto& v = settings_.validators;
   v.insert(v.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)}, {"PARLEY_WORLD", std::to_string(net_.world_size())}});
   services_.validators_hash = hash_of(v);

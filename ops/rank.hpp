@@ -109,13 +109,13 @@ class rank {
   runtime::flight_recorder flight_;
   runtime::router mail_;
   actors::data_hub data_;
-  runtime::scope actors_;
   actors::services services_;
   tuning::results_file remembered_;
   std::vector<std::string> warnings_;
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;
   std::vector<rank_id> lost_;
+  runtime::scope actors_;  // last: the actors end before what they work on
 };
 
 }  // namespace parley::ops

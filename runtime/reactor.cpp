@@ -235,6 +235,7 @@ bool reactor::turn() {
   }
   if (s.turns_to_asio-- == 0) {
     s.turns_to_asio = turns_per_asio_poll - 1;
+    s.restart_asio();  // or what is started after Asio ran out of work would never run
     any = s.io.poll() != 0 || any;
   }
   const std::size_t resumed = run_ready(resumes_per_turn);

@@ -69,24 +69,33 @@ class memory_world {
   memory_world(runtime::executor& ex, rank_id n, memory_link_options o = {}) : ex_(ex), options_(std::move(o)) {
     for (rank_id r = 0; r < n; ++r) links_.push_back(std::make_unique<memory_link>(*this, r));
   }
+  // What is still under way ends like transfers of a transport that is closed: everybody gets their memory back.
+  ~memory_world() {
+    while (!events_.empty()) {
+      auto last = std::move(events_.front());
+      events_.pop_front();
+      last->action(outcome::torn_down);
+    }
+  }
   memory_link& operator[](rank_id r) { return *links_[r]; }
   memory_link_options& options() { return options_; }
 
  private:
   friend memory_link;
+  enum class outcome : std::uint8_t { due, torn_down };
   struct event : runtime::timer {
-    event(memory_world& w, std::function<void()> f) : timer(&on_time), owner(w), action(std::move(f)) {}
+    event(memory_world& w, std::function<void(outcome)> f) : timer(&on_time), owner(w), action(std::move(f)) {}
     static void on_time(timer& self) noexcept {
       auto& e = static_cast<event&>(self);
       auto action = std::move(e.action);
       e.owner.events_.erase(e.place);
-      action();
+      action(outcome::due);
     }
     memory_world& owner;
-    std::function<void()> action;
+    std::function<void(outcome)> action;
     std::list<std::unique_ptr<event>>::iterator place;
   };
-  void after(time_ns delay, std::function<void()> f) {
+  void after(time_ns delay, std::function<void(outcome)> f) {
     events_.push_back(std::make_unique<event>(*this, std::move(f)));
     events_.back()->place = std::prev(events_.end());
     ex_.arm(*events_.back(), ex_.now() + delay);
@@ -124,7 +133,9 @@ inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte>
   }
   auto message = std::make_shared<runtime::arrival>(world_.links_[to].get(), header, payload.size(), held, !eager);
   world_.after(world_.time_of(eager ? payload.size() : 0),
-               [this, to, on, message] { world_.links_[to]->deliver(on, std::move(*message)); });
+               [this, to, on, message](memory_world::outcome how) {
+                 if (how == memory_world::outcome::due) world_.links_[to]->deliver(on, std::move(*message));
+               });
   return eager ? errc::none : errc::pending;
 }
 
@@ -138,10 +149,12 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
   const std::unique_ptr<const memory_world::offered> offer(static_cast<const memory_world::offered*>(message.surrender()));
   const auto payload = offer->payload;
   auto* sender = offer->sender;
-  world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender] {
-    std::copy(payload.begin(), payload.end(), into.begin());
-    if (done != nullptr) done->on_end(*done, errc::none);
-    world_.after(world_.options_.latency_ns, [sender] { sender->on_end(*sender, errc::none); });
+  world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender](memory_world::outcome how) {
+    const bool due = how == memory_world::outcome::due;
+    if (due) std::copy(payload.begin(), payload.end(), into.begin());
+    if (done != nullptr) done->on_end(*done, due ? errc::none : errc::peer_failed);
+    if (!due) return sender->on_end(*sender, errc::peer_failed);
+    world_.after(world_.options_.latency_ns, [sender](memory_world::outcome) { sender->on_end(*sender, errc::none); });
   });
   return errc::pending;
 }

@@ -1,0 +1,376 @@
+#include <parley/actors/assignment.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+
+namespace {
+
+constexpr std::uint64_t c0 = 10, a = 11, b = 12;
+const std::vector<rank_id> both{0, 1};
+
+/// A leader with its assignment: runs invocations, reports their rows and judges, on a clock of its own.
+struct leader {
+  explicit leader(tuning_policy policy = tuning_policy::online, tuning::plan_options plan = {})
+      : assigned(c0, "c0", "bf16", both, policy, plan) {
+    cost_ns[c0] = 1'000'000;
+    cost_ns[a] = 500'000;
+    cost_ns[b] = 2'000'000;
+  }
+  void open(std::vector<remembered_best> remembered = {}) {
+    assigned.open({c0, a, b}, {"c0", "a", "b"}, std::move(remembered), now);
+  }
+  assignment::choice invoke(std::uint64_t bytes = 1 << 20, std::uint32_t tag = 0) {
+    const auto c = assigned.choose(bytes, tag, next[tag], now);
+    wire_row row;
+    row.tag = tag;
+    row.invocation = next[tag]++;
+    row.digest = c.digest;
+    row.start_ns = now;
+    row.previous_end_ns = now;
+    now += cost_ns[c.digest];
+    row.end_ns = now;
+    if (has(c.flags, stamp_flags::timed)) {
+      for (const rank_id r : both) {
+        wire_row mine = row;
+        if (spoil && !spoil(r, mine)) continue;
+        assigned.add_row(r, mine);
+      }
+    }
+    judge();
+    return c;
+  }
+  void judge() {
+    while (campaign* done = assigned.ready_to_judge(now)) assigned.judge(*done, now);
+  }
+  const campaign& only() const { return *assigned.campaigns().front(); }
+  bool decided() const { return only().where == campaign::stage::decided; }
+  /// Invokes until the campaign has decided; answers how many it took.
+  std::size_t run(std::size_t limit = 2000) {
+    std::size_t count = 0;
+    while (count < limit && (count == 0 || !decided())) {
+      invoke();
+      ++count;
+    }
+    return count;
+  }
+
+  assignment assigned;
+  time_ns now = 1'000'000'000;
+  std::map<std::uint32_t, std::uint64_t> next;
+  std::map<std::uint64_t, time_ns> cost_ns;
+  std::function<bool(rank_id, wire_row&)> spoil;  // false: the row is lost
+};
+
+tuning::plan_options without_budget() {
+  tuning::plan_options plan;
+  plan.budget_fraction = 1e9;
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("until all have warmed the candidates the default runs, untimed") {
+  leader l;
+  for (int i = 0; i < 100; ++i) {
+    const auto c = l.invoke();
+    CHECK(c.digest == c0);
+    CHECK(c.flags == stamp_flags::none);
+  }
+  CHECK(l.only().trials == 0);
+  CHECK_FALSE(l.assigned.measuring());
+}
+
+TEST_CASE("trials are interleaved, losers are dropped, and the fastest wins") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  CHECK(l.invoke().digest == c0);
+  CHECK(l.invoke().digest == a);
+  CHECK(l.invoke().digest == b);
+  CHECK(l.run() < 100);
+  CHECK(l.decided());
+  CHECK(l.only().digest == a);
+  CHECK(l.only().winner == "a");
+  CHECK(l.only().why.find("fastest") != std::string::npos);
+  CHECK(l.only().aggregates[1].time_ns == 500'000);
+  CHECK(l.only().invocations_to_agreement == l.only().invocations);
+  CHECK(l.invoke().digest == a);
+  CHECK(l.invoke().flags == stamp_flags::none);
+  CHECK_FALSE(l.assigned.measuring());
+}
+
+TEST_CASE("while a round's rows are on their way the default runs") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  std::vector<std::pair<rank_id, wire_row>> held;
+  l.spoil = [&](rank_id r, wire_row& row) {
+    held.emplace_back(r, row);
+    return false;
+  };
+  CHECK(l.invoke().flags == stamp_flags::timed);
+  CHECK(l.invoke().flags == stamp_flags::timed);
+  CHECK(has(l.invoke().flags, stamp_flags::flush));
+  CHECK(l.only().where == campaign::stage::collecting);
+  for (int i = 0; i < 10; ++i) CHECK(l.invoke().digest == c0);
+  for (const auto& [r, row] : held) l.assigned.add_row(r, row);
+  l.judge();
+  CHECK(l.only().where == campaign::stage::trying);
+}
+
+TEST_CASE("equal configs keep the default") {
+  leader l(tuning_policy::online, without_budget());
+  l.cost_ns[a] = l.cost_ns[b] = l.cost_ns[c0];
+  l.open();
+  l.run();
+  CHECK(l.only().digest == c0);
+  l.cost_ns[a] = l.cost_ns[c0] * 99 / 100;  // within noise
+  leader m(tuning_policy::online, without_budget());
+  m.cost_ns = l.cost_ns;
+  m.open();
+  m.run();
+  CHECK(m.only().digest == c0);
+}
+
+TEST_CASE("rows that never come count as infinitely slow, after a bounded wait") {
+  leader l(tuning_policy::online, without_budget());
+  l.spoil = [](rank_id r, const wire_row& row) { return !(r == 1 && row.digest == a); };
+  l.open();
+  for (int i = 0; i < 3; ++i) l.invoke();
+  CHECK(l.only().where == campaign::stage::collecting);
+  CHECK(l.assigned.next_give_up() == l.only().collecting_since_ns + 10'000'000'000);
+  l.judge();
+  CHECK(l.only().where == campaign::stage::collecting);
+  l.now = l.assigned.next_give_up();
+  l.judge();
+  CHECK_FALSE(l.only().aggregates[1].measured());
+  CHECK(std::isinf(l.only().aggregates[1].time_ns));
+  for (int i = 0; i < 200 && !l.decided(); ++i) {
+    l.invoke();
+    l.now += 10'000'000'000;
+    l.judge();
+  }
+  CHECK(l.decided());
+  CHECK(l.only().digest == c0);
+}
+
+TEST_CASE("a config that failed on one side never wins") {
+  leader l(tuning_policy::online, without_budget());
+  l.spoil = [](rank_id r, wire_row& row) {
+    if (r == 1 && row.digest == a) row.status = static_cast<std::uint8_t>(tuning::row_status::failed);
+    return true;
+  };
+  l.open();
+  l.run();
+  REQUIRE(l.decided());
+  CHECK(l.only().digest == c0);
+  CHECK(l.only().aggregates[1].status == tuning::aggregate_status::failed);
+}
+
+TEST_CASE("a trial that failed on one side is not waited for on the other") {
+  leader l(tuning_policy::online, without_budget());
+  l.spoil = [](rank_id r, wire_row& row) {
+    if (row.digest != b) return true;
+    row.status = static_cast<std::uint8_t>(tuning::row_status::failed);
+    return r == 0;  // the receiver got a poison and has no row
+  };
+  l.open();
+  l.run(100);
+  CHECK(l.decided());
+  CHECK(l.only().digest == a);
+}
+
+TEST_CASE("a row of another config than the assigned one is no measurement") {
+  leader l(tuning_policy::online, without_budget());
+  l.spoil = [](rank_id r, wire_row& row) {
+    if (r == 1 && row.digest == a) row.digest = c0;
+    return true;
+  };
+  l.open();
+  l.run();
+  CHECK(l.only().digest == c0);
+  CHECK(l.only().aggregates[1].status == tuning::aggregate_status::mismatched);
+}
+
+TEST_CASE("a row that is reported twice counts once, and rows of nobody's trial change nothing") {
+  leader l(tuning_policy::online, without_budget());
+  l.spoil = [&](rank_id r, wire_row& row) {
+    l.assigned.add_row(r, row);
+    l.assigned.add_row(r, row);
+    wire_row stray = row;
+    stray.invocation += 1000;
+    l.assigned.add_row(r, stray);
+    return true;
+  };
+  l.open();
+  l.run();
+  CHECK(l.only().digest == a);
+  CHECK(l.only().aggregates[0].count >= 3);
+}
+
+TEST_CASE("a config that fails in a real invocation is not tried again, and is never the winner") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  l.invoke();
+  CHECK(l.invoke().digest == a);
+  l.assigned.quarantine(1 << 20, a);
+  std::set<std::uint64_t> later;
+  while (!l.decided()) later.insert(l.invoke().digest);
+  CHECK(later.count(a) == 0);
+  // It was measured before it failed, and was the fastest.
+  CHECK(l.only().digest == c0);
+}
+
+TEST_CASE("when all that was left of a round is quarantined the campaign still ends") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  CHECK(l.invoke().digest == c0);
+  l.assigned.quarantine(1 << 20, a);
+  l.assigned.quarantine(1 << 20, b);
+  CHECK(l.run(10) <= 2);
+  CHECK(l.decided());
+  CHECK(l.only().digest == c0);
+}
+
+TEST_CASE("a winner that fails later gives way to the default, for its key alone") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  l.run();
+  while (l.invoke(8192).digest != a || l.assigned.campaigns()[1]->where != campaign::stage::decided) {
+  }
+  l.assigned.quarantine(1 << 20, a);
+  CHECK(l.invoke().digest == c0);
+  CHECK(l.only().why.find("failed") != std::string::npos);
+  CHECK(l.invoke(8192).digest == a);
+  l.assigned.quarantine(1 << 20, c0);  // the default stays whatever happens
+  CHECK(l.invoke().digest == c0);
+}
+
+TEST_CASE("what a results file remembers is taken without a trial") {
+  leader l;
+  l.open({{"1MiB_bf16", "b", 1.5}, {"1MiB_bf16", "a", 0.5}, {"8KiB_bf16", "a", 0.1}});
+  CHECK(l.invoke().digest == b);  // the first entry for a key wins
+  CHECK(l.only().from_results);
+  CHECK(l.only().trials == 0);
+  CHECK(l.invoke(8192).digest == a);
+  CHECK(l.invoke(100).digest == c0);  // a key that it does not know
+  CHECK(l.assigned.campaigns()[2]->where == campaign::stage::trying);
+}
+
+TEST_CASE("a remembered config that is no candidate is a miss, the next entry is looked at") {
+  leader l;
+  l.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_fp32", "b", 0.1}});
+  CHECK(l.invoke().digest == c0);
+  CHECK_FALSE(l.only().from_results);
+  CHECK(l.only().where == campaign::stage::trying);
+  leader m;
+  m.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_bf16", "a", 0.1}});
+  CHECK(m.invoke().digest == a);
+}
+
+TEST_CASE("Default in a results file pins the default") {
+  leader l;
+  l.open({{"1MiB_bf16", "Default", 0}});
+  for (int i = 0; i < 20; ++i) CHECK(l.invoke().digest == c0);
+  CHECK(l.only().trials == 0);
+  CHECK(l.only().why == "the results file pins the default");
+}
+
+TEST_CASE("invocations before the candidates are ready belong to the campaign of their size") {
+  leader l;
+  l.invoke();
+  l.invoke();
+  l.open({{"1MiB_bf16", "a", 0.5}});
+  CHECK(l.decided());
+  CHECK(l.only().invocations_to_agreement == 2);
+  CHECK(l.invoke().digest == a);
+}
+
+TEST_CASE("with tuning off what is remembered runs, else the default, and nothing is timed") {
+  leader l(tuning_policy::off);
+  l.open({{"1MiB_bf16", "a", 0.5}});
+  CHECK(l.invoke().digest == a);
+  const auto c = l.invoke(100);
+  CHECK(c.digest == c0);
+  CHECK(c.flags == stamp_flags::none);
+  CHECK(l.assigned.campaigns()[1]->why == "tuning is switched off");
+}
+
+TEST_CASE("with only the default there is nothing to try") {
+  leader l;
+  l.assigned.open({c0}, {"c0"}, {}, l.now);
+  CHECK(l.invoke().flags == stamp_flags::none);
+  CHECK(l.decided());
+  CHECK(l.only().why == "only the default is available everywhere");
+}
+
+TEST_CASE("trials wait until the program has earned what they cost") {
+  tuning::plan_options plan;
+  plan.budget_fraction = 0.05;
+  leader l(tuning_policy::online, plan);
+  l.cost_ns[b] = 2'500'000;  // slow, but not slow enough for the probe to drop it
+  l.cost_ns[a] = 1'200'000;
+  l.open();
+  time_ns lost = 0;
+  time_ns worst = 0;
+  const time_ns began = l.now;
+  for (int i = 0; i < 3000 && (i == 0 || !l.decided()); ++i) {
+    const auto c = l.invoke();
+    lost += l.cost_ns[c.digest] - l.cost_ns[c0];
+    // One round may be begun within budget and end beyond it.
+    worst = std::max(worst, lost - (l.now - began) / 20);
+  }
+  CHECK(l.decided());
+  CHECK(l.only().digest == c0);
+  CHECK(worst <= 20'000'000);
+  CHECK(l.only().cost_ns == doctest::Approx(static_cast<double>(lost)));
+}
+
+TEST_CASE("several sizes and tags are tuned at once, each for itself") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  const std::vector<std::uint64_t> sizes{0, 1, 100, 8192, 1 << 20, 16 << 20};
+  for (int i = 0; i < 200; ++i) {
+    for (const std::uint64_t s : sizes) l.invoke(s, static_cast<std::uint32_t>(s % 3));
+  }
+  REQUIRE(l.assigned.campaigns().size() == sizes.size());
+  std::set<std::string> keys;
+  for (const auto& c : l.assigned.campaigns()) {
+    CHECK(c->where == campaign::stage::decided);
+    CHECK(c->digest == a);
+    CHECK(c->invocations == 200);
+    keys.insert(c->key);
+  }
+  CHECK(keys == std::set<std::string>{"0B_bf16", "1B_bf16", "128B_bf16", "8KiB_bf16", "1MiB_bf16", "16MiB_bf16"});
+}
+
+TEST_CASE("whatever rows are lost or spoilt, every campaign ends and no spoilt config wins") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    random_stream dice(seed, 3);
+    leader l(tuning_policy::online, without_budget());
+    const std::uint64_t spoilt = dice.below(2) == 0 ? a : b;
+    l.spoil = [&](rank_id, wire_row& row) {
+      if (row.digest == spoilt && dice.below(2) == 0) row.status = static_cast<std::uint8_t>(dice.below(5));
+      return dice.below(10) != 0;
+    };
+    l.open();
+    bool spoilt_failed = false;
+    for (int i = 0; i < 400 && (i == 0 || !l.decided()); ++i) {
+      const auto c = l.invoke();
+      if (c.digest == spoilt && dice.below(4) == 0) {
+        l.assigned.quarantine(1 << 20, spoilt);
+        spoilt_failed = true;
+      }
+      l.now += 1'000'000'000;
+      l.judge();
+    }
+    REQUIRE(l.decided());
+    if (spoilt_failed) CHECK(l.only().digest != spoilt);
+  }
+}

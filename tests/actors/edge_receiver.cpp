@@ -1,0 +1,349 @@
+#include "../support/edges.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+using parley::tests::edge_pair;
+using parley::tests::pattern;
+using parley::tests::receive_whole;
+using parley::tests::watched_receive;
+
+namespace {
+
+struct receiving : edge_pair {
+  receiving() : tasks(clock) {}
+  watched_receive& post(std::size_t size = 100, std::uint32_t tag = 0, time_ns deadline = never) {
+    auto& r = posted.emplace_back(std::make_unique<watched_receive>());
+    r->buffer.assign(size, std::byte{0xEE});
+    tasks.spawn(receive_whole(in, tag, *r, deadline));
+    clock.turn();
+    return *r;
+  }
+  void bring(std::uint64_t invocation, std::size_t size = 100, std::uint32_t tag = 0) {
+    inject(stamp(invocation, size, 0, tag), pattern(size, invocation));
+    pass();
+  }
+  std::vector<std::unique_ptr<watched_receive>> posted;
+  scope tasks;
+};
+
+bool holds(const watched_receive& r, std::uint64_t invocation, std::size_t size = 100) {
+  auto got = r.buffer;
+  got.resize(size);
+  return r.ended == errc::none && r.bytes == size && r.invocation == invocation && got == pattern(size, invocation);
+}
+bool untouched(const watched_receive& r) {
+  return std::all_of(r.buffer.begin(), r.buffer.end(), [](std::byte b) { return b == std::byte{0xEE}; });
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(receiving, "a receive's index is its place in the queue, whatever order the messages come in") {
+  auto& a = post();
+  auto& b = post();
+  auto& c = post();
+  CHECK(in.next_invocation(0) == 3);
+  bring(2);
+  CHECK(holds(c, 2));
+  CHECK_FALSE(a.ended);
+  bring(0);
+  CHECK(holds(a, 0));
+  bring(1);
+  CHECK(holds(b, 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "what comes before its receive waits for it, in several parts too") {
+  bring(0);
+  const auto data = pattern(100, 1);
+  inject(stamp(1, 100, 60), std::span(data).subspan(60));
+  inject(stamp(1, 100, 0), std::span(data).first(60));
+  pass();
+  CHECK(in.statistics().early_parts == 3);
+  CHECK(holds(post(), 0));
+  part_receiver second(in, 0, 100);
+  std::vector<std::byte> buffer(100);
+  const auto run_it = [](part_receiver& r, std::span<std::byte> into) -> task<> {
+    auto seen = co_await r.match(never);
+    CHECK(seen);
+    r.keep_in_flight(2);
+    co_await r.receive(0, into.first(60));
+    co_await r.receive(60, into.subspan(60));
+    co_await r.drain();
+  };
+  run(clock, run_it(second, buffer));
+  CHECK(buffer == data);
+  CHECK(second.received_bytes() == 100);
+}
+
+TEST_CASE_FIXTURE(receiving, "an unmatched receive that times out leaves the queue and the later ones move up") {
+  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& b = post();
+  auto& c = post();
+  pass(10'000'000);
+  CHECK(a.ended == errc::timeout);
+  CHECK_FALSE(a.invocation);
+  CHECK(in.next_invocation(0) == 2);
+  bring(0);
+  bring(1);
+  CHECK(holds(b, 0));
+  CHECK(holds(c, 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "a receive in the middle that times out lets only the later ones move up") {
+  auto& a = post();
+  auto& b = post(100, 0, clock.now() + 5'000'000);
+  auto& c = post();
+  pass(10'000'000);
+  CHECK(b.ended == errc::timeout);
+  bring(1);
+  bring(0);
+  CHECK(holds(a, 0));
+  CHECK(holds(c, 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no longer time out") {
+  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& b = post(100, 0, clock.now() + 5'000'000);
+  bring(1);
+  CHECK(holds(b, 1));
+  pass(20'000'000);
+  CHECK_FALSE(a.ended);  // its message has begun and is on its way
+  bring(0);
+  CHECK(holds(a, 0));
+}
+
+TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp came is matched at once") {
+  bring(1);
+  auto& a = post(100, 0, clock.now() + 5'000'000);
+  pass(20'000'000);
+  CHECK_FALSE(a.ended);
+  bring(0);
+  CHECK(holds(a, 0));
+}
+
+TEST_CASE_FIXTURE(receiving, "a poison of a later invocation matches earlier receives, and ends only its own") {
+  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& b = post();
+  auto poison = stamp(1, 100);
+  poison.flags = stamp_flags::poison;
+  inject(poison);
+  pass(20'000'000);
+  CHECK(b.ended == errc::send_failed);
+  CHECK(b.invocation == 1);
+  CHECK(untouched(b));
+  CHECK_FALSE(a.ended);
+  bring(0);
+  CHECK(holds(a, 0));
+  auto& c = post();
+  bring(2);
+  CHECK(holds(c, 2));
+}
+
+TEST_CASE_FIXTURE(receiving, "a poison that comes before its receive ends it when it is posted") {
+  auto poison = stamp(0, 100);
+  poison.flags = stamp_flags::poison;
+  inject(poison);
+  pass();
+  CHECK(post().ended == errc::send_failed);
+}
+
+TEST_CASE_FIXTURE(receiving, "a poison after the first part ends the receive") {
+  part_receiver r(in, 0, 100);
+  const auto first = pattern(60, 0);
+  inject(stamp(0, 100, 0), first);
+  pass();
+  auto poison = stamp(0, 100);
+  poison.flags = stamp_flags::poison;
+  inject(poison);
+  pass();
+  CHECK(r.failed() == errc::send_failed);
+}
+
+TEST_CASE_FIXTURE(receiving, "duplicates and parts of ended invocations are dropped") {
+  auto& a = post();
+  bring(0);
+  CHECK(holds(a, 0));
+  const auto before = in.statistics().dropped;
+  bring(0);
+  CHECK(in.statistics().dropped == before + 1);
+  auto& b = post();
+  bring(0);
+  CHECK_FALSE(b.ended);
+  bring(1);
+  CHECK(holds(b, 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "a part that comes twice is written once") {
+  part_receiver r(in, 0, 100);
+  std::vector<std::byte> buffer(100);
+  const auto data = pattern(100, 3);
+  inject(stamp(0, 100, 0), std::span(data).first(60));
+  inject(stamp(0, 100, 0), std::span(data).first(60));
+  inject(stamp(0, 100, 60), std::span(data).subspan(60));
+  inject(stamp(0, 100, 60), std::span(data).subspan(60));
+  pass();
+  const auto run_it = [](part_receiver& p, std::span<std::byte> into) -> task<> {
+    auto seen = co_await p.match(never);
+    CHECK(seen);
+    co_await p.receive(0, into.first(60));
+    co_await p.receive(60, into.subspan(60));
+    co_await p.drain();
+  };
+  run(clock, run_it(r, buffer));
+  CHECK(buffer == data);
+  CHECK(r.received_bytes() == 100);
+  CHECK(in.statistics().dropped == 2);
+}
+
+TEST_CASE_FIXTURE(receiving, "parts of another generation or another rank change nothing") {
+  auto& a = post();
+  auto other = stamp(0, 100);
+  other.generation = generation + 1;
+  inject(other, pattern(100, 8));
+  auto foreign = stamp(5, 100);
+  foreign.source = 3;
+  inject(foreign, pattern(100, 8));
+  pass();
+  CHECK_FALSE(a.ended);
+  CHECK(in.statistics().dropped == 2);
+  bring(0);
+  CHECK(holds(a, 0));
+}
+
+TEST_CASE_FIXTURE(receiving, "a buffer that is too small is not written, and the next invocation is fine") {
+  auto& a = post(99);
+  bring(0, 100);
+  CHECK(a.ended == errc::buffer_too_small);
+  CHECK(a.invocation == 0);
+  CHECK(untouched(a));
+  auto& b = post(100);
+  bring(1, 100);
+  CHECK(holds(b, 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "a part that reaches beyond its message is dropped and never written") {
+  part_receiver r(in, 0, 100);
+  inject(stamp(0, 50, 20), pattern(31, 0));
+  pass();
+  CHECK(in.statistics().dropped == 1);
+  CHECK(r.received_bytes() == 0);
+}
+
+TEST_CASE_FIXTURE(receiving, "two assignments of one invocation are a mismatch") {
+  part_receiver r(in, 0, 100);
+  inject(stamp(0, 100, 0), pattern(60, 0));
+  auto other = stamp(0, 100, 60);
+  other.digest = 78;
+  inject(other, pattern(40, 0));
+  pass();
+  CHECK(r.failed() == errc::config_mismatch);
+}
+
+TEST_CASE_FIXTURE(receiving, "tags are independent of each other and may be received in any order") {
+  bring(0, 10, 7);
+  bring(0, 20, 3);
+  bring(1, 30, 7);
+  CHECK(holds(post(100, 3), 0, 20));
+  CHECK(holds(post(100, 7), 0, 10));
+  auto& late = post(100, 3);
+  CHECK(holds(post(100, 7), 1, 30));
+  CHECK_FALSE(late.ended);
+  CHECK(in.next_invocation(3) == 2);
+  CHECK(in.next_invocation(7) == 2);
+}
+
+TEST_CASE_FIXTURE(receiving, "many receives may be posted ahead") {
+  std::vector<watched_receive*> ahead;
+  for (int i = 0; i < 500; ++i) ahead.push_back(&post());
+  for (std::uint64_t i = 500; i-- > 0;) inject(stamp(i, 100), pattern(100, i));
+  pass();
+  for (std::uint64_t i = 0; i < 500; ++i) CHECK(holds(*ahead[i], i));
+}
+
+TEST_CASE_FIXTURE(receiving, "a cancelled receive loses nothing: the next one gets its message") {
+  watched_receive first;
+  first.buffer.resize(100);
+  scope inner(clock);
+  inner.spawn(receive_whole(in, 0, first));
+  clock.turn();
+  auto& second = post();
+  inner.cancel();
+  pass();
+  CHECK(first.ended == errc::cancelled);
+  bring(0);
+  CHECK(holds(second, 0));
+}
+
+TEST_CASE_FIXTURE(receiving, "a matched receive that is cancelled keeps its index, so that no other gets its message") {
+  watched_receive first;
+  first.buffer.resize(100);
+  scope inner(clock);
+  inner.spawn(receive_whole(in, 0, first));
+  clock.turn();
+  auto& second = post();
+  bring(1);
+  CHECK(holds(second, 1));
+  inner.cancel();
+  pass();
+  CHECK(first.ended == errc::cancelled);
+  auto& third = post();
+  bring(0);
+  CHECK_FALSE(third.ended);
+  bring(2);
+  CHECK(holds(third, 2));
+}
+
+TEST_CASE_FIXTURE(receiving, "a large receive that is cancelled ends only when the transport lets go of its buffer") {
+  const auto data = pattern(1 << 20, 0);
+  watched_receive r;
+  r.buffer.resize(data.size());
+  parley::tests::watched_send s;
+  scope inner(clock);
+  inner.spawn(receive_whole(in, 0, r));
+  tasks.spawn(parley::tests::send_whole(*this, 0, data, s));
+  pass(50'000);  // the stamp is here, the payload is on its way
+  CHECK_FALSE(r.ended);
+  inner.cancel();
+  clock.turn();
+  CHECK_FALSE(r.ended);
+  pass();
+  CHECK(r.ended == errc::cancelled);
+  CHECK(s.ended == errc::none);
+}
+
+TEST_CASE_FIXTURE(receiving, "zero bytes are a message") {
+  auto& a = post(0);
+  auto& b = post(100);
+  bring(0, 0);
+  bring(1, 0);
+  CHECK(a.ended == errc::none);
+  CHECK(b.ended == errc::none);
+  CHECK(untouched(b));
+}
+
+TEST_CASE_FIXTURE(receiving, "rehearsals have a stream of their own") {
+  auto& user = post();
+  part_receiver r(in, 0, 100, part_receiver::kind::rehearsal);
+  auto s = stamp(0, 100);
+  s.flags = stamp_flags::rehearsal;
+  inject(s, pattern(100, 0));
+  pass();
+  CHECK(r.matched());
+  CHECK_FALSE(user.ended);
+  bring(0);
+  CHECK(holds(user, 0));
+}
+
+TEST_CASE_FIXTURE(receiving, "when the edge fails all receives end, and those to come") {
+  auto& a = post();
+  auto& b = post(100, 5);
+  in.fail(errc::peer_failed);
+  clock.turn();
+  CHECK(a.ended == errc::peer_failed);
+  CHECK(b.ended == errc::peer_failed);
+  CHECK(post().ended == errc::peer_failed);
+}

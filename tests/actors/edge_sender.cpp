@@ -1,0 +1,265 @@
+#include "../support/edges.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+using parley::tests::edge_pair;
+using parley::tests::memory_link_options;
+using parley::tests::pattern;
+using parley::tests::receive_whole;
+using parley::tests::send_whole;
+using parley::tests::watched_receive;
+using parley::tests::watched_send;
+
+namespace {
+
+struct both_ends : edge_pair {
+  explicit both_ends(window_limits w = {}, memory_link_options o = {}) : edge_pair(w, std::move(o)), tasks(clock) {}
+  watched_send& send(std::size_t size, std::uint32_t tag = 0, time_ns deadline = never) {
+    data.push_back(pattern(size, sent.size()));
+    auto& w = sent.emplace_back(std::make_unique<watched_send>());
+    tasks.spawn(send_whole(*this, tag, data.back(), *w, deadline));
+    clock.turn();
+    return *w;
+  }
+  watched_receive& receive(std::size_t size, std::uint32_t tag = 0, time_ns deadline = never) {
+    auto& r = received.emplace_back(std::make_unique<watched_receive>());
+    r->buffer.resize(size);
+    tasks.spawn(receive_whole(in, tag, *r, deadline));
+    clock.turn();
+    return *r;
+  }
+  std::size_t admitted() const {
+    return static_cast<std::size_t>(
+        std::count_if(sent.begin(), sent.end(), [](const auto& s) { return s->invocation.has_value(); }));
+  }
+  std::list<std::vector<std::byte>> data;
+  std::vector<std::unique_ptr<watched_send>> sent;
+  std::vector<std::unique_ptr<watched_receive>> received;
+  scope tasks;
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(both_ends, "64 invocations may be unmatched, and no more") {
+  for (int i = 0; i < 70; ++i) send(8);
+  pass();
+  CHECK(admitted() == 64);
+  CHECK(out.statistics().waited_for_window == 6);
+  for (int i = 0; i < 70; ++i) {
+    receive(8);
+    pass(2'000'000);
+  }
+  pass(1'000'000'000);
+  CHECK(admitted() == 70);
+  for (std::size_t i = 0; i < 70; ++i) {
+    CHECK(sent[i]->invocation == i);  // in the order of asking
+    CHECK(received[i]->ended == errc::none);
+    CHECK(received[i]->buffer == pattern(8, i));
+  }
+}
+
+TEST_CASE_FIXTURE(both_ends, "4 MiB may be unmatched, and no more") {
+  for (int i = 0; i < 5; ++i) send(1 << 20);
+  pass();
+  CHECK(admitted() == 4);
+  for (int i = 0; i < 5; ++i) receive(1 << 20);
+  pass(1'000'000'000);
+  CHECK(admitted() == 5);
+  for (std::size_t i = 0; i < 5; ++i) CHECK(received[i]->buffer == pattern(1 << 20, i));
+}
+
+TEST_CASE_FIXTURE(both_ends, "a send of any size goes when nothing is unmatched, and only then") {
+  auto& first = send(9 << 20);
+  CHECK(first.invocation == 0);
+  auto& second = send(9 << 20);
+  auto& third = send(1);
+  pass();
+  CHECK_FALSE(second.invocation);
+  CHECK_FALSE(third.invocation);  // it does not overtake the one that waits before it
+  receive(9 << 20);
+  pass(1'000'000'000);
+  CHECK(first.ended == errc::none);
+  CHECK(second.invocation == 1);
+  CHECK_FALSE(third.invocation);
+  receive(9 << 20);
+  receive(1);
+  pass(1'000'000'000);
+  CHECK(third.ended == errc::none);
+  CHECK(received[1]->buffer == pattern(9 << 20, 1));
+}
+
+TEST_CASE_FIXTURE(both_ends, "a receiver in step never makes its sender wait or ask") {
+  for (int i = 0; i < 500; ++i) {
+    receive(100);
+    send(100);
+    pass(100'000);
+  }
+  CHECK(out.statistics().waited_for_window == 0);
+  CHECK(out.statistics().questions_sent == 0);
+  CHECK(in.statistics().matched_sent <= 500 / 32);
+  CHECK(received.back()->buffer == pattern(100, 499));
+}
+
+TEST_CASE_FIXTURE(both_ends, "a send that times out while it waits takes no invocation and holds up nobody") {
+  for (int i = 0; i < 64; ++i) send(8);
+  auto& late = send(8, 0, clock.now() + 5'000'000);
+  auto& next = send(8);
+  pass(10'000'000);
+  CHECK(late.ended == errc::timeout);
+  CHECK_FALSE(late.invocation);
+  for (int i = 0; i < 65; ++i) receive(8);
+  pass(1'000'000'000);
+  CHECK(next.invocation == 64);
+  CHECK(received[64]->ended == errc::none);
+  CHECK(received[64]->buffer == pattern(8, 65));
+}
+
+TEST_CASE_FIXTURE(both_ends, "a cancelled send that waits takes no invocation") {
+  for (int i = 0; i < 64; ++i) send(8);
+  watched_send given_up;
+  const auto payload = pattern(8, 999);
+  {
+    scope inner(clock);
+    inner.spawn(send_whole(*this, 0, payload, given_up));
+    clock.turn();
+    inner.cancel();
+    pass();
+  }
+  CHECK(given_up.ended == errc::cancelled);
+  auto& next = send(8);
+  for (int i = 0; i < 65; ++i) receive(8);
+  pass(1'000'000'000);
+  CHECK(next.invocation == 64);
+  CHECK(received[64]->buffer == pattern(8, 64));
+}
+
+TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the small ones behind it go") {
+  send(1 << 20);
+  auto& large = send(8 << 20, 0, clock.now() + 5'000'000);
+  auto& small = send(8);
+  pass(3'000'000);
+  CHECK_FALSE(small.invocation);
+  pass(1'000'000'000);
+  CHECK(large.ended == errc::timeout);
+  CHECK(small.invocation == 1);
+}
+
+TEST_CASE("lost reports of what was matched are repaired") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    auto dice = std::make_shared<random_stream>(seed, 1);
+    memory_link_options o;
+    o.lose = [dice](rank_id, rank_id, link::channel on) { return on == link::channel::control && dice->below(2) == 0; };
+    both_ends e({}, o);
+    for (int i = 0; i < 300; ++i) e.send(64);
+    for (int i = 0; i < 300; ++i) e.receive(64);
+    e.pass(60'000'000'000);
+    CHECK(e.admitted() == 300);
+    for (std::size_t i = 0; i < 300; ++i) REQUIRE(e.received[i]->buffer == pattern(64, i));
+    CHECK(e.out.statistics().questions_sent > 0);
+  }
+}
+
+TEST_CASE("two tags under window pressure, received in the opposite order, do not wait for each other") {
+  // One window per edge instead of per stream would block tag 1 behind tag 0 for ever.
+  both_ends e({.invocations = 1, .bytes = 1 << 20});
+  for (int i = 0; i < 3; ++i) e.send(100, 0);
+  for (int i = 0; i < 3; ++i) e.send(100, 1);
+  for (std::size_t i = 0; i < 3; ++i) {
+    auto& r = e.receive(100, 1);
+    e.pass(1'000'000'000);
+    CHECK(r.ended == errc::none);
+    CHECK(r.buffer == pattern(100, 3 + i));
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    auto& r = e.receive(100, 0);
+    e.pass(1'000'000'000);
+    CHECK(r.ended == errc::none);
+    CHECK(r.buffer == pattern(100, i));
+  }
+}
+
+TEST_CASE("receives too small for their messages do not eat up the window") {
+  both_ends e({.invocations = 2, .bytes = 1 << 20});
+  for (int i = 0; i < 10; ++i) e.send(100);
+  for (std::size_t i = 0; i < 10; ++i) {
+    auto& r = e.receive(i % 2 == 0 ? 10 : 100);
+    e.pass(1'000'000'000);
+    CHECK(r.ended == (i % 2 == 0 ? errc::buffer_too_small : errc::none));
+  }
+}
+
+TEST_CASE_FIXTURE(both_ends, "a failed send poisons its index and the next one is fine") {
+  const actors::outgoing failed = out.begin(0, 10, 0);
+  out.end(failed, errc::config_failed);
+  CHECK(receive(10).ended == std::nullopt);
+  pass();
+  CHECK(received[0]->ended == errc::send_failed);
+  CHECK(sending.flight.in_order().back().what == flight_event::send_failed);
+}
+
+TEST_CASE_FIXTURE(both_ends, "when the edge fails whoever waits for room is told, and who comes later") {
+  for (int i = 0; i < 66; ++i) send(8);
+  pass();
+  out.fail(errc::peer_failed);
+  clock.turn();
+  CHECK(sent[64]->ended == errc::peer_failed);
+  CHECK(sent[65]->ended == errc::peer_failed);
+  CHECK(send(8).ended == errc::peer_failed);
+}
+
+TEST_CASE_FIXTURE(both_ends, "both flight recorders tell the same story") {
+  for (std::size_t i = 0; i < 20; ++i) {
+    receive(50, static_cast<std::uint32_t>(i % 3));
+    send(50, static_cast<std::uint32_t>(i % 3));
+    pass();
+  }
+  const auto sent_records = sending.flight.in_order();
+  REQUIRE(sent_records.size() == 20);
+  std::map<std::uint32_t, std::uint64_t> next;
+  for (const flight_record& r : sent_records) {
+    CHECK(r.what == flight_event::sent);
+    CHECK(r.op == op.id());
+    CHECK(r.generation == generation);
+    CHECK(r.digest == 77);
+    CHECK(r.bytes == 50);
+    CHECK(r.invocation == next[r.tag]++);
+    CHECK(r.ended_ns >= r.began_ns);
+  }
+}
+
+TEST_CASE("random sizes, tags and orders arrive exactly, whatever the window") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    random_stream dice(seed, 2);
+    both_ends e({.invocations = 1 + dice.below(8), .bytes = 1 + dice.below(20'000)});
+    std::map<std::uint32_t, std::vector<std::size_t>> sent_by_tag;
+    const std::size_t count = 5 + dice.below(40);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto tag = static_cast<std::uint32_t>(dice.below(4));
+      sent_by_tag[tag].push_back(i);
+      e.send(dice.below(3) == 0 ? dice.below(30'000) : dice.below(50), tag);
+    }
+    // The other side takes the tags in its own order.
+    std::map<std::uint32_t, std::size_t> taken;
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;  // what was received, which send it must be
+    while (e.received.size() < count) {
+      const auto tag = static_cast<std::uint32_t>(dice.below(4));
+      if (taken[tag] == sent_by_tag[tag].size()) continue;
+      pairs.emplace_back(e.received.size(), sent_by_tag[tag][taken[tag]++]);
+      e.receive(30'000, tag);
+      if (dice.below(3) == 0) e.pass(static_cast<time_ns>(dice.below(3'000'000)) + 1);
+    }
+    e.pass(60'000'000'000);
+    for (const auto& [r, s] : pairs) {
+      auto got = e.received[r]->buffer;
+      got.resize(e.received[r]->bytes);
+      REQUIRE(e.received[r]->ended == errc::none);
+      REQUIRE(got == pattern(got.size(), s));
+      REQUIRE(e.sent[s]->ended == errc::none);
+    }
+  }
+}
