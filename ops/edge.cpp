@@ -183,6 +183,7 @@ task<std::uint64_t> edge_in::receive(std::span<std::byte> into, call_options cal
   const std::uint64_t chosen = options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   std::exception_ptr thrown;
   try {
+    if (!may_run(chosen)) runtime::raise({errc::config_mismatch, "the stamp names a config that was not warmed here"});  // S3
     co_await run(in, chosen, into.first(s.total_bytes));
   } catch (...) {
     thrown = std::current_exception();
@@ -197,6 +198,11 @@ task<std::uint64_t> edge_in::receive(std::span<std::byte> into, call_options cal
                   "config " + (config == nullptr ? std::to_string(chosen) : config->id()) + " received " +
                       std::to_string(in.received_bytes()) + " of " + std::to_string(s.total_bytes) + " bytes from rank " +
                       std::to_string(options_.peer) + (thrown ? "; " + runtime::describe(thrown).what() : ""));
+}
+
+bool edge_in::may_run(std::uint64_t digest) const noexcept {
+  const auto& ready = participant_.ready;
+  return digest == options_.configs.front()->digest() || std::find(ready.begin(), ready.end(), digest) != ready.end();
 }
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {

@@ -119,6 +119,7 @@ class edge_in final : public edge_end {
 
  private:
   runtime::task<> rehearse(std::uint64_t digest) override;
+  bool may_run(std::uint64_t digest) const noexcept;
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
   void record(const part_receiver& in, const actors::stamp& s, std::uint64_t ran, runtime::errc outcome);
 

@@ -9,8 +9,8 @@
 #endif
 
 #ifdef PARLEY_ADDRESS_SANITIZER
-// UCX asks whether it may read another process's memory by reading one byte with a stray address and no length that
-// matters; the interceptor of process_vm_readv takes that for a write.
+// UCX finds out whether it may read a peer's memory by reading over its own iovec; the interceptor of process_vm_readv
+// then follows what was read into it.
 extern "C" const char* __asan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __asan_default_suppressions() { return "interceptor_via_lib:libuct_cma.so\n"; }  // NOLINT
 
