@@ -26,6 +26,7 @@
 namespace parley {
 
 using namespace runtime::literals;
+namespace literals = runtime::literals;
 using ops::attempt;
 using ops::chunked;
 using ops::config_ptr;

@@ -124,7 +124,12 @@ void assignment::add_row(rank_id participant, const wire_row& r) {
 campaign* assignment::ready_to_judge(time_ns now) noexcept {
   for (auto& c : campaigns_) {
     if (c->where != campaign::stage::collecting) continue;
+    // Who got a poison has no row, so one failure settles a trial.
     const auto reported = [&](const campaign::trial& t) {
+      const auto failed_there = [&](const tuning::row& r) {
+        return r.invocation == t.order && r.digest != 0 && r.status == tuning::row_status::failed;
+      };
+      if (std::any_of(c->rows.begin(), c->rows.end(), failed_there)) return true;
       return std::all_of(participants_.begin(), participants_.end(), [&](rank_id p) {
         return std::any_of(c->rows.begin(), c->rows.end(), [&](const tuning::row& r) {
           return r.participant == p && r.invocation == t.order && r.digest != 0;
@@ -164,7 +169,7 @@ void assignment::judge(campaign& c, time_ns now) {
     return;
   }
   --active_;
-  const tuning::decision d = tuning::decide(c.aggregates, {.names = ids_});
+  const tuning::decision d = tuning::decide(c.aggregates, {.excluded = c.quarantined, .names = ids_});
   settle(c, d.winner, d.sentence, now);
 }
 
@@ -183,6 +188,7 @@ void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest) {
   const auto index = std::find(candidates_.begin(), candidates_.end(), digest);
   for (auto& c : campaigns_) {
     if (c->bucket != bucket) continue;
+    if (index != candidates_.end()) c->quarantined.push_back(static_cast<std::size_t>(index - candidates_.begin()));
     if (c->planner && !c->planner->finished() && index != candidates_.end())
       c->planner->drop(static_cast<std::size_t>(index - candidates_.begin()));
     if (c->where == campaign::stage::decided && c->digest == digest) {

@@ -66,6 +66,7 @@ struct campaign {
   std::vector<tuning::row> rows;             // of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
   std::vector<tuning::aggregate> aggregates;
+  std::vector<std::size_t> quarantined;      // candidates that failed in a real invocation
   std::uint64_t invocations = 0;             ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;

@@ -76,16 +76,30 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   }
 }
 
+void edge_sender::ask(const stream& s) {
+  matched m;
+  m.what = matched::kind::question;
+  m.stream = s.id;
+  if (services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) == errc::none)
+    ++counters_.questions_sent;
+}
+
+bool edge_sender::all_matched() {
+  bool all = true;
+  for (auto& s : streams_) {
+    if (s->matched == s->admitted) continue;
+    all = false;
+    ask(*s);
+  }
+  return all;
+}
+
 void edge_sender::ask_for_room() noexcept {
   bool waiting = false;
   for (auto& s : streams_) {
     if (s->waiting.empty()) continue;
     waiting = true;
-    matched m;
-    m.what = matched::kind::question;
-    m.stream = s->id;
-    if (services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) == errc::none)
-      ++counters_.questions_sent;
+    ask(*s);
   }
   if (!waiting) return;
   services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
@@ -143,7 +157,9 @@ void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
   }
   if (has(inv.mark.flags, stamp_flags::flush)) rows_.flush();
   if (!rehearsal) rows_.ended(ended_ns);
-  if (outcome != errc::none && !rehearsal) assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest);
+  // A caller who gave up and a peer that died say nothing about the config.
+  const bool blames_config = outcome != errc::none && outcome != errc::cancelled && outcome != errc::peer_failed;
+  if (blames_config && !rehearsal) assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest);
 }
 
 void edge_sender::fail(errc why) noexcept {

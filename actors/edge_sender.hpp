@@ -91,6 +91,8 @@ class edge_sender {
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes);
   void end(const outgoing& inv, runtime::errc outcome) noexcept;
 
+  /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
+  bool all_matched();
   void fail(runtime::errc why) noexcept;
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
@@ -128,6 +130,7 @@ class edge_sender {
   void wait_for_room(admission& a);
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
   void ask_for_room() noexcept;
+  void ask(const stream& s);
 
   services& services_;
   row_log rows_;

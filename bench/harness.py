@@ -144,6 +144,22 @@ class Instructions:
         return float(re.search(r"Collected : (\d+)", text).group(1))
 
 
+class Added:
+    """What one measurement has beyond another."""
+
+    exact = True
+
+    def __init__(self, label, whole, part):
+        self.label, self.whole, self.part = label, whole, part
+
+    def prepare(self, build):
+        self.whole.prepare(build)
+        self.part.prepare(build)
+
+    def measure(self):
+        return self.whole.measure() - self.part.measure()
+
+
 def wait_for_listener(port):
     """Until some process listens on the TCP port; asking by connecting would take the server's only connection."""
     listening = re.compile(rf":{port:04X} \S+ 0A ")

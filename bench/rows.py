@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from harness import INSTALL, MPI, UCX, Instructions, Program, Reported, UcxPerftest
+from harness import INSTALL, MPI, UCX, Added, Instructions, Program, Reported, UcxPerftest
 
 
 @dataclasses.dataclass
@@ -54,6 +54,16 @@ def mpi(program, line, *arguments):
     return Reported("Open MPI", Program(program, arguments, MPI, ranks=2, install=INSTALL["mpi"]), line)
 
 
+def tuned_call(only):
+    """Instructions of one send and its receive through a decided op, or of the config by itself."""
+    return Instructions("the config alone", Program("tuned_call", ("--only", only)))
+
+
+def virtual(only, line):
+    """Four ranks on a virtual clock: the whole scheme is a computation, so one run is exact."""
+    return Reported(only, Program("tuning_virtual", ("--only", only, *TUNING)), line)
+
+
 # What both sides of the tuning rows are given. 8 configs; as many timed runs of each as parley's campaign takes.
 TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
           "--microbatches", "200", "--compute_us", "5000")
@@ -85,11 +95,11 @@ ROWS = [
         [mpi("mpi_transfer", "mpi_transfer"),
          Reported("direct", Program("transfer", ("--only", "direct"), UCX), "transfer_direct")], ratio_at_most=1.05),
     Row("tuned_call_instructions", "instructions",
-        Reported("parley", Program("tuned_call", ("--only", "added")), "tuned_call_instructions"),
-        [Reported("the config alone", Program("tuned_call", ("--only", "direct")), "direct_call_instructions")],
-        at_most=250, runs=1),
-    Row("tuning_cost", "percent", Reported("parley", Program("tuning", TUNING, UCX), "tuning_cost"),
+        Added("parley", tuned_call("tuned"), tuned_call("direct")), [tuned_call("direct")], at_most=250, runs=1),
+    Row("tuning_cost", "percent", Reported("parley", Program("tuning", ("--only", "cost", *TUNING), UCX), "tuning_cost"),
         [mpi("mpi_tuning", "mpi_tuning_cost", *TUNING)], at_most=5, runs=3),
-    Row("tuning_time_lost", "ns", Reported("parley", Program("tuning", TUNING, UCX), "tuning_time_lost"),
+    Row("tuning_time_lost", "ns", Reported("parley", Program("tuning", ("--only", "lost", *TUNING), UCX), "tuning_time_lost"),
         [mpi("mpi_tuning", "mpi_tuning_time_lost", *TUNING)], ratio_at_most=0.2, runs=3),
+    Row("tuning_time_lost/virtual", "ns", virtual("parley", "virtual_tuning_time_lost"),
+        [virtual("barriers", "virtual_barriers_time_lost")], ratio_at_most=0.2, runs=1),
 ]

@@ -6,12 +6,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -73,7 +75,6 @@ cli::tune_settings settings_of(const tune_words& w) {
 }
 
 int run_ranks(runtime::rank_id ranks, bool no_prefix, std::vector<std::string> command) {
-  if (!command.empty() && command.front() == "--") command.erase(command.begin());
   if (command.empty()) throw cli::text_error("parley: no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
   transports::launch_options options;
   options.ranks = ranks;
@@ -83,6 +84,11 @@ int run_ranks(runtime::rank_id ranks, bool no_prefix, std::vector<std::string> c
 }
 
 int command(int argc, char** argv) {
+  // What follows `--` is another program's, whatever it looks like.
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv, end, std::string_view("--"));
+  const std::vector<std::string> behind(dashes == end ? end : dashes + 1, end);
+
   CLI::App app{"Actors that agree, rank by rank, on paired configs while the program runs"};
   app.name("parley");
   app.set_version_flag("--version", "parley " + std::string(runtime::version_text));
@@ -110,11 +116,13 @@ int command(int argc, char** argv) {
   doctor->add_flag("--json", doctor_json, "Print one JSON document on standard output");
 
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : status_wrong;
   }
-  if (run->parsed()) return run_ranks(ranks, no_prefix, run->remaining());
+  if (!behind.empty() && !(run->parsed() && run->remaining().empty()))
+    throw cli::text_error("parley: only `parley run -n N -- PROGRAM` takes something behind --");
+  if (run->parsed()) return run_ranks(ranks, no_prefix, behind.empty() ? run->remaining() : behind);
   if (tune_rank->parsed()) return cli::tune_rank(settings_of(rank_words));
   if (doctor->parsed()) return cli::doctor(doctor_json ? cli::output_format::json : cli::output_format::table);
   return cli::tune({.settings = settings_of(words),

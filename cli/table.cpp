@@ -115,11 +115,11 @@ std::string tables(const json::object& document) {
     all += fmt::format("{}\n{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e), how_it_went(e));
   }
   all += fmt::format(
-      "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {} a single process's\n"
+      "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {} a single process's, bit for bit\n"
       "{} control messages ({} to ranks outside an op), {} of flow control, {} barriers, {} payload bytes copied\n",
       count(document.at("ranks")), count(document.at("invocations")), duration(document.at("wall_ns")),
       count(document.at("mismatches")), count(document.at("unpaired")),
-      document.at("outputs_match").as_bool() ? "equal bit for bit" : "DIFFER from", count(document.at("control_messages")),
+      document.at("outputs_match").as_bool() ? "equal" : "DIFFER from", count(document.at("control_messages")),
       count(document.at("control_messages_to_outsiders")), count(document.at("flow_messages")),
       count(document.at("barriers")), count(document.at("copied_bytes")));
   return all;

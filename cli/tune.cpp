@@ -159,6 +159,11 @@ void fill_in_remembered_times(json::object& document, const tuning::results_file
   }
 }
 
+void print(std::FILE* to, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
 void say(const std::string& text) { std::fprintf(stderr, "parley: %s\n", text.c_str()); }
 
 void complain(const spec& job, const json::object& document) {
@@ -200,9 +205,10 @@ int tune(const tune_options& o) {
   document["ok"] = status == 0;
   document["status"] = status;
 
-  const std::string shown = o.format == output_format::json ? json::serialize(document) + "\n" : tables(document);
-  std::fwrite(shown.data(), 1, shown.size(), stdout);
-  std::fflush(stdout);
+  // Standard output is for the document alone; people get the same on standard error.
+  const bool as_json = o.format == output_format::json;
+  print(as_json ? stderr : stdout, tables(document));
+  if (as_json) print(stdout, json::serialize(document) + "\n");
   complain(job, document);
   if (results.how == kept::foreign) say("results were not written, the file is kept as it is: " + results.why);
   if (results.how == kept::failed) say("results were not written: " + results.why);

@@ -81,6 +81,16 @@ error unknown(std::string_view text, const std::string& why) {
 paired_config::paired_config(tuning::config_identity identity)
     : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)) {}
 
+runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs) {
+  const std::string title = "op " + std::string(op);
+  if (configs.empty()) return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    if (configs[i] == nullptr)
+      return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
+  }
+  return {};
+}
+
 config_ptr direct() { return std::make_shared<direct_config>(); }
 
 config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {

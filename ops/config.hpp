@@ -61,6 +61,9 @@ class paired_config {
 
 using config_ptr = std::shared_ptr<const paired_config>;
 
+/// Whether a list can be an op's catalogue: it has a default and no null in it. The error names `op` and what to do.
+runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs);
+
 /// The whole payload in one active message, eager or rendezvous as UCX decides.
 config_ptr direct();
 

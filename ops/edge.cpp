@@ -236,7 +236,7 @@ void edge_in::record(const part_receiver& in, const stamp& s, std::uint64_t ran,
     rows.add(row);
   }
   if (has(s.flags, stamp_flags::flush)) rows.flush();
-  rows.ended(ended_ns);
+  if (!has(s.flags, stamp_flags::rehearsal)) rows.ended(ended_ns);
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {
@@ -253,6 +253,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     in.fail(runtime::describe(thrown).code());
   }
   const errc outcome = co_await in.settle();
+  record(in, *seen, digest, outcome);
   if (thrown) std::rethrow_exception(thrown);
   if (outcome != errc::none) runtime::raise(outcome);
   for (std::size_t i = 0; i < scratch.size(); ++i) {

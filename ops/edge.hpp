@@ -62,6 +62,7 @@ class edge_end : private actors::implementations {
   /// Ends all calls and those to come with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   rank_id peer() const noexcept { return options_.peer; }
+  time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   /// Whether control messages of this end were not acknowledged yet.
   virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed != 0; }
 
@@ -94,6 +95,8 @@ class edge_out final : public edge_end {
   runtime::task<> send(std::span<const std::byte> data, call_options call);
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override { return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0); }
+  /// Whether the peer has taken what was sent, or is gone. Asks it, if not.
+  bool delivered() { return failed_ || sender_.all_matched(); }
   const actors::assignment& assigned() const noexcept { return assigned_; }
   const actors::coordinator_state& coordinator() const noexcept { return coordinator_; }
   const actors::edge_sender& sender() const noexcept { return sender_; }

@@ -19,7 +19,7 @@ std::string listed(const std::vector<rank_id>& ranks) {
 
 runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_transfer& op, rank_id world_size) {
   const std::string title = "op " + op.name;
-  if (op.configs.empty()) return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
+  if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
   auto edges = op.edges;
   if (edges.empty()) {
     if (!op.role) return error{errc::bad_argument, title + " has neither a role function nor edges"};

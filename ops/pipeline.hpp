@@ -24,7 +24,7 @@ class rank;
 
 struct linear_pipeline {
   std::string name;
-  std::vector<rank_id> stages;  ///< rank of each stage, in order; empty: all ranks
+  std::vector<rank_id> stages{};  ///< rank of each stage, in order; empty: all ranks
   std::vector<config_ptr> configs{direct()};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
@@ -56,8 +56,6 @@ class pipeline {
 
  private:
   friend rank;
-  runtime::task<> pass_on(std::span<const std::byte> activation);
-
   std::size_t stage_ = 0;
   std::size_t stages_ = 0;
   edge_in* in_ = nullptr;

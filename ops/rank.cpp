@@ -26,6 +26,9 @@ std::string entry_name(const actors::op_declaration& op) {
   return op.name + "/" + std::to_string(op.participants[0].rank) + ">" + std::to_string(op.participants[1].rank);
 }
 
+constexpr time_ns shortest_pause_ns = 1'000'000;
+constexpr time_ns longest_pause_ns = 20'000'000;
+
 }  // namespace
 
 rank::rank(rank_foundation on, rank_settings settings)
@@ -69,18 +72,22 @@ void rank::read_results() {
   }
 }
 
-void rank::complete(edge_options& o, const std::string& entry) const {
+void rank::complete(edge_options& o, const actors::op_declaration& op) const {
+  const auto same = [&](const auto& e) { return e->declaration().id() == op.id(); };
+  if (std::any_of(outs_.begin(), outs_.end(), same) || std::any_of(ins_.begin(), ins_.end(), same))
+    runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
+                                            "; give each op a name of its own"});
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
   for (const auto& r : remembered_.entries()) {
-    if (r.op == entry) o.remembered.push_back({r.parameters, r.solution, r.time_ms});
+    if (r.op == entry_name(op)) o.remembered.push_back({r.parameters, r.solution, r.time_ms});
   }
 }
 
 edge_out& rank::add_out(edge_options o) {
-  complete(o, entry_name(actors::declare_edge(o.name, id(), o.peer, o.dtype)));
+  complete(o, actors::declare_edge(o.name, id(), o.peer, o.dtype));
   const rank_id peer = o.peer;
   edge_out& added = *outs_.emplace_back(std::make_unique<edge_out>(services_, std::move(o)));
   if (std::find(lost_.begin(), lost_.end(), peer) != lost_.end()) on_lost(peer, "it had died before");
@@ -88,7 +95,7 @@ edge_out& rank::add_out(edge_options o) {
 }
 
 edge_in& rank::add_in(edge_options o) {
-  complete(o, entry_name(actors::declare_edge(o.name, o.peer, id(), o.dtype)));
+  complete(o, actors::declare_edge(o.name, o.peer, id(), o.dtype));
   const rank_id peer = o.peer;
   edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o)));
   if (std::find(lost_.begin(), lost_.end(), peer) != lost_.end()) on_lost(peer, "it had died before");
@@ -118,6 +125,7 @@ transfer rank::declare(paired_transfer op) {
 }
 
 pipeline rank::declare(linear_pipeline op) {
+  check_catalogue(op.name, op.configs).value();
   if (op.stages.empty()) {
     for (rank_id r = 0; r < world_size(); ++r) op.stages.push_back(r);
   }
@@ -162,13 +170,19 @@ void rank::on_lost(rank_id lost, std::string_view why) noexcept {
 }
 
 task<> rank::settle(time_ns limit_ns) {
-  const time_ns until = executor_.now() + limit_ns;
+  const time_ns began = executor_.now();
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); });
   };
-  while (owing() && executor_.now() < until) {
-    auto slept = co_await runtime::sleep_until(executor_.now() + 1'000'000);
+  for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
+    // A receiver may be slow, and what it has not matched would be lost with this rank.
+    time_ns waiting_ns = owing() ? limit_ns : 0;
+    for (const auto& e : outs_) {
+      if (!e->delivered()) waiting_ns = std::max(waiting_ns, e->timeout_ns());
+    }
+    if (executor_.now() - began >= waiting_ns) co_return;
+    auto slept = co_await runtime::sleep_until(executor_.now() + pause);
     if (!slept) co_return;
   }
 }

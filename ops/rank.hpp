@@ -78,7 +78,8 @@ class rank {
 
   /// A rank died: its ops end with `peer_failed`, here and now.
   void on_lost(rank_id lost, std::string_view why) noexcept;
-  /// Waits, at most `limit_ns`, until control messages that others may still need have been taken.
+  /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
+  /// sent but not matched, at most its op's timeout.
   runtime::task<> settle(time_ns limit_ns);
   /// Writes what was decided to this rank's results file. Answers where, or why not.
   runtime::result<std::string> write_results();
@@ -99,7 +100,7 @@ class rank {
   friend pipeline;
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
-  void complete(edge_options& o, const std::string& entry) const;
+  void complete(edge_options& o, const actors::op_declaration& op) const;
   void read_results();
 
   runtime::executor& executor_;

@@ -84,6 +84,7 @@ class arrival {
     remote_ = other.remote_;
     const std::size_t used = header_size_ + (held_ == nullptr && !remote_ ? static_cast<std::size_t>(length_) : 0);
     std::memcpy(bytes_.data(), other.bytes_.data(), used < inline_bytes ? used : inline_bytes);
+    other.length_ = 0;
   }
 
   link* owner_ = nullptr;

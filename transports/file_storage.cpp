@@ -71,7 +71,7 @@ result<std::string> file_storage::read(const std::string& path) {
     if (errno == ENOENT) return error{errc::unavailable, path + ": there is no such file"};
     return refused(path, "open it", errno);
   }
-  struct stat about {};
+  struct stat about{};
   if (::fstat(file.get(), &about) != 0) return refused(path, "look at it", errno);
   // A pipe or a device may never end.
   if (!S_ISREG(about.st_mode)) return error{errc::io, path + ": not a plain file"};
@@ -97,7 +97,7 @@ result<std::string> file_storage::read(const std::string& path) {
 result<> file_storage::replace(const std::string& path, std::string_view text) {
   if (text.size() > max_file_bytes) return too_large(path);
   const std::string target = behind_links(path);
-  struct stat before {};
+  struct stat before{};
   const bool existed = ::stat(target.c_str(), &before) == 0;
   if (existed && !S_ISREG(before.st_mode)) return error{errc::io, path + ": not a plain file"};
 
@@ -130,7 +130,7 @@ result<> file_storage::replace(const std::string& path, std::string_view text) {
 result<> file_storage::append(const std::string& path, std::string_view text) {
   descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!file.open()) return refused(path, "open it to add to it", errno);
-  struct stat about {};
+  struct stat about{};
   if (::fstat(file.get(), &about) == 0 && !S_ISREG(about.st_mode)) return error{errc::io, path + ": not a plain file"};
   while (::flock(file.get(), LOCK_EX) != 0)
     if (errno != EINTR) return refused(path, "lock it", errno);

@@ -6,10 +6,10 @@
 ///     auto saved = disk.replace("results.csv", new_text);   // all of it or nothing, also when the power fails
 ///     auto added = disk.append("trace.jsonl", line);        // whole texts, also when several ranks append
 ///
-/// `replace` writes a file of a new name in the same folder, brings it to the disk and renames it; it keeps the mode of the
-/// file that it replaces, and follows a symbolic link to the file that is meant. `append` holds a lock on the file
-/// (flock) while it writes, and takes back what a full disk cut short. Calls block; run them in `compute`. An error says
-/// which file, which step and the system's reason.
+/// `replace` writes a file of a new name in the same folder, brings it to the disk and renames it; it keeps the mode of
+/// the file that it replaces, and follows a symbolic link to the file that is meant. `append` holds a lock on the file
+/// (flock) while it writes, and takes back what a full disk cut short. Calls block; run them in `compute`. An error
+/// says which file, which step and the system's reason.
 #include <parley/runtime/storage.hpp>
 
 #include <cstddef>

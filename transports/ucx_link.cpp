@@ -29,8 +29,8 @@ constexpr std::size_t max_address_bytes = 64 * 1024;
 constexpr std::chrono::milliseconds burial_time{100};
 constexpr std::size_t kept_copy_bytes = 64 * 1024;
 
-/// A message that does not fit into an `arrival` carries its sender's rank behind its header, because UCX does not tell a
-/// receiver whose rendezvous it holds, and that must be known when a peer dies. It has an AM id of its own, so that
+/// A message that does not fit into an `arrival` carries its sender's rank behind its header, because UCX does not tell
+/// a receiver whose rendezvous it holds, and that must be known when a peer dies. It has an AM id of its own, so that
 /// small messages pay nothing for it.
 enum class framing : unsigned { plain, with_rank };
 constexpr unsigned message_id(link::channel on, framing as) {
@@ -101,17 +101,77 @@ class ucx_link::state {
     channel on;
     framing as;
   };
-  struct entry {
-    entry(channel c, std::span<const std::byte> header, std::span<const std::byte> payload) noexcept
-        : on(c), message(header, payload) {}
-    entry(channel c, ucx_link* owner, std::span<const std::byte> header, std::uint64_t length, const void* held,
-          bool remote) noexcept
-        : on(c), message(owner, header, length, held, remote) {}
-    entry(channel c, arrival&& from) noexcept : on(c), message(std::move(from)) {}
+  struct waiting {
     channel on;
     arrival message;
   };
+  /// What has come since the last `poll`, each in a place that stays until its handler returns. Empty most of the time
+  /// and then started anew, so that a lone message always finds a place that is warm. When it is full the rest queues
+  /// up behind.
+  class inbox {
+   public:
+    template <class... Parts>
+    void put(channel on, const Parts&... parts) {
+      if (end_ == limit_) [[unlikely]] {
+        queue_up(on, arrival(parts...));
+        return;
+      }
+      place& next = places_[end_++];
+      next.on = on;
+      std::construct_at(&next.message, parts...);
+    }
+    bool empty() const noexcept { return first_ == end_; }
+    /// Hands over what is here now, not what comes meanwhile: a handler may send to its own rank for ever.
+    template <class Handler>
+    void deliver(Handler&& to) {
+      const std::size_t until = end_;
+      while (first_ != until) {
+        place& oldest = places_[first_];
+        to(oldest.on, std::move(oldest.message));
+        std::destroy_at(&oldest.message);
+        ++first_;
+      }
+      if (first_ == end_) {
+        first_ = end_ = 0;
+        if (!overflow_.empty()) [[unlikely]]
+          refill();
+      }
+    }
+    void clear() {
+      while (!empty() || !overflow_.empty()) deliver([](channel, arrival&&) {});
+    }
 
+   private:
+    static constexpr std::size_t capacity = 256;
+    struct place {
+      place() noexcept {}  // NOLINT: `put` and `deliver` say when there is a message
+      ~place() {}          // NOLINT
+      channel on;
+      union {
+        arrival message;
+      };
+    };
+    void queue_up(channel on, arrival&& message) {
+      overflow_.push_back({on, std::move(message)});
+      limit_ = end_;  // nothing may get in before it
+    }
+    void refill() {
+      for (; end_ < capacity && !overflow_.empty(); overflow_.pop_front()) {
+        place& next = places_[end_++];
+        next.on = overflow_.front().on;
+        std::construct_at(&next.message, std::move(overflow_.front().message));
+      }
+      limit_ = overflow_.empty() ? capacity : end_;
+    }
+    std::size_t first_ = 0;
+    std::size_t end_ = 0;
+    std::size_t limit_ = capacity;  // lower while something has queued up behind
+    std::unique_ptr<place[]> places_ = std::make_unique<place[]>(capacity);
+    std::deque<waiting> overflow_;
+  };
+
+  static ucs_status_t on_small_message(void* listener, const void* header, std::size_t header_length, void* data,
+                                       std::size_t length, const ucp_am_recv_param_t* param);
   static ucs_status_t on_message(void* listener, const void* header, std::size_t header_length, void* data,
                                  std::size_t length, const ucp_am_recv_param_t* param);
   static void on_sent(void* request, ucs_status_t outcome, void* of);
@@ -121,8 +181,9 @@ class ucx_link::state {
   errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done);
   errc open(peer_record& peer);
-  void deliver();
-  void hand_over(entry& item);
+  void deliver_arrivals();
+  void deliver_the_rest();
+  void hand_over(channel on, arrival&& message);
   void bury();
   void close_endpoint(ucp_ep_h endpoint, unsigned flags);
   bool has_pending(rank_id peer) const noexcept;
@@ -141,13 +202,12 @@ class ucx_link::state {
 
   ucx_link& owner_;
   ucp_request_param_t at_once_{};
-  bool news_ = false;        // a queue below may hold something
-  bool delivering_ = false;  // `poll` may be called from a handler
+  bool news_ = false;               // a queue below, other than the inbox, may hold something
+  bool delivering_ = false;         // `poll` may be called from a handler
   std::vector<peer_record> peers_;  // never grows after construction: UCX knows the addresses of its records
   std::array<handler*, channels> handlers_{};
   std::array<listener, channels * 2> listeners_;
-  std::vector<entry> arrived_;
-  std::vector<entry> in_delivery_;  // two queues, because a handler's send to its own rank arrives inside it
+  inbox arrived_;
   std::array<std::deque<arrival>, channels> unheard_;
   std::vector<operation*> ended_;
   std::vector<operation*> in_ending_;
@@ -161,17 +221,13 @@ class ucx_link::state {
 };
 
 ucx_link::state::state(ucx_link& owner, const options& chosen)
-    : chosen_(chosen),
-      worker_(std::in_place, chosen.reach, chosen.keepalive_interval_ns),
-      owner_(owner),
+    : chosen_(chosen), worker_(std::in_place, chosen.reach, chosen.keepalive_interval_ns), owner_(owner),
       peers_(chosen.world_size) {
   for (rank_id id = 0; id < peers_.size(); ++id) {
     peers_[id].owner = this;
     peers_[id].id = id;
   }
   pending_.previous = pending_.next = &pending_;
-  arrived_.reserve(256);
-  in_delivery_.reserve(256);
   at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
   at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
   for (const channel on : {channel::control, channel::data}) {
@@ -184,12 +240,12 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
       // Persistent data may always be kept; small messages are copied anyway and shall not cost a descriptor.
       param.flags = UCP_AM_FLAG_WHOLE_MSG;
       if (as == framing::with_rank) param.flags |= UCP_AM_FLAG_PERSISTENT_DATA;
-      param.cb = &state::on_message;
+      param.cb = as == framing::plain ? &state::on_small_message : &state::on_message;
       param.arg = &own;
       const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_->handle(), &param);
       if (status != UCS_OK) {
-        runtime::raise({errc::unavailable, std::string("UCX takes no active-message handler: ") +
-                                               ucs_status_string(status)});
+        runtime::raise(
+            {errc::unavailable, std::string("UCX takes no active-message handler: ") + ucs_status_string(status)});
       }
     }
   }
@@ -211,7 +267,6 @@ ucx_link::state::~state() {
   progress_while(unsent);
   for (auto& kept : unheard_) kept.clear();
   arrived_.clear();
-  in_delivery_.clear();
 
   const auto all_closed = [&] {
     return std::all_of(closing_.begin(), closing_.end(),
@@ -241,8 +296,8 @@ ucx_link::state::~state() {
 
 void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address) {
   if (peer >= peers_.size()) {
-    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " is outside the world of " +
-                                            std::to_string(peers_.size())});
+    runtime::raise({errc::bad_argument,
+                    "rank " + std::to_string(peer) + " is outside the world of " + std::to_string(peers_.size())});
   }
   if (peers_[peer].condition != health::unknown) {
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " has an address already"});
@@ -261,8 +316,8 @@ errc ucx_link::state::open(peer_record& peer) {
   if (peer.condition >= health::connected) return errc::peer_failed;  // broken, whether it is buried yet or not
   if (peer.condition == health::unknown) return errc::bad_argument;
   ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
   // UCX's loopback transport reports no failures, and a rank that is dead does not wait for itself.
   params.err_mode = peer.id == chosen_.rank ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
@@ -288,8 +343,8 @@ void ucx_link::state::give_up(rank_id peer) {
   news_ = true;
 }
 
-errc ucx_link::state::send(rank_id to, channel on, std::span<const std::byte> header,
-                           std::span<const std::byte> payload, completion* done) {
+inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::byte> header,
+                                  std::span<const std::byte> payload, completion* done) {
   if (to >= peers_.size() || header.size() > max_header_bytes) return errc::bad_argument;
   peer_record& peer = peers_[to];
   if (peer.endpoint == nullptr) [[unlikely]] {
@@ -403,6 +458,21 @@ void ucx_link::state::release(const void* held, bool remote) noexcept {
 
 // UCX's callbacks: they copy or keep, append, and leave.
 
+ucs_status_t ucx_link::state::on_small_message(void* at, const void* header, std::size_t header_length, void* data,
+                                               std::size_t length, const ucp_am_recv_param_t* param) {
+  // Nearly every header has the full length, and a copy of known length is a few moves.
+  if (header_length != max_header_bytes || header_length + length > arrival::inline_bytes ||
+      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) [[unlikely]] {
+    return on_message(at, header, header_length, data, length, param);
+  }
+  const listener& own = *static_cast<const listener*>(at);
+  state& self = *own.owner;
+  ++self.counted_.received[static_cast<std::size_t>(own.on)];
+  self.arrived_.put(own.on, std::span<const std::byte>(static_cast<const std::byte*>(header), max_header_bytes),
+                    std::span<const std::byte>(static_cast<const std::byte*>(data), length));
+  return UCS_OK;
+}
+
 ucs_status_t ucx_link::state::on_message(void* at, const void* header, std::size_t header_length, void* data,
                                          std::size_t length, const ucp_am_recv_param_t* param) {
   const listener& own = *static_cast<const listener*>(at);
@@ -420,21 +490,18 @@ ucs_status_t ucx_link::state::on_message(void* at, const void* header, std::size
   ++self.counted_.received[static_cast<std::size_t>(own.on)];
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
     self.origin_of_remote_[data] = from;
-    self.arrived_.emplace_back(own.on, &self.owner_, read_header, length, data, true);
-    self.news_ = true;
+    self.arrived_.put(own.on, &self.owner_, read_header, length, data, true);
     return UCS_INPROGRESS;
   }
   if (header_length + length <= arrival::inline_bytes) {
-    self.arrived_.emplace_back(own.on, read_header, std::span(static_cast<const std::byte*>(data), length));
-    self.news_ = true;
+    self.arrived_.put(own.on, read_header, std::span<const std::byte>(static_cast<const std::byte*>(data), length));
     return UCS_OK;
   }
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) == 0) {
     --self.counted_.received[static_cast<std::size_t>(own.on)];
     return UCS_OK;
   }
-  self.arrived_.emplace_back(own.on, &self.owner_, read_header, length, data, false);
-  self.news_ = true;
+  self.arrived_.put(own.on, &self.owner_, read_header, length, data, false);
   return UCS_INPROGRESS;
 }
 
@@ -460,36 +527,46 @@ void ucx_link::state::on_endpoint_error(void* at, ucp_ep_h endpoint, ucs_status_
 
 // Delivery.
 
-bool ucx_link::state::poll() {
+inline bool ucx_link::state::poll() {
   const bool moved = ucp_worker_progress(worker_->handle()) != 0;
-  if (!news_ || delivering_) return moved;
-  deliver();
+  if (delivering_) return moved;
+  if (news_) [[unlikely]] {
+    deliver_the_rest();
+    return true;
+  }
+  if (arrived_.empty()) return moved;
+  deliver_arrivals();
   return true;
 }
 
-void ucx_link::state::hand_over(entry& item) {
-  handler* const to = handlers_[static_cast<std::size_t>(item.on)];
+inline void ucx_link::state::hand_over(channel on, arrival&& message) {
+  handler* const to = handlers_[static_cast<std::size_t>(on)];
   if (to != nullptr) [[likely]] {
-    to->on_arrival(std::move(item.message));
+    to->on_arrival(std::move(message));
   } else {
-    unheard_[static_cast<std::size_t>(item.on)].push_back(std::move(item.message));
+    unheard_[static_cast<std::size_t>(on)].push_back(std::move(message));
   }
 }
 
-void ucx_link::state::deliver() {
+inline void ucx_link::state::deliver_arrivals() {
+  delivering_ = true;
+  arrived_.deliver([this](channel on, arrival&& message) { hand_over(on, std::move(message)); });
+  delivering_ = false;
+}
+
+void ucx_link::state::deliver_the_rest() {
   news_ = false;
   delivering_ = true;
   for (const channel on : {channel::control, channel::data}) {
     auto& kept = unheard_[static_cast<std::size_t>(on)];
     while (!kept.empty() && handlers_[static_cast<std::size_t>(on)] != nullptr) {
-      entry oldest(on, std::move(kept.front()));
+      arrival oldest = std::move(kept.front());
       kept.pop_front();
-      hand_over(oldest);
+      hand_over(on, std::move(oldest));
     }
   }
-  in_delivery_.swap(arrived_);
-  for (entry& item : in_delivery_) hand_over(item);
-  in_delivery_.clear();
+  deliver_arrivals();
+  delivering_ = true;
   if (!ended_.empty()) {
     in_ending_.swap(ended_);
     for (operation* ended : in_ending_) end(*ended);
@@ -566,7 +643,7 @@ void ucx_link::state::close_endpoint(ucp_ep_h endpoint, unsigned flags) {
 }
 
 runtime::poller::arm_state ucx_link::state::arm() {
-  if (news_) return arm_state::busy;
+  if (news_ || !arrived_.empty()) return arm_state::busy;
   return ucp_worker_arm(worker_->handle()) == UCS_OK ? arm_state::armed : arm_state::busy;
 }
 

@@ -12,12 +12,13 @@
 ///
 /// - Endpoints are made at the first use of a peer, so that ranks that have nothing to say to each other share nothing.
 ///   A rank may send to itself.
-/// - A message whose header and payload fit 92 bytes (shared memory) leaves without an allocation or a copy here. Others
-///   need a record from a pool while they are on their way.
+/// - A message whose header and payload fit 92 bytes (shared memory) leaves without an allocation or a copy here.
+///   Others need a record from a pool while they are on their way.
 /// - A large message that the receiver drops ends with `none` at its sender, as UCX has it: "accepted" is not "read".
 /// - A peer fails when UCX says so (a killed neighbour on this host within about a second, see
-///   `options::keepalive_interval_ns`) or when the program calls `give_up`. All pending operations with it end with
-///   `peer_failed`, then the failure handler is told, once; later sends to it answer `peer_failed` at once.
+///   `options::keepalive_interval_ns`; a zombie counts as alive until its parent has waited for it) or when the program
+///   calls `give_up`. UCX watches only peers that this rank has sent to or fetched from. All pending operations with it
+///   end with `peer_failed`, then the failure handler is told, once; later sends to it answer `peer_failed` at once.
 /// - The destructor tries for `options::close_within_ns` to bring out what was sent, then closes without waiting for
 ///   anybody. Completions that are still pending are called with `closed` from it; kept arrivals must be gone before.
 ///

@@ -14,10 +14,10 @@ namespace parley::transports {
 namespace {
 
 [[noreturn]] void refuse(const char* what, ucs_status_t status, const std::string& transports) {
-  runtime::raise({runtime::errc::unavailable,
-                  std::string("UCX ") + ucp_get_version_string() + " could not " + what + " with the transports " +
-                      transports + ": " + ucs_status_string(status) +
-                      "; look at UCX_TLS and at what `parley doctor` finds here"});
+  runtime::raise({runtime::errc::unavailable, std::string("UCX ") + ucp_get_version_string() + " could not " + what +
+                                                  " with the transports " + transports + ": " +
+                                                  ucs_status_string(status) +
+                                                  "; look at UCX_TLS and at what `parley doctor` finds here"});
 }
 
 /// What the user has set stays. A setting that this UCX does not know, or no longer takes, is not worth a failure.
@@ -43,7 +43,6 @@ ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) 
   prefer(config, "POSIX_ERROR_HANDLING", "y");
   prefer(config, "SYSV_ERROR_HANDLING", "y");
   prefer(config, "KEEPALIVE_INTERVAL", std::to_string(keepalive_interval_ns / 1'000) + "us");
-  prefer(config, "MEM_MMAP_HOOK_MODE", "none");
 
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;

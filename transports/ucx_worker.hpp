@@ -12,8 +12,11 @@
 /// | TLS | one host: posix, cma, self | no unauthenticated TCP listener, no GPU start-up |
 /// |     | several hosts: all but cuda | GPUs have planes of their own |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
-/// | MEM_MMAP_HOOK_MODE | none | patching mmap costs start time; parley registers no user memory behind its back |
 /// | LOG_LEVEL | error | a library is silent; faults are reported as values |
+/// | WARN_UNUSED_ENV_VARS | n | the same |
+///
+/// UCX_MEM_MMAP_HOOK_MODE=none can only come from the launcher: UCX patches mmap while it is loaded, before `main`,
+/// which costs a process 0.4 s at its start.
 ///
 /// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
 #include <parley/runtime/identifiers.hpp>

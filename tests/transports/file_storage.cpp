@@ -55,7 +55,8 @@ TEST_CASE("a file that is not there is unavailable, with its path") {
 TEST_CASE("what is written is read back, byte for byte, also nothing and zeros") {
   const folder here;
   file_storage disk;
-  for (const std::string& text : {std::string(), std::string("a,b\n"), std::string("\0x\0", 3), std::string(1 << 20, 'z')}) {
+  for (const std::string& text :
+       {std::string(), std::string("a,b\n"), std::string("\0x\0", 3), std::string(1 << 20, 'z')}) {
     REQUIRE(disk.replace(here.file("f"), text));
     const auto back = disk.read(here.file("f"));
     REQUIRE(back);
@@ -148,7 +149,8 @@ TEST_CASE("folders, pipes, missing folders and too large files are refused with 
   CHECK(disk.replace(here.file("d"), "x").code() == errc::io);
   CHECK(disk.append(here.file("d"), "x").code() == errc::io);
   CHECK(disk.append(here.file("p"), "x").code() == errc::io);
-  CHECK(disk.replace(here.file("missing/f"), "x").reason().what().find("No such file or directory") != std::string::npos);
+  CHECK(disk.replace(here.file("missing/f"), "x").reason().what().find("No such file or directory") !=
+        std::string::npos);
 
   REQUIRE(disk.replace(here.file("big"), ""));
   fs::resize_file(here.file("big"), file_storage::max_file_bytes + 1);

@@ -1,6 +1,6 @@
 #pragma once
-/// Runs a test as several processes: forks one child per rank, lets them exchange what they have to tell each other, and
-/// collects how each ended, with a deadline.
+/// Runs a test as several processes: forks one child per rank, lets them exchange what they have to tell each other,
+/// and collects how each ended, with a deadline.
 ///
 ///     auto outcome = run_processes(2, [](rank_id rank, meeting& all) {
 ///       auto addresses = all.gather(my_address);
@@ -8,8 +8,8 @@
 ///     });
 ///     CHECK_MESSAGE(outcome.fine(), outcome.text());
 ///
-/// The parent must not have started UCX or threads. A child that throws, fails an expectation, crashes or is late is named
-/// with its reason. Children end without running static destructors; with ASan their leaks are looked for.
+/// The parent must not have started UCX or threads. A child that throws, fails an expectation, crashes or is late is
+/// named with its reason. Children end without running static destructors; with ASan their leaks are looked for.
 #include <parley/runtime/identifiers.hpp>
 
 #include <poll.h>
@@ -41,9 +41,9 @@
 #endif
 #endif
 
-#define PARLEY_EXPECT(condition)                                                                               \
-  do {                                                                                                         \
-    if (!(condition))                                                                                          \
+#define PARLEY_EXPECT(condition)                                                                                  \
+  do {                                                                                                            \
+    if (!(condition))                                                                                             \
       throw std::runtime_error(std::string(__FILE__ ":") + std::to_string(__LINE__) + ": not true: " #condition); \
   } while (false)
 

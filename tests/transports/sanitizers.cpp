@@ -15,5 +15,7 @@ extern "C" const char* __asan_default_suppressions();  // NOLINT(bugprone-reserv
 extern "C" const char* __asan_default_suppressions() { return "interceptor_via_lib:libuct_cma.so\n"; }  // NOLINT
 
 extern "C" const char* __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
-extern "C" const char* __lsan_default_suppressions() { return "leak:libucs.so\nleak:libucp.so\nleak:libuct\n"; }  // NOLINT
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libucs.so\nleak:libucp.so\nleak:libuct\n";
+}  // NOLINT
 #endif

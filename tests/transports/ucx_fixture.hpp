@@ -100,7 +100,8 @@ class node {
   /// Meets the others without leaving their messages alone: only when all are done may anyone stop.
   void finish(meeting& all) {
     const std::string text = "finished";
-    for (rank_id peer = 0; peer < wire.world_size(); ++peer) wire.send(peer, channel::control, bytes_of(text), {}, nullptr);
+    for (rank_id peer = 0; peer < wire.world_size(); ++peer)
+      wire.send(peer, channel::control, bytes_of(text), {}, nullptr);
     until([&] {
       std::size_t seen = 0;
       for (const arrival& message : control.got) seen += text_of(message.header()) == text ? 1 : 0;

@@ -29,9 +29,8 @@ size_header read_header(const arrival& message) {
 }
 
 // Around every limit: an arrival's own room (128 with the header), UCX's short path, its fragments, its rendezvous.
-const std::vector<std::uint64_t> sizes = {0,    1,    28,   29,   76,        77,        92,      112,
-                                          113,  128,  129,  4095, 8 * 1024,  8193,      65537,   1 << 20,
-                                          (64 << 20) + 12345};
+const std::vector<std::uint64_t> sizes = {
+    0, 1, 28, 29, 76, 77, 92, 112, 113, 128, 129, 4095, 8 * 1024, 8193, 65537, 1 << 20, (64 << 20) + 12345};
 
 void everyone_sends_every_size(rank_id rank, meeting& all, rank_id world) {
   node self(rank, world, all);
@@ -65,8 +64,8 @@ void everyone_sends_every_size(rank_id rank, meeting& all, rank_id world) {
     ++fetched;
   }
   self.until([&] {
-    return static_cast<std::size_t>(std::count_if(sent.begin(), sent.end(), [](const awaited& a) { return a.calls > 0; })) ==
-           pending;
+    return static_cast<std::size_t>(
+               std::count_if(sent.begin(), sent.end(), [](const awaited& a) { return a.calls > 0; })) == pending;
   });
   for (const awaited& each : sent) PARLEY_EXPECT(each.calls <= 1 && (each.calls == 0 || each.outcome == errc::none));
   self.finish(all);
@@ -149,7 +148,9 @@ TEST_CASE("messages that come before the first handler are kept, per channel") {
       }
     }
     self.listen();
-    self.until([&] { return std::all_of(sent.begin(), sent.end(), [](const awaited& a) { return a.outcome == errc::none; }); });
+    self.until([&] {
+      return std::all_of(sent.begin(), sent.end(), [](const awaited& a) { return a.outcome == errc::none; });
+    });
     self.finish(all);
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
@@ -167,7 +168,8 @@ TEST_CASE("kept arrivals can be fetched later, in any order") {
       payloads.push_back(pattern(lengths[number], number));
       if (rank != 0) continue;
       const size_header header{rank, number, lengths[number]};
-      pending += self.wire.send(1, channel::data, bytes_of(header), payloads[number], &sent.emplace_back()) == errc::pending;
+      pending +=
+          self.wire.send(1, channel::data, bytes_of(header), payloads[number], &sent.emplace_back()) == errc::pending;
     }
     if (rank == 1) {
       self.until([&] { return self.data.got.size() == lengths.size(); });

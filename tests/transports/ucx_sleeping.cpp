@@ -74,7 +74,8 @@ TEST_CASE("large transfers go on while both sides sleep between events") {
       const blob payload = pattern(1 << 20, static_cast<std::uint64_t>(round));
       awaited ended_here;
       if (rank == 0) {
-        if (self.wire.send(1, channel::data, bytes_of("big"), payload, &ended_here) != errc::pending) ended_here.calls = 1;
+        if (self.wire.send(1, channel::data, bytes_of("big"), payload, &ended_here) != errc::pending)
+          ended_here.calls = 1;
       }
       blob into(payload.size());
       while (ended_here.calls == 0) {
@@ -98,8 +99,7 @@ TEST_CASE("the link does not arm while it has something to deliver") {
     node self(rank, 1, all);
     self.wire.send(0, channel::data, bytes_of("mine"), {}, nullptr);
     self.until([&] { return self.wire.statistics().received[1] == 1; });
-    while (self.wire.poll()) {
-    }
+    while (self.wire.poll()) {}
     self.until([&] { return self.wire.arm() == runtime::poller::arm_state::armed; });
     self.wire.listen(channel::data, &self.data);
     PARLEY_EXPECT(self.wire.arm() == runtime::poller::arm_state::busy);

@@ -1,0 +1,72 @@
+#pragma once
+/// What one rank's tuning cost the program that went on beside it.
+///
+///     const trial_costs mine = costs_of(self);       // after the run
+///     mine.lost_ns();
+///
+/// Three parts: what trials of other configs took longer than the default, repetition by repetition (one that was faster
+/// does not make up for it); the time of the rehearsals, which move data that nobody asked for; and the processor time of
+/// control messages at both ends.
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/rank.hpp>
+#include <parley/tuning/statistics.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace parley::bench {
+
+/// More than sending and receiving a sealed control message and handling it takes, so that the sum errs upwards.
+inline constexpr double control_message_ns = 5'000;
+
+struct trial_costs {
+  double trials_ns = 0;
+  double rehearsals_ns = 0;
+  double messages = 0;
+  double trials = 0;
+  double undecided = 0;
+  double lost_ns() const { return trials_ns + rehearsals_ns + messages * control_message_ns; }
+  trial_costs& operator+=(const trial_costs& more) {
+    trials_ns += more.trials_ns;
+    rehearsals_ns += more.rehearsals_ns;
+    messages += more.messages;
+    trials += more.trials;
+    undecided += more.undecided;
+    return *this;
+  }
+};
+
+inline double trial_loss_ns(const actors::assignment& assigned, const actors::campaign& c, const ops::edge_agreement& edge) {
+  if (c.aggregates.empty() || !c.aggregates[0].measured()) return 0;
+  const std::array<runtime::rank_id, 2> participants{edge.sender, edge.receiver};
+  double lost = 0;
+  for (std::size_t i = 1; i < c.repetitions.size(); ++i) {
+    for (const std::uint64_t repetition : c.repetitions[i]) {
+      const auto once = tuning::aggregate_candidate(c.rows, {.digest = assigned.candidates()[i],
+                                                             .participants = participants,
+                                                             .invocations = std::array{repetition}});
+      if (once.measured()) lost += std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
+    }
+  }
+  return lost;
+}
+
+inline trial_costs costs_of(const ops::rank& self) {
+  trial_costs all;
+  for (const auto& edge : self.agreements()) {
+    for (const auto& c : edge.assigned->campaigns()) {
+      all.trials += double(c->trials);
+      all.undecided += c->where == actors::campaign::stage::decided ? 0 : 1;
+      all.trials_ns += trial_loss_ns(*edge.assigned, *c, edge);
+    }
+  }
+  for (const auto& r : self.flight().in_order()) {
+    constexpr unsigned rehearsal = 2;
+    if ((r.flags & rehearsal) != 0 && r.what == runtime::flight_event::sent) all.rehearsals_ns += double(r.ended_ns - r.began_ns);
+  }
+  all.messages = double(self.mail().statistics().sent - self.flow_messages());
+  return all;
+}
+
+}  // namespace parley::bench

@@ -1,0 +1,209 @@
+// What a decided call costs beyond the implementation that was chosen: two ranks in one process, so that instructions can
+// be counted. One iteration is one send and the receive of its 8 bytes.
+//
+//     tuned_call --only tuned [--iterations N]     through the op, after both ends have agreed
+//     tuned_call --only direct                     the same implementation by itself over the same link
+//
+// `tuned` also counts what must not happen once a decision stands: allocations and control messages of the agreement. Flow
+// control messages are counted apart.
+#include <parley/actors/transfer.hpp>
+#include <parley/bench/local_link.hpp>
+#include <parley/bench/measure.hpp>
+#include <parley/parley.hpp>
+#include <parley/runtime/reactor.hpp>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+// Every allocation of the program ends in one of these.
+extern "C" {
+void* __libc_malloc(std::size_t) noexcept;
+void* __libc_calloc(std::size_t, std::size_t) noexcept;
+void* __libc_realloc(void*, std::size_t) noexcept;
+static std::uint64_t allocations = 0;
+void* malloc(std::size_t bytes) noexcept {
+  ++allocations;
+  return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) noexcept {
+  ++allocations;
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* old, std::size_t bytes) noexcept {
+  ++allocations;
+  return __libc_realloc(old, bytes);
+}
+}
+
+namespace {
+
+using namespace parley::bench;
+using namespace parley::runtime;
+using parley::actors::part_sender;
+using parley::actors::stamp;
+
+constexpr std::size_t most_tries = 20'000;
+constexpr std::int64_t warm_ups = 2'000;  // also fills the flight recorder below
+constexpr std::size_t flight_records = 1'024;
+
+using word = std::array<std::uint64_t, 1>;
+
+// ---- through the op
+
+struct two_ranks {
+  explicit two_ranks(reactor& loop) : loop_(loop), links{local_link(0), local_link(1)} {
+    connect(links[0], links[1]);
+    parley::ops::rank_settings settings;
+    settings.plan.budget_fraction = 1e3;
+    settings.flight_records = flight_records;
+    for (local_link& l : links) {
+      loop.attach(l);
+      ranks[l.rank()].emplace(parley::ops::rank_foundation{loop, l, nullptr, {1, 2}, {}}, settings);
+    }
+    for (auto& r : ranks) {
+      auto configs = {parley::direct(), parley::chunked(64 << 10)};
+      transfers.push_back(r->declare(parley::paired_transfer{.name = "word", .role = {}, .configs = configs, .edges = {{0, 1}}}));
+    }
+  }
+  ~two_ranks() {
+    for (auto& r : ranks) r.reset();
+    for (local_link& l : links) loop_.detach(l);
+  }
+  bool agreed() const {
+    for (const auto& c : ranks[0]->agreements().front().assigned->campaigns())
+      if (c->where == parley::actors::campaign::stage::decided) return true;
+    return false;
+  }
+  std::uint64_t mail_sent() const {
+    return ranks[0]->mail().statistics().sent + ranks[1]->mail().statistics().sent;
+  }
+  std::uint64_t flow_sent() const { return ranks[0]->flow_messages() + ranks[1]->flow_messages(); }
+
+  reactor& loop_;
+  std::array<local_link, 2> links;
+  std::array<std::optional<parley::rank>, 2> ranks;
+  std::vector<parley::transfer> transfers;
+};
+
+task<> calls(two_ranks& both, std::int64_t count) {
+  word out{1};
+  word in{};
+  for (std::int64_t n = 0; n < count; ++n) {
+    co_await both.transfers[0].send(out, {.to = 1});
+    co_await both.transfers[1].receive(in, {.from = 0});
+    if (in != out) give_up("a transfer brought the wrong word");
+    ++out[0];
+  }
+}
+
+void tuned(std::int64_t count) {
+  reactor loop;
+  two_ranks both(loop);
+  for (std::size_t n = 0; !both.agreed(); ++n) {
+    if (n == most_tries) give_up("the ranks did not agree");
+    run(loop, calls(both, 1));
+  }
+  run(loop, both.ranks[0]->settle(1'000'000'000));
+  run(loop, both.ranks[1]->settle(1'000'000'000));
+  run(loop, calls(both, warm_ups));
+
+  const std::uint64_t mail_before = both.mail_sent();
+  const std::uint64_t flow_before = both.flow_sent();
+  const std::uint64_t allocations_before = allocations;
+  const std::int64_t start = now_ns();
+  run(loop, calls(both, count));
+  const double ns = double(now_ns() - start) / double(count);
+  const std::uint64_t allocated = allocations - allocations_before;
+  const std::uint64_t flow = both.flow_sent() - flow_before;
+  const std::uint64_t agreement = both.mail_sent() - mail_before - flow;
+  report("tuned_call", ns, "ns");
+  report("tuned_call_allocations", double(allocated), "in_all");
+  report("tuned_call_agreement_messages", double(agreement), "in_all");
+  report("tuned_call_flow_messages", double(flow) / double(count), "per_call");
+  if (allocated != 0) give_up(std::to_string(allocated) + " allocations in decided calls");
+  if (agreement != 0) give_up(std::to_string(agreement) + " control messages in decided calls");
+}
+
+// ---- by itself
+
+// One message at a time, taken by a coroutine.
+class inbox final : public link::handler {
+ public:
+  void on_arrival(arrival&& message) noexcept override {
+    message_ = std::move(message);
+    if (waiting_ != nullptr) std::exchange(waiting_, nullptr)->wake(errc::none);
+  }
+  class next : public waiter {
+   public:
+    explicit next(inbox& from) noexcept : waiter(&on_cancelled), from_(from) {}
+    bool await_ready() const noexcept { return from_.message_.length() != 0; }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      if (!enter(caller)) return false;
+      from_.waiting_ = this;
+      return true;
+    }
+    arrival await_resume() noexcept { return std::exchange(from_.message_, {}); }
+
+   private:
+    static void on_cancelled(waiter& self, errc why) noexcept {
+      static_cast<next&>(self).from_.waiting_ = nullptr;
+      self.wake(why);
+    }
+    inbox& from_;
+  };
+
+ private:
+  arrival message_;
+  next* waiting_ = nullptr;
+};
+
+task<> implementation(std::array<local_link, 2>& links, inbox& box, std::int64_t count) {
+  const parley::config_ptr chosen = parley::direct();
+  stamp mark;
+  mark.total_bytes = sizeof(word);
+  word out{1};
+  word in{};
+  for (std::int64_t n = 0; n < count; ++n) {
+    part_sender sender(links[0], 1, mark);
+    co_await chosen->send(sender, std::as_bytes(std::span(out)));
+    co_await sender.settle();
+    arrival message = co_await inbox::next(box);
+    static_cast<void>(links[1].fetch(std::move(message), std::as_writable_bytes(std::span(in)), nullptr));
+    if (in != out) give_up("a transfer brought the wrong word");
+    ++out[0];
+  }
+}
+
+void direct(std::int64_t count) {
+  reactor loop;
+  std::array<local_link, 2> links{local_link(0), local_link(1)};
+  connect(links[0], links[1]);
+  inbox box;
+  links[1].listen(link::channel::data, &box);
+  for (local_link& l : links) loop.attach(l);
+  run(loop, implementation(links, box, warm_ups));
+  const std::int64_t start = now_ns();
+  run(loop, implementation(links, box, count));
+  report("direct_call", double(now_ns() - start) / double(count), "ns");
+  for (local_link& l : links) loop.detach(l);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const arguments given(argc, argv);
+  const std::string only = given.text("only", "tuned");
+  const std::int64_t count = given.number("iterations", 100'000);
+  pin_to_core(0);
+  if (only == "tuned")
+    tuned(count);
+  else if (only == "direct")
+    direct(count);
+  else
+    give_up("--only takes tuned or direct, not " + only);
+}

@@ -1,0 +1,65 @@
+// A config of one's own beside the built-in ones: the payload in two halves, the far one first.
+//
+//     parley run -n 2 ./own_config
+//
+// Both implementations derive what they do from the byte count alone, so they always match. One object has both, so that
+// half a pair cannot be written.
+#include <parley/parley.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <span>
+#include <vector>
+
+using namespace parley::literals;
+
+namespace {
+
+/// The payload in two halves, the far one first.
+class far_half_first final : public parley::paired_config {
+ public:
+  far_half_first() : paired_config({.name = "far_half_first", .wire_class = "halves"}) {}
+
+  parley::task<> send(parley::part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t middle = data.size() / 2;
+    co_await out.send(middle, data.subspan(middle));
+    if (middle != 0) co_await out.send(0, data.first(middle));
+  }
+  parley::task<> receive(parley::part_receiver& in, std::span<std::byte> data) const override {
+    const std::size_t middle = data.size() / 2;
+    co_await in.receive(middle, data.subspan(middle));
+    if (middle != 0) co_await in.receive(0, data.first(middle));
+  }
+};
+
+parley::task<> rank_main(parley::rank& self) {
+  parley::transfer transfer = self.declare(parley::paired_transfer{
+      .name = "halves",
+      .role = [](parley::rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; },
+      .configs = {parley::direct(), std::make_shared<far_half_first>()}});
+
+  std::vector<std::uint64_t> data(1_MiB / sizeof(std::uint64_t));
+  for (int i = 0; i < 100 && !transfer.idle(); ++i) {
+    if (self.id() == 0) {
+      std::iota(data.begin(), data.end(), static_cast<std::uint64_t>(i));
+      co_await transfer.send(data, {.to = 1});
+    } else {
+      co_await transfer.receive(data, {.from = 0});
+      for (std::size_t k = 0; k < data.size(); ++k) {
+        if (data[k] != static_cast<std::uint64_t>(i) + k)
+          parley::runtime::raise({parley::errc::config_failed, "word " + std::to_string(k) + " came out wrong"});
+      }
+    }
+  }
+  for (const auto& edge : self.agreements()) {
+    for (const auto& search : edge.assigned->campaigns())
+      std::printf("%s: %s\n", search->winner.c_str(), search->why.c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }

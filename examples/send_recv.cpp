@@ -1,0 +1,49 @@
+// One sender, one receiver, and a config that the two agree on while they work.
+//
+//     parley run -n 2 ./send_recv [MESSAGES]
+#include <parley/parley.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+using namespace parley::literals;
+
+namespace {
+
+int messages = 200;
+
+parley::task<> rank_main(parley::rank& self) {
+  parley::transfer transfer = self.declare(parley::paired_transfer{
+      .name = "activations",
+      .role = [](parley::rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; },
+      .configs = {parley::direct(), parley::chunked(256_KiB), parley::chunked(1_MiB, /*in_flight=*/4)}});
+
+  std::vector<std::uint32_t> batch(4_MiB / sizeof(std::uint32_t));
+  for (int i = 0; i < messages && !transfer.idle(); ++i) {
+    if (self.id() == 0) {
+      std::fill(batch.begin(), batch.end(), static_cast<std::uint32_t>(i));
+      co_await transfer.send(batch, {.to = 1});
+    } else {
+      co_await transfer.receive(batch, {.from = 0});
+      if (batch.front() != static_cast<std::uint32_t>(i) || batch.back() != static_cast<std::uint32_t>(i))
+        parley::runtime::raise({parley::errc::config_failed, "message " + std::to_string(i) + " came out wrong"});
+    }
+  }
+
+  for (const auto& edge : self.agreements()) {
+    for (const auto& search : edge.assigned->campaigns())
+      std::printf("%s %u->%u %s: %s, after %llu messages: %s\n", edge.op.c_str(), edge.sender, edge.receiver,
+                  search->key.c_str(), search->winner.c_str(),
+                  static_cast<unsigned long long>(search->invocations_to_agreement), search->why.c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) messages = std::max(1, std::atoi(argv[1]));
+  return parley::run(argc, argv, rank_main);
+}

@@ -1,0 +1,222 @@
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+/// A user's own config as a class: two parts, the second one first.
+class halves final : public paired_config {
+ public:
+  halves() : paired_config({.name = "halves", .wire_class = "halves"}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    out.keep_in_flight(2);
+    co_await out.send(half, data.subspan(half));
+    if (half != 0) co_await out.send(0, data.first(half));
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    in.keep_in_flight(2);
+    if (half != 0) co_await in.receive(0, data.first(half));
+    co_await in.receive(half, data.subspan(half));
+  }
+};
+
+task<> send_whole_data(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
+task<> receive_whole_data(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+task<> send_first_half_only(part_sender& out, std::span<const std::byte> data) {
+  co_await out.send(0, data.first(data.size() / 2));
+}
+task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
+  const std::size_t third = data.size() / 3;
+  co_await in.receive(0, data.first(third));
+  co_await in.receive(third, data.subspan(third));
+}
+task<> receive_from_the_middle(part_receiver& in, std::span<std::byte> data) {
+  co_await in.receive(data.size() / 2, data.subspan(data.size() / 2));
+}
+task<> receive_nothing(part_receiver&, std::span<std::byte>) { co_return; }
+task<> send_that_throws(part_sender&, std::span<const std::byte>) {
+  throw std::runtime_error("the sender's card is on fire");
+  co_return;
+}
+task<> receive_that_throws(part_receiver&, std::span<std::byte>) {
+  throw std::runtime_error("the receiver's card is on fire");
+  co_return;
+}
+// Good for the rehearsal's size, bad for the user's.
+constexpr std::size_t rehearsed = 300'000;
+task<> send_good_once(part_sender& out, std::span<const std::byte> data) {
+  if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
+  co_await out.send(0, data);
+}
+task<> receive_good_once(part_receiver& in, std::span<std::byte> data) {
+  if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
+  co_await in.receive(0, data);
+}
+task<> send_beyond(part_sender& out, std::span<const std::byte> data) { co_await out.send(data.size(), data); }
+
+config_ptr made(const char* name, send_function s, receive_function r) {
+  return paired({.name = name, .wire_class = name}, s, r);
+}
+
+tuning::plan_options eager_plan() {
+  tuning::plan_options plan;
+  plan.budget_fraction = 1e9;
+  return plan;
+}
+rank_settings eager() {
+  rank_settings s;
+  s.plan = eager_plan();
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("a config without an implementation for a role says which config and which role") {
+  CHECK_THROWS_WITH_AS(made("lonely", nullptr, receive_whole_data), doctest::Contains("config lonely has no implementation for role sender"),
+                       failure);
+  CHECK_THROWS_WITH_AS(made("lonely", send_whole_data, nullptr), doctest::Contains("role receiver"), failure);
+}
+
+TEST_CASE("configs that cannot be are refused by name") {
+  CHECK_THROWS_AS(chunked(0), failure);
+  CHECK_THROWS_AS(chunked(1, 0), failure);
+  CHECK_THROWS_AS(made("with space", send_whole_data, receive_whole_data), failure);
+  CHECK(named_config("direct").value()->id() == "direct");
+  CHECK(named_config("chunked(chunk_bytes=1MiB in_flight=4)").value()->digest() == chunked(1_MiB, 4)->digest());
+  CHECK(named_config("chunked(chunk_bytes=262144)").value()->digest() == chunked(256_KiB)->digest());
+  for (const char* text : {"telepathy", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)", "direct(a=1)", "", "chunked("}) {
+    const auto none = named_config(text);
+    REQUIRE_FALSE(none);
+    CHECK(none.code() == errc::bad_argument);
+    CHECK(none.reason().what().find("known are direct and chunked") != std::string::npos);
+  }
+}
+
+TEST_CASE("configs of one's own, as a class and as two functions, move every size") {
+  const std::vector<std::size_t> sizes{0, 1, 2, 3, 1000, 8193, 100'000, 1 << 20};
+  for (const auto& config : {config_ptr(std::make_shared<halves>()), made("plain", send_whole_data, receive_whole_data)}) {
+    world w(2);
+    const auto all = move_each(w, {config}, {config}, sizes, 10);
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+  }
+}
+
+TEST_CASE("a receiver that cuts differently from its sender ends with config_failed, and the next invocations are fine") {
+  for (const receive_function bad : {receive_thirds, receive_from_the_middle, receive_nothing}) {
+    world w(2);
+    const auto mine = made("askew", send_whole_data, bad);
+    const auto all = move_each(w, {mine}, {mine}, {100, 100'000, 0, 30'000});
+    REQUIRE(all.received.size() == 4);
+    for (const std::size_t i : {0, 1, 3}) {
+      CHECK(all.received[i].code() == errc::config_failed);
+      CHECK(says(all.received[i], "activations 0->1, invocation " + std::to_string(i) + ", on rank 1 (receiver)"));
+      CHECK(says(all.received[i], "askew"));
+    }
+    CHECK(all.received[2]);
+    CHECK(all.sent.size() == 4);
+  }
+}
+
+TEST_CASE("a sender that sends half of the payload fails by itself and at its receiver") {
+  world w(2);
+  const auto mine = made("half", send_first_half_only, receive_whole_data);
+  const auto all = move_each(w, {mine}, {mine}, {100, 0, 100'000});
+  CHECK(all.sent[0].code() == errc::config_failed);
+  CHECK(says(all.sent[0], "sent 50 of 100 bytes"));
+  CHECK_FALSE(all.received[0]);
+  CHECK(all.sent[1]);
+  CHECK(all.received[1]);
+  CHECK(all.sent[2].code() == errc::config_failed);
+  CHECK_FALSE(all.received[2]);
+}
+
+TEST_CASE("a sender that writes beyond the payload fails and writes nothing") {
+  world w(2);
+  const auto mine = made("beyond", send_beyond, receive_whole_data);
+  const auto all = move_each(w, {mine}, {mine}, {100});
+  CHECK(all.sent[0].code() == errc::bad_argument);
+  CHECK(all.received[0].code() == errc::send_failed);
+}
+
+TEST_CASE("a default that throws on one side is an error on both, with what it said") {
+  SUBCASE("at the sender") {
+    world w(2);
+    const auto mine = made("fire", send_that_throws, receive_whole_data);
+    const auto all = move_each(w, {mine}, {mine}, {100, 200});
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(all.sent[i].code() == errc::exception);
+      CHECK(says(all.sent[i], "the sender's card is on fire"));
+      CHECK(all.received[i].code() == errc::send_failed);
+    }
+  }
+  SUBCASE("at the receiver") {
+    world w(2);
+    const auto mine = made("fire", send_whole_data, receive_that_throws);
+    const auto all = move_each(w, {mine}, {mine}, {100, 200'000});
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(all.received[i].code() == errc::exception);
+      CHECK(says(all.received[i], "the receiver's card is on fire"));
+    }
+  }
+}
+
+TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, and the others are") {
+  for (const bool at_sender : {true, false}) {
+    world w(2, eager());
+    const auto bad = at_sender ? made("bad", send_that_throws, receive_whole_data)
+                               : made("bad", send_whole_data, receive_that_throws);
+    const std::vector configs{direct(), bad, chunked(64_KiB, 4)};
+    const auto all = move_each(w, configs, configs, std::vector<std::size_t>(200, 200'000));
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    const auto* c = campaign_of(w, "256KiB");
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->trials > 0);
+    const auto agreed = w[0].agreements();
+    CHECK(agreed[0].assigned->ids() == std::vector<std::string>{"direct", chunked(64_KiB, 4)->id()});
+    REQUIRE(agreed[0].warm_errors->size() >= 1);
+    CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank ") != std::string::npos);
+    CHECK(join_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("a candidate that cuts askew or brings wrong data is found out in its rehearsal") {
+  world w(2, eager());
+  const std::vector configs{direct(), made("askew", send_whole_data, receive_thirds),
+                            made("lazy", send_whole_data, receive_nothing)};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(50, 200'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
+}
+
+TEST_CASE("a candidate that fails in its first trial costs that call and is never tried again") {
+  for (const bool at_sender : {true, false}) {
+    world w(2, eager());
+    const auto bad = at_sender ? made("bad", send_good_once, receive_whole_data)
+                               : made("bad", send_whole_data, receive_good_once);
+    const std::vector configs{direct(), bad, chunked(64_KiB, 4)};
+    const auto all = move_each(w, configs, configs, std::vector<std::size_t>(300, 200'000));
+    const auto* c = campaign_of(w, "256KiB");
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->winner != "bad");
+    CHECK(all.wrong == 0);
+    const auto failed_receives = static_cast<std::size_t>(
+        std::count_if(all.received.begin(), all.received.end(), [](const auto& r) { return !r; }));
+    CHECK(failed_receives == 1);
+    CHECK(all.failed() <= 2);
+    CHECK(join_flights(w).mismatches == 0);
+  }
+}

@@ -1,0 +1,141 @@
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+paired_transfer with_role(std::function<std::string(rank_id)> role) {
+  paired_transfer op;
+  op.name = "activations";
+  op.role = std::move(role);
+  return op;
+}
+
+bool mentions(const std::string& text, std::initializer_list<const char*> words) {
+  return std::all_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
+}
+
+std::string wrong(const paired_transfer& op, rank_id world_size, errc code) {
+  const auto edges = pair_up(op, world_size);
+  CHECK(edges.code() == code);
+  return edges ? "" : edges.reason().what();
+}
+
+}  // namespace
+
+TEST_CASE("senders and receivers are paired in the order of their ranks") {
+  const auto even_sends = with_role([](rank_id r) { return r % 2 == 0 ? "sender" : "receiver"; });
+  using edges = std::vector<std::pair<rank_id, rank_id>>;
+  CHECK(pair_up(even_sends, 4).value() == edges{{0, 1}, {2, 3}});
+  CHECK(pair_up(even_sends, 8).value() == edges{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
+  const auto spread = with_role([](rank_id r) { return r == 5 || r == 1 ? "sender" : r == 0 || r == 7 ? "receiver" : ""; });
+  CHECK(pair_up(spread, 8).value() == edges{{1, 0}, {5, 7}});
+}
+
+TEST_CASE("two senders for one receiver are diagnosed with both sides") {
+  const auto two = with_role([](rank_id r) { return r < 2 ? "sender" : "receiver"; });
+  CHECK(mentions(wrong(two, 3, errc::role_conflict), {"activations", "senders are 0, 1", "receivers 2", "world of 3"}));
+  // rank % 3 on 4 ranks makes two senders for one receiver
+  const auto thirds = with_role([](rank_id r) { return r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"; });
+  CHECK(mentions(wrong(thirds, 4, errc::role_conflict), {"senders are 0, 3", "receivers 1"}));
+}
+
+TEST_CASE("an edge without a receiver, or an op without any, is diagnosed") {
+  CHECK(mentions(wrong(with_role([](rank_id) { return "sender"; }), 2, errc::role_conflict), {"receivers none"}));
+  CHECK(mentions(wrong(with_role([](rank_id) { return "idle"; }), 2, errc::role_conflict), {"senders are none"}));
+  CHECK(mentions(wrong(with_role(nullptr), 2, errc::bad_argument), {"neither a role function nor edges"}));
+}
+
+TEST_CASE("edges that cannot be are diagnosed") {
+  auto op = with_role(nullptr);
+  op.edges = {{1, 1}};
+  CHECK(mentions(wrong(op, 2, errc::bad_argument), {"edge 1->1", "self-send"}));
+  op.edges = {{0, 4}};
+  CHECK(mentions(wrong(op, 4, errc::bad_argument), {"edge 0->4", "outside the world of 4"}));
+  op.edges = {{0, 1}, {1, 2}, {0, 1}};
+  CHECK(mentions(wrong(op, 3, errc::role_conflict), {"edge 0->1", "twice"}));
+  op.edges = {{0, 1}, {1, 0}, {2, 1}};
+  CHECK(pair_up(op, 3));
+}
+
+TEST_CASE("an empty catalogue and a config that is null are diagnosed on every rank") {
+  auto op = with_role([](rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; });
+  op.configs = {};
+  CHECK(mentions(wrong(op, 3, errc::bad_argument), {"empty catalogue"}));
+  op.configs = {direct(), nullptr};
+  CHECK(mentions(wrong(op, 3, errc::bad_argument), {"config 1", "null"}));
+}
+
+TEST_CASE("every rank is told of a wrong declaration, the idle ones too") {
+  world w(3);
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK_THROWS_WITH_AS(w[r].declare(with_role([](rank_id x) { return x < 2 ? "sender" : "receiver"; })),
+                         doctest::Contains("role_conflict"), failure);
+  }
+}
+
+TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first one goes on") {
+  world w(2);
+  auto out = w[0].declare(pair_of({direct()}));
+  auto in = w[1].declare(pair_of({direct()}));
+  CHECK_THROWS_WITH_AS(w[0].declare(pair_of({direct()})), doctest::Contains("declared twice"), failure);
+  CHECK_THROWS_WITH_AS(w[1].declare(pair_of({direct()})), doctest::Contains("declared twice"), failure);
+  const auto all = move_each(w, out, in, {10, 20});
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+}
+
+TEST_CASE("a call to a rank that is no partner says so at once") {
+  world w(3);
+  auto out = w[0].declare(pair_of({direct()}));
+  auto idle = w[2].declare(pair_of({direct()}));
+  CHECK(idle.idle());
+  CHECK_FALSE(out.idle());
+  const std::vector<std::byte> data(4);
+  std::vector<std::byte> buffer(4);
+  CHECK_THROWS_WITH_AS(static_cast<void>(out.send(data, {.to = 2})), doctest::Contains("rank 0 does not send to rank 2"),
+                       failure);
+  CHECK_THROWS_WITH_AS(static_cast<void>(out.receive(buffer, {.from = 1})),
+                       doctest::Contains("rank 0 does not receive from rank 1"), failure);
+  CHECK_THROWS_AS(static_cast<void>(idle.send(data, {.to = 1})), failure);
+}
+
+TEST_CASE("many disjoint pairs are legal and exchange their own data") {
+  for (const rank_id n : {rank_id{4}, rank_id{8}}) {
+    world w(n);
+    const auto op = with_role([](rank_id r) { return r % 2 == 0 ? "sender" : "receiver"; });
+    std::vector<transfer> ends;
+    for (rank_id r = 0; r < n; ++r) ends.push_back(w[r].declare(op));
+    const auto pair = [](transfer from, transfer to, rank_id sender, int& wrong_bytes) -> task<> {
+      for (std::size_t i = 0; i < 10; ++i) {
+        const auto data = numbered(1000 * (i + 1), sender + i);
+        std::vector<std::byte> buffer(data.size());
+        auto done = co_await when_all(from.send(data, {.to = sender + 1}), to.receive(buffer, {.from = sender}));
+        static_cast<void>(done);
+        if (buffer != data) ++wrong_bytes;
+      }
+    };
+    int wrong_bytes = 0;
+    scope all(w.clock);
+    for (rank_id r = 0; r < n; r += 2) all.spawn(pair(ends[r], ends[r + 1], r, wrong_bytes));
+    run_until(w.clock, [&] { return all.running() == 0; });
+    CHECK(wrong_bytes == 0);
+    const auto flights = join_flights(w);
+    CHECK(flights.mismatches == 0);
+    CHECK(flights.pairs >= n / 2 * 10);
+  }
+}
+
+TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
+  world w(2);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}), doctest::Contains("stage 1 is on rank 2"),
+                       failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}), doctest::Contains("rank 0"), failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"), failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"), failure);
+}

@@ -1,0 +1,187 @@
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+rank_settings with_file() {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  s.results_path = "results.csv";
+  s.validators = {{"PARLEY_PROCESSOR", "test"}};
+  return s;
+}
+const std::vector<std::size_t> many(200, 100'000);
+std::vector<config_ptr> catalogue() { return {direct(), chunked(8_KiB, 1), chunked(64_KiB, 4)}; }
+
+/// The files that a first run leaves on its two ranks.
+std::vector<std::map<std::string, std::string>> tuned(std::string* winner = nullptr) {
+  world w(2, with_file());
+  const auto all = move_each(w, catalogue(), catalogue(), many);
+  CHECK(all.failed() == 0);
+  pass(w, 5'000'000'000);
+  REQUIRE(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  if (winner != nullptr) *winner = campaign_of(w, "128KiB")->winner;
+  CHECK(w[0].write_results().value() == "results0.csv");
+  CHECK(w[1].write_results().value() == "results1.csv");
+  return {w.disk[0].files, w.disk[1].files};
+}
+
+/// `world` reads files when it is made, so they have to be there before.
+struct second_run {
+  second_run(std::vector<std::map<std::string, std::string>> files, rank_settings s) : links(clock, 2), disks(2) {
+    for (rank_id r = 0; r < 2; ++r) {
+      disks[r].files = std::move(files[r]);
+      ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {1, 2}, {}}, s));
+    }
+    out = ranks[0]->declare(pair_of(catalogue()));
+    in = ranks[1]->declare(pair_of(catalogue()));
+  }
+  void move() {
+    call_outcomes all;
+    const auto both = [](transfer o, transfer i, call_outcomes& c) -> task<> {
+      auto done = co_await when_all(send_each(o, many, c), receive_each(i, many, 0, c));
+      static_cast<void>(done);
+    };
+    run(clock, both(out, in, all));
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+  }
+  const actors::campaign& campaign() {
+    for (const auto& agreed : ranks[0]->agreements()) return *agreed.assigned->campaigns().front();
+    throw failure(errc::unavailable);
+  }
+  virtual_time clock;
+  memory_world links;
+  std::vector<memory_storage> disks;
+  std::vector<std::unique_ptr<rank>> ranks;
+  transfer out, in;
+};
+
+}  // namespace
+
+TEST_CASE("results are written by both ranks, with the same decision and validators") {
+  std::string winner;
+  const auto files = tuned(&winner);
+  for (rank_id r = 0; r < 2; ++r) {
+    const auto parsed = tuning::parse_results(files[r].at("results" + std::to_string(r) + ".csv"));
+    REQUIRE(parsed);
+    CHECK(parsed->warnings.empty());
+    const auto* entry = parsed->file.find("activations/0>1", "128KiB");
+    REQUIRE(entry != nullptr);
+    CHECK(entry->solution == winner);
+    CHECK(entry->time_ms > 0);
+    CHECK(parsed->file.validators().size() == 3);
+  }
+}
+
+TEST_CASE("a second run takes the decision from the file, without a trial") {
+  std::string winner;
+  auto files = tuned(&winner);
+  SUBCASE("on both ranks") {}
+  SUBCASE("on the sender alone") { files[1].clear(); }
+  SUBCASE("on the receiver alone") { files[0].clear(); }
+  second_run again(files, with_file());
+  again.move();
+  CHECK(again.campaign().from_results);
+  CHECK(again.campaign().winner == winner);
+  CHECK(again.campaign().trials == 0);
+  CHECK(again.campaign().where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("what a run took from a file is written again") {
+  auto files = tuned();
+  const auto before = files[0].at("results0.csv");
+  second_run again(files, with_file());
+  again.move();
+  CHECK(again.ranks[0]->write_results());
+  CHECK(again.disks[0].files.at("results0.csv") == before);
+}
+
+TEST_CASE("a file of another machine is named, ignored and kept") {
+  auto files = tuned();
+  const auto before = files;
+  auto elsewhere = with_file();
+  elsewhere.validators = {{"PARLEY_PROCESSOR", "another"}};
+  second_run again(files, elsewhere);
+  for (rank_id r = 0; r < 2; ++r) {
+    REQUIRE(again.ranks[r]->warnings().size() == 1);
+    const std::string& text = again.ranks[r]->warnings().front();
+    CHECK(text.find("results" + std::to_string(r) + ".csv") != std::string::npos);
+    CHECK(text.find("PARLEY_PROCESSOR is test in the file and another here") != std::string::npos);
+  }
+  again.move();
+  CHECK_FALSE(again.campaign().from_results);
+  CHECK(again.campaign().trials > 0);
+  for (rank_id r = 0; r < 2; ++r) {
+    const auto written = again.ranks[r]->write_results();
+    CHECK(written.code() == errc::unavailable);
+    CHECK(again.disks[r].files == before[r]);
+  }
+}
+
+TEST_CASE("a receiver's file counts only when both ranks trust the same validators") {
+  auto files = tuned();
+  files[0].clear();
+  second_run again(files, with_file());
+  CHECK(again.ranks[1]->warnings().empty());
+  again.move();
+  CHECK(again.campaign().from_results);
+}
+
+TEST_CASE("a file that cannot be read is named, ignored and kept") {
+  auto files = tuned();
+  for (const std::string& broken : {std::string("Validator,A\n"), std::string(3'000'000, 'x'), std::string("\0\1\2,", 4)}) {
+    files[0]["results0.csv"] = broken;
+    files[1].clear();
+    second_run again(files, with_file());
+    CHECK_FALSE(again.ranks[0]->warnings().empty());
+    again.move();
+    CHECK_FALSE(again.campaign().from_results);
+    CHECK_FALSE(again.ranks[0]->write_results());
+    CHECK(again.disks[0].files.at("results0.csv") == broken);
+  }
+}
+
+TEST_CASE("Default written by hand pins the default") {
+  auto files = tuned();
+  for (rank_id r = 0; r < 2; ++r) {
+    auto& text = files[r].at("results" + std::to_string(r) + ".csv");
+    const auto at = text.find("activations/0>1");
+    text = text.substr(0, at) + "activations/0>1,128KiB,Default\n";
+  }
+  second_run again(files, with_file());
+  again.move();
+  CHECK(again.campaign().winner == "direct");
+  CHECK(again.campaign().trials == 0);
+  CHECK(again.campaign().why.find("pins the default") != std::string::npos);
+}
+
+TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
+  auto files = tuned();
+  for (rank_id r = 0; r < 2; ++r) {
+    auto& text = files[r].at("results" + std::to_string(r) + ".csv");
+    const auto at = text.find("activations/0>1");
+    text = text.substr(0, at) + "activations/0>1,128KiB,telepathy,0.001\n";
+  }
+  second_run again(files, with_file());
+  again.move();
+  CHECK_FALSE(again.campaign().from_results);
+  CHECK(again.campaign().trials > 0);
+}
+
+TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
+  auto files = tuned();
+  const auto& own = files[0].at("results0.csv");
+  const auto header = own.substr(0, own.find("activations"));
+  for (auto& of_rank : files) of_rank["results.csv"] = header + "activations/0>1,128KiB,direct,9\nactivations/0>1,1KiB,direct,9\n";
+  second_run again(files, with_file());
+  again.move();
+  CHECK(again.campaign().winner == "direct");
+  CHECK(again.campaign().from_results);
+}

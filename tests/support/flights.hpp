@@ -1,0 +1,42 @@
+#pragma once
+/// Joins the flight recorders of all ranks by invocation: what one end ran against what the other end ran.
+#include "world.hpp"
+
+#include <map>
+#include <tuple>
+
+namespace parley::tests {
+
+struct joined_flights {
+  std::size_t pairs = 0;       ///< invocations that both ends ran
+  std::size_t mismatches = 0;  ///< of those, with different configs
+  std::size_t timed = 0;       ///< of those, trials
+};
+
+inline joined_flights join_flights(world& w) {
+  constexpr unsigned rehearsal = 2;
+  using key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>;
+  std::map<key, std::uint64_t> sent;
+  const auto key_of = [](const runtime::flight_record& r) {
+    return key{r.op, r.generation, r.tag, r.invocation, (r.flags & rehearsal) != 0};
+  };
+  for (auto& rank : w.ranks) {
+    for (const auto& r : rank->flight().in_order()) {
+      if (r.what == runtime::flight_event::sent || r.what == runtime::flight_event::send_failed) sent[key_of(r)] = r.digest;
+    }
+  }
+  joined_flights all;
+  for (auto& rank : w.ranks) {
+    for (const auto& r : rank->flight().in_order()) {
+      if (r.what != runtime::flight_event::received && r.what != runtime::flight_event::receive_failed) continue;
+      const auto at = sent.find(key_of(r));
+      if (at == sent.end()) continue;
+      ++all.pairs;
+      if (at->second != r.digest) ++all.mismatches;
+      if ((r.flags & 1U) != 0) ++all.timed;
+    }
+  }
+  return all;
+}
+
+}  // namespace parley::tests

@@ -1,0 +1,100 @@
+#pragma once
+/// Short programs of two ranks, for tests of the ops in virtual time.
+#include "flights.hpp"
+
+#include <parley/runtime/when.hpp>
+
+#include <optional>
+
+namespace parley::tests {
+
+inline std::vector<std::byte> numbered(std::size_t size, std::size_t seed) {
+  std::vector<std::byte> data(size);
+  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + (i >> 8U) + seed * 7);
+  return data;
+}
+
+inline ops::paired_transfer pair_of(std::vector<ops::config_ptr> configs) {
+  ops::paired_transfer op;
+  op.name = "activations";
+  op.role = [](rank_id r) { return std::string(r == 0 ? "sender" : r == 1 ? "receiver" : "idle"); };
+  op.configs = std::move(configs);
+  return op;
+}
+
+struct call_outcomes {
+  std::vector<runtime::result<>> sent;
+  std::vector<runtime::result<>> received;
+  int wrong = 0;  ///< messages that came with other bytes than were sent
+  std::size_t failed() const {
+    const auto bad = [](const auto& r) { return !r; };
+    return static_cast<std::size_t>(std::count_if(sent.begin(), sent.end(), bad) +
+                                    std::count_if(received.begin(), received.end(), bad));
+  }
+};
+
+inline runtime::task<> send_each(ops::transfer t, std::vector<std::size_t> sizes, call_outcomes& all) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto data = numbered(sizes[i], i);
+    auto outcome = co_await ops::attempt(t.send(data, {.to = 1}));
+    all.sent.push_back(std::move(outcome));
+  }
+}
+
+inline runtime::task<> receive_each(ops::transfer t, std::vector<std::size_t> sizes, std::size_t spare, call_outcomes& all) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    std::vector<std::byte> buffer(sizes[i] + spare);
+    auto outcome = co_await ops::attempt(t.receive(buffer, {.from = 0}));
+    if (!outcome) {
+      all.received.emplace_back(outcome.reason());
+      continue;
+    }
+    buffer.resize(*outcome);
+    if (buffer != numbered(sizes[i], i)) ++all.wrong;
+    all.received.emplace_back();
+  }
+}
+
+/// One pair: both ends declare with their own catalogues, then move `sizes` one after the other.
+inline call_outcomes move_each(world& w, ops::transfer out, ops::transfer in, std::vector<std::size_t> sizes,
+                               std::size_t spare = 0) {
+  call_outcomes all;
+  const auto both = [](ops::transfer o, ops::transfer i, std::vector<std::size_t> s, std::size_t sp,
+                       call_outcomes& c) -> runtime::task<> {
+    auto done = co_await runtime::when_all(send_each(o, s, c), receive_each(i, s, sp, c));
+    static_cast<void>(done);
+  };
+  runtime::run(w.clock, both(out, in, std::move(sizes), spare, all));
+  return all;
+}
+
+inline call_outcomes move_each(world& w, std::vector<ops::config_ptr> at_sender, std::vector<ops::config_ptr> at_receiver,
+                               std::vector<std::size_t> sizes, std::size_t spare = 0) {
+  auto out = w[0].declare(pair_of(std::move(at_sender)));
+  auto in = w[1].declare(pair_of(std::move(at_receiver)));
+  return move_each(w, out, in, std::move(sizes), spare);
+}
+
+/// Lets virtual time pass.
+inline void pass(world& w, runtime::time_ns span) {
+  const auto sleep = [](runtime::time_ns until) -> runtime::task<> {
+    auto woken = co_await runtime::sleep_until(until);
+    static_cast<void>(woken);
+  };
+  runtime::run(w.clock, sleep(w.clock.now() + span));
+}
+
+inline const actors::campaign* campaign_of(world& w, std::string_view key, rank_id sender = 0) {
+  for (const auto& agreed : w[sender].agreements()) {
+    for (const auto& c : agreed.assigned->campaigns()) {
+      if (c->key == key) return c.get();
+    }
+  }
+  return nullptr;
+}
+
+inline bool says(const runtime::result<>& outcome, std::string_view text) {
+  return !outcome && outcome.reason().what().find(text) != std::string::npos;
+}
+
+}  // namespace parley::tests
