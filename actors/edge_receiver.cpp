@@ -78,6 +78,7 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
     ++edge_.counters_.dropped;
     return;
   }
+  arrived_bytes_ += message.length();
   transfer_part* wanted = nullptr;
   parts_.for_each([&](transfer_part& part) {
     if (!part.with_transport && part.offset == s.offset) wanted = &part;
@@ -87,6 +88,15 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   } else {
     waiting_.push(std::move(message));
   }
+  fail_if_unmet();
+}
+
+// When all bytes are here, a part that is still waited for is one that the sender did not cut.
+void part_receiver::fail_if_unmet() noexcept {
+  if (arrived_bytes_ < stamp_.total_bytes) return;
+  bool unmet = false;
+  parts_.for_each([&](const transfer_part& part) { unmet = unmet || !part.with_transport; });
+  if (unmet) fail(errc::config_failed);
 }
 
 void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
@@ -108,8 +118,9 @@ parts_in_flight::step part_receiver::receive(std::uint64_t offset, std::span<std
     const auto s = read_stamp(waiting_[i].header());
     if (!s || s->offset != offset) continue;
     bring(*wanted, waiting_.take(i));
-    break;
+    return room();
   }
+  fail_if_unmet();
   return room();
 }
 

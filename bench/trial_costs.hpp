@@ -5,8 +5,8 @@
 ///     mine.lost_ns();
 ///
 /// Three parts: what trials of other configs took longer than the default, repetition by repetition (one that was faster
-/// does not make up for it); the time of the rehearsals, which move data that nobody asked for; and the processor time of
-/// control messages at both ends.
+/// does not make up for it); the rehearsals, which move data that nobody asked for, at the speed that each config had in its
+/// trials (how long they waited for a free wire is nobody's loss); and the processor time of control messages at both ends.
 #include <parley/actors/assignment.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/tuning/statistics.hpp>
@@ -18,7 +18,7 @@
 namespace parley::bench {
 
 /// More than sending and receiving a sealed control message and handling it takes, so that the sum errs upwards.
-inline constexpr double control_message_ns = 5'000;
+inline constexpr double control_message_ns = 2'000;
 
 struct trial_costs {
   double trials_ns = 0;
@@ -52,6 +52,19 @@ inline double trial_loss_ns(const actors::assignment& assigned, const actors::ca
   return lost;
 }
 
+inline double rehearsals_ns(const ops::rank& self, const actors::assignment& assigned, const actors::campaign& c) {
+  constexpr auto rehearsal = static_cast<unsigned>(actors::stamp_flags::rehearsal);
+  double sum = 0;
+  for (const auto& r : self.flight().in_order()) {
+    if ((r.flags & rehearsal) == 0 || r.what != runtime::flight_event::sent) continue;
+    const auto& known = assigned.candidates();
+    const auto at = std::size_t(std::find(known.begin(), known.end(), r.digest) - known.begin());
+    if (at < c.aggregates.size() && c.aggregates[at].measured())
+      sum += c.aggregates[at].time_ns * double(r.bytes) / double(c.bucket.largest_bytes());
+  }
+  return sum;
+}
+
 inline trial_costs costs_of(const ops::rank& self) {
   trial_costs all;
   for (const auto& edge : self.agreements()) {
@@ -59,11 +72,8 @@ inline trial_costs costs_of(const ops::rank& self) {
       all.trials += double(c->trials);
       all.undecided += c->where == actors::campaign::stage::decided ? 0 : 1;
       all.trials_ns += trial_loss_ns(*edge.assigned, *c, edge);
+      all.rehearsals_ns += rehearsals_ns(self, *edge.assigned, *c);
     }
-  }
-  for (const auto& r : self.flight().in_order()) {
-    constexpr unsigned rehearsal = 2;
-    if ((r.flags & rehearsal) != 0 && r.what == runtime::flight_event::sent) all.rehearsals_ns += double(r.ended_ns - r.began_ns);
   }
   all.messages = double(self.mail().statistics().sent - self.flow_messages());
   return all;

@@ -60,7 +60,7 @@ finding ucx() {
 }
 
 finding shared_memory() {
-  struct statvfs room {};
+  struct statvfs room{};
   if (::statvfs("/dev/shm", &room) != 0) return {"shared memory", verdict::missing, "/dev/shm: " + reason(errno)};
   const std::uint64_t free_mib = room.f_bavail * room.f_frsize >> 20U;
   const int descriptor = ::shm_open("/parley-doctor", O_CREAT | O_RDWR | O_EXCL, 0600);
@@ -98,7 +98,8 @@ int read_from_a_sibling() {
 
 finding cross_memory() {
   const int error = read_from_a_sibling();
-  if (error == 0) return {"cross-memory attach (CMA)", verdict::works, "large messages are copied once, by the receiver"};
+  if (error == 0)
+    return {"cross-memory attach (CMA)", verdict::works, "large messages are copied once, by the receiver"};
   std::ifstream scope("/proc/sys/kernel/yama/ptrace_scope");
   std::string value;
   scope >> value;
@@ -123,8 +124,7 @@ finding rendezvous() {
   loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   sockaddr generic{};
   std::memcpy(&generic, &loopback, sizeof generic);
-  const bool listens =
-      listener >= 0 && ::bind(listener, &generic, sizeof generic) == 0 && ::listen(listener, 1) == 0;
+  const bool listens = listener >= 0 && ::bind(listener, &generic, sizeof generic) == 0 && ::listen(listener, 1) == 0;
   const int error = errno;
   if (listener >= 0) ::close(listener);
   if (listens) return {"rendezvous", verdict::works, "127.0.0.1 can be listened on"};
@@ -136,7 +136,8 @@ std::size_t nvidia_devices() {
   std::error_code ec;
   for (const auto& entry : std::filesystem::directory_iterator("/dev", ec)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("nvidia") && name.find_first_not_of("0123456789", 6) == std::string::npos && name.size() > 6) ++count;
+    if (name.starts_with("nvidia") && name.find_first_not_of("0123456789", 6) == std::string::npos && name.size() > 6)
+      ++count;
   }
   return count;
 }
@@ -154,7 +155,12 @@ std::vector<finding> look() {
           compiler(),
           {"Boost", verdict::information,
            std::to_string(BOOST_VERSION / 100'000) + "." + std::to_string(BOOST_VERSION / 100 % 1'000)},
-          ucx(), shared_memory(), cross_memory(), rendezvous(), cores(), gpu_planes()};
+          ucx(),
+          shared_memory(),
+          cross_memory(),
+          rendezvous(),
+          cores(),
+          gpu_planes()};
 }
 
 std::string_view word(verdict v) {

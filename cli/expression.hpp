@@ -41,8 +41,24 @@ class expression {
  private:
   friend class expression_parser;
   enum class kind : std::uint8_t {
-    number, rank, world, negate, logical_not, add, subtract, multiply, divide, remainder,
-    equal, unequal, less, at_most, greater, at_least, logical_and, logical_or,
+    number,
+    rank,
+    world,
+    negate,
+    logical_not,
+    add,
+    subtract,
+    multiply,
+    divide,
+    remainder,
+    equal,
+    unequal,
+    less,
+    at_most,
+    greater,
+    at_least,
+    logical_and,
+    logical_or,
   };
   struct node {
     kind what = kind::number;

@@ -79,7 +79,8 @@ std::string describe(const std::map<std::uint64_t, known_edge>& known, const end
   const auto where = known.find(r.op);
   if (where == known.end()) return "an op that the spec does not have";
   const op_spec& op = *where->second.op;
-  std::string text = op.name + " " + edge_text(where->second.edge) + ", invocation " + std::to_string(r.invocation) + ": ";
+  std::string text =
+      op.name + " " + edge_text(where->second.edge) + ", invocation " + std::to_string(r.invocation) + ": ";
   if (e.twice) return text + "one end ran it twice";
   return text + "the sender ran " + config_text(op, e.sender->digest) + ", the receiver " +
          config_text(op, e.receiver->digest);
@@ -323,7 +324,10 @@ std::string trace_lines(const spec& job, const rank_reports& reports) {
     if (!reports[r]) continue;
     for (const flight_record& f : records_in(*reports[r])) all.emplace_back(r, f);
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.began_ns < b.second.began_ns; });
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.second.began_ns, a.first, a.second.op, a.second.invocation) <
+           std::tuple(b.second.began_ns, b.first, b.second.op, b.second.invocation);
+  });
   static constexpr std::array<std::string_view, 4> events{"sent", "received", "send_failed", "receive_failed"};
   std::string lines;
   for (const auto& [rank, f] : all) {

@@ -31,7 +31,8 @@ class position_scanner {
       skip_string();
       const std::string name(boost::json::parse(text_.substr(key, at_ - key)).as_string());
       const std::string member = pointer + "/" + name;
-      if (file_.positions_.count(member) != 0) throw file_.error(key, "the key \"" + name + "\" stands here for the second time");
+      if (file_.positions_.count(member) != 0)
+        throw file_.error(key, "the key " + quoted(name) + " stands here for the second time");
       next();
       ++at_;  // the colon
       value(member, key);
@@ -64,7 +65,8 @@ class position_scanner {
   std::size_t at_ = 0;
 };
 
-json_text::json_text(std::string file_name, std::string text) : file_name_(std::move(file_name)), text_(std::move(text)) {
+json_text::json_text(std::string file_name, std::string text)
+    : file_name_(std::move(file_name)), text_(std::move(text)) {
   boost::json::stream_parser parser;
   boost::json::error_code ec;
   const std::size_t used = parser.write_some(text_.data(), text_.size(), ec);
@@ -93,8 +95,8 @@ text_error json_text::error(std::size_t offset, std::string_view what) const {
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
   const std::size_t start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   const auto column = 1 + std::count_if(before.begin() + static_cast<std::ptrdiff_t>(start), before.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;  // not the later bytes of a character
-  });
+                        return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;  // not the later bytes of a character
+                      });
   return text_error(file_name_ + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + std::string(what));
 }
 

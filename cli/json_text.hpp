@@ -22,6 +22,8 @@ class text_error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+inline std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
+
 class json_text {
  public:
   json_text(std::string file_name, std::string text);

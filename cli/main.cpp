@@ -39,10 +39,12 @@ struct tune_words {
 CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& text, tune_words& w) {
   CLI::App* tune = app.add_subcommand(name, text);
   tune->add_option("SPEC", w.spec, "JSON file that describes the ops; see examples/specs")->required();
-  tune->add_option("-n,--ranks", w.ranks, "Number of ranks, instead of the spec's")->check(CLI::Range(1U, cli::most_ranks));
+  tune->add_option("-n,--ranks", w.ranks, "Number of ranks, instead of the spec's")
+      ->check(CLI::Range(1U, cli::most_ranks));
   tune->add_option("--microbatches", w.microbatches, "Microbatches or messages of each op, instead of the spec's")
       ->check(CLI::Range(std::uint64_t{1}, cli::most_invocations));
-  auto* results = tune->add_option("--results", w.results, "Results file to read and to add to (default: SPEC.results.csv here)");
+  auto* results =
+      tune->add_option("--results", w.results, "Results file to read and to add to (default: SPEC.results.csv here)");
   tune->add_flag("--no-results", w.no_results, "Read and write no results")->excludes(results);
   tune->add_flag("--no-tuning", w.no_tuning, "Run what the results file says, else the default; no trials");
   // Test switches: the checks must notice what they do.
@@ -96,14 +98,16 @@ int command(int argc, char** argv) {
 
   runtime::rank_id ranks = 1;
   bool no_prefix = false;
-  CLI::App* run = app.add_subcommand("run", "Start N ranks of a program here, end all when one fails, return its status");
+  CLI::App* run =
+      app.add_subcommand("run", "Start N ranks of a program here, end all when one fails, return its status");
   run->add_option("-n,--ranks", ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
   run->add_flag("--no-prefix", no_prefix, "Do not write [rank R] before each line of output");
   run->prefix_command();
   run->footer("After the options come the program and its arguments: parley run -n 2 -- ./program --steps 10");
 
   tune_words words;
-  CLI::App* tune = add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
+  CLI::App* tune =
+      add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
   tune->add_flag("--json", words.json, "Print one JSON document on standard output, and nothing else there");
   tune->add_option("--trace", words.trace, "Write what every rank ran to this file, as lines of JSON");
 
@@ -112,7 +116,8 @@ int command(int argc, char** argv) {
   tune_rank->group("");
 
   bool doctor_json = false;
-  CLI::App* doctor = app.add_subcommand("doctor", "Tell what was found on this machine: transports, GPUs, which planes work");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Tell what was found on this machine: transports, GPUs, which planes work");
   doctor->add_flag("--json", doctor_json, "Print one JSON document on standard output");
 
   try {

@@ -19,21 +19,24 @@ constexpr std::int64_t lines_every_ns = 1'000'000'000;
 constexpr std::string_view clear_line = "\r\x1b[K";
 
 std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
 
 progress_display::progress_display(const spec& job, int descriptor)
-    : name_(job.name), descriptor_(descriptor), terminal_(::isatty(descriptor) == 1), began_ns_(now_ns()), ranks_(job.ranks) {}
+    : name_(job.name), descriptor_(descriptor), terminal_(::isatty(descriptor) == 1), began_ns_(now_ns()),
+      ranks_(job.ranks) {}
 
 void progress_display::on_report(rank_id rank, const json::object& progress) {
   state& s = ranks_.at(rank);
   const auto read = [&](std::string_view key) { return progress.at(key).to_number<std::uint64_t>(); };
   s = {read("done"), read("of"), read("open"), read("settled"), read("trials")};
   for (const json::value& a : progress.at("agreed").as_array()) {
-    line(fmt::format("{} {}->{} {}: agreed on {}", a.at("op").as_string().c_str(), a.at("sender").to_number<rank_id>(),
+    line(fmt::format("{} {}->{} {}: {} {}", a.at("op").as_string().c_str(), a.at("sender").to_number<rank_id>(),
                      a.at("receiver").to_number<rank_id>(), a.at("key").as_string().c_str(),
+                     a.at("from_results").as_bool() ? "the results file says" : "agreed on",
                      a.at("decision").as_string().c_str()));
   }
   show_status();

@@ -42,8 +42,7 @@ bool report_reader::take(std::span<const std::byte> bytes) {
     }
     if (waiting_.size() - at - length_bytes < length) break;
     boost::json::error_code ec;
-    boost::json::value report =
-        boost::json::parse(std::string_view(waiting_).substr(at + length_bytes, length), ec);
+    boost::json::value report = boost::json::parse(std::string_view(waiting_).substr(at + length_bytes, length), ec);
     if (ec || !report.is_object()) {
       broken_ = true;
       return false;

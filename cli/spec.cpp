@@ -39,7 +39,7 @@ class place {
     for (const auto& member : value_.get_object()) {
       if (std::find(known.begin(), known.end(), std::string_view(member.key())) == known.end())
         throw file_.error(file_.key_at(pointer_ + "/" + std::string(member.key())),
-                          "unknown key \"" + std::string(member.key()) + "\"; known here are " + listed(known));
+                          "unknown key " + quoted(member.key()) + "; known here are " + listed(known));
     }
   }
   std::optional<place> find(std::string_view key) const {
@@ -49,7 +49,7 @@ class place {
   }
   place at(std::string_view key, std::string_view what) const {
     if (const auto found = find(key)) return *found;
-    fail("the key \"" + std::string(key) + "\" is missing: " + std::string(what));
+    fail("the key " + quoted(key) + " is missing: " + std::string(what));
   }
   std::string text(std::string_view what) const {
     if (!value_.is_string()) fail(std::string(what) + " must be a text in quotes");
@@ -88,17 +88,17 @@ class place {
 std::uint64_t byte_size(const place& at) {
   if (!at.is_text()) return at.number("a size", 0, largest_payload);
   const auto size = tuning::parse_byte_size(at.text("a size"));
-  if (!size) at.fail(size.reason().text + "; write for example 16384 or \"16KiB\"");
+  if (!size) at.fail(size.reason().text);
   if (size.value() > largest_payload) at.fail("a size must be at most 4GiB");
   return size.value();
 }
 
 rank_id rank_of(const place& at, rank_id world) {
-  if (world == 1) at.fail("an op needs two ranks, and this world has one; give \"ranks\" or -n at least 2");
+  if (world == 1) at.fail(R"(an op needs two ranks, and this world has one; give "ranks" or -n at least 2)");
   const auto r = at.number("a rank", 0, runtime::rank_id(-1));
   if (r >= world)
     at.fail("rank " + std::to_string(r) + " is outside the world of " + std::to_string(world) + "; ranks are 0 to " +
-            std::to_string(world - 1) + ", more are started by \"ranks\" or -n");
+            std::to_string(world - 1) + R"(, more are started by "ranks" or -n)");
   return static_cast<rank_id>(r);
 }
 
@@ -113,7 +113,7 @@ std::vector<rank_id> ranks_of_role(const place& at, rank_id world) {
     std::sort(ranks.begin(), ranks.end());
     return ranks;
   }
-  if (!at.is_text()) at.fail("a role is a list of ranks such as [0, 2], or an expression such as \"rank % 2 == 0\"");
+  if (!at.is_text()) at.fail(R"(a role is a list of ranks such as [0, 2], or an expression such as "rank % 2 == 0")");
   const std::string written = at.text("a role");
   try {
     const expression holds(written);
@@ -152,17 +152,17 @@ std::vector<std::uint64_t> interleaved(const std::vector<std::pair<std::uint64_t
 }
 
 std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::optional<std::uint64_t> microbatches) {
-  const place at = op.at(key, "what is sent, for example [{\"bytes\": \"16MiB\", \"count\": 100}]");
+  const place at = op.at(key, R"(what is sent, for example [{"bytes": "16MiB", "count": 100}])");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;
   std::uint64_t total = 0;
   for (const place& item : at.list(std::string(key))) {
     item.expect_object("an entry", {"bytes", "count"});
-    const std::uint64_t bytes = byte_size(item.at("bytes", "how large each one is, for example \"16MiB\""));
+    const std::uint64_t bytes = byte_size(item.at("bytes", R"(how large each one is, for example "16MiB")"));
     const auto count = item.at("count", "how many there are").number("a count", 1, most_invocations);
     runs.emplace_back(bytes, count);
     total += count;
   }
-  if (runs.empty()) at.fail("nothing is sent; list at least one {\"bytes\", \"count\"}");
+  if (runs.empty()) at.fail(R"(nothing is sent; list at least one {"bytes", "count"})");
   if (total > most_invocations) at.fail("these are more than " + std::to_string(most_invocations) + " invocations");
   const std::vector<std::uint64_t> all = interleaved(runs);
   std::vector<std::uint64_t> wanted;
@@ -171,7 +171,8 @@ std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::
 }
 
 std::vector<ops::config_ptr> configs_of(const place& op) {
-  const place at = op.at("configs", "the ways to do it, the default first, for example [\"direct\", \"chunked(chunk_bytes=1MiB)\"]");
+  const place at = op.at(
+      "configs", R"x(the ways to do it, the default first, for example ["direct", "chunked(chunk_bytes=1MiB)"])x");
   std::vector<ops::config_ptr> configs;
   for (const place& item : at.list("configs")) {
     auto config = ops::named_config(item.text("a config"));
@@ -181,7 +182,7 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
     }
     configs.push_back(std::move(*config));
   }
-  if (configs.empty()) at.fail("the catalogue is empty; list at least the default, for example \"direct\"");
+  if (configs.empty()) at.fail(R"(the catalogue is empty; list at least the default, for example "direct")");
   return configs;
 }
 
@@ -196,7 +197,7 @@ void read_stages(const place& at, op_spec& op, rank_id world) {
     if (op.stages.size() < 2) stages->fail("a pipeline needs at least two stages");
   } else {
     for (rank_id r = 0; r < world; ++r) op.stages.push_back(r);
-    if (world < 2) at.fail("a pipeline needs at least two ranks; give \"ranks\" or -n at least 2");
+    if (world < 2) at.fail(R"(a pipeline needs at least two ranks; give "ranks" or -n at least 2)");
   }
   for (std::size_t i = 1; i < op.stages.size(); ++i) op.edges.emplace_back(op.stages[i - 1], op.stages[i]);
 }
@@ -205,7 +206,7 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
   const auto roles = at.find("roles");
   const auto edges = at.find("edges");
   if (roles.has_value() == edges.has_value())
-    at.fail("give either \"roles\": {\"sender\": …, \"receiver\": …} or \"edges\": [[from, to], …]");
+    at.fail(R"(give either "roles": {"sender": …, "receiver": …} or "edges": [[from, to], …])");
   ops::paired_transfer pairs{.name = op.name, .role = {}};
   std::vector<rank_id> senders;
   std::vector<rank_id> receivers;
@@ -231,7 +232,7 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
         receiver.fail("rank " + std::to_string(r) + " is a sender too; a rank has one role, so list edges instead");
     }
     pairs.role = [&](rank_id r) {
-      return std::string(std::count(senders.begin(), senders.end(), r) != 0      ? "sender"
+      return std::string(std::count(senders.begin(), senders.end(), r) != 0       ? "sender"
                          : std::count(receivers.begin(), receivers.end(), r) != 0 ? "receiver"
                                                                                   : "idle");
     };
@@ -242,7 +243,7 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
 }
 
 op_spec read_op(const place& at, rank_id world, const spec_overrides& overrides) {
-  if (!at.find("op")) at.fail("the key \"op\" is missing: \"pipeline\" or \"paired_transfer\"");
+  if (!at.find("op")) at.fail(R"(the key "op" is missing: "pipeline" or "paired_transfer")");
   const place kind = at.at("op", "");
   const std::string word = kind.text("op");
   op_spec op;
@@ -252,15 +253,17 @@ op_spec read_op(const place& at, rank_id world, const spec_overrides& overrides)
     op.kind = op_kind::paired_transfer;
     at.expect_object("a paired_transfer", {"op", "name", "roles", "edges", "dtype", "configs", "messages"});
   } else {
-    kind.fail("unknown op \"" + word + "\"; known are pipeline and paired_transfer");
+    kind.fail("unknown op " + quoted(word) + "; known are pipeline and paired_transfer");
   }
   const place name = at.at("name", "a name for the op, which results files carry");
   op.name = name.text("name");
   if (const auto dtype = at.find("dtype")) {
     op.dtype = dtype->text("dtype");
-    if (const auto ok = tuning::checked({.op = "op", .size = {}, .dtype = op.dtype}); !ok) dtype->fail(ok.reason().text);
+    if (const auto ok = tuning::checked({.op = "op", .size = {}, .dtype = op.dtype}); !ok)
+      dtype->fail(ok.reason().text);
   }
-  if (op.name.empty() || op.name.find('/') != std::string::npos) name.fail("an op's name must not be empty nor have a /");
+  if (op.name.empty() || op.name.find('/') != std::string::npos)
+    name.fail("an op's name must not be empty nor have a /");
   if (const auto ok = tuning::checked({.op = op.name, .size = {}, .dtype = {}}); !ok) name.fail(ok.reason().text);
   op.configs = configs_of(at);
   if (op.kind == op_kind::pipeline) {
@@ -281,16 +284,17 @@ spec parse_spec(std::string_view text, const std::string& file_name, const spec_
   spec job;
   job.name = root.at("name", "what this job is called").text("name");
   if (const auto about = root.find("about")) static_cast<void>(about->text("about"));
-  if (const auto ranks = root.find("ranks"))
-    job.ranks = static_cast<rank_id>(ranks->number("ranks", 1, most_ranks));
+  if (const auto ranks = root.find("ranks")) job.ranks = static_cast<rank_id>(ranks->number("ranks", 1, most_ranks));
   if (overrides.ranks) job.ranks = *overrides.ranks;
-  if (job.ranks == 0) root.fail("the key \"ranks\" is missing: how many processes to start; -n can say it, too");
+  if (job.ranks == 0) root.fail(R"(the key "ranks" is missing: how many processes to start; -n can say it, too)");
   const place ops = root.at("ops", "what the ranks do together");
   for (const place& item : ops.list("ops")) {
-    item.expect_object("an op", {"op", "name", "stages", "roles", "edges", "dtype", "configs", "microbatches", "messages"});
+    item.expect_object("an op",
+                       {"op", "name", "stages", "roles", "edges", "dtype", "configs", "microbatches", "messages"});
     op_spec op = read_op(item, job.ranks, overrides);
     for (const op_spec& other : job.ops) {
-      if (other.name == op.name) item.at("name", "").fail("there is another op called \"" + op.name + "\"; names must differ");
+      if (other.name == op.name)
+        item.at("name", "").fail("there is another op called " + quoted(op.name) + "; names must differ");
     }
     job.ops.push_back(std::move(op));
   }
@@ -302,7 +306,8 @@ spec read_spec(const std::string& path, const spec_overrides& overrides) {
   transports::file_storage disk;
   const auto text = disk.read(path);
   if (!text)
-    throw text_error(sentence(text.reason()) + "; give the path of a JSON spec, for example examples/specs/send-recv.json");
+    throw text_error(sentence(text.reason()) +
+                     "; give the path of a JSON spec, for example examples/specs/send-recv.json");
   return parse_spec(*text, path, overrides);
 }
 

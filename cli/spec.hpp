@@ -29,9 +29,9 @@ struct op_spec {
   std::string name;
   std::string dtype;
   std::vector<ops::config_ptr> configs;
-  std::vector<rank_id> stages;                      ///< of a pipeline
-  std::vector<std::pair<rank_id, rank_id>> edges;   ///< sender and receiver of each
-  std::vector<std::uint64_t> sizes;                 ///< of each microbatch or message, in order
+  std::vector<rank_id> stages;                     ///< of a pipeline
+  std::vector<std::pair<rank_id, rank_id>> edges;  ///< sender and receiver of each
+  std::vector<std::uint64_t> sizes;                ///< of each microbatch or message, in order
 };
 
 struct spec {

@@ -76,9 +76,8 @@ std::string measured(const json::object* c) {
 }
 
 std::string what_candidates_took(const agreements& of_edge) {
-  const bool tried = std::any_of(of_edge.begin(), of_edge.end(), [](const json::object* a) {
-    return a->at("trials").to_number<std::uint64_t>() != 0;
-  });
+  const bool tried = std::any_of(of_edge.begin(), of_edge.end(),
+                                 [](const json::object* a) { return a->at("trials").to_number<std::uint64_t>() != 0; });
   if (!tried) return "";
   rows all{{"candidate (median x repetitions)"}};
   for (const json::object* a : of_edge) all[0].push_back(text(a->at("key")));
@@ -107,21 +106,24 @@ std::string tables(const json::object& document) {
   std::vector<agreements> edges;
   for (const json::value& v : document.at("agreements").as_array()) {
     const json::object& a = v.as_object();
-    const auto same = std::find_if(edges.begin(), edges.end(), [&](const agreements& e) { return edge_of(*e.front()) == edge_of(a); });
+    const auto same = std::find_if(edges.begin(), edges.end(),
+                                   [&](const agreements& e) { return edge_of(*e.front()) == edge_of(a); });
     (same == edges.end() ? edges.emplace_back() : *same).push_back(&a);
   }
   std::string all;
   for (const agreements& e : edges) {
-    all += fmt::format("{}\n{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e), how_it_went(e));
+    all +=
+        fmt::format("{}\n{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e), how_it_went(e));
   }
   all += fmt::format(
-      "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {} a single process's, bit for bit\n"
+      "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {}\n"
       "{} control messages ({} to ranks outside an op), {} of flow control, {} barriers, {} payload bytes copied\n",
       count(document.at("ranks")), count(document.at("invocations")), duration(document.at("wall_ns")),
       count(document.at("mismatches")), count(document.at("unpaired")),
-      document.at("outputs_match").as_bool() ? "equal" : "DIFFER from", count(document.at("control_messages")),
-      count(document.at("control_messages_to_outsiders")), count(document.at("flow_messages")),
-      count(document.at("barriers")), count(document.at("copied_bytes")));
+      document.at("outputs_match").as_bool() ? "equal a single process's, bit for bit"
+                                             : "DIFFER from a single process's, or are missing",
+      count(document.at("control_messages")), count(document.at("control_messages_to_outsiders")),
+      count(document.at("flow_messages")), count(document.at("barriers")), count(document.at("copied_bytes")));
   return all;
 }
 

@@ -28,8 +28,8 @@ namespace {
 constexpr int status_failed = 1;
 
 std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
-  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "tune-rank", s.spec_path, "-n",
-                                 std::to_string(ranks)};
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "tune-rank", s.spec_path,
+                                 "-n", std::to_string(ranks)};
   const auto add = [&](std::initializer_list<std::string> more) { words.insert(words.end(), more); };
   if (s.overrides.microbatches) add({"--microbatches", std::to_string(*s.overrides.microbatches)});
   add(s.results_path.empty() ? std::initializer_list<std::string>{"--no-results"}
@@ -67,7 +67,9 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   options.on_line = [&](rank_id r, transports::output_stream, std::string_view line) {
     display.line(fmt::format("[rank {}] {}", r, line));
   };
-  options.on_report = [&](rank_id r, std::span<const std::byte> bytes) { static_cast<void>(readers.at(r).take(bytes)); };
+  options.on_report = [&](rank_id r, std::span<const std::byte> bytes) {
+    static_cast<void>(readers.at(r).take(bytes));
+  };
   options.on_notice = [&](std::string_view text) { display.line(text); };
   ran.end = transports::launch(options);
   display.close();
@@ -103,11 +105,13 @@ tuning::results_file learned(const rank_reports& reports) {
     const json::object& results = report->at("results").as_object();
     if (file.validators().empty()) {
       for (const json::value& v : results.at("validators").as_array())
-        static_cast<void>(file.add(tuning::validator{std::string(v.at(0).as_string()), std::string(v.at(1).as_string())}));
+        static_cast<void>(
+            file.add(tuning::validator{std::string(v.at(0).as_string()), std::string(v.at(1).as_string())}));
     }
     for (const json::value& e : results.at("entries").as_array())
-      static_cast<void>(file.add(tuning::result_entry{std::string(e.at(0).as_string()), std::string(e.at(1).as_string()),
-                                                      std::string(e.at(2).as_string()), e.at(3).to_number<double>()}));
+      static_cast<void>(
+          file.add(tuning::result_entry{std::string(e.at(0).as_string()), std::string(e.at(1).as_string()),
+                                        std::string(e.at(2).as_string()), e.at(3).to_number<double>()}));
   }
   return file;
 }
@@ -133,7 +137,8 @@ kept_results keep(const std::string& path, const tuning::results_file& more) {
     all = std::move(merged).value();
     if (all == parsed->file && parsed->warnings.empty()) return {};
     if (!parsed->warnings.empty())
-      return {kept::foreign, fmt::format("{}:{}: {}", path, parsed->warnings.front().line, parsed->warnings.front().text)};
+      return {kept::foreign,
+              fmt::format("{}:{}: {}", path, parsed->warnings.front().line, parsed->warnings.front().text)};
   }
   if (all.entries().empty()) return {};
   if (const auto written = disk.replace(path, tuning::write_results(all)); !written)
@@ -152,9 +157,10 @@ void fill_in_remembered_times(json::object& document, const tuning::results_file
   for (json::value& v : document.at("agreements").as_array()) {
     json::object& a = v.as_object();
     if (!a.at("from_results").as_bool()) continue;
-    const std::string entry = fmt::format("{}/{}>{}", a.at("op").as_string().c_str(), a.at("sender").to_number<rank_id>(),
-                                          a.at("receiver").to_number<rank_id>());
-    if (const auto* known = file.find(entry, std::string(a.at("key").as_string())); known != nullptr && known->time_ms > 0)
+    const std::string entry = fmt::format("{}/{}>{}", a.at("op").as_string().c_str(),
+                                          a.at("sender").to_number<rank_id>(), a.at("receiver").to_number<rank_id>());
+    if (const auto* known = file.find(entry, std::string(a.at("key").as_string()));
+        known != nullptr && known->time_ms > 0)
       a["decision_time_ns"] = known->time_ms * 1e6;
   }
 }

@@ -27,7 +27,8 @@ constexpr runtime::time_ns settle_within_ns = 1'000'000'000;
 constexpr std::size_t fewest_flight_records = 4'096;
 
 runtime::time_ns wall_clock() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 /// JSON has no infinity: what was not measured is null.
@@ -52,23 +53,24 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
   const actors::assignment& a = *e.assigned;
   const auto winner = std::find(a.ids().begin(), a.ids().end(), c.winner);
   const auto index = static_cast<std::size_t>(winner - a.ids().begin());
-  return {{"op", e.op},
-          {"sender", e.sender},
-          {"receiver", e.receiver},
-          {"key", c.key},
-          {"participants", json::array{e.sender, e.receiver}},
-          {"candidates", candidates_of(c, a)},
-          {"decided", decided(c)},
-          {"decision", c.winner},
-          {"why", c.why},
-          {"from_results", c.from_results},
-          {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
-          {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
-          {"trials", c.trials},
-          {"cost_ns", c.cost_ns},
-          {"invocations", c.invocations},
-          {"time_to_agreement_ns", decided(c) ? json::value(c.decided_ns - c.first_ns) : json::value(nullptr)},
-          {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement) : json::value(nullptr)}};
+  return {
+      {"op", e.op},
+      {"sender", e.sender},
+      {"receiver", e.receiver},
+      {"key", c.key},
+      {"participants", json::array{e.sender, e.receiver}},
+      {"candidates", candidates_of(c, a)},
+      {"decided", decided(c)},
+      {"decision", c.winner},
+      {"why", c.why},
+      {"from_results", c.from_results},
+      {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
+      {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
+      {"trials", c.trials},
+      {"cost_ns", c.cost_ns},
+      {"invocations", c.invocations},
+      {"time_to_agreement_ns", decided(c) ? json::value(c.decided_ns - c.first_ns) : json::value(nullptr)},
+      {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement) : json::value(nullptr)}};
 }
 
 json::array flight_of(const ops::rank& self) {
@@ -169,7 +171,8 @@ json::object final_report(ops::job& here, const spec& job, const workload& work,
           {"error", error},
           {"wall_ns", wall_ns},
           {"agreements", std::move(agreements)},
-          {"records_lost", self.flight().total() - std::min<std::uint64_t>(self.flight().total(), self.flight().in_order().size())},
+          {"records_lost",
+           self.flight().total() - std::min<std::uint64_t>(self.flight().total(), self.flight().in_order().size())},
           {"records", flight_of(self)},
           {"outputs", std::move(produced)},
           {"mail", mail_of(self, job)},

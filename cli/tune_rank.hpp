@@ -21,9 +21,9 @@ struct planned_death {
 struct tune_settings {
   std::string spec_path;
   spec_overrides overrides;
-  std::string results_path;          ///< empty: none
-  bool trials = true;                ///< false: what the results file says, else the default
-  bool mutant_ignores_stamp = false; ///< test switch: the demo must fail
+  std::string results_path;           ///< empty: none
+  bool trials = true;                 ///< false: what the results file says, else the default
+  bool mutant_ignores_stamp = false;  ///< test switch: the demo must fail
   std::optional<planned_death> death{};
 };
 

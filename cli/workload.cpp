@@ -54,7 +54,8 @@ class workload::pipeline_part final : public part, private ops::pipeline_stage {
 
 class workload::sender_part final : public part {
  public:
-  sender_part(workload& owner, const op_spec& op, ops::transfer t, rank_id to) : part(owner, op), transfer_(t), to_(to) {}
+  sender_part(workload& owner, const op_spec& op, ops::transfer t, rank_id to)
+      : part(owner, op), transfer_(t), to_(to) {}
   task<> run() override {
     std::vector<std::byte> bytes = buffer();
     for (std::size_t i = 0; i < op_.sizes.size(); ++i) {

@@ -27,8 +27,8 @@ struct workload_options {
 /// Hashes of what ended here, one per microbatch or message.
 struct outputs {
   std::string op;
-  rank_id sender = 0;        ///< of a transfer
-  std::size_t stages = 0;    ///< whose products are in it
+  rank_id sender = 0;      ///< of a transfer
+  std::size_t stages = 0;  ///< whose products are in it
   std::vector<std::uint64_t> digests;
 };
 

@@ -38,7 +38,9 @@ class far_half_first final : public parley::paired_config {
 parley::task<> rank_main(parley::rank& self) {
   parley::transfer transfer = self.declare(parley::paired_transfer{
       .name = "halves",
-      .role = [](parley::rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; },
+      .role = [](parley::rank_id r) { return r == 0   ? "sender"
+                                             : r == 1 ? "receiver"
+                                                      : "idle"; },
       .configs = {parley::direct(), std::make_shared<far_half_first>()}});
 
   std::vector<std::uint64_t> data(1_MiB / sizeof(std::uint64_t));

@@ -18,7 +18,9 @@ int messages = 200;
 parley::task<> rank_main(parley::rank& self) {
   parley::transfer transfer = self.declare(parley::paired_transfer{
       .name = "activations",
-      .role = [](parley::rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; },
+      .role = [](parley::rank_id r) { return r == 0   ? "sender"
+                                             : r == 1 ? "receiver"
+                                                      : "idle"; },
       .configs = {parley::direct(), parley::chunked(256_KiB), parley::chunked(1_MiB, /*in_flight=*/4)}});
 
   std::vector<std::uint32_t> batch(4_MiB / sizeof(std::uint32_t));

@@ -81,7 +81,8 @@ time_ns edge_end::deadline(const call_options& call) const noexcept {
 }
 
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
-  if (failed_) return failure(*failed_);
+  if (failed_ && !invocation) return failure(*failed_);
+  if (failed_) return failure({failed_->code(), failed_->text() + "; invocation " + std::to_string(*invocation) + " was under way"});
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
@@ -254,7 +255,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   }
   const errc outcome = co_await in.settle();
   record(in, *seen, digest, outcome);
-  if (thrown) std::rethrow_exception(thrown);
+  if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(outcome);
   for (std::size_t i = 0; i < scratch.size(); ++i) {
     if (scratch[i] != pattern(digest, i))

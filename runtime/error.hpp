@@ -54,6 +54,8 @@ class error {
   errc code() const noexcept { return code_; }
   /// The whole sentence: the code's name, then who, where and what to do.
   std::string what() const;
+  /// The same without the code's name; empty when there is no more to say.
+  std::string text() const { return text_ ? *text_ : std::string(); }
 
  private:
   errc code_;

@@ -27,7 +27,7 @@ struct flight_record {
   time_ns ended_ns = 0;
   std::uint32_t tag = 0;
   flight_event what = flight_event::sent;
-  std::uint8_t flags = 0;  ///< bit 0: a timed trial, bit 1: a rehearsal
+  std::uint8_t flags = 0;  ///< bit 0: a timed trial, bit 1: the last of a round, bit 2: a rehearsal
 };
 
 class flight_recorder {

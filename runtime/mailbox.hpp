@@ -44,8 +44,9 @@ class message_ring {
     ++size_;
   }
   T pop() {
-    T value = std::move((*this)[0]);
-    (*this)[0].~T();
+    T& first = (*this)[0];
+    T value = std::move(first);
+    first.~T();
     head_ = (head_ + 1) & (room_ - 1);
     --size_;
     return value;
@@ -176,7 +177,7 @@ class mailbox {
       if (waiter::linked()) from_.receiver_ = nullptr;
     }
     void offer(const message& m) {
-      if (fits_(*this, m)) finish(errc::none);
+      if (fits_ == nullptr || fits_(*this, m)) finish(errc::none);
     }
     void finish(errc why) noexcept {
       from_.receiver_ = nullptr;
@@ -191,8 +192,7 @@ class mailbox {
         waiter::outcome = errc::closed;
         return false;
       }
-      if (from_.receiver_ != nullptr)
-        raise({errc::bad_argument, "two coroutines receive from one mailbox; let one receive and pass messages on"});
+      if (from_.receiver_ != nullptr) refuse_second_receiver();
       if (!enter(caller)) return false;
       from_.receiver_ = this;
       if (timer::when != never) home->where().arm(*this, timer::when);
@@ -203,7 +203,7 @@ class mailbox {
    private:
     static void on_cancelled(waiter& self, errc why) noexcept { static_cast<receiver&>(self).finish(why); }
     static void on_late(timer& self) noexcept { static_cast<receiver&>(self).finish(errc::timeout); }
-    fits_function fits_;
+    fits_function fits_;  // null: any message does
   };
 
  public:
@@ -212,26 +212,27 @@ class mailbox {
   class [[nodiscard]] receiving : private receiver {
    public:
     receiving(mailbox& from, Fits fits, time_ns deadline) noexcept
-        : receiver(from, &fits_thunk, deadline), fits_(std::move(fits)) {}
+        : receiver(from, takes_any ? nullptr : &fits_thunk, deadline), fits_(std::move(fits)) {}
     bool await_ready() const noexcept { return false; }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
       this->home = caller.promise().home;
       return this->home->cancelled() == errc::none && find() == this->from_.size() && this->suspend(caller);
     }
-    result<M> await_resume() {
+    [[gnu::always_inline]] result<M> await_resume() {
       if (this->waiter::outcome != errc::none) return this->waiter::outcome;
       // Cancelled after it was woken: the message is still in the ring, where the next receive finds it.
       if (const errc why = this->home->cancelled(); why != errc::none) return why;
       const std::uint32_t found = find();
-      if (found == this->from_.size())
-        raise({errc::bad_argument, "a message was dropped or received elsewhere while its receiver was being woken"});
+      if (found == this->from_.size()) complain_of_lost_message();
       return this->from_.template extract<M>(found);
     }
 
    private:
+    static constexpr bool takes_any = std::is_same_v<M, message> && std::is_same_v<Fits, any_message>;
     std::uint32_t find() {
       std::uint32_t i = 0;
+      if constexpr (takes_any) return i;
       while (i < this->from_.size() && !matches(this->from_.ring_[i])) ++i;
       return i;
     }
@@ -245,7 +246,7 @@ class mailbox {
     }
     static bool fits_thunk(receiver& self, const message& m) { return static_cast<receiving&>(self).matches(m); }
 
-    Fits fits_;
+    [[no_unique_address]] Fits fits_;
   };
 
   /// The first message, of whatever type.
@@ -284,8 +285,15 @@ class mailbox {
   }
 
  private:
+  // Apart, so that what never happens does not keep the paths above from being inlined.
+  [[noreturn, gnu::cold, gnu::noinline]] static void refuse_second_receiver() {
+    raise({errc::bad_argument, "two coroutines receive from one mailbox; let one receive and pass messages on"});
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] static void complain_of_lost_message() {
+    raise({errc::bad_argument, "a message was dropped or received elsewhere while its receiver was being woken"});
+  }
   template <class M>
-  M extract(std::uint32_t i) {
+  [[gnu::always_inline]] M extract(std::uint32_t i) {
     message m = i == 0 ? ring_.pop() : ring_.take(i);
     if (!senders_.empty()) let_in();
     if constexpr (std::is_same_v<M, message>) {

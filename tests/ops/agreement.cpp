@@ -237,7 +237,8 @@ TEST_CASE("a tuning phase ends with every size decided, and later calls are not 
   auto out = w[0].declare(pair_of(configs));
   auto in = w[1].declare(pair_of(configs));
   const auto both = [](transfer o, transfer i) -> task<> {
-    auto done = co_await when_all(o.tune({1000, 100'000}), i.tune({1000, 100'000}));
+    const std::vector<std::uint64_t> sizes{1000, 100'000};
+    auto done = co_await when_all(o.tune(sizes), i.tune(sizes));
     static_cast<void>(done);
   };
   run(w.clock, both(out, in));

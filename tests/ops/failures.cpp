@@ -54,10 +54,15 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   w.send(100);
   pass(w, 1'000'000);
   CHECK(done);
+  auto& begun = w.receive(1 << 20);
+  w.send(1 << 20);
+  pass(w, 20'000);  // its stamp is here, its payload is on its way
   auto& pending = w.receive(100);
   auto& pending_too = w.receive(100, {.from = 0, .tag = 4});
   w[1].on_lost(0, "killed by signal 9");
   pass(w, 1'000'000);
+  CHECK(begun.code() == errc::peer_failed);
+  CHECK(says(begun, "invocation 1 was under way"));
   for (auto* r : {&pending, &pending_too, &w.receive(100)}) {
     pass(w, 1'000'000);
     CHECK(r->code() == errc::peer_failed);

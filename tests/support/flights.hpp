@@ -14,7 +14,7 @@ struct joined_flights {
 };
 
 inline joined_flights join_flights(world& w) {
-  constexpr unsigned rehearsal = 2;
+  constexpr unsigned rehearsal = 4;
   using key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>;
   std::map<key, std::uint64_t> sent;
   const auto key_of = [](const runtime::flight_record& r) {

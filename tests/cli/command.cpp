@@ -1,0 +1,264 @@
+// The command as people run it: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace {
+
+namespace json = boost::json;
+namespace fs = std::filesystem;
+
+/// A folder of this test's own, gone with it.
+struct folder {
+  folder() {
+    std::string name = (fs::temp_directory_path() / "parley-cli-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~folder() { fs::remove_all(path); }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+
+  std::string read(const std::string& name) const {
+    std::ifstream in(path / name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void write(const std::string& name, std::string_view text) const { std::ofstream(path / name) << text; }
+
+  struct ended {
+    int status = -1;
+    std::string out;
+    std::string error;
+    json::object document() const {
+      INFO(error);
+      return json::parse(out).as_object();
+    }
+  };
+  /// Runs `parley WORDS` in this folder.
+  ended parley(const std::string& words) const {
+    const std::string line = "cd '" + path.string() + "' && '" PARLEY_COMMAND "' " + words + " >out 2>error";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("error")};
+  }
+
+  fs::path path;
+};
+
+const std::string send_recv = PARLEY_EXAMPLES "/specs/send-recv.json";
+
+/// Four small stages, enough microbatches for every key to be agreed on.
+constexpr std::string_view small_pipeline = R"json({"name": "small", "ranks": 4, "ops": [
+  {"op": "pipeline", "name": "acts", "dtype": "bf16",
+   "configs": ["direct", "chunked(chunk_bytes=16KiB)", "chunked(chunk_bytes=64KiB in_flight=4)"],
+   "microbatches": [{"bytes": "256KiB", "count": 60}, {"bytes": 12345, "count": 60}]}]})json";
+
+std::uint64_t number(const json::object& o, std::string_view key) { return o.at(key).to_number<std::uint64_t>(); }
+
+using decisions = std::map<std::string, std::string>;
+decisions decisions_of(const json::object& document) {
+  decisions all;
+  for (const json::value& a : document.at("agreements").as_array()) {
+    const std::string edge =
+        std::to_string(number(a.as_object(), "sender")) + ">" + std::to_string(number(a.as_object(), "receiver"));
+    all[edge + " " + std::string(a.at("key").as_string())] = std::string(a.at("decision").as_string());
+  }
+  return all;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("parley tune --json prints one document with everything that was agreed") {
+  const folder here;
+  const auto ran = here.parley("tune '" + send_recv + "' --no-results --json");
+  REQUIRE_MESSAGE(ran.status == 0, ran.error);
+  const json::object d = ran.document();
+  CHECK(number(d, "invocations") == 180);
+  CHECK(number(d, "mismatches") == 0);
+  CHECK(number(d, "unpaired") == 0);
+  CHECK(number(d, "barriers") == 0);
+  CHECK(number(d, "control_messages") > 0);
+  CHECK(number(d, "control_messages_to_outsiders") == 0);
+  CHECK(d.at("outputs_match").as_bool());
+  CHECK(d.at("ok").as_bool());
+  REQUIRE(d.at("agreements").as_array().size() == 3);
+  for (const json::value& v : d.at("agreements").as_array()) {
+    const json::object& a = v.as_object();
+    CHECK(a.at("participants") == json::value{0, 1});
+    CHECK(a.at("candidates").as_array().size() == 3);
+    CHECK(a.at("candidates").as_array()[0].at("config").as_string() == "direct");
+    CHECK(a.at("candidates").as_array()[0].at("time_ns").to_number<double>() > 0);
+    CHECK(a.at("decided").as_bool());
+    CHECK(a.at("decision_time_ns").to_number<double>() <= a.at("default_time_ns").to_number<double>());
+    CHECK(number(a, "trials") > 0);
+    CHECK(number(a, "invocations_until_agreement") < 60);
+    CHECK(a.at("time_to_agreement_ns").to_number<std::int64_t>() > 0);
+    CHECK(a.at("cost_ns").to_number<double>() >= 0);
+  }
+  CHECK(fs::exists(here.path / "send-recv.results.csv") == false);
+}
+
+TEST_CASE("the trace shows c0, trials and winner inside the stream, from both ends of every invocation") {
+  const folder here;
+  REQUIRE(here.parley("tune '" + send_recv + "' --no-results --trace trace.jsonl").status == 0);
+  std::ifstream lines(here.path / "trace.jsonl");
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  std::uint64_t trials = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const json::object r = json::parse(line).as_object();
+    if (r.at("rehearsal").as_bool()) continue;
+    ++(r.at("what").as_string() == "sent" ? sent : received);
+    trials += r.at("trial").as_bool() ? 1 : 0;
+  }
+  CHECK(sent == 180);
+  CHECK(received == 180);
+  CHECK(trials > 0);
+}
+
+TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second run without trials") {
+  const folder here;
+  here.write("small.json", small_pipeline);
+  const auto first = here.parley("tune small.json --results r.csv --json");
+  REQUIRE_MESSAGE(first.status == 0, first.error);
+  const json::object learned = first.document();
+  CHECK(decisions_of(learned).size() == 6);
+  CHECK(learned.at("outputs_match").as_bool());
+  CHECK(here.read("r.csv").starts_with("Validator,"));
+
+  const std::string before = here.read("r.csv");
+  const auto second = here.parley("tune small.json --results r.csv --json");
+  REQUIRE_MESSAGE(second.status == 0, second.error);
+  const json::object again = second.document();
+  CHECK(decisions_of(again) == decisions_of(learned));
+  for (const json::value& a : again.at("agreements").as_array()) {
+    CHECK(number(a.as_object(), "trials") == 0);
+    CHECK(a.at("from_results").as_bool());
+    CHECK_FALSE(a.at("decision_time_ns").is_null());
+  }
+  CHECK(here.read("r.csv") == before);
+}
+
+TEST_CASE("without tuning every invocation runs the default") {
+  const folder here;
+  const auto ran = here.parley("tune '" + send_recv + "' --no-results --no-tuning --json");
+  REQUIRE_MESSAGE(ran.status == 0, ran.error);
+  for (const auto& [key, decision] : decisions_of(ran.document())) CHECK(decision == "direct");
+}
+
+TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches") {
+  const folder here;
+  const auto ran = here.parley("tune '" + send_recv + "' --no-results --mutant ignore_stamp --json");
+  CHECK(ran.status == 1);
+  const json::object d = ran.document();
+  CHECK(number(d, "mismatches") > 0);
+  CHECK_FALSE(d.at("ok").as_bool());
+  has(ran.error, "the receiver direct");
+}
+
+TEST_CASE("a results file of another version is not trusted, not overwritten, and named") {
+  const folder here;
+  const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\nmessages/0>1,4MiB_fp32,direct,1\n";
+  here.write("r.csv", foreign);
+  const auto ran = here.parley("tune '" + send_recv + "' --results r.csv --json");
+  CHECK(ran.status == 0);
+  CHECK(here.read("r.csv") == foreign);
+  has(ran.error, "9.9.9");
+  has(ran.error, "kept");
+  const json::object d = ran.document();
+  CHECK_FALSE(d.at("results").at("written").as_bool());
+  for (const json::value& a : d.at("agreements").as_array()) CHECK_FALSE(a.at("from_results").as_bool());
+}
+
+TEST_CASE("a results file that is no results file stays as it is") {
+  const folder here;
+  here.write("r.csv", "this,is\nno results file\n");
+  const auto ran = here.parley("tune '" + send_recv + "' --results r.csv --microbatches 10 --json");
+  CHECK(here.read("r.csv") == "this,is\nno results file\n");
+  has(ran.error, "r.csv");
+}
+
+TEST_CASE(
+    "when a rank is killed every other rank says so, names op and rank, and the command ends within ten seconds") {
+  const folder here;
+  here.write("small.json", small_pipeline);
+  const auto began = std::chrono::steady_clock::now();
+  const auto ran = here.parley("tune small.json --no-results --kill 2@20 --json");
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+  CHECK(ran.status == 1);
+  const json::object d = ran.document();
+  CHECK(number(d, "mismatches") == 0);
+  const json::array& ends = d.at("rank_ends").as_array();
+  REQUIRE(ends.size() == 4);
+  has(std::string(ends[2].at("ended").as_string()), "killed by signal 9");
+  for (const std::size_t survivor : {0U, 1U, 3U}) {
+    const std::string error(ends[survivor].at("error").as_string());
+    has(error, "peer_failed: acts ");
+    has(error, "on rank " + std::to_string(survivor));
+  }
+}
+
+TEST_CASE("what is wrong with the command line or the spec is status 2, with nothing on standard output") {
+  const folder here;
+  here.write("bad.json", "{\n  \"name\": \"x\",\n  \"ranks\": 2,\n  \"ops\": [{\"op\": \"pipelin\"}]\n}\n");
+  here.write("broken.json", "{\n  \"name\": \n}\n");
+  for (const char* words :
+       {"tune missing.json", "tune bad.json --json", "tune broken.json", "tune", "tune --frob x.json", "frob", "",
+        "run -n 2", "run -n 0 true", "run -n 2 -- ./no-such-program", "doctor extra"}) {
+    INFO(words);
+    const auto ran = here.parley(words);
+    CHECK(ran.status == 2);
+    CHECK(ran.out.empty());
+    CHECK_FALSE(ran.error.empty());
+  }
+  CHECK(here.parley("tune bad.json").error.starts_with(R"(bad.json:4:18: unknown op "pipelin")"));
+  CHECK(here.parley("tune broken.json").error.starts_with("broken.json:3:1: "));
+}
+
+TEST_CASE("parley run passes arguments on, prefixes output and returns the status") {
+  const folder here;
+  const auto fine = here.parley("run -n 2 -- sh -c 'echo I am $PARLEY_RANK of $PARLEY_WORLD'");
+  CHECK(fine.status == 0);
+  has(fine.out, "[rank 0] I am 0 of 2\n");
+  has(fine.out, "[rank 1] I am 1 of 2\n");
+  CHECK(here.parley("run -n 1 --no-prefix echo -n --flag").out.starts_with("--flag"));
+  const auto failed = here.parley("run -n 2 -- sh -c 'exit 3'");
+  CHECK(failed.status == 1);
+  has(failed.error, "exited with status 3");
+}
+
+TEST_CASE("parley doctor tells what works, as text and as JSON") {
+  const folder here;
+  const auto text = here.parley("doctor");
+  CHECK(text.status == 0);
+  has(text.out, "plane host");
+  has(text.out, "UCX ");
+  has(text.out, "this build has no GPU planes");
+  const auto document = here.parley("doctor --json");
+  CHECK(document.status == 0);
+  CHECK(document.document().at("findings").as_array().size() >= 8);
+}
+
+TEST_CASE("the examples' programs run") {
+  const folder here;
+  const auto send = here.parley("run -n 2 '" PARLEY_EXAMPLE_SEND_RECV "' 60");
+  CHECK_MESSAGE(send.status == 0, send.error);
+  has(send.out, "activations 0->1 4MiB: ");
+  CHECK(here.parley("run -n 2 '" PARLEY_EXAMPLE_OWN_CONFIG "'").status == 0);
+}

@@ -1,0 +1,154 @@
+#include <parley/cli/spec.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+using namespace parley;
+using cli::parse_spec;
+using cli::spec;
+
+namespace {
+
+constexpr std::string_view good = R"json({
+  "name": "test",
+  "ranks": 4,
+  "ops": [
+    {"op": "pipeline", "name": "acts", "stages": [0, 1, 3], "dtype": "bf16",
+     "configs": ["direct", "chunked(chunk_bytes=1MiB in_flight=4)"],
+     "microbatches": [{"bytes": "16KiB", "count": 2}, {"bytes": 5, "count": 4}]},
+    {"op": "paired_transfer", "name": "pairs",
+     "roles": {"sender": "rank % 2 == 0", "receiver": [1, 3]},
+     "configs": ["direct"],
+     "messages": [{"bytes": 0, "count": 1}]}
+  ]
+})json";
+
+/// The good spec with one text in it replaced.
+std::string with(std::string_view from, std::string_view to) {
+  std::string text(good);
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+std::string fault_in(std::string_view text, const cli::spec_overrides& overrides = {}) {
+  try {
+    parse_spec(text, "s.json", overrides);
+  } catch (const cli::text_error& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+bool begins(const std::string& text, std::string_view start) {
+  INFO(text);
+  CHECK(text.starts_with(start));
+  return text.starts_with(start);
+}
+
+}  // namespace
+
+TEST_CASE("a spec becomes edges, configs and an interleaved list of sizes") {
+  const spec job = parse_spec(good, "s.json", {});
+  REQUIRE(job.ops.size() == 2);
+  CHECK(job.ranks == 4);
+  const cli::op_spec& pipe = job.ops[0];
+  CHECK(pipe.kind == cli::op_kind::pipeline);
+  CHECK(pipe.edges == std::vector<std::pair<runtime::rank_id, runtime::rank_id>>{{0, 1}, {1, 3}});
+  CHECK(pipe.sizes == std::vector<std::uint64_t>{5, 16'384, 5, 5, 16'384, 5});
+  CHECK(pipe.configs[1]->id() == "chunked(chunk_bytes=1048576 in_flight=4)");
+  CHECK(job.ops[1].edges == std::vector<std::pair<runtime::rank_id, runtime::rank_id>>{{0, 1}, {2, 3}});
+}
+
+TEST_CASE("the command line may ask for other numbers of ranks and microbatches") {
+  const spec job = parse_spec(with("[1, 3]", R"("rank % 2 == 1")"), "s.json", {.ranks = 6, .microbatches = 8});
+  CHECK(job.ranks == 6);
+  CHECK(job.ops[1].edges.size() == 3);
+  CHECK(job.ops[0].sizes.size() == 8);
+  CHECK(std::count(job.ops[0].sizes.begin(), job.ops[0].sizes.end(), 16'384) == 3);
+}
+
+TEST_CASE("what is no JSON is named with line and column") {
+  begins(fault_in("{\n  \"name\": \"x\",\n  oops\n}"), "s.json:3:3: this is not JSON (");
+  begins(fault_in(R"({"name": "x")"), "s.json:1:13: the JSON ends too early");
+  begins(fault_in("{} {}"), "s.json:1:4: this is not JSON (");
+  begins(fault_in(""), "s.json:1:1: ");
+  begins(fault_in("[1, 2]"), "s.json:1:1: a spec must be an object");
+}
+
+TEST_CASE("unknown and repeated keys are errors, where they stand") {
+  begins(fault_in(with(R"("ranks": 4)", R"("rank": 4)")),
+         R"(s.json:3:3: unknown key "rank"; known here are name, about, ranks, ops)");
+  begins(fault_in(with(R"("stages")", R"("stage")")),
+         R"(s.json:5:40: unknown key "stage"; known here are op, name, stages)");
+  begins(fault_in(with(R"("ranks": 4)", R"("name": "y")")),
+         R"(s.json:3:3: the key "name" stands here for the second time)");
+  begins(fault_in(with(R"("count": 2)", R"("cuont": 2)")),
+         R"(s.json:7:42: unknown key "cuont"; known here are bytes, count)");
+}
+
+TEST_CASE("columns count characters, not bytes") {
+  begins(fault_in("{\"name\": \"\u00e4\u00f6\u00fc\", \"x\": 1}"), R"(s.json:1:17: unknown key "x")");
+}
+
+TEST_CASE("missing keys and wrong types say what belongs there") {
+  begins(fault_in(with(R"("name": "test",)", "")), R"(s.json:1:1: the key "name" is missing)");
+  begins(fault_in(with(R"("ranks": 4,)", "")), R"(s.json:1:1: the key "ranks" is missing)");
+  begins(fault_in(with(R"("ranks": 4)", R"("ranks": "4")")), "s.json:3:12: ranks must be a whole number, 1 to 256");
+  begins(fault_in(with(R"("ranks": 4)", R"("ranks": 0)")), "s.json:3:12: ranks must be 1 to 256");
+  begins(fault_in(with(R"("count": 2)", R"("count": -2)")), "s.json:7:51: a count must be 1 to 1000000");
+  begins(fault_in(with(R"("16KiB")", R"("16 bananas")")), "s.json:7:33: ");
+  begins(fault_in(with(R"("pipeline")", R"("pipelines")")),
+         R"(s.json:5:12: unknown op "pipelines"; known are pipeline and paired_transfer)");
+  begins(fault_in(with(R"("pairs")", R"("acts")")), R"(s.json:8:39: there is another op called "acts")");
+  begins(fault_in(with(R"("pairs")", R"("a,b")")), "s.json:8:39: ");
+}
+
+TEST_CASE("configs are known by name, and a catalogue is never empty") {
+  const std::string unknown = fault_in(with(R"("direct", )", R"("direct", "zigzag", )"));
+  begins(unknown, R"(s.json:6:28: config "zigzag" is unknown)");
+  CHECK(unknown.find("known are direct and chunked(") != std::string::npos);
+  begins(fault_in(with(R"(["direct"],)", "[],")), "s.json:10:17: the catalogue is empty");
+  begins(fault_in(with(R"(["direct"],)", R"(["direct", "direct"],)")),
+         "s.json:10:28: config direct stands in the list twice");
+  begins(fault_in(with("chunk_bytes=1MiB", "chunk_bytes=0")),
+         R"x(s.json:6:28: config "chunked(chunk_bytes=0 in_flight=4)")x");
+}
+
+TEST_CASE("ranks out of range, stages in use and self-sends are errors") {
+  begins(fault_in(with("[0, 1, 3]", "[0, 1, 4]")), "s.json:5:57: rank 4 is outside the world of 4; ranks are 0 to 3");
+  begins(fault_in(with("[0, 1, 3]", "[0, 0, 3]")), "s.json:5:54: rank 0 has a stage already");
+  begins(fault_in(with("[0, 1, 3]", "[0]")), "s.json:5:50: a pipeline needs at least two stages");
+  begins(fault_in(good, {.ranks = 2}), "s.json:5:57: rank 3 is outside the world of 2");
+  const std::string roles = R"("roles": {"sender": "rank % 2 == 0", "receiver": [1, 3]})";
+  begins(fault_in(with(roles, R"("edges": [[0, 1], [2, 2]])")), "s.json:9:24: rank 2 would send to itself");
+  begins(fault_in(with(roles, R"("edges": [[0, 1], [0, 1]])")), "s.json:9:24: this edge is listed twice");
+  begins(fault_in(with(roles, R"("edges": [[0, 1, 2]])")), "s.json:9:16: an edge has two ends");
+}
+
+TEST_CASE("two senders or no receiver on an edge name the ranks") {
+  const std::string two = fault_in(with("[1, 3]", "[1]"));
+  begins(two, "s.json:9:15: op pairs: in a world of 4 the senders are 0, 2 and the receivers 1;");
+  begins(fault_in(with("[1, 3]", R"("rank > 9")")),
+         "s.json:9:15: op pairs: in a world of 4 the senders are 0, 2 and the receivers none;");
+  begins(fault_in(with("[1, 3]", "[2, 3]")), "s.json:9:55: rank 2 is a sender too");
+}
+
+TEST_CASE("a role expression that does not parse is named at its character") {
+  begins(fault_in(with("rank % 2 == 0", "rank % 2 === 0")), "s.json:9:38: role expression: expected a number");
+  begins(fault_in(with("rank % 2 == 0", "rank / (rank - rank)")), "s.json:9:32: role expression: this divides by zero");
+  begins(fault_in(with("[1, 3]", "true")), "s.json:9:55: a role is a list of ranks such as [0, 2], or an expression");
+}
+
+TEST_CASE("a spec that is not there is named, with an example of one that is") {
+  try {
+    cli::read_spec("no/such/spec.json", {});
+    FAIL("it was read");
+  } catch (const cli::text_error& e) {
+    begins(e.what(), "no/such/spec.json: ");
+    CHECK(std::string(e.what()).find("examples/specs/send-recv.json") != std::string::npos);
+  }
+}

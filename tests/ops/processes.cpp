@@ -1,0 +1,428 @@
+// Real ranks in processes of their own, over UCX. This program is its own rank: the launcher starts it again with the name of
+// a scenario, and the test reads what the ranks print.
+#include "../transports/sanitizers.cpp"  // NOLINT(bugprone-suspicious-include): UCX is in this program, too
+
+#include <parley/ops/run.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/transports/launcher.hpp>
+
+#include <doctest/doctest.h>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+
+namespace {
+
+constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
+constexpr const char* rank_of_a_job = "this program as one rank of a job";
+
+// ---- what the ranks do ------------------------------------------------------------------------------------------------
+
+std::vector<std::byte> numbered(std::size_t size, std::size_t seed) {
+  std::vector<std::byte> data(size);
+  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + (i >> 8U) + seed * 7);
+  return data;
+}
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) raise({errc::exception, "not so: " + what});
+}
+
+void say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+paired_transfer pair_of(std::vector<config_ptr> configs) {
+  paired_transfer op;
+  op.name = "activations";
+  op.role = [](rank_id r) { return std::string(r == 0 ? "sender" : r == 1 ? "receiver" : "idle"); };
+  op.configs = std::move(configs);
+  return op;
+}
+
+task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::size_t spare) {
+  std::vector<std::byte> buffer;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (self.id() == 0) {
+      const auto data = numbered(sizes[i], i);
+      co_await t.send(data, {.to = 1});
+    } else if (self.id() == 1) {
+      buffer.assign(sizes[i] + spare, std::byte{0xEE});
+      const auto got = co_await t.receive(buffer, {.from = 0});
+      expect(got == sizes[i], "message " + std::to_string(i) + " has its size");
+      for (std::size_t at = sizes[i]; at < buffer.size(); ++at) expect(buffer[at] == std::byte{0xEE}, "the rest is untouched");
+      buffer.resize(sizes[i]);
+      expect(buffer == numbered(sizes[i], i), "message " + std::to_string(i) + " has its bytes");
+    }
+  }
+}
+
+/// One line per invocation, which the test joins.
+void say_flights(const rank& self) {
+  for (const flight_record& r : self.flight().in_order()) {
+    std::ostringstream line;
+    line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U) << ' '
+         << r.digest;
+    say(line.str());
+  }
+}
+
+void say_campaigns(const rank& self) {
+  for (const auto& agreed : self.agreements()) {
+    for (const auto& c : agreed.assigned->campaigns()) {
+      say("campaign " + c->key + " trials " + std::to_string(c->trials) + (c->from_results ? " remembered " : " tried ") +
+          (c->where == actors::campaign::stage::decided ? "decided " : "open ") + c->winner);
+    }
+    std::string ids;
+    for (const auto& id : agreed.assigned->ids()) ids += " " + id;
+    say("candidates" + ids);
+  }
+}
+
+void every_size(job& here) {
+  auto t = here.self().declare(pair_of({direct(), chunked(1_MiB, 2), chunked(100'000, 3)}));
+  const std::vector<std::size_t> sizes{0,      1,       7,         64,          4095,       8192,           8193,  65'537,
+                                       262'144, 999'999, 1 << 20, (1 << 20) + 1, (4 << 20) + 3, (64 << 20) + 12'345, 0, 5};
+  run(here.loop(), move_all(here.self(), t, sizes, 1000));
+  say_flights(here.self());
+}
+
+void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver) {
+  auto t = here.self().declare(pair_of(here.self().id() == 0 ? std::move(at_sender) : std::move(at_receiver)));
+  run(here.loop(), move_all(here.self(), t, std::vector<std::size_t>(300, 200'000), 0));
+  say_campaigns(here.self());
+  say_flights(here.self());
+}
+
+void different_catalogues(job& here) {
+  tune_with(here, {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)}, {direct(), chunked(32_KiB, 4), chunked(128_KiB, 1)});
+}
+void opposite_orders(job& here) {
+  tune_with(here, {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)}, {direct(), chunked(32_KiB, 4), chunked(64_KiB, 2)});
+}
+void one_side_only(job& here) { tune_with(here, {direct(), chunked(64_KiB, 2)}, {direct()}); }
+void tuned(job& here) {
+  const std::vector configs{direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)};
+  tune_with(here, configs, configs);
+}
+
+task<> send_one(transfer t, std::size_t i, std::uint32_t tag) {
+  const auto data = numbered(100 + i * 1500, i);
+  co_await t.send(data, {.to = 1, .tag = tag});
+}
+task<> receive_one(transfer t, std::size_t i, std::uint32_t tag) {
+  std::vector<std::byte> buffer(200'000);
+  const auto got = co_await t.receive(buffer, {.from = 0, .tag = tag});
+  buffer.resize(got);
+  expect(buffer == numbered(100 + i * 1500, i), "message " + std::to_string(i) + " came to its receive");
+}
+task<> many_at_once(rank& self, transfer t) {
+  scope& here = co_await this_scope;
+  scope all(here);
+  for (std::size_t i = 0; i < 64; ++i) {
+    if (self.id() == 0) all.spawn(send_one(t, i, static_cast<std::uint32_t>(i % 4)));
+  }
+  // The receiver takes the tags one after the other, the last one first.
+  for (std::uint32_t tag = 4; tag-- > 0;) {
+    for (std::size_t i = tag; i < 64; i += 4) {
+      if (self.id() == 1) all.spawn(receive_one(t, i, tag));
+    }
+  }
+  co_await all.join();
+}
+void in_flight(job& here) {
+  auto t = here.self().declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  for (int round = 0; round < 3; ++round) run(here.loop(), many_at_once(here.self(), t));
+  say_flights(here.self());
+}
+
+task<> rest(executor& ex, time_ns span) {
+  auto woken = co_await sleep_until(ex.now() + span);
+  static_cast<void>(woken);
+}
+void idle_third(job& here) {
+  auto t = here.self().declare(pair_of({direct(), chunked(64_KiB, 2)}));
+  run(here.loop(), move_all(here.self(), t, std::vector<std::size_t>(200, 100'000), 0));
+  if (here.self().id() != 2) return;
+  run(here.loop(), rest(here.loop(), 300_ms));
+  const auto& wire = here.wire().statistics();
+  say("idle sent " + std::to_string(wire.sent[0] + wire.sent[1]) + " received " +
+      std::to_string(wire.received[0] + wire.received[1]));
+}
+
+/// Ranks 0 and 2 both work with rank 1, which is killed.
+task<> until_lost(rank& self, transfer t) {
+  std::vector<std::byte> data(self.id() == 2 ? std::size_t{1} << 20U : 1000);
+  for (std::size_t i = 0;; ++i) {
+    if (self.id() == 0) co_await t.send(data, {.to = 1});
+    if (self.id() == 2) co_await t.receive(data, {.from = 1});
+    if (self.id() != 1) continue;
+    co_await t.receive(data, {.from = 0});
+    std::vector<std::byte> large(std::size_t{1} << 20U);
+    co_await t.send(large, {.to = 2});
+    if (i == 5) ::raise(SIGKILL);
+  }
+}
+void killed(job& here) {
+  paired_transfer op = pair_of({direct(), chunked(64_KiB, 2)});
+  op.edges = {{0, 1}, {1, 2}};
+  auto t = here.self().declare(op);
+  try {
+    run(here.loop(), until_lost(here.self(), t));
+  } catch (const failure& f) {
+    say(std::string("lost ") + f.what());
+    throw;
+  }
+}
+
+void never_comes(job&) {}  // rank 1 does not get that far
+
+task<> say_outcome(transfer t, rank& self, std::size_t sent, std::size_t room) {
+  std::vector<std::byte> data(self.id() == 0 ? sent : room);
+  if (self.id() == 0) {
+    auto outcome = co_await attempt(t.send(data, {.to = 1}));
+    say(outcome ? "fine" : outcome.reason().what());
+  } else {
+    auto outcome = co_await attempt(t.receive(data, {.from = 0}));
+    say(outcome ? "fine" : outcome.reason().what());
+  }
+}
+void too_small(job& here) {
+  auto t = here.self().declare(pair_of({direct()}));
+  run(here.loop(), say_outcome(t, here.self(), 1000, 999));
+  run(here.loop(), say_outcome(t, here.self(), 1 << 20, (1 << 20) - 1));
+  run(here.loop(), say_outcome(t, here.self(), 1000, 1000));
+}
+void mismatch(job& here) {
+  auto op = pair_of({direct()});
+  op.dtype = here.self().id() == 0 ? "bf16" : "fp32";
+  auto t = here.self().declare(op);
+  run(here.loop(), rest(here.loop(), 300_ms));
+  run(here.loop(), say_outcome(t, here.self(), 1000, 1000));
+}
+
+struct adding final : pipeline_stage {
+  adding(std::size_t s, std::size_t n) : stage(s), last(s + 1 == n) {}
+  void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
+    if (stage == 0) {
+      const auto fresh = numbered(activation.size(), microbatch);
+      std::copy(fresh.begin(), fresh.end(), activation.begin());
+    }
+    for (std::byte& b : activation) b = static_cast<std::byte>(static_cast<unsigned>(b) + stage + 1);
+    if (!last) return;
+    auto expected = numbered(activation.size(), microbatch);
+    for (std::byte& b : expected) b = static_cast<std::byte>(static_cast<unsigned>(b) + (stage + 1) * (stage + 2) / 2);
+    same = same && std::equal(expected.begin(), expected.end(), activation.begin());
+  }
+  std::size_t stage;
+  bool last;
+  bool same = true;
+};
+void four_stages(job& here) {
+  auto pipe = here.self().declare(linear_pipeline{.name = "layers", .configs = {direct(), chunked(64_KiB, 2)}});
+  adding stage(pipe.stage(), pipe.stages());
+  std::vector<std::uint64_t> bytes;
+  for (std::size_t i = 0; i < 60; ++i) bytes.push_back(i % 2 == 0 ? 200'000 : 8192);
+  run(here.loop(), pipe.run(bytes, stage));
+  expect(stage.same, "the last stage has what one process computes");
+  say_flights(here.self());
+}
+
+const std::map<std::string, void (*)(job&)>& scenarios() {
+  static const std::map<std::string, void (*)(job&)> all{
+      {"every_size", every_size},     {"different_catalogues", different_catalogues},
+      {"opposite_orders", opposite_orders}, {"one_side_only", one_side_only},
+      {"tuned", tuned},               {"in_flight", in_flight},
+      {"idle_third", idle_third},     {"killed", killed},
+      {"never_comes", never_comes},   {"too_small", too_small},
+      {"mismatch", mismatch},         {"four_stages", four_stages}};
+  return all;
+}
+
+// ---- what the test sees -----------------------------------------------------------------------------------------------
+
+struct job_run {
+  job_run(const std::string& scenario, rank_id ranks, std::vector<std::pair<std::string, std::string>> environment = {}) {
+    transports::launch_options o;
+    o.ranks = ranks;
+    o.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--no-skip",
+                 std::string("--test-case=") + rank_of_a_job};
+    o.environment = std::move(environment);
+    o.environment.emplace_back(scenario_variable, scenario);
+    o.timeout_ns = 40'000'000'000;
+    o.grace_ns = 6'000'000'000;
+    o.kill_after_ns = 500'000'000;
+    o.on_line = [this](rank_id rank, transports::output_stream, std::string_view line) {
+      (line.starts_with("flight ") ? flights : lines)[rank].emplace_back(line);
+      all += std::to_string(rank) + ": " + std::string(line) + "\n";
+    };
+    o.on_notice = [this](std::string_view text) { all += std::string(text) + "\n"; };
+    const auto began = std::chrono::steady_clock::now();
+    end = transports::launch(o);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+  bool fine() const { return end.status == 0; }
+  bool says(rank_id rank, std::initializer_list<const char*> words) const {
+    const auto of_rank = lines.find(rank);
+    if (of_rank == lines.end()) return false;
+    return std::any_of(of_rank->second.begin(), of_rank->second.end(), [&](const std::string& line) {
+      return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
+    });
+  }
+  /// Joins the flights of all ranks: how many invocations both ends ran, and with the same config.
+  std::pair<std::size_t, std::size_t> joined() const {
+    std::map<std::string, std::string> one_end;
+    std::size_t pairs = 0;
+    std::size_t mismatches = 0;
+    for (const auto& [rank, of_rank] : flights) {
+      for (const std::string& line : of_rank) {
+        const auto space = line.rfind(' ');
+        const auto [at, first] = one_end.emplace(line.substr(0, space), line.substr(space));
+        if (first) continue;
+        ++pairs;
+        if (at->second != line.substr(space)) ++mismatches;
+      }
+    }
+    return {pairs, mismatches};
+  }
+  transports::launch_end end;
+  std::map<rank_id, std::vector<std::string>> lines;
+  std::map<rank_id, std::vector<std::string>> flights;
+  std::string all;
+  double seconds = 0;
+};
+
+struct folder {
+  folder() : path(std::filesystem::temp_directory_path() / ("parley_test_" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+  ~folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+}  // namespace
+
+TEST_CASE("this program as one rank of a job" * doctest::skip()) {
+  const char* name = std::getenv(scenario_variable);
+  if (name == nullptr) return;
+  const auto at = scenarios().find(name);
+  REQUIRE(at != scenarios().end());
+  const std::string_view rank = std::getenv("PARLEY_RANK");
+  if (at->second == never_comes && rank == "1") {
+    for (;;) ::pause();
+  }
+  job_options o;
+  o.settings.plan.budget_fraction = 1e9;
+  if (at->second == never_comes) o.join_timeout_ns = 700'000'000;
+  REQUIRE(ops::run(at->second, o) == 0);
+}
+
+TEST_CASE("two ranks move every size exactly, also into larger buffers") {
+  const job_run run("every_size", 2);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK(run.joined().first >= 16);
+  CHECK(run.joined().second == 0);
+}
+
+TEST_CASE("catalogues that differ are merged, and only what both have is run") {
+  const auto check = [](const char* scenario, std::initializer_list<const char*> candidates) {
+    const job_run run(scenario, 2);
+    CHECK_MESSAGE(run.fine(), run.all);
+    CHECK_MESSAGE(run.says(0, candidates), run.all);
+    CHECK_MESSAGE(run.says(0, {"campaign 256KiB", "decided"}), run.all);
+    CHECK(run.joined().first >= 300);
+    CHECK(run.joined().second == 0);
+    return run.all;
+  };
+  const auto common = check("different_catalogues", {"candidates direct chunked(chunk_bytes=32768 in_flight=4)"});
+  CHECK(common.find("candidates direct chunked(chunk_bytes=65536") == std::string::npos);
+  check("opposite_orders", {"candidates direct ", "chunk_bytes=65536", "chunk_bytes=32768"});
+  check("one_side_only", {"candidates direct"});
+}
+
+TEST_CASE("a second job takes its decisions from the results of the first, whichever rank has them") {
+  const folder kept;
+  const std::string file = (kept.path / "results.csv").string();
+  const job_run first("tuned", 2, {{"PARLEY_RESULTS", file}});
+  CHECK_MESSAGE(first.fine(), first.all);
+  CHECK_MESSAGE(first.says(0, {"campaign 256KiB", " tried decided"}), first.all);
+  for (const char* lost : {"", "results0.csv", "results1.csv"}) {
+    const folder copy;
+    std::filesystem::path here = copy.path / "copy";
+    std::filesystem::copy(kept.path, here, std::filesystem::copy_options::recursive);
+    if (*lost != '\0') CHECK(std::filesystem::remove(here / lost));
+    const job_run again("tuned", 2, {{"PARLEY_RESULTS", (here / "results.csv").string()}});
+    CHECK_MESSAGE(again.fine(), again.all);
+    CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
+    CHECK(again.joined().second == 0);
+    std::filesystem::remove_all(here);
+  }
+}
+
+TEST_CASE("sixty-four sends at once, received tag by tag in the opposite order") {
+  const job_run run("in_flight", 2);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK(run.joined().first >= 3 * 64);
+  CHECK(run.joined().second == 0);
+}
+
+TEST_CASE("a rank outside the op neither sends nor receives a message") {
+  const job_run run("idle_third", 3);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK_MESSAGE(run.says(2, {"idle sent 0 received 0"}), run.all);
+}
+
+TEST_CASE("when a rank is killed the others say so within seconds, with op, ranks and what to do") {
+  const job_run run("killed", 3);
+  CHECK(run.end.status == 1);
+  CHECK(run.end.ranks[1].kind == transports::rank_end::how::signalled);
+  CHECK_MESSAGE(run.says(0, {"lost peer_failed: activations 0->1", "on rank 0", "rank 1 is gone", "restart the job"}), run.all);
+  CHECK_MESSAGE(run.says(2, {"lost peer_failed: activations 1->2", "on rank 2", "rank 1 is gone", "restart the job"}), run.all);
+  for (const rank_id survivor : {rank_id{0}, rank_id{2}}) {
+    CHECK(run.end.ranks[survivor].kind == transports::rank_end::how::exited);
+    CHECK_FALSE(run.end.ranks[survivor].by_launcher);
+  }
+  CHECK(run.seconds < 6);
+}
+
+TEST_CASE("a rank that never comes is named by the others") {
+  const job_run run("never_comes", 3);
+  CHECK(run.end.status == 1);
+  for (const rank_id waiting : {rank_id{0}, rank_id{2}}) CHECK_MESSAGE(run.says(waiting, {"timeout", "rank"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"1"}), run.all);
+}
+
+TEST_CASE("a receive buffer that is too small is an error with both sizes, and the next call is fine") {
+  const job_run run("too_small", 2);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK_MESSAGE(run.says(1, {"buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver)", "999 bytes"}), run.all);
+  CHECK_MESSAGE(run.says(1, {"invocation 1", "1048575 bytes"}), run.all);
+  CHECK_MESSAGE(run.says(1, {"fine"}), run.all);
+}
+
+TEST_CASE("declarations that differ are an error on both ranks, with both values") {
+  const job_run run("mismatch", 2);
+  for (const rank_id r : {rank_id{0}, rank_id{1}})
+    CHECK_MESSAGE(run.says(r, {"declaration_mismatch: activations 0->1", "dtype bf16", "dtype fp32"}), run.all);
+}
+
+TEST_CASE("four ranks run a pipeline whose edges tune themselves, bit for bit") {
+  const job_run run("four_stages", 4);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK(run.joined().first >= 3 * 60);
+  CHECK(run.joined().second == 0);
+}
