@@ -26,13 +26,19 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
   return std::move(made).value();
 }
 
+constexpr runtime::time_ns look_again_ns = 1'000'000'000;
+
 class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
       : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed) {}
 
   outbox& out() noexcept { return out_; }
-  runtime::time_ns next_event() const noexcept { return std::min(out_.next_resend(), state_.assigned->next_give_up()); }
+  // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
+  runtime::time_ns next_event() const noexcept {
+    const runtime::time_ns look = state_.assigned->measuring() ? services_.ex.now() + look_again_ns : runtime::never;
+    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look});
+  }
 
   void on(received<ack>& m) { out_.acknowledge(m.from.source, m.body.number); }
 

@@ -55,7 +55,7 @@ class workload::pipeline_part final : public part, private ops::pipeline_stage {
 class workload::sender_part final : public part {
  public:
   sender_part(workload& owner, const op_spec& op, ops::transfer t, rank_id to)
-      : part(owner, op), transfer_(t), to_(to) {}
+      : part(owner, op), transfer_(std::move(t)), to_(to) {}
   task<> run() override {
     std::vector<std::byte> bytes = buffer();
     for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
@@ -75,7 +75,7 @@ class workload::sender_part final : public part {
 class workload::receiver_part final : public part {
  public:
   receiver_part(workload& owner, const op_spec& op, ops::transfer t, rank_id from)
-      : part(owner, op), transfer_(t), from_(from) {
+      : part(owner, op), transfer_(std::move(t)), from_(from) {
     came_out.op = op.name;
     came_out.sender = from;
   }

@@ -61,6 +61,12 @@ task<> receive_good_once(part_receiver& in, std::span<std::byte> data) {
   if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
   co_await in.receive(0, data);
 }
+// Fails once, in the user's n-th invocation of it.
+int good_calls_left = 0;
+task<> send_good_for_a_while(part_sender& out, std::span<const std::byte> data) {
+  if (data.size() != rehearsed && --good_calls_left == 0) throw std::runtime_error("worn out");
+  co_await out.send(0, data);
+}
 task<> send_beyond(part_sender& out, std::span<const std::byte> data) { co_await out.send(data.size(), data); }
 
 config_ptr made(const char* name, send_function s, receive_function r) {
@@ -218,5 +224,34 @@ TEST_CASE("a candidate that fails in its first trial costs that call and is neve
     CHECK(failed_receives == 1);
     CHECK(all.failed() <= 2);
     CHECK(join_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("whichever trial a candidate fails in, the campaign ends and another config wins") {
+  for (int run = 0; run < 24; ++run) {
+    const int good = run / 2 + 1;
+    const time_ns pause_ns = run % 2 == 0 ? 0 : 1'000'000;  // reports arrive between two invocations
+    CAPTURE(good);
+    CAPTURE(pause_ns);
+    world w(2, eager());
+    good_calls_left = good;
+    const std::vector configs{direct(), made("wearing", send_good_for_a_while, receive_whole_data)};
+    auto out = w[0].declare(pair_of(configs));
+    auto in = w[1].declare(pair_of(configs));
+    call_outcomes all;
+    for (int i = 0; i < 100; ++i) {
+      const auto one = move_each(w, out, in, {200'000});
+      all.wrong += one.wrong;
+      all.sent.insert(all.sent.end(), one.sent.begin(), one.sent.end());
+      all.received.insert(all.received.end(), one.received.begin(), one.received.end());
+      if (pause_ns != 0) pass(w, pause_ns);
+    }
+    pass(w, 2'000'000'000);
+    CHECK(all.wrong == 0);
+    CHECK(all.failed() == (good_calls_left <= 0 ? 2 : 0));
+    const auto* c = campaign_of(w, "256KiB");
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->winner == "direct");
   }
 }

@@ -254,7 +254,8 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
 // ---- what the test sees -----------------------------------------------------------------------------------------------
 
 struct job_run {
-  job_run(const std::string& scenario, rank_id ranks, std::vector<std::pair<std::string, std::string>> environment = {}) {
+  job_run(const std::string& scenario, rank_id ranks, std::vector<std::pair<std::string, std::string>> environment = {},
+          time_ns grace_ns = 6'000'000'000) {
     transports::launch_options o;
     o.ranks = ranks;
     o.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--no-skip",
@@ -262,7 +263,7 @@ struct job_run {
     o.environment = std::move(environment);
     o.environment.emplace_back(scenario_variable, scenario);
     o.timeout_ns = 40'000'000'000;
-    o.grace_ns = 6'000'000'000;
+    o.grace_ns = grace_ns;
     o.kill_after_ns = 500'000'000;
     o.on_line = [this](rank_id rank, transports::output_stream, std::string_view line) {
       (line.starts_with("flight ") ? flights : lines)[rank].emplace_back(line);
@@ -305,7 +306,10 @@ struct job_run {
 };
 
 struct folder {
-  folder() : path(std::filesystem::temp_directory_path() / ("parley_test_" + std::to_string(::getpid()))) {
+  folder() {
+    static int count = 0;
+    path = std::filesystem::temp_directory_path() /
+           ("parley_test_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
     std::filesystem::create_directories(path);
   }
   folder(const folder&) = delete;
@@ -362,14 +366,12 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
   CHECK_MESSAGE(first.says(0, {"campaign 256KiB", " tried decided"}), first.all);
   for (const char* lost : {"", "results0.csv", "results1.csv"}) {
     const folder copy;
-    std::filesystem::path here = copy.path / "copy";
-    std::filesystem::copy(kept.path, here, std::filesystem::copy_options::recursive);
-    if (*lost != '\0') CHECK(std::filesystem::remove(here / lost));
-    const job_run again("tuned", 2, {{"PARLEY_RESULTS", (here / "results.csv").string()}});
+    std::filesystem::copy(kept.path, copy.path, std::filesystem::copy_options::recursive);
+    if (*lost != '\0') CHECK(std::filesystem::remove(copy.path / lost));
+    const job_run again("tuned", 2, {{"PARLEY_RESULTS", (copy.path / "results.csv").string()}});
     CHECK_MESSAGE(again.fine(), again.all);
     CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
     CHECK(again.joined().second == 0);
-    std::filesystem::remove_all(here);
   }
 }
 
@@ -400,7 +402,7 @@ TEST_CASE("when a rank is killed the others say so within seconds, with op, rank
 }
 
 TEST_CASE("a rank that never comes is named by the others") {
-  const job_run run("never_comes", 3);
+  const job_run run("never_comes", 3, {}, 1'000'000'000);
   CHECK(run.end.status == 1);
   for (const rank_id waiting : {rank_id{0}, rank_id{2}}) CHECK_MESSAGE(run.says(waiting, {"timeout", "rank"}), run.all);
   CHECK_MESSAGE(run.says(0, {"1"}), run.all);
