@@ -38,17 +38,43 @@ const campaign* assignment::find(std::uint64_t bytes) const noexcept {
   return nullptr;
 }
 
-assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
+assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
+                                      pacing pace) {
   ++order_;
+  first_ns_ = std::min(first_ns_, now);
   campaign& c = campaign_of(bytes, now);
   ++c.invocations;
-  if (c.where == campaign::stage::trying) return next_trial(c, tag, invocation, now);
+  if (c.where == campaign::stage::trying) return next_trial(c, tag, invocation, now, pace);
   return {c.digest, stamp_flags::none};
 }
 
-assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
-  // N4: a campaign spends its budget as the program earns it.
-  if (!c.planner->may_continue(static_cast<std::int64_t>(c.cost_ns), now - c.first_ns)) return {c.digest, stamp_flags::none};
+void assignment::note_default(std::uint64_t bytes, time_ns took_ns) noexcept {
+  if (latest_ == nullptr || !latest_->bucket.contains(bytes)) return;
+  double& fastest = latest_->fastest_default_ns;
+  const auto took = static_cast<double>(took_ns);
+  fastest = fastest == 0 ? took : std::min(fastest, took);
+}
+
+double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept {
+  if (candidate == 0) return 0;
+  const double base = c.aggregates[0].measured() ? c.aggregates[0].time_ns : c.fastest_default_ns;
+  if (c.aggregates[candidate].measured()) return std::max(0.0, c.aggregates[candidate].time_ns - base);
+  return base / 2;  // nothing is known of it yet
+}
+
+// N4: the campaigns of an op share one budget, and spend it as the program earns it.
+bool assignment::affordable(double expected_ns, time_ns now) const noexcept {
+  double spent = expected_ns;
+  for (const auto& c : campaigns_) spent += c->cost_ns + c->pending_ns;
+  return spent <= plan_.budget_fraction * static_cast<double>(now - first_ns_);
+}
+
+assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
+                                          pacing pace) {
+  const tuning::planned_trial* upcoming = c.planner->upcoming();
+  const double expected_ns = upcoming == nullptr ? 0 : expected_cost_ns(c, upcoming->candidate);
+  if (pace == pacing::within_budget && !affordable(expected_ns, now)) return {c.digest, stamp_flags::none};
+  c.pending_ns += expected_ns;
   const auto trial = c.planner->next();
   if (!trial) {  // what was left of the round has been quarantined
     collect(c, now);
@@ -159,6 +185,7 @@ void assignment::judge(campaign& c, time_ns now) {
   c.outstanding.clear();
   const double base = c.aggregates[0].time_ns;
   c.cost_ns = 0;
+  c.pending_ns = 0;
   for (std::size_t i = 1; i < candidates_.size(); ++i) {
     if (c.aggregates[i].measured() && c.aggregates[i].time_ns > base)
       c.cost_ns += (c.aggregates[i].time_ns - base) * static_cast<double>(c.repetitions[i].size());

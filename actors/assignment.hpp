@@ -39,6 +39,12 @@ enum class tuning_policy : std::uint8_t {
   off,     ///< what is remembered, else the default
 };
 
+/// How fast trials follow each other.
+enum class pacing : std::uint8_t {
+  within_budget,  ///< as the program's wall time earns them (N4)
+  at_once,        ///< in a tuning phase, which has nothing else to do
+};
+
 /// The search for one key, from its first invocation on.
 struct campaign {
   enum class stage : std::uint8_t {
@@ -73,7 +79,9 @@ struct campaign {
   time_ns first_ns = 0;
   time_ns collecting_since_ns = 0;
   time_ns decided_ns = 0;
-  double cost_ns = 0;  ///< what the trials took beyond the default
+  double cost_ns = 0;     ///< what the trials took beyond the default
+  double pending_ns = 0;  ///< the same of those that were not reported yet, as far as it can be foreseen
+  double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
 };
 
 class assignment {
@@ -87,7 +95,10 @@ class assignment {
              tuning_policy policy, tuning::plan_options plan);
 
   /// The leader's one decision for one invocation (S1).
-  choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+  choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
+                pacing pace = pacing::within_budget);
+  /// How long an invocation with the default took its sender: what a trial may cost is foreseen from it.
+  void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
 
   /// What all participants have warmed, the default first. `remembered` comes from results files, the first entry for a key
   /// wins; a solution that is no candidate is a miss.
@@ -119,7 +130,9 @@ class assignment {
   void start(campaign& c, time_ns now);
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, std::string why, time_ns now);
-  choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+  choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
+  double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
+  bool affordable(double expected_ns, time_ns now) const noexcept;
 
   std::uint64_t default_digest_;
   std::string default_id_;
@@ -133,6 +146,7 @@ class assignment {
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t order_ = 0;
+  time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
   std::size_t active_ = 0;  // campaigns that try or collect
 };
 

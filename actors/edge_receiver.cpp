@@ -56,7 +56,7 @@ void part_receiver::give_up(errc why) noexcept {
 void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (place_ == place::gone || failed() != errc::none) return;
   if (has(s.flags, stamp_flags::poison)) {
-    if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush();
+    if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush(s.tag, index_);
     end(errc::send_failed);
     return;
   }

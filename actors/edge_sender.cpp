@@ -19,6 +19,7 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
       assigned_(assigned),
       op_(op.id()),
       generation_(generation),
+      default_digest_(op.default_digest),
       peer_(op.participants[1].rank),
       window_(w),
       question_timer_(*this) {
@@ -122,8 +123,8 @@ outgoing edge_sender::stamped(std::uint64_t digest, stamp_flags flags, std::uint
   return inv;
 }
 
-outgoing edge_sender::begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation) {
-  const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now());
+outgoing edge_sender::begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace) {
+  const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace);
   rows_.set_measuring(assigned_.measuring());
   return stamped(chosen.digest, chosen.flags, tag, bytes, invocation);
 }
@@ -155,8 +156,10 @@ void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
     row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
     rows_.add(row);
   }
-  if (has(inv.mark.flags, stamp_flags::flush)) rows_.flush();
+  if (has(inv.mark.flags, stamp_flags::flush)) rows_.flush(inv.mark.tag, inv.invocation);
   if (!rehearsal) rows_.ended(ended_ns);
+  if (rows_.measuring() && !rehearsal && outcome == errc::none && inv.mark.digest == default_digest_)
+    assigned_.note_default(inv.mark.total_bytes, ended_ns - inv.began_ns);
   // A caller who gave up and a peer that died say nothing about the config.
   const bool blames_config = outcome != errc::none && outcome != errc::cancelled && outcome != errc::peer_failed;
   if (blames_config && !rehearsal) assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest);

@@ -86,7 +86,8 @@ class edge_sender {
     return {*this, tag, bytes, deadline};
   }
   /// Assigns a config to an admitted invocation. It must be ended.
-  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation);
+  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation,
+                 pacing pace = pacing::within_budget);
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes);
   void end(const outgoing& inv, runtime::errc outcome) noexcept;
@@ -137,6 +138,7 @@ class edge_sender {
   assignment& assigned_;
   std::uint64_t op_;
   std::uint64_t generation_;
+  std::uint64_t default_digest_;
   rank_id peer_;
   window_limits window_;
   runtime::errc failed_ = runtime::errc::none;

@@ -70,7 +70,6 @@ class participant_behaviour {
   }
   void on(received<decide>& m) {
     acknowledge(m.from, m.body.number);
-    mine_.rows->new_round();
     const auto same = [&](const decision_record& d) { return d.key == m.body.key; };
     std::erase_if(mine_.decisions, same);
     mine_.decisions.push_back({std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence)});

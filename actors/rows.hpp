@@ -15,6 +15,11 @@ class row_log {
 
   /// While a campaign runs, times are read from the clock; otherwise the loop's cached present is good enough.
   void set_measuring(bool on) noexcept { measuring_ = on; }
+  /// For a receiver, who sees from the stamps whether there are trials.
+  void note_stamp(bool timed) noexcept {
+    quiet_ = timed ? 0 : quiet_ + 1;
+    measuring_ = quiet_ < quiet_after;
+  }
   bool measuring() const noexcept { return measuring_; }
   runtime::time_ns clock() noexcept { return measuring_ ? executor_.precise_now() : executor_.now(); }
 
@@ -22,25 +27,31 @@ class row_log {
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
   void add(wire_row row) {
     row.previous_end_ns = last_end_ns_;
+    if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
     rows_.push_back(row);
     if (flushing_ && flush_) flush_();
   }
   /// The round is complete: this row and those that are late go out at once.
-  void flush() {
+  void flush(std::uint32_t tag, std::uint64_t invocation) {
     flushing_ = true;
+    flushed_tag_ = tag;
+    flushed_at_ = invocation;
     if (flush_ && !rows_.empty()) flush_();
   }
-  void new_round() noexcept { flushing_ = false; }
   void ended(runtime::time_ns at) noexcept { last_end_ns_ = at; }
   std::vector<wire_row> take() { return std::exchange(rows_, {}); }
 
  private:
+  static constexpr std::uint32_t quiet_after = 256;
   runtime::executor& executor_;
   std::function<void()> flush_;
   std::vector<wire_row> rows_;
   runtime::time_ns last_end_ns_ = 0;
   bool measuring_ = false;
   bool flushing_ = false;
+  std::uint32_t flushed_tag_ = 0;
+  std::uint64_t flushed_at_ = 0;
+  std::uint32_t quiet_ = 0;  // invocations since the last trial
 };
 
 }  // namespace parley::actors

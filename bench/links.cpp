@@ -155,6 +155,7 @@ int main(int argc, char** argv) {
   const pid_t child = fork();
   if (child < 0) give_up("fork failed");
   const bool first = child != 0;
+  if (!first) die_with_parent();
   const int socket = sockets[first ? 0 : 1];
   close(sockets[first ? 1 : 0]);
   const bool one_core = only == "one_core";

@@ -10,10 +10,12 @@
 ///     report("caf_pingpong", double(now_ns() - start) / double(messages), "ns");
 #include <malloc.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -56,6 +58,9 @@ inline void pin_to_core(int core) {
     return;
   }
 }
+
+/// For a forked side: when the measuring program is ended, so is this process, instead of spinning on.
+inline void die_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
 /// Bytes that the program holds from malloc, so that one number fits every library.
 inline std::size_t heap_bytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }

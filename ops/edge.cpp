@@ -118,7 +118,7 @@ task<> edge_out::send(std::span<const std::byte> data, call_options call) {
     throw explained(number.code(), std::nullopt,
                     "rank " + std::to_string(options_.peer) +
                         " has no room: it has not posted the receives for what was sent before");
-  co_await run(sender_.begin(call.tag, data.size(), *number), data, until);
+  co_await run(sender_.begin(call.tag, data.size(), *number, call.pace), data, until);
 }
 
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
@@ -214,6 +214,7 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
 
 void edge_in::record(const part_receiver& in, const stamp& s, std::uint64_t ran, errc outcome) {
   auto& rows = receiver_.rows();
+  if (options_.policy == actors::tuning_policy::online) rows.note_stamp(has(s.flags, stamp_flags::timed));
   const time_ns ended_ns = rows.clock();
   services_.flight.add({.op = s.op,
                         .generation = s.generation,
@@ -236,7 +237,7 @@ void edge_in::record(const part_receiver& in, const stamp& s, std::uint64_t ran,
     row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
     rows.add(row);
   }
-  if (has(s.flags, stamp_flags::flush)) rows.flush();
+  if (has(s.flags, stamp_flags::flush)) rows.flush(s.tag, in.invocation());
   if (!has(s.flags, stamp_flags::rehearsal)) rows.ended(ended_ns);
 }
 

@@ -40,6 +40,7 @@ struct edge_options {
   time_ns timeout_ns = 30'000'000'000;  ///< for a call that names no deadline of its own
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
+  std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
   actors::window_limits window{};
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
@@ -49,6 +50,7 @@ struct edge_options {
 struct call_options {
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;  ///< 0: the op's
+  actors::pacing pace = actors::pacing::within_budget;
 };
 
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.

@@ -58,10 +58,13 @@ constexpr time_ns tuning_pause_ns = 1'000'000;
 
 // Sends until each size is decided; an empty message ends the phase at the receiver.
 runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std::uint64_t> sizes_bytes) {
+  call_options in_the_phase;
+  in_the_phase.tag = tuning_tag;
+  in_the_phase.pace = actors::pacing::at_once;
   for (const std::uint64_t bytes : sizes_bytes) {
     const std::vector<std::byte> scratch(bytes);
     for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
-      co_await edge.send(scratch, {.tag = tuning_tag});
+      co_await edge.send(scratch, in_the_phase);
       const actors::campaign* c = edge.assigned().find(bytes);
       if (c->where == actors::campaign::stage::decided) break;
       if (c->where == actors::campaign::stage::trying) continue;
@@ -69,7 +72,7 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
       if (!slept) runtime::raise(slept.reason());
     }
   }
-  co_await edge.send({}, {.tag = tuning_tag});
+  co_await edge.send({}, in_the_phase);
 }
 
 runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {

@@ -1,6 +1,6 @@
 #pragma once
 /// A linear pipeline: stage k hands what it has computed to stage k + 1, and every edge between two stages tunes itself, for
-/// each size of its own.
+/// each size of its own. Together the edges spend the trial budget of one op (N4).
 ///
 ///     auto pipe = self.declare(linear_pipeline{.name = "activations", .stages = {0, 1, 2, 3}, .configs = configs});
 ///     co_await pipe.run(microbatches, stage);       // sizes of the microbatches, and what this stage does

@@ -79,6 +79,7 @@ void rank::complete(edge_options& o, const actors::op_declaration& op) const {
                                             "; give each op a name of its own"});
   o.policy = settings_.policy;
   o.plan = settings_.plan;
+  o.plan.budget_fraction /= static_cast<double>(o.budget_sharers);
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
   for (const auto& r : remembered_.entries()) {
@@ -146,6 +147,7 @@ pipeline rank::declare(linear_pipeline op) {
   o.configs = op.configs;
   o.dtype = op.dtype;
   o.timeout_ns = op.timeout_ns;
+  o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];
     p.in_ = &add_in(o);

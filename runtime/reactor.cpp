@@ -29,8 +29,7 @@ namespace {
 constexpr std::int64_t work_per_clock_read = 64;      // turns or resumed coroutines: reading costs as much as a turn
 constexpr std::uint32_t turns_per_asio_poll = 128;    // on every turn it would cost a quarter of the loop
 constexpr std::size_t resumes_per_turn = 256;         // so that a busy rank still asks its transports
-constexpr std::uint32_t idle_turns_per_clock_read = 4;
-constexpr int polls_per_idle_turn = 16;  // a turn costs several polls, and what spinning waits for comes from them
+constexpr std::uint32_t idle_turns_per_clock_read = 16;
 constexpr time_ns shortest_spin_ns = 1'000;
 
 time_ns read_clock() noexcept {
@@ -223,20 +222,11 @@ bool reactor::run_posted() {
   return !taken.empty();
 }
 
-bool reactor::poll_pollers() {
-  bool any = false;
-  for (poller* p : state_->pollers) any = p->poll() || any;
-  return any;
-}
-
 bool reactor::turn() {
   state& s = *state_;
   ++s.seen.turns;
-  bool any = poll_pollers();
-  // With a core of its own and nothing to do, a rank waits for its transports.
-  if (!any && s.idle_turns != 0 && s.settings.cores == sharing::own_core && !has_ready()) {
-    for (int polls = 1; polls < polls_per_idle_turn && !any; ++polls) any = poll_pollers();
-  }
+  bool any = false;
+  for (poller* p : s.pollers) any = p->poll() || any;
   if (s.any_posted.load(std::memory_order_acquire)) any = run_posted() || any;
   if (--s.work_to_clock <= 0) {
     s.work_to_clock = work_per_clock_read;

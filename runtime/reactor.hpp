@@ -72,7 +72,6 @@ class reactor final : public executor {
 
  private:
   struct state;
-  bool poll_pollers();
   bool run_posted();
   bool arm_pollers();
   void sleep();

@@ -53,6 +53,10 @@ class trial_planner {
 
   /// The next invocation's candidate; nothing when the round is complete or the plan finished.
   std::optional<planned_trial> next();
+  /// What `next` would give, so that its cost can be weighed first; null when it would give nothing.
+  const planned_trial* upcoming() const noexcept {
+    return finished_ || position_ == sequence_.size() ? nullptr : &sequence_[position_];
+  }
   /// All trials of this round are given out; `complete_round` is due once they are reported.
   bool round_complete() const noexcept { return !finished_ && position_ == sequence_.size(); }
   bool finished() const noexcept { return finished_; }

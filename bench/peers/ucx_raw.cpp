@@ -141,11 +141,14 @@ class side {
     params.address = reinterpret_cast<const ucp_address_t*>(theirs.data());
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     check(ucp_ep_create(worker_, &params, &endpoint_), "ucp_ep_create");
+    // The first message must not be one that may only leave at once: while the endpoint is being wired it gets lost.
+    ucp_request_param_t flush{};
+    finish(ucp_ep_flush_nbx(endpoint_, &flush));
   }
 
   void finish(void* request) {
     if (request == nullptr) return;
-    if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), "ucp_ep_close_nbx");
+    if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), "an endpoint could not be flushed or closed");
     while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker_);
     ucp_request_free(request);
   }
@@ -200,6 +203,7 @@ int main(int argc, char** argv) {
   const pid_t child = fork();
   if (child < 0) give_up("fork failed");
   const bool first = child != 0;
+  if (!first) die_with_parent();
   const int socket = sockets[first ? 0 : 1];
   close(sockets[first ? 1 : 0]);
   pin_to_core(first || only == "one_core" ? 0 : 1);
