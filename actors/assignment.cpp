@@ -7,12 +7,8 @@ namespace parley::actors {
 
 assignment::assignment(std::uint64_t default_digest, std::string default_id, std::string dtype,
                        std::vector<rank_id> participants, tuning_policy policy, tuning::plan_options plan)
-    : default_digest_(default_digest),
-      default_id_(std::move(default_id)),
-      dtype_(std::move(dtype)),
-      participants_(std::move(participants)),
-      policy_(policy),
-      plan_(plan) {}
+    : default_digest_(default_digest), default_id_(std::move(default_id)), dtype_(std::move(dtype)),
+      participants_(std::move(participants)), policy_(policy), plan_(plan) {}
 
 campaign& assignment::campaign_of(std::uint64_t bytes, time_ns now) {
   if (latest_ != nullptr && bytes <= latest_->bucket.largest_bytes() && bytes >= latest_->bucket.smallest_bytes())
@@ -121,7 +117,8 @@ void assignment::start(campaign& c, time_ns now) {
   c.repetitions.resize(candidates_.size());
   c.aggregates.resize(candidates_.size());
   if (policy_ == tuning_policy::off || candidates_.size() < 2) {
-    settle(c, 0, policy_ == tuning_policy::off ? "tuning is switched off" : "only the default is available everywhere", now);
+    settle(c, 0, policy_ == tuning_policy::off ? "tuning is switched off" : "only the default is available everywhere",
+           now);
     return;
   }
   c.planner.emplace(candidates_.size(), plan_);
@@ -133,15 +130,20 @@ void assignment::add_row(rank_id participant, const wire_row& r) {
   for (auto& c : campaigns_) {
     for (const campaign::trial& t : c->outstanding) {
       if (t.tag != r.tag || t.invocation != r.invocation) continue;
-      const auto same = [&](const tuning::row& seen) { return seen.participant == participant && seen.invocation == t.order; };
+      const auto same = [&](const tuning::row& seen) {
+        return seen.participant == participant && seen.invocation == t.order;
+      };
       const auto known = std::find_if(c->rows.begin(), c->rows.end(), same);
       if (known != c->rows.end() && known->digest != 0) return;  // reported twice
       if (known != c->rows.end()) c->rows.erase(known);          // so far only when it ended
       const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
       c->rows.push_back({participant, t.order, r.digest, r.start_ns, r.end_ns, status, r.check});
-      const auto before = [&](const tuning::row& seen) { return seen.participant == participant && seen.invocation + 1 == t.order; };
+      const auto before = [&](const tuning::row& seen) {
+        return seen.participant == participant && seen.invocation + 1 == t.order;
+      };
       if (r.previous_end_ns != 0 && !std::any_of(c->rows.begin(), c->rows.end(), before))
-        c->rows.push_back({participant, t.order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+        c->rows.push_back(
+            {participant, t.order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
       return;
     }
   }
@@ -172,7 +174,8 @@ campaign* assignment::ready_to_judge(time_ns now) noexcept {
 time_ns assignment::next_give_up() const noexcept {
   time_ns earliest = runtime::never;
   for (const auto& c : campaigns_) {
-    if (c->where == campaign::stage::collecting) earliest = std::min(earliest, c->collecting_since_ns + rows_missing_after_ns);
+    if (c->where == campaign::stage::collecting)
+      earliest = std::min(earliest, c->collecting_since_ns + rows_missing_after_ns);
   }
   return earliest;
 }

@@ -68,19 +68,19 @@ struct campaign {
   std::string why;
   bool from_results = false;
   std::optional<tuning::trial_planner> planner;
-  std::vector<trial> outstanding;            // of this round
-  std::vector<tuning::row> rows;             // of all rounds
+  std::vector<trial> outstanding;                       // of this round
+  std::vector<tuning::row> rows;                        // of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
   std::vector<tuning::aggregate> aggregates;
-  std::vector<std::size_t> quarantined;      // candidates that failed in a real invocation
-  std::uint64_t invocations = 0;             ///< begun in all
+  std::vector<std::size_t> quarantined;  // candidates that failed in a real invocation
+  std::uint64_t invocations = 0;         ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;
   time_ns first_ns = 0;
   time_ns collecting_since_ns = 0;
   time_ns decided_ns = 0;
-  double cost_ns = 0;     ///< what the trials took beyond the default
-  double pending_ns = 0;  ///< the same of those that were not reported yet, as far as it can be foreseen
+  double cost_ns = 0;             ///< what the trials took beyond the default
+  double pending_ns = 0;          ///< the same of those that were not reported yet, as far as it can be foreseen
   double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
 };
 
@@ -102,8 +102,8 @@ class assignment {
 
   /// What all participants have warmed, the default first. `remembered` comes from results files, the first entry for a key
   /// wins; a solution that is no candidate is a miss.
-  void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids, std::vector<remembered_best> remembered,
-            time_ns now);
+  void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
+            std::vector<remembered_best> remembered, time_ns now);
   bool opened() const noexcept { return !candidates_.empty(); }
 
   void add_row(rank_id participant, const wire_row& row);
@@ -147,7 +147,7 @@ class assignment {
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t order_ = 0;
   time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
-  std::size_t active_ = 0;  // campaigns that try or collect
+  std::size_t active_ = 0;             // campaigns that try or collect
 };
 
 }  // namespace parley::actors

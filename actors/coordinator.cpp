@@ -49,10 +49,10 @@ class coordinator_behaviour {
     }
     if (m.body.decl_hash != state_.declaration.hash()) {
       acknowledge(m.from, m.body.number);
-      reject(errc::declaration_mismatch,
-             state_.declaration.title() + ": rank " + std::to_string(m.from.source) + " declares {" + m.body.declaration +
-                 "}, the leader rank " + std::to_string(state_.declaration.leader) + " declares {" +
-                 state_.declaration.text() + "}; declare the op alike on all its ranks");
+      reject(errc::declaration_mismatch, state_.declaration.title() + ": rank " + std::to_string(m.from.source) +
+                                             " declares {" + m.body.declaration + "}, the leader rank " +
+                                             std::to_string(state_.declaration.leader) + " declares {" +
+                                             state_.declaration.text() + "}; declare the op alike on all its ranks");
       return;
     }
     auto& p = participant(m.from.source, m.body.role);
@@ -164,7 +164,9 @@ class coordinator_behaviour {
     std::vector<remembered_best> remembered;
     // The leader's own memory first, then the others' in the order of their ranks.
     std::sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
-      const auto place = [&](const auto& p) { return p.rank == state_.declaration.leader ? 0 : std::uint64_t{p.rank} + 1; };
+      const auto place = [&](const auto& p) {
+        return p.rank == state_.declaration.leader ? 0 : std::uint64_t{p.rank} + 1;
+      };
       return place(a) < place(b);
     });
     for (const auto& p : state_.participants) {
@@ -223,8 +225,8 @@ void forward(services& s, std::uint64_t actor, const coordinator_address& to) {
 }  // namespace
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
-  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>>(s.actors, coordinate,
-                                                                                                    s, state);
+  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>>(
+      s.actors, coordinate, s, state);
   const std::uint64_t actor = number_of(state.declaration.id(), part::coordinator);
   forward<ack>(s, actor, to);
   forward<offer>(s, actor, to);

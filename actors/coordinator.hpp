@@ -42,8 +42,7 @@ struct coordinator_state {
   std::size_t owed = 0;  ///< messages that were not acknowledged yet
 };
 
-using coordinator_address =
-    runtime::address<received<ack>, received<offer>, received<warmed>, received<report>>;
+using coordinator_address = runtime::address<received<ack>, received<offer>, received<warmed>, received<report>>;
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state);
 void unbind_coordinator(services& s, const coordinator_state& state);

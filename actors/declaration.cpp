@@ -29,7 +29,8 @@ std::uint64_t op_declaration::id() const {
 
 std::string op_declaration::title() const {
   std::string t = name;
-  for (std::size_t i = 0; i < participants.size(); ++i) t += (i == 0 ? " " : "->") + std::to_string(participants[i].rank);
+  for (std::size_t i = 0; i < participants.size(); ++i)
+    t += (i == 0 ? " " : "->") + std::to_string(participants[i].rank);
   return t;
 }
 

@@ -21,11 +21,8 @@ constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
 part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k)
-    : parts_in_flight(edge.services_.net),
-      edge_(edge),
-      stream_(stream_id(tag, k == kind::rehearsal)),
-      capacity_(capacity),
-      posted_ns_(edge.rows_.clock()) {
+    : parts_in_flight(edge.services_.net), edge_(edge), stream_(stream_id(tag, k == kind::rehearsal)),
+      capacity_(capacity), posted_ns_(edge.rows_.clock()) {
   if (edge.failed_ != errc::none) {
     end(edge.failed_);
     return;
@@ -219,7 +216,8 @@ void edge_receiver::match_posted(stream& s) noexcept {
 
 void edge_receiver::note_matched(stream& s, std::uint64_t bytes) noexcept {
   s.unreported_bytes += bytes;
-  if (s.sender_waits || s.first_posted - s.reported >= report_every_invocations || s.unreported_bytes >= report_every_bytes)
+  if (s.sender_waits || s.first_posted - s.reported >= report_every_invocations ||
+      s.unreported_bytes >= report_every_bytes)
     send_report(s);
 }
 

@@ -99,7 +99,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   matching* matching_ = nullptr;
   runtime::message_ring<runtime::arrival> waiting_;  // parts that nobody has asked for yet
   std::unordered_set<std::uint64_t> seen_offsets_;   // of invocations in several parts
-  std::uint64_t arrived_bytes_ = 0;   // asked for or not
+  std::uint64_t arrived_bytes_ = 0;                  // asked for or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
   enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
@@ -126,9 +126,9 @@ class edge_receiver final : public data_sink {
   row_log& rows() noexcept { return rows_; }
 
   struct counters {
-    std::uint64_t dropped = 0;         ///< parts of an ended or unknown generation, or of an ended invocation
-    std::uint64_t early_parts = 0;     ///< came before their receive was posted
-    std::uint64_t matched_sent = 0;    ///< flow control messages
+    std::uint64_t dropped = 0;       ///< parts of an ended or unknown generation, or of an ended invocation
+    std::uint64_t early_parts = 0;   ///< came before their receive was posted
+    std::uint64_t matched_sent = 0;  ///< flow control messages
   };
   const counters& statistics() const noexcept { return counters_; }
 

@@ -14,15 +14,8 @@ constexpr runtime::time_ns longest_question_pause_ns = 100'000'000;
 
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
-    : services_(s),
-      rows_(s.ex),
-      assigned_(assigned),
-      op_(op.id()),
-      generation_(generation),
-      default_digest_(op.default_digest),
-      peer_(op.participants[1].rank),
-      window_(w),
-      question_timer_(*this) {
+    : services_(s), rows_(s.ex), assigned_(assigned), op_(op.id()), generation_(generation),
+      default_digest_(op.default_digest), peer_(op.participants[1].rank), window_(w), question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope, matched&& m) {
     if (m.what == matched::kind::report) note_matched(m.stream, m.count);
     return errc::none;
@@ -69,7 +62,8 @@ void edge_sender::wait_for_room(admission& a) {
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   stream& s = stream_of(id);
-  for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.sizes[s.matched % window_.invocations];
+  for (; s.matched < std::min(count, s.admitted); ++s.matched)
+    s.unmatched_bytes -= s.sizes[s.matched % window_.invocations];
   while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
     admission& first = *s.waiting.front().owner;
     take_room(s, first);
@@ -136,16 +130,17 @@ outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes)
 void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
   const runtime::time_ns ended_ns = rows_.clock();
   const bool rehearsal = has(inv.mark.flags, stamp_flags::rehearsal);
-  services_.flight.add({.op = op_,
-                        .generation = generation_,
-                        .invocation = inv.invocation,
-                        .digest = inv.mark.digest,
-                        .bytes = inv.mark.total_bytes,
-                        .began_ns = inv.began_ns,
-                        .ended_ns = ended_ns,
-                        .tag = inv.mark.tag,
-                        .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
-                        .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.mark.flags) & 7U)});
+  services_.flight.add(
+      {.op = op_,
+       .generation = generation_,
+       .invocation = inv.invocation,
+       .digest = inv.mark.digest,
+       .bytes = inv.mark.total_bytes,
+       .began_ns = inv.began_ns,
+       .ended_ns = ended_ns,
+       .tag = inv.mark.tag,
+       .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
+       .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.mark.flags) & 7U)});
   if (has(inv.mark.flags, stamp_flags::timed)) {
     wire_row row;
     row.tag = inv.mark.tag;

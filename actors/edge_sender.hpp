@@ -38,7 +38,8 @@ struct outgoing {
 
 class edge_sender {
  public:
-  edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned, window_limits w = {});
+  edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
+              window_limits w = {});
   edge_sender(const edge_sender&) = delete;
   edge_sender& operator=(const edge_sender&) = delete;
   ~edge_sender();
@@ -86,8 +87,7 @@ class edge_sender {
     return {*this, tag, bytes, deadline};
   }
   /// Assigns a config to an admitted invocation. It must be ended.
-  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation,
-                 pacing pace = pacing::within_budget);
+  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget);
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes);
   void end(const outgoing& inv, runtime::errc outcome) noexcept;
@@ -111,7 +111,7 @@ class edge_sender {
   friend admission;
   struct stream {
     std::uint64_t id = 0;
-    std::uint64_t admitted = 0;   // the next invocation
+    std::uint64_t admitted = 0;  // the next invocation
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
     std::vector<std::uint64_t> sizes;  // of the unmatched ones, in a ring as large as the window

@@ -60,9 +60,9 @@ struct offer {
   std::uint64_t next_invocation = 0;
   std::uint64_t validators_hash = 0;
   std::uint64_t catalogue_hash = 0;
-  std::vector<std::uint8_t> available;   ///< per config, 0 or 1
-  std::vector<wire_config> catalogue;    ///< empty unless asked for
-  std::vector<wire_result> cached;       ///< what this rank's results file says of this op
+  std::vector<std::uint8_t> available;  ///< per config, 0 or 1
+  std::vector<wire_config> catalogue;   ///< empty unless asked for
+  std::vector<wire_result> cached;      ///< what this rank's results file says of this op
   PARLEY_FIELDS(number, decl_hash, declaration, role, incarnation, next_invocation, validators_hash, catalogue_hash,
                 available, catalogue, cached)
 };

@@ -65,14 +65,15 @@ class participant_behaviour {
   void on(received<op_reject>& m) {
     acknowledge(m.from, m.body.number);
     const auto code = m.body.code <= static_cast<std::uint8_t>(errc::exception) ? static_cast<errc>(m.body.code)
-                                                                               : errc::declaration_mismatch;
+                                                                                : errc::declaration_mismatch;
     mine_.runs->on_rejected({code, std::move(m.body.text)});
   }
   void on(received<decide>& m) {
     acknowledge(m.from, m.body.number);
     const auto same = [&](const decision_record& d) { return d.key == m.body.key; };
     std::erase_if(mine_.decisions, same);
-    mine_.decisions.push_back({std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence)});
+    mine_.decisions.push_back(
+        {std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence)});
   }
   void on(rows_due&) {
     report r;

@@ -55,7 +55,7 @@ struct participant_state {
 
   std::vector<std::uint64_t> candidates;  ///< once merged
   std::vector<std::string> ids;
-  std::vector<std::uint64_t> ready;       ///< what this rank has warmed (S3)
+  std::vector<std::uint64_t> ready;  ///< what this rank has warmed (S3)
   std::vector<std::string> warm_errors;
   std::string no_common_config;
   std::vector<decision_record> decisions;
@@ -65,8 +65,8 @@ struct participant_state {
 /// Tells the actor that rows are due.
 struct rows_due {};
 
-using participant_actor = runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>,
-                                         received<decide>, rows_due>;
+using participant_actor =
+    runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>;
 
 runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>
 spawn_participant(services& s, participant_state& mine);

@@ -19,10 +19,10 @@ using runtime::rank_id;
 
 enum class stamp_flags : std::uint16_t {
   none = 0,
-  timed = 1,       ///< this invocation is a trial: report when it began and ended
-  flush = 2,       ///< the last one of a round: send the rows now
-  rehearsal = 4,   ///< not the user's: scratch data on a stream of its own
-  poison = 8,      ///< the sender failed; this invocation brings nothing
+  timed = 1,      ///< this invocation is a trial: report when it began and ended
+  flush = 2,      ///< the last one of a round: send the rows now
+  rehearsal = 4,  ///< not the user's: scratch data on a stream of its own
+  poison = 8,     ///< the sender failed; this invocation brings nothing
 };
 constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
   return static_cast<stamp_flags>(static_cast<std::uint16_t>(a) | static_cast<std::uint16_t>(b));
@@ -34,11 +34,11 @@ constexpr bool has(stamp_flags set, stamp_flags one) noexcept {
 struct stamp {
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
-  std::uint64_t digest = 0;        ///< the config of this invocation
-  std::uint64_t next_digest = 0;   ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0
-  std::uint64_t total_bytes = 0;   ///< of the invocation
-  std::uint64_t offset = 0;        ///< of this part
-  std::uint32_t invocation = 0;    ///< the low 32 bits; `unwrap` finds the rest
+  std::uint64_t digest = 0;       ///< the config of this invocation
+  std::uint64_t next_digest = 0;  ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0
+  std::uint64_t total_bytes = 0;  ///< of the invocation
+  std::uint64_t offset = 0;       ///< of this part
+  std::uint32_t invocation = 0;   ///< the low 32 bits; `unwrap` finds the rest
   std::uint32_t tag = 0;
   rank_id source = 0;
   stamp_flags flags = stamp_flags::none;
@@ -60,7 +60,8 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
 
 /// The whole index of an invocation, given its low 32 bits and one that is less than 2^31 away.
 constexpr std::uint64_t unwrap(std::uint32_t low, std::uint64_t near) noexcept {
-  return near + static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int32_t>(low - static_cast<std::uint32_t>(near))));
+  return near + static_cast<std::uint64_t>(
+                    static_cast<std::int64_t>(static_cast<std::int32_t>(low - static_cast<std::uint32_t>(near))));
 }
 
 }  // namespace parley::actors

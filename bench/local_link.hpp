@@ -38,8 +38,8 @@ class local_link final : public runtime::link, public runtime::poller {
   runtime::rank_id world_size() const noexcept override { return 2; }
   void listen(channel on, handler* to) override { handlers_[std::size_t(on)] = to; }
   void on_failure(failure_handler*) override {}
-  runtime::errc send(runtime::rank_id, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
-                     runtime::completion*) override {
+  runtime::errc send(runtime::rank_id, channel on, std::span<const std::byte> header,
+                     std::span<const std::byte> payload, runtime::completion*) override {
     ++counted_.sent[std::size_t(on)];
     if (header.size() + payload.size() <= runtime::arrival::inline_bytes) {
       other_->inbox_.emplace_back(on, runtime::arrival(header, payload));

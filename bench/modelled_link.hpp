@@ -78,8 +78,8 @@ class modelled_world::port final : public runtime::link {
   void cancel(runtime::completion&) override {}
   const counters& statistics() const noexcept override { return counted_; }
 
-  runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
-                     runtime::completion* done) override {
+  runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header,
+                     std::span<const std::byte> payload, runtime::completion* done) override {
     ++counted_.sent[std::size_t(on)];
     port& other = *world_.ports_[to];
     const bool eager = done == nullptr || payload.size() <= world_.model_.eager_bytes;

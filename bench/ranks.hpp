@@ -68,16 +68,16 @@ inline double figure(const rank_figures& of, const std::string& name) {
 /// The configs that all tuning rows compare, the default first; peers/mpi_tuning.cpp has the same ones.
 inline std::vector<ops::config_ptr> catalogue(std::size_t count) {
   constexpr std::array<std::pair<std::uint64_t, std::uint64_t>, 11> chunks{{{64 << 10, 2},
-                                                                          {128 << 10, 2},
-                                                                          {256 << 10, 2},
-                                                                          {256 << 10, 4},
-                                                                          {512 << 10, 2},
-                                                                          {1 << 20, 2},
-                                                                          {1 << 20, 4},
-                                                                          {2 << 20, 2},
-                                                                          {4 << 20, 2},
-                                                                          {128 << 10, 8},
-                                                                          {64 << 10, 16}}};
+                                                                            {128 << 10, 2},
+                                                                            {256 << 10, 2},
+                                                                            {256 << 10, 4},
+                                                                            {512 << 10, 2},
+                                                                            {1 << 20, 2},
+                                                                            {1 << 20, 4},
+                                                                            {2 << 20, 2},
+                                                                            {4 << 20, 2},
+                                                                            {128 << 10, 8},
+                                                                            {64 << 10, 16}}};
   if (count < 1 || count > chunks.size() + 1) give_up("--configs takes 1 to 12");
   std::vector<ops::config_ptr> list{ops::direct()};
   for (std::size_t i = 0; list.size() < count; ++i) list.push_back(ops::chunked(chunks[i].first, chunks[i].second));

@@ -37,15 +37,16 @@ struct trial_costs {
   }
 };
 
-inline double trial_loss_ns(const actors::assignment& assigned, const actors::campaign& c, const ops::edge_agreement& edge) {
+inline double trial_loss_ns(const actors::assignment& assigned, const actors::campaign& c,
+                            const ops::edge_agreement& edge) {
   if (c.aggregates.empty() || !c.aggregates[0].measured()) return 0;
   const std::array<runtime::rank_id, 2> participants{edge.sender, edge.receiver};
   double lost = 0;
   for (std::size_t i = 1; i < c.repetitions.size(); ++i) {
     for (const std::uint64_t repetition : c.repetitions[i]) {
-      const auto once = tuning::aggregate_candidate(c.rows, {.digest = assigned.candidates()[i],
-                                                             .participants = participants,
-                                                             .invocations = std::array{repetition}});
+      const auto once = tuning::aggregate_candidate(
+          c.rows,
+          {.digest = assigned.candidates()[i], .participants = participants, .invocations = std::array{repetition}});
       if (once.measured()) lost += std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
     }
   }

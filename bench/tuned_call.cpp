@@ -66,7 +66,8 @@ struct two_ranks {
     }
     for (auto& r : ranks) {
       auto configs = {parley::direct(), parley::chunked(64 << 10)};
-      transfers.push_back(r->declare(parley::paired_transfer{.name = "word", .role = {}, .configs = configs, .edges = {{0, 1}}}));
+      transfers.push_back(
+          r->declare(parley::paired_transfer{.name = "word", .role = {}, .configs = configs, .edges = {{0, 1}}}));
     }
   }
   ~two_ranks() {
@@ -78,9 +79,7 @@ struct two_ranks {
       if (c->where == parley::actors::campaign::stage::decided) return true;
     return false;
   }
-  std::uint64_t mail_sent() const {
-    return ranks[0]->mail().statistics().sent + ranks[1]->mail().statistics().sent;
-  }
+  std::uint64_t mail_sent() const { return ranks[0]->mail().statistics().sent + ranks[1]->mail().statistics().sent; }
   std::uint64_t flow_sent() const { return ranks[0]->flow_messages() + ranks[1]->flow_messages(); }
 
   reactor& loop_;

@@ -132,7 +132,9 @@ task<> meet(scheme& s, double value, double& largest) {
 }
 
 // One transfer on every edge: each rank sends to the next one and receives from the one before.
-task<> step_out(scheme& s, std::size_t config, rank_id me) { co_await s.of_config[config][me].send(s.sent[me], {.to = me + 1}); }
+task<> step_out(scheme& s, std::size_t config, rank_id me) {
+  co_await s.of_config[config][me].send(s.sent[me], {.to = me + 1});
+}
 task<> step_in(scheme& s, std::size_t config, rank_id me) {
   co_await s.of_config[config][me].receive(s.received[me], {.from = me - 1});
 }
@@ -179,8 +181,10 @@ void run_barriers(const arguments& given) {
   for (std::size_t c = 0; c < configs.size(); ++c) {
     auto& transfers = s.of_config.emplace_back();
     for (auto& r : w.all)
-      transfers.push_back(r->declare(parley::paired_transfer{
-          .name = "edges with config " + std::to_string(c), .role = {}, .configs = {configs[c]}, .edges = {{0, 1}, {1, 2}, {2, 3}}}));
+      transfers.push_back(r->declare(parley::paired_transfer{.name = "edges with config " + std::to_string(c),
+                                                             .role = {},
+                                                             .configs = {configs[c]},
+                                                             .edges = {{0, 1}, {1, 2}, {2, 3}}}));
   }
   // The ops introduce themselves to each other before the scheme starts.
   scope settling(w.clock);

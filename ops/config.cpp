@@ -31,13 +31,13 @@ class chunked_config final : public paired_config {
       : paired_config({.name = "chunked",
                        .parameters = {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}},
                        .wire_class = "chunks"}),
-        chunk_bytes_(chunk_bytes),
-        in_flight_(in_flight) {}
+        chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     out.keep_in_flight(in_flight_);
     for (std::uint64_t at = 0; at < data.size(); at += chunk_bytes_) {
-      const std::span<const std::byte> chunk = data.subspan(at, std::min<std::uint64_t>(chunk_bytes_, data.size() - at));
+      const std::span<const std::byte> chunk =
+          data.subspan(at, std::min<std::uint64_t>(chunk_bytes_, data.size() - at));
       co_await out.send(at, chunk);
     }
   }
@@ -83,7 +83,8 @@ paired_config::paired_config(tuning::config_identity identity)
 
 runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs) {
   const std::string title = "op " + std::string(op);
-  if (configs.empty()) return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
+  if (configs.empty())
+    return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
   for (std::size_t i = 0; i < configs.size(); ++i) {
     if (configs[i] == nullptr)
       return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};

@@ -82,7 +82,9 @@ time_ns edge_end::deadline(const call_options& call) const noexcept {
 
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
   if (failed_ && !invocation) return failure(*failed_);
-  if (failed_) return failure({failed_->code(), failed_->text() + "; invocation " + std::to_string(*invocation) + " was under way"});
+  if (failed_)
+    return failure(
+        {failed_->code(), failed_->text() + "; invocation " + std::to_string(*invocation) + " was under way"});
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
@@ -178,13 +180,15 @@ task<std::uint64_t> edge_in::receive(std::span<std::byte> into, call_options cal
     throw explained(seen.code(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
                     "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(into.size()) +
                         " bytes" +
-                        (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(call.tag)));
+                        (small ? ", which is too small for the message; nothing was written"
+                               : ", tag " + std::to_string(call.tag)));
   }
   const stamp s = *seen;
   const std::uint64_t chosen = options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   std::exception_ptr thrown;
   try {
-    if (!may_run(chosen)) runtime::raise({errc::config_mismatch, "the stamp names a config that was not warmed here"});  // S3
+    if (!may_run(chosen))
+      runtime::raise({errc::config_mismatch, "the stamp names a config that was not warmed here"});  // S3
     co_await run(in, chosen, into.first(s.total_bytes));
   } catch (...) {
     thrown = std::current_exception();
@@ -197,8 +201,9 @@ task<std::uint64_t> edge_in::receive(std::span<std::byte> into, call_options cal
   const paired_config* config = find(chosen);
   throw explained(outcome, in.invocation(),
                   "config " + (config == nullptr ? std::to_string(chosen) : config->id()) + " received " +
-                      std::to_string(in.received_bytes()) + " of " + std::to_string(s.total_bytes) + " bytes from rank " +
-                      std::to_string(options_.peer) + (thrown ? "; " + runtime::describe(thrown).what() : ""));
+                      std::to_string(in.received_bytes()) + " of " + std::to_string(s.total_bytes) +
+                      " bytes from rank " + std::to_string(options_.peer) +
+                      (thrown ? "; " + runtime::describe(thrown).what() : ""));
 }
 
 bool edge_in::may_run(std::uint64_t digest) const noexcept {
@@ -208,7 +213,8 @@ bool edge_in::may_run(std::uint64_t digest) const noexcept {
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
   const paired_config* config = find(digest);
-  if (config == nullptr) runtime::raise({errc::config_mismatch, "the stamp names a config that this rank does not have"});
+  if (config == nullptr)
+    runtime::raise({errc::config_mismatch, "the stamp names a config that this rank does not have"});
   if (!into.empty()) co_await config->receive(in, into);
 }
 
@@ -216,17 +222,17 @@ void edge_in::record(const part_receiver& in, const stamp& s, std::uint64_t ran,
   auto& rows = receiver_.rows();
   if (options_.policy == actors::tuning_policy::online) rows.note_stamp(has(s.flags, stamp_flags::timed));
   const time_ns ended_ns = rows.clock();
-  services_.flight.add({.op = s.op,
-                        .generation = s.generation,
-                        .invocation = in.invocation(),
-                        .digest = ran,
-                        .bytes = s.total_bytes,
-                        .began_ns = in.posted_ns(),
-                        .ended_ns = ended_ns,
-                        .tag = s.tag,
-                        .what = outcome == errc::none ? runtime::flight_event::received
-                                                      : runtime::flight_event::receive_failed,
-                        .flags = static_cast<std::uint8_t>(static_cast<unsigned>(s.flags) & 7U)});
+  services_.flight.add(
+      {.op = s.op,
+       .generation = s.generation,
+       .invocation = in.invocation(),
+       .digest = ran,
+       .bytes = s.total_bytes,
+       .began_ns = in.posted_ns(),
+       .ended_ns = ended_ns,
+       .tag = s.tag,
+       .what = outcome == errc::none ? runtime::flight_event::received : runtime::flight_event::receive_failed,
+       .flags = static_cast<std::uint8_t>(static_cast<unsigned>(s.flags) & 7U)});
   if (has(s.flags, stamp_flags::timed)) {
     actors::wire_row row;
     row.tag = s.tag;

@@ -75,7 +75,8 @@ class edge_end : private actors::implementations {
   const paired_config* find(std::uint64_t digest) const noexcept;
   time_ns deadline(const call_options& call) const noexcept;
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
-  runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation, const std::string& what) const;
+  runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation,
+                             const std::string& what) const;
   void start(actors::row_log& rows);
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
 
@@ -96,7 +97,9 @@ class edge_out final : public edge_end {
   /// Ends when `data` may be reused.
   runtime::task<> send(std::span<const std::byte> data, call_options call);
   void fail(const runtime::error& why) noexcept override;
-  bool owes_messages() const noexcept override { return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0); }
+  bool owes_messages() const noexcept override {
+    return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0);
+  }
   /// Whether the peer has taken what was sent, or is gone. Asks it, if not.
   bool delivered() { return failed_ || sender_.all_matched(); }
   const actors::assignment& assigned() const noexcept { return assigned_; }

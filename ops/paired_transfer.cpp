@@ -41,8 +41,8 @@ runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_t
     const auto [from, to] = edges[i];
     const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
     if (from >= world_size || to >= world_size)
-      return error{errc::bad_argument, edge + " names a rank outside the world of " + std::to_string(world_size) +
-                                           "; ranks count from 0"};
+      return error{errc::bad_argument,
+                   edge + " names a rank outside the world of " + std::to_string(world_size) + "; ranks count from 0"};
     if (from == to) return error{errc::bad_argument, edge + " is a self-send; a transfer needs two ranks"};
     if (std::count(edges.begin(), edges.end(), edges[i]) > 1)
       return error{errc::role_conflict, edge + " is listed twice"};
@@ -104,8 +104,9 @@ edge_in& transfer::edge_from(rank_id peer) const {
   for (edge_in* e : ins_) {
     if (e->peer() == peer) return *e;
   }
-  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " does not receive from rank " +
-                                          std::to_string(peer) + "; check the role function and `from`"});
+  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) +
+                                          " does not receive from rank " + std::to_string(peer) +
+                                          "; check the role function and `from`"});
 }
 
 }  // namespace parley::ops

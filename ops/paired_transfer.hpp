@@ -67,7 +67,8 @@ class transfer {
   /// Answers the number of bytes that came, at most those of `into`.
   template <buffer B>
   runtime::task<std::uint64_t> receive(B&& into, receive_options o) {
-    return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)), {.tag = o.tag, .timeout_ns = o.timeout_ns});
+    return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)),
+                                     {.tag = o.tag, .timeout_ns = o.timeout_ns});
   }
   /// A tuning phase, for those who want one: both ends call it, with the same sizes, and it ends when their configs for
   /// these sizes are agreed. It moves scratch data on a tag of its own; other calls may go on meanwhile.

@@ -45,7 +45,8 @@ task<> let_go(runtime::scope& moving) {
 }
 
 task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, pipeline_stage& stage, slots& both) {
-  if (in != nullptr && !bytes.empty()) both[0].arriving->spawn(bring(*in, std::span(both[0].activation).first(bytes[0])));
+  if (in != nullptr && !bytes.empty())
+    both[0].arriving->spawn(bring(*in, std::span(both[0].activation).first(bytes[0])));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     slot& now = both[i % 2];
     slot& next = both[(i + 1) % 2];

@@ -32,17 +32,12 @@ constexpr time_ns longest_pause_ns = 20'000'000;
 }  // namespace
 
 rank::rank(rank_foundation on, rank_settings settings)
-    : executor_(on.ex),
-      net_(on.net),
-      disk_(on.disk),
-      settings_(std::move(settings)),
-      flight_(settings_.flight_records),
-      mail_(on.ex, on.net, on.mail),
-      data_(on.net),
-      services_{on.ex, actors_, on.net, mail_, data_, flight_, std::move(on.incarnations), 0},
-      actors_(on.ex) {
+    : executor_(on.ex), net_(on.net), disk_(on.disk), settings_(std::move(settings)), flight_(settings_.flight_records),
+      mail_(on.ex, on.net, on.mail), data_(on.net),
+      services_{on.ex, actors_, on.net, mail_, data_, flight_, std::move(on.incarnations), 0}, actors_(on.ex) {
   auto& v = settings_.validators;
-  v.insert(v.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)}, {"PARLEY_WORLD", std::to_string(net_.world_size())}});
+  v.insert(v.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
+                       {"PARLEY_WORLD", std::to_string(net_.world_size())}});
   services_.validators_hash = hash_of(v);
   services_.incarnations.resize(net_.world_size());
   read_results();
@@ -197,7 +192,8 @@ tuning::results_file rank::results() const {
       const auto& configs = e.participant().configs;
       const auto index = configs.find(d.digest);
       if (!index) continue;
-      const auto timed = std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
+      const auto timed =
+          std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
       static_cast<void>(file.add(tuning::result_entry{entry_name(e.declaration()), d.key, configs[*index].id,
                                                       timed == d.evidence.end() ? 0 : timed->time_ns / 1e6}));
     }
@@ -216,8 +212,9 @@ runtime::result<std::string> rank::write_results() {
   if (const auto there = disk_->read(path)) {
     const auto parsed = tuning::parse_results(*there);
     if (!parsed || tuning::compare_validators(parsed->file.validators(), settings_.validators))
-      return error{errc::unavailable, path + " belongs to another version, machine or world and is kept; move it away to "
-                                             "have new results written"};
+      return error{errc::unavailable, path +
+                                          " belongs to another version, machine or world and is kept; move it away to "
+                                          "have new results written"};
   }
   const auto written = disk_->replace(path, tuning::write_results(results()));
   if (!written) return written.reason();

@@ -118,9 +118,7 @@ class address {
   bool operator==(const address&) const noexcept = default;
 
   /// `none`, `full` or `closed`, at once.
-  errc try_send(message m) const {
-    return named_ == nullptr ? errc::closed : named_->box_.try_send(std::move(m));
-  }
+  errc try_send(message m) const { return named_ == nullptr ? errc::closed : named_->box_.try_send(std::move(m)); }
   /// Waits for room. `auto sent = co_await to.send(m);` must not be asked of an empty address.
   auto send(message m, time_ns deadline = never) const { return named_->box_.send(std::move(m), deadline); }
 

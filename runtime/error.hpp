@@ -83,7 +83,7 @@ error describe(const std::exception_ptr& thrown);
 template <class T = void>
 class [[nodiscard]] result {
  public:
-  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}   // NOLINT(google-explicit-constructor)
+  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
   result(error e) : state_(std::in_place_index<1>, std::move(e)) {}      // NOLINT(google-explicit-constructor)
   result(errc code) : state_(std::in_place_index<1>, error(code)) {}     // NOLINT(google-explicit-constructor)
 
@@ -116,7 +116,7 @@ template <>
 class [[nodiscard]] result<void> {
  public:
   result() noexcept = default;
-  result(error e) : error_(std::move(e)) {}                                                  // NOLINT
+  result(error e) : error_(std::move(e)) {}                                                      // NOLINT
   result(errc code) : error_(code == errc::none ? std::nullopt : std::optional<error>(code)) {}  // NOLINT
 
   explicit operator bool() const noexcept { return !error_; }

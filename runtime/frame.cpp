@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::size_t tagged_bytes = offsetof(frame_header, tag);
 
-std::uint64_t tag_of(std::span<const std::byte> header, std::span<const std::byte> body, const frame_seal& seal) noexcept {
+std::uint64_t tag_of(std::span<const std::byte> header, std::span<const std::byte> body,
+                     const frame_seal& seal) noexcept {
   return seal.tag == nullptr ? 0 : seal.tag(seal.context, header.first(tagged_bytes), body);
 }
 
@@ -32,7 +33,8 @@ result<frame_header> decode_frame(std::span<const std::byte> header, std::span<c
   if (h.version != protocol_version)
     return error{errc::protocol_version, "rank " + std::to_string(h.source) + " speaks control protocol " +
                                              std::to_string(h.version) + ", this rank speaks " +
-                                             std::to_string(protocol_version) + "; use one version of parley everywhere"};
+                                             std::to_string(protocol_version) +
+                                             "; use one version of parley everywhere"};
   // The tag comes before anything else is believed.
   if (tag_of(header, body, seal) != h.tag) return errc::unauthenticated;
   if (h.body_bytes != body.size() || body.size() > max_body_bytes || h.job != expected.job ||

@@ -26,9 +26,9 @@ namespace parley::runtime {
 
 namespace {
 
-constexpr std::int64_t work_per_clock_read = 64;      // turns or resumed coroutines: reading costs as much as a turn
-constexpr std::uint32_t turns_per_asio_poll = 128;    // on every turn it would cost a quarter of the loop
-constexpr std::size_t resumes_per_turn = 256;         // so that a busy rank still asks its transports
+constexpr std::int64_t work_per_clock_read = 64;    // turns or resumed coroutines: reading costs as much as a turn
+constexpr std::uint32_t turns_per_asio_poll = 128;  // on every turn it would cost a quarter of the loop
+constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
 constexpr std::uint32_t idle_turns_per_clock_read = 16;
 constexpr time_ns shortest_spin_ns = 1'000;
 
@@ -39,7 +39,8 @@ time_ns read_clock() noexcept {
 }
 
 int checked(int descriptor, const char* what) {
-  if (descriptor < 0) raise({errc::io, std::string("the reactor cannot make its ") + what + ": " + std::strerror(errno)});
+  if (descriptor < 0)
+    raise({errc::io, std::string("the reactor cannot make its ") + what + ": " + std::strerror(errno)});
   return descriptor;
 }
 
@@ -102,16 +103,13 @@ class compute_threads {
 
 struct reactor::state {
   state(options o, boost::asio::io_context* shared)
-      : settings(o),
-        own(shared == nullptr ? std::make_unique<boost::asio::io_context>(1) : nullptr),
-        io(shared == nullptr ? *own : *shared),
-        events(epoll_create1(EPOLL_CLOEXEC), "epoll descriptor"),
+      : settings(o), own(shared == nullptr ? std::make_unique<boost::asio::io_context>(1) : nullptr),
+        io(shared == nullptr ? *own : *shared), events(epoll_create1(EPOLL_CLOEXEC), "epoll descriptor"),
         posted_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "event descriptor"),
         next_timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timer descriptor"),
         // Asio closes what it watches, so it gets a descriptor of its own.
         watched(io, checked(fcntl(events.get(), F_DUPFD_CLOEXEC, 0), "duplicate descriptor")),
-        spin_ns(o.longest_spin_ns),
-        threads(o.compute_threads) {
+        spin_ns(o.longest_spin_ns), threads(o.compute_threads) {
     add(posted_event.get());
     add(next_timer.get());
   }

@@ -138,7 +138,8 @@ errc router::deliver(const frame_header& h, std::span<const std::byte> body) {
 
 // Messages come in runs for one actor, so the last one found is tried first.
 router::raw_handler* router::find_handler(std::uint64_t actor, std::uint16_t type) noexcept {
-  if (last_found_.handler != nullptr && last_found_.actor == actor && last_found_.type == type) return last_found_.handler;
+  if (last_found_.handler != nullptr && last_found_.actor == actor && last_found_.type == type)
+    return last_found_.handler;
   const auto found = handlers_.find(actor);
   if (found == handlers_.end()) return nullptr;
   for (auto& [its_type, take_message] : found->second) {

@@ -42,11 +42,11 @@ class router final : public link::handler {
   struct counters {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
-    std::uint64_t credits_sent = 0;    ///< frames that only say what was accepted
+    std::uint64_t credits_sent = 0;  ///< frames that only say what was accepted
     std::uint64_t malformed = 0;
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
-    std::uint64_t unclaimed = 0;       ///< for an actor or type that this rank does not have
+    std::uint64_t unclaimed = 0;  ///< for an actor or type that this rank does not have
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
@@ -89,11 +89,11 @@ class router final : public link::handler {
 
  private:
   struct peer_state {
-    std::uint64_t next_sequence = 0;     // of our next frame to it
-    std::uint32_t acknowledged = 0;      // of our frames, as it told us
-    std::uint64_t highest_seen = 0;      // of its frames; sequences count from 1
-    std::uint64_t seen = 0;              // the 64 before `highest_seen`, as bits
-    std::uint32_t accepted = 0;          // up to which we have accepted its frames
+    std::uint64_t next_sequence = 0;  // of our next frame to it
+    std::uint32_t acknowledged = 0;   // of our frames, as it told us
+    std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
+    std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
+    std::uint32_t accepted = 0;       // up to which we have accepted its frames
     std::uint32_t accepted_told = 0;
   };
   struct parked {

@@ -5,8 +5,7 @@
 namespace parley::runtime {
 
 scope::scope(executor& ex, scope* parent, options o) noexcept
-    : executor_(ex),
-      deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
+    : executor_(ex), deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
       deadline_timer_(*this) {
   if (parent != nullptr) {
     parent->inner_.push_back(*this);

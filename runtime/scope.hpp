@@ -98,9 +98,7 @@ class scope final : private list_hook, public task_observer {
 
   struct deadline_timer : timer {
     explicit deadline_timer(scope& s) noexcept : timer(&on_deadline), owner(s) {}
-    static void on_deadline(timer& self) noexcept {
-      static_cast<deadline_timer&>(self).owner.cancel(errc::timeout);
-    }
+    static void on_deadline(timer& self) noexcept { static_cast<deadline_timer&>(self).owner.cancel(errc::timeout); }
     scope& owner;
   };
 

@@ -8,7 +8,8 @@ namespace parley::runtime {
 
 // Keeps a computation alive until its modelled time has passed.
 struct virtual_time::modelled_end : timer {
-  modelled_end(virtual_time& ex, std::shared_ptr<compute_job> j) noexcept : timer(&on_end), owner(ex), job(std::move(j)) {}
+  modelled_end(virtual_time& ex, std::shared_ptr<compute_job> j) noexcept
+      : timer(&on_end), owner(ex), job(std::move(j)) {}
   static void on_end(timer& self) noexcept {
     auto& end = static_cast<modelled_end&>(self);
     end.job->on_done();

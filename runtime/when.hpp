@@ -92,15 +92,15 @@ class gathering : private task_observer {
 template <class... Ts>
 class [[nodiscard]] when_all final : public gathering<Ts...> {
  public:
-  explicit when_all(task<Ts>&&... tasks)
-      : gathering<Ts...>(gathering<Ts...>::until::all, never, std::move(tasks)...) {}
+  explicit when_all(task<Ts>&&... tasks) : gathering<Ts...>(gathering<Ts...>::until::all, never, std::move(tasks)...) {}
   std::tuple<detail::value_or_nothing<Ts>...> await_resume() {
     std::size_t index = 0;
     const auto rethrow = [&](auto h) {
       if (index++ == this->first_) std::rethrow_exception(h.promise().thrown);
     };
     std::apply([&](auto... h) { (rethrow(h), ...); }, this->tasks_);
-    return std::apply([](auto... h) { return std::tuple<detail::value_or_nothing<Ts>...>(detail::take<Ts>(h)...); }, this->tasks_);
+    return std::apply([](auto... h) { return std::tuple<detail::value_or_nothing<Ts>...>(detail::take<Ts>(h)...); },
+                      this->tasks_);
   }
 };
 

@@ -74,10 +74,18 @@ struct dialect {
 constexpr dialect dialects[] = {
     {launcher_kind::parley_run, variable::rank, variable::world, variable::local_rank, variable::local_size, {}},
     {launcher_kind::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {"TORCHELASTIC_RUN_ID"}},
-    {launcher_kind::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", {"PMIX_NAMESPACE"}},
+    {launcher_kind::open_mpi,
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE"}},
     {launcher_kind::pmi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_JOBID"}},
-    {launcher_kind::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr,
+    {launcher_kind::slurm,
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     nullptr,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
@@ -166,8 +174,10 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
   const bool one_host = place.local_size == place.world_size;
   if (!one_host || identity.empty()) {
     in.complain(variable::rendezvous,
-                std::string(name(d.launcher)) + " does not say where its ranks can meet; set it to host:port of rank 0, "
-                "the same on every rank" + (one_host ? "" : ", and PARLEY_KEY_FILE to a 0600 file with 32 random bytes"));
+                std::string(name(d.launcher)) +
+                    " does not say where its ranks can meet; set it to host:port of rank 0, "
+                    "the same on every rank" +
+                    (one_host ? "" : ", and PARLEY_KEY_FILE to a 0600 file with 32 random bytes"));
     return;
   }
   // Below the range that the system gives to outgoing connections, so that a taken port is rare.
@@ -180,13 +190,14 @@ void read_descriptors(reader& in, placement& place) {
   place.report_fd = in.descriptor(variable::report_fd);
   place.key_file = in.text(variable::key_file);
   if (place.listening_fd >= 0 && place.rank != 0) {
-    in.complain(variable::rendezvous_fd, "only rank 0 gets the listening socket, and this is rank " +
-                                             std::to_string(place.rank) + "; unset it");
+    in.complain(variable::rendezvous_fd,
+                "only rank 0 gets the listening socket, and this is rank " + std::to_string(place.rank) + "; unset it");
   }
   if (place.key_fd >= 0 && in.has(variable::key_file)) {
     in.complain(variable::key_file, "the key comes from PARLEY_KEY_FD already; unset one of the two");
   }
-  if (in.has(variable::key_file) && place.key_file.empty()) in.complain(variable::key_file, "must name a file or be unset");
+  if (in.has(variable::key_file) && place.key_file.empty())
+    in.complain(variable::key_file, "must name a file or be unset");
 }
 
 }  // namespace

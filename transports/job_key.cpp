@@ -64,7 +64,7 @@ result<job_key> job_key::from_file(const std::string& path) {
   if (fd < 0) {
     return error(errc::unavailable, "the job key file " + path + " cannot be opened: " + std::strerror(errno));
   }
-  struct stat status {};
+  struct stat status{};
   std::string complaint;
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     complaint = " is not a regular file";

@@ -127,13 +127,13 @@ class signal_events {
   signal_events() {
     sigemptyset(&taken_);
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-      struct sigaction current {};
+      struct sigaction current{};
       ::sigaction(number, nullptr, &current);
       if (current.sa_handler != SIG_IGN) sigaddset(&taken_, number);  // nohup stays nohup
     }
     sigaddset(&taken_, SIGCHLD);
     // A caller that ignores SIGCHLD would have the kernel throw the ranks' exit statuses away.
-    struct sigaction plain {};
+    struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &plain, &child_before_);
     ::sigprocmask(SIG_BLOCK, &taken_, &mask_before_);
@@ -146,8 +146,7 @@ class signal_events {
   signal_events(const signal_events&) = delete;
   signal_events& operator=(const signal_events&) = delete;
   ~signal_events() {
-    while (next()) {
-    }
+    while (next()) {}
     restore();
   }
 
@@ -166,7 +165,7 @@ class signal_events {
   }
   sigset_t taken_;
   sigset_t mask_before_;
-  struct sigaction child_before_ {};
+  struct sigaction child_before_{};
   descriptor events_;
 };
 
@@ -240,9 +239,9 @@ class job {
 
   std::vector<std::string> environment_of(rank_id rank, std::uint64_t id, int key_fd, int report_fd) const {
     std::vector<std::string> all;
-    const char* const own[] = {variable::rank,       variable::world,         variable::local_rank, variable::local_size,
-                               variable::rendezvous, variable::rendezvous_fd, variable::job,        variable::key_fd,
-                               variable::key_file,   variable::report_fd};
+    const char* const own[] = {
+        variable::rank,          variable::world, variable::local_rank, variable::local_size, variable::rendezvous,
+        variable::rendezvous_fd, variable::job,   variable::key_fd,     variable::key_file,   variable::report_fd};
     const auto replaced = [&](std::string_view name) {
       return std::any_of(std::begin(own), std::end(own), [&](const char* mine) { return name == mine; }) ||
              std::any_of(options_.environment.begin(), options_.environment.end(),
@@ -255,7 +254,9 @@ class job {
     for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
     // UCX reads this while it is loaded, before a rank's `main`; patching mmap would cost each rank 0.4 s.
     if (std::getenv("UCX_MEM_MMAP_HOOK_MODE") == nullptr) all.emplace_back("UCX_MEM_MMAP_HOOK_MODE=none");
-    const auto add = [&](const char* name, const std::string& value) { all.push_back(std::string(name) + "=" + value); };
+    const auto add = [&](const char* name, const std::string& value) {
+      all.push_back(std::string(name) + "=" + value);
+    };
     char id_text[17];
     std::snprintf(id_text, sizeof id_text, "%016llx", static_cast<unsigned long long>(id));
     add(variable::rank, std::to_string(rank));
@@ -406,8 +407,7 @@ class job {
 
   /// What lies in the pipe of a rank that has ended. Bounded, because someone else may still write into it.
   void forward_rest(rank_id rank, line_source& source) {
-    for (int reads = 0; reads < 64 && source.from.open() && forward(rank, source); ++reads) {
-    }
+    for (int reads = 0; reads < 64 && source.from.open() && forward(rank, source); ++reads) {}
   }
 
   void emit(rank_id rank, output_stream kind, std::string_view line, std::string& ready) const {
@@ -480,8 +480,8 @@ class job {
       case stage::running:
         if (options_.timeout_ns == runtime::never) return;
         failed_ = true;
-        notice("the job did not end within " + std::to_string(options_.timeout_ns / 1'000'000) + " ms; " + still_running() +
-               " ended");
+        notice("the job did not end within " + std::to_string(options_.timeout_ns / 1'000'000) + " ms; " +
+               still_running() + " ended");
         [[fallthrough]];
       case stage::grace:
         if (stage_ == stage::grace) notice(still_running() + " ended: the job has failed");
@@ -537,8 +537,7 @@ class job {
           write_all(source.kind == output_stream::out ? options_.out_fd : options_.error_fd, ready);
         }
       }
-      for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {
-      }
+      for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {}
     }
   }
 

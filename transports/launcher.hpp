@@ -40,14 +40,14 @@ enum class line_prefix : std::uint8_t {
 struct rank_end {
   enum class how : std::uint8_t { not_started, exited, signalled };
   how kind = how::not_started;
-  int code = 0;             ///< exit status or signal number
-  bool by_launcher = false; ///< it still ran when the launcher ended the job
+  int code = 0;              ///< exit status or signal number
+  bool by_launcher = false;  ///< it still ran when the launcher ended the job
 };
 
 struct launch_options {
   runtime::rank_id ranks = 1;
-  std::vector<std::string> command;                                ///< program (searched in PATH) and its arguments
-  std::vector<std::pair<std::string, std::string>> environment;    ///< added to the launcher's own
+  std::vector<std::string> command;                              ///< program (searched in PATH) and its arguments
+  std::vector<std::pair<std::string, std::string>> environment;  ///< added to the launcher's own
   line_prefix prefix = line_prefix::rank;
   runtime::time_ns timeout_ns = runtime::never;
   runtime::time_ns grace_ns = 2'000'000'000;
@@ -64,7 +64,7 @@ struct launch_options {
 };
 
 struct launch_end {
-  int status = 0;               ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
+  int status = 0;  ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
   std::vector<rank_end> ranks;
 };
 

@@ -64,7 +64,8 @@ error never_came(const std::vector<rank_id>& missing, std::size_t total, rank_id
   return {errc::timeout, ranks_text(missing, total) + " of " + std::to_string(world) +
                              " never came to the rendezvous at " + place + " within " + seconds_text(waited) +
                              "; see whether they were started, ended early, or were given another PARLEY_RENDEZVOUS, "
-                             "job or key" + refusals};
+                             "job or key" +
+                             refusals};
 }
 
 }  // namespace
@@ -175,8 +176,8 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     all.members = std::move(members);
     all.roster_digest = digest;
     all.authenticated = !key_.empty();
-    const auto session = wire::hmac(
-        key_.secret(), wire::writer().text("parley session").number(options_.job).raw(digest).take());
+    const auto session =
+        wire::hmac(key_.secret(), wire::writer().text("parley session").number(options_.job).raw(digest).take());
     std::copy_n(session.begin(), all.session_key.size(), all.session_key.begin());
     deadline_.cancel();
     const auto done = std::exchange(done_, nullptr);
@@ -232,7 +233,8 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     }
     if (me_.address.size() > member::max_address_bytes || me_.affinity.size() > member::max_affinity_words ||
         me_.version.size() > member::max_version_bytes) {
-      return error(errc::bad_argument, "rank " + std::to_string(o.rank) + "'s entry is too large: its UCX address has " +
+      return error(errc::bad_argument, "rank " + std::to_string(o.rank) +
+                                           "'s entry is too large: its UCX address has " +
                                            std::to_string(me_.address.size()) + " of at most " +
                                            std::to_string(member::max_address_bytes) + " bytes");
     }
@@ -366,8 +368,9 @@ class rendezvous::host final : public core {
     if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0 ||
         ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size) != 0 ||
         (address.ss_family != AF_INET && address.ss_family != AF_INET6)) {
-      return error(errc::bad_argument, "descriptor " + std::to_string(fd) + " is no listening TCP socket; unset "
-                                       "PARLEY_RENDEZVOUS_FD or start the ranks with `parley run`");
+      return error(errc::bad_argument, "descriptor " + std::to_string(fd) +
+                                           " is no listening TCP socket; unset "
+                                           "PARLEY_RENDEZVOUS_FD or start the ranks with `parley run`");
     }
     ::fcntl(fd, F_SETFD, FD_CLOEXEC);
     error_code fault;
@@ -410,8 +413,8 @@ class rendezvous::host final : public core {
 
   void welcome(stream::socket connected) {
     prepare(connected);
-    const auto pending = std::count_if(clients_.begin(), clients_.end(),
-                                       [](const auto& entry) { return !entry.second->recognised(); });
+    const auto pending =
+        std::count_if(clients_.begin(), clients_.end(), [](const auto& entry) { return !entry.second->recognised(); });
     const auto c = std::make_shared<client>(std::move(connected), weak_from_this(), io_);
     if (pending >= 2 * static_cast<std::ptrdiff_t>(options_.world_size)) {
       note(*c, "too many clients were waiting at once");
@@ -567,7 +570,7 @@ class rendezvous::host final : public core {
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   std::map<const stream*, std::shared_ptr<client>> clients_;
-  std::vector<client*> seats_;                 ///< by rank: who has proved to be it
+  std::vector<client*> seats_;                  ///< by rank: who has proved to be it
   std::vector<std::optional<member>> entries_;  ///< by rank, until the roster is complete
   rank_id present_ = 0;
   std::chrono::steady_clock::time_point ends_;
@@ -632,7 +635,10 @@ class rendezvous::guest final : public core {
       case wire::type::roster: return take_roster(frame.payload);
       case wire::type::failed: return take_failure(frame.payload);
       case wire::type::lost: return take_loss(frame.payload);
-      case wire::type::bye: link_->close(); link_.reset(); return;  // rank 0 has ended normally: nobody watches any more
+      case wire::type::bye:
+        link_->close();
+        link_.reset();
+        return;  // rank 0 has ended normally: nobody watches any more
       default: return;
     }
   }
@@ -722,13 +728,16 @@ class rendezvous::guest final : public core {
   void answer(const incoming& frame) {
     const auto question = wire::challenge::decode(frame.payload);
     if (!question || question->version != wire::protocol_version) {
-      return broken({errc::protocol_version, "rank 0 at " + place() + " speaks another version of the rendezvous than " +
+      return broken({errc::protocol_version, "rank 0 at " + place() +
+                                                 " speaks another version of the rendezvous than " +
                                                  std::to_string(wire::protocol_version) + "; use one build of parley"});
     }
     link_->set_key(wire::connection_key(key_.secret(), said_, frame.payload));
     if (!link_->authentic(frame)) {
-      return broken({errc::unauthenticated, "whoever listens at " + place() + " does not hold the key of this job; give "
-                                            "rank 0 and rank " + std::to_string(options_.rank) + " the same key"});
+      return broken({errc::unauthenticated, "whoever listens at " + place() +
+                                                " does not hold the key of this job; give "
+                                                "rank 0 and rank " +
+                                                std::to_string(options_.rank) + " the same key"});
     }
     pause_.cancel();
     link_->trust();
@@ -743,8 +752,9 @@ class rendezvous::guest final : public core {
   void take_roster(std::span<const std::byte> payload) {
     auto members = wire::decode_roster(payload, options_.job, options_.world_size);
     if (!members || (*members)[options_.rank].incarnation != me_.incarnation) {
-      return broken({errc::malformed, "rank 0 at " + place() + " sent a roster that cannot be right; use one build of "
-                                                               "parley on all ranks"});
+      return broken({errc::malformed, "rank 0 at " + place() +
+                                          " sent a roster that cannot be right; use one build of "
+                                          "parley on all ranks"});
     }
     at_ = phase::joined;
     succeed(std::move(*members), wire::sha256(payload));
@@ -775,13 +785,14 @@ class rendezvous::guest final : public core {
     const std::string who = "rank 0 at " + place() + " refused " + rank + ": ";
     switch (reason) {
       case wire::refusal::version:
-        return broken({errc::protocol_version, who + "it speaks version " + detail + " of the rendezvous and this one " +
-                                                   std::to_string(wire::protocol_version) + "; use one build of parley"});
+        return broken(
+            {errc::protocol_version, who + "it speaks version " + detail + " of the rendezvous and this one " +
+                                         std::to_string(wire::protocol_version) + "; use one build of parley"});
       case wire::refusal::world_size:
         return broken({errc::malformed, who + "it expects " + detail + " ranks and this one " +
-                                            std::to_string(options_.world_size) + "; give all ranks the same world size"});
-      case wire::refusal::rank:
-        return broken({errc::malformed, who + "the world has only " + detail + " ranks"});
+                                            std::to_string(options_.world_size) +
+                                            "; give all ranks the same world size"});
+      case wire::refusal::rank: return broken({errc::malformed, who + "the world has only " + detail + " ranks"});
       case wire::refusal::duplicate:
         return broken({errc::malformed, who + "another process is " + rank + " already; give each its own rank"});
       case wire::refusal::job:

@@ -44,13 +44,13 @@ struct member {
   static constexpr std::size_t max_affinity_words = 128;  // 8,192 processors
   static constexpr std::size_t max_version_bytes = 32;
 
-  runtime::rank_id rank = 0;             ///< set by `join` from the options
-  std::uint64_t incarnation = 0;         ///< random per process start; 0 lets `join` make one
-  std::uint64_t host = 0;                ///< equal for ranks that share a host
+  runtime::rank_id rank = 0;      ///< set by `join` from the options
+  std::uint64_t incarnation = 0;  ///< random per process start; 0 lets `join` make one
+  std::uint64_t host = 0;         ///< equal for ranks that share a host
   std::uint32_t pid = 0;
-  std::vector<std::uint64_t> affinity;   ///< bit p of word p / 64: processor p may run this rank
-  std::vector<std::byte> address;        ///< of the UCX worker, at most `max_address_bytes`
-  std::string version;                   ///< of the library, at most `max_version_bytes`
+  std::vector<std::uint64_t> affinity;  ///< bit p of word p / 64: processor p may run this rank
+  std::vector<std::byte> address;       ///< of the UCX worker, at most `max_address_bytes`
+  std::string version;                  ///< of the library, at most `max_version_bytes`
 
   friend bool operator==(const member&, const member&) = default;
 };
@@ -63,10 +63,10 @@ std::uint64_t fresh_incarnation();
 std::uint64_t host_identity();
 
 struct joined {
-  std::vector<member> members;                  ///< index = rank
-  std::array<std::byte, 32> roster_digest{};    ///< SHA-256 of the roster as it was sent; the same on every rank
-  std::array<std::byte, 16> session_key{};      ///< for tags on control frames; from the job key and the digest
-  bool authenticated = false;                   ///< false: there was no job key, so only the host's borders protect the job
+  std::vector<member> members;                ///< index = rank
+  std::array<std::byte, 32> roster_digest{};  ///< SHA-256 of the roster as it was sent; the same on every rank
+  std::array<std::byte, 16> session_key{};    ///< for tags on control frames; from the job key and the digest
+  bool authenticated = false;  ///< false: there was no job key, so only the host's borders protect the job
 };
 
 /// Who may reach a rendezvous that has no key.

@@ -110,17 +110,17 @@ void stream::write() {
 
 void stream::read() {
   const std::size_t most = std::min(chunk_.size(), allowance_.value_or(chunk_.size()));
-  socket_.async_read_some(asio::buffer(chunk_.data(), most), [self = shared_from_this()](error_code fault,
-                                                                                         std::size_t got) {
-    if (!self->open_ || self->finishing_) return;
-    if (fault) return self->end(fault == asio::error::eof ? "its connection was closed" : fault.message());
-    if (self->allowance_) *self->allowance_ -= got;
-    self->buffer_.insert(self->buffer_.end(), self->chunk_.begin(), self->chunk_.begin() + static_cast<long>(got));
-    self->take_frames();
-    if (!self->open_ || self->finishing_) return;
-    if (self->allowance_ == 0U) return self->end("it sent too much before it was recognised");
-    self->read();
-  });
+  socket_.async_read_some(
+      asio::buffer(chunk_.data(), most), [self = shared_from_this()](error_code fault, std::size_t got) {
+        if (!self->open_ || self->finishing_) return;
+        if (fault) return self->end(fault == asio::error::eof ? "its connection was closed" : fault.message());
+        if (self->allowance_) *self->allowance_ -= got;
+        self->buffer_.insert(self->buffer_.end(), self->chunk_.begin(), self->chunk_.begin() + static_cast<long>(got));
+        self->take_frames();
+        if (!self->open_ || self->finishing_) return;
+        if (self->allowance_ == 0U) return self->end("it sent too much before it was recognised");
+        self->read();
+      });
 }
 
 void stream::take_frames() {
@@ -138,8 +138,8 @@ void stream::take_frames() {
     const std::size_t tag_size = tagged(kind) ? wire::tag_bytes : 0;
     if (rest.size() < wire::head_bytes + length + tag_size) break;
     used += wire::head_bytes + length + tag_size;
-    owner->on_frame(*this, {kind, rest.subspan(wire::head_bytes, length),
-                            rest.subspan(wire::head_bytes + length, tag_size)});
+    owner->on_frame(*this,
+                    {kind, rest.subspan(wire::head_bytes, length), rest.subspan(wire::head_bytes + length, tag_size)});
   }
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<long>(std::min(used, buffer_.size())));
 }

@@ -28,7 +28,8 @@ digest hmac(std::span<const std::byte> key, std::span<const std::byte> data) {
   digest out;
   if (HMAC(EVP_sha256(), raw_of(key), static_cast<int>(key.size()), raw_of(data), data.size(),
            reinterpret_cast<unsigned char*>(out.data()), nullptr) == nullptr) {
-    runtime::raise({runtime::errc::unavailable, "OpenSSL refuses HMAC-SHA256, without which no rank can be recognised"});
+    runtime::raise(
+        {runtime::errc::unavailable, "OpenSSL refuses HMAC-SHA256, without which no rank can be recognised"});
   }
   return out;
 }
@@ -59,8 +60,15 @@ std::string scanner::text(std::size_t count) {
 }
 
 bytes hello::encode() const {
-  return writer().number(magic).number(version).number(job).number(rank).number(world_size).number(incarnation)
-      .raw(nonce).take();
+  return writer()
+      .number(magic)
+      .number(version)
+      .number(job)
+      .number(rank)
+      .number(world_size)
+      .number(incarnation)
+      .raw(nonce)
+      .take();
 }
 
 std::optional<hello> hello::decode(std::span<const std::byte> data) {
@@ -153,14 +161,22 @@ std::optional<std::vector<member>> decode_roster(std::span<const std::byte> data
 
 connection_key::connection_key(std::span<const std::byte> job_secret, std::span<const std::byte> hello_payload,
                                std::span<const std::byte> challenge_payload)
-    : key_(hmac(job_secret, writer().text("parley rendezvous connection").number(protocol_version)
-                                .raw(sha256(hello_payload)).raw(sha256(challenge_payload)).take())) {}
+    : key_(hmac(job_secret, writer()
+                                .text("parley rendezvous connection")
+                                .number(protocol_version)
+                                .raw(sha256(hello_payload))
+                                .raw(sha256(challenge_payload))
+                                .take())) {}
 
 connection_key::~connection_key() { OPENSSL_cleanse(key_.data(), key_.size()); }
 
 digest connection_key::tag(direction to, std::uint64_t sequence, type kind, const digest& payload_digest) const {
-  return hmac(key_, writer().number(static_cast<std::uint8_t>(to)).number(sequence)
-                        .number(static_cast<std::uint8_t>(kind)).raw(payload_digest).take());
+  return hmac(key_, writer()
+                        .number(static_cast<std::uint8_t>(to))
+                        .number(sequence)
+                        .number(static_cast<std::uint8_t>(kind))
+                        .raw(payload_digest)
+                        .take());
 }
 
 bool equal(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
@@ -177,7 +193,10 @@ bytes frame(type kind, std::span<const std::byte> payload) {
 
 bytes frame(type kind, std::span<const std::byte> payload, const connection_key& key, direction to,
             std::uint64_t sequence) {
-  return writer().raw(frame_head(kind, payload.size())).raw(payload).raw(key.tag(to, sequence, kind, sha256(payload)))
+  return writer()
+      .raw(frame_head(kind, payload.size()))
+      .raw(payload)
+      .raw(key.tag(to, sequence, kind, sha256(payload)))
       .take();
 }
 

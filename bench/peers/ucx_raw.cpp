@@ -141,14 +141,11 @@ class side {
     params.address = reinterpret_cast<const ucp_address_t*>(theirs.data());
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     check(ucp_ep_create(worker_, &params, &endpoint_), "ucp_ep_create");
-    // The first message must not be one that may only leave at once: while the endpoint is being wired it gets lost.
-    ucp_request_param_t flush{};
-    finish(ucp_ep_flush_nbx(endpoint_, &flush));
   }
 
   void finish(void* request) {
     if (request == nullptr) return;
-    if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), "an endpoint could not be flushed or closed");
+    if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), "ucp_ep_close_nbx");
     while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker_);
     ucp_request_free(request);
   }

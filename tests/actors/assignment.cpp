@@ -242,8 +242,7 @@ TEST_CASE("a winner that fails later gives way to the default, for its key alone
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.run();
-  while (l.invoke(8192).digest != a || l.assigned.campaigns()[1]->where != campaign::stage::decided) {
-  }
+  while (l.invoke(8192).digest != a || l.assigned.campaigns()[1]->where != campaign::stage::decided) {}
   l.assigned.quarantine(1 << 20, a);
   CHECK(l.invoke().digest == c0);
   CHECK(l.only().why.find("failed") != std::string::npos);

@@ -73,7 +73,8 @@ TEST_CASE("no bytes of a stamp can do more than be malformed") {
 
 TEST_CASE("the whole index comes back from its low 32 bits on both sides of a wrap") {
   constexpr std::uint64_t wrap = std::uint64_t{1} << 32U;
-  for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{63}, wrap - 1, wrap, wrap + 1, 7 * wrap - 1, 7 * wrap}) {
+  for (const std::uint64_t index :
+       {std::uint64_t{0}, std::uint64_t{63}, wrap - 1, wrap, wrap + 1, 7 * wrap - 1, 7 * wrap}) {
     for (const std::int64_t distance : {-64, -1, 0, 1, 64}) {
       const auto near = static_cast<std::uint64_t>(static_cast<std::int64_t>(index) + distance);
       if (static_cast<std::int64_t>(index) + distance < 0) continue;

@@ -118,7 +118,8 @@ TEST_CASE("lists in opposite order are paired by digest") {
 
 TEST_CASE("nothing in common beyond the default is said on both sides, and the default runs") {
   world w(2, eager());
-  const auto all = move_each(w, {direct(), chunked(8_KiB, 1)}, {direct(), whole("special")}, std::vector<std::size_t>(50, 1000));
+  const auto all =
+      move_each(w, {direct(), chunked(8_KiB, 1)}, {direct(), whole("special")}, std::vector<std::size_t>(50, 1000));
   CHECK(all.failed() == 0);
   CHECK(campaign_of(w, "1KiB")->trials == 0);
   pass(w, 1'000'000'000);
@@ -162,7 +163,8 @@ TEST_CASE("declarations that differ end the op on both sides, with the differenc
   auto fp32 = bf16;
   fp32.dtype = "fp32";
   check(bf16, fp32, {"activations 0->1", "dtype bf16", "dtype fp32", "declare the op alike"});
-  check(pair_of({direct(), chunked(8_KiB)}), pair_of({chunked(8_KiB), direct()}), {"default direct", "default chunked"});
+  check(pair_of({direct(), chunked(8_KiB)}), pair_of({chunked(8_KiB), direct()}),
+        {"default direct", "default chunked"});
 }
 
 TEST_CASE("a call that waits while the declarations turn out to differ ends too") {
@@ -202,7 +204,9 @@ TEST_CASE("once decided no control message is sent any more") {
   move_each(w, out, in, std::vector<std::size_t>(200, 20'000));
   REQUIRE(campaign_of(w, "32KiB")->where == actors::campaign::stage::decided);
   pass(w, 5'000'000'000);
-  const auto tuning_messages = [](rank& r) { return r.mail().statistics().sent - r.flow_messages() - r.mail().statistics().credits_sent; };
+  const auto tuning_messages = [](rank& r) {
+    return r.mail().statistics().sent - r.flow_messages() - r.mail().statistics().credits_sent;
+  };
   const auto before = tuning_messages(w[0]) + tuning_messages(w[1]);
   move_each(w, out, in, std::vector<std::size_t>(500, 20'000));
   CHECK(tuning_messages(w[0]) + tuning_messages(w[1]) == before);
@@ -255,8 +259,8 @@ TEST_CASE("random catalogues, sizes and tags bring exact data and never half a p
     CAPTURE(seed);
     random_stream dice(seed, 5);
     world w(2, dice.below(2) == 0 ? eager() : rank_settings{}, losing(seed, dice.below(2) * 10));
-    const std::vector<config_ptr> known{chunked(1'000 + dice.below(50'000), 1 + dice.below(5)), chunked(4_KiB, 3), whole("x"),
-                                        whole("y"), chunked(64_KiB, 2)};
+    const std::vector<config_ptr> known{chunked(1'000 + dice.below(50'000), 1 + dice.below(5)), chunked(4_KiB, 3),
+                                        whole("x"), whole("y"), chunked(64_KiB, 2)};
     const auto catalogue = [&] {
       std::vector<config_ptr> list{direct()};
       for (const auto& c : known) {
@@ -274,7 +278,8 @@ TEST_CASE("random catalogues, sizes and tags bring exact data and never half a p
     std::map<std::uint32_t, std::vector<std::size_t>> by_tag;
     const std::size_t count = 20 + dice.below(60);
     for (std::size_t i = 0; i < count; ++i) {
-      messages.push_back({dice.below(4) == 0 ? dice.below(200'000) : dice.below(3'000), static_cast<std::uint32_t>(dice.below(3))});
+      messages.push_back(
+          {dice.below(4) == 0 ? dice.below(200'000) : dice.below(3'000), static_cast<std::uint32_t>(dice.below(3))});
       by_tag[messages.back().tag].push_back(i);
     }
     const auto send = [](transfer t, message m, std::size_t i, std::size_t& failed) -> task<> {

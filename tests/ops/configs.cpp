@@ -87,8 +87,8 @@ rank_settings eager() {
 }  // namespace
 
 TEST_CASE("a config without an implementation for a role says which config and which role") {
-  CHECK_THROWS_WITH_AS(made("lonely", nullptr, receive_whole_data), doctest::Contains("config lonely has no implementation for role sender"),
-                       failure);
+  CHECK_THROWS_WITH_AS(made("lonely", nullptr, receive_whole_data),
+                       doctest::Contains("config lonely has no implementation for role sender"), failure);
   CHECK_THROWS_WITH_AS(made("lonely", send_whole_data, nullptr), doctest::Contains("role receiver"), failure);
 }
 
@@ -99,7 +99,8 @@ TEST_CASE("configs that cannot be are refused by name") {
   CHECK(named_config("direct").value()->id() == "direct");
   CHECK(named_config("chunked(chunk_bytes=1MiB in_flight=4)").value()->digest() == chunked(1_MiB, 4)->digest());
   CHECK(named_config("chunked(chunk_bytes=262144)").value()->digest() == chunked(256_KiB)->digest());
-  for (const char* text : {"telepathy", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)", "direct(a=1)", "", "chunked("}) {
+  for (const char* text : {"telepathy", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)",
+                           "direct(a=1)", "", "chunked("}) {
     const auto none = named_config(text);
     REQUIRE_FALSE(none);
     CHECK(none.code() == errc::bad_argument);
@@ -109,7 +110,8 @@ TEST_CASE("configs that cannot be are refused by name") {
 
 TEST_CASE("configs of one's own, as a class and as two functions, move every size") {
   const std::vector<std::size_t> sizes{0, 1, 2, 3, 1000, 8193, 100'000, 1 << 20};
-  for (const auto& config : {config_ptr(std::make_shared<halves>()), made("plain", send_whole_data, receive_whole_data)}) {
+  for (const auto& config :
+       {config_ptr(std::make_shared<halves>()), made("plain", send_whole_data, receive_whole_data)}) {
     world w(2);
     const auto all = move_each(w, {config}, {config}, sizes, 10);
     CHECK(all.failed() == 0);
@@ -117,7 +119,8 @@ TEST_CASE("configs of one's own, as a class and as two functions, move every siz
   }
 }
 
-TEST_CASE("a receiver that cuts differently from its sender ends with config_failed, and the next invocations are fine") {
+TEST_CASE(
+    "a receiver that cuts differently from its sender ends with config_failed, and the next invocations are fine") {
   for (const receive_function bad : {receive_thirds, receive_from_the_middle, receive_nothing}) {
     world w(2);
     const auto mine = made("askew", send_whole_data, bad);
@@ -210,8 +213,8 @@ TEST_CASE("a candidate that cuts askew or brings wrong data is found out in its 
 TEST_CASE("a candidate that fails in its first trial costs that call and is never tried again") {
   for (const bool at_sender : {true, false}) {
     world w(2, eager());
-    const auto bad = at_sender ? made("bad", send_good_once, receive_whole_data)
-                               : made("bad", send_whole_data, receive_good_once);
+    const auto bad =
+        at_sender ? made("bad", send_good_once, receive_whole_data) : made("bad", send_whole_data, receive_good_once);
     const std::vector configs{direct(), bad, chunked(64_KiB, 4)};
     const auto all = move_each(w, configs, configs, std::vector<std::size_t>(300, 200'000));
     const auto* c = campaign_of(w, "256KiB");

@@ -33,7 +33,9 @@ TEST_CASE("senders and receivers are paired in the order of their ranks") {
   using edges = std::vector<std::pair<rank_id, rank_id>>;
   CHECK(pair_up(even_sends, 4).value() == edges{{0, 1}, {2, 3}});
   CHECK(pair_up(even_sends, 8).value() == edges{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
-  const auto spread = with_role([](rank_id r) { return r == 5 || r == 1 ? "sender" : r == 0 || r == 7 ? "receiver" : ""; });
+  const auto spread = with_role([](rank_id r) {
+    return r == 5 || r == 1 ? "sender" : r == 0 || r == 7 ? "receiver" : "";
+  });
   CHECK(pair_up(spread, 8).value() == edges{{1, 0}, {5, 7}});
 }
 
@@ -98,8 +100,8 @@ TEST_CASE("a call to a rank that is no partner says so at once") {
   CHECK_FALSE(out.idle());
   const std::vector<std::byte> data(4);
   std::vector<std::byte> buffer(4);
-  CHECK_THROWS_WITH_AS(static_cast<void>(out.send(data, {.to = 2})), doctest::Contains("rank 0 does not send to rank 2"),
-                       failure);
+  CHECK_THROWS_WITH_AS(static_cast<void>(out.send(data, {.to = 2})),
+                       doctest::Contains("rank 0 does not send to rank 2"), failure);
   CHECK_THROWS_WITH_AS(static_cast<void>(out.receive(buffer, {.from = 1})),
                        doctest::Contains("rank 0 does not receive from rank 1"), failure);
   CHECK_THROWS_AS(static_cast<void>(idle.send(data, {.to = 1})), failure);
@@ -133,9 +135,12 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
 
 TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
   world w(2);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}), doctest::Contains("stage 1 is on rank 2"),
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}),
+                       doctest::Contains("stage 1 is on rank 2"), failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}), doctest::Contains("rank 0"),
                        failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}), doctest::Contains("rank 0"), failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"), failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"), failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"),
+                       failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"),
+                       failure);
 }

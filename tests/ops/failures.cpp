@@ -118,7 +118,8 @@ TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it wa
   auto& r = w.receive(100, {.from = 0, .tag = 7, .timeout_ns = 50'000'000});
   pass(w, 100'000'000);
   CHECK(r.code() == errc::timeout);
-  for (const char* word : {"activations 0->1", "on rank 1 (receiver)", "from rank 0", "100 bytes", "tag 7"}) CHECK(says(r, word));
+  for (const char* word : {"activations 0->1", "on rank 1 (receiver)", "from rank 0", "100 bytes", "tag 7"})
+    CHECK(says(r, word));
 }
 
 TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {

@@ -26,7 +26,9 @@ struct worker final : pipeline_stage {
     for (std::byte& b : activation) b = stepped(b, stage, microbatch);
     if (stage + 1 == stages) finished.emplace_back(activation.begin(), activation.end());
   }
-  time_ns modelled_ns(std::uint64_t, std::size_t bytes) const override { return 1000 + static_cast<time_ns>(bytes / 10); }
+  time_ns modelled_ns(std::uint64_t, std::size_t bytes) const override {
+    return 1000 + static_cast<time_ns>(bytes / 10);
+  }
   void on_done(std::uint64_t microbatch) override { done.push_back(microbatch); }
 
   std::size_t stage;
@@ -47,8 +49,9 @@ std::vector<std::byte> alone(std::uint64_t microbatch, std::size_t bytes, std::s
 struct pipe_world : world {
   explicit pipe_world(rank_id n, rank_settings s = {}) : world(n, std::move(s)) {
     for (rank_id r = 0; r < n; ++r) {
-      pipes.push_back(ranks[r]->declare(
-          linear_pipeline{.name = "layers", .configs = {direct(), chunked(4_KiB, 2), chunked(32_KiB, 1)}, .timeout_ns = 1'000'000'000}));
+      pipes.push_back(ranks[r]->declare(linear_pipeline{.name = "layers",
+                                                        .configs = {direct(), chunked(4_KiB, 2), chunked(32_KiB, 1)},
+                                                        .timeout_ns = 1'000'000'000}));
       workers.push_back(std::make_unique<worker>(r, n));
     }
   }
@@ -114,7 +117,8 @@ TEST_CASE("every edge of a pipeline tunes itself while microbatches flow") {
   CHECK(flights.timed > 0);
 }
 
-TEST_CASE("an exception of a stage comes out of its run, the buffers in flight stay until they are free, the others time out") {
+TEST_CASE("an exception of a stage comes out of its run, the buffers in flight stay until they are free, the others "
+          "time out") {
   for (const std::size_t stage : {0, 1, 2}) {
     pipe_world w(3);
     w.workers[stage]->throws_at = 3;

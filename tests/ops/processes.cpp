@@ -62,7 +62,8 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
       buffer.assign(sizes[i] + spare, std::byte{0xEE});
       const auto got = co_await t.receive(buffer, {.from = 0});
       expect(got == sizes[i], "message " + std::to_string(i) + " has its size");
-      for (std::size_t at = sizes[i]; at < buffer.size(); ++at) expect(buffer[at] == std::byte{0xEE}, "the rest is untouched");
+      for (std::size_t at = sizes[i]; at < buffer.size(); ++at)
+        expect(buffer[at] == std::byte{0xEE}, "the rest is untouched");
       buffer.resize(sizes[i]);
       expect(buffer == numbered(sizes[i], i), "message " + std::to_string(i) + " has its bytes");
     }
@@ -73,8 +74,8 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
 void say_flights(const rank& self) {
   for (const flight_record& r : self.flight().in_order()) {
     std::ostringstream line;
-    line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U) << ' '
-         << r.digest;
+    line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U)
+         << ' ' << r.digest;
     say(line.str());
   }
 }
@@ -82,7 +83,8 @@ void say_flights(const rank& self) {
 void say_campaigns(const rank& self) {
   for (const auto& agreed : self.agreements()) {
     for (const auto& c : agreed.assigned->campaigns()) {
-      say("campaign " + c->key + " trials " + std::to_string(c->trials) + (c->from_results ? " remembered " : " tried ") +
+      say("campaign " + c->key + " trials " + std::to_string(c->trials) +
+          (c->from_results ? " remembered " : " tried ") +
           (c->where == actors::campaign::stage::decided ? "decided " : "open ") + c->winner);
     }
     std::string ids;
@@ -93,8 +95,10 @@ void say_campaigns(const rank& self) {
 
 void every_size(job& here) {
   auto t = here.self().declare(pair_of({direct(), chunked(1_MiB, 2), chunked(100'000, 3)}));
-  const std::vector<std::size_t> sizes{0,      1,       7,         64,          4095,       8192,           8193,  65'537,
-                                       262'144, 999'999, 1 << 20, (1 << 20) + 1, (4 << 20) + 3, (64 << 20) + 12'345, 0, 5};
+  const std::vector<std::size_t> sizes{
+      0,      1,       7,       64,      4095,          8192,          8193,
+      65'537, 262'144, 999'999, 1 << 20, (1 << 20) + 1, (4 << 20) + 3, (64 << 20) + 12'345,
+      0,      5};
   run(here.loop(), move_all(here.self(), t, sizes, 1000));
   say_flights(here.self());
 }
@@ -107,10 +111,12 @@ void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_
 }
 
 void different_catalogues(job& here) {
-  tune_with(here, {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)}, {direct(), chunked(32_KiB, 4), chunked(128_KiB, 1)});
+  tune_with(here, {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)},
+            {direct(), chunked(32_KiB, 4), chunked(128_KiB, 1)});
 }
 void opposite_orders(job& here) {
-  tune_with(here, {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)}, {direct(), chunked(32_KiB, 4), chunked(64_KiB, 2)});
+  tune_with(here, {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)},
+            {direct(), chunked(32_KiB, 4), chunked(64_KiB, 2)});
 }
 void one_side_only(job& here) { tune_with(here, {direct(), chunked(64_KiB, 2)}, {direct()}); }
 void tuned(job& here) {
@@ -241,13 +247,18 @@ void four_stages(job& here) {
 }
 
 const std::map<std::string, void (*)(job&)>& scenarios() {
-  static const std::map<std::string, void (*)(job&)> all{
-      {"every_size", every_size},     {"different_catalogues", different_catalogues},
-      {"opposite_orders", opposite_orders}, {"one_side_only", one_side_only},
-      {"tuned", tuned},               {"in_flight", in_flight},
-      {"idle_third", idle_third},     {"killed", killed},
-      {"never_comes", never_comes},   {"too_small", too_small},
-      {"mismatch", mismatch},         {"four_stages", four_stages}};
+  static const std::map<std::string, void (*)(job&)> all{{"every_size", every_size},
+                                                         {"different_catalogues", different_catalogues},
+                                                         {"opposite_orders", opposite_orders},
+                                                         {"one_side_only", one_side_only},
+                                                         {"tuned", tuned},
+                                                         {"in_flight", in_flight},
+                                                         {"idle_third", idle_third},
+                                                         {"killed", killed},
+                                                         {"never_comes", never_comes},
+                                                         {"too_small", too_small},
+                                                         {"mismatch", mismatch},
+                                                         {"four_stages", four_stages}};
   return all;
 }
 
@@ -392,8 +403,10 @@ TEST_CASE("when a rank is killed the others say so within seconds, with op, rank
   const job_run run("killed", 3);
   CHECK(run.end.status == 1);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::signalled);
-  CHECK_MESSAGE(run.says(0, {"lost peer_failed: activations 0->1", "on rank 0", "rank 1 is gone", "restart the job"}), run.all);
-  CHECK_MESSAGE(run.says(2, {"lost peer_failed: activations 1->2", "on rank 2", "rank 1 is gone", "restart the job"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"lost peer_failed: activations 0->1", "on rank 0", "rank 1 is gone", "restart the job"}),
+                run.all);
+  CHECK_MESSAGE(run.says(2, {"lost peer_failed: activations 1->2", "on rank 2", "rank 1 is gone", "restart the job"}),
+                run.all);
   for (const rank_id survivor : {rank_id{0}, rank_id{2}}) {
     CHECK(run.end.ranks[survivor].kind == transports::rank_end::how::exited);
     CHECK_FALSE(run.end.ranks[survivor].by_launcher);
@@ -411,7 +424,8 @@ TEST_CASE("a rank that never comes is named by the others") {
 TEST_CASE("a receive buffer that is too small is an error with both sizes, and the next call is fine") {
   const job_run run("too_small", 2);
   CHECK_MESSAGE(run.fine(), run.all);
-  CHECK_MESSAGE(run.says(1, {"buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver)", "999 bytes"}), run.all);
+  CHECK_MESSAGE(run.says(1, {"buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver)", "999 bytes"}),
+                run.all);
   CHECK_MESSAGE(run.says(1, {"invocation 1", "1048575 bytes"}), run.all);
   CHECK_MESSAGE(run.says(1, {"fine"}), run.all);
 }

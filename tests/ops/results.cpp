@@ -136,7 +136,8 @@ TEST_CASE("a receiver's file counts only when both ranks trust the same validato
 
 TEST_CASE("a file that cannot be read is named, ignored and kept") {
   auto files = tuned();
-  for (const std::string& broken : {std::string("Validator,A\n"), std::string(3'000'000, 'x'), std::string("\0\1\2,", 4)}) {
+  for (const std::string& broken :
+       {std::string("Validator,A\n"), std::string(3'000'000, 'x'), std::string("\0\1\2,", 4)}) {
     files[0]["results0.csv"] = broken;
     files[1].clear();
     second_run again(files, with_file());
@@ -179,7 +180,8 @@ TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
   auto files = tuned();
   const auto& own = files[0].at("results0.csv");
   const auto header = own.substr(0, own.find("activations"));
-  for (auto& of_rank : files) of_rank["results.csv"] = header + "activations/0>1,128KiB,direct,9\nactivations/0>1,1KiB,direct,9\n";
+  for (auto& of_rank : files)
+    of_rank["results.csv"] = header + "activations/0>1,128KiB,direct,9\nactivations/0>1,1KiB,direct,9\n";
   second_run again(files, with_file());
   again.move();
   CHECK(again.campaign().winner == "direct");

@@ -37,10 +37,12 @@ TEST_CASE("chunks are counted from the agreed config and the byte count") {
 
 TEST_CASE("odd chunk sizes and depths move odd sizes exactly") {
   const std::vector<std::size_t> sizes{0, 1, 2, 3, 12'345, 8'191, 8'192, 8'193, 99'999};
-  for (const auto& config : {chunked(1, 3), chunked(7, 1), chunked(1000, 16), chunked(12'345, 2), chunked(1024_MiB, 4)}) {
+  for (const auto& config :
+       {chunked(1, 3), chunked(7, 1), chunked(1000, 16), chunked(12'345, 2), chunked(1024_MiB, 4)}) {
     world w(2);
     std::vector<std::size_t> some = sizes;
-    if (config->id().find("chunk_bytes=1 ") != std::string::npos || config->id().find("chunk_bytes=7 ") != std::string::npos)
+    if (config->id().find("chunk_bytes=1 ") != std::string::npos ||
+        config->id().find("chunk_bytes=7 ") != std::string::npos)
       some = {0, 1, 6, 7, 8, 700};
     const auto all = move_each(w, {config}, {config}, some, 3);
     CHECK(all.failed() == 0);

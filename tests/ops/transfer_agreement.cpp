@@ -43,8 +43,8 @@ task<int> receive_all(transfer t, std::vector<std::size_t> sizes, std::size_t sp
   co_return wrong;
 }
 
-task<int> both(world& w, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver, std::vector<std::size_t> sizes,
-               std::size_t spare = 0) {
+task<int> both(world& w, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver,
+               std::vector<std::size_t> sizes, std::size_t spare = 0) {
   auto out = w[0].declare(pair_of(std::move(at_sender)));
   auto in = w[1].declare(pair_of(std::move(at_receiver)));
   auto [nothing, wrong] = co_await when_all(send_all(out, sizes), receive_all(in, sizes, spare));
@@ -79,5 +79,6 @@ TEST_CASE("a pair agrees on a config while its messages flow") {
 TEST_CASE("every size arrives whole, also zero bytes and into larger buffers") {
   world w(2);
   const auto configs = std::vector{direct(), chunked(1_MiB, 2), chunked(1000, 3)};
-  CHECK(run(w.clock, both(w, configs, configs, {0, 1, 7, 8192, 8193, 1 << 20, (1 << 20) + 1, (4 << 20) + 12345, 0, 3}, 100)) == 0);
+  CHECK(run(w.clock, both(w, configs, configs, {0, 1, 7, 8192, 8193, 1 << 20, (1 << 20) + 1, (4 << 20) + 12345, 0, 3},
+                          100)) == 0);
 }

@@ -42,15 +42,12 @@ struct edge_pair {
   static constexpr std::uint64_t generation = 5;
 
   explicit edge_pair(actors::window_limits window = {}, memory_link_options o = {})
-      : links(clock, 2, std::move(o)),
-        sending(clock, links[0]),
-        receiving(clock, links[1]),
-        op(test_edge()),
+      : links(clock, 2, std::move(o)), sending(clock, links[0]), receiving(clock, links[1]), op(test_edge()),
         assigned(77, "whole", "", {0, 1}, actors::tuning_policy::off, {}),
-        out(sending.shared, op, generation, assigned, window),
-        in(receiving.shared, op, generation) {}
+        out(sending.shared, op, generation, assigned, window), in(receiving.shared, op, generation) {}
 
-  actors::stamp stamp(std::uint64_t invocation, std::uint64_t total, std::uint64_t offset = 0, std::uint32_t tag = 0) const {
+  actors::stamp stamp(std::uint64_t invocation, std::uint64_t total, std::uint64_t offset = 0,
+                      std::uint32_t tag = 0) const {
     actors::stamp s;
     s.op = op.id();
     s.generation = generation;
@@ -109,8 +106,7 @@ inline runtime::task<> receive_whole(actors::edge_receiver& edge, std::uint32_t 
   if (seen->total_bytes != 0) {
     try {
       co_await in.receive(0, std::span(r.buffer).first(seen->total_bytes));
-    } catch (const runtime::failure&) {
-    }
+    } catch (const runtime::failure&) {}
   }
   r.ended = co_await in.settle();
 }

@@ -22,7 +22,8 @@ inline joined_flights join_flights(world& w) {
   };
   for (auto& rank : w.ranks) {
     for (const auto& r : rank->flight().in_order()) {
-      if (r.what == runtime::flight_event::sent || r.what == runtime::flight_event::send_failed) sent[key_of(r)] = r.digest;
+      if (r.what == runtime::flight_event::sent || r.what == runtime::flight_event::send_failed)
+        sent[key_of(r)] = r.digest;
     }
   }
   joined_flights all;

@@ -132,10 +132,9 @@ inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte>
     held = copy;
   }
   auto message = std::make_shared<runtime::arrival>(world_.links_[to].get(), header, payload.size(), held, !eager);
-  world_.after(world_.time_of(eager ? payload.size() : 0),
-               [this, to, on, message](memory_world::outcome how) {
-                 if (how == memory_world::outcome::due) world_.links_[to]->deliver(on, std::move(*message));
-               });
+  world_.after(world_.time_of(eager ? payload.size() : 0), [this, to, on, message](memory_world::outcome how) {
+    if (how == memory_world::outcome::due) world_.links_[to]->deliver(on, std::move(*message));
+  });
   return eager ? errc::none : errc::pending;
 }
 
@@ -146,7 +145,8 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
     const runtime::arrival dropped = std::move(message);
     return errc::none;
   }
-  const std::unique_ptr<const memory_world::offered> offer(static_cast<const memory_world::offered*>(message.surrender()));
+  const std::unique_ptr<const memory_world::offered> offer(
+      static_cast<const memory_world::offered*>(message.surrender()));
   const auto payload = offer->payload;
   auto* sender = offer->sender;
   world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender](memory_world::outcome how) {

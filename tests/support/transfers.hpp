@@ -41,7 +41,8 @@ inline runtime::task<> send_each(ops::transfer t, std::vector<std::size_t> sizes
   }
 }
 
-inline runtime::task<> receive_each(ops::transfer t, std::vector<std::size_t> sizes, std::size_t spare, call_outcomes& all) {
+inline runtime::task<> receive_each(ops::transfer t, std::vector<std::size_t> sizes, std::size_t spare,
+                                    call_outcomes& all) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     std::vector<std::byte> buffer(sizes[i] + spare);
     auto outcome = co_await ops::attempt(t.receive(buffer, {.from = 0}));
@@ -68,8 +69,9 @@ inline call_outcomes move_each(world& w, ops::transfer out, ops::transfer in, st
   return all;
 }
 
-inline call_outcomes move_each(world& w, std::vector<ops::config_ptr> at_sender, std::vector<ops::config_ptr> at_receiver,
-                               std::vector<std::size_t> sizes, std::size_t spare = 0) {
+inline call_outcomes move_each(world& w, std::vector<ops::config_ptr> at_sender,
+                               std::vector<ops::config_ptr> at_receiver, std::vector<std::size_t> sizes,
+                               std::size_t spare = 0) {
   auto out = w[0].declare(pair_of(std::move(at_sender)));
   auto in = w[1].declare(pair_of(std::move(at_receiver)));
   return move_each(w, out, in, std::move(sizes), spare);

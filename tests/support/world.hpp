@@ -38,7 +38,8 @@ struct world {
     std::vector<std::uint64_t> incarnations;
     for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
     for (rank_id r = 0; r < n; ++r)
-      ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{clock, links[r], &disk[r], incarnations, {}}, settings));
+      ranks.push_back(
+          std::make_unique<ops::rank>(ops::rank_foundation{clock, links[r], &disk[r], incarnations, {}}, settings));
   }
   ops::rank& operator[](rank_id r) { return *ranks[r]; }
 

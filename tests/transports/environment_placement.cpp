@@ -74,7 +74,8 @@ TEST_CASE("the variables of parley run are all read") {
   CHECK(place.report_fd == 7);
   CHECK(place.listening_fd == -1);
   const auto host = read(changed(changed(changed(parley_run, "PARLEY_RANK", "0"), "PARLEY_LOCAL_RANK", "0"),
-                                 "PARLEY_RENDEZVOUS_FD", "6")).value();
+                                 "PARLEY_RENDEZVOUS_FD", "6"))
+                        .value();
   CHECK(host.listening_fd == 6);
 }
 
@@ -105,8 +106,13 @@ TEST_CASE("values that contradict one another are an error") {
 }
 
 TEST_CASE("torchrun is read, and the port after its own store's is used") {
-  const variables torch{{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"},
-                        {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "a"}};
+  const variables torch{{"RANK", "3"},
+                        {"WORLD_SIZE", "8"},
+                        {"LOCAL_RANK", "1"},
+                        {"LOCAL_WORLD_SIZE", "2"},
+                        {"MASTER_ADDR", "node0"},
+                        {"MASTER_PORT", "29500"},
+                        {"TORCHELASTIC_RUN_ID", "a"}};
   const auto place = read(torch).value();
   CHECK(place.launcher == launcher_kind::torchrun);
   CHECK(place.rank == 3);
@@ -120,8 +126,10 @@ TEST_CASE("torchrun is read, and the port after its own store's is used") {
 }
 
 TEST_CASE("ranks of mpirun on one host meet at a port of their job") {
-  const variables ompi{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"},
-                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+  const variables ompi{{"OMPI_COMM_WORLD_RANK", "1"},
+                       {"OMPI_COMM_WORLD_SIZE", "2"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                        {"PMIX_NAMESPACE", "prterun-1"}};
   const auto place = read(ompi).value();
   CHECK(place.launcher == launcher_kind::open_mpi);
@@ -135,11 +143,14 @@ TEST_CASE("ranks of mpirun on one host meet at a port of their job") {
 }
 
 TEST_CASE("PMI and srun are read, and a batch script without srun is no rank") {
-  const auto pmi = read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PARLEY_RENDEZVOUS", "10.0.0.1:9"},
-                         {"PARLEY_KEY_FILE", "/home/me/key"}}).value();
+  const auto pmi = read({{"PMI_RANK", "0"},
+                         {"PMI_SIZE", "2"},
+                         {"PARLEY_RENDEZVOUS", "10.0.0.1:9"},
+                         {"PARLEY_KEY_FILE", "/home/me/key"}})
+                       .value();
   CHECK(pmi.launcher == launcher_kind::pmi);
   CHECK(pmi.key_file == "/home/me/key");
-  const variables slurm{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"},
+  const variables slurm{{"SLURM_PROCID", "1"},  {"SLURM_NTASKS", "2"},  {"SLURM_LOCALID", "1"},
                         {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_NUM_NODES", "1"}};
   const auto step = read(slurm).value();
   CHECK(step.launcher == launcher_kind::slurm);

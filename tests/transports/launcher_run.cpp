@@ -140,8 +140,9 @@ TEST_CASE("output is forwarded in whole lines with the rank before each") {
   const int to = ::memfd_create("out", MFD_CLOEXEC), errors = ::memfd_create("error", MFD_CLOEXEC);
   launch_options options;
   options.ranks = 4;
-  options.command = {"sh", "-c", "i=0; while [ $i -lt 200 ]; do echo line $i of $PARLEY_RANK; echo oops >&2; "
-                                 "i=$((i+1)); done; printf 'no newline'"};
+  options.command = {"sh", "-c",
+                     "i=0; while [ $i -lt 200 ]; do echo line $i of $PARLEY_RANK; echo oops >&2; "
+                     "i=$((i+1)); done; printf 'no newline'"};
   options.out_fd = to;
   options.error_fd = errors;
   CHECK(launch(options).status == 0);
@@ -199,7 +200,9 @@ TEST_CASE("others that end by themselves in their grace say their own last word"
 
 TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
   lifeline line;
-  script s(2, "if [ $PARLEY_RANK = 1 ]; then exit 1; fi; trap '' TERM; sleep 1000 & wait; wait; while :; do sleep 1000; done");
+  script s(
+      2,
+      "if [ $PARLEY_RANK = 1 ]; then exit 1; fi; trap '' TERM; sleep 1000 & wait; wait; while :; do sleep 1000; done");
   CHECK(s.run() == 1);
   CHECK(s.end.ranks[0].code == SIGKILL);
   CHECK(s.noticed("no end after SIGTERM"));

@@ -61,7 +61,9 @@ TEST_CASE("garbage of any kind is dropped and the rendezvous goes on") {
   const wire::bytes zeros(300);
   wire::bytes noise(4096);
   for (auto& byte : noise) byte = static_cast<std::byte>(random());
-  const wire::bytes samples[] = {bytes_of("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), noise, zeros,
+  const wire::bytes samples[] = {bytes_of("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                                 noise,
+                                 zeros,
                                  wire::frame_head(wire::type::hello, 0xffffffffU),
                                  wire::frame_head(wire::type::member, 100),
                                  wire::frame(wire::type::hello, bytes_of("not a greeting")),
@@ -227,9 +229,8 @@ TEST_CASE("a rank that is refused knows why at once") {
     int accepted = -1;
     ::fcntl(at.fd, F_SETFL, O_NONBLOCK);
     REQUIRE(run_until(io, [&] { return (accepted = ::accept4(at.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; }));
-    const auto reject =
-        wire::frame(wire::type::reject,
-                    wire::writer().number(static_cast<std::uint8_t>(reason)).number(std::uint32_t{9}).take());
+    const auto reject = wire::frame(
+        wire::type::reject, wire::writer().number(static_cast<std::uint8_t>(reason)).number(std::uint32_t{9}).take());
     REQUIRE(::send(accepted, reject.data(), reject.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(reject.size()));
     CHECK(run_until(io, [&] { return guest.outcome.has_value(); }));
     CHECK(guest.code() == expected);

@@ -100,8 +100,7 @@ TEST_CASE("destroying a rendezvous in the middle of a join leaves nothing behind
     std::vector<bool> ended;
     for (const auto& rank : ranks) ended.push_back(rank->outcome.has_value());
     ranks.clear();
-    while (io.poll() > 0) {
-    }
+    while (io.poll() > 0) {}
   }
 }
 
