@@ -72,7 +72,7 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   }
   if (s.total_bytes == 0) return;
   const bool whole = message.length() == s.total_bytes;
-  if (message.length() > s.total_bytes - s.offset || (!whole && !seen_offsets_.insert(s.offset).second)) {
+  if (message.length() > s.total_bytes - s.offset || (!whole && !is_new(s.offset))) {
     ++edge_.counters_.dropped;
     return;
   }
@@ -95,6 +95,11 @@ void part_receiver::fail_if_unmet() noexcept {
   bool unmet = false;
   parts_.for_each([&](const transfer_part& part) { unmet = unmet || !part.with_transport; });
   if (unmet) fail(errc::config_failed);
+}
+
+bool part_receiver::is_new(std::uint64_t offset) {
+  if (seen_offsets_ == nullptr) seen_offsets_ = std::make_unique<std::unordered_set<std::uint64_t>>();
+  return seen_offsets_->insert(offset).second;
 }
 
 void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {

@@ -88,6 +88,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void give_up(runtime::errc why) noexcept;
   void end(runtime::errc why) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  bool is_new(std::uint64_t offset);
   void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
   void fail_if_unmet() noexcept;
 
@@ -97,9 +98,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t index_ = 0;
   stamp stamp_{};
   matching* matching_ = nullptr;
-  runtime::message_ring<runtime::arrival> waiting_;  // parts that nobody has asked for yet
-  std::unordered_set<std::uint64_t> seen_offsets_;   // of invocations in several parts
-  std::uint64_t arrived_bytes_ = 0;                  // asked for or not
+  runtime::message_ring<runtime::arrival> waiting_;                  // parts that nobody has asked for yet
+  std::unique_ptr<std::unordered_set<std::uint64_t>> seen_offsets_;  // of an invocation in several parts
+  std::uint64_t arrived_bytes_ = 0;                                  // asked for or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
   enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;

@@ -1,9 +1,9 @@
-// Coroutine to coroutine between two processes over UCX: a reactor with Asio, a link, a router and an actor on each side.
+// Coroutine to coroutine between two processes over UCX: a reactor with Asio, a link and an actor on each side.
 // The counterpart of peers/ucx_raw.cpp, which makes the same UCX calls in a bare loop.
 //
 //     links --only pingpong [--iterations N]     two processes on two cores: ns one way
 //     links --only one_core                      both on one core, giving way
-//     links --only control                       what authenticating each frame adds to that, ns one way
+//     links --only control                       what routing and authenticating each frame adds to that, ns one way
 //     links --only idle [--seconds 1]            per cent of a core that a rank without work uses
 #include <parley/bench/measure.hpp>
 #include <parley/runtime/actor.hpp>
@@ -20,6 +20,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,16 +39,6 @@ struct ball {
 };
 constexpr std::uint64_t player_actor = 8;
 constexpr std::int64_t block = 500;
-
-// Seals the frames of every other block of round trips; both sides count them, so they always agree.
-struct switched_seal {
-  static std::uint64_t tag(void* self, std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
-    auto& seal = *static_cast<switched_seal*>(self);
-    return seal.on ? seal.keyed.tag(header, body) : 0;
-  }
-  siphash keyed{std::span<const std::byte, siphash::key_bytes>(std::array<std::byte, siphash::key_bytes>{})};
-  bool on = false;
-};
 
 void exchange(int socket, const void* out, std::size_t out_size, void* in, std::size_t in_size) {
   if (write(socket, out, out_size) != ssize_t(out_size)) give_up("the other process is gone");
@@ -79,52 +70,85 @@ class side {
   reactor loop;
   ucx_link link;
   rank_id peer;
-  switched_seal seal;
 };
 
-struct measured {
-  std::vector<double> plain;
-  std::vector<double> sealed;
+// Plain messages: the link's handler fills an actor's mailbox, the actor answers over the link.
+class plain_table final : public link::handler {
+ public:
+  explicit plain_table(side& mine) : mine_(mine) {}
+  ~plain_table() { mine_.link.listen(link::channel::data, nullptr); }
+  void open_for(address<ball> player) {
+    player_ = std::move(player);
+    mine_.link.listen(link::channel::data, this);
+  }
+  errc send(ball b) {
+    return mine_.link.send(mine_.peer, link::channel::data, header_, std::as_bytes(std::span(&b.value, 1)), nullptr);
+  }
+
+ private:
+  void on_arrival(arrival&& message) noexcept override {
+    ball b;
+    if (message.header().size() != header_.size() || message.payload().size() != sizeof b.value) return;
+    std::memcpy(&b.value, message.payload().data(), sizeof b.value);
+    player_.try_send(std::move(b));
+  }
+  side& mine_;
+  address<ball> player_;
+  std::array<std::byte, 64> header_{};
+};
+
+// Control messages: routed, numbered, and sealed with a tag that the other side checks.
+class sealed_table {
+ public:
+  explicit sealed_table(side& mine) : mine_(mine), mail_(mine.loop, mine.link, {.job = 1, .seal = {&tag, &keyed_}}) {}
+  void open_for(const address<ball>& player) {
+    mail_.bind<ball>(player_actor, [player](envelope, ball&& m) { return player.try_send(std::move(m)); });
+  }
+  errc send(ball b) { return mail_.send(mine_.peer, player_actor, 0, b); }
+
+ private:
+  static std::uint64_t tag(void* keyed, std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
+    return static_cast<siphash*>(keyed)->tag(header, body);
+  }
+  side& mine_;
+  siphash keyed_{std::span<const std::byte, siphash::key_bytes>(std::array<std::byte, siphash::key_bytes>{})};
+  router mail_;
 };
 
 // The median of blocks counts, so that one in which somebody else had the core does not.
-task<> serve(actor<ball>& self, router& mail, side& mine, std::int64_t blocks, bool switching, measured& into) {
+template <class Table>
+task<> serve(actor<ball>& self, Table& table, std::int64_t blocks, std::vector<double>& into) {
   for (std::int64_t b = 0; b < blocks; ++b) {
-    mine.seal.on = switching && b % 2 == 1;
     const std::int64_t start = now_ns();
     for (std::int64_t n = 0; n < block; ++n) {
-      const ball sent{std::uint64_t(n)};
-      if (mail.send(mine.peer, player_actor, 0, sent) != errc::none) give_up("a frame could not be sent");
+      if (table.send({std::uint64_t(n)}) != errc::none) give_up("a message could not be sent");
       auto m = co_await self.receive();
       if (!m) co_return;
     }
-    (mine.seal.on ? into.sealed : into.plain).push_back(double(now_ns() - start) / double(2 * block));
+    into.push_back(double(now_ns() - start) / double(2 * block));
   }
 }
 
-task<> answer(actor<ball>& self, router& mail, side& mine, std::int64_t blocks, bool switching) {
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    mine.seal.on = switching && b % 2 == 1;
-    for (std::int64_t n = 0; n < block; ++n) {
-      auto m = co_await self.receive();
-      if (!m) co_return;
-      const ball back{m->value + 1};
-      if (mail.send(mine.peer, player_actor, 0, back) != errc::none) give_up("a frame could not be sent");
-    }
+template <class Table>
+task<> answer(actor<ball>& self, Table& table, std::int64_t blocks) {
+  for (std::int64_t n = 0; n < blocks * block; ++n) {
+    auto m = co_await self.receive();
+    if (!m) co_return;
+    if (table.send({m->value + 1}) != errc::none) give_up("a message could not be sent");
   }
 }
 
-measured round_trips(side& mine, bool first, std::int64_t iterations, bool switching) {
+template <class Table>
+double one_way_ns(side& mine, bool first, std::int64_t iterations) {
   const std::int64_t blocks = std::max<std::int64_t>(2, iterations / block);
-  measured found;
-  const frame_seal seal = switching ? frame_seal{&switched_seal::tag, &mine.seal} : frame_seal{};
-  router mail(mine.loop, mine.link, {.job = 1, .seal = seal});
+  std::vector<double> found;
+  Table table(mine);
   scope root(mine.loop);
-  const address<ball> player = first ? spawn_actor<ball>(root, serve, mail, mine, blocks, switching, found)
-                                     : spawn_actor<ball>(root, answer, mail, mine, blocks, switching);
-  mail.bind<ball>(player_actor, [player](envelope, ball&& m) { return player.try_send(std::move(m)); });
+  const address<ball> player = first ? spawn_actor<ball>(root, serve<Table>, table, blocks, found)
+                                     : spawn_actor<ball>(root, answer<Table>, table, blocks);
+  table.open_for(player);
   run_until(mine.loop, [&] { return root.running() == 0; });
-  return found;
+  return first ? median(found) : 0;
 }
 
 task<> doze(reactor& loop, std::int64_t seconds) {
@@ -163,16 +187,18 @@ int main(int argc, char** argv) {
   {
     side mine(first ? 0 : 1, socket, one_core ? reactor::sharing::shared_core : reactor::sharing::own_core);
     if (only == "pingpong") {
-      const measured found = round_trips(mine, first, given.number("iterations", 300'000), false);
-      if (first) report("ucx_pingpong_8B", median(found.plain), "ns");
+      const double ns = one_way_ns<plain_table>(mine, first, given.number("iterations", 300'000));
+      if (first) report("ucx_pingpong_8B", ns, "ns");
     } else if (one_core) {
-      const measured found = round_trips(mine, first, given.number("iterations", 50'000), false);
-      if (first) report("ucx_pingpong_one_core", median(found.plain), "ns");
+      const double ns = one_way_ns<plain_table>(mine, first, given.number("iterations", 50'000));
+      if (first) report("ucx_pingpong_one_core", ns, "ns");
     } else if (only == "control") {
-      const measured found = round_trips(mine, first, given.number("iterations", 300'000), true);
-      if (first) report("ucx_control_added", median(found.sealed) - median(found.plain), "ns");
+      const std::int64_t iterations = given.number("iterations", 300'000);
+      const double plain = one_way_ns<plain_table>(mine, first, iterations);
+      const double sealed = one_way_ns<sealed_table>(mine, first, iterations);
+      if (first) report("ucx_control_added", sealed - plain, "ns");
     } else if (only == "idle") {
-      round_trips(mine, first, block, false);
+      one_way_ns<plain_table>(mine, first, block);
       const double percent = core_share_percent(mine, given.number("seconds", 1));
       if (first) report("ucx_idle_cpu", percent, "percent");
     } else {

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -85,13 +86,16 @@ class actor final : public frame_pool::pooled, private task_observer {
   void leave(const error& reason) noexcept {
     box_.close();
     box_.drop_if([](const message&) { return true; });
-    for (auto& tell : std::exchange(monitors_, {})) tell(reason);
+    const auto told = std::exchange(monitors_, nullptr);
+    if (told == nullptr) return;
+    for (auto& tell : *told) tell(reason);
   }
 
   scope* home_;
   std::uint32_t references_ = 1;  // the coroutine's own
   box box_;
-  std::vector<std::function<void(const error&)>> monitors_;
+  using monitor_list = std::vector<std::function<void(const error&)>>;
+  std::unique_ptr<monitor_list> monitors_;  // few actors have any
 };
 
 /// How an actor is named. Copyable; keeps the mailbox alive, not the actor.
@@ -133,7 +137,8 @@ class address {
     if (named_ == nullptr || named_->box_.closed()) {
       tell(errc::closed);
     } else {
-      named_->monitors_.push_back(std::move(tell));
+      if (named_->monitors_ == nullptr) named_->monitors_ = std::make_unique<typename actor<Ms...>::monitor_list>();
+      named_->monitors_->push_back(std::move(tell));
     }
   }
 

@@ -3,19 +3,20 @@
 namespace parley::runtime {
 
 void ready_queue::grow() {
-  std::vector<std::coroutine_handle<>> larger(slots_.size() * 2);
+  std::vector<std::coroutine_handle<>> larger(slots_.empty() ? first_room : slots_.size() * 2);
   const std::size_t count = size();
-  for (std::size_t i = 0; i < count; ++i) larger[i] = slots_[(head_ + i) & (slots_.size() - 1)];
+  for (std::size_t i = 0; i < count; ++i) larger[i] = ring_[(head_ + i) & mask_];
   slots_ = std::move(larger);
+  ring_ = slots_.data();
+  mask_ = slots_.size() - 1;
   head_ = 0;
   tail_ = count;
 }
 
 void ready_queue::remove(std::coroutine_handle<> h) noexcept {
-  const std::size_t mask = slots_.size() - 1;
   std::size_t kept = head_;
   for (std::size_t i = head_; i != tail_; ++i) {
-    if (slots_[i & mask] != h) slots_[kept++ & mask] = slots_[i & mask];
+    if (ring_[i & mask_] != h) ring_[kept++ & mask_] = ring_[i & mask_];
   }
   tail_ = kept;
 }

@@ -27,20 +27,23 @@ namespace parley::runtime {
 /// First in, first out, with room that doubles: what is ready to run.
 class ready_queue {
  public:
-  ready_queue() : slots_(64) {}
+  ready_queue() { grow(); }
   bool empty() const noexcept { return head_ == tail_; }
   std::size_t size() const noexcept { return tail_ - head_; }
   void push(std::coroutine_handle<> h) {
-    if (size() == slots_.size()) grow();
-    slots_[tail_++ & (slots_.size() - 1)] = h;
+    if (size() > mask_) grow();
+    ring_[tail_++ & mask_] = h;
   }
-  std::coroutine_handle<> pop() noexcept { return slots_[head_++ & (slots_.size() - 1)]; }
+  std::coroutine_handle<> pop() noexcept { return ring_[head_++ & mask_]; }
   /// Takes out a coroutine that will not live to be resumed.
   void remove(std::coroutine_handle<> h) noexcept;
 
  private:
+  static constexpr std::size_t first_room = 64;
   void grow();
   std::vector<std::coroutine_handle<>> slots_;
+  std::coroutine_handle<>* ring_ = nullptr;  // slots_.data(), and its size less one, for push and pop
+  std::size_t mask_ = 0;
   std::size_t head_ = 0;
   std::size_t tail_ = 0;
 };

@@ -32,7 +32,9 @@ struct flight_record {
 
 class flight_recorder {
  public:
-  explicit flight_recorder(std::size_t capacity = 16384) : capacity_(std::max<std::size_t>(capacity, 1)) {}
+  explicit flight_recorder(std::size_t capacity = 16384) : capacity_(std::max<std::size_t>(capacity, 1)) {
+    ring_.reserve(capacity_);  // so that recording never allocates
+  }
   void add(const flight_record& r) {
     if (ring_.size() < capacity_) {
       ring_.push_back(r);

@@ -275,7 +275,7 @@ class mailbox {
     for (std::uint32_t i = 0; i < count; ++i) let_in();
     return count;
   }
-  std::uint64_t dropped() const noexcept { return dropped_; }
+  std::uint32_t dropped() const noexcept { return dropped_; }
 
   /// Ends all waits with `closed` and refuses messages from now on. Those that are there can still be received.
   void close() noexcept {
@@ -317,7 +317,7 @@ class mailbox {
   message_ring<message> ring_;
   receiver* receiver_ = nullptr;
   intrusive_list<sender_place> senders_;
-  std::uint64_t dropped_ = 0;
+  std::uint32_t dropped_ = 0;
   std::uint32_t limit_;
 };
 
