@@ -31,7 +31,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   enum class kind : std::uint8_t { user, rehearsal };
 
   part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user);
-  ~part_receiver();
+  ~part_receiver() override;
 
   class [[nodiscard]] matching : private runtime::waiter, private runtime::timer {
    public:

@@ -90,7 +90,7 @@ class plain_table final : public link::handler {
     ball b;
     if (message.header().size() != header_.size() || message.payload().size() != sizeof b.value) return;
     std::memcpy(&b.value, message.payload().data(), sizeof b.value);
-    player_.try_send(std::move(b));
+    player_.try_send(b);
   }
   side& mine_;
   address<ball> player_;
@@ -102,7 +102,7 @@ class sealed_table {
  public:
   explicit sealed_table(side& mine) : mine_(mine), mail_(mine.loop, mine.link, {.job = 1, .seal = {&tag, &keyed_}}) {}
   void open_for(const address<ball>& player) {
-    mail_.bind<ball>(player_actor, [player](envelope, ball&& m) { return player.try_send(std::move(m)); });
+    mail_.bind<ball>(player_actor, [player](envelope, ball&& m) { return player.try_send(m); });
   }
   errc send(ball b) { return mail_.send(mine_.peer, player_actor, 0, b); }
 

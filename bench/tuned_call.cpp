@@ -20,10 +20,12 @@
 #include <vector>
 
 // Every allocation of the program ends in one of these.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names for what malloc replaces
 extern "C" {
 void* __libc_malloc(std::size_t) noexcept;
 void* __libc_calloc(std::size_t, std::size_t) noexcept;
 void* __libc_realloc(void*, std::size_t) noexcept;
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 static std::uint64_t allocations = 0;
 void* malloc(std::size_t bytes) noexcept {
   ++allocations;

@@ -28,7 +28,7 @@ using namespace parley::runtime;
 constexpr rank_id ranks = 4;
 
 struct world {
-  explicit world(parley::ops::rank_settings settings) : links(clock, ranks) {
+  explicit world(const parley::ops::rank_settings& settings) : links(clock, ranks) {
     for (rank_id r = 0; r < ranks; ++r)
       all.push_back(std::make_unique<parley::rank>(
           parley::ops::rank_foundation{clock, links[r], nullptr, {1, 2, 3, 4}, {}}, settings));

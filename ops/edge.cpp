@@ -93,7 +93,7 @@ failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, 
 
 // ---- the sending end --------------------------------------------------------------------------------------------------
 
-edge_out::edge_out(actors::services& s, edge_options o)
+edge_out::edge_out(actors::services& s, const edge_options& o)
     : edge_end(s, o, s.net.rank(), o.peer, "sender"),
       assigned_(options_.configs.front()->digest(), options_.configs.front()->id(), options_.dtype,
                 {s.net.rank(), options_.peer}, options_.policy, options_.plan),
@@ -159,7 +159,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
 
-edge_in::edge_in(actors::services& s, edge_options o)
+edge_in::edge_in(actors::services& s, const edge_options& o)
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
       receiver_(s, participant_.declaration, participant_.generation) {
   start(receiver_.rows());

@@ -91,7 +91,7 @@ class edge_end : private actors::implementations {
 
 class edge_out final : public edge_end {
  public:
-  edge_out(actors::services& s, edge_options o);
+  edge_out(actors::services& s, const edge_options& o);
   ~edge_out();
 
   /// Ends when `data` may be reused.
@@ -117,7 +117,7 @@ class edge_out final : public edge_end {
 
 class edge_in final : public edge_end {
  public:
-  edge_in(actors::services& s, edge_options o);
+  edge_in(actors::services& s, const edge_options& o);
   ~edge_in();
 
   /// Answers how many bytes came; `into` may be larger.

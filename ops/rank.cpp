@@ -98,7 +98,7 @@ edge_in& rank::add_in(edge_options o) {
   return added;
 }
 
-transfer rank::declare(paired_transfer op) {
+transfer rank::declare(const paired_transfer& op) {
   const auto edges = pair_up(op, world_size()).value();
   transfer t;
   t.name_ = op.name;

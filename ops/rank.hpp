@@ -73,7 +73,7 @@ class rank {
   runtime::executor& where() const noexcept { return executor_; }
 
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
-  transfer declare(paired_transfer op);
+  transfer declare(const paired_transfer& op);
   pipeline declare(linear_pipeline op);
 
   /// A rank died: its ops end with `peer_failed`, here and now.

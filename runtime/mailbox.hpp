@@ -46,7 +46,7 @@ class message_ring {
   T pop() {
     T& first = (*this)[0];
     T value = std::move(first);
-    first.~T();
+    first.~T();  // NOLINT(bugprone-use-after-move): it is destroyed, not used
     head_ = (head_ + 1) & (room_ - 1);
     --size_;
     return value;
@@ -89,6 +89,7 @@ template <class... Ms>
 class mailbox {
  public:
   /// One message type is stored as it is, several as a variant.
+  // NOLINTNEXTLINE(modernize-type-traits): only the chosen branch may be looked into
   using message = typename std::conditional_t<sizeof...(Ms) == 1, std::tuple_element<0, std::tuple<Ms...>>,
                                               std::type_identity<std::variant<Ms...>>>::type;
   template <class M>

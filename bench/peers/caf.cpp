@@ -69,6 +69,7 @@ void pingpong(caf::actor_system& system, std::int64_t messages) {
 
 // A hundred senders, one receiver. The receiver starts a round with one message to each sender, which answers with
 // `burst` messages; nothing else bounds what waits in CAF's mailbox.
+// NOLINTNEXTLINE(performance-unnecessary-value-param): CAF gives a behaviour its arguments by value
 value_actor::behavior_type burst_sender(value_actor::pointer self, value_actor receiver, std::int64_t burst) {
   return {[=](std::int64_t) {
     for (std::int64_t n = 0; n < burst; ++n) self->send(receiver, n);
@@ -172,6 +173,7 @@ server_actor::behavior_type server() {
   return {[](std::int64_t n) { return n + 1; }};
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): CAF gives a behaviour its arguments by value
 void request_next(value_actor::pointer self, server_actor to, std::int64_t n, std::int64_t requests,
                   clock_marks* marks) {
   self->request(to, std::chrono::seconds(10), n).then([=](std::int64_t answer) {
@@ -182,6 +184,7 @@ void request_next(value_actor::pointer self, server_actor to, std::int64_t n, st
   });
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): CAF gives a behaviour its arguments by value
 value_actor::behavior_type client(value_actor::pointer self, server_actor to, std::int64_t requests,
                                   clock_marks* marks) {
   return {[=](std::int64_t n) {

@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   std::int64_t token = rank;
   MPI_Sendrecv_replace(&token, 1, MPI_INT64_T, (rank + 1) % size, 0, (rank + size - 1) % size, 0, MPI_COMM_WORLD,
                        MPI_STATUS_IGNORE);
-  const double mine = double(now_ns() - loaded);
+  const auto mine = double(now_ns() - loaded);
   double slowest = 0;
   MPI_Reduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
   if (rank == 0) report("mpi_start", slowest, "ns");

@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include <signal.h>
+#include <csignal>
 #include <unistd.h>
 
 #include <chrono>

@@ -34,7 +34,8 @@ std::vector<std::map<std::string, std::string>> tuned(std::string* winner = null
 
 /// `world` reads files when it is made, so they have to be there before.
 struct second_run {
-  second_run(std::vector<std::map<std::string, std::string>> files, rank_settings s) : links(clock, 2), disks(2) {
+  second_run(std::vector<std::map<std::string, std::string>> files, const rank_settings& s)
+      : links(clock, 2), disks(2) {
     for (rank_id r = 0; r < 2; ++r) {
       disks[r].files = std::move(files[r]);
       ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {1, 2}, {}}, s));
@@ -105,7 +106,7 @@ TEST_CASE("what a run took from a file is written again") {
 
 TEST_CASE("a file of another machine is named, ignored and kept") {
   auto files = tuned();
-  const auto before = files;
+  const auto before = files;  // NOLINT(performance-unnecessary-copy-initialization): to compare with
   auto elsewhere = with_file();
   elsewhere.validators = {{"PARLEY_PROCESSOR", "another"}};
   second_run again(files, elsewhere);

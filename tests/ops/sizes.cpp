@@ -13,7 +13,7 @@ TEST_CASE("chunks are counted from the agreed config and the byte count") {
     std::uint64_t chunks;
   };
   const std::size_t large = (std::size_t{64} << 20U) + 12'345;
-  const auto messages_of = [](config_ptr config, std::size_t bytes) {
+  const auto messages_of = [](const config_ptr& config, std::size_t bytes) {
     rank_settings s;
     s.policy = actors::tuning_policy::off;
     world w(2, s);

@@ -173,7 +173,7 @@ TEST_CASE("the wheel agrees with a sorted map over 100,000 random operations") {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 0);
-    time_ns now = static_cast<time_ns>(dice.below(1'000'000));
+    auto now = static_cast<time_ns>(dice.below(1'000'000));
     timer_wheel wheel(now);
     std::vector<int> fired;
     std::vector<std::unique_ptr<ring>> rings;

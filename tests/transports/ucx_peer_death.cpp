@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <signal.h>
+#include <csignal>
 
 #include <array>
 #include <atomic>
