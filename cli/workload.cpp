@@ -106,7 +106,7 @@ workload::workload(const spec& job, ops::rank& self, workload_options o) : optio
     }
     ops::paired_transfer declared{
         .name = op.name, .role = {}, .configs = op.configs, .edges = op.edges, .dtype = op.dtype};
-    const ops::transfer moved = self.declare(std::move(declared));
+    const ops::transfer moved = self.declare(declared);
     for (const auto& [from, to] : op.edges) {
       if (from == self.id()) parts_.push_back(std::make_unique<sender_part>(*this, op, moved, to));
       if (to == self.id()) parts_.push_back(std::make_unique<receiver_part>(*this, op, moved, from));

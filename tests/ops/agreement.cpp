@@ -144,10 +144,11 @@ TEST_CASE("a config that is not available on one rank is no candidate") {
 }
 
 TEST_CASE("declarations that differ end the op on both sides, with the difference in words") {
-  const auto check = [](paired_transfer mine, paired_transfer theirs, std::initializer_list<const char*> words) {
+  const auto check = [](const paired_transfer& mine, const paired_transfer& theirs,
+                        std::initializer_list<const char*> words) {
     world w(2);
-    auto out = w[0].declare(std::move(mine));
-    auto in = w[1].declare(std::move(theirs));
+    auto out = w[0].declare(mine);
+    auto in = w[1].declare(theirs);
     pass(w, 2'000'000'000);
     const auto all = move_each(w, out, in, {10, 20});
     for (const auto& side : {all.sent, all.received}) {
