@@ -59,17 +59,18 @@ double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) co
 }
 
 // N4: the campaigns of an op share one budget, and spend it as the program earns it.
-bool assignment::affordable(double expected_ns, time_ns now) const noexcept {
-  double spent = expected_ns;
-  for (const auto& c : campaigns_) spent += c->cost_ns + c->pending_ns;
-  return spent <= plan_.budget_fraction * static_cast<double>(now - first_ns_);
+bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) const noexcept {
+  double spent_ns = 0;
+  for (const auto& each : campaigns_) spent_ns += each->cost_ns + each->pending_ns;
+  return c.planner->may_continue(static_cast<std::int64_t>(spent_ns), now - first_ns_,
+                                 static_cast<std::int64_t>(expected_ns));
 }
 
 assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                                           pacing pace) {
   const tuning::planned_trial* upcoming = c.planner->upcoming();
   const double expected_ns = upcoming == nullptr ? 0 : expected_cost_ns(c, upcoming->candidate);
-  if (pace == pacing::within_budget && !affordable(expected_ns, now)) return {c.digest, stamp_flags::none};
+  if (pace == pacing::within_budget && !affordable(c, expected_ns, now)) return {c.digest, stamp_flags::none};
   c.pending_ns += expected_ns;
   const auto trial = c.planner->next();
   if (!trial) {  // what was left of the round has been quarantined

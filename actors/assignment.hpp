@@ -132,7 +132,7 @@ class assignment {
   void settle(campaign& c, std::size_t winner, std::string why, time_ns now);
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
-  bool affordable(double expected_ns, time_ns now) const noexcept;
+  bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;
 
   std::uint64_t default_digest_;
   std::string default_id_;

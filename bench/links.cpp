@@ -40,15 +40,6 @@ struct ball {
 constexpr std::uint64_t player_actor = 8;
 constexpr std::int64_t block = 500;
 
-void exchange(int socket, const void* out, std::size_t out_size, void* in, std::size_t in_size) {
-  if (write(socket, out, out_size) != ssize_t(out_size)) give_up("the other process is gone");
-  for (std::size_t got = 0; got < in_size;) {
-    const ssize_t n = read(socket, static_cast<char*>(in) + got, in_size - got);
-    if (n <= 0) give_up("the other process is gone");
-    got += std::size_t(n);
-  }
-}
-
 // One process.
 class side {
  public:

@@ -59,6 +59,16 @@ inline void pin_to_core(int core) {
   }
 }
 
+/// Gives the process at the other end of a socket pair some bytes and takes as many as it is to give.
+inline void exchange(int socket, const void* out, std::size_t out_size, void* in, std::size_t in_size) {
+  if (write(socket, out, out_size) != ssize_t(out_size)) give_up("the other process is gone");
+  for (std::size_t got = 0; got < in_size;) {
+    const ssize_t n = read(socket, static_cast<char*>(in) + got, in_size - got);
+    if (n <= 0) give_up("the other process is gone");
+    got += std::size_t(n);
+  }
+}
+
 /// For a forked side: when the measuring program is ended, so is this process, instead of spinning on.
 inline void die_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 

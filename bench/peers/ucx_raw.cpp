@@ -28,15 +28,6 @@ void check(ucs_status_t status, const char* what) {
   if (status != UCS_OK) give_up(std::string(what) + ": " + ucs_status_string(status));
 }
 
-void exchange(int socket, const void* out, std::size_t out_size, void* in, std::size_t in_size) {
-  if (write(socket, out, out_size) != ssize_t(out_size)) give_up("the other process is gone");
-  for (std::size_t got = 0; got < in_size;) {
-    const ssize_t n = read(socket, static_cast<char*>(in) + got, in_size - got);
-    if (n <= 0) give_up("the other process is gone");
-    got += std::size_t(n);
-  }
-}
-
 // One process: a worker, an endpoint to the other process, and the last message that came.
 class side {
  public:
