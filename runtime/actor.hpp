@@ -82,10 +82,13 @@ class actor final : public frame_pool::pooled, private task_observer {
     leave(errc::cancelled);
     drop();
   }
-  // Addresses may outlive the actor, and what it holds may name it: nothing is kept.
+  // Addresses may outlive the actor, and what it holds may name it: nothing is kept, and who asked is told so.
   void leave(const error& reason) noexcept {
     box_.close();
-    box_.drop_if([](const message&) { return true; });
+    box_.drop_if([](const message& m) {
+      refuse_unread(m);
+      return true;
+    });
     const auto told = std::exchange(monitors_, nullptr);
     if (told == nullptr) return;
     for (auto& tell : *told) tell(reason);

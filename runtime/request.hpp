@@ -5,18 +5,22 @@
 ///     auto answer = co_await ask(shop, price{7, {}}, ex.now() + 5_ms);     // result<int>
 ///     // in the shop:   m.reply.send(42);
 ///
-/// The asker gets `timeout` at its deadline and `closed` when the actor cannot take the question. An answer that comes after
-/// that is dropped, and `send` says so. A `reply_to` must not outlive its executor.
+/// The asker gets `timeout` at its deadline and `closed` when the actor cannot take the question or ends before it has read
+/// it. An answer that comes after that is dropped, and `send` says so. A `reply_to` must not outlive its executor.
 #include <parley/runtime/scope.hpp>
 
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <variant>
 
 namespace parley::runtime {
 
 /// A wait for one answer; the executor finds it by number.
 class pending_reply : public waiter, public timer {
+ public:
+  void refuse(errc why) noexcept { finish(why); }
+
  protected:
   explicit pending_reply(time_ns deadline) noexcept : waiter(&on_cancelled), timer(&on_late) { when = deadline; }
   ~pending_reply() {
@@ -68,6 +72,10 @@ class reply_to {
     static_cast<pending_answer<R>*>(waiting)->answer(std::move(value));
     return true;
   }
+  /// No answer will come: whoever waits is told why.
+  void refuse(errc why) const noexcept {
+    if (pending_reply* waiting = executor_ == nullptr ? nullptr : executor_->find_reply(number_)) waiting->refuse(why);
+  }
 
  private:
   executor* executor_ = nullptr;
@@ -99,6 +107,16 @@ class [[nodiscard]] asking : private pending_answer<R> {
   Address to_;
   Question question_;
 };
+
+/// For a question that nobody will read; other messages need no answer.
+template <class M>
+void refuse_unread(const M& message) noexcept {
+  if constexpr (requires { message.reply.refuse(errc::closed); }) message.reply.refuse(errc::closed);
+}
+template <class... Ms>
+void refuse_unread(const std::variant<Ms...>& message) noexcept {
+  std::visit([](const auto& m) { refuse_unread(m); }, message);
+}
 
 /// Puts a fresh `reply_to` into `question.reply`, sends it, and waits for the answer.
 template <class Address, class Question>

@@ -6,8 +6,11 @@
 namespace parley::runtime {
 
 namespace {
-constexpr std::uint16_t credit_type = 0;  // header only: says what was accepted
-}
+// Header only: says what was accepted. With a sequence it is a question as well.
+constexpr std::uint16_t credit_type = 0;
+constexpr time_ns first_ask_pause_ns = 1'000'000;
+constexpr time_ns longest_ask_pause_ns = 100'000'000;
+}  // namespace
 
 // A body that is too large to come with its header.
 struct router::fetching : completion {
@@ -58,7 +61,10 @@ errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation,
     return errc::none;
   }
   peer_state& p = peers_[to];
-  if (static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged >= options_.window) return errc::full;
+  if (static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged >= options_.window) {
+    ask_for_room(to);
+    return errc::full;
+  }
   h.sequence = ++p.next_sequence;
   ++counters_.sent;
   ++sent_by_type_[std::min<std::size_t>(type, sent_by_type_.size() - 1)];
@@ -98,9 +104,16 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   }
   const frame_header& h = *decoded;
   peer_state& p = peers_[h.source];
-  // Acceptance only moves forward, whatever order frames come in.
-  if (h.accepted - p.acknowledged <= options_.window) p.acknowledged = h.accepted;
-  if (h.type == credit_type) return;
+  // Acceptance only moves forward, whatever order frames come in, and never beyond what was sent.
+  const std::uint32_t newly_accepted = h.accepted - p.acknowledged;
+  if (newly_accepted != 0 && newly_accepted <= static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged) {
+    p.acknowledged = h.accepted;
+    p.ask_pause_ns = 0;
+  }
+  if (h.type == credit_type) {
+    if (h.sequence != 0) answer_question(h);
+    return;
+  }
   if (!is_new(p, h.sequence)) {
     ++counters_.repeated;
     return;
@@ -166,21 +179,58 @@ void router::retry() {
   if (!parked_.empty() && !retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now() + 1'000);
 }
 
-// What is parked is not accepted, which is what closes its sender's window.
 void router::accept(rank_id source) {
+  update_accepted(source);
+  const peer_state& p = peers_[source];
+  if (p.accepted - p.accepted_told >= options_.window / 2) send_credit(source);
+}
+
+// What is parked is not accepted, which is what closes its sender's window.
+void router::update_accepted(rank_id source) noexcept {
   peer_state& p = peers_[source];
   std::uint64_t up_to = p.highest_seen;
   for (const parked& waiting : parked_) {
     if (waiting.header.source == source) up_to = std::min(up_to, waiting.header.sequence - 1);
   }
   p.accepted = static_cast<std::uint32_t>(up_to);
-  if (p.accepted - p.accepted_told < options_.window / 2) return;
+}
+
+void router::send_credit(rank_id source) {
   frame_header h;
   h.type = credit_type;
   h.source = rank();
   h.destination = source;
   ++counters_.credits_sent;
   static_cast<void>(transmit(source, h, {}));  // a dead peer needs no credits
+}
+
+// Its sequence follows those of all frames before it, so that frames which were lost count as accepted.
+void router::answer_question(const frame_header& h) {
+  static_cast<void>(is_new(peers_[h.source], h.sequence));
+  update_accepted(h.source);
+  send_credit(h.source);
+}
+
+// Nothing that the peer still waits for would make it say again what it has accepted, so we ask, in growing pauses, for as
+// long as somebody tries to send.
+void router::ask_for_room(rank_id to) {
+  peer_state& p = peers_[to];
+  if (p.ask_pause_ns == 0) {  // the first time since it last accepted something: an answer may well be on its way
+    p.ask_pause_ns = first_ask_pause_ns;
+    p.ask_at = executor_.now() + p.ask_pause_ns;
+    return;
+  }
+  if (executor_.now() < p.ask_at) return;
+  p.ask_pause_ns = std::min(p.ask_pause_ns * 2, longest_ask_pause_ns);
+  p.ask_at = executor_.now() + p.ask_pause_ns;
+  if (p.question != p.next_sequence) p.question = ++p.next_sequence;
+  frame_header h;
+  h.type = credit_type;
+  h.source = rank();
+  h.destination = to;
+  h.sequence = p.question;
+  ++counters_.questions_sent;
+  static_cast<void>(transmit(to, h, {}));
 }
 
 }  // namespace parley::runtime

@@ -8,7 +8,8 @@
 /// A frame is delivered at most once; frames may be lost or overtake one another, so that whoever needs an answer asks again.
 /// Each peer may have `window` frames on their way that the other side has not accepted: past it `send` answers `full`. A
 /// handler that answers `full` gets its message again on a later turn, and its sender's window closes meanwhile: messages
-/// are held back, never dropped. Frames that are malformed, foreign, repeated or for nobody are counted and dropped.
+/// are held back, never dropped. What is said of acceptance may be lost as well: a sender that finds its window full asks for
+/// it, and whoever tries again finds it open. Frames that are malformed, foreign, repeated or for nobody are counted and dropped.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/frame.hpp>
@@ -42,7 +43,8 @@ class router final : public link::handler {
   struct counters {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
-    std::uint64_t credits_sent = 0;  ///< frames that only say what was accepted
+    std::uint64_t credits_sent = 0;    ///< frames that only say what was accepted
+    std::uint64_t questions_sent = 0;  ///< frames that only ask for it
     std::uint64_t malformed = 0;
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
@@ -95,6 +97,9 @@ class router final : public link::handler {
     std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
     std::uint32_t accepted = 0;       // up to which we have accepted its frames
     std::uint32_t accepted_told = 0;
+    std::uint64_t question = 0;  // the sequence of our last question to it
+    time_ns ask_at = 0;          // not before, while its window is full
+    time_ns ask_pause_ns = 0;
   };
   struct parked {
     frame_header header;
@@ -113,6 +118,10 @@ class router final : public link::handler {
   void park(const frame_header& h, std::span<const std::byte> body);
   void retry();
   void accept(rank_id source);
+  void update_accepted(rank_id source) noexcept;
+  void send_credit(rank_id source);
+  void answer_question(const frame_header& h);
+  void ask_for_room(rank_id to);
   errc transmit(rank_id to, frame_header h, std::span<const std::byte> body);
 
   executor& executor_;

@@ -57,6 +57,18 @@ task<> read_nothing(actor<price>& self, time_ns until) {
   static_cast<void>(woken);
   static_cast<void>(self);
 }
+task<> read_words(actor<std::string, price>& self, time_ns until) {
+  auto woken = co_await sleep_until(until);
+  static_cast<void>(woken);
+  auto word = co_await self.receive<std::string>();
+  static_cast<void>(word);
+}
+task<> customer_of_two(script& play, address<std::string, price> to, int item) {
+  static_cast<void>(to.try_send(std::string("go")));
+  price question{item, {}};
+  auto answer = co_await ask(to, question, never);
+  play.say(answer ? std::to_string(*answer) : std::string(name(answer.code())));
+}
 task<> customer(script& play, shop to, int item, time_ns deadline) {
   price question{item, {}};
   auto answer = co_await ask(to, question, deadline);
@@ -143,6 +155,30 @@ TEST_CASE("who asks is told at once that the actor has ended or has no room") {
   play.until(1_ms);
   CHECK(play.log == "closed full ");
   play.finish();
+}
+
+TEST_CASE("a question that an actor leaves unread when it ends is answered closed at once") {
+  script play;
+  auto leaving = spawn_actor<price>(*play.stage, read_nothing, 2_ms);
+  auto serving = spawn_actor<std::string, price>(*play.stage, read_words, 2_ms);
+  play.stage->spawn(customer(play, leaving, 1, 50_ms));
+  play.stage->spawn(customer(play, leaving, 2, never));
+  play.stage->spawn(customer_of_two(play, serving, 3));
+  play.until(1_ms);
+  CHECK(play.log.empty());
+  play.until(2_ms);
+  CHECK(play.log == "closed closed closed ");
+}
+
+TEST_CASE("an actor that is torn down answers its unread questions too") {
+  script play;
+  auto shops = std::make_unique<scope>(play.clock);
+  auto s = spawn_actor<price>(*shops, read_nothing, 1_s);
+  play.stage->spawn(customer(play, s, 1, never));
+  play.until(1_ms);
+  shops = nullptr;
+  play.settle();
+  CHECK(play.log == "closed ");
 }
 
 TEST_CASE("cancelling ends a request, and a torn down one is not answered") {
