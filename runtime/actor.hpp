@@ -95,8 +95,8 @@ class actor final : public frame_pool::pooled, private task_observer {
   }
 
   scope* home_;
-  std::uint32_t references_ = 1;  // the coroutine's own
-  box box_;
+  [[no_unique_address]] box box_;  // its tail has room for the next member
+  std::uint32_t references_ = 1;   // the coroutine's own
   using monitor_list = std::vector<std::function<void(const error&)>>;
   std::unique_ptr<monitor_list> monitors_;  // few actors have any
 };

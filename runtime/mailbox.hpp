@@ -86,7 +86,7 @@ struct any_message {
 };
 
 template <class... Ms>
-class mailbox {
+class mailbox : private timer {
  public:
   /// One message type is stored as it is, several as a variant.
   // NOLINTNEXTLINE(modernize-type-traits): only the chosen branch may be looked into
@@ -96,7 +96,10 @@ class mailbox {
   static constexpr bool carries = (std::is_same_v<M, Ms> || ...);
   static constexpr std::uint32_t default_limit = 1024;
 
-  explicit mailbox(executor& ex, std::uint32_t limit = default_limit) noexcept : executor_(ex), limit_(limit) {}
+  explicit mailbox(executor& ex, std::uint32_t limit = default_limit) noexcept
+      : timer(&on_time), executor_(ex), limit_(limit) {
+    when = never;
+  }
   mailbox(const mailbox&) = delete;
   mailbox& operator=(const mailbox&) = delete;
   ~mailbox() { close(); }
@@ -166,13 +169,11 @@ class mailbox {
  private:
   // What the mailbox knows of a coroutine that waits for a message. The message stays in the ring until that coroutine
   // runs, which is why a cancelled receive cannot lose it.
-  class receiver : public waiter, public timer {
+  class receiver : public waiter {
    public:
     using fits_function = bool (*)(receiver& self, const message& m);
     receiver(mailbox& from, fits_function fits, time_ns deadline) noexcept
-        : waiter(&on_cancelled), timer(&on_late), from_(from), fits_(fits) {
-      timer::when = deadline;
-    }
+        : waiter(&on_cancelled), from_(from), fits_(fits), deadline_(deadline) {}
     ~receiver() {
       // Whoever no longer waits has left the mailbox, which may have ended since.
       if (waiter::linked()) from_.receiver_ = nullptr;
@@ -182,9 +183,9 @@ class mailbox {
     }
     void finish(errc why) noexcept {
       from_.receiver_ = nullptr;
-      timer_wheel::disarm(*this);
       wake(why);
     }
+    time_ns deadline() const noexcept { return deadline_; }
 
    protected:
     template <class P>
@@ -196,16 +197,33 @@ class mailbox {
       if (from_.receiver_ != nullptr) refuse_second_receiver();
       if (!enter(caller)) return false;
       from_.receiver_ = this;
-      if (timer::when != never) home->where().arm(*this, timer::when);
+      if (deadline_ < from_.when) from_.look_by(deadline_);
       return true;
     }
     mailbox& from_;
 
    private:
     static void on_cancelled(waiter& self, errc why) noexcept { static_cast<receiver&>(self).finish(why); }
-    static void on_late(timer& self) noexcept { static_cast<receiver&>(self).finish(errc::timeout); }
     fits_function fits_;  // null: any message does
+    time_ns deadline_;
   };
+
+  // One timer serves all receives. It stays armed when a message came in time, and moves on to the deadline of whoever waits
+  // by then, so that a receive with a deadline costs a comparison as long as deadlines do not come closer.
+  void look_by(time_ns deadline) noexcept {
+    timer_wheel::disarm(*this);
+    executor_.arm(*this, deadline);
+  }
+  static void on_time(timer& self) noexcept {
+    auto& box = static_cast<mailbox&>(self);
+    const time_ns fired = std::exchange(box.when, never);
+    if (box.receiver_ == nullptr || box.receiver_->deadline() == never) return;
+    if (box.receiver_->deadline() > fired) {
+      box.look_by(box.receiver_->deadline());
+    } else {
+      box.receiver_->finish(errc::timeout);
+    }
+  }
 
  public:
   /// `M` is one message type, or `message` for whatever comes first.
@@ -315,9 +333,9 @@ class mailbox {
   }
 
   executor& executor_;
-  message_ring<message> ring_;
   receiver* receiver_ = nullptr;
   intrusive_list<sender_place> senders_;
+  [[no_unique_address]] message_ring<message> ring_;  // its tail has room for the next member
   std::uint32_t dropped_ = 0;
   std::uint32_t limit_;
 };

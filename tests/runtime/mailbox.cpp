@@ -210,6 +210,36 @@ TEST_CASE("a receive ends at exactly its deadline and takes what is there even w
   CHECK(play.clock.now() == 4'000'001);
 }
 
+TEST_CASE("each receive has its own deadline, whether it comes before or after that of the one before") {
+  script play;
+  mailbox<int> box(play.clock);
+  const auto answered = [&](time_ns deadline) {
+    play.stage->spawn(receive_until(play, box, deadline));
+    play.settle();
+    CHECK(box.try_send(1) == errc::none);
+    play.settle();
+  };
+  const auto unanswered = [&](time_ns deadline) {
+    play.stage->spawn(receive_until(play, box, deadline));
+    play.until(deadline - 1);
+    CHECK(play.log.ends_with("1 "));
+    play.until(deadline);
+    CHECK(play.log.ends_with("timeout "));
+  };
+  answered(10_ms);
+  unanswered(4_ms);  // sooner than what the timer was set to
+  answered(10_ms);
+  unanswered(20_ms);  // later
+  answered(30_ms);
+  play.until(40_ms);  // nobody waits at 30 ms
+  answered(never);
+  play.stage->spawn(receive_until(play, box, never));
+  play.until(1'000_ms);
+  CHECK(play.log.ends_with("1 "));
+  box.close();
+  play.finish();
+}
+
 TEST_CASE("a receive that is cancelled after the message has come leaves it there") {
   script play;
   mailbox<int> box(play.clock);
