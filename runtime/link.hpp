@@ -18,6 +18,7 @@
 #include <cstring>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace parley::runtime {
 
@@ -96,6 +97,25 @@ class arrival {
   std::array<std::byte, inline_bytes> bytes_;
 };
 
+/// Memory of this rank that peers may write and read without asking (`link::expose`).
+struct exposed_memory {
+  std::uint64_t number = 0;  ///< the link's own name for it
+  std::span<std::byte> bytes;
+  std::vector<std::byte> key;  ///< what a peer needs besides an address; to be sent over the control plane only
+};
+
+/// A place in a peer's exposed memory. The key is remote input: the link checks what it can and caps its length.
+struct remote_place {
+  std::span<const std::byte> key;
+  std::uint64_t address = 0;
+};
+
+/// What becomes of writes that are still under way when memory is withdrawn.
+enum class late_writes : std::uint8_t {
+  fail,      ///< they fail at their origin and change nothing
+  may_land,  ///< the transport cannot stop them
+};
+
 class link {
  public:
   /// Which handler takes a message on the other side.
@@ -151,11 +171,34 @@ class link {
 
   virtual const counters& statistics() const noexcept = 0;
 
+  // One-sided transfers. A link without them says why, and its other functions here are never called.
+
+  static constexpr std::size_t max_remote_key_bytes = 1024;
+  virtual result<> one_sided() const { return error{errc::unavailable, "this link has no one-sided transfers"}; }
+  /// Makes memory reachable until it is withdrawn.
+  virtual result<exposed_memory> expose(std::span<std::byte> memory);
+  virtual late_writes withdraw(const exposed_memory& memory);
+  /// Starts a write into a peer's memory; answers as `send` does. When it has ended the data may be reused, and may be seen
+  /// by the peer or not: only a fence makes sure.
+  virtual errc put(rank_id to, const remote_place& at, std::span<const std::byte> data, completion* done);
+  /// Starts a read of a peer's memory; answers as `fetch` does.
+  virtual errc get(rank_id from, const remote_place& at, std::span<std::byte> into, completion* done);
+  /// Ends once all puts that were started towards `to` before it have reached its memory. If it fails, none is known to have.
+  virtual errc fence(rank_id to, completion* done);
+
  private:
   friend class arrival;
   /// Drops a payload that nobody fetched.
   virtual void release(const void* held, bool remote) noexcept = 0;
 };
+
+inline result<exposed_memory> link::expose(std::span<std::byte>) { return one_sided().reason(); }
+inline late_writes link::withdraw(const exposed_memory&) { return late_writes::fail; }
+inline errc link::put(rank_id, const remote_place&, std::span<const std::byte>, completion*) {
+  return errc::unavailable;
+}
+inline errc link::get(rank_id, const remote_place&, std::span<std::byte>, completion*) { return errc::unavailable; }
+inline errc link::fence(rank_id, completion*) { return errc::unavailable; }
 
 inline void arrival::drop() noexcept {
   if (held_ != nullptr) owner_->release(std::exchange(held_, nullptr), remote_);

@@ -1,4 +1,5 @@
 #include <parley/transports/ucx_link.hpp>
+#include <parley/transports/ucx_memory.hpp>
 
 #include <ucp/api/ucp.h>
 
@@ -62,6 +63,9 @@ class ucx_link::state {
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done);
   errc fetch(arrival&& message, std::span<std::byte> into, completion* done);
+  errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done);
+  errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done);
+  errc fence(rank_id to, completion* done);
   void cancel(completion& pending);
   void release(const void* held, bool remote) noexcept;
   bool poll();
@@ -70,6 +74,7 @@ class ucx_link::state {
 
   options chosen_;
   std::optional<ucx_worker> worker_;
+  std::optional<ucx_memory> memory_;
   counters counted_;
   failure_handler* on_failure_ = nullptr;
 
@@ -181,6 +186,9 @@ class ucx_link::state {
   errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done);
   errc open(peer_record& peer);
+  /// Starts what `call(endpoint, key, param)` starts: a put, a get or a flush.
+  template <class Call>
+  errc start_one_sided(rank_id with, std::span<const std::byte> key, completion* done, Call call);
   void deliver_arrivals();
   void deliver_the_rest();
   void hand_over(channel on, arrival&& message);
@@ -221,8 +229,8 @@ class ucx_link::state {
 };
 
 ucx_link::state::state(ucx_link& owner, const options& chosen)
-    : chosen_(chosen), worker_(std::in_place, chosen.reach, chosen.keepalive_interval_ns), owner_(owner),
-      peers_(chosen.world_size) {
+    : chosen_(chosen), worker_(std::in_place, chosen.reach, chosen.keepalive_interval_ns),
+      memory_(std::in_place, worker_->context()), owner_(owner), peers_(chosen.world_size) {
   for (rank_id id = 0; id < peers_.size(); ++id) {
     peers_[id].owner = this;
     peers_[id].id = id;
@@ -291,6 +299,8 @@ ucx_link::state::~state() {
       done->on_end(*done, left->outcome == UCS_OK ? errc::none : errc::closed);
     }
   }
+  memory_->forget_all();
+  memory_.reset();
   worker_.reset();  // before the records and queues that its callbacks know
 }
 
@@ -441,6 +451,56 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
   }
   start(fetching, request);
   return errc::pending;
+}
+
+template <class Call>
+errc ucx_link::state::start_one_sided(rank_id with, std::span<const std::byte> key, completion* done, Call call) {
+  if (with >= peers_.size()) return errc::bad_argument;
+  peer_record& peer = peers_[with];
+  if (peer.endpoint == nullptr) {
+    if (const errc opened = open(peer); opened != errc::none) return opened;
+  }
+  ucp_rkey_h unpacked = nullptr;
+  if (!key.empty()) {
+    unpacked = memory_->unpack(with, peer.endpoint, key);
+    if (unpacked == nullptr) return errc::bad_argument;
+  }
+  operation* const starting = acquire();
+  starting->peer = with;
+  starting->done = done;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = &state::on_sent;
+  param.user_data = starting;
+  void* const request = call(peer.endpoint, unpacked, param);
+  if (request == nullptr || UCS_PTR_IS_ERR(request)) {
+    recycle(starting);
+    return request == nullptr ? errc::none : translate(UCS_PTR_STATUS(request));
+  }
+  start(starting, request);
+  return errc::pending;
+}
+
+errc ucx_link::state::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+                          completion* done) {
+  if (at.key.empty()) return errc::bad_argument;
+  counted_.payload_bytes_sent += data.size();
+  return start_one_sided(to, at.key, done, [&](ucp_ep_h endpoint, ucp_rkey_h key, const ucp_request_param_t& param) {
+    return ucp_put_nbx(endpoint, data.data(), data.size(), at.address, key, &param);
+  });
+}
+
+errc ucx_link::state::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
+  if (at.key.empty()) return errc::bad_argument;
+  return start_one_sided(from, at.key, done, [&](ucp_ep_h endpoint, ucp_rkey_h key, const ucp_request_param_t& param) {
+    return ucp_get_nbx(endpoint, into.data(), into.size(), at.address, key, &param);
+  });
+}
+
+errc ucx_link::state::fence(rank_id to, completion* done) {
+  return start_one_sided(to, {}, done, [](ucp_ep_h endpoint, ucp_rkey_h, const ucp_request_param_t& param) {
+    return ucp_ep_flush_nbx(endpoint, &param);
+  });
 }
 
 void ucx_link::state::cancel(completion& pending) {
@@ -622,6 +682,7 @@ void ucx_link::state::bury() {
       }
       at = after;
     }
+    memory_->forget(id);  // not before: what was under way may have used its keys
     peer.condition = health::failed;
     if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);
   }
@@ -715,6 +776,19 @@ errc ucx_link::fetch(arrival&& message, std::span<std::byte> into, completion* d
   return state_->fetch(std::move(message), into, done);
 }
 void ucx_link::cancel(completion& pending) { state_->cancel(pending); }
+runtime::result<runtime::exposed_memory> ucx_link::expose(std::span<std::byte> memory) {
+  return state_->memory_->expose(memory);
+}
+runtime::late_writes ucx_link::withdraw(const runtime::exposed_memory& memory) {
+  return state_->memory_->withdraw(memory);
+}
+errc ucx_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) {
+  return state_->put(to, at, data, done);
+}
+errc ucx_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
+  return state_->get(from, at, into, done);
+}
+errc ucx_link::fence(rank_id to, completion* done) { return state_->fence(to, done); }
 const link::counters& ucx_link::statistics() const noexcept { return state_->counted_; }
 bool ucx_link::poll() { return state_->poll(); }
 runtime::poller::arm_state ucx_link::arm() { return state_->arm(); }

@@ -74,6 +74,15 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   void cancel(runtime::completion& pending) override;
   const counters& statistics() const noexcept override;
+  runtime::result<> one_sided() const override { return {}; }
+  runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
+  runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
+  /// `bad_argument` for a rank out of range or never connected, or a key that is none. The same for `get`.
+  runtime::errc put(runtime::rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+                    runtime::completion* done) override;
+  runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+                    runtime::completion* done) override;
+  runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
 
   // runtime::poller
   bool poll() override;

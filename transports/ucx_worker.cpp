@@ -46,7 +46,7 @@ ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) 
 
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
   status = ucp_init(&params, config, &context_);
   ucp_config_release(config);
   if (status != UCS_OK) refuse("start", status, transports_);

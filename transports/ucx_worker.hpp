@@ -46,6 +46,7 @@ class ucx_worker {
   ucx_worker& operator=(const ucx_worker&) = delete;
 
   ucp_worker* handle() const noexcept { return worker_; }
+  ucp_context* context() const noexcept { return context_; }
   /// A `dup` of UCX's own, so that whoever sleeps on it may register it as he likes.
   int event_fd() const noexcept { return event_fd_; }
   std::vector<std::byte> address() const;

@@ -1,10 +1,15 @@
 #pragma once
 /// A whole world of ranks in one process, on one virtual clock: each rank has a link whose messages take a latency and a time
 /// per byte. Payloads up to `eager_bytes` are copied when sent; larger ones stay with the sender until they are fetched.
+///
+/// A put ends at its origin at once, and lands only later: after `landing_ns`, in any order with messages, or when the test
+/// calls `land`. A put outside the memory that its key names, or into memory that has been withdrawn, lands nowhere.
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/link.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -21,6 +26,11 @@ struct memory_link_options {
   double ns_per_byte = 0.1;
   std::size_t eager_bytes = 8192;
   std::function<bool(rank_id from, rank_id to, runtime::link::channel on)> lose;
+  std::function<time_ns(rank_id from, rank_id to, runtime::link::channel on)> delay;  ///< on top of the latency
+  enum class memory : std::uint8_t { none, exposed } one_sided = memory::exposed;
+  enum class fences : std::uint8_t { work, do_nothing, fail } fence = fences::work;
+  runtime::late_writes late = runtime::late_writes::fail;
+  time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
 };
 
 class memory_world;
@@ -43,6 +53,14 @@ class memory_link final : public runtime::link {
   errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   void cancel(runtime::completion& pending) override;
   const counters& statistics() const noexcept override { return counters_; }
+  runtime::result<> one_sided() const override;
+  runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
+  runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
+  errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+           runtime::completion* done) override;
+  errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+           runtime::completion* done) override;
+  errc fence(rank_id to, runtime::completion* done) override;
   void deliver(channel on, runtime::arrival&& m) {
     ++counters_.received[static_cast<std::size_t>(on)];
     auto* h = handlers_[static_cast<std::size_t>(on)];
@@ -76,9 +94,25 @@ class memory_world {
       events_.pop_front();
       last->action(outcome::torn_down);
     }
+    for (const waiting_fence& f : fences_) f.done->on_end(*f.done, errc::peer_failed);
   }
   memory_link& operator[](rank_id r) { return *links_[r]; }
   memory_link_options& options() { return options_; }
+
+  struct put_counters {
+    std::size_t landed = 0;
+    std::size_t nowhere = 0;  ///< memory that had been withdrawn
+    std::size_t outside = 0;  ///< beyond the memory that the key names, or a key of nothing: a fault of the protocol
+    std::size_t in_the_air = 0;
+  };
+  const put_counters& puts() const noexcept { return puts_; }
+  /// The oldest put that is in the air; whether there was one.
+  bool land() {
+    const auto oldest = std::find_if(flying_.begin(), flying_.end(), [](const auto& w) { return w.left_origin; });
+    if (oldest == flying_.end()) return false;
+    land(oldest);
+    return true;
+  }
 
  private:
   friend memory_link;
@@ -105,6 +139,83 @@ class memory_world {
     std::span<const std::byte> payload;
     runtime::completion* sender = nullptr;
   };
+  struct flying_put {
+    std::uint64_t number;
+    rank_id from;
+    rank_id to;
+    std::uint64_t key;
+    std::uint64_t address;
+    std::vector<std::byte> data;
+    bool left_origin = false;
+  };
+  struct waiting_fence {
+    rank_id from;
+    rank_id to;
+    std::uint64_t last_put;
+    runtime::completion* done;
+  };
+  // The exposed memory at which a key and an address point, or nothing.
+  std::byte* place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address, std::size_t bytes) {
+    std::uint64_t number = 0;
+    if (key.size() != sizeof number) return nullptr;
+    std::memcpy(&number, key.data(), sizeof number);
+    for (const region& r : regions_) {
+      if (r.owner != owner || r.number != number) continue;
+      const auto begin = reinterpret_cast<std::uint64_t>(r.bytes.data());
+      if (address < begin || address - begin > r.bytes.size() || bytes > r.bytes.size() - (address - begin))
+        return nullptr;
+      return r.bytes.data() + (address - begin);
+    }
+    return nullptr;
+  }
+  std::deque<flying_put>::iterator find_put(std::uint64_t number) {
+    return std::find_if(flying_.begin(), flying_.end(), [&](const auto& w) { return w.number == number; });
+  }
+  void leave_origin(std::uint64_t number, std::span<const std::byte> data) {
+    const auto at = find_put(number);
+    at->data.assign(data.begin(), data.end());
+    at->left_origin = true;
+    ++puts_.in_the_air;
+    if (options_.landing_ns == runtime::never) return;
+    after(options_.landing_ns, [this, number](outcome how) {
+      const auto put = find_put(number);
+      if (how == outcome::due && put != flying_.end()) land(put);
+    });
+  }
+  void land(std::deque<flying_put>::iterator at) {
+    const flying_put w = std::move(*at);
+    flying_.erase(at);
+    --puts_.in_the_air;
+    region& r = regions_[w.key - 1];
+    if (r.withdrawn && options_.late == runtime::late_writes::fail) {
+      ++puts_.nowhere;
+    } else {
+      std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
+      ++puts_.landed;
+    }
+    end_fences();
+  }
+  void end_fences() {
+    for (std::size_t i = 0; i < fences_.size();) {
+      const waiting_fence f = fences_[i];
+      const bool waits = std::any_of(flying_.begin(), flying_.end(), [&](const auto& w) {
+        return w.from == f.from && w.to == f.to && w.number <= f.last_put;
+      });
+      if (waits) {
+        ++i;
+        continue;
+      }
+      fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
+      after(options_.latency_ns,
+            [f](outcome how) { f.done->on_end(*f.done, how == outcome::due ? errc::none : errc::peer_failed); });
+    }
+  }
+  struct region {
+    rank_id owner;
+    std::uint64_t number;
+    std::span<std::byte> bytes;
+    bool withdrawn = false;
+  };
   time_ns time_of(std::size_t bytes) const {
     return options_.latency_ns + static_cast<time_ns>(options_.ns_per_byte * static_cast<double>(bytes));
   }
@@ -112,6 +223,11 @@ class memory_world {
   runtime::executor& ex_;
   memory_link_options options_;
   std::list<std::unique_ptr<event>> events_;
+  std::vector<region> regions_;  // of all ranks; the number of one is its place + 1
+  std::deque<flying_put> flying_;
+  std::vector<waiting_fence> fences_;
+  std::uint64_t last_put_ = 0;
+  put_counters puts_;
   std::vector<std::unique_ptr<memory_link>> links_;
 };
 
@@ -132,7 +248,8 @@ inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte>
     held = copy;
   }
   auto message = std::make_shared<runtime::arrival>(world_.links_[to].get(), header, payload.size(), held, !eager);
-  world_.after(world_.time_of(eager ? payload.size() : 0), [this, to, on, message](memory_world::outcome how) {
+  const time_ns extra = world_.options_.delay ? world_.options_.delay(rank_, to, on) : 0;
+  world_.after(extra + world_.time_of(eager ? payload.size() : 0), [this, to, on, message](memory_world::outcome how) {
     if (how == memory_world::outcome::due) world_.links_[to]->deliver(on, std::move(*message));
   });
   return eager ? errc::none : errc::pending;
@@ -156,6 +273,66 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
     if (!due) return sender->on_end(*sender, errc::peer_failed);
     world_.after(world_.options_.latency_ns, [sender](memory_world::outcome) { sender->on_end(*sender, errc::none); });
   });
+  return errc::pending;
+}
+
+inline runtime::result<> memory_link::one_sided() const {
+  if (world_.options_.one_sided == memory_link_options::memory::exposed) return {};
+  return runtime::error{errc::unavailable, "memory_link was told to have no one-sided transfers"};
+}
+
+inline runtime::result<runtime::exposed_memory> memory_link::expose(std::span<std::byte> memory) {
+  if (const auto can = one_sided(); !can) return can.reason();
+  runtime::exposed_memory made;
+  made.number = world_.regions_.size() + 1;
+  made.bytes = memory;
+  made.key.resize(sizeof made.number);
+  std::memcpy(made.key.data(), &made.number, sizeof made.number);
+  world_.regions_.push_back({rank_, made.number, memory});
+  return made;
+}
+
+inline runtime::late_writes memory_link::withdraw(const runtime::exposed_memory& memory) {
+  world_.regions_[memory.number - 1].withdrawn = true;
+  return world_.options_.late;
+}
+
+inline errc memory_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+                             runtime::completion* done) {
+  counters_.payload_bytes_sent += data.size();
+  if (world_.place_of(to, at.key, at.address, data.size()) == nullptr) {
+    ++world_.puts_.outside;
+    return errc::bad_argument;
+  }
+  std::uint64_t key = 0;
+  std::memcpy(&key, at.key.data(), sizeof key);
+  const std::uint64_t number = ++world_.last_put_;
+  world_.flying_.push_back({number, rank_, to, key, at.address, {}});
+  world_.after(world_.time_of(data.size()), [&w = world_, number, data, done](auto how) {
+    if (how == memory_world::outcome::torn_down) return done->on_end(*done, errc::peer_failed);
+    w.leave_origin(number, data);
+    done->on_end(*done, errc::none);
+  });
+  return errc::pending;
+}
+
+inline errc memory_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+                             runtime::completion* done) {
+  const std::byte* const place = world_.place_of(from, at.key, at.address, into.size());
+  if (place == nullptr) return errc::bad_argument;
+  world_.after(world_.options_.latency_ns + world_.time_of(into.size()), [place, into, done](auto how) {
+    const bool due = how == memory_world::outcome::due;
+    if (due) std::copy(place, place + into.size(), into.begin());
+    done->on_end(*done, due ? errc::none : errc::peer_failed);
+  });
+  return errc::pending;
+}
+
+inline errc memory_link::fence(rank_id to, runtime::completion* done) {
+  if (world_.options_.fence == memory_link_options::fences::do_nothing) return errc::none;
+  if (world_.options_.fence == memory_link_options::fences::fail) return errc::peer_failed;
+  world_.fences_.push_back({rank_, to, world_.last_put_, done});
+  world_.end_fences();
   return errc::pending;
 }
 
