@@ -20,9 +20,10 @@ constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
-part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k)
+part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
+                             match_watcher* watcher)
     : parts_in_flight(edge.services_.net), edge_(edge), stream_(stream_id(tag, k == kind::rehearsal)),
-      capacity_(capacity), posted_ns_(edge.rows_.clock()) {
+      capacity_(capacity), watcher_(watcher), posted_ns_(edge.rows_.clock()) {
   if (edge.failed_ != errc::none) {
     end(edge.failed_);
     return;
@@ -43,7 +44,7 @@ void part_receiver::end(errc why) noexcept {
   unlink();
   place_ = place::gone;
   fail(why);
-  if (matching_ != nullptr) std::exchange(matching_, nullptr)->finish();
+  if (watcher_ != nullptr) std::exchange(watcher_, nullptr)->on_decided(*this);
 }
 
 void part_receiver::give_up(errc why) noexcept {
@@ -65,7 +66,7 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
     stamp_ = s;
     stamped_ = true;
     edge_.note_matched(edge_.stream_of(stream_), s.total_bytes);
-    if (matching_ != nullptr) std::exchange(matching_, nullptr)->finish();
+    if (watcher_ != nullptr) std::exchange(watcher_, nullptr)->on_decided(*this);
   } else if (s.digest != stamp_.digest || s.total_bytes != stamp_.total_bytes) {
     end(errc::config_mismatch);  // S1: one invocation, one assignment
     return;
@@ -112,8 +113,8 @@ void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noe
   started(&wanted, net_.fetch(std::move(message), wanted.into, &wanted));
 }
 
-parts_in_flight::step part_receiver::receive(std::uint64_t offset, std::span<std::byte> into) {
-  if (failed() != errc::none) return room();
+void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
+  if (failed() != errc::none) return;
   transfer_part* const wanted = begin_part();
   wanted->offset = offset;
   wanted->into = into;
@@ -121,10 +122,9 @@ parts_in_flight::step part_receiver::receive(std::uint64_t offset, std::span<std
     const auto s = read_stamp(waiting_[i].header());
     if (!s || s->offset != offset) continue;
     bring(*wanted, waiting_.take(i));
-    return room();
+    return;
   }
   fail_if_unmet();
-  return room();
 }
 
 // ---- the edge ---------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ void edge_receiver::match_posted(stream& s) noexcept {
     receive.index_ = s.first_posted++;
     receive.place_ = part_receiver::place::matched;
     receive.numbered_ = true;
-    if (receive.matching_ != nullptr) receive.matching_->no_longer_late();
+    if (receive.watcher_ != nullptr) receive.watcher_->on_matched();
     s.active.push_back(receive);
     for (std::uint32_t i = 0; i < s.early.size();) {
       const auto early = read_stamp(s.early[i].header());

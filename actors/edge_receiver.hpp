@@ -24,16 +24,31 @@
 namespace parley::actors {
 
 class edge_receiver;
+class part_receiver;
+
+/// Told how a posted receive fares, until it is decided.
+class match_watcher {
+ public:
+  /// Its invocation has begun: it cannot time out any more.
+  virtual void on_matched() noexcept = 0;
+  /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Parts that are asked for now are
+  /// brought without being kept first.
+  virtual void on_decided(part_receiver& in) noexcept = 0;
+
+ protected:
+  ~match_watcher() = default;
+};
 
 /// One posted receive and, once matched, its invocation.
 class part_receiver final : public parts_in_flight, private runtime::list_hook {
  public:
   enum class kind : std::uint8_t { user, rehearsal };
 
-  part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user);
+  part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user,
+                match_watcher* watcher = nullptr);
   ~part_receiver() override;
 
-  class [[nodiscard]] matching : private runtime::waiter, private runtime::timer {
+  class [[nodiscard]] matching final : private runtime::waiter, private runtime::timer, private match_watcher {
    public:
     matching(part_receiver& r, runtime::time_ns deadline) noexcept
         : waiter(&on_cancelled), timer(&on_late), receive_(r) {
@@ -48,18 +63,16 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
       }
       // One that a later stamp has matched already waits for its data, however long that takes.
       if (when != runtime::never && !receive_.matched()) home->where().arm(*this, when);
-      receive_.matching_ = this;
+      receive_.watcher_ = this;
       return true;
     }
     /// The stamp of the invocation, or `timeout`, `send_failed`, `peer_failed`, `buffer_too_small`, …
     runtime::result<stamp> await_resume() const noexcept { return receive_.outcome(); }
 
    private:
-    friend part_receiver;
-    friend edge_receiver;
-    void no_longer_late() noexcept { runtime::timer_wheel::disarm(*this); }
-    void finish() noexcept {
-      no_longer_late();
+    void on_matched() noexcept override { runtime::timer_wheel::disarm(*this); }
+    void on_decided(part_receiver&) noexcept override {
+      runtime::timer_wheel::disarm(*this);
       wake(runtime::errc::none);
     }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept {
@@ -72,7 +85,18 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
 
   /// Brings the part at `offset` into `into`, when it comes; waits until another part may start. Throws what the invocation
   /// failed with.
-  step receive(std::uint64_t offset, std::span<std::byte> into);
+  step receive(std::uint64_t offset, std::span<std::byte> into) {
+    ask(offset, into);
+    return room();
+  }
+  /// The same without waiting.
+  void ask(std::uint64_t offset, std::span<std::byte> into);
+  /// Ends it with `why` unless it is decided.
+  void give_up(runtime::errc why) noexcept;
+  /// Whether its stamp is here, or it has failed.
+  bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
+  /// The stamp of its invocation; null before it came.
+  const stamp* mark() const noexcept { return stamped_ ? &stamp_ : nullptr; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   /// Whether its invocation has begun, so that `invocation` means something.
   bool matched() const noexcept { return numbered_; }
@@ -83,9 +107,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
  private:
   friend edge_receiver;
   friend runtime::intrusive_list<part_receiver>;
-  bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
   runtime::result<stamp> outcome() const noexcept;
-  void give_up(runtime::errc why) noexcept;
   void end(runtime::errc why) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   bool is_new(std::uint64_t offset);
@@ -97,7 +119,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t capacity_;
   std::uint64_t index_ = 0;
   stamp stamp_{};
-  matching* matching_ = nullptr;
+  match_watcher* watcher_;                                           // null once decided
   runtime::message_ring<runtime::arrival> waiting_;                  // parts that nobody has asked for yet
   std::unique_ptr<std::unordered_set<std::uint64_t>> seen_offsets_;  // of an invocation in several parts
   std::uint64_t arrived_bytes_ = 0;                                  // asked for or not

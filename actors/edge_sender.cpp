@@ -39,17 +39,17 @@ bool edge_sender::has_room(const stream& s, std::uint64_t bytes) const noexcept 
   return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
 }
 
-void edge_sender::take_room(stream& s, admission& a) noexcept {
-  a.invocation_ = s.admitted++;
-  s.sizes[a.invocation_ % window_.invocations] = a.bytes_;
-  s.unmatched_bytes += a.bytes_;
+std::uint64_t edge_sender::take_room(stream& s, std::uint64_t bytes) noexcept {
+  const std::uint64_t invocation = s.admitted++;
+  s.sizes[invocation % window_.invocations] = bytes;
+  s.unmatched_bytes += bytes;
+  return invocation;
 }
 
-bool edge_sender::try_admit(admission& a) {
-  stream& s = stream_of(a.tag_);
-  if (!s.waiting.empty() || !has_room(s, a.bytes_)) return false;
-  take_room(s, a);
-  return true;
+std::optional<std::uint64_t> edge_sender::try_admit(std::uint32_t tag, std::uint64_t bytes) {
+  stream& s = stream_of(tag);
+  if (failed_ != errc::none || !s.waiting.empty() || !has_room(s, bytes)) return std::nullopt;
+  return take_room(s, bytes);
 }
 
 void edge_sender::wait_for_room(admission& a) {
@@ -66,7 +66,7 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
     s.unmatched_bytes -= s.sizes[s.matched % window_.invocations];
   while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
     admission& first = *s.waiting.front().owner;
-    take_room(s, first);
+    first.invocation_ = take_room(s, first.bytes_);
     first.finish(errc::none);
   }
 }

@@ -20,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace parley::actors {
@@ -50,7 +51,12 @@ class edge_sender {
         : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes) {
       when = deadline;
     }
-    bool await_ready() { return edge_.failed_ != runtime::errc::none || edge_.try_admit(*this); }
+    bool await_ready() {
+      if (edge_.failed_ != runtime::errc::none) return true;
+      const auto number = edge_.try_admit(tag_, bytes_);
+      invocation_ = number.value_or(0);
+      return number.has_value();
+    }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
       if (!enter(caller)) return false;
@@ -86,6 +92,8 @@ class edge_sender {
   admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline) noexcept {
     return {*this, tag, bytes, deadline};
   }
+  /// The same where that needs no wait.
+  std::optional<std::uint64_t> try_admit(std::uint32_t tag, std::uint64_t bytes);
   /// Assigns a config to an admitted invocation. It must be ended.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget);
   /// One of the rehearsals, outside window and assignment.
@@ -126,8 +134,7 @@ class edge_sender {
                    std::uint64_t invocation) noexcept;
   stream& stream_of(std::uint64_t id);
   bool has_room(const stream& s, std::uint64_t bytes) const noexcept;
-  void take_room(stream& s, admission& a) noexcept;
-  bool try_admit(admission& a);
+  std::uint64_t take_room(stream& s, std::uint64_t bytes) noexcept;
   void wait_for_room(admission& a);
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
   void ask_for_room() noexcept;

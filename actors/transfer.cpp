@@ -39,10 +39,7 @@ void parts_in_flight::ended(transfer_part* part, errc outcome) noexcept {
   delete part;
   --in_flight_;
   if (outcome != errc::none) fail(outcome);
-  if (settling_ != nullptr && in_flight_ <= settling_->most_) {
-    settling* const waiting = std::exchange(settling_, nullptr);
-    waiting->wake(errc::none);
-  }
+  if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(errc::none);
 }
 
 void parts_in_flight::fail(errc why) noexcept {
@@ -58,18 +55,17 @@ void parts_in_flight::fail(errc why) noexcept {
   });
 }
 
-parts_in_flight::step part_sender::send(std::uint64_t offset, std::span<const std::byte> data) {
-  if (failed() != errc::none) return room();
+void part_sender::start(std::uint64_t offset, std::span<const std::byte> data) {
+  if (failed() != errc::none) return;
   if (data.size() > stamp_.total_bytes || offset > stamp_.total_bytes - data.size()) {
     fail(errc::bad_argument);
-    return room();
+    return;
   }
   stamp s = stamp_;
   s.offset = offset;
   sent_bytes_ += data.size();
   transfer_part* const part = begin_part();
   started(part, net_.send(to_, runtime::link::channel::data, bytes_of(s), data, part));
-  return room();
 }
 
 void part_sender::on_failed() noexcept {

@@ -42,6 +42,12 @@ class parts_in_flight {
   runtime::errc failed() const noexcept { return failed_; }
   /// Ends the invocation with `why`, the first time; what is with the transport is asked to stop.
   void fail(runtime::errc why) noexcept;
+  std::uint64_t in_flight() const noexcept { return in_flight_; }
+  /// For a wait of one's own: `w` is woken when a part ends and at most `most` are left.
+  void wake_at(std::uint64_t most, runtime::waiter& w) noexcept {
+    settling_ = &w;
+    settled_at_ = most;
+  }
 
   /// Waits until at most `most` parts are in flight.
   class [[nodiscard]] settling : protected runtime::waiter {
@@ -55,13 +61,12 @@ class parts_in_flight {
         unlink();
         return false;
       }
-      parts_.settling_ = this;
+      parts_.wake_at(most_, *this);
       return true;
     }
     runtime::errc await_resume() const noexcept { return parts_.failed_; }
 
    protected:
-    friend parts_in_flight;
     static void on_cancelled(waiter& self, runtime::errc why) noexcept {
       self.unlink();
       static_cast<settling&>(self).parts_.fail(why);
@@ -96,7 +101,8 @@ class parts_in_flight {
   friend transfer_part;
   void ended(transfer_part* p, runtime::errc outcome) noexcept;
 
-  settling* settling_ = nullptr;
+  runtime::waiter* settling_ = nullptr;
+  std::uint64_t settled_at_ = 0;
   std::uint64_t limit_ = 1;
   std::uint64_t in_flight_ = 0;
   runtime::errc failed_ = runtime::errc::none;
@@ -113,17 +119,23 @@ class parts_in_flight {
 ///     }                                          // what is still in flight is awaited by the library
 class part_sender final : public parts_in_flight {
  public:
+  /// `s` must outlive it.
   part_sender(runtime::link& net, rank_id to, const stamp& s) noexcept : parts_in_flight(net), to_(to), stamp_(s) {}
 
   /// Starts the part at `offset` and waits until another one may start. Throws what the invocation failed with.
-  step send(std::uint64_t offset, std::span<const std::byte> part);
+  step send(std::uint64_t offset, std::span<const std::byte> part) {
+    start(offset, part);
+    return room();
+  }
+  /// The same without waiting.
+  void start(std::uint64_t offset, std::span<const std::byte> part);
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 
  private:
   void on_failed() noexcept override;
   rank_id to_;
-  stamp stamp_;
+  const stamp& stamp_;
   std::uint64_t sent_bytes_ = 0;
 };
 

@@ -20,7 +20,7 @@ tuning::config_identity checked(tuning::config_identity identity) {
 
 class direct_config final : public paired_config {
  public:
-  direct_config() : paired_config({.name = "direct", .wire_class = "whole"}) {}
+  direct_config() : paired_config({.name = "direct", .wire_class = "whole"}, cut::whole) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
 };
@@ -78,8 +78,9 @@ error unknown(std::string_view text, const std::string& why) {
 
 }  // namespace
 
-paired_config::paired_config(tuning::config_identity identity)
-    : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)) {}
+paired_config::paired_config(tuning::config_identity identity, cut how)
+    : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)),
+      cut_(how) {}
 
 runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs) {
   const std::string title = "op " + std::string(op);

@@ -33,6 +33,12 @@ namespace parley::ops {
 using actors::part_receiver;
 using actors::part_sender;
 
+/// How a config cuts a payload into parts.
+enum class cut : std::uint8_t {
+  own,    ///< as its two functions do
+  whole,  ///< one part at offset 0; calls then need not go through its functions
+};
+
 class paired_config {
  public:
   virtual ~paired_config() = default;
@@ -48,15 +54,17 @@ class paired_config {
   /// `chunked(chunk_bytes=262144 in_flight=2)`
   const std::string& id() const noexcept { return id_; }
   std::uint64_t digest() const noexcept { return digest_; }
+  bool goes_whole(std::size_t bytes) const noexcept { return cut_ == cut::whole || bytes == 0; }
 
  protected:
   /// Throws `bad_argument` when the identity cannot be canonical.
-  explicit paired_config(tuning::config_identity identity);
+  explicit paired_config(tuning::config_identity identity, cut how = cut::own);
 
  private:
   tuning::config_identity identity_;
   std::string id_;
   std::uint64_t digest_;
+  cut cut_;
 };
 
 using config_ptr = std::shared_ptr<const paired_config>;

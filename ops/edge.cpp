@@ -75,11 +75,6 @@ const paired_config* edge_end::find(std::uint64_t digest) const noexcept {
   return at == digests_.end() ? nullptr : options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
 }
 
-time_ns edge_end::deadline(const call_options& call) const noexcept {
-  const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : options_.timeout_ns;
-  return span == runtime::never ? runtime::never : services_.ex.now() + span;
-}
-
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
   if (failed_ && !invocation) return failure(*failed_);
   if (failed_)
@@ -113,8 +108,7 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(why.code());
 }
 
-task<> edge_out::send(std::span<const std::byte> data, call_options call) {
-  const time_ns until = deadline(call);
+task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_options call, time_ns until) {
   auto number = co_await sender_.admit(call.tag, data.size(), until);
   if (!number)
     throw explained(number.code(), std::nullopt,
@@ -124,7 +118,6 @@ task<> edge_out::send(std::span<const std::byte> data, call_options call) {
 }
 
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
-  const paired_config& config = *find(inv.mark.digest);
   part_sender out(services_.net, options_.peer, inv.mark);
   const deadline_guard guard(services_.ex, out, until);
   std::exception_ptr thrown;
@@ -132,22 +125,24 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (data.empty()) {
       co_await out.send(0, data);
     } else {
-      co_await config.send(out, data);
+      co_await find(inv.mark.digest)->send(out, data);
     }
   } catch (...) {
     thrown = std::current_exception();
     out.fail(runtime::describe(thrown).code());
   }
-  errc outcome = co_await out.settle();
-  if (outcome == errc::none && out.sent_bytes() != data.size()) {
-    outcome = errc::config_failed;
-    out.fail(outcome);
-  }
-  sender_.end(inv, outcome);
-  if (outcome == errc::none) co_return;
-  throw explained(outcome, inv.invocation,
-                  "config " + config.id() + " to rank " + std::to_string(options_.peer) + " sent " +
-                      std::to_string(out.sent_bytes()) + " of " + std::to_string(data.size()) + " bytes" +
+  const errc settled = co_await out.settle();
+  static_cast<void>(settled);
+  end(inv, out, data.size(), thrown);
+}
+
+void edge_out::end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, const std::exception_ptr& thrown) {
+  if (out.failed() == errc::none && out.sent_bytes() != bytes) out.fail(errc::config_failed);
+  sender_.end(inv, out.failed());
+  if (out.failed() == errc::none) return;
+  throw explained(out.failed(), inv.invocation,
+                  "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
+                      std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
                       (thrown ? "; " + runtime::describe(thrown).what() : ""));
 }
 
@@ -172,43 +167,49 @@ void edge_in::fail(const error& why) noexcept {
   receiver_.fail(why.code());
 }
 
-task<std::uint64_t> edge_in::receive(std::span<std::byte> into, call_options call) {
-  part_receiver in(receiver_, call.tag, into.size());
-  auto seen = co_await in.match(deadline(call));
-  if (!seen) {
-    const bool small = seen.code() == errc::buffer_too_small;
-    throw explained(seen.code(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
-                    "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(into.size()) +
-                        " bytes" +
-                        (small ? ", which is too small for the message; nothing was written"
-                               : ", tag " + std::to_string(call.tag)));
-  }
-  const stamp s = *seen;
-  const std::uint64_t chosen = options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
+task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::byte> into) {
+  const std::uint64_t ran = chosen(*in.mark());
   std::exception_ptr thrown;
   try {
-    if (!may_run(chosen))
-      runtime::raise({errc::config_mismatch, "the stamp names a config that was not warmed here"});  // S3
-    co_await run(in, chosen, into.first(s.total_bytes));
+    if (runnable(ran) == nullptr)
+      runtime::raise({errc::config_mismatch, find(ran) == nullptr
+                                                 ? "the stamp names a config that this rank does not have"
+                                                 : "the stamp names a config that was not warmed here"});
+    co_await run(in, ran, into);
   } catch (...) {
     thrown = std::current_exception();
     in.fail(runtime::describe(thrown).code());
   }
-  errc outcome = co_await in.settle();
-  if (outcome == errc::none && in.received_bytes() != s.total_bytes) outcome = errc::config_failed;
-  record(in, s, chosen, outcome);
-  if (outcome == errc::none) co_return s.total_bytes;
-  const paired_config* config = find(chosen);
-  throw explained(outcome, in.invocation(),
-                  "config " + (config == nullptr ? std::to_string(chosen) : config->id()) + " received " +
-                      std::to_string(in.received_bytes()) + " of " + std::to_string(s.total_bytes) +
-                      " bytes from rank " + std::to_string(options_.peer) +
-                      (thrown ? "; " + runtime::describe(thrown).what() : ""));
+  const errc settled = co_await in.settle();
+  static_cast<void>(settled);
+  co_return end(in, ran, thrown);
 }
 
-bool edge_in::may_run(std::uint64_t digest) const noexcept {
+std::uint64_t edge_in::end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown) {
+  const std::uint64_t total = in.total_bytes();
+  if (in.received_bytes() != total) in.fail(errc::config_failed);
+  record(in, ran, in.failed());
+  if (in.failed() == errc::none) return total;
+  const paired_config* config = find(ran);
+  throw explained(in.failed(), in.invocation(),
+                  "config " + (config == nullptr ? std::to_string(ran) : config->id()) + " received " +
+                      std::to_string(in.received_bytes()) + " of " + std::to_string(total) + " bytes from rank " +
+                      std::to_string(options_.peer) + (thrown ? "; " + runtime::describe(thrown).what() : ""));
+}
+
+void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const {
+  const bool small = in.failed() == errc::buffer_too_small;
+  throw explained(
+      in.failed(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
+      "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) + " bytes" +
+          (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(tag)));
+}
+
+const paired_config* edge_in::runnable(std::uint64_t digest) const noexcept {
   const auto& ready = participant_.ready;
-  return digest == options_.configs.front()->digest() || std::find(ready.begin(), ready.end(), digest) != ready.end();
+  const bool warmed =
+      digest == options_.configs.front()->digest() || std::find(ready.begin(), ready.end(), digest) != ready.end();
+  return warmed ? find(digest) : nullptr;
 }
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
@@ -218,7 +219,8 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
   if (!into.empty()) co_await config->receive(in, into);
 }
 
-void edge_in::record(const part_receiver& in, const stamp& s, std::uint64_t ran, errc outcome) {
+void edge_in::record(const part_receiver& in, std::uint64_t ran, errc outcome) {
+  const stamp& s = *in.mark();
   auto& rows = receiver_.rows();
   if (options_.policy == actors::tuning_policy::online) rows.note_stamp(has(s.flags, stamp_flags::timed));
   const time_ns ended_ns = rows.clock();
@@ -261,7 +263,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     in.fail(runtime::describe(thrown).code());
   }
   const errc outcome = co_await in.settle();
-  record(in, *seen, digest, outcome);
+  record(in, digest, outcome);
   if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(outcome);
   for (std::size_t i = 0; i < scratch.size(); ++i) {

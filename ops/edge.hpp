@@ -17,20 +17,19 @@
 #include <parley/actors/edge_sender.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/calls.hpp>
 #include <parley/ops/config.hpp>
 #include <parley/tuning/plan.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace parley::ops {
-
-using runtime::rank_id;
-using runtime::time_ns;
 
 struct edge_options {
   std::string name;
@@ -45,12 +44,6 @@ struct edge_options {
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
   bool mutant_ignores_stamp = false;
-};
-
-struct call_options {
-  std::uint32_t tag = 0;
-  time_ns timeout_ns = 0;  ///< 0: the op's
-  actors::pacing pace = actors::pacing::within_budget;
 };
 
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.
@@ -73,7 +66,10 @@ class edge_end : private actors::implementations {
   ~edge_end();
 
   const paired_config* find(std::uint64_t digest) const noexcept;
-  time_ns deadline(const call_options& call) const noexcept;
+  time_ns deadline(const call_options& call) const noexcept {
+    const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : options_.timeout_ns;
+    return span == runtime::never ? runtime::never : services_.ex.now() + span;
+  }
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
   runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation,
                              const std::string& what) const;
@@ -95,7 +91,7 @@ class edge_out final : public edge_end {
   ~edge_out();
 
   /// Ends when `data` may be reused.
-  runtime::task<> send(std::span<const std::byte> data, call_options call);
+  send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override {
     return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0);
@@ -107,8 +103,12 @@ class edge_out final : public edge_end {
   const actors::edge_sender& sender() const noexcept { return sender_; }
 
  private:
+  friend send_call;
   runtime::task<> rehearse(std::uint64_t digest) override;
+  runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call, time_ns until);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
+  /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
+  void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, const std::exception_ptr& thrown);
 
   actors::assignment assigned_;
   actors::edge_sender sender_;
@@ -121,15 +121,24 @@ class edge_in final : public edge_end {
   ~edge_in();
 
   /// Answers how many bytes came; `into` may be larger.
-  runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options call);
+  receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
 
  private:
+  friend receive_call;
   runtime::task<> rehearse(std::uint64_t digest) override;
-  bool may_run(std::uint64_t digest) const noexcept;
+  std::uint64_t chosen(const actors::stamp& s) const noexcept {
+    return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
+  }
+  /// Null where the config is not here or was not warmed (S3).
+  const paired_config* runnable(std::uint64_t digest) const noexcept;
+  runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
-  void record(const part_receiver& in, const actors::stamp& s, std::uint64_t ran, runtime::errc outcome);
+  /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
+  std::uint64_t end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown);
+  [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const;
+  void record(const part_receiver& in, std::uint64_t ran, runtime::errc outcome);
 
   actors::edge_receiver receiver_;
 };

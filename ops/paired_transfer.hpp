@@ -61,12 +61,12 @@ class transfer {
  public:
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
   template <buffer B>
-  runtime::task<> send(const B& data, send_options o) {
+  send_call send(const B& data, send_options o) {
     return edge_to(o.to).send(std::as_bytes(std::span(data)), {.tag = o.tag, .timeout_ns = o.timeout_ns});
   }
   /// Answers the number of bytes that came, at most those of `into`.
   template <buffer B>
-  runtime::task<std::uint64_t> receive(B&& into, receive_options o) {
+  receive_call receive(B&& into, receive_options o) {
     return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)),
                                      {.tag = o.tag, .timeout_ns = o.timeout_ns});
   }
@@ -88,9 +88,9 @@ class transfer {
 };
 
 /// The failure of a call as a value.
-template <class T>
-runtime::with_deadline<T> attempt(runtime::task<T>&& call) {
-  return runtime::with_deadline<T>(runtime::never, std::move(call));
+template <class Call>
+runtime::with_deadline<typename Call::value_type> attempt(Call&& call) {
+  return {runtime::never, std::forward<Call>(call)};
 }
 
 /// The pairs of an op, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.

@@ -104,6 +104,10 @@ class [[nodiscard]] when_all final : public gathering<Ts...> {
   }
 };
 
+/// Also of what becomes a task, such as the calls of an op.
+template <class... As>
+when_all(As&&...) -> when_all<typename std::remove_cvref_t<As>::value_type...>;
+
 /// The value is a variant with one alternative per task, `std::monostate` for `void`.
 template <class... Ts>
 class [[nodiscard]] when_any final : public gathering<Ts...> {
@@ -123,6 +127,9 @@ class [[nodiscard]] when_any final : public gathering<Ts...> {
     return outcome(std::in_place_index<I>, detail::take<T>(std::get<I>(this->tasks_)));
   }
 };
+
+template <class... As>
+when_any(As&&...) -> when_any<typename std::remove_cvref_t<As>::value_type...>;
 
 /// A task that must end by a point in time. The error is the `failure` that it threw, which is `timeout` when it gave up a
 /// wait for that reason; other exceptions come out as they are.
@@ -144,5 +151,8 @@ class [[nodiscard]] with_deadline final : public gathering<T> {
     }
   }
 };
+
+template <class A>
+with_deadline(time_ns, A&&) -> with_deadline<typename std::remove_cvref_t<A>::value_type>;
 
 }  // namespace parley::runtime

@@ -1,0 +1,134 @@
+#include <parley/ops/calls.hpp>
+#include <parley/ops/edge.hpp>
+
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::task;
+
+// ---- sending ----------------------------------------------------------------------------------------------------------
+
+bool send_call::await_ready() {
+  when = edge_.deadline(options_);
+  const auto number = edge_.sender_.try_admit(options_.tag, data_.size());
+  if (!number) {
+    go_on_in(edge_.send_when_admitted(data_, options_, when));
+    return false;
+  }
+  invocation_ = edge_.sender_.begin(options_.tag, data_.size(), *number, options_.pace);
+  if (!edge_.find(invocation_.mark.digest)->goes_whole(data_.size())) {
+    go_on_in(edge_.run(invocation_, data_, when));
+    return false;
+  }
+  out_.emplace(edge_.services_.net, edge_.peer(), invocation_.mark);
+  out_->start(0, data_);
+  return out_->in_flight() == 0;
+}
+
+// The transport still has the buffer.
+bool send_call::wait() {
+  if (out_->in_flight() == 0) {
+    waiter::unlink();
+    return false;
+  }
+  if (when != runtime::never) home->where().arm(*this, when);
+  out_->wake_at(0, *this);
+  return true;
+}
+
+void send_call::await_resume() {
+  if (rest_.child) return rest_.await_resume();
+  edge_.end(invocation_, *out_, data_.size(), {});
+}
+
+void send_call::on_cancelled(waiter& self, errc why) noexcept {
+  self.unlink();
+  static_cast<send_call&>(self).out_->fail(why);
+}
+
+void send_call::on_late(timer& self) noexcept {
+  auto& out = *static_cast<send_call&>(self).out_;
+  if (out.in_flight() != 0) out.fail(errc::timeout);
+}
+
+namespace {
+task<> send_in_task(edge_out& edge, std::span<const std::byte> data, call_options options) {
+  co_await edge.send(data, options);
+}
+}  // namespace
+
+send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
+
+// ---- receiving --------------------------------------------------------------------------------------------------------
+
+bool receive_call::await_ready() {
+  when = edge_.deadline(options_);
+  in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
+              static_cast<actors::match_watcher*>(this));
+  return in_->decided() && in_->in_flight() == 0 && !rest_.child;
+}
+
+// Its stamp, or its payload, is still on its way.
+bool receive_call::wait() {
+  if (in_->decided() && in_->in_flight() == 0) {
+    waiter::unlink();
+    return false;
+  }
+  // One that a later stamp has matched already waits for its data, however long that takes.
+  if (when != runtime::never && !in_->matched()) home->where().arm(*this, when);
+  if (in_->decided()) in_->wake_at(0, *this);
+  return true;
+}
+
+// A call that is in a scope is suspended; another one sees in `await_ready` what came of it.
+void receive_call::on_decided(actors::part_receiver& in) noexcept {
+  runtime::timer_wheel::disarm(*this);
+  if (in.failed() == errc::none) {
+    const actors::stamp& s = *in.mark();
+    ran_ = edge_.chosen(s);
+    const std::span<std::byte> into = into_.first(s.total_bytes);
+    const paired_config* const config = edge_.runnable(ran_);
+    if (config == nullptr || !config->goes_whole(into.size())) {
+      go_on_in(edge_.receive_in_parts(in, into));
+      if (waiter::linked()) start_rest();
+      return;
+    }
+    if (!into.empty()) {
+      if (waiter::linked()) in.wake_at(0, *this);
+      in.ask(0, into);
+      return;
+    }
+  }
+  if (waiter::linked()) wake(errc::none);
+}
+
+std::uint64_t receive_call::await_resume() {
+  if (rest_.child) return rest_.await_resume();
+  if (in_->mark() == nullptr) edge_.throw_unmatched(*in_, into_.size(), options_.tag);
+  return edge_.end(*in_, ran_, {});
+}
+
+void receive_call::stop(errc why) noexcept {
+  if (in_->decided()) {
+    in_->fail(why);
+  } else {
+    in_->give_up(why);
+  }
+}
+
+void receive_call::on_cancelled(waiter& self, errc why) noexcept { static_cast<receive_call&>(self).stop(why); }
+
+void receive_call::on_late(timer& self) noexcept { static_cast<receive_call&>(self).stop(errc::timeout); }
+
+namespace {
+task<std::uint64_t> receive_in_task(edge_in& edge, std::span<std::byte> into, call_options options) {
+  const std::uint64_t got = co_await edge.receive(into, options);
+  co_return got;
+}
+}  // namespace
+
+receive_call::operator task<std::uint64_t>() && { return receive_in_task(edge_, into_, options_); }
+
+}  // namespace parley::ops

@@ -1,0 +1,123 @@
+#pragma once
+/// One call on an edge: what its `send` and `receive` give back, to be awaited where it is made.
+///
+///     co_await out.send(bytes, {.tag = 0});
+///     std::uint64_t got = co_await in.receive(buffer, {.tag = 0});
+///     scope.spawn(out.send(bytes, {}));                     // a call becomes a task where one is asked for
+///
+/// A call of a config that moves its payload whole runs in place: without a coroutine, an allocation, or a timer that it does
+/// not wait for. Every other call goes on in a coroutine of its edge. Nothing happens before a call is awaited; from then on
+/// the buffer must stay until it has ended. Failure and cancellation: see edge.hpp.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/edge_receiver.hpp>
+#include <parley/actors/edge_sender.hpp>
+#include <parley/actors/transfer.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::rank_id;
+using runtime::time_ns;
+
+class edge_in;
+class edge_out;
+
+struct call_options {
+  std::uint32_t tag = 0;
+  time_ns timeout_ns = 0;  ///< 0: the op's
+  actors::pacing pace = actors::pacing::within_budget;
+};
+
+/// What both kinds of call are made of: a wait in the caller's scope, a deadline, and the coroutine that a call goes on in.
+template <class T>
+class call : protected runtime::waiter, protected runtime::timer {
+ public:
+  using value_type = T;
+  call(const call&) = delete;
+  call& operator=(const call&) = delete;
+
+ protected:
+  call(waiter::function on_cancelled, timer::function on_late) noexcept : waiter(on_cancelled), timer(on_late) {}
+  ~call() {
+    if (rest_.child) rest_.child.destroy();
+  }
+  void go_on_in(runtime::task<T>&& rest) noexcept { rest_.child = std::move(rest).release(); }
+  /// For a caller who is suspended already.
+  void start_rest() noexcept {
+    waiter::unlink();
+    runtime::promise_base& p = rest_.child.promise();
+    p.home = home;
+    p.caller = coroutine;
+    p.state = runtime::promise_base::progress::waiting;
+    home->where().schedule(p.self);
+  }
+
+  typename runtime::task<T>::awaiter rest_{};
+};
+
+class [[nodiscard]] send_call final : public call<void> {
+ public:
+  send_call(edge_out& edge, std::span<const std::byte> data, const call_options& options) noexcept
+      : call(&on_cancelled, &on_late), edge_(edge), data_(data), options_(options) {}
+
+  bool await_ready();
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> caller) {
+    if (rest_.child) return rest_.await_suspend(caller);
+    if (!enter(caller)) out_->fail(outcome);
+    return wait();
+  }
+  void await_resume();
+  operator runtime::task<>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
+
+ private:
+  bool wait();
+  static void on_cancelled(waiter& self, runtime::errc why) noexcept;
+  static void on_late(timer& self) noexcept;
+
+  edge_out& edge_;
+  std::span<const std::byte> data_;
+  call_options options_;
+  actors::outgoing invocation_;
+  std::optional<actors::part_sender> out_;  // of a payload that goes whole
+};
+
+class [[nodiscard]] receive_call final : public call<std::uint64_t>, private actors::match_watcher {
+ public:
+  receive_call(edge_in& edge, std::span<std::byte> into, const call_options& options) noexcept
+      : call(&on_cancelled, &on_late), edge_(edge), into_(into), options_(options) {}
+
+  bool await_ready();
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> caller) {
+    if (rest_.child) return rest_.await_suspend(caller);
+    if (!enter(caller)) stop(outcome);
+    return wait();
+  }
+  std::uint64_t await_resume();
+  operator runtime::task<std::uint64_t>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
+
+ private:
+  bool wait();
+  void stop(runtime::errc why) noexcept;
+  void on_matched() noexcept override { runtime::timer_wheel::disarm(*this); }
+  void on_decided(actors::part_receiver& in) noexcept override;
+  static void on_cancelled(waiter& self, runtime::errc why) noexcept;
+  static void on_late(timer& self) noexcept;
+
+  edge_in& edge_;
+  std::span<std::byte> into_;
+  call_options options_;
+  std::optional<actors::part_receiver> in_;
+  std::uint64_t ran_ = 0;  // the digest of the config that moved it whole
+};
+
+}  // namespace parley::ops
