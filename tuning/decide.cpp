@@ -6,16 +6,12 @@
 
 #include <fmt/format.h>
 
+#include <parley/tuning/noise.hpp>
 #include <parley/tuning/outcome.hpp>
 
 namespace parley::tuning {
 
 namespace {
-
-/// 1.4826 makes a standard deviation of a median absolute deviation, 1.2533 the error of a median of that of a mean.
-double uncertainty_ns(const aggregate& a) {
-  return a.count < 2 ? 0 : 1.4826 * 1.2533 * a.spread_ns / std::sqrt(static_cast<double>(a.count));
-}
 
 std::string time_text(double time_ns) {
   if (time_ns >= 1e9) return fmt::format("{:.4g} s", time_ns / 1e9);
@@ -124,7 +120,8 @@ std::string_view name(decision_reason reason) noexcept {
 
 double noise_ns(const aggregate& a, const aggregate& b, const decide_options& options) {
   const double relative = options.relative_noise * std::max(a.time_ns, b.time_ns);
-  return std::max(relative, options.spread_factor * (uncertainty_ns(a) + uncertainty_ns(b)));
+  const double scatter = options.spread_factor * (median_error_ns(a) + median_error_ns(b));
+  return std::max(relative, scatter + a.clock_error_ns + b.clock_error_ns);
 }
 
 decision decide(std::span<const aggregate> aggregates, const decide_options& options) {

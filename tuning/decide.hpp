@@ -48,7 +48,8 @@ struct decision {
 /// `aggregates[0]` is c0's. Throws `invalid` when there is none.
 decision decide(std::span<const aggregate> aggregates, const decide_options& options = {});
 
-/// How far apart two measured times must be to mean anything.
+/// How far apart two measured times must be to mean anything: further than the relative noise, than what their
+/// medians may be off by chance, and than what comparing clocks may add.
 double noise_ns(const aggregate& a, const aggregate& b, const decide_options& options);
 
 }  // namespace parley::tuning

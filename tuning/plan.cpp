@@ -6,9 +6,14 @@
 
 #include <fmt/format.h>
 
+#include <parley/tuning/noise.hpp>
 #include <parley/tuning/outcome.hpp>
 
 namespace parley::tuning {
+
+namespace {
+constexpr std::size_t first_halving_round = 2;
+}
 
 trial_planner::trial_planner(std::size_t candidates, plan_options options)
     : options_(options), candidates_(candidates) {
@@ -44,14 +49,18 @@ void trial_planner::plan_round() {
 }
 
 std::vector<std::size_t> trial_planner::ranked_challengers(std::span<const aggregate> aggregates) const {
-  double best_ns = infinite_ns;
-  for (std::size_t c : survivors_) best_ns = std::min(best_ns, aggregates[c].time_ns);
+  double best_ns = infinite_ns, at_most_ns = infinite_ns;
+  for (std::size_t c : survivors_) {
+    best_ns = std::min(best_ns, aggregates[c].time_ns);
+    at_most_ns = std::min(at_most_ns, aggregates[c].time_ns + aggregates[c].clock_error_ns);
+  }
   const double factor = round_ == 0 ? options_.probe_slow_factor : options_.slow_factor;
   std::vector<std::size_t> ranked;
   for (std::size_t c : survivors_) {
     const aggregate& a = aggregates[c];
-    // The spread speaks for a candidate: what may be noise does not throw it out.
-    if (c != 0 && a.measured() && a.time_ns - a.spread_ns <= best_ns * factor) ranked.push_back(c);
+    // The spread speaks for a candidate: what may be noise, or a clock's error, does not throw it out.
+    const bool hopeless = !a.measured() || a.time_ns - a.spread_ns - a.clock_error_ns > at_most_ns * factor;
+    if (c != 0 && !hopeless && !out_of_the_race(c, aggregates)) ranked.push_back(c);
   }
   // Those within noise of the best come first in their own order, the others by time.
   const auto place = [&](std::size_t c) {
@@ -60,6 +69,16 @@ std::vector<std::size_t> trial_planner::ranked_challengers(std::span<const aggre
   };
   std::sort(ranked.begin(), ranked.end(), [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
   return ranked;
+}
+
+// Whom it is compared with may be out of the race as well: then somebody beats both.
+bool trial_planner::out_of_the_race(std::size_t c, std::span<const aggregate> aggregates) const {
+  const significance enough{.relative = options_.noise, .pooled = scatter_of(aggregates, survivors_)};
+  return std::any_of(survivors_.begin(), survivors_.end(), [&](std::size_t other) {
+    if (other == c || !aggregates[other].measured()) return false;
+    return surely_slower(aggregates[c], aggregates[other], enough) ||
+           (other < c && surely_no_better(aggregates[c], aggregates[other], enough));
+  });
 }
 
 void trial_planner::complete_round(std::span<const aggregate> aggregates) {
@@ -71,17 +90,24 @@ void trial_planner::complete_round(std::span<const aggregate> aggregates) {
                                        round_, candidates_, left_in_round(), aggregates.size())});
   }
   std::vector<std::size_t> kept = ranked_challengers(aggregates);
-  if (round_ > 0 && kept.size() > 1) {
+  // After the probe and the round behind it too little is known to guess.
+  if (round_ >= first_halving_round && kept.size() > 1) {
     const double share = std::ceil(options_.keep_fraction * static_cast<double>(kept.size()));
     kept.resize(std::clamp<std::size_t>(static_cast<std::size_t>(std::max(share, 1.0)), 1, kept.size()));
   }
-  const bool told_apart = kept.size() == 1 && aggregates[kept[0]].count >= options_.enough_repetitions;
+  const bool told_apart = kept.size() == 1 && known_well(kept[0], aggregates);
   survivors_ = std::move(kept);
   survivors_.push_back(0);
   std::sort(survivors_.begin(), survivors_.end());
   ++round_;
   plan_round();
   finished_ = finished_ || told_apart;
+}
+
+bool trial_planner::known_well(std::size_t last_one, std::span<const aggregate> aggregates) const {
+  if (aggregates[last_one].count >= options_.enough_repetitions) return true;
+  const significance enough{.relative = options_.noise, .pooled = scatter_of(aggregates, survivors_)};
+  return aggregates[0].measured() && surely_slower(aggregates[0], aggregates[last_one], enough);
 }
 
 void trial_planner::drop(std::size_t candidate) {

@@ -9,9 +9,18 @@
 ///     decide(aggregates);
 ///
 /// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds
-/// double the repetitions while the field shrinks, so that slow candidates cost one invocation each and time goes into
-/// telling the good ones apart. c0, candidate 0, stays to the end: the decision compares with it. A campaign may stop
-/// after any invocation; what was dropped stays dropped.
+/// double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of
+/// all rounds so far say that it cannot be the decision (see noise.hpp):
+///  - it is surely slower than another candidate, by more than noise and by more than chance; or
+///  - one that comes before it in merged order, c0 first, is surely as good as it is; or
+///  - from the third round on: it is not in the better half, which is a guess where times differ by chance, and then
+///    costs little.
+/// c0, candidate 0, stays to the end: the decision compares with it.
+///
+/// The campaign stops as soon as no challenger is left, or one is left that is surely faster than c0, or that has been
+/// repeated often enough to let `decide` say which it is; in any case after `maximum_rounds`. So few repetitions do when
+/// times hardly scatter, and more are made where they do. It may also stop after any invocation; what was dropped
+/// stays dropped.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,11 +35,11 @@ namespace parley::tuning {
 struct plan_options {
   std::size_t warm_up_repetitions = 0;  ///< per candidate, untimed, before the probe
   std::size_t probe_repetitions = 1;    ///< per candidate, in the first round
-  std::size_t repetitions = 2;          ///< in the second round; doubles each round
+  std::size_t repetitions = 1;          ///< in the second round; doubles each round
   std::size_t maximum_repetitions = 8;  ///< in one round
-  std::size_t maximum_rounds = 5;       ///< the probe included
+  std::size_t maximum_rounds = 6;       ///< the probe included
   std::size_t enough_repetitions = 7;   ///< in all: one challenger left with that many ends the campaign
-  double keep_fraction = 0.5;           ///< of the challengers, after each round but the probe
+  double keep_fraction = 0.5;           ///< of the challengers, after each round from the third on
   double probe_slow_factor = 3.0;       ///< slower than the best by more than this is dropped by the probe
   double slow_factor = 1.5;             ///< and by the later rounds, where one outlier cannot do it
   double noise = 0.03;                  ///< candidates this close are ranked by their order, not their time
@@ -83,6 +92,8 @@ class trial_planner {
  private:
   void plan_round();
   std::vector<std::size_t> ranked_challengers(std::span<const aggregate> aggregates) const;
+  bool out_of_the_race(std::size_t challenger, std::span<const aggregate> aggregates) const;
+  bool known_well(std::size_t last_one, std::span<const aggregate> aggregates) const;
 
   plan_options options_;
   std::size_t candidates_;

@@ -49,7 +49,8 @@ struct aggregate {
   double spread_ns = 0;          ///< median absolute deviation from it
   std::size_t count = 0;         ///< repetitions that the median is made of
   aggregate_status status = aggregate_status::not_tried;
-  std::string detail{};  ///< which rank and invocation, when not measured
+  std::string detail{};       ///< which rank and invocation, when not measured
+  double clock_error_ns = 0;  ///< how far the time may be off because clocks of different hosts were compared
 
   bool measured() const noexcept { return status == aggregate_status::measured; }
   friend bool operator==(const aggregate&, const aggregate&) = default;

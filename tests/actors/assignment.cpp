@@ -211,7 +211,7 @@ TEST_CASE("a row that is reported twice counts once, and rows of nobody's trial 
   l.open();
   l.run();
   CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[0].count >= 3);
+  CHECK(l.only().aggregates[0].count >= 2);
 }
 
 TEST_CASE("a config that fails in a real invocation is not tried again, and is never the winner") {
