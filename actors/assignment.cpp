@@ -24,6 +24,7 @@ campaign& assignment::campaign_of(std::uint64_t bytes, time_ns now) {
   c.winner = default_id_;
   c.first_ns = now;
   if (opened()) start(c, now);
+  if (c.where == campaign::stage::decided && settled_) settled_();
   return *(latest_ = &c);
 }
 
@@ -97,29 +98,42 @@ void assignment::collect(campaign& c, time_ns now) {
 }
 
 void assignment::open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
-                      std::vector<remembered_best> remembered, time_ns now) {
+                      std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines) {
   candidates_ = std::move(candidates);
   ids_ = std::move(ids);
   remembered_ = std::move(remembered);
+  machines_ = machines;
   for (auto& c : campaigns_) start(*c, now);
 }
 
+void assignment::forbid_trials(std::string why) {
+  policy_ = tuning_policy::off;
+  policy_why_ = std::move(why);
+}
+
+campaign* assignment::next_to_announce() noexcept {
+  for (auto& c : campaigns_) {
+    if (c->where == campaign::stage::decided && !c->announced) return c.get();
+  }
+  return nullptr;
+}
+
 void assignment::start(campaign& c, time_ns now) {
-  for (const remembered_best& r : remembered_) {
-    if (r.parameters != c.key) continue;
-    const auto known = std::find(ids_.begin(), ids_.end(), r.solution);
-    const bool pinned = r.solution == "Default";
-    if (!pinned && known == ids_.end()) continue;
-    c.from_results = true;
-    settle(c, pinned ? 0 : static_cast<std::size_t>(known - ids_.begin()),
-           pinned ? "the results file pins the default" : "the results file says so", now);
+  tuning::recalled known = tuning::recall(c.key, remembered_, ids_, machines_);
+  if (known.candidate) {
+    c.proposer = known.proposer;
+    c.remembered_time_ns = known.time_ms * 1e6;
+    settle(c, *known.candidate, known.pinned ? decision_source::pin : decision_source::results,
+           std::move(known.sentence), now);
     return;
   }
+  c.missed = std::move(known.sentence);
   c.repetitions.resize(candidates_.size());
   c.aggregates.resize(candidates_.size());
   if (policy_ == tuning_policy::off || candidates_.size() < 2) {
-    settle(c, 0, policy_ == tuning_policy::off ? "tuning is switched off" : "only the default is available everywhere",
-           now);
+    const bool off = policy_ == tuning_policy::off;
+    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default,
+           off ? policy_why_ : "only the default is available everywhere", now);
     return;
   }
   c.planner.emplace(candidates_.size(), plan_);
@@ -201,14 +215,17 @@ void assignment::judge(campaign& c, time_ns now) {
   }
   --active_;
   const tuning::decision d = tuning::decide(c.aggregates, {.excluded = c.quarantined, .names = ids_});
-  settle(c, d.winner, d.sentence, now);
+  settle(c, d.winner, decision_source::trials, d.sentence, now);
 }
 
-void assignment::settle(campaign& c, std::size_t winner, std::string why, time_ns now) {
+void assignment::settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now) {
   c.where = campaign::stage::decided;
+  c.announced = false;
   c.digest = candidates_[winner];
   c.winner = ids_[winner];
+  c.source = source;
   c.why = std::move(why);
+  if (!c.missed.empty()) c.why += "; of results files: " + c.missed;
   c.decided_ns = now;
   c.invocations_to_agreement = c.invocations;
 }

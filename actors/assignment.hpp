@@ -16,8 +16,10 @@
 #include <parley/tuning/key.hpp>
 #include <parley/tuning/plan.hpp>
 #include <parley/tuning/statistics.hpp>
+#include <parley/tuning/warm_start.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,12 +29,7 @@ namespace parley::actors {
 
 using runtime::time_ns;
 
-/// What a results file remembers for one key.
-struct remembered_best {
-  std::string parameters;
-  std::string solution;
-  double time_ms = 0;
-};
+using tuning::remembered_best;
 
 enum class tuning_policy : std::uint8_t {
   online,  ///< trials on real invocations
@@ -66,7 +63,11 @@ struct campaign {
   std::uint64_t digest = 0;  ///< of the winner once decided, else of the default
   std::string winner;
   std::string why;
-  bool from_results = false;
+  decision_source source = decision_source::trials;
+  rank_id proposer = 0;           ///< whose results file it is from; of a decision that rests on one
+  std::string missed;             ///< what results files had for this key that does not count, if anything
+  double remembered_time_ns = 0;  ///< what that file says it took; 0: nothing
+  bool announced = false;         ///< the participants have been told of this decision
   std::optional<tuning::trial_planner> planner;
   std::vector<trial> outstanding;                       // of this round
   std::vector<tuning::row> rows;                        // of all rounds
@@ -82,6 +83,8 @@ struct campaign {
   double cost_ns = 0;             ///< what the trials took beyond the default
   double pending_ns = 0;          ///< the same of those that were not reported yet, as far as it can be foreseen
   double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
+
+  bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
 };
 
 class assignment {
@@ -100,10 +103,16 @@ class assignment {
   /// How long an invocation with the default took its sender: what a trial may cost is foreseen from it.
   void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
 
-  /// What all participants have warmed, the default first. `remembered` comes from results files, the first entry for a key
-  /// wins; a solution that is no candidate is a miss.
+  /// What all participants have warmed, the default first. `remembered` comes from results files, in the order in which it
+  /// counts (tuning/warm_start.hpp); `machines` is the combination that the participants run on.
   void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
-            std::vector<remembered_best> remembered, time_ns now);
+            std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0);
+  /// Before `open`: a participant has tuning switched off, `why` names it. What is remembered runs, else the default.
+  void forbid_trials(std::string why);
+  /// Called when a campaign is decided as it begins, on the data path: `next_to_announce` has something.
+  void on_settled(std::function<void()> tell) { settled_ = std::move(tell); }
+  /// A decision that the participants have not been told of, or null. The caller tells them, and sets `announced`.
+  campaign* next_to_announce() noexcept;
   bool opened() const noexcept { return !candidates_.empty(); }
 
   void add_row(rank_id participant, const wire_row& row);
@@ -121,6 +130,7 @@ class assignment {
   const campaign* find(std::uint64_t bytes) const noexcept;
   const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
+  std::uint64_t machines() const noexcept { return machines_; }
   /// Whether anything may still be tried, so that clocks are worth reading.
   bool measuring() const noexcept { return active_ != 0; }
 
@@ -129,7 +139,7 @@ class assignment {
   campaign& campaign_of(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
   void collect(campaign& c, time_ns now);
-  void settle(campaign& c, std::size_t winner, std::string why, time_ns now);
+  void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
   bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;
@@ -139,10 +149,13 @@ class assignment {
   std::string dtype_;
   std::vector<rank_id> participants_;
   tuning_policy policy_;
+  std::string policy_why_ = "tuning is switched off";
   tuning::plan_options plan_;
   std::vector<std::uint64_t> candidates_;
   std::vector<std::string> ids_;
   std::vector<remembered_best> remembered_;
+  std::uint64_t machines_ = 0;
+  std::function<void()> settled_;
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t order_ = 0;

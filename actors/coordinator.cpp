@@ -70,7 +70,8 @@ class coordinator_behaviour {
       if (m.body.available[i] != 0) p.offered.available.set(i);
     }
     p.cached = std::move(m.body.cached);
-    p.same_validators = m.body.validators_hash == services_.validators_hash;
+    p.validators_hash = m.body.validators_hash;
+    p.trials = m.body.trials;
     const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
     if (state_.participants.size() == state_.declaration.participants.size() &&
         std::all_of(state_.participants.begin(), state_.participants.end(), complete))
@@ -97,9 +98,11 @@ class coordinator_behaviour {
   void judge() {
     while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
       state_.assigned->judge(*c, services_.ex.now());
-      if (c->where == campaign::stage::decided) announce(*c);
     }
+    announce_decisions();
   }
+
+  void on(decision_due&) { announce_decisions(); }
 
  private:
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
@@ -161,6 +164,14 @@ class coordinator_behaviour {
       digests.push_back(c.digest);
       ids.push_back(c.id);
     }
+    for (const auto& p : state_.participants) {
+      if (!p.trials) state_.assigned->forbid_trials("tuning is switched off on rank " + std::to_string(p.rank));
+    }
+    open_with(std::move(digests), std::move(ids));
+    announce_decisions();
+  }
+
+  void open_with(std::vector<std::uint64_t> digests, std::vector<std::string> ids) {
     std::vector<remembered_best> remembered;
     // The leader's own memory first, then the others' in the order of their ranks.
     std::sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
@@ -169,15 +180,28 @@ class coordinator_behaviour {
       };
       return place(a) < place(b);
     });
+    std::vector<std::uint64_t> validators;
     for (const auto& p : state_.participants) {
-      if (!p.same_validators) continue;
-      for (const wire_result& r : p.cached) remembered.push_back({r.parameters, r.solution, r.time_ms});
+      validators.push_back(p.validators_hash);
+      for (const wire_result& r : p.cached)
+        remembered.push_back({r.parameters, r.solution, r.time_ms, r.machines, p.rank});
     }
-    state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now());
+    state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now(),
+                          tuning::machines_together(validators));
+  }
+
+  void announce_decisions() {
+    while (campaign* c = state_.assigned->next_to_announce()) {
+      announce(*c);
+      c->announced = true;
+    }
   }
 
   void announce(const campaign& c) {
     decide d;
+    d.source = c.source;
+    d.proposer = c.from_results() ? c.proposer : state_.declaration.leader;
+    d.machines = state_.assigned->machines();
     d.key = c.key;
     d.digest = c.digest;
     d.why = c.why;
@@ -190,6 +214,13 @@ class coordinator_behaviour {
       e.status = std::string(tuning::name(a.status));
       d.evidence.push_back(std::move(e));
     }
+    if (c.source == decision_source::results) {
+      wire_evidence e;
+      e.digest = c.digest;
+      e.time_ns = c.remembered_time_ns;
+      e.status = "remembered";
+      d.evidence.push_back(std::move(e));
+    }
     tell_all(d);
   }
 
@@ -199,8 +230,10 @@ class coordinator_behaviour {
   bool rejected_ = false;
 };
 
-runtime::task<> coordinate(runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>>& self,
-                           services& s, coordinator_state& state) {
+using coordinator_actor =
+    runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>;
+
+runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_state& state) {
   coordinator_behaviour me(s, state);
   for (;;) {
     auto m = co_await self.receive(me.next_event());
@@ -225,8 +258,9 @@ void forward(services& s, std::uint64_t actor, const coordinator_address& to) {
 }  // namespace
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
-  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>>(
+  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>(
       s.actors, coordinate, s, state);
+  state.assigned->on_settled([to] { static_cast<void>(to.try_send(decision_due{})); });
   const std::uint64_t actor = number_of(state.declaration.id(), part::coordinator);
   forward<ack>(s, actor, to);
   forward<offer>(s, actor, to);

@@ -32,7 +32,8 @@ struct coordinator_state {
     rank_id rank = 0;
     tuning::offer offered;
     std::vector<wire_result> cached;
-    bool same_validators = false;
+    std::uint64_t validators_hash = 0;
+    bool trials = true;
     bool complete = false;  ///< its catalogue is known
     std::optional<std::vector<std::uint64_t>> ready;
   };
@@ -42,7 +43,11 @@ struct coordinator_state {
   std::size_t owed = 0;  ///< messages that were not acknowledged yet
 };
 
-using coordinator_address = runtime::address<received<ack>, received<offer>, received<warmed>, received<report>>;
+/// Tells the actor that a campaign was decided on the data path.
+struct decision_due {};
+
+using coordinator_address =
+    runtime::address<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>;
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state);
 void unbind_coordinator(services& s, const coordinator_state& state);

@@ -40,7 +40,8 @@ struct wire_result {
   std::string parameters;
   std::string solution;
   double time_ms = 0;
-  PARLEY_FIELDS(parameters, solution, time_ms)
+  std::uint64_t machines = 0;  ///< `tuning::machines_together` of the participants when it was measured
+  PARLEY_FIELDS(parameters, solution, time_ms, machines)
 };
 
 struct ack {
@@ -63,8 +64,9 @@ struct offer {
   std::vector<std::uint8_t> available;  ///< per config, 0 or 1
   std::vector<wire_config> catalogue;   ///< empty unless asked for
   std::vector<wire_result> cached;      ///< what this rank's results file says of this op
+  bool trials = true;                   ///< false: tuning is switched off on this rank
   PARLEY_FIELDS(number, decl_hash, declaration, role, incarnation, next_invocation, validators_hash, catalogue_hash,
-                available, catalogue, cached)
+                available, catalogue, cached, trials)
 };
 
 struct merged {
@@ -124,6 +126,16 @@ struct wire_evidence {
   std::string status;
   PARLEY_FIELDS(digest, time_ns, repetitions, status)
 };
+/// What a decision rests on.
+enum class decision_source : std::uint8_t {
+  trials,
+  results,       ///< a results file of a participant
+  pin,           ///< the same, where a person has pinned the default
+  only_default,  ///< there was nothing to choose from
+  tuning_off,
+  last = tuning_off
+};
+
 struct decide {
   static constexpr std::uint16_t message_type = 8;
   std::uint32_t number = 0;
@@ -131,7 +143,10 @@ struct decide {
   std::uint64_t digest = 0;
   std::string why;
   std::vector<wire_evidence> evidence;
-  PARLEY_FIELDS(number, key, digest, why, evidence)
+  decision_source source = decision_source::trials;
+  std::uint32_t proposer = 0;  ///< the rank whose results file it is from, else the leader
+  std::uint64_t machines = 0;  ///< which combination of machines it holds for: `tuning::machines_together`
+  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines)
 };
 
 /// Flow control of one stream, outside the window and outside the campaign. The receiver reports now and then; a sender

@@ -45,7 +45,9 @@ class participant_behaviour {
     o.catalogue_hash = mine_.configs.hash();
     for (std::size_t i = 0; i < mine_.configs.size(); ++i) o.available.push_back(mine_.available.test(i) ? 1 : 0);
     if (with_list) o.catalogue = on_the_wire(mine_.configs);
-    for (const remembered_best& r : mine_.remembered) o.cached.push_back({r.parameters, r.solution, r.time_ms});
+    for (const remembered_best& r : mine_.remembered)
+      o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines});
+    o.trials = mine_.policy == tuning_policy::online;
     out_.post(mine_.declaration.leader, part::coordinator, std::move(o));
   }
 
@@ -72,8 +74,8 @@ class participant_behaviour {
     acknowledge(m.from, m.body.number);
     const auto same = [&](const decision_record& d) { return d.key == m.body.key; };
     std::erase_if(mine_.decisions, same);
-    mine_.decisions.push_back(
-        {std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence)});
+    mine_.decisions.push_back({std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence),
+                               m.body.source, m.body.proposer, m.body.machines});
   }
   void on(rows_due&) {
     report r;

@@ -28,6 +28,9 @@ struct decision_record {
   std::uint64_t digest = 0;
   std::string why;
   std::vector<wire_evidence> evidence;
+  decision_source source = decision_source::trials;
+  rank_id proposer = 0;        ///< the rank whose results file it is from, else the leader
+  std::uint64_t machines = 0;  ///< which combination of machines it holds for
 };
 
 /// What the actors need from whoever holds the implementations: `ops`.
@@ -50,6 +53,7 @@ struct participant_state {
   tuning::catalogue configs;
   tuning::bits available;
   std::vector<remembered_best> remembered;
+  tuning_policy policy = tuning_policy::online;
   implementations* runs = nullptr;
   row_log* rows = nullptr;
 

@@ -63,7 +63,7 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
       {"decided", decided(c)},
       {"decision", c.winner},
       {"why", c.why},
-      {"from_results", c.from_results},
+      {"from_results", c.from_results()},
       {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
       {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
       {"trials", c.trials},

@@ -59,6 +59,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   participant_.generation = actors::first_generation(op, s.incarnations);
   participant_.role = std::move(role);
   participant_.remembered = options_.remembered;
+  participant_.policy = options_.policy;
   participant_.runs = this;
 }
 

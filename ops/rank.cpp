@@ -2,7 +2,10 @@
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 namespace parley::ops {
@@ -24,6 +27,29 @@ std::uint64_t hash_of(const std::vector<tuning::validator>& validators) {
 // The results file's name of an edge; commas and blanks have no place there.
 std::string entry_name(const actors::op_declaration& op) {
   return op.name + "/" + std::to_string(op.participants[0].rank) + ">" + std::to_string(op.participants[1].rank);
+}
+
+// What was measured between machines that differ has their combination in its op's name: `activations/0>1@9f3c…`.
+std::string with_machines(const std::string& name, std::uint64_t machines) {
+  return machines == 0 ? name : fmt::format("{}@{:016x}", name, machines);
+}
+
+std::vector<actors::remembered_best> remembered_of(const tuning::results_file& file, const std::string& name) {
+  // A campaign has one key per bucket of sizes. A file may hold any number, and an offer is one message.
+  constexpr std::size_t most = 4 * tuning::size_bucket::count;
+  std::vector<actors::remembered_best> all;
+  for (const auto* r : file.find_all(name + ",")) {
+    if (all.size() < most) all.push_back({r->parameters, r->solution, r->time_ms});
+  }
+  for (const auto* r : file.find_all(name + "@")) {
+    std::uint64_t machines = 0;
+    const char* const digits = r->op.data() + name.size() + 1;
+    const char* const end = r->op.data() + r->op.size();
+    const auto [stopped, fault] = std::from_chars(digits, end, machines, 16);
+    if (fault == std::errc{} && stopped == end && all.size() < most)
+      all.push_back({r->parameters, r->solution, r->time_ms, machines});
+  }
+  return all;
 }
 
 constexpr time_ns shortest_pause_ns = 1'000'000;
@@ -77,9 +103,7 @@ void rank::complete(edge_options& o, const actors::op_declaration& op) const {
   o.plan.budget_fraction /= static_cast<double>(o.budget_sharers);
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
-  for (const auto& r : remembered_.entries()) {
-    if (r.op == entry_name(op)) o.remembered.push_back({r.parameters, r.solution, r.time_ms});
-  }
+  o.remembered = remembered_of(remembered_, entry_name(op));
 }
 
 edge_out& rank::add_out(edge_options o) {
@@ -189,12 +213,16 @@ tuning::results_file rank::results() const {
   for (const tuning::validator& v : settings_.validators) static_cast<void>(file.add(v));
   const auto add = [&](const edge_end& e) {
     for (const actors::decision_record& d : e.participant().decisions) {
+      using actors::decision_source;
+      if (d.source == decision_source::only_default || d.source == decision_source::tuning_off) continue;
       const auto& configs = e.participant().configs;
       const auto index = configs.find(d.digest);
       if (!index) continue;
+      const bool pinned = d.source == decision_source::pin;
       const auto timed =
           std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
-      static_cast<void>(file.add(tuning::result_entry{entry_name(e.declaration()), d.key, configs[*index].id,
+      static_cast<void>(file.add(tuning::result_entry{with_machines(entry_name(e.declaration()), d.machines), d.key,
+                                                      pinned ? std::string(tuning::pinned_default) : configs[*index].id,
                                                       timed == d.evidence.end() ? 0 : timed->time_ns / 1e6}));
     }
   };
@@ -227,6 +255,18 @@ std::vector<edge_agreement> rank::agreements() const {
     all.push_back({e->declaration().name, id(), e->peer(), &e->assigned(), &e->coordinator().warm_errors,
                    e->participant().no_common_config});
   }
+  return all;
+}
+
+std::vector<edge_decision> rank::decisions() const {
+  std::vector<edge_decision> all;
+  const auto add = [&](const edge_end& e) {
+    const auto& op = e.declaration();
+    for (const auto& d : e.participant().decisions)
+      all.push_back({op.name, op.participants[0].rank, op.participants[1].rank, d});
+  };
+  for (const auto& e : outs_) add(*e);
+  for (const auto& e : ins_) add(*e);
   return all;
 }
 

@@ -61,6 +61,14 @@ struct edge_agreement {
   std::string no_common_config;
 };
 
+/// A decision as one end of an edge learned it; both ends have the same.
+struct edge_decision {
+  std::string op;
+  rank_id sender = 0;
+  rank_id receiver = 0;
+  actors::decision_record decision;
+};
+
 class rank {
  public:
   rank(rank_foundation on, rank_settings settings);
@@ -87,6 +95,8 @@ class rank {
   tuning::results_file results() const;
 
   std::vector<edge_agreement> agreements() const;
+  /// What this rank's ends have been told so far, senders and receivers alike.
+  std::vector<edge_decision> decisions() const;
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
   const runtime::router& mail() const noexcept { return mail_; }
   const actors::data_hub& data() const noexcept { return data_; }

@@ -194,6 +194,13 @@ const result_entry* results_file::find(std::string_view op, std::string_view par
   return at == index_.end() ? nullptr : &entries_[at->second];
 }
 
+std::vector<const result_entry*> results_file::find_all(std::string_view beginning) const {
+  std::vector<const result_entry*> all;
+  for (auto at = index_.lower_bound(beginning); at != index_.end() && at->first.starts_with(beginning); ++at)
+    all.push_back(&entries_[at->second]);
+  return all;
+}
+
 outcome<parsed_results> parse_results(std::string_view text) { return reader(text).read(); }
 
 std::string write_results(const results_file& file) {

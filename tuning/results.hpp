@@ -59,6 +59,8 @@ class results_file {
   /// An existing entry for (op, parameters) wins. A `problem` when a field cannot be written.
   outcome<added> add(result_entry entry);
   const result_entry* find(std::string_view op, std::string_view parameters) const;
+  /// All entries whose `op,parameters` begin with `beginning`, in that order; `activations/0>1,` finds those of one op.
+  std::vector<const result_entry*> find_all(std::string_view beginning) const;
 
   const std::vector<validator>& validators() const noexcept { return validators_; }
   const std::vector<result_entry>& entries() const noexcept { return entries_; }

@@ -255,7 +255,7 @@ TEST_CASE("what a results file remembers is taken without a trial") {
   leader l;
   l.open({{"1MiB_bf16", "b", 1.5}, {"1MiB_bf16", "a", 0.5}, {"8KiB_bf16", "a", 0.1}});
   CHECK(l.invoke().digest == b);  // the first entry for a key wins
-  CHECK(l.only().from_results);
+  CHECK(l.only().from_results());
   CHECK(l.only().trials == 0);
   CHECK(l.invoke(8192).digest == a);
   CHECK(l.invoke(100).digest == c0);  // a key that it does not know
@@ -266,7 +266,7 @@ TEST_CASE("a remembered config that is no candidate is a miss, the next entry is
   leader l;
   l.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_fp32", "b", 0.1}});
   CHECK(l.invoke().digest == c0);
-  CHECK_FALSE(l.only().from_results);
+  CHECK_FALSE(l.only().from_results());
   CHECK(l.only().where == campaign::stage::trying);
   leader m;
   m.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_bf16", "a", 0.1}});
@@ -278,7 +278,8 @@ TEST_CASE("Default in a results file pins the default") {
   l.open({{"1MiB_bf16", "Default", 0}});
   for (int i = 0; i < 20; ++i) CHECK(l.invoke().digest == c0);
   CHECK(l.only().trials == 0);
-  CHECK(l.only().why == "the results file pins the default");
+  CHECK(l.only().why == "rank 0's results file pins the default");
+  CHECK(l.only().source == decision_source::pin);
 }
 
 TEST_CASE("invocations before the candidates are ready belong to the campaign of their size") {

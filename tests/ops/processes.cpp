@@ -84,7 +84,7 @@ void say_campaigns(const rank& self) {
   for (const auto& agreed : self.agreements()) {
     for (const auto& c : agreed.assigned->campaigns()) {
       say("campaign " + c->key + " trials " + std::to_string(c->trials) +
-          (c->from_results ? " remembered " : " tried ") +
+          (c->from_results() ? " remembered " : " tried ") +
           (c->where == actors::campaign::stage::decided ? "decided " : "open ") + c->winner);
     }
     std::string ids;

@@ -89,7 +89,7 @@ TEST_CASE("a second run takes the decision from the file, without a trial") {
   SUBCASE("on the receiver alone") { files[0].clear(); }
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().from_results);
+  CHECK(again.campaign().from_results());
   CHECK(again.campaign().winner == winner);
   CHECK(again.campaign().trials == 0);
   CHECK(again.campaign().where == actors::campaign::stage::decided);
@@ -117,7 +117,7 @@ TEST_CASE("a file of another machine is named, ignored and kept") {
     CHECK(text.find("PARLEY_PROCESSOR is test in the file and another here") != std::string::npos);
   }
   again.move();
-  CHECK_FALSE(again.campaign().from_results);
+  CHECK_FALSE(again.campaign().from_results());
   CHECK(again.campaign().trials > 0);
   for (rank_id r = 0; r < 2; ++r) {
     const auto written = again.ranks[r]->write_results();
@@ -132,7 +132,7 @@ TEST_CASE("a receiver's file counts only when both ranks trust the same validato
   second_run again(files, with_file());
   CHECK(again.ranks[1]->warnings().empty());
   again.move();
-  CHECK(again.campaign().from_results);
+  CHECK(again.campaign().from_results());
 }
 
 TEST_CASE("a file that cannot be read is named, ignored and kept") {
@@ -144,7 +144,7 @@ TEST_CASE("a file that cannot be read is named, ignored and kept") {
     second_run again(files, with_file());
     CHECK_FALSE(again.ranks[0]->warnings().empty());
     again.move();
-    CHECK_FALSE(again.campaign().from_results);
+    CHECK_FALSE(again.campaign().from_results());
     CHECK_FALSE(again.ranks[0]->write_results());
     CHECK(again.disks[0].files.at("results0.csv") == broken);
   }
@@ -173,7 +173,7 @@ TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
   }
   second_run again(files, with_file());
   again.move();
-  CHECK_FALSE(again.campaign().from_results);
+  CHECK_FALSE(again.campaign().from_results());
   CHECK(again.campaign().trials > 0);
 }
 
@@ -186,5 +186,5 @@ TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
   second_run again(files, with_file());
   again.move();
   CHECK(again.campaign().winner == "direct");
-  CHECK(again.campaign().from_results);
+  CHECK(again.campaign().from_results());
 }
