@@ -29,7 +29,7 @@ namespace {
 constexpr std::int64_t work_per_clock_read = 64;    // turns or resumed coroutines: reading costs as much as a turn
 constexpr std::uint32_t turns_per_asio_poll = 128;  // on every turn it would cost a quarter of the loop
 constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
-constexpr std::uint32_t idle_turns_per_clock_read = 16;
+constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
 
 time_ns read_clock() noexcept {
@@ -131,6 +131,12 @@ struct reactor::state {
     timerfd_settime(next_timer.get(), TFD_TIMER_ABSTIME, &t, nullptr);
   }
 
+  bool poll_all() {
+    bool any = false;
+    for (poller* p : pollers) any = p->poll() || any;
+    return any;
+  }
+
   // Asio stops whenever it runs out of work.
   void restart_asio() {
     if (io.stopped()) io.restart();
@@ -154,6 +160,7 @@ struct reactor::state {
 
   std::int64_t work_to_clock = 0;
   std::uint32_t turns_to_asio = 0;
+  bool polled = false;  // while waiting, and something came
   time_ns idle_since = never;
   std::uint32_t idle_turns = 0;
   time_ns spin_ns;
@@ -223,8 +230,7 @@ bool reactor::run_posted() {
 bool reactor::turn() {
   state& s = *state_;
   ++s.seen.turns;
-  bool any = false;
-  for (poller* p : s.pollers) any = p->poll() || any;
+  bool any = std::exchange(s.polled, false) || s.poll_all();
   if (s.any_posted.load(std::memory_order_acquire)) any = run_posted() || any;
   if (--s.work_to_clock <= 0) {
     s.work_to_clock = work_per_clock_read;
@@ -250,9 +256,13 @@ bool reactor::turn() {
 
 bool reactor::wait() {
   state& s = *state_;
-  if (s.settings.cores == sharing::shared_core) sched_yield();
   // The clock is read once in a while only: most waits are over before that.
-  if (++s.idle_turns % idle_turns_per_clock_read != 0) return true;
+  ++s.idle_turns;
+  for (std::uint32_t i = 0; i < polls_per_clock_read; ++i) {
+    if (s.settings.cores == sharing::shared_core) sched_yield();
+    s.polled = s.poll_all();
+    if (s.polled || s.any_posted.load(std::memory_order_acquire)) return true;
+  }
   set_now(read_clock());
   if (s.idle_since == never) {
     s.idle_since = now();

@@ -169,14 +169,19 @@ void router::park(const frame_header& h, std::span<const std::byte> body) {
 }
 
 void router::retry() {
+  retry_pause_ns_ = std::min(retry_pause_ns_ * 2, longest_retry_pause_ns);
   for (std::size_t left = parked_.size(); left != 0; --left) {
     parked p = std::move(parked_.front());
     parked_.pop_front();
     const rank_id source = p.header.source;
-    if (deliver(p.header, p.body) == errc::full) parked_.push_back(std::move(p));
+    if (deliver(p.header, p.body) == errc::full) {
+      parked_.push_back(std::move(p));
+    } else {
+      retry_pause_ns_ = shortest_retry_pause_ns;
+    }
     if (source != rank()) accept(source);
   }
-  if (!parked_.empty() && !retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now() + 1'000);
+  if (!parked_.empty() && !retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now() + retry_pause_ns_);
 }
 
 void router::accept(rank_id source) {

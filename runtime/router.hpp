@@ -135,7 +135,10 @@ class router final : public link::handler {
     raw_handler* handler = nullptr;
   } last_found_;
   std::deque<parked> parked_;
+  static constexpr time_ns shortest_retry_pause_ns = 1'000;
+  static constexpr time_ns longest_retry_pause_ns = 1'000'000;
   retry_timer retry_timer_;
+  time_ns retry_pause_ns_ = shortest_retry_pause_ns;
   std::vector<std::byte> body_;
   std::vector<fetching*> fetching_;
   counters counters_;
