@@ -1,4 +1,5 @@
 #include <parley/actors/coordinator.hpp>
+#include <parley/actors/inbox.hpp>
 #include <parley/actors/outbox.hpp>
 
 #include <algorithm>
@@ -247,25 +248,14 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
   }
 }
 
-template <class M>
-void forward(services& s, std::uint64_t actor, const coordinator_address& to) {
-  s.mail.bind<M>(actor, [to](envelope from, M&& body) {
-    received<M> m{from, std::move(body)};
-    return to.try_send(std::move(m));
-  });
-}
-
 }  // namespace
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
   auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>(
       s.actors, coordinate, s, state);
   state.assigned->on_settled([to] { static_cast<void>(to.try_send(decision_due{})); });
-  const std::uint64_t actor = number_of(state.declaration.id(), part::coordinator);
-  forward<ack>(s, actor, to);
-  forward<offer>(s, actor, to);
-  forward<warmed>(s, actor, to);
-  forward<report>(s, actor, to);
+  open_inbox<ack, offer, warmed, report>(s, state.declaration.id(), state.generation, part::coordinator,
+                                         part::participant, to);
   return to;
 }
 

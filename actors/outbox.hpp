@@ -1,5 +1,6 @@
 #pragma once
-/// Control messages of one actor that must arrive: each is sent again, with growing pauses and jitter, until its `ack`.
+/// Control messages of one actor that must arrive: each is sent again, with growing pauses and jitter, until its `ack`. What
+/// is too large for one body goes in pieces.
 ///
 ///     outbox out(services, op, generation, owed);
 ///     out.post(leader, part::coordinator, some_offer);       // numbers it and sends it
@@ -7,6 +8,7 @@
 ///     out.acknowledge(from.source, a.number);
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/pieces.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/random.hpp>
 
@@ -26,12 +28,19 @@ class outbox {
   template <class M>
   std::uint32_t post(rank_id to, part actor, M message) {
     message.number = ++last_number_;
-    letter l{to, number_of(op_, actor), M::message_type, message.number, {}, 0, first_pause_ns};
-    runtime::encode(message, l.body);
-    send(l);
-    letters_.push_back(std::move(l));
-    owed_ = letters_.size();
-    return last_number_;
+    std::vector<std::byte> body;
+    runtime::encode(message, body);
+    if (body.size() <= limits::piece_bytes) {
+      post_letter(to, actor, M::message_type, message.number, std::move(body));
+      return message.number;
+    }
+    for (piece& p : in_pieces(M::message_type, message.number, body)) {
+      p.number = ++last_number_;
+      std::vector<std::byte> part_body;
+      runtime::encode(p, part_body);
+      post_letter(to, actor, piece::message_type, p.number, std::move(part_body));
+    }
+    return message.number;
   }
   /// Answers something that a peer will repeat by itself: sent once.
   void acknowledge_to(rank_id to, part actor, std::uint32_t number, bool send_list = false) {
@@ -69,6 +78,12 @@ class outbox {
     runtime::time_ns resend_at;
     runtime::time_ns pause_ns;
   };
+  void post_letter(rank_id to, part actor, std::uint16_t type, std::uint32_t number, std::vector<std::byte> body) {
+    letter l{to, number_of(op_, actor), type, number, std::move(body), 0, first_pause_ns};
+    send(l);
+    letters_.push_back(std::move(l));
+    owed_ = letters_.size();
+  }
   void send(letter& l) {
     // `full` and a peer that is not there yet are what repeating is for.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));

@@ -1,3 +1,4 @@
+#include <parley/actors/inbox.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/runtime/when.hpp>
@@ -149,26 +150,14 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
   }
 }
 
-template <class M, class Address>
-void forward(services& s, std::uint64_t actor, const Address& to) {
-  s.mail.bind<M>(actor, [to](envelope from, M&& body) {
-    received<M> m{from, std::move(body)};
-    return to.try_send(std::move(m));
-  });
-}
-
 }  // namespace
 
 runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>
 spawn_participant(services& s, participant_state& mine) {
   auto to = runtime::spawn_actor<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>,
                                  rows_due>(s.actors, participate, s, mine);
-  const std::uint64_t actor = number_of(mine.declaration.id(), part::participant);
-  forward<ack>(s, actor, to);
-  forward<merged>(s, actor, to);
-  forward<op_reject>(s, actor, to);
-  forward<warm>(s, actor, to);
-  forward<decide>(s, actor, to);
+  open_inbox<ack, merged, op_reject, warm, decide>(s, mine.declaration.id(), mine.generation, part::participant,
+                                                   part::coordinator, to);
   mine.rows->on_flush([to] { static_cast<void>(to.try_send(rows_due{})); });
   return to;
 }

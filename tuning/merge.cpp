@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -43,29 +44,43 @@ std::optional<problem> check_offers(const std::vector<offer>& offers) {
   return std::nullopt;
 }
 
-/// The union in the participants' order, and where each digest stands in it.
-std::optional<problem> unite(const std::vector<offer>& offers, std::vector<catalogue::entry>& configs,
-                             std::map<std::uint64_t, std::size_t>& place) {
+/// The union in the participants' order, where each digest stands in it, and which digests are of two configs.
+struct config_union {
+  std::vector<catalogue::entry> configs;
+  std::map<std::uint64_t, std::size_t> place;
+  std::set<std::uint64_t> ambiguous;
+  std::vector<left_out> excluded;
+};
+
+outcome<config_union> unite(const std::vector<offer>& offers) {
+  config_union all;
   for (const offer& o : offers) {
     for (const catalogue::entry& e : o.configs.entries()) {
-      const auto [at, inserted] = place.emplace(e.digest, configs.size());
+      const auto [at, inserted] = all.place.emplace(e.digest, all.configs.size());
       if (inserted) {
-        configs.push_back(e);
-      } else if (!(configs[at->second] == e)) {
-        return problem{fault::digest_collision,
-                       fmt::format("configs `{}` and `{}` (rank {}) have the same digest {:016x}; "
-                                   "rename one",
-                                   configs[at->second].id, e.id, o.rank, e.digest)};
+        all.configs.push_back(e);
+        continue;
       }
+      const catalogue::entry& known = all.configs[at->second];
+      if (known == e) continue;
+      std::string why =
+          fmt::format("digest_collision: configs `{}` (wire {} abi {}) and `{}` (wire {} abi {}, rank {}) "
+                      "have the same digest {:016x}; rename one",
+                      known.id, known.identity.wire_class, known.identity.abi, e.id, e.identity.wire_class,
+                      e.identity.abi, o.rank, e.digest);
+      if (at->second == 0) return problem{fault::digest_collision, std::move(why)};  // c0 cannot be left out
+      if (all.ambiguous.insert(e.digest).second) all.excluded.push_back({known.id, why});
+      all.excluded.push_back({e.id, std::move(why)});
     }
   }
-  return std::nullopt;
+  return all;
 }
 
-participant joined(offer&& o, std::size_t configs, const std::map<std::uint64_t, std::size_t>& place) {
-  participant p{o.rank, std::move(o.role), bits(configs)};
+participant joined(offer&& o, const config_union& all) {
+  participant p{o.rank, std::move(o.role), bits(all.configs.size())};
   for (std::size_t i = 0; i < o.configs.size(); ++i) {
-    if (i == 0 || o.available.test(i)) p.available.set(place.at(o.configs[i].digest));
+    const std::uint64_t digest = o.configs[i].digest;
+    if (i == 0 || (o.available.test(i) && !all.ambiguous.contains(digest))) p.available.set(all.place.at(digest));
   }
   return p;
 }
@@ -121,15 +136,19 @@ outcome<merged> merge(std::vector<offer> offers, variants allowed) {
             [](const offer& a, const offer& b) { return std::tie(a.rank, a.role) < std::tie(b.rank, b.role); });
   if (auto why = check_offers(offers)) return *std::move(why);
 
+  outcome<config_union> made_union = unite(offers);
+  if (!made_union) return made_union.reason();
+  config_union united = std::move(made_union).value();
   merged all;
-  std::map<std::uint64_t, std::size_t> place;
-  if (auto why = unite(offers, all.configs, place)) return *std::move(why);
-  for (offer& o : offers) all.participants.push_back(joined(std::move(o), all.configs.size(), place));
+  for (offer& o : offers) all.participants.push_back(joined(std::move(o), united));
+  all.configs = std::move(united.configs);
+  all.excluded = std::move(united.excluded);
   for (std::size_t config = 0; config < all.configs.size(); ++config) {
+    if (united.ambiguous.contains(all.configs[config].digest)) continue;
     std::optional<candidate> made = candidate_of(all, config, allowed);
     // A mixture that amounts to an earlier candidate would only be measured twice.
     const auto same = [&](const candidate& c) { return c.variants == made->variants; };
-    if (made && std::none_of(all.candidates.begin(), all.candidates.end(), same))
+    if (made && (allowed == variants::equal || std::none_of(all.candidates.begin(), all.candidates.end(), same)))
       all.candidates.push_back(*std::move(made));
   }
   if (all.candidates.size() == 1 && all.configs.size() > 1) all.no_common_config = describe_nothing_common(all);

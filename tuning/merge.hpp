@@ -8,7 +8,8 @@
 ///
 /// The union keeps the participants' order: ranks ascending, each in its own order, first seen wins; the order in which
 /// offers arrived cannot matter. Configs are paired by digest, never by their place in a list, and what one role lacks
-/// is no candidate (S4). Conflicting declarations are a `problem` that names both sides.
+/// is no candidate (S4). Two different configs that have one digest cannot be told apart by a stamp, so both are left out.
+/// Conflicting declarations are a `problem` that names both sides.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,10 +47,18 @@ struct candidate {
   friend bool operator==(const candidate&, const candidate&) = default;
 };
 
+/// A config that somebody offers and nobody may run.
+struct left_out {
+  std::string id{};
+  std::string why{};
+  friend bool operator==(const left_out&, const left_out&) = default;
+};
+
 struct merged {
   std::vector<participant> participants;  ///< by rank, ascending
   std::vector<catalogue::entry> configs;  ///< the union; element 0 is c0
   std::vector<candidate> candidates;      ///< the assignable ones; element 0 is c0
+  std::vector<left_out> excluded;         ///< what is no candidate though participants have it
   std::string no_common_config;           ///< lists each rank's configs when only c0 is left though more was offered
 
   std::optional<std::size_t> find_candidate(std::uint64_t digest) const noexcept;
