@@ -41,6 +41,13 @@ assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, st
   first_ns_ = std::min(first_ns_, now);
   campaign& c = campaign_of(bytes, now);
   ++c.invocations;
+  if (c.where != campaign::stage::decided) return choose_undecided(c, tag, invocation, now, pace);
+  return {c.digest, stamp_flags::none};
+}
+
+assignment::choice assignment::choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
+                                                pacing pace) {
+  if (std::exchange(c.rest, false)) return {default_digest_, stamp_flags::none};
   if (c.where == campaign::stage::trying) return next_trial(c, tag, invocation, now, pace);
   return {c.digest, stamp_flags::none};
 }
@@ -53,8 +60,10 @@ void assignment::note_default(std::uint64_t bytes, time_ns took_ns) noexcept {
 }
 
 double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept {
-  if (candidate == 0) return 0;
-  const double base = c.aggregates[0].measured() ? c.aggregates[0].time_ns : c.fastest_default_ns;
+  if (candidate == c.incumbent) return 0;
+  const tuning::aggregate& now_running = c.aggregates[c.incumbent];
+  const double known_before = c.decided_time_ns != 0 ? c.decided_time_ns : c.fastest_default_ns;
+  const double base = now_running.measured() ? now_running.time_ns : known_before;
   if (c.aggregates[candidate].measured()) return std::max(0.0, c.aggregates[candidate].time_ns - base);
   return base / 2;  // nothing is known of it yet
 }
@@ -70,10 +79,20 @@ bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) 
 assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                                           pacing pace) {
   const tuning::planned_trial* upcoming = c.planner->upcoming();
-  const double expected_ns = upcoming == nullptr ? 0 : expected_cost_ns(c, upcoming->candidate);
+  std::optional<tuning::planned_trial> trial;
+  if (upcoming != nullptr) {
+    trial = *upcoming;
+  } else if (!c.again.empty()) {
+    trial = tuning::planned_trial{c.again.back(), tuning::trial_kind::timed, c.planner->round()};
+  }
+  const double expected_ns = trial ? expected_cost_ns(c, trial->candidate) : 0;
   if (pace == pacing::within_budget && !affordable(c, expected_ns, now)) return {c.digest, stamp_flags::none};
   c.pending_ns += expected_ns;
-  const auto trial = c.planner->next();
+  if (upcoming != nullptr) {
+    static_cast<void>(c.planner->next());
+  } else if (!c.again.empty()) {
+    c.again.pop_back();
+  }
   if (!trial) {  // what was left of the round has been quarantined
     collect(c, now);
     return {c.digest, stamp_flags::flush};
@@ -82,10 +101,12 @@ assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::u
   if (trial->kind == tuning::trial_kind::timed) {
     flags = stamp_flags::timed;
     ++c.trials;
+    ++c.unsettled;
+    c.places[{tag, invocation}] = c.outstanding.size();
     c.outstanding.push_back({tag, invocation, order_, trial->candidate});
     c.repetitions[trial->candidate].push_back(order_);
   }
-  if (c.planner->round_complete()) {
+  if (c.planner->upcoming() == nullptr && c.again.empty()) {
     flags = flags | stamp_flags::flush;
     collect(c, now);
   }
@@ -119,7 +140,15 @@ campaign* assignment::next_to_announce() noexcept {
 }
 
 void assignment::start(campaign& c, time_ns now) {
-  tuning::recalled known = tuning::recall(c.key, remembered_, ids_, machines_);
+  for (const candidate_limit& l : limits_) {
+    const auto at = std::find(candidates_.begin(), candidates_.end(), l.digest);
+    if (at == candidates_.begin() || at == candidates_.end() || c.bucket.largest_bytes() <= l.largest_bytes) continue;
+    exclude(c, static_cast<std::size_t>(at - candidates_.begin()), l.why);
+  }
+  // What may not run for this key is as unknown as what nobody has.
+  std::vector<std::string> allowed = ids_;
+  for (const campaign::exclusion& e : c.excluded) allowed[e.candidate].clear();
+  tuning::recalled known = tuning::recall(c.key, remembered_, allowed, machines_);
   if (known.candidate) {
     c.proposer = known.proposer;
     c.remembered_time_ns = known.time_ms * 1e6;
@@ -128,60 +157,66 @@ void assignment::start(campaign& c, time_ns now) {
     return;
   }
   c.missed = std::move(known.sentence);
-  c.repetitions.resize(candidates_.size());
-  c.aggregates.resize(candidates_.size());
   if (policy_ == tuning_policy::off || candidates_.size() < 2) {
     const bool off = policy_ == tuning_policy::off;
     settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default,
            off ? policy_why_ : "only the default is available everywhere", now);
     return;
   }
-  c.planner.emplace(candidates_.size(), plan_);
-  c.where = campaign::stage::trying;
-  ++active_;
+  begin_search(c, now);
 }
 
 void assignment::add_row(rank_id participant, const wire_row& r) {
   for (auto& c : campaigns_) {
-    for (const campaign::trial& t : c->outstanding) {
-      if (t.tag != r.tag || t.invocation != r.invocation) continue;
-      const auto same = [&](const tuning::row& seen) {
-        return seen.participant == participant && seen.invocation == t.order;
-      };
-      const auto known = std::find_if(c->rows.begin(), c->rows.end(), same);
-      if (known != c->rows.end() && known->digest != 0) return;  // reported twice
-      if (known != c->rows.end()) c->rows.erase(known);          // so far only when it ended
-      const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
-      c->rows.push_back({participant, t.order, r.digest, r.start_ns, r.end_ns, status, r.check});
-      const auto before = [&](const tuning::row& seen) {
-        return seen.participant == participant && seen.invocation + 1 == t.order;
-      };
-      if (r.previous_end_ns != 0 && !std::any_of(c->rows.begin(), c->rows.end(), before))
-        c->rows.push_back(
-            {participant, t.order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+    const auto place = c->places.find({r.tag, r.invocation});
+    if (place == c->places.end()) continue;
+    campaign::trial& t = c->outstanding[place->second];
+    if (std::find(participants_.begin(), participants_.end(), participant) == participants_.end()) return;
+    auto& rows = c->rows[t.candidate];
+    const auto of = [&](std::uint64_t order) {
+      return std::find_if(rows.begin(), rows.end(), [&, order](const tuning::row& seen) {
+        return seen.participant == participant && seen.invocation == order;
+      });
+    };
+    const auto known = of(t.order);
+    if (known != rows.end() && known->digest != 0) return;  // reported twice
+    if (r.status == cancelled_row) {
+      cancel_trial(*c, t);
       return;
     }
+    if (t.settled && t.reports == 0) return;     // it was cancelled on another side
+    if (known != rows.end()) rows.erase(known);  // so far only when it ended
+    const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
+    rows.push_back({participant, t.order, r.digest, r.start_ns, r.end_ns, status, r.check});
+    if (r.previous_end_ns != 0 && of(t.order - 1) == rows.end())
+      rows.push_back({participant, t.order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+    // Who got a poison has no row, so one failure settles a trial.
+    ++t.reports;
+    if (t.settled || (t.reports < participants_.size() && status != tuning::row_status::failed)) return;
+    t.settled = true;
+    --c->unsettled;
+    return;
+  }
+}
+
+// A caller who gave up says nothing about the config: the trial never was, and is made again, unless that goes on for ever.
+void assignment::cancel_trial(campaign& c, campaign::trial& t) {
+  if (!t.settled) --c.unsettled;
+  const bool first = !t.settled || t.reports != 0;
+  t.settled = true;
+  t.reports = 0;
+  std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return r.invocation == t.order; });
+  std::erase(c.repetitions[t.candidate], t.order);
+  if (first && c.cancelled < 2 * candidates_.size() && !is_excluded(c, t.candidate)) {
+    ++c.cancelled;
+    c.again.push_back(t.candidate);
   }
 }
 
 campaign* assignment::ready_to_judge(time_ns now) noexcept {
   for (auto& c : campaigns_) {
     if (c->where != campaign::stage::collecting) continue;
-    // Who got a poison has no row, so one failure settles a trial.
-    const auto reported = [&](const campaign::trial& t) {
-      const auto failed_there = [&](const tuning::row& r) {
-        return r.invocation == t.order && r.digest != 0 && r.status == tuning::row_status::failed;
-      };
-      if (std::any_of(c->rows.begin(), c->rows.end(), failed_there)) return true;
-      return std::all_of(participants_.begin(), participants_.end(), [&](rank_id p) {
-        return std::any_of(c->rows.begin(), c->rows.end(), [&](const tuning::row& r) {
-          return r.participant == p && r.invocation == t.order && r.digest != 0;
-        });
-      });
-    };
-    if (std::all_of(c->outstanding.begin(), c->outstanding.end(), reported) ||
-        now - c->collecting_since_ns >= rows_missing_after_ns)
-      return c.get();
+    if (c->unsettled == 0 || now - c->collecting_since_ns >= rows_missing_after_ns) return c.get();
   }
   return nullptr;
 }
@@ -191,31 +226,44 @@ time_ns assignment::next_give_up() const noexcept {
   for (const auto& c : campaigns_) {
     if (c->where == campaign::stage::collecting)
       earliest = std::min(earliest, c->collecting_since_ns + rows_missing_after_ns);
+    earliest = std::min(earliest, c->retry_at_ns);
   }
   return earliest;
 }
 
 void assignment::judge(campaign& c, time_ns now) {
+  c.outstanding.clear();
+  c.places.clear();
+  c.unsettled = 0;
+  if (!c.again.empty()) {  // the round goes on with what was cancelled in it
+    c.where = campaign::stage::trying;
+    return;
+  }
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     c.aggregates[i] = tuning::aggregate_candidate(
-        c.rows, {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i]});
+        c.rows[i], {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i]});
   }
-  c.outstanding.clear();
-  const double base = c.aggregates[0].time_ns;
-  c.cost_ns = 0;
-  c.pending_ns = 0;
-  for (std::size_t i = 1; i < candidates_.size(); ++i) {
+  const double base = c.aggregates[c.incumbent].time_ns;
+  double cost_ns = 0;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
     if (c.aggregates[i].measured() && c.aggregates[i].time_ns > base)
-      c.cost_ns += (c.aggregates[i].time_ns - base) * static_cast<double>(c.repetitions[i].size());
+      cost_ns += (c.aggregates[i].time_ns - base) * static_cast<double>(c.repetitions[i].size());
   }
+  // Whatever participants report, trials cannot have cost more than the time in which they were made.
+  c.cost_ns = c.earlier_cost_ns + std::min(cost_ns, static_cast<double>(now - c.search_began_ns));
+  c.pending_ns = 0;
   c.planner->complete_round(c.aggregates);
   if (!c.planner->finished()) {
     c.where = campaign::stage::trying;
     return;
   }
   --active_;
-  const tuning::decision d = tuning::decide(c.aggregates, {.excluded = c.quarantined, .names = ids_});
+  std::vector<std::size_t> excluded;
+  for (const campaign::exclusion& e : c.excluded) excluded.push_back(e.candidate);
+  const tuning::decision d =
+      tuning::decide(c.aggregates, {.current = c.incumbent, .excluded = excluded, .names = ids_});
   settle(c, d.winner, decision_source::trials, d.sentence, now);
+  if (d.reason == tuning::decision_reason::nothing_measured) retry_later(c, now);
 }
 
 void assignment::settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now) {
@@ -227,24 +275,9 @@ void assignment::settle(campaign& c, std::size_t winner, decision_source source,
   c.why = std::move(why);
   if (!c.missed.empty()) c.why += "; of results files: " + c.missed;
   c.decided_ns = now;
-  c.invocations_to_agreement = c.invocations;
-}
-
-void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest) {
-  if (digest == default_digest_) return;
-  const tuning::size_bucket bucket = tuning::size_bucket::of(bytes);
-  const auto index = std::find(candidates_.begin(), candidates_.end(), digest);
-  for (auto& c : campaigns_) {
-    if (c->bucket != bucket) continue;
-    if (index != candidates_.end()) c->quarantined.push_back(static_cast<std::size_t>(index - candidates_.begin()));
-    if (c->planner && !c->planner->finished() && index != candidates_.end())
-      c->planner->drop(static_cast<std::size_t>(index - candidates_.begin()));
-    if (c->where == campaign::stage::decided && c->digest == digest) {
-      c->digest = default_digest_;
-      c->winner = default_id_;
-      c->why = "it failed in a real invocation, so the default runs";
-    }
-  }
+  c.incumbent = winner;
+  c.decided_time_ns = c.aggregates.empty() || !c.aggregates[winner].measured() ? 0 : c.aggregates[winner].time_ns;
+  if (c.search == 1) c.invocations_to_agreement = c.invocations;
 }
 
 }  // namespace parley::actors

@@ -8,7 +8,8 @@
 ///     while (campaign* done = a.ready_to_judge()) a.judge(*done, now);
 ///
 /// Pure bookkeeping: it sends nothing and waits for nothing. An invocation is assigned once, when it begins (S1). Until a
-/// campaign has decided, every invocation that is no trial runs the default.
+/// campaign has decided, every invocation that is no trial runs the default. A campaign may search anew, when it is asked to
+/// or what it decided has failed: its old decision stays in force meanwhile, and after a search that measured nothing.
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/identifiers.hpp>
@@ -20,9 +21,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace parley::actors {
@@ -42,6 +46,16 @@ enum class pacing : std::uint8_t {
   at_once,        ///< in a tuning phase, which has nothing else to do
 };
 
+/// A participant cannot or must not run a candidate with messages of more than `largest_bytes`.
+struct candidate_limit {
+  std::uint64_t digest = 0;
+  std::uint64_t largest_bytes = 0;
+  std::string why;
+};
+
+/// What becomes of a search that was given up.
+enum class after_abort : std::uint8_t { try_later, stay };
+
 /// The search for one key, from its first invocation on.
 struct campaign {
   enum class stage : std::uint8_t {
@@ -55,6 +69,12 @@ struct campaign {
     std::uint64_t invocation = 0;
     std::uint64_t order = 0;  // among all invocations of the op: what "the one before" means
     std::size_t candidate = 0;
+    std::size_t reports = 0;  // of how many participants
+    bool settled = false;     // nothing more is to come of it
+  };
+  struct exclusion {
+    std::size_t candidate = 0;
+    std::string why;
   };
 
   tuning::size_bucket bucket{};
@@ -69,17 +89,31 @@ struct campaign {
   double remembered_time_ns = 0;  ///< what that file says it took; 0: nothing
   bool announced = false;         ///< the participants have been told of this decision
   std::optional<tuning::trial_planner> planner;
-  std::vector<trial> outstanding;                       // of this round
-  std::vector<tuning::row> rows;                        // of all rounds
+  std::uint32_t version = 0;                                              ///< of what the participants were told last
+  std::string search_reason;                                              ///< why it searches, or searched, anew
+  std::uint32_t search = 1;                                               ///< which search this is
+  std::size_t incumbent = 0;                                              ///< what `digest` is among the candidates
+  std::vector<exclusion> excluded;                                        ///< candidates that may not run for this key
+  std::vector<trial> outstanding;                                         // of this round
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> places;  // in `outstanding`, by tag and invocation
+  std::size_t unsettled = 0;                                              // of these, how many still wait for rows
+  std::vector<std::size_t> again;                                         // candidates whose trial was cancelled
+  std::size_t cancelled = 0;                                              // trials, in this search
+  bool rest = false;                                    // a config has just failed: the default is next
+  std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
   std::vector<tuning::aggregate> aggregates;
-  std::vector<std::size_t> quarantined;  // candidates that failed in a real invocation
-  std::uint64_t invocations = 0;         ///< begun in all
+  std::uint64_t invocations = 0;  ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;
   time_ns first_ns = 0;
+  time_ns search_began_ns = 0;
   time_ns collecting_since_ns = 0;
   time_ns decided_ns = 0;
+  time_ns retry_at_ns = runtime::never;  ///< when it will search again by itself
+  time_ns retry_pause_ns = 0;
+  double decided_time_ns = 0;     ///< what the winner took; 0: it was not measured
+  double earlier_cost_ns = 0;     ///< of the searches before this one
   double cost_ns = 0;             ///< what the trials took beyond the default
   double pending_ns = 0;          ///< the same of those that were not reported yet, as far as it can be foreseen
   double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
@@ -115,15 +149,25 @@ class assignment {
   campaign* next_to_announce() noexcept;
   bool opened() const noexcept { return !candidates_.empty(); }
 
+  /// Before `open`: what constraints and memory forbid.
+  void limit(std::vector<candidate_limit> limits) { limits_ = std::move(limits); }
+
   void add_row(rank_id participant, const wire_row& row);
   /// A campaign whose round is complete on all sides, or whose rows have been missing for too long.
   campaign* ready_to_judge(time_ns now) noexcept;
   /// The next round, or the decision: then it is `decided`, and the caller tells the others.
   void judge(campaign& c, time_ns now);
-  /// When `ready_to_judge` will give up waiting for rows; `never` without a campaign that collects.
+  /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
   time_ns next_give_up() const noexcept;
   /// A config failed in a real invocation: never again for this key, and the default next.
-  void quarantine(std::uint64_t bytes, std::uint64_t digest);
+  void quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, std::string why);
+
+  /// Searches anew for the key of `bytes`, or for every key, where nothing is being searched. Answers how many searches began.
+  std::size_t retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now);
+  /// Gives up the search for the key of `bytes`, or every search, and says why. Answers how many were under way.
+  std::size_t abort(std::optional<std::uint64_t> bytes, std::string_view why, after_abort next, time_ns now);
+  /// Begins the searches that are to be tried again by now.
+  void retry(time_ns now);
 
   const std::vector<std::unique_ptr<campaign>>& campaigns() const noexcept { return campaigns_; }
   /// The campaign that messages of this size belong to; null before the first of them.
@@ -136,10 +180,18 @@ class assignment {
 
  private:
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
+  static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
+  static constexpr time_ns longest_retry_pause_ns = 600'000'000'000;
   campaign& campaign_of(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
+  void begin_search(campaign& c, time_ns now);
+  void exclude(campaign& c, std::size_t candidate, std::string why);
+  void retry_later(campaign& c, time_ns now) noexcept;
+  bool is_excluded(const campaign& c, std::size_t candidate) const noexcept;
+  void cancel_trial(campaign& c, campaign::trial& t);
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
+  choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
   bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;
@@ -156,6 +208,7 @@ class assignment {
   std::vector<remembered_best> remembered_;
   std::uint64_t machines_ = 0;
   std::function<void()> settled_;
+  std::vector<candidate_limit> limits_;
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t order_ = 0;

@@ -28,6 +28,7 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 }
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
+constexpr std::size_t remembered_requests = 64;
 
 class coordinator_behaviour {
  public:
@@ -44,6 +45,7 @@ class coordinator_behaviour {
   void on(received<ack>& m) { out_.acknowledge(m.from.source, m.body.number); }
 
   void on(received<offer>& m) {
+    if (!is_participant(m.from.source)) return;
     if (state_.merged || rejected_) {  // repeated: its acknowledgement was lost
       acknowledge(m.from, m.body.number);
       return;
@@ -81,6 +83,7 @@ class coordinator_behaviour {
 
   void on(received<warmed>& m) {
     acknowledge(m.from, m.body.number);
+    if (!is_participant(m.from.source)) return;
     if (state_.assigned->opened() || !state_.merged) return;
     auto& p = participant(m.from.source, {});
     p.ready = std::move(m.body.ready);
@@ -96,7 +99,31 @@ class coordinator_behaviour {
     judge();
   }
 
+  void on(received<tuning_request>& m) {
+    acknowledge(m.from, m.body.number);
+    if (!is_participant(m.from.source) || !is_first(m.from.source, m.body.number)) return;
+    const auto bytes = m.body.every_size ? std::nullopt : std::optional(m.body.bytes);
+    const std::string why = "rank " + std::to_string(m.from.source) + " asked for it" +
+                            (m.body.why.empty() ? "" : ": " + shortened(m.body.why));
+    if (m.body.what == tuning_request::kind::retune) {
+      state_.assigned->retune(bytes, why, services_.ex.now());
+    } else {
+      state_.assigned->abort(bytes, why, after_abort::stay, services_.ex.now());
+    }
+    judge();
+  }
+
+  void on(received<nack>& m) {
+    acknowledge(m.from, m.body.number);
+    if (!is_participant(m.from.source)) return;
+    state_.assigned->quarantine(m.body.bytes, m.body.digest, services_.ex.now(),
+                                "invocation " + std::to_string(m.body.invocation) + " failed on rank " +
+                                    std::to_string(m.from.source) + ", " + shortened(m.body.text));
+    judge();
+  }
+
   void judge() {
+    state_.assigned->retry(services_.ex.now());
     while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
       state_.assigned->judge(*c, services_.ex.now());
     }
@@ -109,6 +136,19 @@ class coordinator_behaviour {
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
     out_.acknowledge_to(to.source, part::participant, number, send_list);
   }
+  bool is_participant(rank_id rank) const noexcept {
+    const auto& all = state_.declaration.participants;
+    return std::any_of(all.begin(), all.end(), [&](const op_participant& p) { return p.rank == rank; });
+  }
+  // Requests come again until their acknowledgement arrives; only the first one does something.
+  bool is_first(rank_id source, std::uint32_t number) {
+    const std::pair request(source, number);
+    if (std::find(handled_.begin(), handled_.end(), request) != handled_.end()) return false;
+    if (handled_.size() == remembered_requests) handled_.erase(handled_.begin());
+    handled_.push_back(request);
+    return true;
+  }
+  static std::string shortened(const std::string& text) { return text.substr(0, 500); }
   template <class M>
   void tell_all(const M& message) {
     for (const op_participant& p : state_.declaration.participants) out_.post(p.rank, part::participant, message);
@@ -198,7 +238,7 @@ class coordinator_behaviour {
     }
   }
 
-  void announce(const campaign& c) {
+  void announce(campaign& c) {
     decide d;
     d.source = c.source;
     d.proposer = c.from_results() ? c.proposer : state_.declaration.leader;
@@ -206,6 +246,8 @@ class coordinator_behaviour {
     d.key = c.key;
     d.digest = c.digest;
     d.why = c.why;
+    d.version = ++c.version;
+    d.search = c.search;
     for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
       const tuning::aggregate& a = c.aggregates[i];
       wire_evidence e;
@@ -228,11 +270,12 @@ class coordinator_behaviour {
   services& services_;
   coordinator_state& state_;
   outbox out_;
+  std::vector<std::pair<rank_id, std::uint32_t>> handled_;
   bool rejected_ = false;
 };
 
-using coordinator_actor =
-    runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>;
+using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
+                                         decision_due, received<tuning_request>, received<nack>>;
 
 runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_state& state) {
   coordinator_behaviour me(s, state);
@@ -251,11 +294,11 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
 }  // namespace
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
-  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>(
-      s.actors, coordinate, s, state);
+  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due,
+                                 received<tuning_request>, received<nack>>(s.actors, coordinate, s, state);
   state.assigned->on_settled([to] { static_cast<void>(to.try_send(decision_due{})); });
-  open_inbox<ack, offer, warmed, report>(s, state.declaration.id(), state.generation, part::coordinator,
-                                         part::participant, to);
+  open_inbox<ack, offer, warmed, report, tuning_request, nack>(s, state.declaration.id(), state.generation,
+                                                               part::coordinator, part::participant, to);
   return to;
 }
 

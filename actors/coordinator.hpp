@@ -46,8 +46,8 @@ struct coordinator_state {
 /// Tells the actor that a campaign was decided on the data path.
 struct decision_due {};
 
-using coordinator_address =
-    runtime::address<received<ack>, received<offer>, received<warmed>, received<report>, decision_due>;
+using coordinator_address = runtime::address<received<ack>, received<offer>, received<warmed>, received<report>,
+                                             decision_due, received<tuning_request>, received<nack>>;
 
 coordinator_address spawn_coordinator(services& s, coordinator_state& state);
 void unbind_coordinator(services& s, const coordinator_state& state);

@@ -148,16 +148,17 @@ void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
     row.digest = inv.mark.digest;
     row.start_ns = inv.began_ns;
     row.end_ns = ended_ns;
-    row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+    row.status = row_status_of(outcome);
     rows_.add(row);
   }
   if (has(inv.mark.flags, stamp_flags::flush)) rows_.flush(inv.mark.tag, inv.invocation);
   if (!rehearsal) rows_.ended(ended_ns);
   if (rows_.measuring() && !rehearsal && outcome == errc::none && inv.mark.digest == default_digest_)
     assigned_.note_default(inv.mark.total_bytes, ended_ns - inv.began_ns);
-  // A caller who gave up and a peer that died say nothing about the config.
-  const bool blames_config = outcome != errc::none && outcome != errc::cancelled && outcome != errc::peer_failed;
-  if (blames_config && !rehearsal) assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest);
+  if (blames_config(outcome) && !rehearsal)
+    assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest, services_.ex.now(),
+                         "invocation " + std::to_string(inv.invocation) + " ended at the sender with " +
+                             std::string(runtime::name(outcome)));
 }
 
 void edge_sender::fail(errc why) noexcept {

@@ -108,10 +108,12 @@ struct wire_row {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
   std::int64_t previous_end_ns = 0;  ///< when the invocation before ended here
-  std::uint8_t status = 0;           ///< a `tuning::row_status`
+  std::uint8_t status = 0;           ///< a `tuning::row_status`, or `cancelled_row`
   std::uint64_t check = 0;
   PARLEY_FIELDS(tag, invocation, digest, start_ns, end_ns, previous_end_ns, status, check)
 };
+/// A caller gave this invocation up here, so that it says nothing about its config.
+inline constexpr std::uint8_t cancelled_row = 3;
 struct report {
   static constexpr std::uint16_t message_type = 7;
   std::uint32_t number = 0;
@@ -146,7 +148,34 @@ struct decide {
   decision_source source = decision_source::trials;
   std::uint32_t proposer = 0;  ///< the rank whose results file it is from, else the leader
   std::uint64_t machines = 0;  ///< which combination of machines it holds for: `tuning::machines_together`
-  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines)
+  std::uint32_t version = 0;   ///< grows with every change of this key's decision, so that a late one changes nothing
+  std::uint32_t search = 0;
+  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, version, search)
+};
+
+/// What a participant asks of the leader, at any time.
+struct tuning_request {
+  static constexpr std::uint16_t message_type = 25;
+  enum class kind : std::uint8_t { retune, abort, last = abort };
+  std::uint32_t number = 0;
+  kind what = kind::retune;
+  bool every_size = false;
+  std::uint64_t bytes = 0;  ///< else: the size that it is about
+  std::string why;
+  PARLEY_FIELDS(number, what, every_size, bytes, why)
+};
+
+/// An invocation that the leader may think well of has failed at a participant.
+struct nack {
+  static constexpr std::uint16_t message_type = 26;
+  std::uint32_t number = 0;
+  std::uint32_t tag = 0;
+  std::uint64_t invocation = 0;
+  std::uint64_t digest = 0;
+  std::uint64_t bytes = 0;
+  std::uint8_t code = 0;  ///< an `errc`
+  std::string text;
+  PARLEY_FIELDS(number, tag, invocation, digest, bytes, code, text)
 };
 
 /// Flow control of one stream, outside the window and outside the campaign. The receiver reports now and then; a sender

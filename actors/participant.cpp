@@ -14,6 +14,7 @@ using runtime::errc;
 namespace {
 
 constexpr runtime::time_ns rehearsal_limit_ns = 5'000'000'000;
+constexpr std::size_t most_decisions = 4096;  // as many keys as an op may have
 
 std::vector<wire_config> on_the_wire(const tuning::catalogue& configs) {
   std::vector<wire_config> list;
@@ -52,6 +53,16 @@ class participant_behaviour {
     out_.post(mine_.declaration.leader, part::coordinator, std::move(o));
   }
 
+  /// Only the leader has anything to say here.
+  template <class M>
+  bool is_for_me(const received<M>& m) const noexcept {
+    return m.from.source == mine_.declaration.leader;
+  }
+  template <class M>
+  bool is_for_me(const M&) const noexcept {
+    return true;
+  }
+
   void on(received<ack>& m) {
     out_.acknowledge(m.from.source, m.body.number);
     if (m.body.send_list && !listed_) {
@@ -61,28 +72,49 @@ class participant_behaviour {
   }
   void on(received<merged>& m) {
     acknowledge(m.from, m.body.number);
+    const bool plausible = !m.body.candidates.empty() && m.body.candidates.size() <= tuning::limits::configs &&
+                           m.body.ids.size() == m.body.candidates.size() &&
+                           m.body.candidates.front() == mine_.declaration.default_digest;
+    if (!plausible) return;
     mine_.candidates = std::move(m.body.candidates);
     mine_.ids = std::move(m.body.ids);
     mine_.no_common_config = std::move(m.body.no_common_config);
+    mine_.changed.tell();
   }
   void on(received<op_reject>& m) {
     acknowledge(m.from, m.body.number);
     const auto code = m.body.code <= static_cast<std::uint8_t>(errc::exception) ? static_cast<errc>(m.body.code)
                                                                                 : errc::declaration_mismatch;
     mine_.runs->on_rejected({code, std::move(m.body.text)});
+    mine_.changed.tell();
   }
   void on(received<decide>& m) {
     acknowledge(m.from, m.body.number);
+    if (!knows(m.body.digest)) return;
     const auto same = [&](const decision_record& d) { return d.key == m.body.key; };
-    std::erase_if(mine_.decisions, same);
-    mine_.decisions.push_back({std::move(m.body.key), m.body.digest, std::move(m.body.why), std::move(m.body.evidence),
-                               m.body.source, m.body.proposer, m.body.machines});
+    const auto known = std::find_if(mine_.decisions.begin(), mine_.decisions.end(), same);
+    if (known != mine_.decisions.end() && known->version >= m.body.version) return;  // a late repetition
+    if (known == mine_.decisions.end() && mine_.decisions.size() == most_decisions) return;
+    decision_record& d = known != mine_.decisions.end() ? *known : mine_.decisions.emplace_back();
+    d.key = std::move(m.body.key);
+    d.digest = m.body.digest;
+    d.why = std::move(m.body.why);
+    d.evidence = std::move(m.body.evidence);
+    d.source = m.body.source;
+    d.proposer = m.body.proposer;
+    d.machines = m.body.machines;
+    d.version = m.body.version;
+    d.search = m.body.search;
+    mine_.changed.tell();
   }
   void on(rows_due&) {
     report r;
     r.rows = mine_.rows->take();
     if (!r.rows.empty()) out_.post(mine_.declaration.leader, part::coordinator, std::move(r));
   }
+
+  void on(tuning_request& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
+  void on(nack& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
 
   /// Whether these still have to be rehearsed; a `warm` that comes again is only acknowledged.
   bool accept_warm(received<warm>& m) {
@@ -109,6 +141,13 @@ class participant_behaviour {
   void acknowledge(const envelope& from, std::uint32_t number) {
     out_.acknowledge_to(from.source, part::coordinator, number);
   }
+  // What the leader and this rank have in common: a candidate, or what was rehearsed before that was known.
+  bool knows(std::uint64_t digest) const {
+    const auto in = [&](const std::vector<std::uint64_t>& list) {
+      return std::find(list.begin(), list.end(), digest) != list.end();
+    };
+    return digest == mine_.declaration.default_digest || in(mine_.candidates) || in(mine_.ready);
+  }
   std::string name_of(std::uint64_t digest) const {
     const auto at = std::find(mine_.candidates.begin(), mine_.candidates.end(), digest);
     return at == mine_.candidates.end() ? std::to_string(digest)
@@ -133,7 +172,7 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
       continue;
     }
     if (auto* w = std::get_if<received<warm>>(&*m)) {
-      if (!me.accept_warm(*w)) continue;
+      if (!me.is_for_me(*w) || !me.accept_warm(*w)) continue;
       const std::vector<std::uint64_t> candidates = std::move(w->body.candidates);
       for (const std::uint64_t digest : candidates) {
         auto outcome = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
@@ -144,7 +183,9 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
     }
     std::visit(
         [&](auto& message) {
-          if constexpr (requires { me.on(message); }) me.on(message);
+          if constexpr (requires { me.on(message); }) {
+            if (me.is_for_me(message)) me.on(message);
+          }
         },
         *m);
   }
@@ -152,10 +193,10 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
 
 }  // namespace
 
-runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>
-spawn_participant(services& s, participant_state& mine) {
+participant_address spawn_participant(services& s, participant_state& mine) {
   auto to = runtime::spawn_actor<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>,
-                                 rows_due>(s.actors, participate, s, mine);
+                                 rows_due, tuning_request, nack>(s.actors, participate, s, mine);
+  mine.actor = to;
   open_inbox<ack, merged, op_reject, warm, decide>(s, mine.declaration.id(), mine.generation, part::participant,
                                                    part::coordinator, to);
   mine.rows->on_flush([to] { static_cast<void>(to.try_send(rows_due{})); });

@@ -9,6 +9,7 @@
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/news.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/actor.hpp>
@@ -31,6 +32,8 @@ struct decision_record {
   decision_source source = decision_source::trials;
   rank_id proposer = 0;        ///< the rank whose results file it is from, else the leader
   std::uint64_t machines = 0;  ///< which combination of machines it holds for
+  std::uint32_t version = 0;   ///< grows with every change of this key's decision
+  std::uint32_t search = 0;    ///< which search it came from; the first is 1
 };
 
 /// What the actors need from whoever holds the implementations: `ops`.
@@ -44,6 +47,15 @@ class implementations {
  protected:
   ~implementations() = default;
 };
+
+/// Tells the actor that rows are due.
+struct rows_due {};
+
+/// What it takes in: the leader's messages, and what this rank has to tell the leader.
+using participant_actor = runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>,
+                                         received<decide>, rows_due, tuning_request, nack>;
+using participant_address = runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>,
+                                             received<decide>, rows_due, tuning_request, nack>;
 
 /// The op on this rank, as far as its participant actor is concerned.
 struct participant_state {
@@ -64,16 +76,11 @@ struct participant_state {
   std::string no_common_config;
   std::vector<decision_record> decisions;
   std::size_t owed = 0;  ///< messages that were not acknowledged yet
+  news changed;          ///< told whenever something above has come to be known
+  participant_address actor;
 };
 
-/// Tells the actor that rows are due.
-struct rows_due {};
-
-using participant_actor =
-    runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>;
-
-runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>, rows_due>
-spawn_participant(services& s, participant_state& mine);
+participant_address spawn_participant(services& s, participant_state& mine);
 
 /// Stops control messages from reaching the op's participant.
 void unbind_participant(services& s, const participant_state& mine);

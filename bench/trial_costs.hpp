@@ -45,7 +45,7 @@ inline double trial_loss_ns(const actors::assignment& assigned, const actors::ca
   for (std::size_t i = 1; i < c.repetitions.size(); ++i) {
     for (const std::uint64_t repetition : c.repetitions[i]) {
       const auto once = tuning::aggregate_candidate(
-          c.rows,
+          c.rows[i],
           {.digest = assigned.candidates()[i], .participants = participants, .invocations = std::array{repetition}});
       if (once.measured()) lost += std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
     }

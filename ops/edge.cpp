@@ -243,7 +243,7 @@ void edge_in::record(const part_receiver& in, std::uint64_t ran, errc outcome) {
     row.digest = ran;
     row.start_ns = in.posted_ns();
     row.end_ns = ended_ns;
-    row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+    row.status = actors::row_status_of(outcome);
     rows.add(row);
   }
   if (has(s.flags, stamp_flags::flush)) rows.flush(s.tag, in.invocation());

@@ -1,81 +1,14 @@
-#include <parley/actors/assignment.hpp>
+#include "../support/leader.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <functional>
-#include <map>
 #include <set>
 
 using namespace parley;
 using namespace parley::actors;
 using namespace parley::runtime;
-
-namespace {
-
-constexpr std::uint64_t c0 = 10, a = 11, b = 12;
-const std::vector<rank_id> both{0, 1};
-
-/// A leader with its assignment: runs invocations, reports their rows and judges, on a clock of its own.
-struct leader {
-  explicit leader(tuning_policy policy = tuning_policy::online, tuning::plan_options plan = {})
-      : assigned(c0, "c0", "bf16", both, policy, plan) {
-    cost_ns[c0] = 1'000'000;
-    cost_ns[a] = 500'000;
-    cost_ns[b] = 2'000'000;
-  }
-  void open(std::vector<remembered_best> remembered = {}) {
-    assigned.open({c0, a, b}, {"c0", "a", "b"}, std::move(remembered), now);
-  }
-  assignment::choice invoke(std::uint64_t bytes = 1 << 20, std::uint32_t tag = 0) {
-    const auto c = assigned.choose(bytes, tag, next[tag], now);
-    wire_row row;
-    row.tag = tag;
-    row.invocation = next[tag]++;
-    row.digest = c.digest;
-    row.start_ns = now;
-    row.previous_end_ns = now;
-    now += cost_ns[c.digest];
-    row.end_ns = now;
-    if (has(c.flags, stamp_flags::timed)) {
-      for (const rank_id r : both) {
-        wire_row mine = row;
-        if (spoil && !spoil(r, mine)) continue;
-        assigned.add_row(r, mine);
-      }
-    }
-    judge();
-    return c;
-  }
-  void judge() {
-    while (campaign* done = assigned.ready_to_judge(now)) assigned.judge(*done, now);
-  }
-  const campaign& only() const { return *assigned.campaigns().front(); }
-  bool decided() const { return only().where == campaign::stage::decided; }
-  /// Invokes until the campaign has decided; answers how many it took.
-  std::size_t run(std::size_t limit = 2000) {
-    std::size_t count = 0;
-    while (count < limit && (count == 0 || !decided())) {
-      invoke();
-      ++count;
-    }
-    return count;
-  }
-
-  assignment assigned;
-  time_ns now = 1'000'000'000;
-  std::map<std::uint32_t, std::uint64_t> next;
-  std::map<std::uint64_t, time_ns> cost_ns;
-  std::function<bool(rank_id, wire_row&)> spoil;  // false: the row is lost
-};
-
-tuning::plan_options without_budget() {
-  tuning::plan_options plan;
-  plan.budget_fraction = 1e9;
-  return plan;
-}
-
-}  // namespace
+using namespace parley::tests;
 
 TEST_CASE("until all have warmed the candidates the default runs, untimed") {
   leader l;
@@ -219,7 +152,7 @@ TEST_CASE("a config that fails in a real invocation is not tried again, and is n
   l.open();
   l.invoke();
   CHECK(l.invoke().digest == a);
-  l.assigned.quarantine(1 << 20, a);
+  l.assigned.quarantine(1 << 20, a, l.now, "it broke");
   std::set<std::uint64_t> later;
   while (!l.decided()) later.insert(l.invoke().digest);
   CHECK(later.count(a) == 0);
@@ -231,8 +164,8 @@ TEST_CASE("when all that was left of a round is quarantined the campaign still e
   leader l(tuning_policy::online, without_budget());
   l.open();
   CHECK(l.invoke().digest == c0);
-  l.assigned.quarantine(1 << 20, a);
-  l.assigned.quarantine(1 << 20, b);
+  l.assigned.quarantine(1 << 20, a, l.now, "it broke");
+  l.assigned.quarantine(1 << 20, b, l.now, "it broke");
   CHECK(l.run(10) <= 2);
   CHECK(l.decided());
   CHECK(l.only().digest == c0);
@@ -243,11 +176,11 @@ TEST_CASE("a winner that fails later gives way to the default, for its key alone
   l.open();
   l.run();
   while (l.invoke(8192).digest != a || l.assigned.campaigns()[1]->where != campaign::stage::decided) {}
-  l.assigned.quarantine(1 << 20, a);
+  l.assigned.quarantine(1 << 20, a, l.now, "it broke");
   CHECK(l.invoke().digest == c0);
   CHECK(l.only().why.find("failed") != std::string::npos);
   CHECK(l.invoke(8192).digest == a);
-  l.assigned.quarantine(1 << 20, c0);  // the default stays whatever happens
+  l.assigned.quarantine(1 << 20, c0, l.now, "it broke");  // the default stays whatever happens
   CHECK(l.invoke().digest == c0);
 }
 
@@ -364,7 +297,7 @@ TEST_CASE("whatever rows are lost or spoilt, every campaign ends and no spoilt c
     for (int i = 0; i < 400 && (i == 0 || !l.decided()); ++i) {
       const auto c = l.invoke();
       if (c.digest == spoilt && dice.below(4) == 0) {
-        l.assigned.quarantine(1 << 20, spoilt);
+        l.assigned.quarantine(1 << 20, spoilt, l.now, "it broke");
         spoilt_failed = true;
       }
       l.now += 1'000'000'000;

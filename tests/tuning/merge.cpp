@@ -65,6 +65,34 @@ TEST_CASE("a config that one role lacks is no candidate, however fast the other 
   CHECK(decide(times).winner == 0);
 }
 
+TEST_CASE("two configs of one digest are both left out, and the others are paired") {
+  // Found by search: FNV-1a gives both values one state, and so both configs one digest.
+  const config_identity ours{"salted", {{"salt", "nhLBBMn-HTJ"}}, "w", 1};
+  const config_identity theirs{"salted", {{"salt", "6iDp8QsCDrH"}}, "w", 1};
+  REQUIRE(digest(ours) == digest(theirs));
+  const auto all = merge({offer_of(0, "sender", {plain("direct"), ours, plain("a")}),
+                          offer_of(1, "receiver", {plain("direct"), plain("a"), theirs})});
+  CHECK(ids(all.value()) == texts{"direct", "a"});
+  REQUIRE(all->excluded.size() == 2);
+  CHECK(all->excluded[0].id == "salted(salt=nhLBBMn-HTJ)");
+  CHECK(all->excluded[1].id == "salted(salt=6iDp8QsCDrH)");
+  for (const char* word : {"digest_collision", "salt=nhLBBMn-HTJ", "salt=6iDp8QsCDrH", "rank 1", "rename one"})
+    CHECK(all->excluded[1].why.find(word) != std::string::npos);
+  // Of three ranks the third one, which knows neither, changes nothing.
+  const auto three = merge({offer_of(2, "receiver", {plain("direct"), theirs, plain("a")}),
+                            offer_of(1, "receiver", {plain("direct"), plain("a")}),
+                            offer_of(0, "sender", {plain("direct"), ours, plain("a")})},
+                           variants::wire_class);
+  for (const auto& c : three->candidates) CHECK(c.id.find("salted") == std::string::npos);
+  // A default cannot be left out.
+  const auto none = merge(
+      {offer_of(0, "sender", {ours}), offer_of(1, "receiver", {ours, plain("a")}), offer_of(2, "receiver", {theirs})});
+  REQUIRE_FALSE(none);
+  CHECK(none.reason().text.find("salt=6iDp8QsCDrH") != std::string::npos);
+  // In one catalogue they are refused where they are declared.
+  CHECK(catalogue::make({plain("direct"), ours, theirs}).reason().kind == fault::digest_collision);
+}
+
 TEST_CASE("configs are paired by what they are, not by their place in a list") {
   const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a"), plain("b"), plain("c")}),
                           offer_of(1, "receiver", {plain("direct"), plain("c"), plain("b"), plain("a")})});

@@ -1,0 +1,113 @@
+/// The life of a campaign beyond its first search: quarantine, searching anew, giving up, trying again later.
+#include <parley/actors/assignment.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::actors {
+
+void assignment::begin_search(campaign& c, time_ns now) {
+  c.search_began_ns = now;
+  c.earlier_cost_ns = c.cost_ns;
+  c.pending_ns = 0;
+  c.cancelled = 0;
+  c.retry_at_ns = runtime::never;
+  if (c.search > 1) c.missed.clear();
+  c.again.clear();
+  c.outstanding.clear();
+  c.places.clear();
+  c.unsettled = 0;
+  c.rows.assign(candidates_.size(), {});
+  c.repetitions.assign(candidates_.size(), {});
+  c.aggregates.assign(candidates_.size(), {});
+  c.planner.emplace(candidates_.size(), plan_);
+  for (const campaign::exclusion& e : c.excluded) c.planner->drop(e.candidate);
+  if (c.planner->finished()) {
+    settle(c, 0, decision_source::only_default, "only the default may run: " + c.excluded.back().why, now);
+    return;
+  }
+  c.where = campaign::stage::trying;
+  ++active_;
+}
+
+bool assignment::is_excluded(const campaign& c, std::size_t candidate) const noexcept {
+  return std::any_of(c.excluded.begin(), c.excluded.end(),
+                     [&](const campaign::exclusion& e) { return e.candidate == candidate; });
+}
+
+void assignment::exclude(campaign& c, std::size_t candidate, std::string why) {
+  if (candidate == 0 || is_excluded(c, candidate)) return;
+  c.excluded.push_back({candidate, ids_[candidate] + ": " + std::move(why)});
+  std::erase(c.again, candidate);
+  if (c.planner && !c.planner->finished()) c.planner->drop(candidate);
+}
+
+void assignment::retry_later(campaign& c, time_ns now) noexcept {
+  c.retry_pause_ns = std::clamp(c.retry_pause_ns * 2, first_retry_pause_ns, longest_retry_pause_ns);
+  c.retry_at_ns = now + c.retry_pause_ns;
+}
+
+void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, std::string why) {
+  const auto index = std::find(candidates_.begin(), candidates_.end(), digest);
+  if (digest == default_digest_ || index == candidates_.end()) return;
+  const auto candidate = static_cast<std::size_t>(index - candidates_.begin());
+  const tuning::size_bucket bucket = tuning::size_bucket::of(bytes);
+  for (auto& c : campaigns_) {
+    if (c->bucket != bucket || is_excluded(*c, candidate)) continue;
+    exclude(*c, candidate, "failed: " + why);
+    c->rest = c->where != campaign::stage::decided;
+    if (c->incumbent != candidate) continue;
+    // What is in force has failed. While a search goes on it will say what comes instead, otherwise one will later.
+    c->incumbent = 0;
+    c->digest = default_digest_;
+    c->winner = default_id_;
+    c->decided_time_ns = 0;
+    if (c->where != campaign::stage::decided) continue;
+    c->why = c->excluded.back().why + "; so the default runs";
+    c->decided_ns = now;
+    c->announced = false;
+    if (settled_) settled_();
+    if (policy_ == tuning_policy::online && c->excluded.size() + 1 < candidates_.size()) retry_later(*c, now);
+  }
+}
+
+std::size_t assignment::retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now) {
+  if (policy_ == tuning_policy::off || candidates_.size() < 2) return 0;
+  std::size_t begun = 0;
+  for (auto& c : campaigns_) {
+    if (c->where != campaign::stage::decided || (bytes && !c->bucket.contains(*bytes))) continue;
+    ++c->search;
+    c->search_reason = why;
+    begin_search(*c, now);
+    ++begun;
+  }
+  return begun;
+}
+
+std::size_t assignment::abort(std::optional<std::uint64_t> bytes, std::string_view why, after_abort next, time_ns now) {
+  std::size_t ended = 0;
+  for (auto& c : campaigns_) {
+    const bool searching = c->where == campaign::stage::trying || c->where == campaign::stage::collecting;
+    if (!searching || (bytes && !c->bucket.contains(*bytes))) continue;
+    --active_;
+    const std::string stays = ids_[c->incumbent];
+    const double took_ns = c->decided_time_ns;
+    settle(*c, c->incumbent, c->source, "the search was given up, " + std::string(why) + ", so " + stays + " stays",
+           now);
+    c->decided_time_ns = took_ns;
+    if (next == after_abort::try_later) retry_later(*c, now);
+    ++ended;
+  }
+  return ended;
+}
+
+void assignment::retry(time_ns now) {
+  for (auto& c : campaigns_) {
+    if (c->retry_at_ns > now || c->where != campaign::stage::decided) continue;
+    ++c->search;
+    c->search_reason = "trying again: " + c->why;
+    begin_search(*c, now);
+  }
+}
+
+}  // namespace parley::actors
