@@ -7,9 +7,11 @@
 ///     }
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
-/// Where to look next: ops/paired_transfer.hpp and ops/pipeline.hpp for the ops, ops/config.hpp for configs of one's own,
+/// Where to look next: ops/paired_transfer.hpp, ops/pipeline.hpp and ops/leader_worker.hpp for the ops, ops/config.hpp for configs of one's own,
 /// ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
 #include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/rank.hpp>
@@ -28,10 +30,18 @@ namespace parley {
 using namespace runtime::literals;
 namespace literals = runtime::literals;
 using ops::attempt;
+using ops::chain;
 using ops::chunked;
+using ops::collective;
 using ops::config_ptr;
 using ops::direct;
+using ops::group_call;
+using ops::group_config;
+using ops::group_config_ptr;
+using ops::grouped;
+using ops::groups_of;
 using ops::job;
+using ops::leader_worker;
 using ops::linear_pipeline;
 using ops::paired;
 using ops::paired_config;
@@ -41,7 +51,9 @@ using ops::part_sender;
 using ops::pipeline;
 using ops::pipeline_stage;
 using ops::rank;
+using ops::rank_group;
 using ops::run;
+using ops::star;
 using ops::transfer;
 using runtime::compute;
 using runtime::errc;

@@ -213,6 +213,23 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
   }
 }
 
+void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
+  for (auto& c : campaigns_) {
+    const auto place = c->places.find({tag, invocation});
+    if (place == c->places.end()) continue;
+    campaign::trial& t = c->outstanding[place->second];
+    if (t.settled) return;
+    t.settled = true;
+    --c->unsettled;
+    --c->trials;
+    std::erase(c->repetitions[t.candidate], t.order);
+    if (!is_excluded(*c, t.candidate)) c->again.push_back(t.candidate);
+    c->places.erase(place);
+    if (c->where == campaign::stage::collecting) c->where = campaign::stage::trying;
+    return;
+  }
+}
+
 campaign* assignment::ready_to_judge(time_ns now) noexcept {
   for (auto& c : campaigns_) {
     if (c->where != campaign::stage::collecting) continue;

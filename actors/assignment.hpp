@@ -134,6 +134,9 @@ class assignment {
   /// The leader's one decision for one invocation (S1).
   choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                 pacing pace = pacing::within_budget);
+  /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
+  /// it. Its candidate is tried again.
+  void withdraw(std::uint32_t tag, std::uint64_t invocation);
   /// How long an invocation with the default took its sender: what a trial may cost is foreseen from it.
   void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
 

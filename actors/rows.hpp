@@ -37,7 +37,7 @@ class row_log {
   /// Called when the rows so far should be reported.
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
   void add(wire_row row) {
-    row.previous_end_ns = last_end_ns_;
+    if (row.previous_end_ns == 0) row.previous_end_ns = last_end_ns_;  // else it ended a while ago
     if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
     rows_.push_back(row);
     if (flushing_ && flush_) flush_();
@@ -50,6 +50,7 @@ class row_log {
     if (flush_ && !rows_.empty()) flush_();
   }
   void ended(runtime::time_ns at) noexcept { last_end_ns_ = at; }
+  runtime::time_ns last_end_ns() const noexcept { return last_end_ns_; }
   std::vector<wire_row> take() { return std::exchange(rows_, {}); }
 
  private:

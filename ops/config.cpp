@@ -78,9 +78,8 @@ error unknown(std::string_view text, const std::string& why) {
 
 }  // namespace
 
-paired_config::paired_config(tuning::config_identity identity, cut how)
-    : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)),
-      cut_(how) {}
+op_config::op_config(tuning::config_identity identity)
+    : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)) {}
 
 runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs) {
   const std::string title = "op " + std::string(op);

@@ -16,6 +16,7 @@
 /// Payloads of 0 bytes never reach them. One object serves all invocations, several at once: it must not keep state.
 #include <parley/actors/edge_receiver.hpp>
 #include <parley/actors/transfer.hpp>
+#include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/config.hpp>
@@ -26,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace parley::ops {
@@ -39,31 +41,18 @@ enum class cut : std::uint8_t {
   whole,  ///< one part at offset 0; calls then need not go through its functions
 };
 
-class paired_config {
+class paired_config : public op_config {
  public:
-  virtual ~paired_config() = default;
-  paired_config(const paired_config&) = delete;
-  paired_config& operator=(const paired_config&) = delete;
-
   virtual runtime::task<> send(part_sender& out, std::span<const std::byte> data) const = 0;
   virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
-  /// Whether this rank can run it; an error says why not, and keeps it out of the candidates.
-  virtual runtime::result<> available() const { return {}; }
-
-  const tuning::config_identity& identity() const noexcept { return identity_; }
-  /// `chunked(chunk_bytes=262144 in_flight=2)`
-  const std::string& id() const noexcept { return id_; }
-  std::uint64_t digest() const noexcept { return digest_; }
   bool goes_whole(std::size_t bytes) const noexcept { return cut_ == cut::whole || bytes == 0; }
 
  protected:
   /// Throws `bad_argument` when the identity cannot be canonical.
-  explicit paired_config(tuning::config_identity identity, cut how = cut::own);
+  explicit paired_config(tuning::config_identity identity, cut how = cut::own)
+      : op_config(std::move(identity)), cut_(how) {}
 
  private:
-  tuning::config_identity identity_;
-  std::string id_;
-  std::uint64_t digest_;
   cut cut_;
 };
 

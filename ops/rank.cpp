@@ -24,9 +24,16 @@ std::uint64_t hash_of(const std::vector<tuning::validator>& validators) {
   return runtime::mix(h);
 }
 
-// The results file's name of an edge; commas and blanks have no place there.
+// The results file's name of an edge or group; commas and blanks have no place there.
 std::string entry_name(const actors::op_declaration& op) {
-  return op.name + "/" + std::to_string(op.participants[0].rank) + ">" + std::to_string(op.participants[1].rank);
+  constexpr std::size_t shown = 16;  // of a larger group, the first and the last
+  const auto& all = op.participants;
+  if (all.size() > shown)
+    return op.name + "/" + std::to_string(all.front().rank) + ">..>" + std::to_string(all.back().rank) + " of " +
+           std::to_string(all.size());
+  std::string name = op.name;
+  for (const auto& p : all) name += (&p == &all.front() ? "/" : ">") + std::to_string(p.rank);
+  return name;
 }
 
 // What was measured between machines that differ has their combination in its op's name: `activations/0>1@9f3c…`.
@@ -178,6 +185,46 @@ pipeline rank::declare(linear_pipeline op) {
   return p;
 }
 
+rank_group rank::declare(const leader_worker& op) {
+  const auto groups = form_groups(op, world_size()).value();
+  rank_group handle;
+  handle.name_ = op.name;
+  handle.self_ = id();
+  for (const auto& participants : groups) {
+    const auto me = [this](const auto& p) { return p.rank == id(); };
+    if (std::none_of(participants.begin(), participants.end(), me)) continue;
+    group_options o;
+    o.name = op.name;
+    o.participants = participants;
+    o.does = op.does;
+    o.configs = op.configs;
+    o.depth = op.depth;
+    o.dtype = op.dtype;
+    o.timeout_ns = op.timeout_ns;
+    handle.end_ = &add_group(std::move(o));
+  }
+  return handle;
+}
+
+group_end& rank::add_group(group_options o) {
+  const auto op = declaration_of(o).value();
+  const auto same = [&](const auto& e) { return e->declaration().id() == op.id(); };
+  if (std::any_of(groups_.begin(), groups_.end(), same) || std::any_of(outs_.begin(), outs_.end(), same) ||
+      std::any_of(ins_.begin(), ins_.end(), same))
+    runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
+                                            "; give each op a name of its own"});
+  o.policy = settings_.policy;
+  o.plan = settings_.plan;
+  o.window = settings_.window;
+  o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
+  o.remembered = remembered_of(remembered_, entry_name(op));
+  group_end& added = *groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
+  for (const rank_id lost : lost_) {
+    if (added.has(lost)) on_lost(lost, "it had died before");
+  }
+  return added;
+}
+
 void rank::on_lost(rank_id lost, std::string_view why) noexcept {
   if (std::find(lost_.begin(), lost_.end(), lost) == lost_.end()) lost_.push_back(lost);
   const auto end = [&](edge_end& e) {
@@ -188,19 +235,30 @@ void rank::on_lost(rank_id lost, std::string_view why) noexcept {
   };
   for (auto& e : outs_) end(*e);
   for (auto& e : ins_) end(*e);
+  for (auto& g : groups_) {
+    if (!g->has(lost)) continue;
+    g->fail(error{errc::peer_failed, g->declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
+                                         std::to_string(lost) + " is gone: " + std::string(why) +
+                                         "; restart the job to continue"},
+            lost);
+  }
 }
 
 task<> rank::settle(time_ns limit_ns) {
   const time_ns began = executor_.now();
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
-           std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); });
+           std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
+           std::any_of(groups_.begin(), groups_.end(), [](const auto& g) { return g->owes_messages(); });
   };
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     // A receiver may be slow, and what it has not matched would be lost with this rank.
     time_ns waiting_ns = owing() ? limit_ns : 0;
     for (const auto& e : outs_) {
       if (!e->delivered()) waiting_ns = std::max(waiting_ns, e->timeout_ns());
+    }
+    for (const auto& g : groups_) {
+      if (!g->settled()) waiting_ns = std::max(waiting_ns, g->timeout_ns());
     }
     if (executor_.now() - began >= waiting_ns) co_return;
     auto slept = co_await runtime::sleep_until(executor_.now() + pause);
@@ -211,7 +269,7 @@ task<> rank::settle(time_ns limit_ns) {
 tuning::results_file rank::results() const {
   tuning::results_file file;
   for (const tuning::validator& v : settings_.validators) static_cast<void>(file.add(v));
-  const auto add = [&](const edge_end& e) {
+  const auto add = [&](const auto& e) {
     for (const actors::decision_record& d : e.participant().decisions) {
       using actors::decision_source;
       if (d.source == decision_source::only_default || d.source == decision_source::tuning_off) continue;
@@ -228,6 +286,7 @@ tuning::results_file rank::results() const {
   };
   for (const auto& e : outs_) add(*e);
   for (const auto& e : ins_) add(*e);
+  for (const auto& g : groups_) add(*g);
   for (const tuning::result_entry& r : remembered_.entries()) static_cast<void>(file.add(r));
   return file;
 }
@@ -255,6 +314,12 @@ std::vector<edge_agreement> rank::agreements() const {
     all.push_back({e->declaration().name, id(), e->peer(), &e->assigned(), &e->coordinator().warm_errors,
                    e->participant().no_common_config});
   }
+  for (const auto& g : groups_) {
+    if (!g->leads()) continue;
+    const auto& members = g->data_path().members();
+    all.push_back({g->declaration().name, id(), members.back(), g->assigned(), &g->coordinator()->warm_errors,
+                   g->participant().no_common_config, members});
+  }
   return all;
 }
 
@@ -274,6 +339,7 @@ std::uint64_t rank::flow_messages() const noexcept {
   std::uint64_t count = 0;
   for (const auto& e : outs_) count += e->sender().statistics().questions_sent;
   for (const auto& e : ins_) count += e->receiver().statistics().matched_sent;
+  for (const auto& g : groups_) count += g->data_path().statistics().flow_messages;
   return count;
 }
 

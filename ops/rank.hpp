@@ -11,6 +11,8 @@
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
 #include <parley/actors/services.hpp>
 #include <parley/ops/edge.hpp>
+#include <parley/ops/group.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/runtime/executor.hpp>
@@ -51,14 +53,15 @@ struct rank_foundation {
   runtime::router::options mail{};
 };
 
-/// What one edge has agreed on, for tables and `--json`; only its sender knows all of it.
+/// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.
 struct edge_agreement {
   std::string op;
-  rank_id sender = 0;
-  rank_id receiver = 0;
+  rank_id sender = 0;    ///< of a group: its leader
+  rank_id receiver = 0;  ///< of a group: its last worker
   const actors::assignment* assigned = nullptr;
   const std::vector<std::string>* warm_errors = nullptr;
   std::string no_common_config;
+  std::vector<rank_id> group{};  ///< of a group: all of it
 };
 
 /// A decision as one end of an edge learned it; both ends have the same.
@@ -83,6 +86,7 @@ class rank {
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);
   pipeline declare(linear_pipeline op);
+  rank_group declare(const leader_worker& op);
 
   /// A rank died: its ops end with `peer_failed`, here and now.
   void on_lost(rank_id lost, std::string_view why) noexcept;
@@ -110,6 +114,7 @@ class rank {
   friend pipeline;
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
+  group_end& add_group(group_options o);
   void complete(edge_options& o, const actors::op_declaration& op) const;
   void read_results();
 
@@ -125,6 +130,7 @@ class rank {
   std::vector<std::string> warnings_;
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;
+  std::vector<std::unique_ptr<group_end>> groups_;
   std::vector<rank_id> lost_;
   runtime::scope actors_;  // last: the actors end before what they work on
 };

@@ -1,0 +1,190 @@
+#include <parley/actors/group_invocation.hpp>
+#include <parley/actors/rooted_group.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+void group_invocation::part::on_part_end(completion& self, errc outcome) noexcept {
+  auto* p = static_cast<part*>(&self);
+  if (p->owner != nullptr) {
+    p->owner->ended(*p, outcome);
+  } else {
+    delete p;
+  }
+}
+
+group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline)
+    : group_invocation(group, bytes, deadline, 0) {}
+
+group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline,
+                                   std::uint64_t rehearsed_digest)
+    : group_(group), bytes_(bytes), index_(0), digest_(rehearsed_digest), rehearsal_(rehearsed_digest != 0),
+      deadline_timer_(*this) {
+  if (rehearsal_) flags_ = stamp_flags::rehearsal;
+  if (deadline != runtime::never) group_.services_.ex.arm(deadline_timer_, deadline);
+  group_.enter(*this);
+}
+
+group_invocation::~group_invocation() {
+  while (!parts_.empty()) {
+    part& left = parts_.pop_front();
+    left.owner = nullptr;
+    if (!left.with_transport) delete &left;
+  }
+}
+
+rank_id group_invocation::self() const noexcept { return group_.services_.net.rank(); }
+
+bool group_invocation::reached(mark goal) noexcept {
+  if (goal == to_begin) return begun() || fault_.why != errc::none || group_.try_begin(*this);
+  return parts_.empty() || parts_.front().number > goal;
+}
+
+void group_invocation::wake_if_reached() noexcept {
+  if (waiting_ != nullptr && reached(waiting_->goal_)) std::exchange(waiting_, nullptr)->wake(errc::none);
+}
+
+group_invocation::part& group_invocation::begin_part(rank_id peer, std::uint64_t offset, std::uint32_t lane) {
+  auto& p = *new part(*this);
+  p.peer = peer;
+  p.offset = offset;
+  p.lane = lane;
+  p.number = ++posted_;
+  parts_.push_back(p);
+  return p;
+}
+
+void group_invocation::started(part& p, errc outcome) noexcept {
+  p.with_transport = outcome == errc::pending;
+  if (outcome != errc::pending) ended(p, outcome);
+}
+
+void group_invocation::ended(part& p, errc outcome) noexcept {
+  const rank_id peer = p.peer;
+  delete &p;
+  if (outcome != errc::none) fail(outcome, peer);
+  wake_if_reached();
+}
+
+group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, std::span<const std::byte> data,
+                                              std::uint32_t lane) {
+  if (fault_.why != errc::none) return posted_;
+  const bool fits = data.size() <= bytes_ && offset <= bytes_ - data.size() && data.empty() == (bytes_ == 0);
+  if (!fits || lane >= lanes || to == self() || group_.place(to) == group_.members().size()) {
+    fail(errc::bad_argument, self());
+    return posted_;
+  }
+  stamp s = group_.stamp_of(*this, to);
+  s.offset = offset;
+  s.tag = lane;
+  part& p = begin_part(to, offset, lane);
+  const mark number = p.number;
+  started(p, group_.services_.net.send(to, runtime::link::channel::data, bytes_of(s), data, &p));
+  return number;
+}
+
+group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t offset, std::span<std::byte> into,
+                                                 std::uint32_t lane) {
+  if (fault_.why != errc::none) return posted_;
+  part& wanted = begin_part(from, offset, lane);
+  wanted.into = into;
+  wanted.incoming = true;
+  const mark number = wanted.number;
+  for (std::uint32_t i = 0; i < waiting_parts_.size(); ++i) {
+    const auto s = read_stamp(waiting_parts_[i].header());
+    if (!s || s->source != from || s->offset != offset || s->tag != lane) continue;
+    bring(wanted, *s, waiting_parts_.take(i));
+    break;
+  }
+  return number;
+}
+
+void group_invocation::bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept {
+  if (s.digest != digest_) {  // S2, asserted by whoever gets a part
+    fail(errc::config_mismatch, s.source);
+    return;
+  }
+  if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
+    fail(errc::config_failed, s.source);
+    return;
+  }
+  wanted.with_transport = true;
+  started(wanted, group_.services_.net.fetch(std::move(message), wanted.into, &wanted));
+}
+
+bool group_invocation::is_new(const stamp& s) {
+  return seen_.insert((s.offset * lanes + s.tag) * group_.members().size() + group_.place(s.source)).second;
+}
+
+void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexcept {
+  if (s.source == group_.leader()) flags_ = s.flags;
+  if (fault_.why != errc::none) return;
+  if (has(s.flags, stamp_flags::poison)) {
+    const group_fault told = poison_of(s);
+    told_by_leader_ = s.source == group_.leader();
+    if (told.why == errc::timeout && told.culprit == self()) {
+      time_out();  // a worker waits for us, and we for somebody else
+    } else {
+      fail(told.why, told.culprit);
+    }
+    return;
+  }
+  if (begun() && s.digest != digest_) {
+    fail(errc::config_mismatch, s.source);
+    return;
+  }
+  if (s.total_bytes != bytes_) {  // before anything is written (S8)
+    fail(errc::bad_argument, s.source);
+    return;
+  }
+  if (message.length() == 0 && bytes_ != 0) return;  // only a stamp
+  if (s.tag >= lanes || message.length() > bytes_ - s.offset || !is_new(s)) {
+    ++group_.counters_.dropped;
+    return;
+  }
+  part* wanted = nullptr;
+  parts_.for_each([&](part& p) {
+    if (p.incoming && !p.with_transport && p.peer == s.source && p.offset == s.offset && p.lane == s.tag) wanted = &p;
+  });
+  if (wanted != nullptr) {
+    bring(*wanted, s, std::move(message));
+  } else {
+    waiting_parts_.push(std::move(message));
+  }
+}
+
+void group_invocation::time_out() noexcept {
+  const auto add = [this](rank_id r) {
+    if (std::find(late_.begin(), late_.end(), r) == late_.end()) late_.push_back(r);
+  };
+  parts_.for_each([&](const part& p) {
+    if (p.incoming) add(p.peer);
+  });
+  if (late_.empty()) parts_.for_each([&](const part& p) { add(p.peer); });
+  if (late_.empty() && group_.leader() != self()) add(group_.leader());
+  fail(errc::timeout, late_.empty() ? self() : late_.front());
+}
+
+void group_invocation::fail(errc why, rank_id culprit) noexcept {
+  if (fault_.why != errc::none || why == errc::none) return;
+  fault_ = {why, culprit};
+  runtime::timer_wheel::disarm(deadline_timer_);
+  while (waiting_parts_.size() != 0) {
+    const runtime::arrival dropped = waiting_parts_.pop();  // so that its sender gets its buffer back
+  }
+  group_.failed(*this);
+  parts_.for_each([this](part& p) {
+    if (p.with_transport) {
+      group_.services_.net.cancel(p);
+    } else {
+      ended(p, errc::none);
+    }
+  });
+  wake_if_reached();
+}
+
+}  // namespace parley::actors

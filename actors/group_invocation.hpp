@@ -1,0 +1,177 @@
+#pragma once
+/// One invocation of a group op at one participant: its parts to and from the others, in place in the caller's buffers.
+///
+///     group_invocation inv(group, bytes, deadline);        // takes the next index of this participant
+///     auto digest = co_await inv.begin();                  // what to run; a worker may wait for a stamp here
+///     auto here = inv.receive(1, 0, block);                // parts are posted, and waited for in the order of posting
+///     inv.send(2, 0, data);
+///     co_await inv.until(here);                            // all that was posted up to `here` has ended
+///     co_await inv.settle();
+///
+/// A part is keyed by (source, invocation, lane, offset), where lanes keep apart what passes between two ranks more than once,
+/// such as a partial sum and the whole one. A part that comes twice is dropped, one of another config or size ends the
+/// invocation on all sides. The first failure decides: what is with the transport is asked to stop and still awaited, a worker
+/// tells the leader and the leader tells everyone, so that no participant waits for what will not come. An invocation that
+/// fails before it began has used up its index all the same, here and therefore everywhere.
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/scope.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+namespace parley::actors {
+
+class rooted_group;
+using runtime::time_ns;
+
+/// Why an invocation failed, and whose doing it was.
+struct group_fault {
+  runtime::errc why = runtime::errc::none;
+  rank_id culprit = 0;
+};
+
+class group_invocation final : private runtime::list_hook {
+ public:
+  using mark = std::uint64_t;
+
+  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline);
+  /// A rehearsal: its config is known beforehand, and it has indices of its own.
+  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest);
+  group_invocation(const group_invocation&) = delete;
+  group_invocation& operator=(const group_invocation&) = delete;
+  ~group_invocation();
+
+  /// Starts the part at `offset` on its way to rank `to`.
+  mark send(rank_id to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0);
+  /// Brings the part at `offset` of rank `from` into `into` when it comes.
+  mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
+  static constexpr std::uint32_t lanes = 4;
+  mark posted() const noexcept { return posted_; }
+
+  class [[nodiscard]] waiting : private runtime::waiter {
+   public:
+    waiting(group_invocation& inv, mark goal) noexcept : waiter(&on_cancelled), inv_(inv), goal_(goal) {}
+    bool await_ready() const noexcept { return inv_.reached(goal_); }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      if (!enter(caller)) inv_.fail(outcome, inv_.self());
+      if (inv_.reached(goal_)) {
+        unlink();
+        return false;
+      }
+      inv_.waiting_ = this;
+      return true;
+    }
+    group_fault await_resume() const noexcept { return inv_.fault_; }
+
+   protected:
+    friend group_invocation;
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept {
+      self.unlink();
+      auto& inv = static_cast<waiting&>(self).inv_;
+      inv.fail(why, inv.self());
+    }
+    group_invocation& inv_;
+    mark goal_;
+  };
+  /// Throws what the invocation failed with.
+  struct [[nodiscard]] step : waiting {
+    using waiting::waiting;
+    void await_resume() const {
+      if (inv_.fault().why != runtime::errc::none) runtime::raise(inv_.fault().why);
+    }
+  };
+  /// The config of this invocation, once it may begin.
+  struct [[nodiscard]] beginning : waiting {
+    explicit beginning(group_invocation& inv) noexcept : waiting(inv, to_begin) {}
+    runtime::result<std::uint64_t> await_resume() const noexcept {
+      if (inv_.fault().why != runtime::errc::none) return inv_.fault().why;
+      return inv_.digest();
+    }
+  };
+  beginning begin() noexcept { return beginning(*this); }
+  /// Until all parts that were posted up to `m` have ended.
+  step until(mark m) noexcept { return {*this, m}; }
+  step drain() noexcept { return {*this, posted_}; }
+  /// The same as `drain`, with the failure as a value.
+  waiting settle() noexcept { return {*this, posted_}; }
+
+  /// Ends the invocation, the first time. `culprit` is the rank that the others will name.
+  void fail(runtime::errc why, rank_id culprit) noexcept;
+  const group_fault& fault() const noexcept { return fault_; }
+  /// Of an invocation that timed out: the ranks that something was still expected from.
+  const std::vector<rank_id>& late() const noexcept { return late_; }
+  /// Whether something came that nobody asked for: the two ends do not cut alike.
+  bool leftover() const noexcept { return waiting_parts_.size() != 0; }
+
+  std::uint64_t index() const noexcept { return index_; }
+  std::uint64_t total_bytes() const noexcept { return bytes_; }
+  std::uint64_t digest() const noexcept { return digest_; }
+  bool begun() const noexcept { return digest_ != 0; }
+  bool rehearsal() const noexcept { return rehearsal_; }
+  /// Whether the leader said that it failed, so that it need not be told.
+  bool told_by_leader() const noexcept { return told_by_leader_; }
+  /// What the leader's stamp says of it: whether it is a trial. Known at the leader from the beginning.
+  std::optional<stamp_flags> flags() const noexcept { return flags_; }
+  time_ns began_ns() const noexcept { return began_ns_; }
+
+ private:
+  friend rooted_group;
+  friend runtime::intrusive_list<group_invocation>;
+  struct part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
+    explicit part(group_invocation& inv) noexcept : completion(&on_part_end), owner(&inv) {}
+    static void on_part_end(completion& self, runtime::errc outcome) noexcept;
+    group_invocation* owner;      // null once nobody waits any more
+    std::span<std::byte> into{};  // of one that is received
+    std::uint64_t offset = 0;
+    mark number = 0;
+    std::uint32_t lane = 0;
+    rank_id peer = 0;
+    bool incoming = false;
+    bool with_transport = false;
+  };
+  struct deadline_timer : runtime::timer {
+    explicit deadline_timer(group_invocation& inv) noexcept : timer(&on_time), owner(inv) {}
+    static void on_time(timer& self) noexcept { static_cast<deadline_timer&>(self).owner.time_out(); }
+    group_invocation& owner;
+  };
+  static constexpr mark to_begin = ~mark{0};
+
+  bool reached(mark goal) noexcept;
+  rank_id self() const noexcept;
+  part& begin_part(rank_id peer, std::uint64_t offset, std::uint32_t lane);
+  void started(part& p, runtime::errc outcome) noexcept;
+  void ended(part& p, runtime::errc outcome) noexcept;
+  void bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept;
+  void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  void time_out() noexcept;
+  void wake_if_reached() noexcept;
+  bool is_new(const stamp& s);
+
+  rooted_group& group_;
+  std::uint64_t bytes_;
+  std::uint64_t index_;
+  std::uint64_t digest_;
+  bool rehearsal_;
+  time_ns began_ns_ = 0;
+  std::optional<stamp_flags> flags_;
+  group_fault fault_;
+  bool told_by_leader_ = false;
+  std::vector<rank_id> late_;
+  std::vector<rank_id> addressed_;  // at the leader: who has its stamp already
+  waiting* waiting_ = nullptr;
+  mark posted_ = 0;
+  runtime::intrusive_list<part> parts_;  // in the order of posting
+  runtime::message_ring<runtime::arrival> waiting_parts_;
+  std::unordered_set<std::uint64_t> seen_;  // parts, by source and offset
+  deadline_timer deadline_timer_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,207 @@
+#include <parley/actors/group_leader.hpp>
+
+#include <algorithm>
+#include <string>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+constexpr time_ns first_question_pause_ns = 1'000'000;
+constexpr time_ns longest_question_pause_ns = 100'000'000;
+constexpr std::uint64_t most_at_once = 512;  // invocations that run here side by side
+}  // namespace
+
+group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
+                           std::uint64_t depth, back_pressure pressure, window_limits window)
+    : rooted_group(s, op, generation), assigned_(assigned), log_(depth, op.default_digest), sizes_(depth),
+      begun_(members_.size()), pressure_(pressure), window_(window), question_timer_(*this) {
+  services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
+    if (m.what == matched::kind::report) {
+      note_progress(from.source, std::min(m.count, calls_.next));
+      begin_all();
+    }
+    return errc::none;
+  });
+  services_.data.bind(op_, *this);
+}
+
+group_leader::~group_leader() { services_.mail.unbind(number_of(op_, part::data_sender)); }
+
+std::uint64_t group_leader::slowest() const noexcept {
+  std::uint64_t least = calls_.next;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i] != leader_) least = std::min(least, begun_[i]);
+  }
+  return least;
+}
+
+void group_leader::note_progress(rank_id worker, std::uint64_t begun) noexcept {
+  const std::size_t at = place(worker);
+  if (at == members_.size()) return;
+  begun_[at] = std::max(begun_[at], begun);
+}
+
+bool group_leader::has_room(const group_invocation& inv) noexcept {
+  if (inv.index() - ended_below() >= most_at_once) return false;
+  const std::uint64_t least = slowest();
+  if (pressure_ == back_pressure::contributions || inv.index() <= least) return true;
+  if (inv.index() - least >= window_.invocations) return false;
+  std::uint64_t bytes = inv.total_bytes();
+  for (std::uint64_t n = least; n < inv.index(); ++n) {
+    const std::uint64_t* size = unmatched_.find(n);
+    bytes += size == nullptr ? 0 : *size;
+  }
+  return bytes <= window_.bytes;
+}
+
+bool group_leader::try_begin(group_invocation& inv) {
+  const std::uint64_t n = inv.index();
+  if (unmatched_.find(n) == nullptr) {  // asked for the first time
+    unmatched_.put(n, inv.total_bytes());
+    sizes_.begun(n, inv.total_bytes());
+  }
+  unmatched_.drop_below(slowest());
+  if (!has_room(inv)) {
+    if (pressure_ == back_pressure::window && !question_timer_.linked()) {
+      ++counters_.waited;
+      question_pause_ns_ = first_question_pause_ns;
+      ask_for_room();
+    }
+    return false;
+  }
+  assign_through(n);
+  set_flags(inv, stamp_flags::none);
+  if (const foreseen* f = foreseen_.find(n)) {
+    const bool right = tuning::size_bucket::of(f->bytes) == tuning::size_bucket::of(inv.total_bytes());
+    if (right) {
+      set_flags(inv, f->choice.flags);
+    } else {
+      assigned_.withdraw(0, n);
+    }
+  }
+  rows_.set_measuring(assigned_.measuring());
+  set_digest(inv, *log_.config_of(n));
+  return true;
+}
+
+// In their order, so that "the one before" means the same to the assignment as to the participants.
+void group_leader::assign_through(std::uint64_t invocation) {
+  while (log_.unwritten() <= invocation) {
+    const std::uint64_t n = log_.unwritten();
+    const std::uint64_t bytes = sizes_.expected(n);
+    const auto choice = assigned_.choose(bytes, 0, n, services_.ex.now());
+    foreseen_.put(n, {choice, bytes});
+    log_.write(choice.digest);
+  }
+}
+
+stamp group_leader::stamp_of(group_invocation& inv, rank_id to) {
+  stamp s = plain_stamp(inv);
+  auto& known = addressed(inv);
+  if (std::find(known.begin(), known.end(), to) == known.end()) known.push_back(to);
+  if (inv.rehearsal()) return s;
+  const std::uint64_t n = inv.index();
+  assign_through(n + log_.depth());
+  s.digest = *log_.config_of(n);  // also of one that failed before it began
+  if (log_.depth() != 0) s.next_digest = *log_.config_of(n + log_.depth());
+  s.flags = inv.flags().value_or(stamp_flags::none);
+  return s;
+}
+
+void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocation* active) {
+  note_progress(s.source, invocation + 1);
+  if (!has(s.flags, stamp_flags::poison) || active != nullptr || invocation >= calls_.next) return;
+  // We are done with it, but others may still wait for what this worker was to pass on.
+  stamp told = s;
+  told.source = leader_;
+  told.next_digest = 0;
+  for (const rank_id r : members_) {
+    if (r != leader_ && r != s.source)
+      static_cast<void>(services_.net.send(r, runtime::link::channel::data, bytes_of(told), {}, nullptr));
+  }
+}
+
+void group_leader::failed(group_invocation& inv) noexcept {
+  for (const rank_id r : members_) {
+    if (r != leader_) send_poison(inv, r);
+  }
+}
+
+void group_leader::end(group_invocation& inv) {
+  const errc outcome = inv.fault().why;
+  if (outcome == errc::none) {
+    for (const rank_id r : members_) {
+      const auto& known = addressed(inv);
+      if (r != leader_ && std::find(known.begin(), known.end(), r) == known.end()) send_stamp(inv, r);
+    }
+  }
+  const time_ns ended_ns = rows_.clock();
+  record(inv, ended_ns);
+  if (inv.rehearsal()) {
+    leave(inv);
+    return;
+  }
+  const stamp_flags flags = inv.flags().value_or(stamp_flags::none);
+  const bool blames_config = outcome == errc::config_failed || outcome == errc::config_mismatch;
+  if (!inv.begun()) assigned_.withdraw(0, inv.index());
+  if (has(flags, stamp_flags::timed)) {
+    if (outcome == errc::none || blames_config) {
+      wire_row row;
+      row.invocation = inv.index();
+      row.digest = inv.digest();
+      row.start_ns = inv.began_ns();
+      row.end_ns = ended_ns;
+      row.status = static_cast<std::uint8_t>(blames_config ? tuning::row_status::failed : tuning::row_status::ok);
+      rows_.add(row);
+    } else {
+      assigned_.withdraw(0, inv.index());  // a caller who gave up says nothing about the config
+    }
+  }
+  if (has(flags, stamp_flags::flush)) rows_.flush(0, inv.index());
+  rows_.ended(ended_ns);
+  if (rows_.measuring() && outcome == errc::none && inv.digest() == default_digest_)
+    assigned_.note_default(inv.total_bytes(), ended_ns - inv.began_ns());
+  if (blames_config && inv.begun())
+    assigned_.quarantine(
+        inv.total_bytes(), inv.digest(), services_.ex.now(),
+        "it failed on rank " + std::to_string(inv.fault().culprit) + " in invocation " + std::to_string(inv.index()));
+  const std::uint64_t over = leave(inv);
+  log_.drop_below(std::min(over, log_.unwritten()));
+  foreseen_.drop_below(over);
+  begin_all();
+}
+
+bool group_leader::settled() {
+  if (fault_.why != errc::none) return true;
+  bool all = true;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i] == leader_ || begun_[i] >= calls_.next) continue;
+    all = false;
+    ask(i);
+  }
+  return all;
+}
+
+void group_leader::ask(std::size_t worker) {
+  matched m;
+  m.what = matched::kind::question;
+  if (services_.mail.send(members_[worker], number_of(op_, part::data_receiver), generation_, m) == errc::none)
+    ++counters_.flow_messages;
+}
+
+void group_leader::ask_for_room() noexcept {
+  bool waiting = false;
+  calls_.active.for_each(
+      [&](const group_invocation& inv) { waiting = waiting || (!inv.begun() && inv.fault().why == errc::none); });
+  if (!waiting) return;
+  const std::uint64_t least = slowest();
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i] != leader_ && begun_[i] == least) ask(i);
+  }
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
+  question_pause_ns_ = std::min(question_pause_ns_ * 2, longest_question_pause_ns);
+}
+
+}  // namespace parley::actors

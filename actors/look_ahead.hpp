@@ -1,0 +1,141 @@
+#pragma once
+/// Stamps with look-ahead d (PROTOCOL.md sections 2 and 6), as values without any waiting: what the leader has assigned, and
+/// what a follower has learned of it.
+///
+///     assigned_ahead log(d, c0);                 // at the leader, the only writer
+///     learned_ahead seen(d, c0);                 // at each follower
+///     log.write(i + d, digest);                  // at the latest when invocation i returns
+///     seen.learn(i, digest_of_i, digest_of_i_plus_d);      // the stamp of i is here
+///     if (auto digest = seen.config_of(n)) …     // n < d, or the stamp of n - d is here; otherwise wait
+///
+/// A follower that runs n before it has the stamp of n - d breaks S2: the test of this header explores that by brute force.
+/// `size_history` is how the leader guesses the size of an invocation that has not begun.
+#include <parley/tuning/key.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace parley::actors {
+
+/// One value per invocation, for a stretch of invocations that moves on. Numbers below it and far beyond it are refused, so
+/// that what a peer says cannot make it grow.
+template <class T>
+class invocation_log {
+ public:
+  static constexpr std::uint64_t most = 4096;
+  /// The first invocation that it still has a place for.
+  std::uint64_t first() const noexcept { return first_; }
+  const T* find(std::uint64_t n) const noexcept {
+    if (n < first_ || n - first_ >= values_.size() || !values_[n - first_]) return nullptr;
+    return &*values_[n - first_];
+  }
+  T* find(std::uint64_t n) noexcept { return const_cast<T*>(std::as_const(*this).find(n)); }
+  /// False when `n` has a value already or no place.
+  bool put(std::uint64_t n, T value) {
+    if (n < first_ || n - first_ >= most || find(n) != nullptr) return false;
+    if (n - first_ >= values_.size()) values_.resize(n - first_ + 1);
+    values_[n - first_] = std::move(value);
+    return true;
+  }
+  void drop_below(std::uint64_t n) {
+    for (; first_ < n && !values_.empty(); ++first_) values_.pop_front();
+    first_ = std::max(first_, n);
+  }
+  friend bool operator==(const invocation_log&, const invocation_log&) = default;
+
+ private:
+  std::uint64_t first_ = 0;
+  std::deque<std::optional<T>> values_;
+};
+
+/// The leader's half: written once for each invocation (S1).
+class assigned_ahead {
+ public:
+  assigned_ahead(std::uint64_t depth, std::uint64_t default_digest) noexcept
+      : depth_(depth), default_(default_digest) {}
+  std::uint64_t depth() const noexcept { return depth_; }
+  /// The next invocation that has no config; below `depth` all have c0 without being written.
+  std::uint64_t unwritten() const noexcept { return unwritten_; }
+  void write(std::uint64_t digest) { log_.put(unwritten_++, digest); }
+  std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
+    if (n < depth_) return default_;
+    const std::uint64_t* at = log_.find(n);
+    return at == nullptr ? std::nullopt : std::optional(*at);
+  }
+  void drop_below(std::uint64_t n) { log_.drop_below(n); }
+  friend bool operator==(const assigned_ahead&, const assigned_ahead&) = default;
+
+ private:
+  std::uint64_t depth_;
+  std::uint64_t default_;
+  std::uint64_t unwritten_ = depth_;
+  invocation_log<std::uint64_t> log_;
+};
+
+/// A follower's half: what it has seen of the leader's stamps.
+class learned_ahead {
+ public:
+  learned_ahead(std::uint64_t depth, std::uint64_t default_digest) noexcept : depth_(depth), default_(default_digest) {}
+  /// The config of `n`, once that is known: the guard of every invocation of a follower.
+  std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
+    if (n < depth_) return default_;
+    const std::uint64_t* at = log_.find(n);
+    return at == nullptr ? std::nullopt : std::optional(*at);
+  }
+  /// The stamp of `n`: its own config and that of n + d, 0 where whoever passed it on does not know. False when it contradicts
+  /// an earlier one (S1).
+  bool learn(std::uint64_t n, std::uint64_t digest, std::uint64_t next_digest) {
+    const bool agrees = note(n, digest);
+    return (depth_ == 0 || next_digest == 0 || note(n + depth_, next_digest)) && agrees;
+  }
+  void drop_below(std::uint64_t n) { log_.drop_below(n); }
+  friend bool operator==(const learned_ahead&, const learned_ahead&) = default;
+
+ private:
+  bool note(std::uint64_t n, std::uint64_t digest) {
+    if (n < log_.first()) return true;  // ended here
+    if (const auto known = config_of(n)) return *known == digest;
+    return log_.put(n, digest);
+  }
+  std::uint64_t depth_;
+  std::uint64_t default_;
+  invocation_log<std::uint64_t> log_;
+};
+
+/// What size will the invocation have that comes d calls later? The one that came d calls after the last call of the
+/// present size bucket. A guess that falls into another bucket than the invocation itself costs nothing but the trial: the
+/// config that was assigned runs and is safe, and its time counts for no key.
+class size_history {
+ public:
+  explicit size_history(std::uint64_t depth) noexcept : depth_(depth) {}
+  /// Invocation `n`, each one in turn, has begun.
+  void begun(std::uint64_t n, std::uint64_t bytes) {
+    latest_.put(n, bytes);
+    last_ = bytes;
+    if (n >= depth_) {
+      if (const std::uint64_t* before = latest_.find(n - depth_)) followed_[bucket(*before)] = bytes;
+    }
+    if (n > depth_) latest_.drop_below(n - depth_);
+  }
+  /// The guess for `n`; its true size when it has begun.
+  std::uint64_t expected(std::uint64_t n) const noexcept {
+    if (const std::uint64_t* known = latest_.find(n)) return *known;
+    const std::uint64_t* before = n >= depth_ ? latest_.find(n - depth_) : nullptr;
+    if (before == nullptr) return last_;
+    const auto& last_time = followed_[bucket(*before)];
+    return last_time ? *last_time : *before;
+  }
+
+ private:
+  static unsigned bucket(std::uint64_t bytes) noexcept { return tuning::size_bucket::of(bytes).index(); }
+  std::uint64_t depth_;
+  std::uint64_t last_ = 0;
+  invocation_log<std::uint64_t> latest_;
+  std::array<std::optional<std::uint64_t>, tuning::size_bucket::count> followed_{};
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,180 @@
+#include <parley/actors/rooted_group.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+constexpr std::uint64_t farthest_ahead = 1024;  // invocations; more than any window or depth
+constexpr std::uint32_t early_limit = 65'536;   // parts of invocations to come
+}  // namespace
+
+op_declaration declare_group(std::string name, std::vector<op_participant> participants, std::uint64_t depth,
+                             std::string dtype) {
+  std::sort(participants.begin(), participants.end(),
+            [](const op_participant& a, const op_participant& b) { return a.rank < b.rank; });
+  op_declaration op;
+  op.name = std::move(name);
+  op.scheme = "stamp d=" + std::to_string(depth);
+  op.participants = std::move(participants);
+  for (const op_participant& p : op.participants) {
+    if (p.role == "leader") op.leader = p.rank;
+  }
+  op.dtype = std::move(dtype);
+  return op;
+}
+
+group_fault poison_of(const stamp& s) noexcept {
+  const std::uint64_t code = s.total_bytes & 0xffU;
+  const bool known =
+      code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
+  return {known ? static_cast<errc>(code) : errc::send_failed, static_cast<rank_id>(s.total_bytes >> 8U)};
+}
+
+rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation)
+    : services_(s), rows_(s.ex), op_(op.id()), generation_(generation), leader_(op.leader),
+      default_digest_(op.default_digest) {
+  for (const op_participant& p : op.participants) members_.push_back(p.rank);
+}
+
+rooted_group::~rooted_group() { services_.data.unbind(op_); }
+
+std::size_t rooted_group::place(rank_id rank) const noexcept {
+  const auto at = std::lower_bound(members_.begin(), members_.end(), rank);
+  return at == members_.end() || *at != rank ? members_.size() : static_cast<std::size_t>(at - members_.begin());
+}
+
+void rooted_group::enter(group_invocation& inv) {
+  stream& its = stream_of(inv);
+  inv.index_ = its.next++;
+  inv.began_ns_ = rows_.clock();
+  its.active.push_back(inv);
+  if (fault_.why != errc::none) {
+    inv.fault_ = fault_;
+    return;
+  }
+  for (std::uint32_t i = 0; i < its.early.size();) {
+    const auto s = read_stamp(its.early[i].header());
+    if (unwrap(s->invocation, inv.index_) == inv.index_) {
+      inv.deliver(*s, its.early.take(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+void rooted_group::set_digest(group_invocation& inv, std::uint64_t digest) noexcept {
+  inv.digest_ = digest;
+  inv.began_ns_ = rows_.clock();
+}
+
+void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept {
+  if (s.generation != generation_ || s.source == services_.net.rank() || place(s.source) == members_.size()) {  // S5
+    ++counters_.dropped;
+    return;
+  }
+  const bool rehearsal = has(s.flags, stamp_flags::rehearsal);
+  stream& its = rehearsal ? rehearsals_ : calls_;
+  const std::uint64_t invocation = unwrap(s.invocation, its.next);
+  if (invocation >= its.next && invocation - its.next > farthest_ahead) {
+    ++counters_.refused;
+    return;
+  }
+  group_invocation* active = nullptr;
+  its.active.for_each([&](group_invocation& inv) {
+    if (inv.index_ == invocation) active = &inv;
+  });
+  if (!rehearsal) heard(s, invocation, active);
+  if (active != nullptr) {
+    active->deliver(s, std::move(message));
+  } else if (invocation >= its.next) {
+    if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
+    if (its.early.size() == early_limit) {
+      ++counters_.refused;
+      return;
+    }
+    ++counters_.early_parts;
+    its.early.push(std::move(message));
+  } else if (message.length() != 0) {
+    ++counters_.dropped;
+  }
+  if (!rehearsal) begin_all();
+}
+
+// What a failed invocation still brings is let go, so that its senders get their buffers back.
+void rooted_group::drop_early(stream& s, std::uint64_t invocation) noexcept {
+  for (std::uint32_t i = 0; i < s.early.size();) {
+    const auto early = read_stamp(s.early[i].header());
+    if (unwrap(early->invocation, invocation) != invocation) {
+      ++i;
+      continue;
+    }
+    const runtime::arrival dropped = s.early.take(i);
+  }
+}
+
+void rooted_group::begin_all() noexcept {
+  calls_.active.for_each([](group_invocation& inv) { inv.wake_if_reached(); });
+}
+
+std::uint64_t rooted_group::leave(group_invocation& inv) noexcept {
+  inv.unlink();
+  return ended_below();
+}
+
+std::uint64_t rooted_group::ended_below() noexcept {
+  return calls_.active.empty() ? calls_.next : calls_.active.front().index_;
+}
+
+stamp rooted_group::plain_stamp(const group_invocation& inv) const noexcept {
+  stamp s;
+  s.op = op_;
+  s.generation = generation_;
+  s.digest = inv.digest_;
+  s.total_bytes = inv.bytes_;
+  s.invocation = static_cast<std::uint32_t>(inv.index_);
+  s.source = services_.net.rank();
+  if (inv.rehearsal_) s.flags = stamp_flags::rehearsal;
+  return s;
+}
+
+void rooted_group::send_stamp(group_invocation& inv, rank_id to) noexcept {
+  const stamp s = stamp_of(inv, to);
+  static_cast<void>(services_.net.send(to, runtime::link::channel::data, bytes_of(s), {}, nullptr));
+}
+
+void rooted_group::send_poison(group_invocation& inv, rank_id to) noexcept {
+  stamp s = stamp_of(inv, to);
+  s.flags = s.flags | stamp_flags::poison;
+  s.total_bytes = static_cast<std::uint64_t>(inv.fault_.why) | std::uint64_t{inv.fault_.culprit} << 8U;
+  // To a peer that is gone it need not go.
+  static_cast<void>(services_.net.send(to, runtime::link::channel::data, bytes_of(s), {}, nullptr));
+}
+
+void rooted_group::record(const group_invocation& inv, time_ns ended_ns) noexcept {
+  const bool leads = leader_ == services_.net.rank();
+  const bool well = inv.fault_.why == errc::none;
+  using event = runtime::flight_event;
+  services_.flight.add(
+      {.op = op_,
+       .generation = generation_,
+       .invocation = inv.index_,
+       .digest = inv.digest_,
+       .bytes = inv.bytes_,
+       .began_ns = inv.began_ns_,
+       .ended_ns = ended_ns,
+       .tag = 0,
+       .what = leads ? (well ? event::sent : event::send_failed) : (well ? event::received : event::receive_failed),
+       .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.flags_.value_or(stamp_flags::none)) & 7U)});
+}
+
+void rooted_group::fail(errc why, rank_id culprit) noexcept {
+  if (fault_.why != errc::none) return;
+  fault_ = {why, culprit};
+  for (stream* s : {&calls_, &rehearsals_}) s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,111 @@
+#pragma once
+/// The data path of a group with a leader, at one participant: which invocation a part belongs to, and what came early. The
+/// leader's half is group_leader.hpp, a worker's group_worker.hpp; one invocation is group_invocation.hpp.
+///
+///     op_declaration op = declare_group("gradients", {{0, "leader"}, {1, "worker"}, {2, "worker"}}, 2, "f32");
+///     group_leader group(services, op, generation, assigned, 2);     // on rank 0; depth 2
+///     group_worker group(services, op, generation, 2);               // on the others
+///
+/// Parts of an ended generation or invocation are dropped and counted (S5, S8); parts of an invocation to come wait. How many
+/// those can be follows from the scheme: a worker starts invocation n only with the stamp of n - d, and the leader stays
+/// within the window of those whom it does not hear from.
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/group_invocation.hpp>
+#include <parley/actors/rows.hpp>
+#include <parley/actors/services.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+/// Participants in the order of their ranks; the one whose role is `leader` leads. `depth` is d of the scheme.
+op_declaration declare_group(std::string name, std::vector<op_participant> participants, std::uint64_t depth,
+                             std::string dtype);
+
+/// What a poison in a group says: who failed, and how. The sizes of an invocation that brings nothing need no place.
+group_fault poison_of(const stamp& s) noexcept;
+
+class rooted_group : public data_sink {
+ public:
+  rooted_group(const rooted_group&) = delete;
+  rooted_group& operator=(const rooted_group&) = delete;
+  virtual ~rooted_group();
+
+  void on_data(const stamp& s, runtime::arrival&& message) noexcept final;
+  /// Ends all invocations, and those to come; `culprit` is who died or declared something else.
+  void fail(runtime::errc why, rank_id culprit) noexcept;
+  /// An invocation has run, well or not: its parts have ended, and nothing of it may be used any more.
+  virtual void end(group_invocation& inv) = 0;
+  /// Whether the others have had what this rank owes them. Asks them, if not: for a rank that wants to leave.
+  virtual bool settled() = 0;
+
+  std::uint64_t op() const noexcept { return op_; }
+  rank_id leader() const noexcept { return leader_; }
+  const std::vector<rank_id>& members() const noexcept { return members_; }
+  /// How many invocations have been started here.
+  std::uint64_t next_invocation() const noexcept { return calls_.next; }
+  row_log& rows() noexcept { return rows_; }
+  const group_fault& fault() const noexcept { return fault_; }
+
+  struct counters {
+    std::uint64_t dropped = 0;         ///< parts of an ended or unknown generation or invocation, or that came twice
+    std::uint64_t early_parts = 0;     ///< came before their invocation
+    std::uint64_t refused = 0;         ///< from an invocation too far ahead, or more of them than there is room for
+    std::uint64_t contradictions = 0;  ///< stamps that said something else than an earlier one (S1)
+    std::uint64_t waited = 0;          ///< invocations that waited before they began
+    std::uint64_t flow_messages = 0;
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ protected:
+  friend group_invocation;
+  rooted_group(services& s, const op_declaration& op, std::uint64_t generation);
+
+  /// Gives the invocation its config if it may begin now.
+  virtual bool try_begin(group_invocation& inv) = 0;
+  /// What goes before each part.
+  virtual stamp stamp_of(group_invocation& inv, rank_id to) = 0;
+  /// Any message of a call, before it is delivered.
+  virtual void heard(const stamp& s, std::uint64_t invocation, group_invocation* active) = 0;
+  /// An invocation failed here, or is told of a failure elsewhere: the others are told.
+  virtual void failed(group_invocation& inv) noexcept = 0;
+
+  void begin_all() noexcept;
+  void send_poison(group_invocation& inv, rank_id to) noexcept;
+  void send_stamp(group_invocation& inv, rank_id to) noexcept;
+  stamp plain_stamp(const group_invocation& inv) const noexcept;
+  void record(const group_invocation& inv, time_ns ended_ns) noexcept;
+  /// Takes it off the list of those that run. Answers below which invocation all have ended here.
+  std::uint64_t leave(group_invocation& inv) noexcept;
+  std::uint64_t ended_below() noexcept;
+  void set_digest(group_invocation& inv, std::uint64_t digest) noexcept;
+  void set_flags(group_invocation& inv, stamp_flags flags) noexcept { inv.flags_ = flags; }
+  std::vector<rank_id>& addressed(group_invocation& inv) noexcept { return inv.addressed_; }
+  std::size_t place(rank_id rank) const noexcept;  // members_.size() for a stranger
+
+  struct stream {
+    std::uint64_t next = 0;
+    runtime::intrusive_list<group_invocation> active;
+    runtime::message_ring<runtime::arrival> early;
+  };
+  services& services_;
+  row_log rows_;
+  std::uint64_t op_;
+  std::uint64_t generation_;
+  rank_id leader_;
+  std::vector<rank_id> members_;
+  std::uint64_t default_digest_;
+  stream calls_;
+  stream rehearsals_;
+  group_fault fault_;
+  counters counters_;
+
+ private:
+  void enter(group_invocation& inv);
+  void drop_early(stream& s, std::uint64_t invocation) noexcept;
+  stream& stream_of(const group_invocation& inv) noexcept { return inv.rehearsal() ? rehearsals_ : calls_; }
+};
+
+}  // namespace parley::actors

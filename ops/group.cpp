@@ -1,0 +1,300 @@
+#include <parley/ops/group.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace parley::ops {
+
+using actors::group_invocation;
+using runtime::errc;
+using runtime::error;
+using runtime::failure;
+using runtime::task;
+
+namespace {
+
+// Several pieces of the smaller configs, and past UCX's rendezvous threshold.
+constexpr std::size_t rehearsal_elements = 20'000;
+constexpr std::uint64_t deepest = 256;
+
+std::uint32_t pattern(std::uint64_t digest, std::size_t place, std::size_t at) noexcept {
+  return static_cast<std::uint32_t>((digest >> (at % 31)) + (place + 1) * (at + 1));
+}
+
+void add_words(std::span<std::byte> into, std::span<const std::byte> from) {
+  for (std::size_t i = 0; i + sizeof(std::uint32_t) <= into.size(); i += sizeof(std::uint32_t)) {
+    std::uint32_t a = 0;
+    std::uint32_t b = 0;
+    std::memcpy(&a, into.data() + i, sizeof a);
+    std::memcpy(&b, from.data() + i, sizeof b);
+    a += b;
+    std::memcpy(into.data() + i, &a, sizeof a);
+  }
+}
+
+// A call of 0 bytes has nothing to move, but it happens: everyone who contributes is heard, and everyone is answered.
+task<> move_nothing(group_call& g) {
+  const bool collects = g.what() != collective::broadcast;
+  if (g.self() == g.leader()) {
+    for (std::size_t p = 0; p < g.size() && collects; ++p) {
+      if (p != g.self()) g.receive(p, 0, {});
+    }
+    co_await g.drain();
+    if (collects) co_await g.between();
+    for (std::size_t p = 0; p < g.size(); ++p) {
+      if (p != g.self()) g.send(p, 0, {});
+    }
+  } else {
+    if (collects) g.send(g.leader(), 0, {});
+    g.receive(g.leader(), 0, {});
+  }
+  co_await g.drain();
+}
+
+std::string listed(const std::vector<rank_id>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::vector<rank_id> ranks_of(const actors::op_declaration& op) {
+  std::vector<rank_id> ranks;
+  for (const auto& p : op.participants) ranks.push_back(p.rank);
+  return ranks;
+}
+
+}  // namespace
+
+runtime::result<actors::op_declaration> declaration_of(const group_options& o) {
+  const std::string title = "op " + o.name;
+  std::vector<rank_id> leaders;
+  std::vector<rank_id> all;
+  for (const auto& p : o.participants) {
+    if (p.role == "leader") leaders.push_back(p.rank);
+    all.push_back(p.rank);
+    if (p.role != "leader" && p.role != "worker")
+      return error{errc::bad_argument, title + ": rank " + std::to_string(p.rank) + " has the role \"" + p.role +
+                                           "\"; roles are leader, worker and idle"};
+  }
+  if (leaders.size() != 1)
+    return error{errc::role_conflict,
+                 title + ": " + (leaders.empty() ? "nobody leads" : listed(leaders) + " all claim to lead") +
+                     " the group of " + listed(all) + "; give exactly one of them the role leader, or list the groups"};
+  if (o.depth > deepest || (o.depth == 0 && o.does != collective::broadcast))
+    return error{errc::bad_argument, title + ": a depth of " + std::to_string(o.depth) + " is impossible for " +
+                                         std::string(name(o.does)) + "; take 1 to " + std::to_string(deepest) +
+                                         ", or 0 for broadcast, whose first message is the leader's"};
+  if (o.configs.empty())
+    return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
+  for (std::size_t i = 0; i < o.configs.size(); ++i) {
+    if (o.configs[i] == nullptr)
+      return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
+    if (!o.configs[i]->does(o.does))
+      return error{errc::bad_argument,
+                   title + ": config " + o.configs[i]->id() + " does not " + std::string(name(o.does))};
+  }
+  auto op = actors::declare_group(o.name, o.participants, o.depth, o.dtype);
+  op.scheme += " " + std::string(name(o.does));
+  for (std::size_t i = 1; i < op.participants.size(); ++i) {
+    if (op.participants[i].rank == op.participants[i - 1].rank)
+      return error{errc::role_conflict,
+                   title + ": rank " + std::to_string(op.participants[i].rank) + " is in one group twice"};
+  }
+  op.default_config = o.configs.front()->id();
+  op.default_digest = o.configs.front()->digest();
+  return op;
+}
+
+group_end::leading::leading(const group_options& o, const actors::op_declaration& op, std::vector<rank_id> members)
+    : assigned(op.default_digest, op.default_config, o.dtype, std::move(members), o.policy, o.plan) {
+  coordinator.declaration = op;
+  coordinator.assigned = &assigned;
+}
+
+group_end::group_end(actors::services& s, group_options o) : services_(s), options_(std::move(o)) {
+  participant_.declaration = declaration_of(options_).value();
+  const auto& op = participant_.declaration;
+  participant_.generation = actors::first_generation(op, s.incarnations);
+  std::vector<tuning::config_identity> identities;
+  for (const auto& c : options_.configs) identities.push_back(c->identity());
+  auto made = tuning::catalogue::make(std::move(identities));
+  if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
+  participant_.configs = std::move(made).value();
+  participant_.available = tuning::bits(options_.configs.size(), tuning::bit::set);
+  for (std::size_t i = 1; i < options_.configs.size(); ++i) {
+    if (!options_.configs[i]->available()) participant_.available.clear(i);
+  }
+  participant_.role = op.leader == s.net.rank() ? "leader" : "worker";
+  participant_.remembered = options_.remembered;
+  participant_.policy = options_.policy;
+  participant_.runs = this;
+  if (participant_.role == "leader") {
+    lead_ = std::make_unique<leading>(options_, op, ranks_of(op));
+    lead_->coordinator.generation = participant_.generation;
+    lead_->coordinator.configs = participant_.configs;
+    const auto pressure =
+        options_.does == collective::broadcast ? actors::back_pressure::window : actors::back_pressure::contributions;
+    group_ = std::make_unique<actors::group_leader>(s, op, participant_.generation, lead_->assigned, options_.depth,
+                                                    pressure, options_.window);
+    actors::spawn_coordinator(services_, lead_->coordinator);
+  } else {
+    auto worker = std::make_unique<actors::group_worker>(s, op, participant_.generation, options_.depth);
+    if (options_.mutant_ignores_stamp) worker->ignore_stamps();
+    group_ = std::move(worker);
+  }
+  participant_.rows = &group_->rows();
+  participant_.rows->set_measuring(options_.policy == actors::tuning_policy::online);
+  actors::spawn_participant(services_, participant_);
+}
+
+group_end::~group_end() {
+  actors::unbind_participant(services_, participant_);
+  if (lead_ != nullptr) actors::unbind_coordinator(services_, lead_->coordinator);
+}
+
+bool group_end::has(rank_id rank) const noexcept {
+  const auto& members = group_->members();
+  return std::binary_search(members.begin(), members.end(), rank);
+}
+
+const group_config* group_end::find(std::uint64_t digest) const noexcept {
+  for (const auto& c : options_.configs) {
+    if (c->digest() == digest) return c.get();
+  }
+  return nullptr;
+}
+
+void group_end::fail(const error& why, rank_id culprit) noexcept {
+  if (failed_) return;
+  failed_ = why;
+  group_->fail(why.code(), culprit);
+}
+
+void group_end::on_rejected(const error& why) noexcept { fail(why, services_.net.rank()); }
+
+const group_config& group_end::config_for(const group_invocation& inv) const {
+  const auto& ready = participant_.ready;
+  const std::uint64_t digest = inv.digest();
+  const bool warmed = inv.rehearsal() || digest == options_.configs.front()->digest() ||
+                      std::find(ready.begin(), ready.end(), digest) != ready.end();
+  const group_config* config = find(digest);
+  if (config == nullptr || !warmed)  // S3; the poison that follows is the nack
+    runtime::raise({errc::config_mismatch, "the stamp names a config that this rank has not warmed"});
+  return *config;
+}
+
+task<> group_end::implement(group_invocation& inv, const group_work& work) {
+  const rank_id me = services_.net.rank();
+  std::exception_ptr thrown;
+  try {
+    const group_config& config = config_for(inv);
+    group_call call(inv, group_->members(), me, group_->leader(), work);
+    if (work.total_bytes == 0) {
+      co_await move_nothing(call);
+    } else if (leads()) {
+      co_await config.lead(call);
+    } else {
+      co_await config.work(call);
+    }
+    if (leads() && work.between && !call.between_ran())
+      runtime::raise({errc::config_failed, "config " + config.id() + " left out what is to be done in between"});
+  } catch (...) {
+    thrown = std::current_exception();
+    const errc code = runtime::describe(thrown).code();
+    inv.fail(code == errc::config_mismatch ? code : errc::config_failed, me);
+  }
+  const actors::group_fault fault = co_await inv.settle();
+  if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);
+  if (inv.fault().why != errc::none) throw explained(inv, thrown);
+}
+
+task<> group_end::run(group_work work, time_ns timeout_ns) {
+  time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
+  // The leader knows who is missing, so it may speak first.
+  if (!leads() && span < runtime::never / 2) span += span / 8;
+  group_invocation inv(*group_, work.total_bytes, span == runtime::never ? span : services_.ex.now() + span);
+  auto digest = co_await inv.begin();
+  if (!digest) {
+    group_->end(inv);
+    throw explained(inv, nullptr);
+  }
+  std::exception_ptr thrown;
+  try {
+    co_await implement(inv, work);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  group_->end(inv);
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
+  if (failed_)
+    return failure(
+        {failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"});
+  const actors::group_fault& fault = inv.fault();
+  std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
+                     std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
+  const std::string culprit = listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
+  const group_config* config = find(inv.digest());
+  const std::string which = config == nullptr ? "its config" : "config " + config->id();
+  switch (fault.why) {
+    case errc::timeout: text += culprit + " did not come in time; see what holds it up, or allow more time"; break;
+    case errc::peer_failed: text += culprit + " is gone"; break;
+    case errc::cancelled: text += culprit + " gave up the call"; break;
+    case errc::bad_argument:
+      text += culprit +
+              " called with another size than the others, or sent what the op has no place for; this rank has " +
+              std::to_string(inv.total_bytes()) + " bytes";
+      break;
+    case errc::config_mismatch: text += culprit + " cannot run " + which + " with the others"; break;
+    case errc::config_failed: text += which + " failed on " + culprit; break;
+    default: text += culprit + " failed"; break;
+  }
+  if (thrown) text += "; " + runtime::describe(thrown).what();
+  return failure({fault.why, std::move(text)});
+}
+
+task<> group_end::rehearse(std::uint64_t digest) {
+  const std::size_t place = static_cast<std::size_t>(
+      std::lower_bound(group_->members().begin(), group_->members().end(), services_.net.rank()) -
+      group_->members().begin());
+  const std::size_t members = group_->members().size();
+  const bool gathers = options_.does == collective::gather;
+  const std::size_t mine = gathers && leads() ? rehearsal_elements * members : rehearsal_elements;
+  std::vector<std::uint32_t> data(mine);
+  const std::size_t first = gathers && leads() ? place * rehearsal_elements : 0;
+  if (options_.does != collective::broadcast || leads()) {
+    for (std::size_t i = 0; i < rehearsal_elements; ++i) data[first + i] = pattern(digest, place, i);
+  }
+  group_work work;
+  work.what = options_.does;
+  work.data = std::as_writable_bytes(std::span(data));
+  work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
+  work.element_bytes = sizeof(std::uint32_t);
+  work.combine = add_words;
+  group_invocation inv(*group_, work.total_bytes, services_.ex.now() + options_.timeout_ns, digest);
+  std::exception_ptr thrown;
+  try {
+    co_await implement(inv, work);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  group_->end(inv);
+  if (thrown) std::rethrow_exception(thrown);
+  const auto leader =
+      static_cast<std::size_t>(std::lower_bound(group_->members().begin(), group_->members().end(), group_->leader()) -
+                               group_->members().begin());
+  for (std::size_t i = 0; i < mine && (leads() || !gathers); ++i) {
+    std::uint32_t expected = 0;
+    if (gathers) expected = pattern(digest, i / rehearsal_elements, i % rehearsal_elements);
+    if (options_.does == collective::broadcast) expected = pattern(digest, leader, i);
+    for (std::size_t p = 0; p < members && options_.does == collective::all_reduce; ++p)
+      expected += pattern(digest, p, i);
+    if (data[i] != expected)
+      runtime::raise({errc::config_failed, "the rehearsal brought wrong data at element " + std::to_string(i)});
+  }
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,102 @@
+#pragma once
+/// One group on one rank: the leader or a worker of it, with its actors and its configs. `leader_worker` is made of these, as
+/// are hierarchical collectives.
+///
+///     group_end mine(services, {.name = "gradients", .participants = {{0, "leader"}, {1, "worker"}}, .configs = {star()}});
+///     co_await mine.run(work, call);
+///
+/// A call throws `failure` that names op, rank and invocation, and who was late, died, failed or called with another size:
+/// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch`. One
+/// invocation that fails fails on every rank of the group; the next one goes on, with the default if a config was to blame.
+/// Calls are matched in the order in which each rank makes them; several may be under way at once. A worker's timeout is an
+/// eighth longer than it asked for: the leader, who knows who is missing, speaks first.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/coordinator.hpp>
+#include <parley/actors/group_leader.hpp>
+#include <parley/actors/group_worker.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/tuning/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+using runtime::time_ns;
+
+struct group_options {
+  std::string name;
+  std::vector<actors::op_participant> participants;  ///< one of them is the `leader`
+  collective does = collective::all_reduce;
+  std::vector<group_config_ptr> configs;
+  std::uint64_t depth = 1;
+  std::string dtype;
+  time_ns timeout_ns = 30'000'000'000;
+  actors::tuning_policy policy = actors::tuning_policy::online;
+  tuning::plan_options plan{};
+  actors::window_limits window{};
+  std::vector<actors::remembered_best> remembered;
+  bool mutant_ignores_stamp = false;  ///< test switch: workers run c0 whatever the stamps say
+};
+
+/// The declaration that such options make; `role_conflict` or `bad_argument` when they cannot make one.
+runtime::result<actors::op_declaration> declaration_of(const group_options& o);
+
+class group_end final : private actors::implementations {
+ public:
+  group_end(actors::services& s, group_options o);
+  group_end(const group_end&) = delete;
+  group_end& operator=(const group_end&) = delete;
+  ~group_end();
+
+  /// `timeout_ns` 0: the op's.
+  runtime::task<> run(group_work work, time_ns timeout_ns);
+  /// Ends all calls and those to come with `why`; `culprit` is the rank to blame.
+  void fail(const runtime::error& why, rank_id culprit) noexcept;
+
+  const actors::participant_state& participant() const noexcept { return participant_; }
+  const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  const actors::rooted_group& data_path() const noexcept { return *group_; }
+  bool leads() const noexcept { return lead_ != nullptr; }
+  bool has(rank_id rank) const noexcept;
+  collective does() const noexcept { return options_.does; }
+  time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
+  /// At the leader; null elsewhere.
+  const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }
+  const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->coordinator : nullptr; }
+  bool owes_messages() const noexcept {
+    return !failed_ && (participant_.owed != 0 || (lead_ != nullptr && lead_->coordinator.owed != 0));
+  }
+  /// Whether the others have had what this rank owes them. Asks them, if not.
+  bool settled() { return failed_ || group_->settled(); }
+
+ private:
+  struct leading {
+    leading(const group_options& o, const actors::op_declaration& op, std::vector<rank_id> members);
+    actors::assignment assigned;
+    actors::coordinator_state coordinator;
+  };
+  runtime::task<> rehearse(std::uint64_t digest) override;
+  void on_rejected(const runtime::error& why) noexcept override;
+  runtime::task<> implement(actors::group_invocation& inv, const group_work& work);
+  const group_config& config_for(const actors::group_invocation& inv) const;
+  runtime::failure explained(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
+  const group_config* find(std::uint64_t digest) const noexcept;
+
+  actors::services& services_;
+  group_options options_;
+  actors::participant_state participant_;
+  std::optional<runtime::error> failed_;
+  std::unique_ptr<leading> lead_;
+  std::unique_ptr<actors::rooted_group> group_;
+};
+
+}  // namespace parley::ops

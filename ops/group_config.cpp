@@ -1,0 +1,307 @@
+#include <parley/ops/group_config.hpp>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::task;
+
+std::string_view name(collective c) noexcept {
+  switch (c) {
+    case collective::all_reduce: return "all_reduce";
+    case collective::broadcast: return "broadcast";
+    case collective::gather: return "gather";
+  }
+  return "unknown";
+}
+
+// ---- one call ---------------------------------------------------------------------------------------------------------
+
+group_call::group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
+                       const group_work& work)
+    : inv_(inv), members_(members),
+      self_(static_cast<std::size_t>(std::find(members.begin(), members.end(), self) - members.begin())),
+      leader_(static_cast<std::size_t>(std::find(members.begin(), members.end(), leader) - members.begin())),
+      work_(work) {}
+
+std::uint64_t group_call::piece_bytes(std::uint64_t bytes) const noexcept {
+  if (bytes == 0) return std::max<std::uint64_t>(work_.total_bytes, 1);
+  return std::max<std::uint64_t>(bytes - bytes % work_.element_bytes, work_.element_bytes);
+}
+
+std::span<std::byte> group_call::scratch(std::size_t bytes) {
+  return {scratch_.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes)).get(), bytes};
+}
+
+task<> group_call::between() {
+  between_ran_ = true;
+  if (!work_.between) co_return;
+  std::exception_ptr thrown;
+  try {
+    co_await work_.between(work_.data);
+  } catch (...) {
+    thrown = std::current_exception();
+    inv_.fail(runtime::describe(thrown).code(), members_[self_]);  // the caller's doing, not the config's
+  }
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+namespace {
+
+/// Runs of one piece each, in order.
+struct pieces {
+  std::span<std::byte> data;
+  std::uint64_t piece;
+  std::uint64_t count() const noexcept { return (data.size() + piece - 1) / piece; }
+  std::uint64_t offset(std::uint64_t i) const noexcept { return i * piece; }
+  std::span<std::byte> operator[](std::uint64_t i) const noexcept {
+    return data.subspan(offset(i), std::min<std::uint64_t>(piece, data.size() - offset(i)));
+  }
+};
+
+/// Keeps a few pieces in flight: waits for the one that was posted `depth` steps ago.
+class pace {
+ public:
+  explicit pace(group_call& g) noexcept : call_(g) {}
+  actors::group_invocation::step posted(group_call::mark m) noexcept {
+    const group_call::mark before = marks_[at_];
+    marks_[at_] = m;
+    at_ = (at_ + 1) % marks_.size();
+    return call_.until(before);
+  }
+
+ private:
+  group_call& call_;
+  std::array<group_call::mark, 4> marks_{};
+  std::size_t at_ = 0;
+};
+
+// ---- star -------------------------------------------------------------------------------------------------------------
+
+tuning::config_identity chunked_identity(const char* name, std::uint64_t chunk_bytes) {
+  tuning::config_identity identity;
+  identity.name = name;
+  identity.wire_class = name;
+  if (chunk_bytes != 0) {
+    identity.parameters.emplace_back("chunk_bytes", chunk_bytes);
+    identity.wire_class += "_" + std::to_string(chunk_bytes);  // how it is cut is what both ends must agree on
+  }
+  return identity;
+}
+
+class star_config final : public group_config {
+ public:
+  explicit star_config(std::uint64_t chunk_bytes)
+      : group_config(chunked_identity("star", chunk_bytes)), chunk_bytes_(chunk_bytes) {}
+
+  task<> lead(group_call& g) const override {
+    switch (g.what()) {
+      case collective::all_reduce: return reduce(g, chunk_bytes_);
+      case collective::broadcast: return give(g, chunk_bytes_);
+      case collective::gather: return collect(g, chunk_bytes_);
+    }
+    runtime::raise(errc::bad_argument);
+  }
+  task<> work(group_call& g) const override { return follow(g, chunk_bytes_); }
+
+ private:
+  static task<> reduce(group_call& g, std::uint64_t chunk_bytes);
+  static task<> give(group_call& g, std::uint64_t chunk_bytes);
+  static task<> collect(group_call& g, std::uint64_t chunk_bytes);
+  static task<> follow(group_call& g, std::uint64_t chunk_bytes);
+  std::uint64_t chunk_bytes_;
+};
+
+void return_piece(group_call& g, const pieces& all, std::uint64_t i) {
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p != g.self()) g.send(p, all.offset(i), all[i]);
+  }
+}
+
+// Contributions of one piece, one slot per place.
+struct contributions {
+  contributions(group_call& g, std::uint64_t piece) : slot_bytes(piece), memory(g.scratch(piece * g.size())) {}
+  std::span<std::byte> slot(std::size_t place, std::size_t bytes) const {
+    return memory.subspan(place * slot_bytes, bytes);
+  }
+  std::uint64_t slot_bytes;
+  std::span<std::byte> memory;
+};
+
+group_call::mark ask_for(group_call& g, const pieces& all, std::uint64_t i, const contributions& into) {
+  group_call::mark last = 0;
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p != g.self()) last = g.receive(p, all.offset(i), into.slot(p, all[i].size()));
+  }
+  return last;
+}
+
+// Always place 0, 1, 2, …: floating-point sums depend on the order.
+void fold(group_call& g, std::span<std::byte> own, const contributions& from) {
+  if (g.self() == 0) {
+    for (std::size_t p = 1; p < g.size(); ++p) g.combine(own, from.slot(p, own.size()));
+    return;
+  }
+  const std::span<std::byte> sum = from.slot(0, own.size());
+  for (std::size_t p = 1; p < g.size(); ++p) g.combine(sum, p == g.self() ? own : from.slot(p, own.size()));
+  std::copy(sum.begin(), sum.end(), own.begin());
+}
+
+task<> star_config::reduce(group_call& g, std::uint64_t chunk_bytes) {
+  const pieces all{g.data(), std::min<std::uint64_t>(g.piece_bytes(chunk_bytes), g.data().size())};
+  std::array<std::optional<contributions>, 2> slots;
+  std::array<group_call::mark, 2> here{};
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(all.count(), 2); ++i) slots[i].emplace(g, all.piece);
+  here[0] = ask_for(g, all, 0, *slots[0]);
+  for (std::uint64_t i = 0; i < all.count(); ++i) {
+    if (i + 1 < all.count()) here[(i + 1) % 2] = ask_for(g, all, i + 1, *slots[(i + 1) % 2]);
+    co_await g.until(here[i % 2]);
+    fold(g, all[i], *slots[i % 2]);
+    if (!g.has_between()) return_piece(g, all, i);
+  }
+  if (g.has_between()) {
+    co_await g.between();
+    for (std::uint64_t i = 0; i < all.count(); ++i) return_piece(g, all, i);
+  }
+  co_await g.drain();
+}
+
+task<> star_config::give(group_call& g, std::uint64_t chunk_bytes) {
+  const pieces all{g.data(), g.piece_bytes(chunk_bytes)};
+  pace steps(g);
+  for (std::uint64_t i = 0; i < all.count(); ++i) {
+    return_piece(g, all, i);
+    co_await steps.posted(g.posted());
+  }
+  co_await g.drain();
+}
+
+task<> star_config::collect(group_call& g, std::uint64_t chunk_bytes) {
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p == g.self()) continue;
+    const std::uint64_t base = p * g.block_bytes();
+    const pieces block{g.data().subspan(base, g.block_bytes()), g.piece_bytes(chunk_bytes)};
+    for (std::uint64_t i = 0; i < block.count(); ++i) g.receive(p, base + block.offset(i), block[i]);
+  }
+  co_await g.drain();
+}
+
+task<> star_config::follow(group_call& g, std::uint64_t chunk_bytes) {
+  const pieces all{g.data(), g.piece_bytes(chunk_bytes)};
+  const std::uint64_t base = g.what() == collective::gather ? g.self() * g.block_bytes() : 0;
+  pace steps(g);
+  for (std::uint64_t i = 0; i < all.count(); ++i) {
+    if (g.what() != collective::broadcast) g.send(g.leader(), base + all.offset(i), all[i]);
+    // The result of a piece cannot come before the leader has taken our part of it out of the same memory.
+    if (g.what() != collective::gather) g.receive(g.leader(), all.offset(i), all[i]);
+    co_await steps.posted(g.posted());
+  }
+  co_await g.drain();
+}
+
+// ---- chain ------------------------------------------------------------------------------------------------------------
+
+class chain_config final : public group_config {
+ public:
+  explicit chain_config(std::uint64_t chunk_bytes)
+      : group_config(chunked_identity("chain", chunk_bytes)), chunk_bytes_(chunk_bytes) {}
+  bool does(collective c) const noexcept override { return c != collective::gather; }
+  task<> lead(group_call& g) const override { return run(g, chunk_bytes_); }
+  task<> work(group_call& g) const override { return run(g, chunk_bytes_); }
+
+ private:
+  static constexpr std::uint32_t partial = 0;
+  static constexpr std::uint32_t whole = 1;
+  static task<> run(group_call& g, std::uint64_t chunk_bytes);
+  static task<> add_up(group_call& g, pieces all);
+  static task<> pass_on(group_call& g, pieces all);
+  std::uint64_t chunk_bytes_;
+};
+
+task<> chain_config::run(group_call& g, std::uint64_t chunk_bytes) {
+  const pieces all{g.data(), std::min<std::uint64_t>(g.piece_bytes(chunk_bytes), g.data().size())};
+  if (g.what() == collective::all_reduce) co_await add_up(g, all);
+  if (g.self() == g.leader()) co_await g.between();
+  co_await pass_on(g, all);
+}
+
+// Along the places to the last one, which has the sum and hands it to the leader.
+task<> chain_config::add_up(group_call& g, pieces all) {
+  const std::size_t last = g.size() - 1;
+  const std::size_t me = g.self();
+  if (me == 0 && last != 0) {
+    for (std::uint64_t i = 0; i < all.count(); ++i) g.send(1, all.offset(i), all[i], partial);
+  } else if (me != 0) {
+    std::array<std::span<std::byte>, 2> sum{g.scratch(all.piece), g.scratch(all.piece)};
+    std::array<group_call::mark, 2> left{};
+    for (std::uint64_t i = 0; i < all.count(); ++i) {
+      const std::span<std::byte> own = all[i];
+      co_await g.until(left[i % 2]);  // the memory is free again
+      const std::span<std::byte> piece = sum[i % 2].first(own.size());
+      const auto here = g.receive(me - 1, all.offset(i), piece, partial);
+      co_await g.until(here);
+      g.combine(piece, own);
+      if (me != last) {
+        left[i % 2] = g.send(me + 1, all.offset(i), piece, partial);
+      } else if (me != g.leader()) {
+        left[i % 2] = g.send(g.leader(), all.offset(i), piece, whole);
+      } else {
+        std::copy(piece.begin(), piece.end(), own.begin());
+      }
+    }
+  }
+  if (me == g.leader() && me != last) {
+    for (std::uint64_t i = 0; i < all.count(); ++i) g.receive(last, all.offset(i), all[i], whole);
+  }
+  co_await g.drain();
+}
+
+// From the leader along the others.
+task<> chain_config::pass_on(group_call& g, pieces all) {
+  std::vector<std::size_t> line{g.leader()};
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p != g.leader()) line.push_back(p);
+  }
+  const auto mine = static_cast<std::size_t>(std::find(line.begin(), line.end(), g.self()) - line.begin());
+  constexpr std::uint32_t back = 2;
+  for (std::uint64_t i = 0; i < all.count(); ++i) {
+    if (mine != 0) {
+      const auto here = g.receive(line[mine - 1], all.offset(i), all[i], back);
+      co_await g.until(here);
+    }
+    if (mine + 1 < line.size()) g.send(line[mine + 1], all.offset(i), all[i], back);
+  }
+  co_await g.drain();
+}
+
+// ---- two functions ----------------------------------------------------------------------------------------------------
+
+class function_group final : public group_config {
+ public:
+  function_group(tuning::config_identity identity, group_function leads, group_function works)
+      : group_config(std::move(identity)), lead_(leads), work_(works) {
+    if (leads == nullptr || works == nullptr)
+      runtime::raise({errc::bad_argument, "config " + id() + " has no implementation for role " +
+                                              (leads == nullptr ? "leader" : "worker") +
+                                              "; a group config needs one for each"});
+  }
+  task<> lead(group_call& g) const override { return lead_(g); }
+  task<> work(group_call& g) const override { return work_(g); }
+
+ private:
+  group_function lead_;
+  group_function work_;
+};
+
+}  // namespace
+
+group_config_ptr star(std::uint64_t chunk_bytes) { return std::make_shared<star_config>(chunk_bytes); }
+group_config_ptr chain(std::uint64_t chunk_bytes) { return std::make_shared<chain_config>(chunk_bytes); }
+group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work) {
+  return std::make_shared<function_group>(std::move(identity), lead, work);
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,128 @@
+#pragma once
+/// A group config: one way for a leader and its workers to do a collective, with an implementation per role in one object.
+///
+///     auto configs = {star(), star(256_KiB), chain(64_KiB)};                // the first one is the default, c0
+///
+///     class own final : public group_config {
+///      public:
+///       own() : group_config({.name = "own", .wire_class = "own"}) {}
+///       task<> lead(group_call& g) const override;      // collects, combines, returns
+///       task<> work(group_call& g) const override;
+///     };
+///
+/// Both implementations derive what they send and expect from the config's parameters and what `g` says alone. A receive that
+/// gets another cut than it asked for ends the invocation with `config_failed` on all ranks. They throw `failure` to give up.
+/// Reductions combine in the order of the places, so that a result has the same bits under every config and in every run.
+/// Calls of 0 bytes never reach them.
+#include <parley/actors/group_invocation.hpp>
+#include <parley/ops/op_config.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+using runtime::rank_id;
+
+/// What a group does together, and what a call's buffer holds.
+enum class collective : std::uint8_t {
+  all_reduce,  ///< everyone's contribution before, the combination after, in place
+  broadcast,   ///< the leader's data, afterwards everywhere
+  gather,      ///< the leader's: one block per place; a worker's: its own block
+};
+std::string_view name(collective c) noexcept;
+
+/// Combines two runs of whole elements: into = into (+) from.
+using combine_function = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
+/// What the leader does between collecting and returning, with the combined data.
+using between_function = std::function<runtime::task<>(std::span<std::byte>)>;
+
+/// What one call consists of, apart from the transport.
+struct group_work {
+  collective what = collective::all_reduce;
+  std::span<std::byte> data{};
+  std::uint64_t total_bytes = 0;  ///< the tuning size: of a gather, all blocks together
+  std::size_t element_bytes = 1;
+  combine_function combine = nullptr;
+  between_function between{};
+};
+
+/// One invocation as an implementation sees it. Participants are named by their place: 0 .. size() - 1, ranks ascending.
+class group_call {
+ public:
+  using mark = actors::group_invocation::mark;
+  group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
+             const group_work& work);
+
+  collective what() const noexcept { return work_.what; }
+  std::size_t size() const noexcept { return members_.size(); }
+  std::size_t self() const noexcept { return self_; }
+  std::size_t leader() const noexcept { return leader_; }
+  std::span<std::byte> data() const noexcept { return work_.data; }
+  std::uint64_t total_bytes() const noexcept { return work_.total_bytes; }
+  /// Of a gather: each place's share.
+  std::uint64_t block_bytes() const noexcept { return work_.total_bytes / members_.size(); }
+  /// The largest number of whole elements that fits `bytes`, at least one; 0 means all.
+  std::uint64_t piece_bytes(std::uint64_t bytes) const noexcept;
+  void combine(std::span<std::byte> into, std::span<const std::byte> from) const { work_.combine(into, from); }
+  /// Memory that lives as long as the call.
+  std::span<std::byte> scratch(std::size_t bytes);
+
+  /// `offset` counts within `total_bytes`. Two parts with one source, lane and offset are one: the second is dropped.
+  mark send(std::size_t to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0) {
+    return inv_.send(members_[to], offset, part, lane);
+  }
+  mark receive(std::size_t from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0) {
+    return inv_.receive(members_[from], offset, into, lane);
+  }
+  mark posted() const noexcept { return inv_.posted(); }
+  /// Waits for everything posted up to `m`, or at all. Throws what the invocation failed with.
+  actors::group_invocation::step until(mark m) noexcept { return inv_.until(m); }
+  actors::group_invocation::step drain() noexcept { return inv_.drain(); }
+
+  /// At the leader, once everything is combined and before anything is returned.
+  bool has_between() const noexcept { return static_cast<bool>(work_.between); }
+  runtime::task<> between();
+  bool between_ran() const noexcept { return between_ran_; }
+
+ private:
+  actors::group_invocation& inv_;
+  std::span<const rank_id> members_;
+  std::size_t self_;
+  std::size_t leader_;
+  const group_work& work_;
+  std::vector<std::unique_ptr<std::byte[]>> scratch_;
+  bool between_ran_ = false;
+};
+
+class group_config : public op_config {
+ public:
+  virtual runtime::task<> lead(group_call& g) const = 0;
+  virtual runtime::task<> work(group_call& g) const = 0;
+  /// Which collectives it has implementations for.
+  virtual bool does(collective) const noexcept { return true; }
+
+ protected:
+  explicit group_config(tuning::config_identity identity) : op_config(std::move(identity)) {}
+};
+
+using group_config_ptr = std::shared_ptr<const group_config>;
+
+/// Everyone with the leader, in pieces of `chunk_bytes` or in one: while one piece comes the one before returns.
+group_config_ptr star(std::uint64_t chunk_bytes = 0);
+/// From place to place, and back along the same line: each rank talks to two. Not for gather.
+group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
+
+/// One made of two functions. Throws `bad_argument` naming the role whose function is null.
+using group_function = runtime::task<> (*)(group_call& g);
+group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work);
+
+}  // namespace parley::ops

@@ -1,0 +1,87 @@
+#include <parley/ops/leader_worker.hpp>
+
+#include <algorithm>
+#include <set>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+
+std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size) {
+  std::vector<std::vector<rank_id>> groups;
+  for (rank_id r = 0; r < world_size; ++r) {
+    if (groups.empty() || groups.back().size() == std::max<rank_id>(size, 1)) groups.emplace_back();
+    groups.back().push_back(r);
+  }
+  return groups;
+}
+
+runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const leader_worker& op,
+                                                                              rank_id world_size) {
+  const std::string title = "op " + op.name;
+  auto groups = op.groups;
+  if (groups.empty()) {
+    if (!op.role) return error{errc::bad_argument, title + " has neither a role function nor groups"};
+    groups.emplace_back();
+    for (rank_id r = 0; r < world_size; ++r) {
+      if (op.role(r) != "idle") groups.back().push_back(r);
+    }
+    if (groups.back().empty())
+      return error{errc::role_conflict, title + ": all ranks are idle; give one of them the role leader"};
+  }
+  std::set<rank_id> taken;
+  std::vector<std::vector<actors::op_participant>> formed;
+  for (const auto& group : groups) {
+    auto& participants = formed.emplace_back();
+    for (const rank_id r : group) {
+      if (r >= world_size)
+        return error{errc::bad_argument, title + " names rank " + std::to_string(r) + " outside the world of " +
+                                             std::to_string(world_size) + "; ranks count from 0"};
+      if (!taken.insert(r).second)
+        return error{errc::role_conflict, title + ": rank " + std::to_string(r) + " is in two groups"};
+      participants.push_back({r, op.role ? op.role(r) : r == group.front() ? "leader" : "worker"});
+    }
+    group_options check;
+    check.name = op.name;
+    check.participants = participants;
+    check.does = op.does;
+    check.configs = op.configs;
+    check.depth = op.depth;
+    const auto declared = declaration_of(check);
+    if (!declared) return declared.reason();
+  }
+  return formed;
+}
+
+group_end& rank_group::end(collective wanted) const {
+  const std::string who = "op " + name_ + ": rank " + std::to_string(self_);
+  if (end_ == nullptr)
+    runtime::raise({errc::bad_argument, who + " is in no group of it; check the role function and the groups"});
+  if (end_->does() != wanted)
+    runtime::raise({errc::bad_argument, who + " calls " + std::string(ops::name(wanted)) +
+                                            ", but the op was declared to " + std::string(ops::name(end_->does()))});
+  return *end_;
+}
+
+group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte> all, std::size_t element_bytes) const {
+  group_work work;
+  work.what = collective::gather;
+  work.total_bytes = mine.size() * size();
+  work.element_bytes = element_bytes;
+  work.data = leads() ? all : mine;
+  if (leads()) {
+    if (all.size() != mine.size() * size())
+      runtime::raise({errc::bad_argument, "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
+                                              std::to_string(mine.size()) + " bytes into a buffer of " +
+                                              std::to_string(all.size())});
+    const auto& members = end_->data_path().members();
+    const auto place =
+        static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), self_) - members.begin());
+    const auto block = all.subspan(place * mine.size(), mine.size());
+    if (block.data() != mine.data()) std::copy(mine.begin(), mine.end(), block.begin());
+  }
+  return work;
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,121 @@
+#pragma once
+/// Collectives of a leader and its workers, in one group or in several: all-reduce, broadcast or gather, each group running
+/// one config of several, the fastest, found out while the program runs.
+///
+///     auto gradients = self.declare(leader_worker{
+///         .name    = "gradients",
+///         .role    = [](rank_id r) { return r == 0 ? "leader" : r < 4 ? "worker" : "idle"; },
+///         .configs = {star(), star(256_KiB), chain()},
+///         .depth   = 2});                                   // calls that a rank may have under way before it must wait
+///     co_await gradients.all_reduce(std::span(values));     // in place: the same bits on all ranks, in every run
+///
+/// Ranks that are idle exchange nothing and may not call. Calls are matched in the order in which each rank makes them, and
+/// all ranks of a group bring the same size. With several `groups` each leads, tunes and fails on its own; who has no role
+/// function has the first rank of each group as its leader. Awaiting a call throws `failure` as group.hpp says.
+///
+/// A worker learns the config of call i from what the leader sent with call i - depth. That is no wait of its own as long as
+/// no more than `depth` calls are under way. A broadcast may have depth 0: its first message is the leader's.
+#include <parley/ops/group.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+class rank;
+
+struct leader_worker {
+  std::string name;
+  std::function<std::string(rank_id)> role{};
+  std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle
+  collective does = collective::all_reduce;
+  std::vector<group_config_ptr> configs{star()};
+  std::uint64_t depth = 1;
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+};
+
+/// `size` consecutive ranks each; the last group has what is left.
+std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size);
+
+/// The participants of each group, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.
+runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const leader_worker& op,
+                                                                              rank_id world_size);
+
+template <class T>
+concept group_element = std::is_trivially_copyable_v<T>;
+
+struct group_call_options {
+  time_ns timeout_ns = 0;  ///< 0: the op's
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class rank_group {
+ public:
+  bool idle() const noexcept { return end_ == nullptr; }
+  bool leads() const noexcept { return end_ != nullptr && end_->leads(); }
+  std::size_t size() const noexcept { return end_ == nullptr ? 0 : end_->data_path().members().size(); }
+
+  /// Combines the contributions of all, place by place, with `Combine`: a stateless function object of two elements.
+  template <class Combine = std::plus<>, group_element T>
+  runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {
+    return end(collective::all_reduce).run(reduction<Combine, T>(data), o.timeout_ns);
+  }
+  /// The same; the leader does something with the combined data before it is returned, such as combining it with that of
+  /// other leaders. Workers give no function.
+  template <class Combine = std::plus<>, group_element T>
+  runtime::task<> all_reduce(std::span<T> data, std::function<runtime::task<>(std::span<T>)> between,
+                             group_call_options o = {}) {
+    group_work work = reduction<Combine, T>(data);
+    work.between = [between = std::move(between)](std::span<std::byte> combined) {
+      return between(std::span<T>(reinterpret_cast<T*>(combined.data()), combined.size() / sizeof(T)));
+    };
+    return end(collective::all_reduce).run(std::move(work), o.timeout_ns);
+  }
+  template <group_element T>
+  runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
+    group_work work;
+    work.what = collective::broadcast;
+    work.data = std::as_writable_bytes(data);
+    work.total_bytes = work.data.size();
+    work.element_bytes = sizeof(T);
+    return end(collective::broadcast).run(std::move(work), o.timeout_ns);
+  }
+  /// `mine` of every rank, in the order of the ranks, into the leader's `all`, which holds `size()` times as much. A worker's
+  /// call may end before the leader has it; its `mine` may be reused then.
+  template <group_element T>
+  runtime::task<> gather(std::span<T> mine, std::span<T> all = {}, group_call_options o = {}) {
+    return end(collective::gather)
+        .run(gathering(std::as_writable_bytes(mine), std::as_writable_bytes(all), sizeof(T)), o.timeout_ns);
+  }
+
+  const group_end* details() const noexcept { return end_; }
+
+ private:
+  friend rank;
+  template <class Combine, class T>
+  static group_work reduction(std::span<T> data) {
+    group_work work;
+    work.data = std::as_writable_bytes(data);
+    work.total_bytes = work.data.size();
+    work.element_bytes = sizeof(T);
+    work.combine = [](std::span<std::byte> into, std::span<const std::byte> from) {
+      T* const a = reinterpret_cast<T*>(into.data());
+      const T* const b = reinterpret_cast<const T*>(from.data());
+      for (std::size_t i = 0; i < into.size() / sizeof(T); ++i) a[i] = static_cast<T>(Combine{}(a[i], b[i]));
+    };
+    return work;
+  }
+  group_end& end(collective wanted) const;
+  group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, std::size_t element_bytes) const;
+  std::string name_;
+  rank_id self_ = 0;
+  group_end* end_ = nullptr;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,44 @@
+#pragma once
+/// What every config is, whatever it moves: a canonical identity with its text and digest, and whether this rank can run it.
+/// `paired_config` (config.hpp) and `group_config` (group_config.hpp) add the implementations, one per role.
+///
+///     class halves final : public paired_config {
+///      public:
+///       halves() : paired_config({.name = "halves", .wire_class = "halves"}) {}
+///       …
+///     };
+///
+/// One object serves all invocations, several at once: it must not keep state.
+#include <parley/runtime/error.hpp>
+#include <parley/tuning/config.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace parley::ops {
+
+class op_config {
+ public:
+  virtual ~op_config() = default;
+  op_config(const op_config&) = delete;
+  op_config& operator=(const op_config&) = delete;
+
+  /// Whether this rank can run it; an error says why not, and keeps it out of the candidates.
+  virtual runtime::result<> available() const { return {}; }
+
+  const tuning::config_identity& identity() const noexcept { return identity_; }
+  /// `chunked(chunk_bytes=262144 in_flight=2)`
+  const std::string& id() const noexcept { return id_; }
+  std::uint64_t digest() const noexcept { return digest_; }
+
+ protected:
+  /// Throws `bad_argument` when the identity cannot be canonical.
+  explicit op_config(tuning::config_identity identity);
+
+ private:
+  tuning::config_identity identity_;
+  std::string id_;
+  std::uint64_t digest_;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,263 @@
+#include "../support/groups.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+bool says(const result<>& outcome, std::string_view text) {
+  return !outcome && outcome.reason().what().find(text) != std::string::npos;
+}
+
+/// A star that fails on one rank once it is told to.
+struct fault {
+  rank_id rank = 0;
+  bool on = false;
+  int runs = 0;
+};
+class failing_star final : public group_config {
+ public:
+  failing_star(fault& f, std::shared_ptr<const group_config> real)
+      : group_config({.name = "failing", .wire_class = "failing"}), fault_(f), real_(std::move(real)) {}
+  task<> lead(group_call& g) const override { return run(g); }
+  task<> work(group_call& g) const override { return run(g); }
+
+ private:
+  task<> run(group_call& g) const {
+    ++fault_.runs;
+    if (fault_.on && g.self() == fault_.rank) throw std::runtime_error("the kernel has failed");
+    if (g.self() == g.leader()) {
+      co_await real_->lead(g);
+    } else {
+      co_await real_->work(g);
+    }
+  }
+  fault& fault_;
+  std::shared_ptr<const group_config> real_;
+};
+
+/// A star whose leader takes its time.
+class slow_star final : public group_config {
+ public:
+  explicit slow_star(executor& ex) : group_config({.name = "slow", .wire_class = "slow"}), executor_(ex) {}
+  task<> lead(group_call& g) const override {
+    auto woken = co_await sleep_until(executor_.now() + 1_ms);
+    static_cast<void>(woken);
+    co_await real_->lead(g);
+  }
+  task<> work(group_call& g) const override { return real_->work(g); }
+
+ private:
+  executor& executor_;
+  group_config_ptr real_ = star();
+};
+
+/// One call on each of the given ranks; the others stay away.
+group_outcomes reduce_some(world& w, const std::vector<rank_group>& groups, const std::vector<rank_id>& who,
+                           std::size_t count = 100) {
+  group_outcomes all;
+  all.of_rank.resize(w.ranks.size());
+  scope working(w.clock);
+  for (const rank_id r : who) working.spawn(reduce_each(groups[r], r, w.ranks.size(), {count}, 1, all));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("when a worker or the leader dies every survivor gets peer_failed with op, rank and invocation") {
+  for (const rank_id dead : {0U, 2U}) {
+    CAPTURE(dead);
+    world w(4);
+    const auto groups = declare_all(w, led_by(0, {star()}));
+    CHECK(reduce_all(w, groups, {10, 10}).failed() == 0);
+    group_outcomes all;
+    all.of_rank.resize(4);
+    scope working(w.clock);
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r != dead) working.spawn(reduce_each(groups[r], r, 4, {100, 100}, 1, all));
+    }
+    wait_a_while(w, 1_ms);
+    const time_ns began = w.clock.now();
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r != dead) w[r].on_lost(dead, "it was killed");
+    }
+    run_until(w.clock, [&] { return working.running() == 0; });
+    CHECK(w.clock.now() - began < 10_ms);
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r == dead) continue;
+      REQUIRE(all.of_rank[r].size() == 2);
+      for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(all.of_rank[r][i].code() == errc::peer_failed);
+        CHECK(says(all.of_rank[r][i], "gradients"));
+        CHECK(says(all.of_rank[r][i], "rank " + std::to_string(dead)));
+      }
+      CHECK(says(all.of_rank[r][0], "invocation 2"));
+      CHECK(says(all.of_rank[r][1], "invocation 3"));
+    }
+  }
+}
+
+TEST_CASE("who is late is named on all ranks, that call fails everywhere, and the next one works") {
+  for (const rank_id late : {0U, 3U}) {
+    CAPTURE(late);
+    world w(4);
+    auto op = led_by(0, {star()});
+    op.timeout_ns = 100_ms;
+    const auto groups = declare_all(w, op);
+    CHECK(reduce_all(w, groups, {10}).failed() == 0);
+    std::vector<rank_id> others;
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r != late) others.push_back(r);
+    }
+    const auto all = reduce_some(w, groups, others);
+    for (const rank_id r : others) {
+      CHECK(all.of_rank[r][0].code() == errc::timeout);
+      CHECK(says(all.of_rank[r][0], "rank " + std::to_string(late) + " did not come in time"));
+    }
+    wait_a_while(w, 1_ms);
+    // It comes at last, and learns that the call is over.
+    const auto at_last = reduce_some(w, groups, {late});
+    CHECK_FALSE(at_last.of_rank[late][0]);
+    const auto again = reduce_all(w, groups, {10, 1000, 10});
+    CHECK(again.failed() == 0);
+    CHECK(again.wrong == 0);
+  }
+}
+
+TEST_CASE("a call that is given up fails on all ranks, and the next one works") {
+  for (const rank_id quitter : {0U, 1U}) {
+    world w(3);
+    const auto groups = declare_all(w, led_by(0, {star()}));
+    group_outcomes all;
+    all.of_rank.resize(3);
+    scope working(w.clock);
+    scope quitting(w.clock);
+    for (rank_id r = 0; r < 2; ++r)
+      (r == quitter ? quitting : working).spawn(reduce_each(groups[r], r, 3, {50'000}, 1, all));
+    wait_a_while(w, 1_ms);
+    quitting.cancel();
+    wait_a_while(w, 1_ms);
+    working.spawn(reduce_each(groups[2], 2, 3, {50'000}, 1, all));
+    run_until(w.clock, [&] { return working.running() == 0 && quitting.running() == 0; });
+    for (rank_id r = 0; r < 3; ++r) CHECK(all.of_rank[r][0].code() == errc::cancelled);
+    const auto again = reduce_all(w, groups, {10, 50'000});
+    CHECK(again.failed() == 0);
+    CHECK(again.wrong == 0);
+  }
+}
+
+TEST_CASE("a config that fails on one rank is config_failed on all, quarantined, and the default runs next") {
+  for (const rank_id broken : {0U, 2U}) {
+    CAPTURE(broken);
+    fault f{broken, false, 0};
+    world w(3, eager_trials());
+    const auto groups =
+        declare_all(w, led_by(0, {std::make_shared<slow_star>(w.clock), std::make_shared<failing_star>(f, star())}));
+    for (int round = 0; round < 20; ++round) {
+      CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 5000)).failed() == 0);
+      wait_a_while(w, 100_ms);
+    }
+    const auto* c = w[0].agreements().front().assigned->find(20'000);
+    REQUIRE(c->where == actors::campaign::stage::decided);
+    REQUIRE(c->winner == "failing");
+    f.on = true;
+    const auto all = reduce_all(w, groups, {5000, 5000, 5000, 5000});
+    CHECK(all.wrong == 0);
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(all.of_rank[r][0].code() == errc::config_failed);
+      CHECK(says(all.of_rank[r][0], "config failing failed on rank " + std::to_string(broken)));
+      CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
+      // What was assigned ahead stays assigned; what is assigned from now on is the default.
+      CHECK(all.of_rank[r].back());
+    }
+    CHECK(c->winner == "slow");
+    CHECK(join_group_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("a config that fails in its rehearsal is no candidate") {
+  fault f{1, true, 0};
+  world w(3, eager_trials());
+  const auto groups = declare_all(w, led_by(0, {star(), std::make_shared<failing_star>(f, star()), chain()}));
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
+  wait_a_while(w, 20_s);
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
+  const auto agreed = w[0].agreements();
+  const auto& ids = agreed.front().assigned->ids();
+  CHECK(std::find(ids.begin(), ids.end(), "failing") == ids.end());
+  CHECK(ids.size() == 2);
+  REQUIRE(agreed.front().warm_errors->size() >= 1);
+  CHECK(agreed.front().warm_errors->front().find("failing") != std::string::npos);
+}
+
+TEST_CASE("ranks that call with different sizes are told so, on all ranks and before anything is written") {
+  world w(3);
+  const auto groups = declare_all(w, led_by(0, {star()}));
+  group_outcomes all;
+  all.of_rank.resize(3);
+  scope working(w.clock);
+  for (rank_id r = 0; r < 3; ++r) working.spawn(reduce_each(groups[r], r, 3, {r == 1 ? 99U : 100U, 100U}, 1, all));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK(all.of_rank[r][0].code() == errc::bad_argument);
+    CHECK(says(all.of_rank[r][0], "another size"));
+    CHECK(all.of_rank[r][1]);
+  }
+}
+
+TEST_CASE("a worker that ignores the stamps is noticed by the leader and told so itself") {
+  rank_settings settings = eager_trials();
+  settings.mutant_ignores_stamp = true;
+  world w(3, settings);
+  const auto groups = declare_all(w, led_by(0, {star(), star(1_KiB), chain()}));
+  std::size_t mismatches = 0;
+  for (int round = 0; round < 5; ++round) {
+    const auto all = reduce_all(w, groups, std::vector<std::size_t>(20, 5000));
+    CHECK(all.wrong == 0);
+    for (rank_id r = 0; r < 3; ++r) {
+      for (const auto& outcome : all.of_rank[r]) mismatches += outcome.code() == errc::config_mismatch ? 1 : 0;
+    }
+    wait_a_while(w, 100_ms);
+  }
+  CHECK(mismatches >= 3);
+}
+
+TEST_CASE("roles that do not make a group are a role_conflict that names both ranks") {
+  world w(4);
+  leader_worker op;
+  op.name = "gradients";
+  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "leader" : "worker"); };
+  std::string text;
+  errc code = errc::none;
+  try {
+    w[1].declare(op);
+  } catch (const failure& f) {
+    code = f.code();
+    text = f.what();
+  }
+  CHECK(code == errc::role_conflict);
+  CHECK(text.find("ranks 0, 2 all claim to lead") != std::string::npos);
+  op.groups = {{0, 1}, {2, 3}};
+  CHECK_NOTHROW(w[0].declare(op));
+  op.name = "nobody";
+  op.groups.clear();
+  op.role = [](rank_id) { return std::string("worker"); };
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "helper"); };
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+  op.role = nullptr;
+  op.groups = {{0, 1}, {1, 2}};
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+  op.groups = {{0, 7}};
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+  op.groups = {{0, 1}};
+  op.depth = 0;
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+}

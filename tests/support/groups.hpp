@@ -1,0 +1,139 @@
+#pragma once
+/// Short programs of a leader and its workers, for tests in virtual time.
+#include "world.hpp"
+
+#include <parley/ops/leader_worker.hpp>
+#include <parley/runtime/when.hpp>
+
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace parley::tests {
+
+inline ops::rank_settings eager_trials() {
+  ops::rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  return s;
+}
+
+inline ops::leader_worker led_by(rank_id leader, std::vector<ops::group_config_ptr> configs) {
+  ops::leader_worker op;
+  op.name = "gradients";
+  op.role = [leader](rank_id r) { return std::string(r == leader ? "leader" : "worker"); };
+  op.configs = std::move(configs);
+  return op;
+}
+
+/// CASES section 5: x_r[i] = (r + 1)(i % 7 + 1).
+inline std::vector<float> contribution(rank_id r, std::size_t count) {
+  std::vector<float> x(count);
+  for (std::size_t i = 0; i < count; ++i) x[i] = static_cast<float>(r + 1) * static_cast<float>(i % 7 + 1);
+  return x;
+}
+inline std::size_t wrong_sums(const std::vector<float>& x, std::size_t world) {
+  std::size_t wrong = 0;
+  const auto ranks = static_cast<float>(world * (world + 1) / 2);
+  for (std::size_t i = 0; i < x.size(); ++i) wrong += x[i] != ranks * static_cast<float>(i % 7 + 1) ? 1 : 0;
+  return wrong;
+}
+
+struct group_outcomes {
+  std::vector<std::vector<runtime::result<>>> of_rank;
+  std::size_t wrong = 0;  ///< results with another sum than asked for
+  std::size_t failed() const {
+    std::size_t count = 0;
+    for (const auto& rank : of_rank) {
+      for (const auto& r : rank) count += r ? 0 : 1;
+    }
+    return count;
+  }
+};
+
+inline runtime::task<> reduce_one(ops::rank_group g, std::vector<float>& x, runtime::result<>& outcome) {
+  outcome = co_await ops::attempt(g.all_reduce(std::span(x)));
+}
+
+/// `sizes` elements, `at_once` calls under way at a time.
+inline runtime::task<> reduce_each(ops::rank_group g, rank_id me, std::size_t world, std::vector<std::size_t> sizes,
+                                   std::size_t at_once, group_outcomes& all) {
+  runtime::scope& here = co_await runtime::this_scope;
+  auto& mine = all.of_rank[me];
+  for (std::size_t i = 0; i < sizes.size(); i += at_once) {
+    const std::size_t now = std::min(at_once, sizes.size() - i);
+    std::vector<std::vector<float>> x;
+    std::vector<runtime::result<>> outcomes(now);
+    for (std::size_t k = 0; k < now; ++k) x.push_back(contribution(me, sizes[i + k]));
+    runtime::scope calls(here);
+    for (std::size_t k = 0; k < now; ++k) calls.spawn(reduce_one(g, x[k], outcomes[k]));
+    co_await calls.join();
+    for (std::size_t k = 0; k < now; ++k) {
+      if (outcomes[k] && wrong_sums(x[k], world) != 0) ++all.wrong;
+      mine.push_back(outcomes[k]);
+    }
+  }
+}
+
+/// All ranks of one group that is all of the world.
+inline group_outcomes reduce_all(world& w, const std::vector<ops::rank_group>& groups, std::vector<std::size_t> sizes,
+                                 std::size_t at_once = 1) {
+  group_outcomes all;
+  all.of_rank.resize(w.ranks.size());
+  runtime::scope working(w.clock);
+  for (rank_id r = 0; r < w.ranks.size(); ++r)
+    working.spawn(reduce_each(groups[r], r, w.ranks.size(), sizes, at_once, all));
+  runtime::run_until(w.clock, [&] { return working.running() == 0; });
+  return all;
+}
+
+inline std::vector<ops::rank_group> declare_all(world& w, const ops::leader_worker& op) {
+  std::vector<ops::rank_group> groups;
+  for (auto& r : w.ranks) groups.push_back(r->declare(op));
+  return groups;
+}
+
+struct group_flights {
+  std::size_t invocations = 0;  ///< that ran well on every rank
+  std::size_t mismatches = 0;   ///< of all, those that two ranks ran with different configs
+  std::size_t timed = 0;
+  std::set<std::uint64_t> digests;
+};
+
+/// Joins the flight recorders of all ranks by invocation.
+inline group_flights join_group_flights(world& w) {
+  using key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, bool>;
+  struct seen {
+    std::set<std::uint64_t> digests;
+    std::size_t ranks = 0;
+    bool timed = false;
+  };
+  std::map<key, seen> all;
+  for (auto& rank : w.ranks) {
+    for (const auto& r : rank->flight().in_order()) {
+      auto& s = all[key{r.op, r.generation, r.invocation, (r.flags & 4U) != 0}];
+      if (r.digest != 0) s.digests.insert(r.digest);
+      ++s.ranks;
+      s.timed = s.timed || (r.flags & 1U) != 0;
+    }
+  }
+  group_flights f;
+  for (const auto& [k, s] : all) {
+    f.mismatches += s.digests.size() > 1 ? 1 : 0;
+    if (std::get<3>(k)) continue;
+    f.invocations += s.ranks == w.ranks.size() ? 1 : 0;
+    f.timed += s.timed ? 1 : 0;
+    f.digests.insert(s.digests.begin(), s.digests.end());
+  }
+  return f;
+}
+
+/// Lets virtual time pass.
+inline void wait_a_while(world& w, runtime::time_ns span) {
+  const auto sleep = [](runtime::time_ns until) -> runtime::task<> {
+    auto woken = co_await runtime::sleep_until(until);
+    static_cast<void>(woken);
+  };
+  runtime::run(w.clock, sleep(w.clock.now() + span));
+}
+
+}  // namespace parley::tests
