@@ -10,10 +10,10 @@ assignment::assignment(std::uint64_t default_digest, std::string default_id, std
     : default_digest_(default_digest), default_id_(std::move(default_id)), dtype_(std::move(dtype)),
       participants_(std::move(participants)), policy_(policy), plan_(plan) {}
 
-campaign& assignment::campaign_of(std::uint64_t bytes, time_ns now) {
-  if (latest_ != nullptr && bytes <= latest_->bucket.largest_bytes() && bytes >= latest_->bucket.smallest_bytes())
-    return *latest_;
+campaign& assignment::find_or_add(std::uint64_t bytes, time_ns now) {
   const tuning::size_bucket bucket = tuning::size_bucket::of(bytes);
+  latest_from_bytes_ = bucket.smallest_bytes();
+  latest_to_bytes_ = bucket.largest_bytes();
   for (auto& c : campaigns_) {
     if (c->bucket == bucket) return *(latest_ = c.get());
   }

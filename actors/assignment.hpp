@@ -185,7 +185,11 @@ class assignment {
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
   static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_retry_pause_ns = 600'000'000'000;
-  campaign& campaign_of(std::uint64_t bytes, time_ns now);
+  campaign& campaign_of(std::uint64_t bytes, time_ns now) {
+    if (latest_ != nullptr && bytes >= latest_from_bytes_ && bytes <= latest_to_bytes_) return *latest_;
+    return find_or_add(bytes, now);
+  }
+  campaign& find_or_add(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
   void begin_search(campaign& c, time_ns now);
   void exclude(campaign& c, std::size_t candidate, std::string why);
@@ -214,6 +218,8 @@ class assignment {
   std::vector<candidate_limit> limits_;
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
+  std::uint64_t latest_from_bytes_ = 0;
+  std::uint64_t latest_to_bytes_ = 0;
   std::uint64_t order_ = 0;
   time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
   std::size_t active_ = 0;             // campaigns that try or collect

@@ -51,6 +51,12 @@ void part_receiver::give_up(errc why) noexcept {
   if (!decided()) end(why);
 }
 
+void part_receiver::expire_at(runtime::time_ns deadline) noexcept {
+  if (deadline == runtime::never || place_ != place::posted) return;
+  deadline_ = deadline;
+  edge_.look_at(deadline);
+}
+
 void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (place_ == place::gone || failed() != errc::none) return;
   if (has(s.flags, stamp_flags::poison)) {
@@ -147,7 +153,7 @@ edge_receiver::~edge_receiver() {
   services_.mail.unbind(number_of(op_, part::data_receiver));
 }
 
-edge_receiver::stream& edge_receiver::stream_of(std::uint64_t id) {
+edge_receiver::stream& edge_receiver::find_or_add(std::uint64_t id) {
   for (auto& s : streams_) {
     if (s->id == id) return *s;
   }
@@ -206,16 +212,35 @@ void edge_receiver::match_posted(stream& s) noexcept {
     receive.index_ = s.first_posted++;
     receive.place_ = part_receiver::place::matched;
     receive.numbered_ = true;
-    if (receive.watcher_ != nullptr) receive.watcher_->on_matched();
     s.active.push_back(receive);
-    for (std::uint32_t i = 0; i < s.early.size();) {
-      const auto early = read_stamp(s.early[i].header());
-      if (unwrap(early->invocation, receive.index_) != receive.index_) {
-        ++i;
-        continue;
-      }
-      receive.deliver(*early, s.early.take(i));
+    if (s.early.size() != 0) deliver_early(s, receive);
+  }
+}
+
+void edge_receiver::deliver_early(stream& s, part_receiver& receive) noexcept {
+  for (std::uint32_t i = 0; i < s.early.size();) {
+    const auto early = read_stamp(s.early[i].header());
+    if (unwrap(early->invocation, receive.index_) != receive.index_) {
+      ++i;
+      continue;
     }
+    receive.deliver(*early, s.early.take(i));
+  }
+}
+
+void edge_receiver::end_late() noexcept {
+  const runtime::time_ns now = services_.ex.now();
+  for (auto& s : streams_) {
+    s->posted.for_each([&](part_receiver& r) {
+      if (r.deadline_ > now) return;
+      r.deadline_ = runtime::never;
+      r.give_up(errc::timeout);
+    });
+  }
+  for (auto& s : streams_) {
+    s->posted.for_each([this](const part_receiver& r) {
+      if (r.deadline_ != runtime::never) look_at(r.deadline_);
+    });
   }
 }
 

@@ -26,11 +26,9 @@ namespace parley::actors {
 class edge_receiver;
 class part_receiver;
 
-/// Told how a posted receive fares, until it is decided.
+/// Told when a posted receive is decided.
 class match_watcher {
  public:
-  /// Its invocation has begun: it cannot time out any more.
-  virtual void on_matched() noexcept = 0;
   /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Parts that are asked for now are
   /// brought without being kept first.
   virtual void on_decided(part_receiver& in) noexcept = 0;
@@ -48,12 +46,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
                 match_watcher* watcher = nullptr);
   ~part_receiver() override;
 
-  class [[nodiscard]] matching final : private runtime::waiter, private runtime::timer, private match_watcher {
+  class [[nodiscard]] matching final : private runtime::waiter, private match_watcher {
    public:
     matching(part_receiver& r, runtime::time_ns deadline) noexcept
-        : waiter(&on_cancelled), timer(&on_late), receive_(r) {
-      when = deadline;
-    }
+        : waiter(&on_cancelled), receive_(r), deadline_(deadline) {}
     bool await_ready() const noexcept { return receive_.decided(); }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) noexcept {
@@ -61,8 +57,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
         receive_.give_up(outcome);
         return false;
       }
-      // One that a later stamp has matched already waits for its data, however long that takes.
-      if (when != runtime::never && !receive_.matched()) home->where().arm(*this, when);
+      receive_.expire_at(deadline_);
       receive_.watcher_ = this;
       return true;
     }
@@ -70,16 +65,12 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     runtime::result<stamp> await_resume() const noexcept { return receive_.outcome(); }
 
    private:
-    void on_matched() noexcept override { runtime::timer_wheel::disarm(*this); }
-    void on_decided(part_receiver&) noexcept override {
-      runtime::timer_wheel::disarm(*this);
-      wake(runtime::errc::none);
-    }
+    void on_decided(part_receiver&) noexcept override { wake(runtime::errc::none); }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept {
       static_cast<matching&>(self).receive_.give_up(why);
     }
-    static void on_late(timer& self) noexcept { static_cast<matching&>(self).receive_.give_up(runtime::errc::timeout); }
     part_receiver& receive_;
+    runtime::time_ns deadline_;
   };
   matching match(runtime::time_ns deadline) noexcept { return {*this, deadline}; }
 
@@ -91,6 +82,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   }
   /// The same without waiting.
   void ask(std::uint64_t offset, std::span<std::byte> into);
+  /// It ends with `timeout` at `deadline` unless it is matched by then: one that is waits for its data, however long that
+  /// takes.
+  void expire_at(runtime::time_ns deadline) noexcept;
   /// Ends it with `why` unless it is decided.
   void give_up(runtime::errc why) noexcept;
   /// Whether its stamp is here, or it has failed.
@@ -125,6 +119,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t arrived_bytes_ = 0;                                  // asked for or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
+  runtime::time_ns deadline_ = runtime::never;
   enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
   bool numbered_ = false;
   bool stamped_ = false;
@@ -168,8 +163,23 @@ class edge_receiver final : public data_sink {
     std::uint64_t reported = 0;
     bool sender_waits = false;
   };
-  stream& stream_of(std::uint64_t id);
+  // One timer for all that wait, at or before the earliest of their deadlines: most receives end long before theirs.
+  struct late_timer : runtime::timer {
+    explicit late_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
+    static void on_time(timer& self) noexcept { static_cast<late_timer&>(self).edge.end_late(); }
+    edge_receiver& edge;
+  };
+  stream& stream_of(std::uint64_t id) {
+    if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
+    return *latest_;
+  }
+  stream& find_or_add(std::uint64_t id);
   void match_posted(stream& s) noexcept;
+  void deliver_early(stream& s, part_receiver& receive) noexcept;
+  void look_at(runtime::time_ns deadline) noexcept {
+    if (!late_.linked() || deadline < late_.when) services_.ex.arm(late_, deadline);
+  }
+  void end_late() noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;
@@ -181,6 +191,8 @@ class edge_receiver final : public data_sink {
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
   std::vector<std::unique_ptr<stream>> streams_;
+  stream* latest_ = nullptr;  // most calls have one tag
+  late_timer late_{*this};
   counters counters_;
 };
 

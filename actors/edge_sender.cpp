@@ -1,6 +1,8 @@
 #include <parley/actors/edge_sender.hpp>
+#include <parley/actors/ended.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace parley::actors {
@@ -24,32 +26,14 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
 
 edge_sender::~edge_sender() { services_.mail.unbind(number_of(op_, part::data_sender)); }
 
-edge_sender::stream& edge_sender::stream_of(std::uint64_t id) {
+edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   for (auto& s : streams_) {
     if (s->id == id) return *s;
   }
   streams_.push_back(std::make_unique<stream>());
   streams_.back()->id = id;
-  streams_.back()->sizes.resize(window_.invocations);
+  streams_.back()->sizes.resize(std::bit_ceil(window_.invocations));
   return *streams_.back();
-}
-
-bool edge_sender::has_room(const stream& s, std::uint64_t bytes) const noexcept {
-  if (s.admitted == s.matched) return true;
-  return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
-}
-
-std::uint64_t edge_sender::take_room(stream& s, std::uint64_t bytes) noexcept {
-  const std::uint64_t invocation = s.admitted++;
-  s.sizes[invocation % window_.invocations] = bytes;
-  s.unmatched_bytes += bytes;
-  return invocation;
-}
-
-std::optional<std::uint64_t> edge_sender::try_admit(std::uint32_t tag, std::uint64_t bytes) {
-  stream& s = stream_of(tag);
-  if (failed_ != errc::none || !s.waiting.empty() || !has_room(s, bytes)) return std::nullopt;
-  return take_room(s, bytes);
 }
 
 void edge_sender::wait_for_room(admission& a) {
@@ -62,11 +46,10 @@ void edge_sender::wait_for_room(admission& a) {
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   stream& s = stream_of(id);
-  for (; s.matched < std::min(count, s.admitted); ++s.matched)
-    s.unmatched_bytes -= s.sizes[s.matched % window_.invocations];
+  for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
   while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
     admission& first = *s.waiting.front().owner;
-    first.invocation_ = take_room(s, first.bytes_);
+    first.invocation_ = s.take_room(first.bytes_);
     first.finish(errc::none);
   }
 }
@@ -128,34 +111,21 @@ outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes)
 }
 
 void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
-  const runtime::time_ns ended_ns = rows_.clock();
-  const bool rehearsal = has(inv.mark.flags, stamp_flags::rehearsal);
-  services_.flight.add(
-      {.op = op_,
-       .generation = generation_,
-       .invocation = inv.invocation,
-       .digest = inv.mark.digest,
-       .bytes = inv.mark.total_bytes,
-       .began_ns = inv.began_ns,
-       .ended_ns = ended_ns,
-       .tag = inv.mark.tag,
-       .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
-       .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.mark.flags) & 7U)});
-  if (has(inv.mark.flags, stamp_flags::timed)) {
-    wire_row row;
-    row.tag = inv.mark.tag;
-    row.invocation = inv.invocation;
-    row.digest = inv.mark.digest;
-    row.start_ns = inv.began_ns;
-    row.end_ns = ended_ns;
-    row.status = row_status_of(outcome);
-    rows_.add(row);
-  }
-  if (has(inv.mark.flags, stamp_flags::flush)) rows_.flush(inv.mark.tag, inv.invocation);
-  if (!rehearsal) rows_.ended(ended_ns);
-  if (rows_.measuring() && !rehearsal && outcome == errc::none && inv.mark.digest == default_digest_)
+  const runtime::time_ns ended_ns = note_ended(services_, rows_,
+                                               {.mark = inv.mark,
+                                                .invocation = inv.invocation,
+                                                .ran = inv.mark.digest,
+                                                .began_ns = inv.began_ns,
+                                                .outcome = outcome});
+  if (outcome == errc::none && !rows_.measuring()) return;
+  if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);
+}
+
+// What the assignment should know of a real invocation.
+void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ended_ns) noexcept {
+  if (rows_.measuring() && outcome == errc::none && inv.mark.digest == default_digest_)
     assigned_.note_default(inv.mark.total_bytes, ended_ns - inv.began_ns);
-  if (blames_config(outcome) && !rehearsal)
+  if (blames_config(outcome))
     assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest, services_.ex.now(),
                          "invocation " + std::to_string(inv.invocation) + " ended at the sender with " +
                              std::string(runtime::name(outcome)));

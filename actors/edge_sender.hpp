@@ -93,7 +93,11 @@ class edge_sender {
     return {*this, tag, bytes, deadline};
   }
   /// The same where that needs no wait.
-  std::optional<std::uint64_t> try_admit(std::uint32_t tag, std::uint64_t bytes);
+  std::optional<std::uint64_t> try_admit(std::uint32_t tag, std::uint64_t bytes) {
+    stream& s = stream_of(tag);
+    if (failed_ != runtime::errc::none || !s.waiting.empty() || !has_room(s, bytes)) return std::nullopt;
+    return s.take_room(bytes);
+  }
   /// Assigns a config to an admitted invocation. It must be ended.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget);
   /// One of the rehearsals, outside window and assignment.
@@ -122,8 +126,15 @@ class edge_sender {
     std::uint64_t admitted = 0;  // the next invocation
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
-    std::vector<std::uint64_t> sizes;  // of the unmatched ones, in a ring as large as the window
+    std::vector<std::uint64_t> sizes;  // of the unmatched ones, in a ring at least as large as the window
     runtime::intrusive_list<admission::place> waiting;
+
+    std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & (sizes.size() - 1)]; }
+    std::uint64_t take_room(std::uint64_t bytes) noexcept {
+      size_of(admitted) = bytes;
+      unmatched_bytes += bytes;
+      return admitted++;
+    }
   };
   struct question_timer : runtime::timer {
     explicit question_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}
@@ -132,11 +143,18 @@ class edge_sender {
   };
   outgoing stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
                    std::uint64_t invocation) noexcept;
-  stream& stream_of(std::uint64_t id);
-  bool has_room(const stream& s, std::uint64_t bytes) const noexcept;
-  std::uint64_t take_room(stream& s, std::uint64_t bytes) noexcept;
+  stream& stream_of(std::uint64_t id) {
+    if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
+    return *latest_;
+  }
+  stream& find_or_add(std::uint64_t id);
+  bool has_room(const stream& s, std::uint64_t bytes) const noexcept {
+    if (s.admitted == s.matched) return true;
+    return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
+  }
   void wait_for_room(admission& a);
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
+  void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
   void ask(const stream& s);
 
@@ -150,6 +168,7 @@ class edge_sender {
   window_limits window_;
   runtime::errc failed_ = runtime::errc::none;
   std::vector<std::unique_ptr<stream>> streams_;
+  stream* latest_ = nullptr;  // most calls have one tag
   std::uint64_t rehearsals_ = 0;
   question_timer question_timer_;
   runtime::time_ns question_pause_ns_ = 0;

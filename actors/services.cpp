@@ -6,6 +6,7 @@ namespace parley::actors {
 
 void data_hub::bind(std::uint64_t op, data_sink& sink) {
   sinks_[op] = &sink;
+  latest_ = nullptr;
   const auto waiting = early_.find(op);
   if (waiting == early_.end()) return;
   auto messages = std::move(waiting->second);
@@ -15,18 +16,26 @@ void data_hub::bind(std::uint64_t op, data_sink& sink) {
 }
 
 void data_hub::on_arrival(runtime::arrival&& message) noexcept {
-  const auto s = read_stamp(message.header());
-  if (!s) {
+  stamp s;
+  if (!read_stamp(message.header(), s)) {
     ++counters_.malformed;
-    return;
+  } else if (latest_ != nullptr && latest_op_ == s.op) {
+    latest_->on_data(s, std::move(message));
+  } else {
+    find_sink(s, std::move(message));
   }
-  const auto sink = sinks_.find(s->op);
+}
+
+void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
+  const auto sink = sinks_.find(s.op);
   if (sink != sinks_.end()) {
-    sink->second->on_data(*s, std::move(message));
+    latest_op_ = s.op;
+    latest_ = sink->second;
+    latest_->on_data(s, std::move(message));
   } else if (early_count_ < early_limit) {
     ++counters_.early;
     ++early_count_;
-    early_[s->op].push_back(std::move(message));
+    early_[s.op].push_back(std::move(message));
   } else {
     ++counters_.refused;
   }

@@ -31,7 +31,10 @@ class data_hub final : public runtime::link::handler {
   ~data_hub() { net_.listen(runtime::link::channel::data, nullptr); }
 
   void bind(std::uint64_t op, data_sink& sink);
-  void unbind(std::uint64_t op) { sinks_.erase(op); }
+  void unbind(std::uint64_t op) {
+    sinks_.erase(op);
+    latest_ = nullptr;
+  }
   void on_arrival(runtime::arrival&& message) noexcept override;
 
   struct counters {
@@ -42,9 +45,12 @@ class data_hub final : public runtime::link::handler {
   const counters& statistics() const noexcept { return counters_; }
 
  private:
+  void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
   static constexpr std::size_t early_limit = 4096;
   runtime::link& net_;
   std::unordered_map<std::uint64_t, data_sink*> sinks_;
+  std::uint64_t latest_op_ = 0;
+  data_sink* latest_ = nullptr;  // messages come in runs for one op
   std::unordered_map<std::uint64_t, std::vector<runtime::arrival>> early_;
   std::size_t early_count_ = 0;
   counters counters_;

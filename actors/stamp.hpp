@@ -48,13 +48,16 @@ static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together wit
 
 inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std::as_bytes(std::span(&s, 1)); }
 
-inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
-  stamp s;
-  if (header.size() != sizeof s) return runtime::errc::malformed;
+/// Whether `header` is a stamp; then `s` is it.
+inline bool read_stamp(std::span<const std::byte> header, stamp& s) noexcept {
+  if (header.size() != sizeof s) return false;
   std::memcpy(&s, header.data(), sizeof s);
   constexpr std::uint16_t known = 15;
-  if (s.reserved != 0 || (static_cast<std::uint16_t>(s.flags) & ~known) != 0 || s.offset > s.total_bytes)
-    return runtime::errc::malformed;
+  return s.reserved == 0 && (static_cast<std::uint16_t>(s.flags) & ~known) == 0 && s.offset <= s.total_bytes;
+}
+inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
+  stamp s;
+  if (!read_stamp(header, s)) return runtime::errc::malformed;
   return s;
 }
 

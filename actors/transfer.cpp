@@ -1,7 +1,5 @@
 #include <parley/actors/transfer.hpp>
 
-#include <utility>
-
 namespace parley::actors {
 
 using runtime::errc;
@@ -15,31 +13,13 @@ void transfer_part::on_part_end(completion& self, errc outcome) noexcept {
   }
 }
 
-parts_in_flight::~parts_in_flight() {
+// What the transport still has lives until it lets go.
+void parts_in_flight::abandon() noexcept {
   while (!parts_.empty()) {
     transfer_part& left = parts_.pop_front();
     left.owner = nullptr;
     if (!left.with_transport) delete &left;
   }
-}
-
-transfer_part* parts_in_flight::begin_part() {
-  auto* part = new transfer_part(*this);
-  parts_.push_back(*part);
-  ++in_flight_;
-  return part;
-}
-
-void parts_in_flight::started(transfer_part* part, errc outcome) noexcept {
-  part->with_transport = outcome == errc::pending;
-  if (outcome != errc::pending) ended(part, outcome);
-}
-
-void parts_in_flight::ended(transfer_part* part, errc outcome) noexcept {
-  delete part;
-  --in_flight_;
-  if (outcome != errc::none) fail(outcome);
-  if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(errc::none);
 }
 
 void parts_in_flight::fail(errc why) noexcept {

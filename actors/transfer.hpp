@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
+#include <utility>
 
 namespace parley::actors {
 
@@ -34,7 +34,9 @@ class parts_in_flight {
   explicit parts_in_flight(runtime::link& net) noexcept : net_(net) {}
   parts_in_flight(const parts_in_flight&) = delete;
   parts_in_flight& operator=(const parts_in_flight&) = delete;
-  virtual ~parts_in_flight();
+  virtual ~parts_in_flight() {
+    if (!parts_.empty()) abandon();
+  }
 
   /// How many parts may be in flight at once; 1 at first.
   void keep_in_flight(std::uint64_t limit) noexcept { limit_ = limit == 0 ? 1 : limit; }
@@ -87,9 +89,17 @@ class parts_in_flight {
   step drain() noexcept { return {*this, 0}; }
 
  protected:
-  transfer_part* begin_part();
+  transfer_part* begin_part() {
+    auto* const part = new transfer_part(*this);
+    parts_.push_back(*part);
+    ++in_flight_;
+    return part;
+  }
   /// The transport answered `outcome` to the start of `p`.
-  void started(transfer_part* p, runtime::errc outcome) noexcept;
+  void started(transfer_part* p, runtime::errc outcome) noexcept {
+    p->with_transport = outcome == runtime::errc::pending;
+    if (outcome != runtime::errc::pending) ended(p, outcome);
+  }
   step room() noexcept { return {*this, limit_ - 1}; }
   /// The invocation has just failed; parts may still be with the transport.
   virtual void on_failed() noexcept {}
@@ -99,7 +109,13 @@ class parts_in_flight {
 
  private:
   friend transfer_part;
-  void ended(transfer_part* p, runtime::errc outcome) noexcept;
+  void ended(transfer_part* p, runtime::errc outcome) noexcept {
+    delete p;
+    --in_flight_;
+    if (outcome != runtime::errc::none) fail(outcome);
+    if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(runtime::errc::none);
+  }
+  void abandon() noexcept;
 
   runtime::waiter* settling_ = nullptr;
   std::uint64_t settled_at_ = 0;

@@ -1,8 +1,13 @@
 // What a decided call costs beyond the implementation that was chosen: two ranks in one process, so that instructions can
-// be counted. One iteration is one send and the receive of its 8 bytes.
+// be counted. One iteration is two calls: a send and the receive of its 8 bytes.
 //
 //     tuned_call --only tuned [--iterations N]     through the op, after both ends have agreed
-//     tuned_call --only direct                     the same implementation by itself over the same link
+//     tuned_call --only direct                     the same implementation, `direct`, by itself over the same link
+//     tuned_call --only by_hand                    no parley but the link: what `direct` comes down to
+//
+// All three send the same 64-byte header with the same 8 bytes over the same link, whose own instructions they share, and
+// wait for the arrival in one coroutine. `direct` has a coroutine for the config and its parts in flight, `by_hand` neither:
+// it keeps one message in flight, with no deadline, window, early arrivals or cancellation.
 //
 // `tuned` also counts what must not happen once a decision stands: allocations and control messages of the agreement. Flow
 // control messages are counted apart.
@@ -180,17 +185,33 @@ task<> implementation(std::array<local_link, 2>& links, inbox& box, std::int64_t
   }
 }
 
-void direct(std::int64_t count) {
+task<> by_hand(std::array<local_link, 2>& links, inbox& box, std::int64_t count) {
+  stamp mark;
+  mark.total_bytes = sizeof(word);
+  word out{1};
+  word in{};
+  for (std::int64_t n = 0; n < count; ++n) {
+    const errc sent =
+        links[0].send(1, link::channel::data, parley::actors::bytes_of(mark), std::as_bytes(std::span(out)), nullptr);
+    if (sent != errc::none) give_up("a message could not be sent");
+    arrival message = co_await inbox::next(box);
+    static_cast<void>(links[1].fetch(std::move(message), std::as_writable_bytes(std::span(in)), nullptr));
+    if (in != out) give_up("a transfer brought the wrong word");
+    ++out[0];
+  }
+}
+
+void alone(task<> (*moves)(std::array<local_link, 2>&, inbox&, std::int64_t), std::int64_t count, const char* line) {
   reactor loop;
   std::array<local_link, 2> links{local_link(0), local_link(1)};
   connect(links[0], links[1]);
   inbox box;
   links[1].listen(link::channel::data, &box);
   for (local_link& l : links) loop.attach(l);
-  run(loop, implementation(links, box, warm_ups));
+  run(loop, moves(links, box, warm_ups));
   const std::int64_t start = now_ns();
-  run(loop, implementation(links, box, count));
-  report("direct_call", double(now_ns() - start) / double(count), "ns");
+  run(loop, moves(links, box, count));
+  report(line, double(now_ns() - start) / double(count), "ns");
   for (local_link& l : links) loop.detach(l);
 }
 
@@ -204,7 +225,9 @@ int main(int argc, char** argv) {
   if (only == "tuned")
     tuned(count);
   else if (only == "direct")
-    direct(count);
+    alone(implementation, count, "direct_call");
+  else if (only == "by_hand")
+    alone(by_hand, count, "by_hand_call");
   else
-    give_up("--only takes tuned or direct, not " + only);
+    give_up("--only takes tuned, direct or by_hand, not " + only);
 }

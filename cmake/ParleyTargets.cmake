@@ -32,6 +32,9 @@ function(parley_module name)
   endif()
   add_library(parley_${name} OBJECT ${sources} ${headers})
   set_target_properties(parley_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  # Otherwise g++ calls each function so that a program could replace it, and inlines none.
+  target_compile_options(parley_${name} PRIVATE
+                         $<$<AND:$<CXX_COMPILER_ID:GNU>,$<NOT:$<CONFIG:Debug>>>:-fno-semantic-interposition>)
   target_include_directories(parley_${name} PUBLIC "${PROJECT_BINARY_DIR}/include")
   target_link_libraries(parley_${name} PUBLIC ${ARG_LINK} PRIVATE parley_flags)
   target_compile_features(parley_${name} PUBLIC cxx_std_20)

@@ -11,15 +11,14 @@ using runtime::task;
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
 bool send_call::await_ready() {
-  when = edge_.deadline(options_);
   const auto number = edge_.sender_.try_admit(options_.tag, data_.size());
   if (!number) {
-    go_on_in(edge_.send_when_admitted(data_, options_, when));
+    go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
   }
   invocation_ = edge_.sender_.begin(options_.tag, data_.size(), *number, options_.pace);
   if (!edge_.find(invocation_.mark.digest)->goes_whole(data_.size())) {
-    go_on_in(edge_.run(invocation_, data_, when));
+    go_on_in(edge_.run(invocation_, data_, edge_.deadline(options_)));
     return false;
   }
   out_.emplace(edge_.services_.net, edge_.peer(), invocation_.mark);
@@ -33,7 +32,7 @@ bool send_call::wait() {
     waiter::unlink();
     return false;
   }
-  if (when != runtime::never) home->where().arm(*this, when);
+  if (const time_ns until = edge_.deadline(options_); until != runtime::never) home->where().arm(*this, until);
   out_->wake_at(0, *this);
   return true;
 }
@@ -64,7 +63,6 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 // ---- receiving --------------------------------------------------------------------------------------------------------
 
 bool receive_call::await_ready() {
-  when = edge_.deadline(options_);
   in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
               static_cast<actors::match_watcher*>(this));
   return in_->decided() && in_->in_flight() == 0 && !rest_.child;
@@ -76,15 +74,16 @@ bool receive_call::wait() {
     waiter::unlink();
     return false;
   }
-  // One that a later stamp has matched already waits for its data, however long that takes.
-  if (when != runtime::never && !in_->matched()) home->where().arm(*this, when);
-  if (in_->decided()) in_->wake_at(0, *this);
+  if (in_->decided()) {
+    in_->wake_at(0, *this);
+  } else {
+    in_->expire_at(edge_.deadline(options_));
+  }
   return true;
 }
 
 // A call that is in a scope is suspended; another one sees in `await_ready` what came of it.
 void receive_call::on_decided(actors::part_receiver& in) noexcept {
-  runtime::timer_wheel::disarm(*this);
   if (in.failed() == errc::none) {
     const actors::stamp& s = *in.mark();
     ran_ = edge_.chosen(s);
@@ -119,8 +118,6 @@ void receive_call::stop(errc why) noexcept {
 }
 
 void receive_call::on_cancelled(waiter& self, errc why) noexcept { static_cast<receive_call&>(self).stop(why); }
-
-void receive_call::on_late(timer& self) noexcept { static_cast<receive_call&>(self).stop(errc::timeout); }
 
 namespace {
 task<std::uint64_t> receive_in_task(edge_in& edge, std::span<std::byte> into, call_options options) {

@@ -5,8 +5,8 @@
 ///     std::uint64_t got = co_await in.receive(buffer, {.tag = 0});
 ///     scope.spawn(out.send(bytes, {}));                     // a call becomes a task where one is asked for
 ///
-/// A call of a config that moves its payload whole runs in place: without a coroutine, an allocation, or a timer that it does
-/// not wait for. Every other call goes on in a coroutine of its edge. Nothing happens before a call is awaited; from then on
+/// A call of a config that moves its payload whole runs in place: without a coroutine, an allocation, or a timer of its own
+/// that it need not wait for. Every other call goes on in a coroutine of its edge. Nothing happens before a call is awaited; from then on
 /// the buffer must stay until it has ended. Failure and cancellation: see edge.hpp.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/edge_receiver.hpp>
@@ -36,16 +36,16 @@ struct call_options {
   actors::pacing pace = actors::pacing::within_budget;
 };
 
-/// What both kinds of call are made of: a wait in the caller's scope, a deadline, and the coroutine that a call goes on in.
+/// What both kinds of call are made of: a wait in the caller's scope, and the coroutine that a call goes on in.
 template <class T>
-class call : protected runtime::waiter, protected runtime::timer {
+class call : protected runtime::waiter {
  public:
   using value_type = T;
   call(const call&) = delete;
   call& operator=(const call&) = delete;
 
  protected:
-  call(waiter::function on_cancelled, timer::function on_late) noexcept : waiter(on_cancelled), timer(on_late) {}
+  explicit call(waiter::function on_cancelled) noexcept : waiter(on_cancelled) {}
   ~call() {
     if (rest_.child) rest_.child.destroy();
   }
@@ -63,10 +63,10 @@ class call : protected runtime::waiter, protected runtime::timer {
   typename runtime::task<T>::awaiter rest_{};
 };
 
-class [[nodiscard]] send_call final : public call<void> {
+class [[nodiscard]] send_call final : public call<void>, private runtime::timer {
  public:
   send_call(edge_out& edge, std::span<const std::byte> data, const call_options& options) noexcept
-      : call(&on_cancelled, &on_late), edge_(edge), data_(data), options_(options) {}
+      : call(&on_cancelled), timer(&on_late), edge_(edge), data_(data), options_(options) {}
 
   bool await_ready();
   template <class P>
@@ -93,7 +93,7 @@ class [[nodiscard]] send_call final : public call<void> {
 class [[nodiscard]] receive_call final : public call<std::uint64_t>, private actors::match_watcher {
  public:
   receive_call(edge_in& edge, std::span<std::byte> into, const call_options& options) noexcept
-      : call(&on_cancelled, &on_late), edge_(edge), into_(into), options_(options) {}
+      : call(&on_cancelled), edge_(edge), into_(into), options_(options) {}
 
   bool await_ready();
   template <class P>
@@ -108,10 +108,8 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
  private:
   bool wait();
   void stop(runtime::errc why) noexcept;
-  void on_matched() noexcept override { runtime::timer_wheel::disarm(*this); }
   void on_decided(actors::part_receiver& in) noexcept override;
   static void on_cancelled(waiter& self, runtime::errc why) noexcept;
-  static void on_late(timer& self) noexcept;
 
   edge_in& edge_;
   std::span<std::byte> into_;

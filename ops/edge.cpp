@@ -1,3 +1,4 @@
+#include <parley/actors/ended.hpp>
 #include <parley/ops/edge.hpp>
 
 #include <algorithm>
@@ -71,7 +72,12 @@ void edge_end::start(actors::row_log& rows) {
   actors::spawn_participant(services_, participant_);
 }
 
-const paired_config* edge_end::find(std::uint64_t digest) const noexcept {
+const paired_config* edge_end::find(std::uint64_t digest) noexcept {
+  if (latest_ == nullptr || latest_->digest() != digest) latest_ = search(digest);
+  return latest_;
+}
+
+const paired_config* edge_end::search(std::uint64_t digest) const noexcept {
   const auto at = std::find(digests_.begin(), digests_.end(), digest);
   return at == digests_.end() ? nullptr : options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
 }
@@ -109,7 +115,8 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(why.code());
 }
 
-task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_options call, time_ns until) {
+task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_options call) {
+  const time_ns until = deadline(call);
   auto number = co_await sender_.admit(call.tag, data.size(), until);
   if (!number)
     throw explained(number.code(), std::nullopt,
@@ -140,7 +147,11 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
 void edge_out::end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, const std::exception_ptr& thrown) {
   if (out.failed() == errc::none && out.sent_bytes() != bytes) out.fail(errc::config_failed);
   sender_.end(inv, out.failed());
-  if (out.failed() == errc::none) return;
+  if (out.failed() != errc::none) throw_failed(inv, out, bytes, thrown);
+}
+
+void edge_out::throw_failed(const actors::outgoing& inv, const part_sender& out, std::size_t bytes,
+                            const std::exception_ptr& thrown) {
   throw explained(out.failed(), inv.invocation,
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
@@ -187,15 +198,19 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
 }
 
 std::uint64_t edge_in::end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown) {
-  const std::uint64_t total = in.total_bytes();
-  if (in.received_bytes() != total) in.fail(errc::config_failed);
+  if (in.received_bytes() != in.total_bytes()) in.fail(errc::config_failed);
   record(in, ran, in.failed());
-  if (in.failed() == errc::none) return total;
+  if (in.failed() != errc::none) throw_failed(in, ran, thrown);
+  return in.total_bytes();
+}
+
+void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown) {
   const paired_config* config = find(ran);
   throw explained(in.failed(), in.invocation(),
                   "config " + (config == nullptr ? std::to_string(ran) : config->id()) + " received " +
-                      std::to_string(in.received_bytes()) + " of " + std::to_string(total) + " bytes from rank " +
-                      std::to_string(options_.peer) + (thrown ? "; " + runtime::describe(thrown).what() : ""));
+                      std::to_string(in.received_bytes()) + " of " + std::to_string(in.total_bytes()) +
+                      " bytes from rank " + std::to_string(options_.peer) +
+                      (thrown ? "; " + runtime::describe(thrown).what() : ""));
 }
 
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const {
@@ -206,11 +221,11 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
           (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(tag)));
 }
 
-const paired_config* edge_in::runnable(std::uint64_t digest) const noexcept {
+const paired_config* edge_in::runnable(std::uint64_t digest) noexcept {
+  const paired_config* const config = find(digest);
+  if (config == nullptr || config == options_.configs.front().get()) return config;
   const auto& ready = participant_.ready;
-  const bool warmed =
-      digest == options_.configs.front()->digest() || std::find(ready.begin(), ready.end(), digest) != ready.end();
-  return warmed ? find(digest) : nullptr;
+  return std::find(ready.begin(), ready.end(), digest) == ready.end() ? nullptr : config;
 }
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
@@ -224,30 +239,14 @@ void edge_in::record(const part_receiver& in, std::uint64_t ran, errc outcome) {
   const stamp& s = *in.mark();
   auto& rows = receiver_.rows();
   if (options_.policy == actors::tuning_policy::online) rows.note_stamp(has(s.flags, stamp_flags::timed));
-  const time_ns ended_ns = rows.clock();
-  services_.flight.add(
-      {.op = s.op,
-       .generation = s.generation,
-       .invocation = in.invocation(),
-       .digest = ran,
-       .bytes = s.total_bytes,
-       .began_ns = in.posted_ns(),
-       .ended_ns = ended_ns,
-       .tag = s.tag,
-       .what = outcome == errc::none ? runtime::flight_event::received : runtime::flight_event::receive_failed,
-       .flags = static_cast<std::uint8_t>(static_cast<unsigned>(s.flags) & 7U)});
-  if (has(s.flags, stamp_flags::timed)) {
-    actors::wire_row row;
-    row.tag = s.tag;
-    row.invocation = in.invocation();
-    row.digest = ran;
-    row.start_ns = in.posted_ns();
-    row.end_ns = ended_ns;
-    row.status = actors::row_status_of(outcome);
-    rows.add(row);
-  }
-  if (has(s.flags, stamp_flags::flush)) rows.flush(s.tag, in.invocation());
-  if (!has(s.flags, stamp_flags::rehearsal)) rows.ended(ended_ns);
+  actors::note_ended(services_, rows,
+                     {.mark = s,
+                      .invocation = in.invocation(),
+                      .ran = ran,
+                      .began_ns = in.posted_ns(),
+                      .outcome = outcome,
+                      .what = runtime::flight_event::received,
+                      .failed = runtime::flight_event::receive_failed});
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {

@@ -65,7 +65,7 @@ class edge_end : private actors::implementations {
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
   ~edge_end();
 
-  const paired_config* find(std::uint64_t digest) const noexcept;
+  const paired_config* find(std::uint64_t digest) noexcept;
   time_ns deadline(const call_options& call) const noexcept {
     const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : options_.timeout_ns;
     return span == runtime::never ? runtime::never : services_.ex.now() + span;
@@ -82,7 +82,9 @@ class edge_end : private actors::implementations {
   std::optional<runtime::error> failed_;
 
  private:
+  const paired_config* search(std::uint64_t digest) const noexcept;
   std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
+  const paired_config* latest_ = nullptr;
 };
 
 class edge_out final : public edge_end {
@@ -105,10 +107,12 @@ class edge_out final : public edge_end {
  private:
   friend send_call;
   runtime::task<> rehearse(std::uint64_t digest) override;
-  runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call, time_ns until);
+  runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
   void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, const std::exception_ptr& thrown);
+  [[noreturn]] void throw_failed(const actors::outgoing& inv, const part_sender& out, std::size_t bytes,
+                                 const std::exception_ptr& thrown);
 
   actors::assignment assigned_;
   actors::edge_sender sender_;
@@ -132,11 +136,12 @@ class edge_in final : public edge_end {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   }
   /// Null where the config is not here or was not warmed (S3).
-  const paired_config* runnable(std::uint64_t digest) const noexcept;
+  const paired_config* runnable(std::uint64_t digest) noexcept;
   runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
   /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
   std::uint64_t end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown);
+  [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const;
   void record(const part_receiver& in, std::uint64_t ran, runtime::errc outcome);
 

@@ -39,22 +39,23 @@ class flight_recorder {
     if (ring_.size() < capacity_) {
       ring_.push_back(r);
     } else {
-      ring_[static_cast<std::size_t>(total_ % capacity_)] = r;
+      ring_[next_] = r;
     }
+    if (++next_ == capacity_) next_ = 0;
     ++total_;
   }
   /// How many were added, also those that have been overwritten since.
   std::uint64_t total() const noexcept { return total_; }
   std::vector<flight_record> in_order() const {
     std::vector<flight_record> all = ring_;
-    if (total_ > ring_.size())
-      std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(total_ % capacity_), all.end());
+    if (total_ > ring_.size()) std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(next_), all.end());
     return all;
   }
 
  private:
   std::size_t capacity_;
   std::vector<flight_record> ring_;
+  std::size_t next_ = 0;
   std::uint64_t total_ = 0;
 };
 
