@@ -22,6 +22,39 @@ aggregate infinite(aggregate_status status, std::string detail) {
   return a;
 }
 
+/// What the times of rows may be off by after they were converted, by participant.
+using clock_errors = std::map<std::uint32_t, double>;
+
+/// The rows in one clock. Infinite errors: of a participant whose clock is not known yet.
+std::vector<row> converted(std::span<const row> rows, std::span<const participant_clock> clocks, clock_errors& errors) {
+  std::vector<row> all(rows.begin(), rows.end());
+  for (const participant_clock& clock : clocks) {
+    if (clock.offset == nullptr) continue;
+    double& error_ns = errors[clock.participant];
+    for (row& r : all) {
+      if (r.participant != clock.participant) continue;
+      const clock_reading start = clock.offset->to_ours(r.start_ns);
+      const clock_reading end = clock.offset->to_ours(r.end_ns);
+      r.start_ns = start.ns;
+      r.end_ns = end.ns;
+      error_ns = std::max({error_ns, start.error_ns, end.error_ns});
+    }
+  }
+  return all;
+}
+
+/// Moving one participant's times by its error moves a repetition by no more; two can do so in opposite directions.
+double largest_two(const clock_errors& errors) {
+  double first = 0, second = 0;
+  for (const auto& [participant, error_ns] : errors) {
+    if (error_ns > first)
+      second = std::exchange(first, error_ns);
+    else
+      second = std::max(second, error_ns);
+  }
+  return first + second;
+}
+
 /// The median of finite times, with its spread.
 aggregate summary(const std::vector<double>& times_ns) {
   aggregate a;
@@ -134,7 +167,13 @@ double median(std::vector<double> values) {
 
 aggregate aggregate_candidate(std::span<const row> rows, const repetitions& asked) {
   if (asked.participants.empty() || asked.invocations.empty()) return summary({});
-  const table reported(rows);
+  clock_errors errors;
+  const std::vector<row> in_one_clock = converted(rows, asked.clocks, errors);
+  const double error_ns = largest_two(errors);
+  repetitions comparable = asked;
+  if (!std::isfinite(error_ns)) comparable.clock = clock_kind::separate;
+  const bool compared = comparable.clock == clock_kind::common;
+  const table reported(in_one_clock);
   std::vector<double> times_ns;
   for (std::uint64_t invocation : asked.invocations) {
     const row* first = reported.find(invocation, asked.participants.front());
@@ -142,14 +181,16 @@ aggregate aggregate_candidate(std::span<const row> rows, const repetitions& aske
     for (std::uint32_t p : asked.participants) {
       if (auto bad = fault_of(reported, asked, invocation, p, check)) return *std::move(bad);
     }
-    const double time_ns = repetition_ns(reported, asked, invocation);
-    if (time_ns < 0) {
+    const double time_ns = repetition_ns(reported, comparable, invocation);
+    if (time_ns < 0 && -time_ns > error_ns) {
       return infinite(aggregate_status::inconsistent,
                       fmt::format("invocation {} ended before its last start: the clocks disagree", invocation));
     }
     times_ns.push_back(std::max(time_ns, 1.0));  // a clock that did not tick is no proof of zero cost
   }
-  return summary(times_ns);
+  aggregate a = summary(times_ns);
+  if (compared) a.clock_error_ns = error_ns;
+  return a;
 }
 
 aggregate aggregate_times(std::span<const std::vector<double>> times_ns_by_participant) {

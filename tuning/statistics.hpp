@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include <parley/tuning/clock_offset.hpp>
+
 namespace parley::tuning {
 
 inline constexpr double infinite_ns = std::numeric_limits<double>::infinity();
@@ -61,11 +63,18 @@ enum class clock_kind : std::uint8_t {
   separate,  ///< they cannot: each repetition is the longest that any participant saw, late partners included
 };
 
+/// How to convert a participant's times to the clock of whoever aggregates. One without an entry shares that clock.
+struct participant_clock {
+  std::uint32_t participant = 0;
+  const clock_offset* offset = nullptr;
+};
+
 struct repetitions {
   std::uint64_t digest = 0;                       ///< of the candidate
   std::span<const std::uint32_t> participants{};  ///< all of whom must report
   std::span<const std::uint64_t> invocations{};   ///< the timed repetitions, no warm-ups
   clock_kind clock = clock_kind::common;
+  std::span<const participant_clock> clocks{};
 };
 
 /// `rows` may hold those of other candidates and of unmeasured invocations: they say when the one before ended.

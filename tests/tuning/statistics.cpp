@@ -159,3 +159,49 @@ TEST_CASE("any integers in rows make a time or infinity, and their order never m
     CHECK(of(rows, {0, 1, 2}) == a);
   }
 }
+
+TEST_CASE("times of another clock are converted before they are compared, and what that may be off by is kept") {
+  // Rank 1's clock is 5 s ahead; messages take 10 ns each way.
+  clock_offset ahead;
+  constexpr std::int64_t off = 5'000'000'000;
+  REQUIRE(ahead.add({.sent_ns = 0, .received_ns = off + 10, .answered_ns = off + 10, .returned_ns = 20}));
+  const std::vector<participant_clock> clocks{{0, nullptr}, {1, &ahead}};
+  const std::vector<std::uint64_t> timed{5};
+  const auto judged = [&](const std::vector<row>& rows, std::span<const participant_clock> known) {
+    return aggregate_candidate(
+        rows, {.digest = config, .participants = pair_of_ranks, .invocations = timed, .clocks = known});
+  };
+  const std::vector<row> rows{{0, 5, config, 1000, 2200}, {1, 5, config, off + 1700, off + 2100}};
+  const aggregate a = judged(rows, clocks);
+  CHECK(a.time_ns == doctest::Approx(500).epsilon(0.01));  // rank 1 was late
+  CHECK(a.clock_error_ns >= 10);
+  CHECK(a.clock_error_ns < 20);
+  CHECK(judged(rows, {}).status == aggregate_status::measured);
+  CHECK(judged(rows, {}).time_ns != a.time_ns);
+}
+
+TEST_CASE("while a clock is not known each repetition is the longest that any participant saw") {
+  const clock_offset unknown;
+  const std::vector<participant_clock> clocks{{1, &unknown}};
+  const std::vector<std::uint64_t> timed{5};
+  const std::vector<row> rows{{0, 5, config, 1000, 2000}, {1, 5, config, 900'001'700, 900'002'100}};
+  const aggregate a = aggregate_candidate(
+      rows, {.digest = config, .participants = pair_of_ranks, .invocations = timed, .clocks = clocks});
+  CHECK(a.time_ns == 1000);
+  CHECK(a.clock_error_ns == 0);
+}
+
+TEST_CASE("a repetition that ends before its last start by no more than clocks are off by is a short one") {
+  clock_offset roughly;
+  REQUIRE(roughly.add({.sent_ns = 0, .received_ns = 0, .answered_ns = 0, .returned_ns = 600}));
+  const std::vector<participant_clock> clocks{{1, &roughly}};
+  const std::vector<std::uint64_t> timed{5};
+  const auto of_start = [&](std::int64_t start_ns) {
+    const std::vector<row> rows{{0, 5, config, 1000, 1100}, {1, 5, config, start_ns, start_ns}};
+    return aggregate_candidate(
+        rows, {.digest = config, .participants = pair_of_ranks, .invocations = timed, .clocks = clocks});
+  };
+  CHECK(of_start(1000).measured());
+  CHECK(of_start(1000).time_ns == 1);
+  CHECK(of_start(1000).clock_error_ns > 300);
+}
