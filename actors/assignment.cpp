@@ -248,7 +248,7 @@ time_ns assignment::next_give_up() const noexcept {
   return earliest;
 }
 
-void assignment::judge(campaign& c, time_ns now) {
+void assignment::judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks) {
   c.outstanding.clear();
   c.places.clear();
   c.unsettled = 0;
@@ -258,7 +258,8 @@ void assignment::judge(campaign& c, time_ns now) {
   }
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     c.aggregates[i] = tuning::aggregate_candidate(
-        c.rows[i], {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i]});
+        c.rows[i],
+        {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i], .clocks = clocks});
   }
   const double base = c.aggregates[c.incumbent].time_ns;
   double cost_ns = 0;

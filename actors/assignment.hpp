@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -158,8 +159,8 @@ class assignment {
   void add_row(rank_id participant, const wire_row& row);
   /// A campaign whose round is complete on all sides, or whose rows have been missing for too long.
   campaign* ready_to_judge(time_ns now) noexcept;
-  /// The next round, or the decision: then it is `decided`, and the caller tells the others.
-  void judge(campaign& c, time_ns now);
+  /// The next round, or the decision: then it is `decided`, and the caller tells the others. `clocks` convert rows.
+  void judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks = {});
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
   time_ns next_give_up() const noexcept;
   /// A config failed in a real invocation: never again for this key, and the default next.

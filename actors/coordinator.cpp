@@ -125,7 +125,7 @@ class coordinator_behaviour {
   void judge() {
     state_.assigned->retry(services_.ex.now());
     while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
-      state_.assigned->judge(*c, services_.ex.now());
+      state_.assigned->judge(*c, services_.ex.now(), clocks());
     }
     announce_decisions();
   }
@@ -135,6 +135,14 @@ class coordinator_behaviour {
  private:
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
     out_.acknowledge_to(to.source, part::participant, number, send_list);
+  }
+  // Those of other hosts, as they are known by now: what was learned after a trial says more about its times, too.
+  std::vector<tuning::participant_clock> clocks() const {
+    std::vector<tuning::participant_clock> all;
+    for (const op_participant& p : state_.declaration.participants) {
+      if (const auto* offset = services_.clocks.offset_of(p.rank)) all.push_back({p.rank, offset});
+    }
+    return all;
   }
   bool is_participant(rank_id rank) const noexcept {
     const auto& all = state_.declaration.participants;

@@ -136,7 +136,8 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
 // ---- the edge ---------------------------------------------------------------------------------------------------------
 
 edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
-    : services_(s), rows_(s.ex), op_(op.id()), generation_(generation), peer_(op.participants[0].rank) {
+    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation),
+      peer_(op.participants[0].rank) {
   services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope, matched&& m) {
     if (m.what == matched::kind::question) {
       stream& asked = stream_of(m.stream);

@@ -16,7 +16,7 @@ constexpr runtime::time_ns longest_question_pause_ns = 100'000'000;
 
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
-    : services_(s), rows_(s.ex), assigned_(assigned), op_(op.id()), generation_(generation),
+    : services_(s), rows_(s.ex, s.clocks.skew()), assigned_(assigned), op_(op.id()), generation_(generation),
       default_digest_(op.default_digest), peer_(op.participants[1].rank), window_(w), question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope, matched&& m) {
     if (m.what == matched::kind::report) note_matched(m.stream, m.count);

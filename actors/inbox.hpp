@@ -39,11 +39,19 @@ template <class... Ms, class Address>
 void open_inbox(services& s, std::uint64_t op, std::uint64_t generation, part own, part from_part, const Address& to) {
   const std::uint64_t actor = number_of(op, own);
   const auto bind_one = [&]<class M>(std::type_identity<M>) {
-    s.mail.bind<M>(actor, [to, generation](envelope from, M&& body) {
+    const auto deliver = [to, generation](envelope from, M&& body) {
       if (from.generation != generation) return runtime::errc::closed;
       received<M> m{from, std::move(body)};
       return to.try_send(std::move(m));
-    });
+    };
+    if constexpr (requires(M& m) { m.clock; }) {
+      s.mail.bind<M>(actor, [&s, deliver](envelope from, M&& body) {
+        s.note_clock(from.source, body.clock);
+        return deliver(from, std::move(body));
+      });
+    } else {
+      s.mail.bind<M>(actor, deliver);
+    }
   };
   (bind_one(std::type_identity<Ms>{}), ...);
   auto box = std::make_shared<piece_inbox>();

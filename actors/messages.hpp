@@ -10,6 +10,7 @@
 ///         … trials, stamped on real invocations …
 ///       report     ------->                 when they began and ended here
 ///                  <-------    decide       the winner, with the evidence
+#include <parley/actors/clock_book.hpp>
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/wire.hpp>
 
@@ -48,7 +49,8 @@ struct ack {
   static constexpr std::uint16_t message_type = 1;
   std::uint32_t number = 0;
   bool send_list = false;  ///< to an offer: your catalogue is not mine, send it whole
-  PARLEY_FIELDS(number, send_list)
+  clock_stamp clock{};
+  PARLEY_FIELDS(number, send_list, clock)
 };
 
 struct offer {
@@ -117,8 +119,9 @@ inline constexpr std::uint8_t cancelled_row = 3;
 struct report {
   static constexpr std::uint16_t message_type = 7;
   std::uint32_t number = 0;
-  std::vector<wire_row> rows;
-  PARLEY_FIELDS(number, rows)
+  std::vector<wire_row> rows;  ///< by the participant's clock
+  clock_stamp clock{};
+  PARLEY_FIELDS(number, rows, clock)
 };
 
 struct wire_evidence {

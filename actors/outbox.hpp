@@ -28,6 +28,7 @@ class outbox {
   template <class M>
   std::uint32_t post(rank_id to, part actor, M message) {
     message.number = ++last_number_;
+    if constexpr (requires { message.clock; }) message.clock = services_.clock_for(to);
     std::vector<std::byte> body;
     runtime::encode(message, body);
     if (body.size() <= limits::piece_bytes) {
@@ -47,6 +48,7 @@ class outbox {
     ack a;
     a.number = number;
     a.send_list = send_list;
+    a.clock = services_.clock_for(to);
     static_cast<void>(services_.mail.send(to, number_of(op_, actor), generation_, a));
   }
   void acknowledge(rank_id from, std::uint32_t number) {

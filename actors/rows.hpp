@@ -22,7 +22,8 @@ constexpr std::uint8_t row_status_of(runtime::errc outcome) noexcept {
 
 class row_log {
  public:
-  explicit row_log(runtime::executor& ex) noexcept : executor_(ex) {}
+  /// `skew`: see clock_book.hpp; it outlives this.
+  explicit row_log(runtime::executor& ex, const clock_skew* skew = nullptr) noexcept : executor_(ex), skew_(skew) {}
 
   /// While a campaign runs, times are read from the clock; otherwise the loop's cached present is good enough.
   void set_measuring(bool on) noexcept { measuring_ = on; }
@@ -32,7 +33,10 @@ class row_log {
     measuring_ = quiet_ < quiet_after;
   }
   bool measuring() const noexcept { return measuring_; }
-  runtime::time_ns clock() noexcept { return measuring_ ? executor_.precise_now() : executor_.now(); }
+  runtime::time_ns clock() noexcept {
+    const runtime::time_ns t = measuring_ ? executor_.precise_now() : executor_.now();
+    return skew_ == nullptr ? t : skew_->of(t);
+  }
 
   /// Called when the rows so far should be reported.
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
@@ -56,6 +60,7 @@ class row_log {
  private:
   static constexpr std::uint32_t quiet_after = 256;
   runtime::executor& executor_;
+  const clock_skew* skew_;
   std::function<void()> flush_;
   std::vector<wire_row> rows_;
   runtime::time_ns last_end_ns_ = 0;

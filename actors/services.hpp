@@ -1,5 +1,6 @@
 #pragma once
 /// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
+#include <parley/actors/clock_book.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
@@ -65,6 +66,15 @@ struct services {
   runtime::flight_recorder& flight;
   std::vector<std::uint64_t> incarnations;  ///< of all ranks, from the roster
   std::uint64_t validators_hash = 0;
+  clock_book clocks{};
+
+  /// What a message to `to` says of our clock, and what one from `from` says of theirs.
+  clock_stamp clock_for(rank_id to) {
+    return clocks.same_host(to) ? clock_stamp{} : clocks.stamp_for(to, ex.precise_now());
+  }
+  void note_clock(rank_id from, const clock_stamp& s) {
+    if (!clocks.same_host(from)) clocks.note(from, s, ex.precise_now());
+  }
 };
 
 }  // namespace parley::actors

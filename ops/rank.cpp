@@ -67,7 +67,16 @@ constexpr time_ns longest_pause_ns = 20'000'000;
 rank::rank(rank_foundation on, rank_settings settings)
     : executor_(on.ex), net_(on.net), disk_(on.disk), settings_(std::move(settings)), flight_(settings_.flight_records),
       mail_(on.ex, on.net, on.mail), data_(on.net),
-      services_{on.ex, actors_, on.net, mail_, data_, flight_, std::move(on.incarnations), 0}, actors_(on.ex) {
+      services_{on.ex,
+                actors_,
+                on.net,
+                mail_,
+                data_,
+                flight_,
+                std::move(on.incarnations),
+                0,
+                actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
+      actors_(on.ex) {
   auto& v = settings_.validators;
   v.insert(v.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
                        {"PARLEY_WORLD", std::to_string(net_.world_size())}});

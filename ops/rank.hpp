@@ -51,6 +51,8 @@ struct rank_foundation {
   runtime::storage* disk = nullptr;  ///< null: no results files
   std::vector<std::uint64_t> incarnations;
   runtime::router::options mail{};
+  std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
+  actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
 };
 
 /// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.

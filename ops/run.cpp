@@ -132,8 +132,12 @@ struct job::state final : runtime::link::failure_handler {
       mail.seal = {&tag_of, &*seal};
     }
     std::vector<std::uint64_t> incarnations;
-    for (const transports::member& m : all.members) incarnations.push_back(m.incarnation);
-    self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail},
+    std::vector<std::uint64_t> hosts;
+    for (const transports::member& m : all.members) {
+      incarnations.push_back(m.incarnation);
+      hosts.push_back(m.host);
+    }
+    self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail, std::move(hosts)},
                  from_environment_too(std::move(o.settings)));
     wire->on_failure(this);
     for (const auto& [lost, why] : lost_early) on_lost(lost, why);

@@ -32,14 +32,24 @@ class memory_storage final : public runtime::storage {
   std::map<std::string, std::string> files;
 };
 
+/// Ranks on hosts of their own, whose clocks show other times; see rank_foundation.
+struct skewed_clocks {
+  std::vector<std::uint64_t> hosts{};
+  std::vector<actors::clock_skew> skews{};
+};
+
 struct world {
-  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {})
+  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {},
+                 const skewed_clocks& clocks = {})
       : links(clock, n, std::move(o)), seen(n), disk(n) {
     std::vector<std::uint64_t> incarnations;
     for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
-    for (rank_id r = 0; r < n; ++r)
-      ranks.push_back(
-          std::make_unique<ops::rank>(ops::rank_foundation{clock, links[r], &disk[r], incarnations, {}}, settings));
+    for (rank_id r = 0; r < n; ++r) {
+      ops::rank_foundation on{clock, links[r], &disk[r], incarnations, {}};
+      on.hosts = clocks.hosts;
+      if (r < clocks.skews.size()) on.skew = clocks.skews[r];
+      ranks.push_back(std::make_unique<ops::rank>(std::move(on), settings));
+    }
   }
   ops::rank& operator[](rank_id r) { return *ranks[r]; }
 

@@ -1,0 +1,103 @@
+#pragma once
+/// What this rank knows of the other ranks' clocks. Ranks of one host share the monotonic clock: offset 0, error 0, and not
+/// a byte is spent on it. Between hosts control messages that are sent anyway carry stamps there and back.
+///
+///     message.clock = book.stamp_for(peer, now);                       // as it is sent
+///     book.note(from, message.clock, now);                             // as it comes
+///     const tuning::clock_offset* theirs = book.offset_of(peer);       // null: the same clock as ours
+///
+/// A stamp that lies around before it is sent, or a message that is sent again, only widens a bound: see
+/// tuning/clock_offset.hpp. Nothing waits; a peer that says nonsense makes its own times useless and nothing else.
+#include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/wire.hpp>
+#include <parley/tuning/clock_offset.hpp>
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+using runtime::rank_id;
+using runtime::time_ns;
+
+/// Travels in messages between hosts; zeros otherwise.
+struct clock_stamp {
+  std::int64_t sent_ns = 0;           ///< by the sender's clock
+  std::int64_t echo_sent_ns = 0;      ///< of a message that the sender has received before: as it was stamped
+  std::int64_t echo_received_ns = 0;  ///< and when it came, by the sender's clock
+  PARLEY_FIELDS(sent_ns, echo_sent_ns, echo_received_ns)
+};
+
+/// For worlds on one clock, which are to be as if each rank had its own: simulation and tests.
+struct clock_skew {
+  time_ns offset_ns = 0;
+  std::int64_t drift_ppb = 0;
+  constexpr time_ns of(time_ns t) const noexcept {
+    constexpr time_ns billion = 1'000'000'000;
+    return t + offset_ns + t / billion * drift_ppb + t % billion * drift_ppb / billion;
+  }
+};
+
+class clock_book {
+ public:
+  clock_book() = default;
+  /// `hosts`: equal numbers share a host; empty: all do.
+  clock_book(std::vector<std::uint64_t> hosts, rank_id self, clock_skew skew)
+      : hosts_(std::move(hosts)), self_(self), skew_(skew) {}
+
+  bool same_host(rank_id r) const noexcept {
+    return r == self_ || hosts_.empty() || (r < hosts_.size() && hosts_[r] == hosts_[self_]);
+  }
+  /// What this rank's clock shows when the executor's shows `t`.
+  time_ns local(time_ns t) const noexcept { return skew_.of(t); }
+  /// Null where the executor's clock is the rank's.
+  const clock_skew* skew() const noexcept { return skew_.offset_ns == 0 && skew_.drift_ppb == 0 ? nullptr : &skew_; }
+
+  clock_stamp stamp_for(rank_id to, time_ns now) {
+    clock_stamp s;
+    if (same_host(to)) return s;
+    peer& p = peers_[to];
+    s.sent_ns = local(now);
+    s.echo_sent_ns = p.echo.sent_ns;
+    s.echo_received_ns = p.echo.received_ns;
+    p.echoed = true;
+    return s;
+  }
+  void note(rank_id from, const clock_stamp& s, time_ns now) {
+    if (same_host(from) || s.sent_ns == 0) return;
+    peer& p = peers_[from];
+    const time_ns received_ns = local(now);
+    if (s.echo_sent_ns != 0) static_cast<void>(p.offset.add_ours_to_theirs(s.echo_sent_ns, s.echo_received_ns));
+    if (!p.offset.add_theirs_to_ours(s.sent_ns, received_ns)) return;
+    // Of several that came since the last answer, the fastest one says most.
+    const bool faster = received_ns - s.sent_ns < p.echo.received_ns - p.echo.sent_ns;
+    if (p.echoed || faster) p.echo = {s.sent_ns, received_ns};
+    p.echoed = false;
+  }
+  /// How far a peer's clock is from ours; null where it is the same one.
+  const tuning::clock_offset* offset_of(rank_id r) const {
+    static const tuning::clock_offset unknown;
+    if (same_host(r)) return nullptr;
+    const auto known = peers_.find(r);
+    return known == peers_.end() ? &unknown : &known->second.offset;
+  }
+
+ private:
+  struct message_times {
+    std::int64_t sent_ns = 0;
+    std::int64_t received_ns = 0;
+  };
+  struct peer {
+    tuning::clock_offset offset;
+    message_times echo;
+    bool echoed = true;
+  };
+  std::vector<std::uint64_t> hosts_;
+  rank_id self_ = 0;
+  clock_skew skew_;
+  std::map<rank_id, peer> peers_;
+};
+
+}  // namespace parley::actors
