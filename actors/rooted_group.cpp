@@ -35,7 +35,7 @@ group_fault poison_of(const stamp& s) noexcept {
 }
 
 rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation)
-    : services_(s), rows_(s.ex), op_(op.id()), generation_(generation), leader_(op.leader),
+    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation), leader_(op.leader),
       default_digest_(op.default_digest) {
   for (const op_participant& p : op.participants) members_.push_back(p.rank);
 }
