@@ -16,6 +16,7 @@
 ///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
 #include <parley/ops/edge.hpp>
 #include <parley/runtime/when.hpp>
+#include <parley/runtime/work.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -32,7 +33,7 @@ class rank;
 
 struct paired_transfer {
   std::string name;
-  std::function<std::string(rank_id)> role;
+  std::function<std::string(rank_id)> role{};
   std::vector<config_ptr> configs{direct()};
   /// Sender and receiver of each pair; empty: by their order.
   std::vector<std::pair<rank_id, rank_id>> edges{};
@@ -70,6 +71,15 @@ class transfer {
     return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)),
                                      {.tag = o.tag, .timeout_ns = o.timeout_ns});
   }
+  /// The same for code that is no coroutine (runtime/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
+  template <buffer B>
+  runtime::work<> start_send(const B& data, send_options o, runtime::start_options s = {}) {
+    return runtime::start(*where_, send(data, o), std::move(s));
+  }
+  template <buffer B>
+  runtime::work<std::uint64_t> start_receive(B&& into, receive_options o, runtime::start_options s = {}) {
+    return runtime::start(*where_, receive(std::forward<B>(into), o), std::move(s));
+  }
   /// A tuning phase, for those who want one: both ends call it, with the same sizes, and it ends when their configs for
   /// these sizes are agreed. It moves scratch data on a tag of its own; other calls may go on meanwhile.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
@@ -82,6 +92,7 @@ class transfer {
   edge_out& edge_to(rank_id peer) const;
   edge_in& edge_from(rank_id peer) const;
   std::string name_;
+  runtime::executor* where_ = nullptr;
   rank_id self_ = 0;
   std::vector<edge_out*> outs_;
   std::vector<edge_in*> ins_;

@@ -143,6 +143,7 @@ transfer rank::declare(const paired_transfer& op) {
   transfer t;
   t.name_ = op.name;
   t.self_ = id();
+  t.where_ = &executor_;
   for (const auto& [from, to] : edges) {
     edge_options o;
     o.name = op.name;

@@ -25,11 +25,13 @@ executor::~executor() { free_retired(); }
 
 std::size_t executor::run_ready(std::size_t limit) {
   std::size_t count = 0;
+  ++resuming_;
   while (count < limit && !ready_.empty()) {
     ready_.pop().resume();
     ++count;
     if (!retired_.empty()) free_retired();
   }
+  --resuming_;
   resumed_ += count;
   return count;
 }

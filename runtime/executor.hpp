@@ -109,6 +109,10 @@ class executor {
   virtual bool turn() = 0;
   /// Waits for the next event after `turn` returned false. Returns false when no event can come any more.
   virtual bool wait() = 0;
+  /// A turn for callers who come by only now and then: it reads the clock and asks everything first.
+  virtual bool catch_up() { return turn(); }
+  /// Whether a coroutine is on the stack right now.
+  bool resuming() const noexcept { return resuming_ != 0; }
 
   /// How many coroutines were resumed so far.
   std::uint64_t resumed() const noexcept { return resumed_; }
@@ -137,6 +141,7 @@ class executor {
   std::uint64_t seed_;
   std::uint64_t resumed_ = 0;
   std::uint32_t nested_ = 0;
+  std::uint32_t resuming_ = 0;
   ready_queue ready_;
   std::vector<std::coroutine_handle<>> retired_;
   timer_wheel timers_;

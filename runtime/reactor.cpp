@@ -3,6 +3,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr std::int64_t work_per_clock_read = 64;    // turns or resumed coroutines: reading costs as much as a turn
 constexpr std::uint32_t turns_per_asio_poll = 128;  // on every turn it would cost a quarter of the loop
+constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives: so that its other handlers have theirs
 constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
 constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
@@ -149,8 +151,13 @@ struct reactor::state {
   file posted_event;
   file next_timer;
   boost::asio::posix::stream_descriptor watched;
-  // Shared with Asio's handler, which may outlive the reactor in a caller's context.
-  std::shared_ptr<bool> watching = std::make_shared<bool>(false);
+  // Shared with Asio's handlers, which may outlive the reactor in a caller's context.
+  struct asio_side {
+    bool watching = false;        // a handler waits for `watched`
+    bool queued = false;          // a handler that takes turns is in Asio's queue
+    reactor* follower = nullptr;  // set while Asio drives the reactor
+  };
+  std::shared_ptr<asio_side> handlers = std::make_shared<asio_side>();
   time_ns timer_set_to = never;
 
   std::vector<poller*> pollers;
@@ -174,6 +181,7 @@ reactor::reactor(options o) : executor(read_clock(), o.seed), state_(std::make_u
 reactor::reactor(boost::asio::io_context& io, options o)
     : executor(read_clock(), o.seed), state_(std::make_unique<state>(o, &io)) {}
 reactor::~reactor() {
+  state_->handlers->follower = nullptr;
   boost::system::error_code ignored;
   state_->watched.cancel(ignored);
 }
@@ -255,25 +263,30 @@ bool reactor::turn() {
 }
 
 bool reactor::wait() {
+  if (spin_or_arm()) sleep();
+  return true;
+}
+
+// Says true, with all pollers armed, when nothing has come for so long that sleeping is better.
+bool reactor::spin_or_arm() {
   state& s = *state_;
   // The clock is read once in a while only: most waits are over before that.
   ++s.idle_turns;
   for (std::uint32_t i = 0; i < polls_per_clock_read; ++i) {
     if (s.settings.cores == sharing::shared_core) sched_yield();
     s.polled = s.poll_all();
-    if (s.polled || s.any_posted.load(std::memory_order_acquire)) return true;
+    if (s.polled || s.any_posted.load(std::memory_order_acquire)) return false;
   }
   set_now(read_clock());
   if (s.idle_since == never) {
     s.idle_since = now();
-    return true;
+    return false;
   }
-  if (now() - s.idle_since < s.spin_ns) return true;
-  if (!arm_pollers()) return true;
+  if (now() - s.idle_since < s.spin_ns) return false;
+  if (!arm_pollers()) return false;
   s.spin_ns = std::max(shortest_spin_ns, s.spin_ns / 2);
   s.idle_since = never;
   s.idle_turns = 0;
-  sleep();
   return true;
 }
 
@@ -282,14 +295,22 @@ bool reactor::arm_pollers() {
                      [](poller* p) { return p->arm() == poller::arm_state::armed; });
 }
 
+// Asks Asio to look at the descriptor of everything that concerns the reactor.
+void reactor::await_event() {
+  state& s = *state_;
+  if (s.handlers->watching) return;
+  s.handlers->watching = true;
+  s.watched.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                       [handlers = s.handlers](boost::system::error_code) {
+                         handlers->watching = false;
+                         if (handlers->follower != nullptr) handlers->follower->follow();
+                       });
+}
+
 // Nothing may use a poller between `arm_pollers` and here.
 void reactor::sleep() {
   state& s = *state_;
-  if (!*s.watching) {
-    *s.watching = true;
-    s.watched.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                         [watching = s.watching](boost::system::error_code) { *watching = false; });
-  }
+  await_event();
   const time_ns tick = read_clock() + s.settings.safety_tick_ns;
   const time_ns until = std::min(timers().next(), tick);
   s.set_timer(until);
@@ -311,11 +332,53 @@ void reactor::sleep() {
   }
 }
 
-reactor::readiness reactor::poll() {
+bool reactor::catch_up() {
+  state_->work_to_clock = 0;
+  state_->turns_to_asio = 0;
+  return turn();
+}
+
+void reactor::follow_io() {
+  state_->handlers->follower = this;
+  queue_turns();
+}
+
+void reactor::stop_following() noexcept {
+  state_->handlers->follower = nullptr;
+  // Or the io_context would not run out of work.
+  boost::system::error_code ignored;
+  state_->watched.cancel(ignored);
+}
+
+void reactor::queue_turns() {
+  auto& handlers = state_->handlers;
+  if (handlers->queued) return;
+  handlers->queued = true;
+  boost::asio::post(state_->io, [handlers] {
+    handlers->queued = false;
+    if (handlers->follower != nullptr) handlers->follower->follow();
+  });
+}
+
+// Some turns from inside a handler of Asio; then its other handlers have theirs.
+void reactor::follow() {
   state& s = *state_;
   s.work_to_clock = 0;
-  s.turns_to_asio = 0;
-  if (turn()) return readiness::progressed;
+  for (std::uint32_t i = 0; i < turns_per_handler; ++i) {
+    s.turns_to_asio = turns_per_asio_poll;  // Asio is being run already
+    const bool any = turn();
+    if (s.handlers->follower == nullptr) return;
+    if (any || !spin_or_arm()) continue;
+    s.set_timer(std::min(timers().next(), now() + s.settings.safety_tick_ns));
+    ++s.seen.sleeps;
+    return await_event();
+  }
+  queue_turns();
+}
+
+reactor::readiness reactor::poll() {
+  state& s = *state_;
+  if (catch_up()) return readiness::progressed;
   if (!arm_pollers()) return readiness::idle;
   s.set_timer(timers().next());
   return readiness::armed;

@@ -11,6 +11,8 @@
 ///     while (loop.poll() != reactor::readiness::armed) {}
 ///     epoll_wait(mine, …);                   // loop.native_handle() becomes readable when there is work
 ///
+/// A program that runs an io_context of its own hands it over and says `loop.follow_io()`: `io.run()` then drives both.
+///
 /// While idle it spins for a time that adapts to what spinning has brought lately, yields the core on every turn when ranks
 /// share cores, then arms its pollers and sleeps. A slow safety tick counts the wake-ups that an event fd missed.
 #include <parley/runtime/executor.hpp>
@@ -60,6 +62,10 @@ class reactor final : public executor {
   void set_sharing(sharing cores) noexcept;
 
   readiness poll();
+  /// From now on whoever runs the io_context runs this reactor too, until `stop_following` or the reactor's end. As long as
+  /// it follows, the io_context does not run out of work.
+  void follow_io();
+  void stop_following() noexcept;
   /// A descriptor for the caller's epoll or poll; owned by the reactor.
   int native_handle() const noexcept;
   const counters& statistics() const noexcept;
@@ -69,12 +75,17 @@ class reactor final : public executor {
   void submit(std::shared_ptr<compute_job> job) override;
   bool turn() override;
   bool wait() override;
+  bool catch_up() override;
 
  private:
   struct state;
   bool run_posted();
   bool arm_pollers();
+  bool spin_or_arm();
+  void await_event();
   void sleep();
+  void queue_turns();
+  void follow();
   std::unique_ptr<state> state_;
 };
 

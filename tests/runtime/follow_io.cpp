@@ -1,0 +1,100 @@
+#include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/work.hpp>
+
+#include <doctest/doctest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+
+using namespace parley::runtime;
+
+namespace {
+
+namespace asio = boost::asio;
+
+task<> sleeps(int times) {
+  scope& here = co_await this_scope;
+  for (int i = 0; i < times; ++i) {
+    auto woken = co_await sleep_until(here.where().now() + 1_ms);
+    woken.value();
+  }
+}
+
+/// The context ends by itself when a test has gone wrong.
+struct bounded {
+  explicit bounded(asio::io_context& io) : limit(io, std::chrono::seconds(10)) {
+    limit.async_wait([&io, this](boost::system::error_code stopped) {
+      late = !stopped;
+      if (late) io.stop();
+    });
+  }
+  asio::steady_timer limit;
+  bool late = false;
+};
+
+}  // namespace
+
+TEST_CASE("one io_context drives a program's handlers and the actors of a reactor that follows it") {
+  asio::io_context io;
+  reactor loop(io, {});
+  loop.follow_io();
+  bounded in_time(io);
+  int beats = 0;
+  asio::steady_timer beat(io);
+  std::function<void()> next = [&] {
+    beat.expires_after(std::chrono::milliseconds(1));
+    beat.async_wait([&](boost::system::error_code) {
+      ++beats;
+      next();
+    });
+  };
+  next();
+  const work<> w = start(loop, sleeps(5), {.on_end = [&] { io.stop(); }});
+  io.run();
+  CHECK_FALSE(in_time.late);
+  CHECK(w.done());
+  CHECK(beats > 0);
+}
+
+TEST_CASE("a reactor that follows goes to sleep, and a post wakes it") {
+  asio::io_context io;
+  reactor loop(io, {.longest_spin_ns = 1'000, .safety_tick_ns = 20_s});
+  loop.follow_io();
+  bounded in_time(io);
+  // Runs handlers until none is left that could run at once: the reactor waits for its descriptor then.
+  while (loop.statistics().sleeps == 0 && !in_time.late) io.poll();
+  CHECK(io.poll() == 0);
+  bool seen = false;
+  std::thread other([&] {
+    loop.post([&] {
+      seen = true;
+      io.stop();
+    });
+  });
+  io.run();
+  other.join();
+  CHECK_FALSE(in_time.late);
+  CHECK(seen);
+}
+
+TEST_CASE("an io_context runs out of work when its reactor has stopped following, or is gone") {
+  asio::io_context io;
+  auto loop = std::make_unique<reactor>(io, reactor::options{});
+  loop->follow_io();
+  loop->post([&] { loop->stop_following(); });
+  io.run();
+  io.restart();
+  loop->follow_io();
+  loop->follow_io();
+  io.poll();
+  loop.reset();
+  io.restart();
+  io.run();
+  CHECK(io.stopped());
+}
