@@ -24,6 +24,7 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/runtime/when.hpp>
+#include <parley/runtime/work.hpp>
 
 namespace parley {
 
@@ -63,11 +64,15 @@ using runtime::rank_id;
 using runtime::result;
 using runtime::scope;
 using runtime::sleep_until;
+using runtime::start;
+using runtime::start_options;
 using runtime::task;
 using runtime::this_scope;
 using runtime::time_ns;
 using runtime::when_all;
 using runtime::when_any;
 using runtime::with_deadline;
+using runtime::work;
+using transports::bootstrap;
 
 }  // namespace parley

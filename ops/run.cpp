@@ -84,19 +84,13 @@ void complain(rank_id rank, const std::string& what) {
 
 struct job::state final : runtime::link::failure_handler {
   state(std::unique_ptr<reactor> made, job_options o) : loop(std::move(made)) {
-    place = transports::from_environment().value();
-    auto key = transports::read_key(place).value();
-    const bool one_host = place.local_size ? *place.local_size == place.world_size : place.world_size == 1;
-    transports::ucx_link::options wire_options;
-    wire_options.rank = place.rank;
-    wire_options.world_size = place.world_size;
-    wire_options.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
-    wire.emplace(wire_options);
-    loop->attach(*wire);
-    auto meeting_options = transports::options_for(place);
-    meeting_options.join_timeout_ns = o.join_timeout_ns;
-    meeting.emplace(loop->io(), meeting_options, std::move(key));
-    join();
+    if (o.bootstrap) {
+      join_through(*o.bootstrap);
+    } else {
+      join_by_environment(o.join_timeout_ns);
+    }
+    for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
+    loop->set_sharing(sharing_of(all.members, place.rank));
     make_rank(std::move(o));
   }
   ~state() {
@@ -112,16 +106,38 @@ struct job::state final : runtime::link::failure_handler {
     return static_cast<transports::siphash*>(seal)->tag(header, body);
   }
 
-  void join() {
+  void open_wire(bool one_host) {
+    transports::ucx_link::options o;
+    o.rank = place.rank;
+    o.world_size = place.world_size;
+    o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
+    wire.emplace(o);
+    loop->attach(*wire);
+  }
+
+  void join_by_environment(time_ns limit_ns) {
+    place = transports::from_environment().value();
+    auto key = transports::read_key(place).value();
+    open_wire(place.local_size ? *place.local_size == place.world_size : place.world_size == 1);
+    auto options = transports::options_for(place);
+    options.join_timeout_ns = limit_ns;
+    meeting.emplace(loop->io(), options, std::move(key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
     meeting->join(transports::this_process(wire->address()),
                   [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
-    for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
     for (const int descriptor : meeting->descriptors()) loop->watch(descriptor);
-    loop->set_sharing(sharing_of(all.members, place.rank));
+  }
+
+  void join_through(const transports::bootstrap& through) {
+    place.rank = through.rank;
+    place.world_size = through.world_size;
+    transports::bootstrap_meeting exchange(through);
+    place.job = exchange.job();
+    open_wire(exchange.one_host());
+    all = exchange.join(transports::this_process(wire->address()));
   }
 
   void make_rank(job_options o) {
@@ -178,7 +194,7 @@ const runtime::link& job::wire() const noexcept { return *state_->wire; }
 
 void job::leave() {
   runtime::run(*state_->loop, state_->self->settle(settle_limit_ns));
-  state_->meeting->leave();
+  if (state_->meeting) state_->meeting->leave();
 }
 
 std::vector<tuning::validator> machine_validators() {
@@ -186,7 +202,8 @@ std::vector<tuning::validator> machine_validators() {
 }
 
 int run(const std::function<void(job&)>& program, job_options o) {
-  rank_id id = 0;
+  rank_id id = o.bootstrap ? o.bootstrap->rank : 0;
+  const bool placed = o.bootstrap.has_value();
   try {
     job here(std::move(o));
     id = here.self().id();
@@ -196,7 +213,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
     here.leave();
     return 0;
   } catch (const std::exception& e) {
-    if (const auto place = transports::from_environment()) id = place->rank;
+    if (const auto place = transports::from_environment(); place && !placed) id = place->rank;
     complain(id, e.what());
     return 1;
   }

@@ -12,9 +12,11 @@
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/task.hpp>
+#include <parley/transports/bootstrap.hpp>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace boost::asio {
@@ -26,6 +28,9 @@ namespace parley::ops {
 struct job_options {
   rank_settings settings{};
   runtime::time_ns join_timeout_ns = 30'000'000'000;
+  /// Instead of a launcher's environment and a rendezvous: the program's own way in which all ranks exchange bytes, such as
+  /// MPI (transports/bootstrap.hpp). Deaths are then noticed by UCX alone.
+  std::optional<transports::bootstrap> bootstrap{};
 };
 
 /// A rank over UCX that has joined its job.

@@ -176,9 +176,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     all.members = std::move(members);
     all.roster_digest = digest;
     all.authenticated = !key_.empty();
-    const auto session =
-        wire::hmac(key_.secret(), wire::writer().text("parley session").number(options_.job).raw(digest).take());
-    std::copy_n(session.begin(), all.session_key.size(), all.session_key.begin());
+    all.session_key = wire::session_key(key_.secret(), options_.job, digest);
     deadline_.cancel();
     const auto done = std::exchange(done_, nullptr);
     done(std::move(all));

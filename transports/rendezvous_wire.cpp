@@ -179,6 +179,13 @@ digest connection_key::tag(direction to, std::uint64_t sequence, type kind, cons
                         .take());
 }
 
+std::array<std::byte, 16> session_key(std::span<const std::byte> job_secret, std::uint64_t job, const digest& roster) {
+  const auto whole = hmac(job_secret, writer().text("parley session").number(job).raw(roster).take());
+  std::array<std::byte, 16> key{};
+  std::copy_n(whole.begin(), key.size(), key.begin());
+  return key;
+}
+
 bool equal(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }

@@ -143,6 +143,9 @@ class connection_key {
   digest key_{};
 };
 
+/// The key of the control frames of one session: it changes with every set of incarnations.
+std::array<std::byte, 16> session_key(std::span<const std::byte> job_secret, std::uint64_t job, const digest& roster);
+
 /// In constant time.
 bool equal(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 

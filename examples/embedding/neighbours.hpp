@@ -1,0 +1,56 @@
+#pragma once
+// What the embedding examples have in common: ranks 0 and 1 exchange rows of numbers in both directions, and check them.
+#include <parley/parley.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace neighbours {
+
+using namespace parley::literals;
+
+inline constexpr int steps = 100;
+inline constexpr std::size_t numbers = 32'768;  // 256 KiB a step
+
+inline parley::paired_transfer rows() {
+  return {.name = "rows",
+          .configs = {parley::direct(), parley::chunked(64_KiB, /*in_flight=*/4)},
+          .edges = {{0, 1}, {1, 0}}};
+}
+
+/// What `rank` sends in a step.
+inline void fill(std::vector<std::uint64_t>& row, parley::rank_id rank, int step) {
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = (std::uint64_t{rank} << 40U) + (std::uint64_t(step) << 20U) + i;
+}
+
+/// Throws when this is not what `rank` has sent in this step.
+inline void check(const std::vector<std::uint64_t>& row, parley::rank_id rank, int step) {
+  std::vector<std::uint64_t> expected(row.size());
+  fill(expected, rank, step);
+  if (row != expected)
+    parley::runtime::raise({parley::errc::config_failed, "step " + std::to_string(step) + " came out wrong"});
+}
+
+/// All steps as a coroutine; both directions of a step are under way at once.
+inline parley::task<> exchange(parley::rank& self) {
+  parley::transfer transfer = self.declare(rows());
+  const parley::rank_id peer = 1 - self.id();
+  std::vector<std::uint64_t> mine(numbers);
+  std::vector<std::uint64_t> theirs(numbers);
+  for (int step = 0; step < steps; ++step) {
+    fill(mine, self.id(), step);
+    co_await parley::when_all(transfer.send(mine, {.to = peer}), transfer.receive(theirs, {.from = peer}));
+    check(theirs, peer, step);
+  }
+}
+
+/// The last line of each example, which its test looks for.
+inline void report(parley::rank& self, const char* loop, unsigned long long of_its_own) {
+  std::printf("rank %u: %d steps exchanged and checked; %s ran %llu steps of its own meanwhile\n", self.id(), steps,
+              loop, of_its_own);
+}
+
+}  // namespace neighbours

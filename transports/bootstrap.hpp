@@ -1,0 +1,60 @@
+#pragma once
+/// Joining a job through somebody else's communicator: a program that has MPI, or any other way in which all ranks can
+/// exchange bytes, hands that over instead of a launcher's environment and a TCP rendezvous.
+///
+///     bootstrap through{.rank = mine, .world_size = all, .all_gather = [&](std::span<const std::byte> bytes) {
+///       …                                        // MPI_Allgather of the sizes, MPI_Allgatherv of the bytes
+///       return everybodys;                       // one entry per rank, in the order of ranks
+///     }};
+///     parley::job here({.bootstrap = through});
+///
+/// `all_gather` is called twice, by all ranks alike, in the job's constructor and never again; the communicator may go
+/// afterwards. Who may take part, and how long a missing rank is waited for, is the communicator's business; the session
+/// key of the control messages follows from random bytes of all ranks, so whoever can read the communicator can read it.
+///
+/// Nobody watches a TCP connection then: that a rank died is found out by UCX alone, which notices the end of a process
+/// that this rank has exchanged messages with (ucx_link.hpp says how soon). A rank that has exchanged nothing with the dead
+/// one is not told.
+///
+/// Failure: throws `failure`: `bad_argument` when `all_gather` does not give what it should, `protocol_version` when the
+/// ranks run different versions. What `all_gather` throws passes through.
+#include <parley/runtime/identifiers.hpp>
+#include <parley/transports/rendezvous.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace parley::transports {
+
+struct bootstrap {
+  using bytes = std::vector<std::byte>;
+
+  runtime::rank_id rank = 0;
+  runtime::rank_id world_size = 1;
+  std::function<std::vector<bytes>(std::span<const std::byte> mine)> all_gather{};
+};
+
+/// The two exchanges of a bootstrap.
+class bootstrap_meeting {
+ public:
+  /// The first one: who runs where.
+  explicit bootstrap_meeting(bootstrap through);
+
+  bool one_host() const noexcept { return one_host_; }
+  std::uint64_t job() const noexcept { return job_; }
+  /// The second one: how each rank is reached.
+  joined join(member me);
+
+ private:
+  std::vector<bootstrap::bytes> exchange(std::span<const std::byte> mine) const;
+
+  bootstrap through_;
+  bool one_host_ = true;
+  std::uint64_t job_ = 0;
+  std::array<std::byte, 32> secret_{};
+};
+
+}  // namespace parley::transports
