@@ -1,6 +1,7 @@
 // The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong.
 #include <parley/cli/doctor.hpp>
 #include <parley/cli/tune.hpp>
+#include <parley/quick_start.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/transports/launcher.hpp>
 

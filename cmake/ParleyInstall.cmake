@@ -7,7 +7,7 @@ foreach(folder IN LISTS PARLEY_PUBLIC_FOLDERS)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley/${folder}"
           FILES_MATCHING PATTERN "*.hpp")
 endforeach()
-install(FILES "${PROJECT_SOURCE_DIR}/parley.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley" OPTIONAL)
+install(FILES "${PROJECT_SOURCE_DIR}/parley.hpp" "${PROJECT_SOURCE_DIR}/quick_start.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley" OPTIONAL)
 install(EXPORT parleyTargets NAMESPACE parley:: DESTINATION "${PARLEY_PACKAGE_DIR}")
 
 # The consumer needs the Boost components that parley links, and no others.

@@ -15,8 +15,8 @@
 /// | LOG_LEVEL | error | a library is silent; faults are reported as values |
 /// | WARN_UNUSED_ENV_VARS | n | the same |
 ///
-/// UCX_MEM_MMAP_HOOK_MODE=none can only come from the launcher: UCX patches mmap while it is loaded, before `main`,
-/// which costs a process 0.4 s at its start.
+/// UCX_MEM_MMAP_HOOK_MODE=none can only come from the launcher, or from quick_start.hpp: UCX patches mmap while it is loaded,
+/// before `main`, which costs a process 0.4 s at its start.
 ///
 /// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
 #include <parley/runtime/identifiers.hpp>

@@ -6,6 +6,8 @@
 // `through_mpi`.
 #include "neighbours.hpp"
 
+#include <parley/quick_start.hpp>
+
 #include <mpi.h>
 
 #include <span>
