@@ -2,6 +2,7 @@
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
+#include <parley/transports/meeting.hpp>
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/siphash.hpp>
 #include <parley/transports/ucx_link.hpp>
@@ -116,18 +117,19 @@ struct job::state final : runtime::link::failure_handler {
   }
 
   void join_by_environment(time_ns limit_ns) {
-    place = transports::from_environment().value();
-    auto key = transports::read_key(place).value();
+    auto found = transports::find_meeting(transports::from_environment().value(), limit_ns).value();
+    place = found.place;
     open_wire(place.local_size ? *place.local_size == place.world_size : place.world_size == 1);
     auto options = transports::options_for(place);
     options.join_timeout_ns = limit_ns;
-    meeting.emplace(loop->io(), options, std::move(key));
+    meeting.emplace(loop->io(), options, std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
     meeting->join(transports::this_process(wire->address()),
                   [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
+    found.published.remove();
     for (const int descriptor : meeting->descriptors()) loop->watch(descriptor);
   }
 

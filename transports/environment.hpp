@@ -2,16 +2,24 @@
 /// Where this process stands in its job, as its launcher tells through the environment. Reading only.
 ///
 ///     auto place = from_environment();                      // of this process, or pass a function that looks names up
-///     if (!place) return place.reason();                    // names the variable, its value and what to do
-///     place->rank, place->world_size, place->rendezvous_host ...
+///     if (!place) return place.reason();                    // names the variables, their values and what to do
+///     place->rank, place->world_size, place->meeting ...
 ///
-/// Understood, the innermost launcher first: `parley run` (PARLEY_RANK, PARLEY_WORLD, ...), torchrun (RANK, WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), MPICH and others with PMI (PMI_RANK, PMI_SIZE) and srun
-/// (SLURM_PROCID inside a step). Without any of them the world has one rank.
+/// | launcher | position from | meets (`meeting_kind`) |
+/// |---|---|---|
+/// | `parley run` | PARLEY_RANK, PARLEY_WORLD, PARLEY_LOCAL_* | address: PARLEY_RENDEZVOUS, key by PARLEY_KEY_FD |
+/// | torchrun | RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE | one host: file; else the port after MASTER_ADDR:MASTER_PORT |
+/// | Open MPI's mpirun | OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE} | one host: file; else PARLEY_RENDEZVOUS |
+/// | MPICH's mpiexec, srun --mpi=pmi2 | PMI_RANK, PMI_SIZE, MPI_LOCAL* | pmi: through PMI_FD |
+/// | srun | SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID | one host: file; else a port on the step's first node |
 ///
-/// Where the ranks meet: PARLEY_RENDEZVOUS=host:port wins. torchrun's own store listens on MASTER_PORT, so the port after
-/// it is used. Other launchers name no place; when all ranks share this host, a loopback port is derived from the job's
-/// identity, otherwise PARLEY_RENDEZVOUS must be set. PARLEY_KEY_FILE names a 0600 file with the job's key.
+/// PARLEY_RENDEZVOUS=host:port, where it is set, wins over all of these; PARLEY_KEY_FILE names a 0600 file with the job's
+/// key. Without any launcher the world has one rank. transports/meeting.hpp carries out what is found here.
+///
+/// More than one launcher: the innermost counts, which by habit is the first of the list above. Two of them that tell
+/// another rank in worlds of one size contradict each other, which is an error; PARLEY_LAUNCHER=parley|torchrun|openmpi|
+/// pmi|slurm|none decides. `parley run` hides the variables of launchers around it, so one that is seen beside it was started
+/// inside it and counts.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/transports/job_key.hpp>
@@ -21,6 +29,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace parley::transports {
 
@@ -28,6 +37,12 @@ enum class launcher_kind : std::uint8_t { none, parley_run, torchrun, open_mpi, 
 
 /// `parley run`, `torchrun`, `mpirun (Open MPI)`, ...: for people.
 std::string_view name(launcher_kind launcher) noexcept;
+enum class meeting_kind : std::uint8_t {
+  alone,    ///< a world of one
+  address,  ///< at rendezvous_host:rendezvous_port, which all ranks know
+  pmi,      ///< rank 0 says where through the launcher's PMI_FD
+  file,     ///< all ranks share a host: rank 0 says where in a 0600 file in a private folder
+};
 
 /// The variables of `parley run`, which both sides of it use.
 namespace variable {
@@ -41,6 +56,7 @@ inline constexpr char job[] = "PARLEY_JOB";                      ///< 1 to 16 he
 inline constexpr char key_fd[] = "PARLEY_KEY_FD";
 inline constexpr char key_file[] = "PARLEY_KEY_FILE";
 inline constexpr char report_fd[] = "PARLEY_REPORT_FD";  ///< where a rank writes what its launcher collects
+inline constexpr char launcher[] = "PARLEY_LAUNCHER";    ///< whose variables count, where several disagree
 }  // namespace variable
 
 inline constexpr runtime::rank_id max_world_size = 65'536;
@@ -51,10 +67,13 @@ struct placement {
   runtime::rank_id world_size = 1;
   std::optional<runtime::rank_id> local_rank;  ///< among the ranks of this host, where the launcher says so
   std::optional<runtime::rank_id> local_size;
+  meeting_kind meeting = meeting_kind::alone;
   std::string rendezvous_host = "127.0.0.1";
-  std::uint16_t rendezvous_port = 0;  ///< 0 only in a world of one, or beside `listening_fd`
-  int listening_fd = -1;              ///< inherited by rank 0; whoever joins takes it over
-  std::uint64_t job = 0;              ///< tells jobs apart; not a secret
+  std::uint16_t rendezvous_port = 0;  ///< 0 until `find_meeting` has found it, or beside `listening_fd`
+  int pmi_fd = -1;
+  std::vector<std::string> private_folders;  ///< where a meeting's file may be, the first that is fit for it
+  int listening_fd = -1;                     ///< inherited by rank 0; whoever joins takes it over
+  std::uint64_t job = 0;                     ///< tells jobs apart; not a secret
   int key_fd = -1;
   std::string key_file;
   int report_fd = -1;
@@ -62,6 +81,11 @@ struct placement {
 
 /// Returns nothing for a variable that is not set.
 using variable_lookup = std::function<std::optional<std::string>(const char* name)>;
+/// Looks into this process's own environment.
+variable_lookup own_environment();
+
+/// Whether this variable tells a process its place in the job of a launcher other than `parley run`, given the others.
+bool tells_place(std::string_view variable, const variable_lookup& lookup);
 
 /// `malformed` when a value cannot be read, contradicts another one or is missing beside it.
 runtime::result<placement> from_environment(const variable_lookup& lookup);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 namespace parley::transports {
@@ -79,6 +80,21 @@ result<job_key> job_key::from_file(const std::string& path) {
   }
   auto key = read_exactly(fd, "file " + path);
   ::close(fd);
+  return key;
+}
+
+result<job_key> job_key::from_hexadecimal(std::string_view digits) {
+  job_key key;
+  bool good = digits.size() == 2 * size_bytes;
+  for (std::size_t i = 0; good && i < size_bytes; ++i) {
+    const char* const pair = digits.data() + 2 * i;
+    unsigned byte = 0;
+    const auto [stop, fault] = std::from_chars(pair, pair + 2, byte, 16);
+    good = fault == std::errc() && stop == pair + 2;
+    key.bytes_[i] = static_cast<std::byte>(byte);
+  }
+  if (!good) return error(errc::malformed, "a job key is 64 hexadecimal digits");
+  key.empty_ = false;
   return key;
 }
 

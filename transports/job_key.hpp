@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace parley::transports {
 
@@ -33,6 +34,8 @@ class job_key {
   static runtime::result<job_key> from_descriptor(int fd);
   /// Reads a file of exactly 32 bytes that belongs to this user and that nobody else may read or write (0600 or 0400).
   static runtime::result<job_key> from_file(const std::string& path);
+  /// Reads 64 hexadecimal digits, in which a launcher's key-value space or a meeting's file carries a key.
+  static runtime::result<job_key> from_hexadecimal(std::string_view digits);
   /// Another holder of the same secret, for a launcher that serves several ranks and for tests.
   job_key duplicate() const noexcept;
 

@@ -239,9 +239,11 @@ class job {
 
   std::vector<std::string> environment_of(rank_id rank, std::uint64_t id, int key_fd, int report_fd) const {
     std::vector<std::string> all;
-    const char* const own[] = {
-        variable::rank,          variable::world, variable::local_rank, variable::local_size, variable::rendezvous,
-        variable::rendezvous_fd, variable::job,   variable::key_fd,     variable::key_file,   variable::report_fd};
+    const char* const own[] = {variable::rank,       variable::world,      variable::local_rank,
+                               variable::local_size, variable::rendezvous, variable::rendezvous_fd,
+                               variable::job,        variable::key_fd,     variable::key_file,
+                               variable::report_fd,  variable::launcher};
+    const auto outer = own_environment();
     const auto replaced = [&](std::string_view name) {
       return std::any_of(std::begin(own), std::end(own), [&](const char* mine) { return name == mine; }) ||
              std::any_of(options_.environment.begin(), options_.environment.end(),
@@ -249,7 +251,9 @@ class job {
     };
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string_view text = *entry;
-      if (!replaced(text.substr(0, text.find('=')))) all.emplace_back(text);
+      const std::string_view name = text.substr(0, text.find('='));
+      // A rank of this job has no place in a job around it.
+      if (!replaced(name) && !tells_place(name, outer)) all.emplace_back(text);
     }
     for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
     // UCX reads this while it is loaded, before a rank's `main`; patching mmap would cost each rank 0.4 s.

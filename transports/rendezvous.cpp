@@ -342,6 +342,11 @@ class rendezvous::host final : public core {
     auto at = resolve();
     if (!at) return at.reason();
     error_code fault;
+    // A host's own name often means loopback in its own list of hosts, and something else to the hosts that must find it.
+    asio::ip::make_address(options_.host, fault);
+    const bool by_name = bool(fault) && options_.host != "localhost";
+    if (by_name && at->address().is_loopback() && !key_.empty()) at = endpoint(asio::ip::tcp::v4(), options_.port);
+    fault.clear();
     acceptor_.open(at->protocol(), fault);
     if (!fault) {
       ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Starts two ranks of a program the way a launcher does, and ends with 0 when both do well.
+
+    start.py torchrun|slurm|slurm-pmi2|mpich PROGRAM      stands in for that launcher: same variables, same PMI wire
+    start.py two-hosts PROGRAM                            two network namespaces stand for two hosts
+    start.py mpirun|mpiexec.hydra|srun PROGRAM            the real one, where it is installed
+
+Ends with 77, which CTest shows as skipped, where the machine has not what is needed.
+"""
+
+import os
+import pathlib
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+RANKS = 2
+LIMIT_S = 60
+SKIPPED = 77
+
+
+def skip(why):
+    print(f"skipped: {why}", file=sys.stderr)
+    sys.exit(SKIPPED)
+
+
+def clean_environment():
+    """This process's environment without the traces of any launcher."""
+    prefixes = ("PARLEY_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MPI_LOCAL", "MASTER_")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes) and name not in names}
+
+
+def wait_for(processes):
+    """0 when all end well in time; otherwise ends all of them."""
+    until = time.monotonic() + LIMIT_S
+    status = 0
+    for process in processes:
+        try:
+            status = process.wait(max(0.1, until - time.monotonic())) or status
+        except subprocess.TimeoutExpired:
+            print("a rank did not end in time", file=sys.stderr)
+            status = 1
+    for process in processes:
+        process.kill()
+    return status
+
+
+def start(program, variables, pass_fds=()):
+    return subprocess.Popen([program], env=clean_environment() | variables, pass_fds=pass_fds)
+
+
+# --- Stand-ins -------------------------------------------------------------------------------------------------------
+
+def torchrun(program):
+    with socket.socket() as store:  # torchrun's own store listens on MASTER_PORT
+        store.bind(("127.0.0.1", 0))
+        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+                  "ROLE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
+                  "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+        return wait_for([start(program, common | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(RANKS)])
+
+
+def slurm_variables(rank):
+    job = str(os.getpid())
+    return {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank),
+            "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0",
+            "SLURM_STEP_NODELIST": socket.gethostname(), "SLURM_STEP_TASKS_PER_NODE": "2"}
+
+
+def slurm(program):
+    return wait_for([start(program, slurm_variables(rank)) for rank in range(RANKS)])
+
+
+class PmiServer:
+    """PMI-1 as hydra's proxies and Slurm's pmi2 plugin speak it: one line is one question or answer."""
+
+    def __init__(self):
+        self.pairs = [socket.socketpair() for _ in range(RANKS)]
+        self.values, self.in_barrier = {}, []
+
+    def fd(self, rank):
+        return self.pairs[rank][0].fileno()
+
+    def serve(self, processes):
+        """Answers until all processes have hung up."""
+        for theirs, _ in self.pairs:
+            theirs.close()
+        files = {ours: ours.makefile("rw", newline="\n") for _, ours in self.pairs}
+        until = time.monotonic() + LIMIT_S
+        while files and time.monotonic() < until:
+            ready, _, _ = select.select(list(files), [], [], 1)
+            for ours in ready:
+                line = files[ours].readline()
+                if not line:
+                    del files[ours]
+                else:
+                    self.hear(files, ours, dict(word.split("=", 1) for word in line.split()))
+        return wait_for(processes)
+
+    def say(self, file, text):
+        file.write(text + "\n")
+        file.flush()
+
+    def hear(self, files, ours, said):
+        file, command = files[ours], said["cmd"]
+        if command == "init":
+            self.say(file, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0")
+        elif command == "get_my_kvsname":
+            self.say(file, "cmd=my_kvsname kvsname=kvs_1_0")
+        elif command == "put":
+            self.values[said["key"]] = said["value"]
+            self.say(file, "cmd=put_result rc=0 msg=success")
+        elif command == "barrier_in":
+            self.in_barrier.append(file)
+            if len(self.in_barrier) == RANKS:
+                for waiting in self.in_barrier:
+                    self.say(waiting, "cmd=barrier_out")
+                self.in_barrier = []
+        elif command == "get" and said["key"] in self.values:
+            self.say(file, f"cmd=get_result rc=0 msg=success value={self.values[said['key']]}")
+        elif command == "finalize":
+            self.say(file, "cmd=finalize_ack")
+        else:
+            self.say(file, f"cmd={command}_result rc=-1 msg=unknown")
+
+
+def through_pmi(program, variables_of):
+    server = PmiServer()
+    processes = []
+    for rank in range(RANKS):
+        variables = {"PMI_RANK": str(rank), "PMI_SIZE": "2", "PMI_FD": str(server.fd(rank))} | variables_of(rank)
+        processes.append(start(program, variables, pass_fds=(server.fd(rank),)))
+    return server.serve(processes)
+
+
+def mpich(program):
+    return through_pmi(program, lambda rank: {"MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": str(rank)})
+
+
+def slurm_pmi2(program):
+    return through_pmi(program, slurm_variables)
+
+
+# --- Two hosts -------------------------------------------------------------------------------------------------------
+
+def two_hosts(program):
+    """Each rank in a network, host-name and shared-memory namespace of its own, joined by a virtual cable."""
+    if not shutil.which("ip"):
+        skip("there is no ip (iproute2)")
+    spaces = [f"parley{os.getpid()}{side}" for side in "ab"]
+
+    def ip(*words, quiet=False):
+        return subprocess.run(["ip", *words], stderr=subprocess.DEVNULL if quiet else None).returncode == 0
+
+    if not ip("netns", "add", spaces[0], quiet=True):
+        skip("this user may not make network namespaces")
+    try:
+        if not (ip("netns", "add", spaces[1]) and
+                ip("link", "add", "pa", "netns", spaces[0], "type", "veth", "peer", "name", "pb", "netns", spaces[1])):
+            skip("the two network namespaces cannot be joined")
+        for number, (space, cable) in enumerate(zip(spaces, ("pa", "pb")), start=1):
+            ip("-n", space, "addr", "add", f"10.213.7.{number}/24", "dev", cable)
+            ip("-n", space, "link", "set", cable, "up")
+            ip("-n", space, "link", "set", "lo", "up")
+        for space, cable in zip(spaces, ("pa", "pb")):  # UCX leaves out an interface without a carrier
+            until = time.monotonic() + 20
+            while "state UP" not in subprocess.run(["ip", "-n", space, "link", "show", "dev", cable],
+                                                   capture_output=True, text=True).stdout:
+                if time.monotonic() > until:
+                    skip(f"the virtual cable {cable} does not come up")
+                time.sleep(0.02)
+        with tempfile.TemporaryDirectory() as folder:
+            key = pathlib.Path(folder, "key")
+            key.touch(mode=0o600)
+            key.write_bytes(secrets.token_bytes(32))
+            common = {"PARLEY_WORLD": "2", "PARLEY_LOCAL_RANK": "0", "PARLEY_LOCAL_SIZE": "1", "PARLEY_JOB": "2b",
+                      "PARLEY_RENDEZVOUS": "10.213.7.1:4711", "PARLEY_KEY_FILE": str(key),
+                      "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
+
+            def rank_at(rank, variables):
+                return subprocess.Popen(["ip", "netns", "exec", spaces[rank], "unshare", "--uts", "--ipc", "sh", "-c",
+                                         f"hostname host{rank}; exec \"$0\"", program],
+                                        env=clean_environment() | variables | {"PARLEY_RANK": str(rank)})
+
+            status = wait_for([rank_at(rank, common) for rank in range(RANKS)])
+            if status != 0:
+                return status
+            # A rendezvous that other hosts can reach must not open without a key, on either side.
+            print("the same without a key, which both ranks must refuse:", flush=True)
+            del common["PARLEY_KEY_FILE"]
+            refused = [rank_at(rank, common) for rank in range(RANKS)]
+            return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
+    finally:
+        for space in spaces:
+            ip("netns", "del", space, quiet=True)
+
+
+# --- The real ones ---------------------------------------------------------------------------------------------------
+
+def real(launcher, *options):
+    def begin(program):
+        if not shutil.which(launcher):
+            skip(f"{launcher} is not installed")
+        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                   "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+        process = subprocess.Popen([launcher, *options, "-n", "2", program], env=clean_environment() | allowed)
+        return wait_for([process])
+    return begin
+
+
+WAYS = {"torchrun": torchrun, "slurm": slurm, "slurm-pmi2": slurm_pmi2, "mpich": mpich, "two-hosts": two_hosts,
+        "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun")}
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in WAYS:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(WAYS[sys.argv[1]](sys.argv[2]))

@@ -1,0 +1,58 @@
+#include <parley/transports/ucx_worker.hpp>
+
+#include <doctest/doctest.h>
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "processes.hpp"
+
+using namespace parley::transports;
+using namespace parley::tests;
+
+namespace {
+
+/// How many TCP sockets of this process listen.
+std::size_t listening_sockets() {
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) own.insert(target.substr(8, target.size() - 9));
+  }
+  std::size_t count = 0;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream lines(table);
+    std::string line;
+    std::getline(lines, line);  // the heading
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      words >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
+      if (state == "0A" && own.contains(inode)) ++count;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that share a host leave UCX's unauthenticated TCP listener out") {
+  const auto outcome = run_processes(1, [](rank_id, meeting&) {
+    ::unsetenv("UCX_TLS");
+    PARLEY_EXPECT(listening_sockets() == 0);
+    const ucx_worker here(ucx_reach::one_host, 500'000'000);
+    PARLEY_EXPECT(!here.address().empty());
+    PARLEY_EXPECT(listening_sockets() == 0);
+    // What this looks for is there when ranks are on several hosts.
+    const ucx_worker wide(ucx_reach::several_hosts, 500'000'000);
+    PARLEY_EXPECT(listening_sockets() > 0);
+  });
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
