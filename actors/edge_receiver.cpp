@@ -264,6 +264,12 @@ void edge_receiver::send_report(stream& s) noexcept {
   ++counters_.matched_sent;
 }
 
+void edge_receiver::report_all() noexcept {
+  for (auto& s : streams_) {
+    if (s->first_posted != s->reported) send_report(*s);
+  }
+}
+
 void edge_receiver::fail(errc why) noexcept {
   failed_ = why;
   for (auto& s : streams_) {

@@ -135,6 +135,8 @@ class edge_receiver final : public data_sink {
   void on_data(const stamp& s, runtime::arrival&& message) noexcept override;
   /// Ends all receives, and those to come, with `why`.
   void fail(runtime::errc why) noexcept;
+  /// Tells the sender at once what has been matched, for a rank that is about to leave.
+  void report_all() noexcept;
 
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }

@@ -128,6 +128,7 @@ class edge_in final : public edge_end {
   receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
+  void report_matches() noexcept { receiver_.report_all(); }
 
  private:
   friend receive_call;

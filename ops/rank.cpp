@@ -256,6 +256,8 @@ void rank::on_lost(rank_id lost, std::string_view why) noexcept {
 
 task<> rank::settle(time_ns limit_ns) {
   const time_ns began = executor_.now();
+  // A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
+  for (const auto& e : ins_) e->report_matches();
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
