@@ -36,11 +36,12 @@ const campaign* assignment::find(std::uint64_t bytes) const noexcept {
 }
 
 assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                                      pacing pace) {
+                                      pacing pace, std::span<const std::uint64_t> lacking) {
   ++order_;
   first_ns_ = std::min(first_ns_, now);
   campaign& c = campaign_of(bytes, now);
   ++c.invocations;
+  if (!lacking.empty()) return choose_without(c, tag, invocation, now, pace, lacking);
   if (c.where != campaign::stage::decided) return choose_undecided(c, tag, invocation, now, pace);
   return {c.digest, stamp_flags::none};
 }
@@ -50,6 +51,41 @@ assignment::choice assignment::choose_undecided(campaign& c, std::uint32_t tag, 
   if (std::exchange(c.rest, false)) return {default_digest_, stamp_flags::none};
   if (c.where == campaign::stage::trying) return next_trial(c, tag, invocation, now, pace);
   return {c.digest, stamp_flags::none};
+}
+
+// The same where some configs cannot run.
+assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
+                                              pacing pace, std::span<const std::uint64_t> lacking) {
+  const auto lacks = [lacking](std::uint64_t digest) {
+    return std::find(lacking.begin(), lacking.end(), digest) != lacking.end();
+  };
+  choice chosen{c.digest, stamp_flags::none};
+  const std::size_t due = next_candidate(c);
+  if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
+    if (++c.lacking >= most_lacking) {  // to its op it is not available; the others go on
+      exclude(c, due, "no message for it found registered memory on both sides");
+      c.lacking = 0;
+    }
+  } else {
+    c.lacking = 0;
+    if (c.where != campaign::stage::decided) chosen = choose_undecided(c, tag, invocation, now, pace);
+  }
+  if (!lacks(chosen.digest)) return chosen;
+  chosen.digest = default_digest_;
+  double best_ns = tuning::infinite_ns;
+  for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
+    if (lacks(candidates_[i]) || !c.aggregates[i].measured() || c.aggregates[i].time_ns >= best_ns) continue;
+    chosen.digest = candidates_[i];
+    best_ns = c.aggregates[i].time_ns;
+  }
+  return chosen;
+}
+
+// Whose trial is next; none: as many as there are.
+std::size_t assignment::next_candidate(const campaign& c) const noexcept {
+  if (c.where != campaign::stage::trying) return candidates_.size();
+  if (const tuning::planned_trial* const upcoming = c.planner->upcoming()) return upcoming->candidate;
+  return c.again.empty() ? candidates_.size() : c.again.back();
 }
 
 void assignment::note_default(std::uint64_t bytes, time_ns took_ns) noexcept {

@@ -104,6 +104,7 @@ struct campaign {
   std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
   std::vector<tuning::aggregate> aggregates;
+  std::size_t lacking = 0;        // how often in a row the next trial's candidate could not run
   std::uint64_t invocations = 0;  ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;
@@ -132,9 +133,10 @@ class assignment {
   assignment(std::uint64_t default_digest, std::string default_id, std::string dtype, std::vector<rank_id> participants,
              tuning_policy policy, tuning::plan_options plan);
 
-  /// The leader's one decision for one invocation (S1).
+  /// The leader's one decision for one invocation (S1). What is in `lacking` cannot run now, for want of a credit or of
+  /// registered memory: the best of the others runs instead, and a candidate that lacks it again and again is given up.
   choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                pacing pace = pacing::within_budget);
+                pacing pace = pacing::within_budget, std::span<const std::uint64_t> lacking = {});
   /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
   /// it. Its candidate is tried again.
   void withdraw(std::uint32_t tag, std::uint64_t invocation);
@@ -183,6 +185,7 @@ class assignment {
   bool measuring() const noexcept { return active_ != 0; }
 
  private:
+  static constexpr std::size_t most_lacking = 64;
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
   static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_retry_pause_ns = 600'000'000'000;
@@ -200,6 +203,9 @@ class assignment {
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
   choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
+  choice choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace,
+                        std::span<const std::uint64_t> lacking);
+  std::size_t next_candidate(const campaign& c) const noexcept;
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
   bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;

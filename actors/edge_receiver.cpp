@@ -12,28 +12,38 @@ namespace {
 constexpr std::uint64_t report_every_invocations = 32;
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 
-constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
-  return std::uint64_t{tag} | (rehearsal ? std::uint64_t{1} << 32U : 0);
-}
-
 }  // namespace
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
 part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
-                             match_watcher* watcher)
+                             match_watcher* watcher, std::byte* memory)
     : parts_in_flight(edge.services_.net), edge_(edge), stream_(stream_id(tag, k == kind::rehearsal)),
-      capacity_(capacity), watcher_(watcher), posted_ns_(edge.rows_.clock()) {
+      capacity_(capacity), watcher_(watcher), memory_(memory), posted_ns_(edge.rows_.clock()) {
   if (edge.failed_ != errc::none) {
     end(edge.failed_);
     return;
   }
   auto& its = edge_.stream_of(stream_);
   its.posted.push_back(*this);
+  ++its.posted_count;
   edge_.match_posted(its);
+  if (memory_ != nullptr && place_ == place::posted)
+    edge_.offer_credit(its, *this, its.first_posted + its.posted_count - 1);
 }
 
-part_receiver::~part_receiver() { unlink(); }
+part_receiver::~part_receiver() {
+  // Destroyed where it stands, in a tear down: nobody shall write into memory that is gone.
+  if (one_sided_ != nullptr && one_sided_->credit != 0 && place_ != place::gone && !stamped_)
+    one_sided_->region->withdraw_from_the_dead();
+  leave();
+}
+
+void part_receiver::leave() noexcept {
+  if (!linked()) return;
+  if (place_ == place::posted) --edge_.stream_of(stream_).posted_count;
+  unlink();
+}
 
 runtime::result<stamp> part_receiver::outcome() const noexcept {
   if (failed() != errc::none) return failed();
@@ -41,14 +51,20 @@ runtime::result<stamp> part_receiver::outcome() const noexcept {
 }
 
 void part_receiver::end(errc why) noexcept {
-  unlink();
+  if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_) edge_.report_taken(stream_, index_, why);
+  leave();
   place_ = place::gone;
   fail(why);
   if (watcher_ != nullptr) std::exchange(watcher_, nullptr)->on_decided(*this);
 }
 
 void part_receiver::give_up(errc why) noexcept {
-  if (!decided()) end(why);
+  if (decided()) return;
+  if (!edge_.must_ask_first(*this)) {
+    end(why);
+  } else if (one_sided_->leaving == errc::none) {
+    one_sided_->leaving = why;
+  }
 }
 
 void part_receiver::expire_at(runtime::time_ns deadline) noexcept {
@@ -61,10 +77,14 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   if (place_ == place::gone || failed() != errc::none) return;
   if (has(s.flags, stamp_flags::poison)) {
     if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush(s.tag, index_);
-    end(errc::send_failed);
+    end(one_sided_ != nullptr && one_sided_->leaving != errc::none ? one_sided_->leaving : errc::send_failed);
     return;
   }
   if (!stamped_) {
+    if (edge_.one_sided_ != nullptr) {
+      const errc wrong = read_one_sided(s, message);
+      if (wrong != errc::none) return end(wrong);
+    }
     if (s.total_bytes > capacity_) {  // before anything is written (S8)
       end(errc::buffer_too_small);
       return;
@@ -77,7 +97,7 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
     end(errc::config_mismatch);  // S1: one invocation, one assignment
     return;
   }
-  if (s.total_bytes == 0) return;
+  if (s.total_bytes == 0 || has(s.flags, stamp_flags::landed) || has(s.flags, stamp_flags::to_be_got)) return;
   const bool whole = message.length() == s.total_bytes;
   if (message.length() > s.total_bytes - s.offset || (!whole && !is_new(s.offset))) {
     ++edge_.counters_.dropped;
@@ -164,10 +184,8 @@ edge_receiver::stream& edge_receiver::find_or_add(std::uint64_t id) {
 }
 
 std::uint64_t edge_receiver::next_invocation(std::uint32_t tag) noexcept {
-  stream& s = stream_of(stream_id(tag, false));
-  std::uint64_t next = s.first_posted;
-  s.posted.for_each([&](part_receiver&) { ++next; });
-  return next;
+  const stream& s = stream_of(stream_id(tag, false));
+  return s.first_posted + s.posted_count;
 }
 
 void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept {
@@ -211,11 +229,15 @@ void edge_receiver::match_posted(stream& s) noexcept {
   while (!s.posted.empty() && s.first_posted < s.begun) {
     part_receiver& receive = s.posted.pop_front();
     receive.index_ = s.first_posted++;
+    --s.posted_count;
     receive.place_ = part_receiver::place::matched;
     receive.numbered_ = true;
+    if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout)
+      receive.one_sided_->leaving = errc::none;  // too late to be late
     s.active.push_back(receive);
     if (s.early.size() != 0) deliver_early(s, receive);
   }
+  if (s.given.any_out()) s.given.begun(s.first_posted);
 }
 
 void edge_receiver::deliver_early(stream& s, part_receiver& receive) noexcept {
@@ -272,6 +294,13 @@ void edge_receiver::report_all() noexcept {
 
 void edge_receiver::fail(errc why) noexcept {
   failed_ = why;
+  if (one_sided_ != nullptr) {
+    runtime::timer_wheel::disarm(one_sided_->timer);
+    for (auto& s : streams_) {
+      s->posted.for_each([this](part_receiver& r) { withdraw_from_the_dead(r); });
+      s->active.for_each([this](part_receiver& r) { withdraw_from_the_dead(r); });
+    }
+  }
   for (auto& s : streams_) {
     while (!s->posted.empty()) s->posted.front().end(why);
     while (!s->active.empty()) s->active.front().end(why);

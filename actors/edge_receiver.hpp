@@ -10,7 +10,15 @@
 /// of its invocation or a later one is here; one that ends unmatched leaves the queue and the later ones move up. Parts are
 /// dropped when their invocation has ended or was seen (S5, S8); those of invocations to come wait, bounded by the sender's
 /// window.
+///
+/// With one-sided transfers allowed, a receive into registered memory gives its sender a credit for it. Then it ends, whatever
+/// the user or the clock want, only when it is known that nothing will be written any more: with its stamp or poison, or with
+/// the answer to a revoke. When the sender has died, its memory is withdrawn first.
+#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/credits.hpp>
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/one_sided.hpp>
+#include <parley/actors/registered_memory.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/transfer.hpp>
@@ -43,7 +51,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   enum class kind : std::uint8_t { user, rehearsal };
 
   part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user,
-                match_watcher* watcher = nullptr);
+                match_watcher* watcher = nullptr, std::byte* memory = nullptr);
   ~part_receiver() override;
 
   class [[nodiscard]] matching final : private runtime::waiter, private match_watcher {
@@ -53,8 +61,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     bool await_ready() const noexcept { return receive_.decided(); }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) noexcept {
-      if (!enter(caller)) {
-        receive_.give_up(outcome);
+      if (!enter(caller)) receive_.give_up(outcome);
+      if (receive_.decided()) {
+        waiter::unlink();
         return false;
       }
       receive_.expire_at(deadline_);
@@ -85,7 +94,14 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// It ends with `timeout` at `deadline` unless it is matched by then: one that is waits for its data, however long that
   /// takes.
   void expire_at(runtime::time_ns deadline) noexcept;
-  /// Ends it with `why` unless it is decided.
+  /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another one may start.
+  step get(std::uint64_t offset, std::span<std::byte> into) {
+    start_get(offset, into);
+    return room();
+  }
+  /// Whether the whole payload was put into the buffer before the stamp came.
+  bool landed() const noexcept { return one_sided_ != nullptr && one_sided_->landed; }
+  /// Ends it with `why` unless it is decided, as soon as nobody can write into its buffer any more.
   void give_up(runtime::errc why) noexcept;
   /// Whether its stamp is here, or it has failed.
   bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
@@ -103,7 +119,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   friend runtime::intrusive_list<part_receiver>;
   runtime::result<stamp> outcome() const noexcept;
   void end(runtime::errc why) noexcept;
+  void leave() noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  void start_get(std::uint64_t offset, std::span<std::byte> into) noexcept;
+  runtime::errc read_one_sided(const stamp& s, const runtime::arrival& message);
   bool is_new(std::uint64_t offset);
   void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
   void fail_if_unmet() noexcept;
@@ -116,7 +135,18 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   match_watcher* watcher_;                                           // null once decided
   runtime::message_ring<runtime::arrival> waiting_;                  // parts that nobody has asked for yet
   std::unique_ptr<std::unordered_set<std::uint64_t>> seen_offsets_;  // of an invocation in several parts
-  std::uint64_t arrived_bytes_ = 0;                                  // asked for or not
+  struct one_sided {
+    std::shared_ptr<memory_region> region;
+    std::uint64_t credit = 0;  // its number, while its sender may be writing or begin to
+    unsigned repeats = 0;
+    runtime::errc leaving = runtime::errc::none;  // it ends with that once nobody can write
+    payload_place place;
+    bool landed = false;
+    bool to_be_got = false;
+  };
+  std::unique_ptr<one_sided> one_sided_;  // of a receive that has, or had, to do with that
+  std::byte* memory_;                     // its buffer, or null for one that is not told in advance
+  std::uint64_t arrived_bytes_ = 0;       // asked for or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
   runtime::time_ns deadline_ = runtime::never;
@@ -145,10 +175,23 @@ class edge_receiver final : public data_sink {
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;
   row_log& rows() noexcept { return rows_; }
 
+  /// Lets it give credits and get payloads.
+  void allow_one_sided();
+  void add_memory(const std::shared_ptr<memory_region>& region) { one_sided_->memory.add(region); }
+  /// A config that puts is assignable: from here on receives into registered memory give credits.
+  void want_credits() { one_sided_->wanted = true; }
+  /// A matched receive has ended: its sender may be waiting to hear of it.
+  void note_end(const part_receiver& r) noexcept {
+    if (r.one_sided_ != nullptr && r.one_sided_->to_be_got) report_taken(r.stream_, r.index_, r.failed());
+  }
+
   struct counters {
     std::uint64_t dropped = 0;       ///< parts of an ended or unknown generation, or of an ended invocation
     std::uint64_t early_parts = 0;   ///< came before their receive was posted
     std::uint64_t matched_sent = 0;  ///< flow control messages
+    std::uint64_t credits_sent = 0;
+    std::uint64_t revokes_sent = 0;
+    std::uint64_t withdrawn = 0;  ///< regions that a sender who was declared dead had credits for
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -157,13 +200,15 @@ class edge_receiver final : public data_sink {
   struct stream {
     std::uint64_t id = 0;
     std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
-    std::uint64_t begun = 0;         // invocations below this one have begun at the sender
+    std::uint64_t posted_count = 0;
+    std::uint64_t begun = 0;  // invocations below this one have begun at the sender
     runtime::intrusive_list<part_receiver> posted;
     runtime::intrusive_list<part_receiver> active;
     runtime::message_ring<runtime::arrival> early;
     std::uint64_t unreported_bytes = 0;
     std::uint64_t reported = 0;
     bool sender_waits = false;
+    credits_given given;
   };
   // One timer for all that wait, at or before the earliest of their deadlines: most receives end long before theirs.
   struct late_timer : runtime::timer {
@@ -176,10 +221,48 @@ class edge_receiver final : public data_sink {
     return *latest_;
   }
   stream& find_or_add(std::uint64_t id);
+  struct repeat_timer : runtime::timer {
+    explicit repeat_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
+    static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).edge.repeat(); }
+    edge_receiver& edge;
+  };
+  struct failed_get {
+    std::uint64_t stream = 0;
+    std::uint64_t invocation = 0;
+    runtime::errc outcome = runtime::errc::none;
+  };
+  // Past so many stamps in a row that say no message will be put, no credit is given; the next other stamp changes that.
+  static constexpr std::uint32_t unwanted_after = 64;
+  static constexpr std::size_t most_failed_gets = 256;
+  static constexpr unsigned most_repeats = 3;  // of a credit
+  struct one_sided {
+    explicit one_sided(edge_receiver& e) noexcept : timer(e) {}
+    memory_book memory;
+    bool wanted = false;
+    std::uint32_t unwanted = 0;
+    std::vector<exposed> known;           // the sender's memory
+    std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
+    repeat_timer timer;
+    runtime::time_ns pause_ns = 0;
+  };
+  stream* find_stream(std::uint64_t id) noexcept;
+  void offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept;
+  void send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept;
+  void send_revoke(stream& s) noexcept;
+  bool must_ask_first(part_receiver& r) noexcept;
+  void withdraw_from_the_dead(part_receiver& r) noexcept;
+  void on_revoked(const revoked& m) noexcept;
+  void on_exposed(exposed&& m);
+  void on_question(const taken& m) noexcept;
+  void report_taken(std::uint64_t stream, std::uint64_t invocation, runtime::errc outcome) noexcept;
+  void repeat() noexcept;
+  void repeat_soon() noexcept;
   void match_posted(stream& s) noexcept;
   void deliver_early(stream& s, part_receiver& receive) noexcept;
   void look_at(runtime::time_ns deadline) noexcept {
-    if (!late_.linked() || deadline < late_.when) services_.ex.arm(late_, deadline);
+    if (late_.linked() && late_.when <= deadline) return;
+    runtime::timer_wheel::disarm(late_);
+    services_.ex.arm(late_, deadline);
   }
   void end_late() noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
@@ -196,6 +279,7 @@ class edge_receiver final : public data_sink {
   stream* latest_ = nullptr;  // most calls have one tag
   late_timer late_{*this};
   counters counters_;
+  std::unique_ptr<one_sided> one_sided_;
 };
 
 }  // namespace parley::actors

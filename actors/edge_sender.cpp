@@ -100,17 +100,56 @@ outgoing edge_sender::stamped(std::uint64_t digest, stamp_flags flags, std::uint
   return inv;
 }
 
-outgoing edge_sender::begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace) {
+void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets) {
+  one_sided_sender::edge mine;
+  mine.op = op_;
+  mine.generation = generation_;
+  mine.peer = peer_;
+  mine.next = [this](std::uint64_t id) {
+    if (id == stream_id(0, true)) return rehearsals_;
+    const auto known = std::find_if(streams_.begin(), streams_.end(), [id](const auto& s) { return s->id == id; });
+    return known == streams_.end() ? 0 : (*known)->admitted;
+  };
+  one_sided_ = std::make_unique<one_sided_sender>(services_, std::move(mine), std::move(puts), std::move(gets));
+}
+
+// An invocation is stamped with a one-sided config only if it has what that needs, now.
+outgoing edge_sender::begin_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
+                                      pacing pace) {
+  const std::uint64_t id = stream_id(tag, false);
+  const auto lacking = one_sided_->lacking(id, invocation, source);
+  assignment::choice chosen = assigned_.choose(source.size(), tag, invocation, services_.ex.now(), pace, lacking);
+  rows_.set_measuring(assigned_.measuring());
+  if (!assigned_.measuring() && !one_sided_->is_put(chosen.digest))
+    chosen.flags = chosen.flags | stamp_flags::no_credits;
+  outgoing inv = stamped(chosen.digest, chosen.flags, tag, source.size(), invocation);
+  inv.access = one_sided_->begin(chosen.digest, id, invocation, source);
+  return inv;
+}
+
+bool edge_sender::ready_to_rehearse(std::uint64_t digest, std::span<const std::byte> source) const {
+  if (one_sided_ == nullptr || failed_ != errc::none) return true;
+  const auto lacking = one_sided_->lacking(stream_id(0, true), rehearsals_, source);
+  return std::find(lacking.begin(), lacking.end(), digest) == lacking.end();
+}
+
+outgoing edge_sender::begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace,
+                            const std::byte* source) {
+  if (one_sided_ != nullptr) return begin_one_sided(tag, {source, bytes}, invocation, pace);
   const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace);
   rows_.set_measuring(assigned_.measuring());
   return stamped(chosen.digest, chosen.flags, tag, bytes, invocation);
 }
 
-outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes) {
-  return stamped(digest, stamp_flags::rehearsal, 0, bytes, rehearsals_++);
+outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source) {
+  outgoing inv = stamped(digest, stamp_flags::rehearsal, 0, bytes, rehearsals_++);
+  if (one_sided_ != nullptr)
+    inv.access = one_sided_->begin(digest, stream_id(0, true), inv.invocation, {source, bytes});
+  return inv;
 }
 
 void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
+  if (inv.access != nullptr) one_sided_->end(inv.access);
   const runtime::time_ns ended_ns = note_ended(services_, rows_,
                                                {.mark = inv.mark,
                                                 .invocation = inv.invocation,
@@ -133,6 +172,7 @@ void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ende
 
 void edge_sender::fail(errc why) noexcept {
   failed_ = why;
+  if (one_sided_ != nullptr) one_sided_->fail(why);
   for (auto& s : streams_) {
     while (!s->waiting.empty()) s->waiting.front().owner->finish(why);
   }

@@ -9,10 +9,14 @@
 ///     …
 ///     edge.end(inv, outcome);
 ///
+/// With one-sided transfers allowed, an invocation that lacks what its config needs, such as a credit, runs another one: nothing
+/// waits for that.
+///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
 /// nothing is unmatched.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/one_sided.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/transfer.hpp>
@@ -21,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace parley::actors {
@@ -35,6 +40,7 @@ struct outgoing {
   stamp mark;
   std::uint64_t invocation = 0;
   runtime::time_ns began_ns = 0;
+  const one_sided_access* access = nullptr;  ///< what a put or get may use; the edge's, until the invocation is ended
 };
 
 class edge_sender {
@@ -99,9 +105,11 @@ class edge_sender {
     return s.take_room(bytes);
   }
   /// Assigns a config to an admitted invocation. It must be ended.
-  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget);
+  /// `source`, if given, is where the payload lies.
+  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
+                 const std::byte* source = nullptr);
   /// One of the rehearsals, outside window and assignment.
-  outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes);
+  outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
   void end(const outgoing& inv, runtime::errc outcome) noexcept;
 
   /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
@@ -112,6 +120,13 @@ class edge_sender {
   std::uint64_t generation() const noexcept { return generation_; }
   row_log& rows() noexcept { return rows_; }
   runtime::errc failed() const noexcept { return failed_; }
+
+  /// Lets it use the configs, by digest, that put and that let the receiver get.
+  void allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
+  /// Null where that is not allowed.
+  one_sided_sender* one_sided() const noexcept { return one_sided_.get(); }
+  /// Whether the next rehearsal has what this config needs.
+  bool ready_to_rehearse(std::uint64_t digest, std::span<const std::byte> source) const;
 
   struct counters {
     std::uint64_t waited_for_window = 0;
@@ -158,6 +173,8 @@ class edge_sender {
   void ask_for_room() noexcept;
   void ask(const stream& s);
 
+  outgoing begin_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
+
   services& services_;
   row_log rows_;
   assignment& assigned_;
@@ -173,6 +190,7 @@ class edge_sender {
   question_timer question_timer_;
   runtime::time_ns question_pause_ns_ = 0;
   counters counters_;
+  std::unique_ptr<one_sided_sender> one_sided_;
 };
 
 }  // namespace parley::actors

@@ -41,7 +41,7 @@ class row_log {
   /// Called when the rows so far should be reported.
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
   void add(wire_row row) {
-    if (row.previous_end_ns == 0) row.previous_end_ns = last_end_ns_;  // else it ended a while ago
+    if (row.previous_end_ns == 0) row.previous_end_ns = last_end_ns_;                // else it ended a while ago
     if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
     rows_.push_back(row);
     if (flushing_ && flush_) flush_();

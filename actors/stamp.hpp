@@ -19,10 +19,13 @@ using runtime::rank_id;
 
 enum class stamp_flags : std::uint16_t {
   none = 0,
-  timed = 1,      ///< this invocation is a trial: report when it began and ended
-  flush = 2,      ///< the last one of a round: send the rows now
-  rehearsal = 4,  ///< not the user's: scratch data on a stream of its own
-  poison = 8,     ///< the sender failed; this invocation brings nothing
+  timed = 1,        ///< this invocation is a trial: report when it began and ended
+  flush = 2,        ///< the last one of a round: send the rows now
+  rehearsal = 4,    ///< not the user's: scratch data on a stream of its own
+  poison = 8,       ///< the sender failed; this invocation brings nothing
+  landed = 16,      ///< the payload was put where a credit said; the data part is empty
+  to_be_got = 32,   ///< the payload is to be got from the sender's memory; the data part says where
+  no_credits = 64,  ///< no message of this op is put for now
 };
 constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
   return static_cast<stamp_flags>(static_cast<std::uint16_t>(a) | static_cast<std::uint16_t>(b));
@@ -52,7 +55,7 @@ inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std
 inline bool read_stamp(std::span<const std::byte> header, stamp& s) noexcept {
   if (header.size() != sizeof s) return false;
   std::memcpy(&s, header.data(), sizeof s);
-  constexpr std::uint16_t known = 15;
+  constexpr std::uint16_t known = 127;
   return s.reserved == 0 && (static_cast<std::uint16_t>(s.flags) & ~known) == 0 && s.offset <= s.total_bytes;
 }
 inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
@@ -65,6 +68,11 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
 constexpr std::uint64_t unwrap(std::uint32_t low, std::uint64_t near) noexcept {
   return near + static_cast<std::uint64_t>(
                     static_cast<std::int64_t>(static_cast<std::int32_t>(low - static_cast<std::uint32_t>(near))));
+}
+
+/// Rehearsals have a stream of their own.
+constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
+  return std::uint64_t{tag} | (rehearsal ? std::uint64_t{1} << 32U : 0);
 }
 
 }  // namespace parley::actors

@@ -49,10 +49,63 @@ void part_sender::start(std::uint64_t offset, std::span<const std::byte> data) {
 }
 
 void part_sender::on_failed() noexcept {
-  stamp poison = stamp_;
-  poison.flags = poison.flags | stamp_flags::poison;
   // To a peer that is gone it need not go.
-  static_cast<void>(net_.send(to_, runtime::link::channel::data, bytes_of(poison), {}, nullptr));
+  if (!has_put_) static_cast<void>(say(stamp_flags::poison));
+}
+
+// Without a payload of its own.
+errc part_sender::say(stamp_flags how) noexcept {
+  stamp s = stamp_;
+  s.flags = s.flags | how;
+  return net_.send(to_, runtime::link::channel::data, bytes_of(s), {}, nullptr);
+}
+
+void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> data) noexcept {
+  if (failed() != errc::none) return;
+  // S8: nothing is written without a credit, or outside of what it allows.
+  const bool allowed = access_ != nullptr && !access_->region && access_->credit.capacity >= stamp_.total_bytes;
+  if (!allowed || data.size() > stamp_.total_bytes || offset > stamp_.total_bytes - data.size()) {
+    fail(allowed ? errc::bad_argument : errc::config_failed);
+    return;
+  }
+  has_put_ = true;
+  sent_bytes_ += data.size();
+  transfer_part* const part = begin_part();
+  started(part, net_.put(to_, {access_->credit.key, access_->credit.address + offset}, data, part));
+}
+
+void part_sender::fence() noexcept {
+  transfer_part* const part = begin_part();
+  part->report = &fenced_;
+  started(part, net_.fence(to_, part));
+}
+
+void part_sender::announce() noexcept {
+  if (fence_failed()) {
+    fail(errc::peer_failed);
+  } else {
+    fail(say(failed() == errc::none ? stamp_flags::landed : stamp_flags::poison));
+  }
+}
+
+void part_sender::start_offer() noexcept {
+  if (failed() != errc::none) return;
+  if (access_ == nullptr || !access_->region) {
+    fail(errc::config_failed);
+    return;
+  }
+  stamp s = stamp_;
+  s.flags = s.flags | stamp_flags::to_be_got;
+  const errc sent =
+      net_.send(to_, runtime::link::channel::data, bytes_of(s), std::as_bytes(std::span(&access_->place, 1)), nullptr);
+  if (sent != errc::none) {
+    fail(sent);
+    return;
+  }
+  sent_bytes_ = stamp_.total_bytes;
+  transfer_part* const part = begin_part();
+  part->with_transport = true;  // the receiver has it: failing asks it to stop and still waits for its word
+  access_->from.await_taken(access_->stream, access_->invocation, *part);
 }
 
 }  // namespace parley::actors

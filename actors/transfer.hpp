@@ -4,6 +4,7 @@
 ///
 /// A part that has been started belongs to the transport until its completion has run: cancelling asks for an early end and
 /// still waits for it. Destroying the invocation with parts in flight is for tear down only.
+#include <parley/actors/one_sided.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/link.hpp>
@@ -26,6 +27,7 @@ struct transfer_part final : runtime::completion, runtime::list_hook, runtime::f
   parts_in_flight* owner;       // null once nobody waits any more
   std::span<std::byte> into{};  // of a receiver's part
   std::uint64_t offset = 0;
+  runtime::errc* report = nullptr;  // also told how it ended
   bool with_transport = false;
 };
 
@@ -110,6 +112,7 @@ class parts_in_flight {
  private:
   friend transfer_part;
   void ended(transfer_part* p, runtime::errc outcome) noexcept {
+    if (p->report != nullptr) *p->report = outcome;
     delete p;
     --in_flight_;
     if (outcome != runtime::errc::none) fail(outcome);
@@ -135,8 +138,9 @@ class parts_in_flight {
 ///     }                                          // what is still in flight is awaited by the library
 class part_sender final : public parts_in_flight {
  public:
-  /// `s` must outlive it.
-  part_sender(runtime::link& net, rank_id to, const stamp& s) noexcept : parts_in_flight(net), to_(to), stamp_(s) {}
+  /// `s`, and `access` if given, must outlive it.
+  part_sender(runtime::link& net, rank_id to, const stamp& s, const one_sided_access* access = nullptr) noexcept
+      : parts_in_flight(net), to_(to), stamp_(s), access_(access) {}
 
   /// Starts the part at `offset` and waits until another one may start. Throws what the invocation failed with.
   step send(std::uint64_t offset, std::span<const std::byte> part) {
@@ -148,11 +152,37 @@ class part_sender final : public parts_in_flight {
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 
+  /// Writes the part at `offset` into the receiver's buffer, where this invocation has a credit; waits until another one may
+  /// start. The stamp follows once all of them are there.
+  step put(std::uint64_t offset, std::span<const std::byte> part) {
+    start_put(offset, part);
+    return room();
+  }
+  /// Lets the receiver get the whole payload from registered memory; waits until it has.
+  step offer() {
+    start_offer();
+    return room();
+  }
+
+  /// Whether it has written into the receiver's buffer. Then what lets the receiver give that back, the stamp or the poison,
+  /// waits for a fence: once all parts have ended, `fence`; once that has, `announce`; and once more until all have ended.
+  bool has_put() const noexcept { return has_put_; }
+  void fence() noexcept;
+  void announce() noexcept;
+  /// The fence failed: nobody knows what was written, or when. Nothing more is said to the receiver, which counts as dead.
+  bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }
+
  private:
+  void start_put(std::uint64_t offset, std::span<const std::byte> part) noexcept;
+  void start_offer() noexcept;
   void on_failed() noexcept override;
+  runtime::errc say(stamp_flags how) noexcept;
   rank_id to_;
   const stamp& stamp_;
+  const one_sided_access* access_;
   std::uint64_t sent_bytes_ = 0;
+  runtime::errc fenced_ = runtime::errc::pending;
+  bool has_put_ = false;
 };
 
 }  // namespace parley::actors

@@ -16,7 +16,7 @@ bool send_call::await_ready() {
     go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
   }
-  invocation_ = edge_.sender_.begin(options_.tag, data_.size(), *number, options_.pace);
+  invocation_ = edge_.sender_.begin(options_.tag, data_.size(), *number, options_.pace, data_.data());
   if (!edge_.find(invocation_.mark.digest)->goes_whole(data_.size())) {
     go_on_in(edge_.run(invocation_, data_, edge_.deadline(options_)));
     return false;
@@ -64,7 +64,7 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 
 bool receive_call::await_ready() {
   in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
-              static_cast<actors::match_watcher*>(this));
+              static_cast<actors::match_watcher*>(this), into_.data());
   return in_->decided() && in_->in_flight() == 0 && !rest_.child;
 }
 
@@ -79,6 +79,7 @@ bool receive_call::wait() {
   } else {
     in_->expire_at(edge_.deadline(options_));
   }
+  suspended_ = true;
   return true;
 }
 
@@ -91,16 +92,16 @@ void receive_call::on_decided(actors::part_receiver& in) noexcept {
     const paired_config* const config = edge_.runnable(ran_);
     if (config == nullptr || !config->goes_whole(into.size())) {
       go_on_in(edge_.receive_in_parts(in, into));
-      if (waiter::linked()) start_rest();
+      if (suspended_) start_rest();
       return;
     }
     if (!into.empty()) {
-      if (waiter::linked()) in.wake_at(0, *this);
+      if (suspended_) in.wake_at(0, *this);
       in.ask(0, into);
       return;
     }
   }
-  if (waiter::linked()) wake(errc::none);
+  if (suspended_) wake(errc::none);
 }
 
 std::uint64_t receive_call::await_resume() {

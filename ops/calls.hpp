@@ -115,6 +115,7 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
   std::span<std::byte> into_;
   call_options options_;
   std::optional<actors::part_receiver> in_;
+  bool suspended_ = false;
   std::uint64_t ran_ = 0;  // the digest of the config that moved it whole
 };
 

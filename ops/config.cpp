@@ -54,6 +54,59 @@ class chunked_config final : public paired_config {
   std::uint64_t in_flight_;
 };
 
+std::vector<tuning::parameter> cut_into(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  if (chunk_bytes == 0) return {};
+  return {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}};
+}
+
+class put_config final : public paired_config {
+ public:
+  put_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
+      : paired_config({.name = "put", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "put"}, cut::own,
+                      needs::credit),
+        chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
+
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
+    out.keep_in_flight(in_flight_);
+    for (std::size_t at = 0; at < data.size(); at += step) {
+      const std::span<const std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
+      co_await out.put(at, chunk);
+    }
+  }
+  // Its bytes were there before its stamp.
+  task<> receive(part_receiver& in, std::span<std::byte>) const override {
+    if (!in.landed()) runtime::raise({errc::config_failed, "the sender stamped a put without having put anything"});
+    co_return;
+  }
+
+ private:
+  std::size_t chunk_bytes_;
+  std::uint64_t in_flight_;
+};
+
+class get_config final : public paired_config {
+ public:
+  get_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
+      : paired_config({.name = "get", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "get"}, cut::own,
+                      needs::known_payload),
+        chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
+
+  task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
+    in.keep_in_flight(in_flight_);
+    for (std::size_t at = 0; at < data.size(); at += step) {
+      const std::span<std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
+      co_await in.get(at, chunk);
+    }
+  }
+
+ private:
+  std::size_t chunk_bytes_;
+  std::uint64_t in_flight_;
+};
+
 class function_config final : public paired_config {
  public:
   function_config(tuning::config_identity identity, send_function sends, receive_function receives)
@@ -72,8 +125,10 @@ class function_config final : public paired_config {
 };
 
 error unknown(std::string_view text, const std::string& why) {
-  return {errc::bad_argument, "config \"" + std::string(text) + "\" " + why +
-                                  "; known are direct and chunked(chunk_bytes=SIZE in_flight=COUNT)"};
+  return {errc::bad_argument,
+          "config \"" + std::string(text) + "\" " + why +
+              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), and put and get, which "
+              "may have the same parameters"};
 }
 
 }  // namespace
@@ -89,6 +144,10 @@ runtime::result<> check_catalogue(std::string_view op, const std::vector<config_
     if (configs[i] == nullptr)
       return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
   }
+  if (configs.front()->what_it_needs() != needs::nothing)
+    return error{errc::bad_argument, title + ": its default, " + configs.front()->id() +
+                                         ", needs registered memory, and the default must always be there; list "
+                                         "another config first"};
   return {};
 }
 
@@ -98,6 +157,16 @@ config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
   if (chunk_bytes == 0 || in_flight == 0)
     runtime::raise({errc::bad_argument, "chunked needs chunk_bytes and in_flight of at least 1"});
   return std::make_shared<chunked_config>(chunk_bytes, in_flight);
+}
+
+config_ptr put(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  if (in_flight == 0) runtime::raise({errc::bad_argument, "put needs in_flight of at least 1"});
+  return std::make_shared<put_config>(chunk_bytes, in_flight);
+}
+
+config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  if (in_flight == 0) runtime::raise({errc::bad_argument, "get needs in_flight of at least 1"});
+  return std::make_shared<get_config>(chunk_bytes, in_flight);
 }
 
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive) {
@@ -111,9 +180,10 @@ runtime::result<config_ptr> named_config(std::string_view text) {
     if (!parsed->parameters.empty()) return unknown(text, "takes no parameters");
     return direct();
   }
-  if (parsed->name != "chunked") return unknown(text, "is unknown");
+  const bool one_sided = parsed->name == "put" || parsed->name == "get";
+  if (parsed->name != "chunked" && !one_sided) return unknown(text, "is unknown");
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t in_flight = 2;
+  std::uint64_t in_flight = one_sided ? 4 : 2;
   for (const tuning::parameter& p : parsed->parameters) {
     const auto number = tuning::parse_byte_size(p.value);
     if (!number || number.value() == 0) return unknown(text, "has an impossible value for " + p.name);
@@ -125,6 +195,8 @@ runtime::result<config_ptr> named_config(std::string_view text) {
       return unknown(text, "has an unknown parameter " + p.name);
     }
   }
+  if (parsed->name == "put") return put(chunk_bytes, in_flight);
+  if (parsed->name == "get") return get(chunk_bytes, in_flight);
   if (chunk_bytes == 0) return unknown(text, "lacks chunk_bytes");
   return chunked(chunk_bytes, in_flight);
 }

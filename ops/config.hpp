@@ -41,19 +41,28 @@ enum class cut : std::uint8_t {
   whole,  ///< one part at offset 0; calls then need not go through its functions
 };
 
+/// What an invocation must have before it can be stamped with a config. Where that is missing, another config runs.
+enum class needs : std::uint8_t {
+  nothing,
+  credit,         ///< to write into the receiver's buffer: registered memory there
+  known_payload,  ///< the payload lies in registered memory of the sender, of which the receiver has been told
+};
+
 class paired_config : public op_config {
  public:
   virtual runtime::task<> send(part_sender& out, std::span<const std::byte> data) const = 0;
   virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
   bool goes_whole(std::size_t bytes) const noexcept { return cut_ == cut::whole || bytes == 0; }
+  needs what_it_needs() const noexcept { return needs_; }
 
  protected:
   /// Throws `bad_argument` when the identity cannot be canonical.
-  explicit paired_config(tuning::config_identity identity, cut how = cut::own)
-      : op_config(std::move(identity)), cut_(how) {}
+  explicit paired_config(tuning::config_identity identity, cut how = cut::own, needs what = needs::nothing)
+      : op_config(std::move(identity)), cut_(how), needs_(what) {}
 
  private:
   cut cut_;
+  needs needs_;
 };
 
 using config_ptr = std::shared_ptr<const paired_config>;
@@ -67,12 +76,20 @@ config_ptr direct();
 /// In pieces of `chunk_bytes`, `in_flight` of them at a time.
 config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
 
+/// The sender writes the payload into the receiver's buffer, in pieces of `chunk_bytes` (0: whole), `in_flight` of them at a
+/// time; a fence and then the stamp follow. Only for receives into registered memory (`transfer::registered`).
+config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+
+/// The receiver reads the payload from the sender's memory, cut like that of `put`. Only for sends from registered memory.
+config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+
 /// A pair made of two functions. Throws `bad_argument` naming the role whose function is null.
 using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);
 using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::byte> data);
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);
 
-/// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`.
+/// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`,
+/// `put`, `get(chunk_bytes=4MiB)`.
 /// The error lists the names that exist.
 runtime::result<config_ptr> named_config(std::string_view text);
 

@@ -18,6 +18,8 @@ namespace {
 
 // Large enough for several chunks and for UCX's rendezvous, which wires its lanes at the first message of each kind.
 constexpr std::size_t rehearsal_bytes = 300'000;
+constexpr time_ns rehearsal_patience_ns = 4'000'000'000;
+constexpr time_ns rehearsal_pause_ns = 200'000;
 
 std::byte pattern(std::uint64_t digest, std::size_t at) noexcept {
   return static_cast<std::byte>((digest >> (at % 57)) + at);
@@ -53,7 +55,9 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   participant_.available = tuning::bits(options_.configs.size(), tuning::bit::set);
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {
     digests_.push_back(options_.configs[i]->digest());
-    if (i != 0 && !options_.configs[i]->available()) participant_.available.clear(i);
+    const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;
+    one_sided_ = one_sided_ || (needs_memory && s.net.one_sided());
+    if (i != 0 && (!options_.configs[i]->available() || (needs_memory && !one_sided_))) participant_.available.clear(i);
   }
   op.default_config = options_.configs.front()->id();
   op.default_digest = options_.configs.front()->digest();
@@ -70,6 +74,29 @@ void edge_end::start(actors::row_log& rows) {
   participant_.rows = &rows;
   rows.set_measuring(options_.policy == actors::tuning_policy::online);
   actors::spawn_participant(services_, participant_);
+}
+
+std::vector<std::uint64_t> edge_end::those_that_need(needs what) const {
+  std::vector<std::uint64_t> some;
+  for (const config_ptr& c : options_.configs) {
+    if (c->what_it_needs() == what) some.push_back(c->digest());
+  }
+  return some;
+}
+
+actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
+  if (!one_sided_ || memory.empty()) return {};
+  actors::registered_memory made(services_.net, memory);
+  add_memory(made.region());
+  return made;
+}
+
+// If the machine refuses, the rehearsal goes on without, so that both sides agree that it failed.
+actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest, std::span<std::byte> scratch) {
+  try {
+    if (find(digest)->what_it_needs() == what) return registered(scratch);
+  } catch (const failure&) {}
+  return {};
 }
 
 const paired_config* edge_end::find(std::uint64_t digest) noexcept {
@@ -104,6 +131,7 @@ edge_out::edge_out(actors::services& s, const edge_options& o)
   coordinator_.generation = participant_.generation;
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
+  if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
   actors::spawn_coordinator(services_, coordinator_);
   start(sender_.rows());
 }
@@ -115,6 +143,10 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(why.code());
 }
 
+void edge_out::add_memory(const std::shared_ptr<actors::memory_region>& region) {
+  if (one_sided()) sender_.one_sided()->add_memory(region);
+}
+
 task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_options call) {
   const time_ns until = deadline(call);
   auto number = co_await sender_.admit(call.tag, data.size(), until);
@@ -122,11 +154,11 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
     throw explained(number.code(), std::nullopt,
                     "rank " + std::to_string(options_.peer) +
                         " has no room: it has not posted the receives for what was sent before");
-  co_await run(sender_.begin(call.tag, data.size(), *number, call.pace), data, until);
+  co_await run(sender_.begin(call.tag, data.size(), *number, call.pace, data.data()), data, until);
 }
 
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
-  part_sender out(services_.net, options_.peer, inv.mark);
+  part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   const deadline_guard guard(services_.ex, out, until);
   std::exception_ptr thrown;
   try {
@@ -139,7 +171,17 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     thrown = std::current_exception();
     out.fail(runtime::describe(thrown).code());
   }
-  const errc settled = co_await out.settle();
+  errc settled = co_await out.settle();
+  if (out.has_put()) {  // a fence, and only then what lets the receiver have its buffer back
+    if (out.sent_bytes() != data.size()) out.fail(errc::config_failed);
+    out.fence();
+    settled = co_await out.settle();
+    out.announce();
+    if (out.fence_failed())
+      fail({errc::peer_failed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
+                                   ": the fence after a put to rank " + std::to_string(options_.peer) +
+                                   " failed, so that rank counts as dead; restart the job to continue"});
+  }
   static_cast<void>(settled);
   end(inv, out, data.size(), thrown);
 }
@@ -161,7 +203,14 @@ void edge_out::throw_failed(const actors::outgoing& inv, const part_sender& out,
 task<> edge_out::rehearse(std::uint64_t digest) {
   std::vector<std::byte> scratch(rehearsal_bytes);
   for (std::size_t i = 0; i < scratch.size(); ++i) scratch[i] = pattern(digest, i);
-  co_await run(sender_.begin_rehearsal(digest, scratch.size()), scratch, deadline({}));
+  const auto memory = memory_for(needs::known_payload, digest, scratch);
+  // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
+  const time_ns until = services_.ex.now() + rehearsal_patience_ns;
+  while (!sender_.ready_to_rehearse(digest, scratch) && services_.ex.now() < until) {
+    auto slept = co_await runtime::sleep_until(services_.ex.now() + rehearsal_pause_ns);
+    if (!slept) break;
+  }
+  co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, deadline({}));
 }
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
@@ -169,10 +218,15 @@ task<> edge_out::rehearse(std::uint64_t digest) {
 edge_in::edge_in(actors::services& s, const edge_options& o)
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
       receiver_(s, participant_.declaration, participant_.generation) {
+  if (one_sided()) receiver_.allow_one_sided();
   start(receiver_.rows());
 }
 
 edge_in::~edge_in() = default;
+
+void edge_in::add_memory(const std::shared_ptr<actors::memory_region>& region) {
+  if (one_sided()) receiver_.add_memory(region);
+}
 
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
@@ -247,11 +301,13 @@ void edge_in::record(const part_receiver& in, std::uint64_t ran, errc outcome) {
                       .outcome = outcome,
                       .what = runtime::flight_event::received,
                       .failed = runtime::flight_event::receive_failed});
+  receiver_.note_end(in);
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {
   std::vector<std::byte> scratch(rehearsal_bytes);
-  part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal);
+  const auto memory = memory_for(needs::credit, digest, scratch);
+  part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal, nullptr, scratch.data());
   auto seen = co_await in.match(deadline({}));
   if (!seen) runtime::raise(seen.reason());
   if (seen->digest != digest) runtime::raise({errc::config_mismatch, "the sender rehearses another config"});
@@ -270,6 +326,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     if (scratch[i] != pattern(digest, i))
       runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(i)});
   }
+  if (memory && find(digest)->what_it_needs() == needs::credit) receiver_.want_credits();
 }
 
 }  // namespace parley::ops

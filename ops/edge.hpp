@@ -16,6 +16,7 @@
 #include <parley/actors/edge_receiver.hpp>
 #include <parley/actors/edge_sender.hpp>
 #include <parley/actors/participant.hpp>
+#include <parley/actors/registered_memory.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/calls.hpp>
 #include <parley/ops/config.hpp>
@@ -24,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,6 +60,11 @@ class edge_end : private actors::implementations {
   virtual void fail(const runtime::error& why) noexcept = 0;
   rank_id peer() const noexcept { return options_.peer; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
+  /// Memory for this edge's puts and gets, as long as the handle lives. An empty handle where it has no use for any: none of
+  /// its configs needs it, or the link has no one-sided transfers. Throws `unavailable` when the machine refuses.
+  actors::registered_memory registered(std::span<std::byte> memory);
+  /// The same for memory that is registered already.
+  virtual void add_memory(const std::shared_ptr<actors::memory_region>& region) = 0;
   /// Whether control messages of this end were not acknowledged yet.
   virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed != 0; }
 
@@ -74,6 +81,10 @@ class edge_end : private actors::implementations {
   runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation,
                              const std::string& what) const;
   void start(actors::row_log& rows);
+  /// The digests of configs that need this.
+  std::vector<std::uint64_t> those_that_need(needs what) const;
+  bool one_sided() const noexcept { return one_sided_; }
+  actors::registered_memory memory_for(needs what, std::uint64_t digest, std::span<std::byte> scratch);
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
 
   actors::services& services_;
@@ -85,6 +96,7 @@ class edge_end : private actors::implementations {
   const paired_config* search(std::uint64_t digest) const noexcept;
   std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
   const paired_config* latest_ = nullptr;
+  bool one_sided_ = false;  // some of them are, and the link can do it
 };
 
 class edge_out final : public edge_end {
@@ -94,6 +106,7 @@ class edge_out final : public edge_end {
 
   /// Ends when `data` may be reused.
   send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
+  void add_memory(const std::shared_ptr<actors::memory_region>& region) override;
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override {
     return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0);
@@ -126,6 +139,7 @@ class edge_in final : public edge_end {
 
   /// Answers how many bytes came; `into` may be larger.
   receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }
+  void add_memory(const std::shared_ptr<actors::memory_region>& region) override;
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
   void report_matches() noexcept { receiver_.report_all(); }

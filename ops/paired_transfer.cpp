@@ -62,7 +62,8 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
   in_the_phase.tag = tuning_tag;
   in_the_phase.pace = actors::pacing::at_once;
   for (const std::uint64_t bytes : sizes_bytes) {
-    const std::vector<std::byte> scratch(bytes);
+    std::vector<std::byte> scratch(bytes);
+    const auto memory = edge.registered(scratch);
     for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
       co_await edge.send(scratch, in_the_phase);
       const actors::campaign* c = edge.assigned().find(bytes);
@@ -77,6 +78,7 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
 
 runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {
   std::vector<std::byte> scratch(largest_bytes);
+  const auto memory = edge.registered(scratch);
   std::uint64_t got = 1;
   while (got != 0) got = co_await edge.receive(scratch, {.tag = tuning_tag});
 }
@@ -90,6 +92,20 @@ runtime::task<> transfer::tune(std::vector<std::uint64_t> sizes_bytes) {
   for (edge_out* e : outs_) edges.spawn(tune_out(*e, here.where(), sizes_bytes));
   for (edge_in* e : ins_) edges.spawn(tune_in(*e, largest));
   co_await edges.join();
+}
+
+actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) {
+  actors::registered_memory made;
+  const auto with = [&](edge_end& e) {
+    if (made) {
+      e.add_memory(made.region());
+    } else {
+      made = e.registered(memory);
+    }
+  };
+  for (edge_out* e : outs_) with(*e);
+  for (edge_in* e : ins_) with(*e);
+  return made;
 }
 
 edge_out& transfer::edge_to(rank_id peer) const {

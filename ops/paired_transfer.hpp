@@ -80,6 +80,18 @@ class transfer {
   runtime::work<std::uint64_t> start_receive(B&& into, receive_options o, runtime::start_options s = {}) {
     return runtime::start(*where_, receive(std::forward<B>(into), o), std::move(s));
   }
+  /// Registers memory of this rank for puts and gets, with all pairs that it is in: receives into it may be put by their sender,
+  /// sends from it may be got by their receiver. The handle must outlive the calls that use the memory. It is empty when none of
+  /// the configs needs it. Throws `unavailable` when the machine refuses. See actors/registered_memory.hpp for what a sender
+  /// that is declared dead means to the memory.
+  ///
+  ///     auto handle = transfer.registered(batch);
+  ///     auto got = co_await transfer.receive(batch, {.from = 0});        // with `put`, if that is what was agreed on
+  template <buffer B>
+  actors::registered_memory registered(B&& memory) {
+    return register_bytes(std::as_writable_bytes(std::span(memory)));
+  }
+
   /// A tuning phase, for those who want one: both ends call it, with the same sizes, and it ends when their configs for
   /// these sizes are agreed. It moves scratch data on a tag of its own; other calls may go on meanwhile.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
@@ -91,6 +103,7 @@ class transfer {
   friend rank;
   edge_out& edge_to(rank_id peer) const;
   edge_in& edge_from(rank_id peer) const;
+  actors::registered_memory register_bytes(std::span<std::byte> memory);
   std::string name_;
   runtime::executor* where_ = nullptr;
   rank_id self_ = 0;

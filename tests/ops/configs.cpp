@@ -104,7 +104,7 @@ TEST_CASE("configs that cannot be are refused by name") {
     const auto none = named_config(text);
     REQUIRE_FALSE(none);
     CHECK(none.code() == errc::bad_argument);
-    CHECK(none.reason().what().find("known are direct and chunked") != std::string::npos);
+    CHECK(none.reason().what().find("known are direct, chunked") != std::string::npos);
   }
 }
 

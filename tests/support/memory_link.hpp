@@ -30,6 +30,7 @@ struct memory_link_options {
   enum class memory : std::uint8_t { none, exposed } one_sided = memory::exposed;
   enum class fences : std::uint8_t { work, do_nothing, fail } fence = fences::work;
   runtime::late_writes late = runtime::late_writes::fail;
+  double one_sided_ns_per_byte = 0.1;
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
 };
 
@@ -216,6 +217,9 @@ class memory_world {
     std::span<std::byte> bytes;
     bool withdrawn = false;
   };
+  time_ns one_sided_time_of(std::size_t bytes) const {
+    return options_.latency_ns + static_cast<time_ns>(options_.one_sided_ns_per_byte * static_cast<double>(bytes));
+  }
   time_ns time_of(std::size_t bytes) const {
     return options_.latency_ns + static_cast<time_ns>(options_.ns_per_byte * static_cast<double>(bytes));
   }
@@ -308,7 +312,7 @@ inline errc memory_link::put(rank_id to, const runtime::remote_place& at, std::s
   std::memcpy(&key, at.key.data(), sizeof key);
   const std::uint64_t number = ++world_.last_put_;
   world_.flying_.push_back({number, rank_, to, key, at.address, {}});
-  world_.after(world_.time_of(data.size()), [&w = world_, number, data, done](auto how) {
+  world_.after(world_.one_sided_time_of(data.size()), [&w = world_, number, data, done](auto how) {
     if (how == memory_world::outcome::torn_down) return done->on_end(*done, errc::peer_failed);
     w.leave_origin(number, data);
     done->on_end(*done, errc::none);
@@ -320,7 +324,7 @@ inline errc memory_link::get(rank_id from, const runtime::remote_place& at, std:
                              runtime::completion* done) {
   const std::byte* const place = world_.place_of(from, at.key, at.address, into.size());
   if (place == nullptr) return errc::bad_argument;
-  world_.after(world_.options_.latency_ns + world_.time_of(into.size()), [place, into, done](auto how) {
+  world_.after(world_.options_.latency_ns + world_.one_sided_time_of(into.size()), [place, into, done](auto how) {
     const bool due = how == memory_world::outcome::due;
     if (due) std::copy(place, place + into.size(), into.begin());
     done->on_end(*done, due ? errc::none : errc::peer_failed);

@@ -1,0 +1,73 @@
+#pragma once
+/// The control messages of one-sided transfers on an edge (PROTOCOL.md section 4). None of them holds anybody up on the way to
+/// an invocation: a sender without a credit, or whose memory is not known at the other side yet, runs another config.
+///
+///     receiver                       sender
+///       credit   ------------------>          write invocation i here, if you like
+///       revoke   ------------------>          no credit up to this number any more …
+///                <------------------ revoked  … and this is the next invocation
+///                <------------------ exposed  this memory you may read
+///       known    ------------------>
+///       taken    ------------------>          invocation i was read; its sender asks again when that got lost
+///
+/// A credit is sent again a few times while its receive is unmatched; one that is lost for good is one that never came.
+#include <parley/runtime/wire.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace parley::actors {
+
+/// How many exposed regions of its sender an edge remembers: the last ones.
+inline constexpr std::uint64_t most_regions = 64;
+
+struct credit {
+  static constexpr std::uint16_t message_type = 20;
+  std::uint64_t stream = 0;
+  std::uint64_t index = 0;
+  std::uint64_t number = 0;
+  std::uint64_t address = 0;
+  std::uint64_t capacity = 0;
+  std::vector<std::uint8_t> key;
+  PARLEY_FIELDS(stream, index, number, address, capacity, key)
+};
+
+struct revoke {
+  static constexpr std::uint16_t message_type = 21;
+  std::uint64_t stream = 0;
+  std::uint64_t number = 0;
+  PARLEY_FIELDS(stream, number)
+};
+struct revoked {
+  static constexpr std::uint16_t message_type = 22;
+  std::uint64_t stream = 0;
+  std::uint64_t number = 0;
+  std::uint64_t next = 0;  ///< invocations below have begun
+  PARLEY_FIELDS(stream, number, next)
+};
+
+struct exposed {
+  static constexpr std::uint16_t message_type = 23;
+  std::uint64_t region = 0;  ///< counted by the sender, per edge
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::uint8_t> key;
+  PARLEY_FIELDS(region, address, bytes, key)
+};
+struct known {
+  static constexpr std::uint16_t message_type = 24;
+  std::uint64_t region = 0;
+  PARLEY_FIELDS(region)
+};
+
+struct taken {
+  static constexpr std::uint16_t message_type = 25;
+  enum class kind : std::uint8_t { report, question, last = question };
+  kind what = kind::report;
+  std::uint64_t stream = 0;
+  std::uint64_t invocation = 0;
+  std::uint8_t outcome = 0;  ///< an `errc`
+  PARLEY_FIELDS(what, stream, invocation, outcome)
+};
+
+}  // namespace parley::actors

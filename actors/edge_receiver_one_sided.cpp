@@ -1,0 +1,247 @@
+// What a receiving edge does for puts and gets; the rest of it is in edge_receiver.cpp.
+#include <parley/actors/edge_receiver.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+constexpr runtime::time_ns first_pause_ns = 50'000'000;
+constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
+}  // namespace
+
+// ---- one receive ------------------------------------------------------------------------------------------------------
+
+// What the first stamp of the invocation says of its payload; not `none`: the receive ends with that.
+errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& message) {
+  auto& edge = *edge_.one_sided_;
+  edge.unwanted = has(s.flags, stamp_flags::no_credits) ? edge.unwanted + 1 : 0;
+  if (has(s.flags, stamp_flags::landed)) {
+    if (one_sided_ == nullptr || one_sided_->credit == 0) return errc::config_mismatch;  // it had no leave to (S8)
+    one_sided_->landed = true;
+    arrived_bytes_ = received_bytes_ = s.total_bytes;
+  }
+  if (has(s.flags, stamp_flags::to_be_got)) {
+    if (message.payload().size() != sizeof(payload_place)) return errc::malformed;
+    if (one_sided_ == nullptr) one_sided_ = std::make_unique<one_sided>();
+    std::memcpy(&one_sided_->place, message.payload().data(), sizeof(payload_place));
+    one_sided_->to_be_got = true;
+  }
+  return one_sided_ == nullptr ? errc::none : one_sided_->leaving;
+}
+
+void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into) noexcept {
+  if (failed() != errc::none) return;
+  const exposed* from = nullptr;
+  if (one_sided_ != nullptr && one_sided_->to_be_got) {
+    const auto& known = edge_.one_sided_->known;
+    const auto at = std::find_if(known.begin(), known.end(),
+                                 [&](const exposed& e) { return e.region == one_sided_->place.region; });
+    if (at != known.end()) from = &*at;
+  }
+  const std::uint64_t total = stamp_.total_bytes;
+  const bool inside = from != nullptr && into.size() <= total && offset <= total - into.size() &&
+                      total <= from->bytes && one_sided_->place.offset <= from->bytes - total;
+  if (!inside) return fail(errc::config_failed);
+  received_bytes_ += into.size();
+  transfer_part* const part = begin_part();
+  const runtime::remote_place there{std::as_bytes(std::span(from->key)),
+                                    from->address + one_sided_->place.offset + offset};
+  started(part, net_.get(edge_.peer_, there, into, part));
+}
+
+// ---- credits ----------------------------------------------------------------------------------------------------------
+
+void edge_receiver::allow_one_sided() {
+  one_sided_ = std::make_unique<one_sided>(*this);
+  const std::uint64_t me = number_of(op_, part::data_receiver);
+  const auto bind = [&]<class M>(auto handle) {
+    services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
+      if (from.source == peer_ && from.generation == generation_) handle(std::move(m));  // S5
+      return errc::none;
+    });
+  };
+  bind.template operator()<revoked>([this](revoked&& m) { on_revoked(m); });
+  bind.template operator()<exposed>([this](exposed&& m) { on_exposed(std::move(m)); });
+  bind.template operator()<taken>([this](taken&& m) { on_question(m); });
+}
+
+edge_receiver::stream* edge_receiver::find_stream(std::uint64_t id) noexcept {
+  for (auto& s : streams_) {
+    if (s->id == id) return s.get();
+  }
+  return nullptr;
+}
+
+void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept {
+  const bool rehearsal = s.id == stream_id(0, true);
+  if (one_sided_ == nullptr || failed_ != errc::none) return;
+  if (!rehearsal && (!one_sided_->wanted || one_sided_->unwanted >= unwanted_after)) return;
+  if (!s.given.may_give() || !s.given.may_leave(index)) return;  // R4; and credits ascend
+  if (r.one_sided_ != nullptr && (r.one_sided_->credit != 0 || r.one_sided_->leaving != errc::none)) return;
+  auto region = one_sided_->memory.find({r.memory_, static_cast<std::size_t>(r.capacity_)});
+  if (region == nullptr) return;
+  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
+  r.one_sided_->region = std::move(region);
+  r.one_sided_->credit = s.given.give(index);
+  r.one_sided_->repeats = 0;
+  send_credit(s, r, index);
+  repeat_soon();
+}
+
+void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept {
+  const auto& key = r.one_sided_->region->memory.key;
+  credit m;
+  m.stream = s.id;
+  m.index = index;
+  m.number = r.one_sided_->credit;
+  m.address = reinterpret_cast<std::uint64_t>(r.memory_);
+  m.capacity = r.capacity_;
+  m.key.resize(key.size());
+  std::memcpy(m.key.data(), key.data(), key.size());
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) == errc::none)
+    ++counters_.credits_sent;
+}
+
+void edge_receiver::send_revoke(stream& s) noexcept {
+  revoke m;
+  m.stream = s.id;
+  m.number = s.given.revoke();
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) == errc::none)
+    ++counters_.revokes_sent;
+  repeat_soon();
+}
+
+// Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that
+// of a later one, which would move up to another index (R2).
+bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
+  if (one_sided_ == nullptr || failed_ != errc::none) return false;
+  if (r.place_ == part_receiver::place::matched) return r.one_sided_ != nullptr && r.one_sided_->credit != 0;
+  stream& s = stream_of(r.stream_);
+  std::uint64_t index = s.first_posted;
+  bool found = false;
+  s.posted.for_each([&](const part_receiver& each) {
+    found = found || &each == &r;
+    if (!found) ++index;
+  });
+  if (s.given.may_leave(index)) return false;
+  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
+  if (r.one_sided_->leaving == errc::none) send_revoke(s);
+  return true;
+}
+
+void edge_receiver::on_revoked(const revoked& m) noexcept {
+  stream* const s = find_stream(m.stream);
+  if (s == nullptr || !s->given.answered(m.number)) return;
+  s->begun = std::max(s->begun, m.next);
+  match_posted(*s);  // these wait for their data, and their sender may have used their credits
+  s->posted.for_each([](part_receiver& r) {
+    if (r.one_sided_ == nullptr) return;
+    r.one_sided_->credit = 0;
+    if (r.one_sided_->leaving != errc::none) r.end(r.one_sided_->leaving);
+  });
+  std::uint64_t index = s->first_posted;
+  s->posted.for_each([&](part_receiver& r) { offer_credit(*s, r, index++); });
+}
+
+// R6: nothing that it writes from here on may land in memory that the user has back.
+void edge_receiver::withdraw_from_the_dead(part_receiver& r) noexcept {
+  if (r.one_sided_ == nullptr || r.one_sided_->credit == 0 || r.stamped_) return;
+  r.one_sided_->region->withdraw_from_the_dead();
+  ++counters_.withdrawn;
+}
+
+// ---- memory of the sender ---------------------------------------------------------------------------------------------
+
+void edge_receiver::on_exposed(exposed&& m) {
+  if (m.key.size() > runtime::link::max_remote_key_bytes) return;
+  known answer;
+  answer.region = m.region;
+  const auto same = [&](const exposed& e) { return e.region == m.region; };
+  auto& all = one_sided_->known;
+  if (std::none_of(all.begin(), all.end(), same)) {
+    all.push_back(std::move(m));
+    if (all.size() > most_regions) {
+      const auto oldest = std::min_element(all.begin(), all.end(),
+                                           [](const exposed& a, const exposed& b) { return a.region < b.region; });
+      all.erase(oldest);
+    }
+  }
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, answer));
+}
+
+void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, errc outcome) noexcept {
+  if (outcome != errc::none) {
+    auto& failed = one_sided_->failed_gets;
+    if (failed.size() >= most_failed_gets) failed.erase(failed.begin());
+    failed.push_back({id, invocation, outcome});
+  }
+  taken m;
+  m.stream = id;
+  m.invocation = invocation;
+  m.outcome = static_cast<std::uint8_t>(outcome);
+  // If it gets lost, the sender asks.
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m));
+}
+
+// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it is not told.
+void edge_receiver::on_question(const taken& m) noexcept {
+  if (m.what != taken::kind::question) return;
+  errc outcome = failed_;
+  stream* const s = find_stream(m.stream);
+  if (outcome == errc::none) {
+    if (s == nullptr) return;
+    bool may_be_read = m.invocation >= s->first_posted;
+    s->active.for_each([&](const part_receiver& r) { may_be_read = may_be_read || r.index_ == m.invocation; });
+    for (std::uint32_t i = 0; i < s->early.size(); ++i) {
+      const auto early = read_stamp(s->early[i].header());
+      if (unwrap(early->invocation, m.invocation) != m.invocation || !has(early->flags, stamp_flags::poison)) continue;
+      outcome = errc::send_failed;
+      may_be_read = false;
+    }
+    if (may_be_read) return;
+    for (const failed_get& f : one_sided_->failed_gets) {
+      if (f.stream == m.stream && f.invocation == m.invocation) outcome = f.outcome;
+    }
+  }
+  taken answer;
+  answer.stream = m.stream;
+  answer.invocation = m.invocation;
+  answer.outcome = static_cast<std::uint8_t>(outcome);
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, answer));
+}
+
+// ---- asking again -----------------------------------------------------------------------------------------------------
+
+void edge_receiver::repeat_soon() noexcept {
+  if (one_sided_->timer.linked()) return;
+  one_sided_->pause_ns = first_pause_ns;
+  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pause_ns);
+}
+
+void edge_receiver::repeat() noexcept {
+  bool open = false;
+  for (auto& s : streams_) {
+    if (s->given.revoking()) {
+      open = true;
+      send_revoke(*s);
+    }
+    std::uint64_t index = s->first_posted;
+    s->posted.for_each([&](part_receiver& r) {
+      const std::uint64_t its = index++;
+      if (r.one_sided_ == nullptr || r.one_sided_->credit == 0 || r.one_sided_->repeats >= most_repeats) return;
+      ++r.one_sided_->repeats;
+      open = true;
+      if (s->given.may_give()) send_credit(*s, r, its);
+    });
+  }
+  if (!open || one_sided_->timer.linked()) return;
+  one_sided_->pause_ns = std::min(2 * one_sided_->pause_ns, longest_pause_ns);
+  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pause_ns);
+}
+
+}  // namespace parley::actors

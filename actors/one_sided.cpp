@@ -1,0 +1,202 @@
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/one_sided.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+constexpr runtime::time_ns first_pause_ns = 50'000'000;
+constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
+
+bool contains(const std::vector<std::uint64_t>& list, std::uint64_t one) noexcept {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+}  // namespace
+
+one_sided_sender::one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts,
+                                   std::vector<std::uint64_t> gets)
+    : services_(s), edge_(std::move(e)), puts_(std::move(puts)), gets_(std::move(gets)), repeat_timer_(*this) {
+  const std::uint64_t me = number_of(edge_.op, part::data_sender);
+  const auto bind = [&]<class M>(auto handle) {
+    services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
+      // Credits die with their generation (S5).
+      if (from.source == edge_.peer && from.generation == edge_.generation) handle(from, std::move(m));
+      return errc::none;
+    });
+  };
+  bind.template operator()<credit>([this](const auto& from, credit&& m) { on_credit(from, std::move(m)); });
+  bind.template operator()<revoke>([this](const auto& from, revoke&& m) { on_revoke(from, m); });
+  bind.template operator()<taken>([this](const auto& from, taken&& m) { on_taken(from, m); });
+  bind.template operator()<known>([this](const auto& from, known&& m) { on_known(from, m); });
+}
+
+one_sided_sender::~one_sided_sender() { fail(errc::closed); }
+
+// ---- credits ----------------------------------------------------------------------------------------------------------
+
+one_sided_sender::held_stream* one_sided_sender::stream_of(std::uint64_t id) {
+  for (held_stream& s : streams_) {
+    if (s.id == id) return &s;
+  }
+  if (streams_.size() >= most_streams) return nullptr;
+  streams_.push_back({id, {}});
+  return &streams_.back();
+}
+
+void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
+  held_credit c;
+  c.index = m.index;
+  c.number = m.number;
+  c.address = m.address;
+  c.capacity = m.capacity;
+  const auto key = std::as_bytes(std::span(m.key));
+  c.key.assign(key.begin(), key.end());
+  held_stream* const s = m.key.size() > runtime::link::max_remote_key_bytes ? nullptr : stream_of(m.stream);
+  if (s == nullptr || !s->held.take(std::move(c), edge_.next(m.stream))) ++counters_.credits_ignored;
+}
+
+void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
+  revoked answer;
+  answer.stream = m.stream;
+  answer.number = m.number;
+  answer.next = edge_.next(m.stream);
+  if (held_stream* const s = stream_of(m.stream)) s->held.revoke(m.number);
+  // A full window: the receiver asks again.
+  static_cast<void>(
+      services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, answer));
+}
+
+// ---- what an invocation may use ---------------------------------------------------------------------------------------
+
+bool one_sided_sender::is_put(std::uint64_t digest) const noexcept { return contains(puts_, digest); }
+bool one_sided_sender::is_get(std::uint64_t digest) const noexcept { return contains(gets_, digest); }
+
+std::span<const std::uint64_t> one_sided_sender::lacking(std::uint64_t stream, std::uint64_t invocation,
+                                                         std::span<const std::byte> source) {
+  lacking_.clear();
+  const held_stream* const s = puts_.empty() ? nullptr : stream_of(stream);
+  if (s == nullptr || source.empty() || s->held.find(invocation, source.size()) == nullptr)
+    lacking_.insert(lacking_.end(), puts_.begin(), puts_.end());
+  if (source.empty() || gets_.empty() || find(source) == nullptr)
+    lacking_.insert(lacking_.end(), gets_.begin(), gets_.end());
+  return lacking_;
+}
+
+const one_sided_access* one_sided_sender::begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
+                                                std::span<const std::byte> source) {
+  std::unique_ptr<one_sided_access> use;
+  held_stream* const s = puts_.empty() ? nullptr : stream_of(stream);
+  if (is_put(digest)) {
+    const held_credit* const c = s == nullptr ? nullptr : s->held.find(invocation, source.size());
+    if (c != nullptr) {
+      ++counters_.credits_used;
+      use.reset(new one_sided_access{*this, stream, invocation, *c});
+    }
+  } else if (is_get(digest)) {
+    if (const announced* const a = find(source)) {
+      ++counters_.gets_offered;
+      use.reset(new one_sided_access{*this, stream, invocation, {}, a->region});
+      use->place.region = a->number;
+      use->place.offset = static_cast<std::uint64_t>(source.data() - a->region->memory.bytes.data());
+    }
+  }
+  if (s != nullptr) s->held.begun(invocation);
+  if (use == nullptr) return nullptr;
+  in_use_.push_back(std::move(use));
+  return in_use_.back().get();
+}
+
+void one_sided_sender::end(const one_sided_access* used) noexcept {
+  std::erase_if(in_use_, [used](const auto& u) { return u.get() == used; });
+}
+
+// ---- memory that the receiver may read --------------------------------------------------------------------------------
+
+void one_sided_sender::add_memory(const std::shared_ptr<memory_region>& region) {
+  if (gets_.empty()) return;
+  std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
+  announced_.push_back({++last_announced_, region});
+  announce(announced_.back());
+  repeat_soon();
+}
+
+const one_sided_sender::announced* one_sided_sender::find(std::span<const std::byte> source) const noexcept {
+  for (const announced& a : announced_) {
+    // The receiver remembers only so many.
+    if (a.known && a.number + most_regions > last_announced_ && a.region->contains(source)) return &a;
+  }
+  return nullptr;
+}
+
+void one_sided_sender::announce(const announced& a) noexcept {
+  exposed m;
+  m.region = a.number;
+  m.address = reinterpret_cast<std::uint64_t>(a.region->memory.bytes.data());
+  m.bytes = a.region->memory.bytes.size();
+  m.key.resize(a.region->memory.key.size());
+  std::memcpy(m.key.data(), a.region->memory.key.data(), m.key.size());
+  static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, m));
+}
+
+void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexcept {
+  for (announced& a : announced_) a.known = a.known || a.number == m.region;
+}
+
+void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, runtime::completion& done) noexcept {
+  if (failed_ != errc::none) return done.on_end(done, failed_);
+  waiting_.push_back({stream, invocation, &done});
+  repeat_soon();
+}
+
+void one_sided_sender::on_taken(const runtime::envelope&, const taken& m) noexcept {
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), [&](const waiting_get& w) {
+    return w.stream == m.stream && w.invocation == m.invocation;
+  });
+  if (m.what != taken::kind::report || at == waiting_.end()) return;
+  runtime::completion& done = *at->done;
+  waiting_.erase(at);
+  done.on_end(done, m.outcome == 0 ? errc::none : errc::config_failed);
+}
+
+// ---- asking again -----------------------------------------------------------------------------------------------------
+
+void one_sided_sender::repeat_soon() noexcept {
+  pause_ns_ = first_pause_ns;
+  if (!repeat_timer_.linked()) services_.ex.arm(repeat_timer_, services_.ex.now() + pause_ns_);
+}
+
+void one_sided_sender::repeat() noexcept {
+  std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
+  bool open = !waiting_.empty();
+  for (const announced& a : announced_) {
+    if (a.known) continue;
+    open = true;
+    announce(a);
+  }
+  for (const waiting_get& w : waiting_) {
+    taken m;
+    m.what = taken::kind::question;
+    m.stream = w.stream;
+    m.invocation = w.invocation;
+    static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, m));
+  }
+  if (!open) return;
+  pause_ns_ = std::min(2 * pause_ns_, longest_pause_ns);
+  services_.ex.arm(repeat_timer_, services_.ex.now() + pause_ns_);
+}
+
+void one_sided_sender::fail(errc why) noexcept {
+  failed_ = why;
+  runtime::timer_wheel::disarm(repeat_timer_);
+  announced_.clear();
+  auto waiting = std::move(waiting_);
+  waiting_.clear();
+  for (const waiting_get& w : waiting) w.done->on_end(*w.done, why);
+}
+
+}  // namespace parley::actors

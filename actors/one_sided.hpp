@@ -1,0 +1,128 @@
+#pragma once
+/// What a sending edge needs for puts and gets: the credits that came for it, and registered memory that its receiver knows.
+///
+///     one_sided_sender side(services, edge, puts, gets);          // the digests of its one-sided configs
+///     side.lacking(stream, invocation, source)                    // those of them that this invocation cannot run
+///     const one_sided_access* use = side.begin(digest, stream, invocation, source);     // for its `part_sender`
+///     side.end(use);
+///
+/// Nothing here waits on the way to an invocation. Messages are handled where they arrive, never in a coroutine: the answer to
+/// a revoke must not depend on what the user's program does. A `part_sender` that has let the receiver get its payload waits
+/// for the receiver's word, asks again for it, and has it at the latest when the edge fails.
+#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/credits.hpp>
+#include <parley/actors/registered_memory.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/timers.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace parley::actors {
+
+class one_sided_sender;
+
+/// Where the payload of a get lies, as the data part of its stamp says.
+struct payload_place {
+  std::uint64_t region = 0;  ///< counted by the sender, per edge
+  std::uint64_t offset = 0;
+};
+
+/// What one invocation may use.
+struct one_sided_access {
+  one_sided_sender& from;
+  std::uint64_t stream = 0;
+  std::uint64_t invocation = 0;
+  held_credit credit{};                     ///< to put into
+  std::shared_ptr<memory_region> region{};  ///< to be got from; null for a put
+  payload_place place{};
+};
+
+class one_sided_sender {
+ public:
+  struct edge {
+    std::uint64_t op = 0;
+    std::uint64_t generation = 0;
+    runtime::rank_id peer = 0;
+    std::function<std::uint64_t(std::uint64_t stream)> next;  ///< the next invocation of a stream
+  };
+  one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
+  one_sided_sender(const one_sided_sender&) = delete;
+  one_sided_sender& operator=(const one_sided_sender&) = delete;
+  ~one_sided_sender();
+
+  /// Tells the receiver of memory that it may get payloads from.
+  void add_memory(const std::shared_ptr<memory_region>& region);
+
+  /// The digests that an invocation must not run. Valid until the next call.
+  std::span<const std::uint64_t> lacking(std::uint64_t stream, std::uint64_t invocation,
+                                         std::span<const std::byte> source);
+  bool is_put(std::uint64_t digest) const noexcept;
+  bool is_get(std::uint64_t digest) const noexcept;
+  /// The invocation begins with this config, one-sided or not: its credit is used or void. Null for other configs.
+  const one_sided_access* begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
+                                std::span<const std::byte> source);
+  void end(const one_sided_access* used) noexcept;
+
+  /// Ends `done` when the receiver says what came of the get, or when the edge fails.
+  void await_taken(std::uint64_t stream, std::uint64_t invocation, runtime::completion& done) noexcept;
+  void fail(runtime::errc why) noexcept;
+
+  struct counters {
+    std::uint64_t credits_used = 0;
+    std::uint64_t credits_ignored = 0;  ///< of another generation or stream, passed, revoked, or too many
+    std::uint64_t gets_offered = 0;
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  static constexpr std::size_t most_streams = 1024;
+  struct held_stream {
+    std::uint64_t id = 0;
+    credits_held held;
+  };
+  struct announced {
+    std::uint64_t number = 0;
+    std::shared_ptr<memory_region> region;
+    bool known = false;  // the receiver said so
+  };
+  struct waiting_get {
+    std::uint64_t stream = 0;
+    std::uint64_t invocation = 0;
+    runtime::completion* done = nullptr;
+  };
+  struct repeat_timer : runtime::timer {
+    explicit repeat_timer(one_sided_sender& o) noexcept : timer(&on_time), owner(o) {}
+    static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).owner.repeat(); }
+    one_sided_sender& owner;
+  };
+  void on_credit(const runtime::envelope& from, credit&& m);
+  void on_revoke(const runtime::envelope& from, const revoke& m);
+  void on_taken(const runtime::envelope& from, const taken& m) noexcept;
+  void on_known(const runtime::envelope& from, const known& m) noexcept;
+  held_stream* stream_of(std::uint64_t id);
+  const announced* find(std::span<const std::byte> source) const noexcept;
+  void announce(const announced& a) noexcept;
+  void repeat() noexcept;
+  void repeat_soon() noexcept;
+
+  services& services_;
+  edge edge_;
+  std::vector<std::uint64_t> puts_;
+  std::vector<std::uint64_t> gets_;
+  std::vector<std::uint64_t> lacking_;
+  std::vector<held_stream> streams_;
+  std::vector<announced> announced_;
+  std::uint64_t last_announced_ = 0;
+  std::vector<waiting_get> waiting_;
+  std::vector<std::unique_ptr<const one_sided_access>> in_use_;
+  repeat_timer repeat_timer_;
+  runtime::time_ns pause_ns_ = 0;
+  runtime::errc failed_ = runtime::errc::none;
+  counters counters_;
+};
+
+}  // namespace parley::actors

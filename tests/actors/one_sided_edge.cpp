@@ -1,0 +1,381 @@
+// Credits, revokes and the fence between the two ends of a real edge, with messages and puts that take any time.
+#include "../support/edges.hpp"
+
+#include <doctest/doctest.h>
+
+#include <list>
+#include <random>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+using parley::tests::edge_pair;
+using parley::tests::memory_link_options;
+using parley::tests::pattern;
+
+namespace {
+
+constexpr std::uint64_t put_digest = 88;
+
+struct put_or_sent {
+  std::vector<std::byte> data;
+  std::optional<errc> ended;
+  std::uint64_t digest = 0;
+};
+struct watched {
+  std::span<std::byte> buffer;
+  std::optional<errc> ended;
+  std::optional<std::uint64_t> invocation;
+  std::uint64_t bytes = 0;
+  bool landed = false;
+  std::vector<std::byte> when_it_came_back;
+};
+
+enum class ends : std::uint8_t { well, failing };
+
+/// An edge whose messages are all put where there is a credit.
+struct putting : edge_pair {
+  explicit putting(memory_link_options o = {}) : edge_pair({}, std::move(o)), memory(1 << 20), tasks(clock) {
+    out.allow_one_sided({put_digest}, {});
+    in.allow_one_sided();
+    handle = registered_memory(links[1], memory);
+    in.add_memory(handle.region());
+    in.want_credits();
+    std::vector<remembered_best> best;
+    for (const char* key : {"1B", "64B", "128B", "1KiB", "4KiB", "16KiB"}) best.push_back({key, "put", 1.0});
+    assigned.open({77, put_digest}, {"whole", "put"}, std::move(best), 0);
+  }
+  ~putting() { tasks.cancel(); }
+
+  static task<> send_one(putting& e, put_or_sent& s, ends how) {
+    auto number = co_await e.out.admit(0, s.data.size(), never);
+    if (!number) {
+      s.ended = number.code();
+      co_return;
+    }
+    const outgoing inv = e.out.begin(0, s.data.size(), *number, pacing::within_budget, s.data.data());
+    s.digest = inv.mark.digest;
+    part_sender ps(e.links[0], 1, inv.mark, inv.access);
+    try {
+      if (s.digest == put_digest) {
+        co_await ps.put(0, s.data);
+        if (how == ends::failing) ps.fail(errc::cancelled);
+      } else {
+        if (how == ends::failing) ps.fail(errc::cancelled);
+        co_await ps.send(0, s.data);
+      }
+    } catch (const failure&) {}
+    errc outcome = co_await ps.settle();
+    if (ps.has_put()) {
+      ps.fence();
+      outcome = co_await ps.settle();
+      ps.announce();
+    }
+    e.out.end(inv, ps.failed());
+    s.ended = ps.failed();
+    static_cast<void>(outcome);
+  }
+  static task<> receive_one(putting& e, watched& r, time_ns deadline) {
+    part_receiver pr(e.in, 0, r.buffer.size(), part_receiver::kind::user, nullptr, r.buffer.data());
+    auto seen = co_await pr.match(deadline);
+    if (pr.matched()) r.invocation = pr.invocation();
+    if (seen) {
+      r.bytes = seen->total_bytes;
+      r.landed = pr.landed();
+      try {
+        if (!r.landed) co_await pr.receive(0, r.buffer.first(r.bytes));
+      } catch (const failure&) {}
+    }
+    const errc settled = co_await pr.settle();
+    r.ended = seen ? settled : seen.code();
+    r.when_it_came_back.assign(r.buffer.begin(), r.buffer.end());
+  }
+
+  put_or_sent& send(std::size_t size, ends how = ends::well) {
+    put_or_sent& s = sends.emplace_back();
+    s.data = pattern(size, sends.size() - 1);
+    tasks.spawn(send_one(*this, s, how));
+    clock.turn();
+    return s;
+  }
+  watched& receive(std::size_t size, time_ns deadline = never) {
+    watched& r = receives.emplace_back();
+    r.buffer = std::span(memory).subspan(used, size);
+    used += size;
+    tasks.spawn(receive_one(*this, r, deadline));
+    clock.turn();
+    return r;
+  }
+  bool holds(const watched& r, std::uint64_t invocation) const {
+    const auto& wanted = std::next(sends.begin(), static_cast<std::ptrdiff_t>(invocation))->data;
+    return r.ended == errc::none && r.invocation == invocation && r.bytes == wanted.size() &&
+           std::equal(wanted.begin(), wanted.end(), r.when_it_came_back.begin());
+  }
+
+  std::vector<std::byte> memory;
+  registered_memory handle;
+  std::size_t used = 0;
+  std::list<put_or_sent> sends;
+  std::list<watched> receives;
+  scope tasks;
+};
+
+memory_link_options landing_by_hand() {
+  memory_link_options o;
+  o.landing_ns = never;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("a message is put where there is a credit, and the receive ends only after the fence") {
+  putting e(landing_by_hand());
+  auto& r = e.receive(200);
+  e.pass();
+  auto& s = e.send(100);
+  e.pass();
+  CHECK(s.digest == put_digest);
+  CHECK_FALSE(r.ended);  // the put is in the air
+  CHECK_FALSE(s.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(e.holds(r, 0));
+  CHECK(r.landed);
+  CHECK(s.ended == errc::none);
+}
+
+TEST_CASE("with a fence that does nothing the stamp overtakes the data") {
+  memory_link_options o = landing_by_hand();
+  o.fence = memory_link_options::fences::do_nothing;
+  putting e(std::move(o));
+  auto& r = e.receive(200);
+  e.pass();
+  e.send(100);
+  e.pass();
+  CHECK(r.ended == errc::none);
+  CHECK_FALSE(e.holds(r, 0));
+}
+
+TEST_CASE("without a credit, or with one that is too small, another config is stamped and nobody waits") {
+  putting e;
+  auto& early = e.send(100);
+  e.pass();
+  CHECK(early.digest == 77);
+  CHECK(early.ended == errc::none);
+  auto& first = e.receive(200);
+  auto& small = e.receive(50);
+  auto& large = e.receive(9000);
+  e.pass();
+  auto& too_large = e.send(100);
+  auto& fits = e.send(9000);
+  e.pass();
+  CHECK(e.holds(first, 0));
+  CHECK(too_large.digest == 77);
+  CHECK(small.ended == errc::buffer_too_small);
+  CHECK(fits.digest == put_digest);
+  CHECK(e.holds(large, 2));
+  CHECK(e.links.puts().outside == 0);
+}
+
+TEST_CASE("a receive that times out with a credit out ends when the sender has answered, and the later ones move up") {
+  putting e;
+  auto& a = e.receive(200, e.clock.now() + 100'000);
+  auto& b = e.receive(300);
+  e.pass(50'000);
+  e.links.options().delay = [](auto, auto, link::channel on) { return on == link::channel::control ? 400'000 : 0; };
+  e.pass(100'000);
+  CHECK_FALSE(a.ended);  // its sender may be writing
+  CHECK(e.in.statistics().revokes_sent == 1);
+  e.pass(1'000'000);
+  CHECK(a.ended == errc::timeout);
+  CHECK_FALSE(a.invocation);
+  CHECK(e.in.next_invocation(0) == 1);
+  CHECK(e.in.statistics().credits_sent == 3);  // the one that moved up got another
+  e.pass(1'000'000);
+  auto& s = e.send(100);
+  e.pass();
+  CHECK(s.digest == put_digest);
+  CHECK(e.holds(b, 0));
+}
+
+TEST_CASE("a receive whose invocation has begun when the revoke comes waits for its data") {
+  putting e(landing_by_hand());
+  auto& a = e.receive(200, e.clock.now() + 100'000);
+  e.pass(50'000);
+  auto& s = e.send(100);  // puts, and the revoke finds it at it
+  e.pass(1'000'000);
+  CHECK(e.in.statistics().revokes_sent == 1);
+  CHECK_FALSE(a.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(e.holds(a, 0));
+  CHECK(s.ended == errc::none);
+}
+
+TEST_CASE("a credit that comes after its revoke is not used") {
+  putting e;
+  time_ns credits_take = 3'000'000;
+  // The first control message, the credit, is overtaken by the second one, the revoke.
+  e.links.options().delay = [&credits_take](rank_id from, auto, link::channel on) {
+    return from == 1 && on == link::channel::control ? std::exchange(credits_take, 0) : 0;
+  };
+  auto& a = e.receive(200, e.clock.now() + 100'000);
+  e.pass(1'000'000);
+  CHECK(a.ended == errc::timeout);
+  e.pass(5'000'000);
+  CHECK(e.out.one_sided()->statistics().credits_ignored == 1);
+  auto& s = e.send(100);
+  e.pass();
+  CHECK(s.digest == 77);
+  CHECK(e.links.puts().landed == 0);
+}
+
+TEST_CASE("a cancelled receive waits for the answer, and for the data if its invocation has begun") {
+  putting e(landing_by_hand());
+  scope inner(e.clock);
+  watched a;
+  a.buffer = std::span(e.memory).subspan(500'000, 200);
+  inner.spawn(putting::receive_one(e, a, never));
+  e.pass();
+  auto& s = e.send(100);
+  e.pass();
+  inner.cancel();
+  e.pass();
+  CHECK_FALSE(a.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(a.ended == errc::cancelled);
+  CHECK(s.ended == errc::none);
+  watched b;
+  b.buffer = a.buffer;
+  scope other(e.clock);
+  other.spawn(putting::receive_one(e, b, never));
+  e.pass();
+  other.cancel();
+  CHECK_FALSE(b.ended);
+  e.pass();
+  CHECK(b.ended == errc::cancelled);
+}
+
+TEST_CASE("a send that fails after its put poisons only after the fence") {
+  putting e(landing_by_hand());
+  auto& r = e.receive(200);
+  e.pass();
+  auto& s = e.send(100, ends::failing);
+  e.pass();
+  CHECK_FALSE(r.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(r.ended == errc::send_failed);
+  CHECK(s.ended == errc::cancelled);
+}
+
+TEST_CASE("when the fence fails nothing is said to the receiver, and the sender has lost its peer") {
+  memory_link_options o = landing_by_hand();
+  o.fence = memory_link_options::fences::fail;
+  putting e(std::move(o));
+  auto& r = e.receive(200);
+  e.pass();
+  auto& s = e.send(100);
+  e.pass();
+  CHECK(s.ended == errc::peer_failed);
+  CHECK_FALSE(r.ended);
+}
+
+TEST_CASE("a sender that is only declared dead cannot write into memory that the user has back") {
+  putting e(landing_by_hand());
+  auto& r = e.receive(200);
+  auto& plain = e.receive(200);
+  e.pass();
+  e.send(100);
+  e.pass();
+  e.in.fail(errc::peer_failed);
+  e.clock.turn();
+  CHECK(r.ended == errc::peer_failed);
+  CHECK(plain.ended == errc::peer_failed);
+  CHECK(e.in.statistics().withdrawn == 2);
+  CHECK_FALSE(e.handle.lost());
+  const auto before = e.memory;
+  CHECK(e.links.land());
+  CHECK(e.links.puts().nowhere == 1);
+  CHECK(e.memory == before);
+}
+
+TEST_CASE("where a late write cannot be stopped the memory says that it is lost") {
+  memory_link_options o = landing_by_hand();
+  o.late = late_writes::may_land;
+  putting e(std::move(o));
+  e.receive(200);
+  e.pass();
+  e.in.fail(errc::peer_failed);
+  CHECK(e.handle.lost());
+}
+
+TEST_CASE("a stamp that says put without a credit is refused") {
+  putting e;
+  e.handle = {};
+  auto& r = e.receive(200);
+  auto s = e.stamp(0, 100);
+  s.digest = put_digest;
+  s.flags = stamp_flags::landed;
+  e.inject(s);
+  e.pass();
+  CHECK(r.ended == errc::config_mismatch);
+}
+
+TEST_CASE("whatever the timing, what ends well is exact, in order, and no buffer changes once it is back") {
+  std::size_t puts = 0;
+  std::size_t revokes = 0;
+  std::size_t timeouts = 0;
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto up_to = [&random](unsigned most) { return static_cast<time_ns>(random() % (most + 1)); };
+    memory_link_options o;
+    o.delay = [&](auto, auto, auto) { return up_to(3) == 0 ? up_to(200'000) : up_to(5'000); };
+    o.lose = [&](auto, auto, link::channel on) { return on == link::channel::control && up_to(19) == 0; };
+    putting e(std::move(o));
+    constexpr std::size_t messages = 15;
+    const std::size_t sizes[] = {1, 60, 100, 3000, 9000};
+    const auto consumed = [&] {
+      return static_cast<std::size_t>(std::count_if(e.receives.begin(), e.receives.end(),
+                                                    [](const watched& r) { return r.ended && r.invocation; }));
+    };
+    const auto waiting = [&] {
+      return std::count_if(e.receives.begin(), e.receives.end(), [](const watched& r) { return !r.ended; });
+    };
+    for (int steps = 0; consumed() < messages; ++steps) {
+      REQUIRE(steps < 20'000);
+      e.links.options().landing_ns = up_to(100'000);
+      if (e.sends.size() < messages && up_to(2) == 0)
+        e.send(sizes[up_to(4)], up_to(7) == 0 ? ends::failing : ends::well);
+      if (waiting() < 4 && e.used + 9000 < e.memory.size()) {
+        const std::size_t size = up_to(5) == 0 ? 80 : 9000;
+        e.receive(size, up_to(3) == 0 || e.receives.size() > 60 ? never : e.clock.now() + 10'000 + up_to(150'000));
+      }
+      e.pass(1'000 + up_to(60'000));
+    }
+    // All that is left ends, and nothing lands any more in what the user has back.
+    e.links.options().lose = nullptr;
+    e.tasks.cancel();
+    e.pass(5'000'000'000);
+    std::uint64_t last = 0;
+    for (const watched& r : e.receives) {
+      REQUIRE(r.ended);
+      CHECK(std::equal(r.buffer.begin(), r.buffer.end(), r.when_it_came_back.begin()));
+      if (r.ended == errc::timeout) ++timeouts;
+      if (!r.invocation) continue;
+      CHECK(*r.invocation == last++);
+      const put_or_sent& s = *std::next(e.sends.begin(), static_cast<std::ptrdiff_t>(*r.invocation));
+      if (r.ended == errc::none) CHECK(e.holds(r, *r.invocation));
+      if (r.ended == errc::send_failed) CHECK(s.ended != errc::none);
+      if (r.landed) CHECK(s.digest == put_digest);
+    }
+    CHECK(e.links.puts().outside == 0);
+    puts += e.out.one_sided()->statistics().credits_used;
+    revokes += e.in.statistics().revokes_sent;
+  }
+  CHECK(puts > 1000);  // it has been through all that
+  CHECK(revokes > 300);
+  CHECK(timeouts > 300);
+}

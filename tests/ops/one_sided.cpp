@@ -1,0 +1,261 @@
+// put and get as configs among others: agreed on where buffers are registered, left alone where they are not.
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+enum class side : std::uint8_t { none, sender, receiver, both };
+
+bool has(side s, side one) { return s == one || s == side::both; }
+
+// The receives are there before their messages, as in a program that posts them ahead, so that credits are.
+task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, call_outcomes& all) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    auto data = numbered(sizes[i], i);
+    actors::registered_memory memory;
+    if (has(registers, side::sender)) memory = t.registered(data);
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + 20'000);
+    static_cast<void>(slept);
+    auto outcome = co_await attempt(t.send(data, {.to = 1}));
+    all.sent.push_back(std::move(outcome));
+  }
+}
+
+task<> receive_registered(transfer t, std::vector<std::size_t> sizes, std::size_t spare, side registers,
+                          call_outcomes& all) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    std::vector<std::byte> buffer(sizes[i] + spare, std::byte{0xEE});
+    actors::registered_memory memory;
+    if (has(registers, side::receiver)) memory = t.registered(buffer);
+    auto outcome = co_await attempt(t.receive(buffer, {.from = 0}));
+    if (!outcome) {
+      all.received.emplace_back(outcome.reason());
+      continue;
+    }
+    const bool rest_untouched = std::all_of(buffer.begin() + static_cast<std::ptrdiff_t>(*outcome), buffer.end(),
+                                            [](std::byte b) { return b == std::byte{0xEE}; });
+    buffer.resize(*outcome);
+    if (buffer != numbered(sizes[i], i) || !rest_untouched) ++all.wrong;
+    all.received.emplace_back();
+  }
+}
+
+call_outcomes move(world& w, transfer out, transfer in, const std::vector<std::size_t>& sizes, side registers,
+                   std::size_t spare = 0) {
+  call_outcomes all;
+  const auto both = [](transfer o, transfer i, std::vector<std::size_t> s, std::size_t sp, side r,
+                       call_outcomes& c) -> task<> {
+    auto done = co_await when_all(send_paced(o, s, r, c), receive_registered(i, s, sp, r, c));
+    static_cast<void>(done);
+  };
+  runtime::run(w.clock, both(out, in, sizes, spare, registers, all));
+  return all;
+}
+
+rank_settings eager_to_try() {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  return s;
+}
+/// One-sided transfers are ten times as fast.
+memory_link_options fast_one_sided() {
+  memory_link_options o;
+  o.one_sided_ns_per_byte = 0.01;
+  return o;
+}
+constexpr std::size_t large = 200'000;
+const std::vector<std::size_t> many(60, large);
+
+struct one_sided_world : world {
+  explicit one_sided_world(const std::vector<config_ptr>& configs, memory_link_options o = fast_one_sided())
+      : world(2, eager_to_try(), std::move(o)) {
+    out = ranks[0]->declare(pair_of(configs));
+    in = ranks[1]->declare(pair_of(configs));
+  }
+  call_outcomes tune(side registers) {
+    pass(*this, 1'000'000'000);  // the rehearsals are over
+    auto all = move(*this, out, in, many, registers);
+    pass(*this, 1'000'000'000);
+    return all;
+  }
+  const actors::campaign& campaign() { return *campaign_of(*this, "256KiB"); }
+  transfer out, in;
+};
+
+}  // namespace
+
+TEST_CASE("put is agreed on between registered buffers, and moves every size exactly") {
+  one_sided_world w({direct(), put(), put(100'000, 3)});
+  const auto tuned = w.tune(side::receiver);
+  CHECK(tuned.failed() == 0);
+  CHECK(tuned.wrong == 0);
+  REQUIRE(w.campaign().where == actors::campaign::stage::decided);
+  CHECK(w.campaign().winner.starts_with("put"));
+  CHECK(w.links.puts().landed > 10);
+  std::vector<std::size_t> sizes{0, 1, 7, 129, 4095, 8193, large, 199'999, (std::size_t{64} << 20U) + 12'345};
+  const auto all = move(w, w.out, w.in, sizes, side::receiver, 77);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w.links.puts().outside == 0);
+  const auto joined = join_flights(w);
+  CHECK(joined.mismatches == 0);
+  CHECK(joined.pairs > 60);
+}
+
+TEST_CASE("get is agreed on where the sender's buffer is registered, and moves every size exactly") {
+  one_sided_world w({direct(), get(), get(64_KiB, 2)});
+  const auto tuned = w.tune(side::sender);
+  CHECK(tuned.failed() == 0);
+  CHECK(tuned.wrong == 0);
+  REQUIRE(w.campaign().where == actors::campaign::stage::decided);
+  CHECK(w.campaign().winner.starts_with("get"));
+  std::vector<std::size_t> sizes{0, 1, 7, 129, 4095, 8193, large, 199'999, (std::size_t{64} << 20U) + 12'345};
+  const auto all = move(w, w.out, w.in, sizes, side::sender, 77);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(join_flights(w).mismatches == 0);
+}
+
+TEST_CASE("without registered memory on the right side the others are tried and decided") {
+  for (const side registers : {side::none, side::sender}) {
+    one_sided_world w({direct(), put(), chunked(50'000, 4)});
+    auto all = w.tune(registers);
+    CHECK(all.failed() == 0);
+    all = move(w, w.out, w.in, many, registers);
+    all = move(w, w.out, w.in, many, registers);
+    pass(w, 1'000'000'000);
+    CHECK(all.failed() == 0);
+    REQUIRE(w.campaign().where == actors::campaign::stage::decided);
+    CHECK(w.campaign().winner != "put");
+    CHECK(w.links.puts().landed > 0);  // its rehearsal
+    CHECK(w.links.puts().landed < 3);
+  }
+}
+
+TEST_CASE("once put is agreed on, a receive into other memory runs another config") {
+  one_sided_world w({direct(), put()});
+  CHECK(w.tune(side::both).failed() == 0);
+  REQUIRE(w.campaign().winner == "put");
+  const auto before = w.links.puts().landed;
+  const auto all = move(w, w.out, w.in, {large, large, large}, side::none);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w.links.puts().landed == before);
+}
+
+TEST_CASE("a link without one-sided transfers leaves put and get out of the candidates") {
+  auto o = fast_one_sided();
+  o.one_sided = memory_link_options::memory::none;
+  one_sided_world w({direct(), put(), get()}, std::move(o));
+  const auto all = w.tune(side::both);
+  CHECK(all.failed() == 0);
+  CHECK(w.campaign().winner == "direct");
+  CHECK(w[0].agreements()[0].assigned->candidates().size() == 1);
+}
+
+TEST_CASE("a rehearsal finds a fence that does nothing, so that put is never assigned") {
+  auto o = fast_one_sided();
+  o.fence = memory_link_options::fences::do_nothing;
+  one_sided_world w({direct(), put()}, std::move(o));
+  const auto all = w.tune(side::both);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w[0].agreements()[0].assigned->candidates().size() == 1);
+}
+
+TEST_CASE("a fence that stops to work later shows as wrong data") {
+  one_sided_world w({direct(), put()});
+  CHECK(w.tune(side::both).failed() == 0);
+  REQUIRE(w.campaign().winner == "put");
+  w.links.options().fence = memory_link_options::fences::do_nothing;
+  CHECK(move(w, w.out, w.in, {large, large}, side::both).wrong == 2);
+}
+
+TEST_CASE("a fence that fails ends the edge with peer_failed at the sender") {
+  one_sided_world w({direct(), put()});
+  CHECK(w.tune(side::both).failed() == 0);
+  w.links.options().fence = memory_link_options::fences::fail;
+  std::vector<std::byte> buffer(large);
+  std::vector<std::byte> data(large);
+  const auto into = w.in.registered(buffer);
+  scope calls(w.clock);
+  result<> sent = errc::pending;
+  result<> again = errc::pending;
+  const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
+    auto outcome = co_await attempt(t.send(d, {.to = 1}));
+    to = std::move(outcome);
+  };
+  const auto receive = [](transfer t, std::span<std::byte> d) -> task<> {
+    auto outcome = co_await attempt(t.receive(d, {.from = 0}));
+    static_cast<void>(outcome);
+  };
+  calls.spawn(receive(w.in, buffer));
+  pass(w, 1'000'000);
+  calls.spawn(send(w.out, data, sent));
+  pass(w, 1'000'000);
+  CHECK(sent.code() == errc::peer_failed);
+  CHECK(says(sent, "the fence after a put to rank 1"));
+  calls.spawn(send(w.out, data, again));
+  pass(w, 1'000'000);
+  CHECK(again.code() == errc::peer_failed);
+  w[1].on_lost(0, "it said nothing more");
+  pass(w, 1'000'000);
+  CHECK(calls.running() == 0);
+}
+
+TEST_CASE("a get whose receive is never posted ends with its timeout, and the receive that follows hears of it") {
+  one_sided_world w({direct(), get()});
+  CHECK(w.tune(side::both).failed() == 0);
+  REQUIRE(w.campaign().winner == "get");
+  std::vector<std::byte> data = numbered(large, 1);
+  const auto from = w.out.registered(data);
+  pass(w, 1'000'000);
+  scope calls(w.clock);
+  result<> sent = errc::pending;
+  result<> received = errc::pending;
+  const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
+    auto outcome = co_await attempt(t.send(d, {.to = 1, .timeout_ns = 10'000'000}));
+    to = std::move(outcome);
+  };
+  const auto receive = [](transfer t, std::size_t size, result<>& to) -> task<> {
+    std::vector<std::byte> buffer(size);
+    auto outcome = co_await attempt(t.receive(buffer, {.from = 0}));
+    to = outcome ? result<>{} : result<>{outcome.reason()};
+  };
+  calls.spawn(send(w.out, data, sent));
+  pass(w, 2'000'000'000);
+  CHECK(sent.code() == errc::timeout);
+  calls.spawn(receive(w.in, large, received));
+  pass(w, 1'000'000);
+  CHECK(received.code() == errc::send_failed);
+}
+
+TEST_CASE("lost control messages cost puts and gets nothing but time") {
+  auto o = fast_one_sided();
+  std::uint64_t sent = 0;
+  o.lose = [&sent](rank_id, rank_id, link::channel on) { return on == link::channel::control && ++sent % 4 == 0; };
+  one_sided_world w({direct(), put(), get()}, std::move(o));
+  pass(w, 20'000'000'000);
+  const auto all = w.tune(side::both);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w[0].agreements()[0].assigned->candidates().size() == 3);
+  CHECK(join_flights(w).mismatches == 0);
+}
+
+TEST_CASE("put and get have names, and none of them can be the default") {
+  CHECK(named_config("put").value()->id() == put()->id());
+  CHECK(named_config("put(chunk_bytes=1MiB)").value()->id() == put(1_MiB)->id());
+  CHECK(named_config("get(chunk_bytes=1MiB in_flight=2)").value()->id() == get(1_MiB, 2)->id());
+  CHECK(put()->digest() != put(1_MiB)->digest());
+  CHECK_FALSE(named_config("put(depth=2)"));
+  world w(2);
+  CHECK_THROWS_WITH_AS(w[0].declare(pair_of({put(), direct()})), doctest::Contains("needs registered memory"), failure);
+}
