@@ -4,6 +4,8 @@
     start.py torchrun|slurm|slurm-pmi2|mpich PROGRAM      stands in for that launcher: same variables, same PMI wire
     start.py two-hosts PROGRAM                            two network namespaces stand for two hosts
     start.py mpirun|mpiexec.hydra|srun PROGRAM            the real one, where it is installed
+    start.py nested PROGRAM PARLEY                        mpirun inside `parley run`, and the other way round
+    start.py faults PROGRAM                               variables that contradict each other, and two keys: named errors
 
 Ends with 77, which CTest shows as skipped, where the machine has not what is needed.
 """
@@ -201,24 +203,71 @@ def two_hosts(program):
             ip("netns", "del", space, quiet=True)
 
 
+# --- Faults ----------------------------------------------------------------------------------------------------------
+
+def faults(program):
+    """Each set of variables must end the program at once, with status 1 and an error that holds these words."""
+    def refused(variables, *words):
+        process = subprocess.run([program], env=clean_environment() | variables, capture_output=True, text=True,
+                                 timeout=LIMIT_S)
+        missing = [word for word in words if word not in process.stderr]
+        print(process.stderr, end="", flush=True)
+        if process.returncode != 1 or missing:
+            print(f"status {process.returncode}, and the error does not hold {missing}", file=sys.stderr)
+        return process.returncode == 1 and not missing
+
+    both = slurm_variables(1) | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "1",
+                                 "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    fine = refused(both, "OMPI_COMM_WORLD_RANK=0", "SLURM_PROCID=1", "PARLEY_LAUNCHER")
+    fine &= refused({"RANK": "1"}, "WORLD_SIZE is not set", "RANK=1")
+    fine &= refused({"PARLEY_RANK": "2", "PARLEY_WORLD": "2"}, "PARLEY_RANK=2", "PARLEY_WORLD=2")
+    fine &= refused({"PARLEY_RANK": "0", "PARLEY_WORLD": "2", "PARLEY_RENDEZVOUS": "0.0.0.0:4712"}, "has no key")
+
+    # Rank 1 has another key than rank 0: it is told so, and rank 0 goes on waiting for the right one.
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{probe.getsockname()[1]}"
+        probe.close()
+        keys = [pathlib.Path(folder, f"key{rank}") for rank in range(RANKS)]
+        for key in keys:
+            key.touch(mode=0o600)
+            key.write_bytes(secrets.token_bytes(32))
+        common = {"PARLEY_WORLD": "2", "PARLEY_LOCAL_SIZE": "2", "PARLEY_RENDEZVOUS": at}
+        host = start(program, common | {"PARLEY_RANK": "0", "PARLEY_KEY_FILE": str(keys[0])})
+        try:
+            fine &= refused(common | {"PARLEY_RANK": "1", "PARLEY_KEY_FILE": str(keys[1])}, "unauthenticated", "same key")
+            guest = start(program, common | {"PARLEY_RANK": "1", "PARLEY_KEY_FILE": str(keys[0])})
+            fine &= wait_for([guest, host]) == 0
+        finally:
+            host.kill()
+    return 0 if fine else 1
+
+
 # --- The real ones ---------------------------------------------------------------------------------------------------
 
-def real(launcher, *options):
-    def begin(program):
-        if not shutil.which(launcher):
-            skip(f"{launcher} is not installed")
-        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                   "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-        process = subprocess.Popen([launcher, *options, "-n", "2", program], env=clean_environment() | allowed)
-        return wait_for([process])
-    return begin
+def begin(*command):
+    if not shutil.which(command[0]):
+        skip(f"{command[0]} is not installed")
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    return wait_for([subprocess.Popen(command, env=clean_environment() | allowed)])
+
+
+def real(launcher):
+    return lambda program: begin(launcher, "-n", "2", program)
+
+
+def nested(program, parley):
+    return (begin("mpirun", "-n", "1", parley, "run", "-n", "2", program) or
+            begin(parley, "run", "-n", "1", "mpirun", "-n", "2", program))
 
 
 WAYS = {"torchrun": torchrun, "slurm": slurm, "slurm-pmi2": slurm_pmi2, "mpich": mpich, "two-hosts": two_hosts,
-        "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun")}
+        "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun"), "nested": nested,
+        "faults": faults}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in WAYS:
+    if len(sys.argv) != (4 if "nested" in sys.argv[1:2] else 3) or sys.argv[1] not in WAYS:
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    sys.exit(WAYS[sys.argv[1]](sys.argv[2]))
+    sys.exit(WAYS[sys.argv[1]](*sys.argv[2:]))
