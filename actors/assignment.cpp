@@ -88,6 +88,11 @@ std::size_t assignment::next_candidate(const campaign& c) const noexcept {
   return c.again.empty() ? candidates_.size() : c.again.back();
 }
 
+const campaign& assignment::open_key(std::uint64_t bytes, time_ns now) {
+  first_ns_ = std::min(first_ns_, now);
+  return campaign_of(bytes, now);
+}
+
 void assignment::note_default(std::uint64_t bytes, time_ns took_ns) noexcept {
   if (latest_ == nullptr || !latest_->bucket.contains(bytes)) return;
   double& fastest = latest_->fastest_default_ns;
@@ -272,6 +277,12 @@ campaign* assignment::ready_to_judge(time_ns now) noexcept {
     if (c->unsettled == 0 || now - c->collecting_since_ns >= rows_missing_after_ns) return c.get();
   }
   return nullptr;
+}
+
+void assignment::wait_longer(std::uint64_t bytes, time_ns now) noexcept {
+  for (auto& c : campaigns_) {
+    if (c->where == campaign::stage::collecting && c->bucket.contains(bytes)) c->collecting_since_ns = now;
+  }
 }
 
 time_ns assignment::next_give_up() const noexcept {

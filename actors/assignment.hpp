@@ -140,6 +140,8 @@ class assignment {
   /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
   /// it. Its candidate is tried again.
   void withdraw(std::uint32_t tag, std::uint64_t invocation);
+  /// There is such a key, though nothing is to be assigned yet: its campaign begins.
+  const campaign& open_key(std::uint64_t bytes, time_ns now);
   /// How long an invocation with the default took its sender: what a trial may cost is foreseen from it.
   void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
 
@@ -163,6 +165,8 @@ class assignment {
   campaign* ready_to_judge(time_ns now) noexcept;
   /// The next round, or the decision: then it is `decided`, and the caller tells the others. `clocks` convert rows.
   void judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks = {});
+  /// The trials of this key are known to go on, so that their rows are not missing yet.
+  void wait_longer(std::uint64_t bytes, time_ns now) noexcept;
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
   time_ns next_give_up() const noexcept;
   /// A config failed in a real invocation: never again for this key, and the default next.

@@ -130,7 +130,7 @@ class coordinator_behaviour {
     announce_decisions();
   }
 
-  void on(decision_due&) { announce_decisions(); }
+  void on(decision_due&) { judge(); }
 
  private:
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
@@ -244,6 +244,7 @@ class coordinator_behaviour {
       announce(*c);
       c->announced = true;
     }
+    if (state_.on_change) state_.on_change();
   }
 
   void announce(campaign& c) {
@@ -304,7 +305,8 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
 coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
   auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due,
                                  received<tuning_request>, received<nack>>(s.actors, coordinate, s, state);
-  state.assigned->on_settled([to] { static_cast<void>(to.try_send(decision_due{})); });
+  state.look_again = [to] { static_cast<void>(to.try_send(decision_due{})); };
+  state.assigned->on_settled(state.look_again);
   open_inbox<ack, offer, warmed, report, tuning_request, nack>(s, state.declaration.id(), state.generation,
                                                                part::coordinator, part::participant, to);
   return to;

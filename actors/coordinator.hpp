@@ -15,6 +15,7 @@
 #include <parley/tuning/merge.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct coordinator_state {
   std::optional<tuning::merged> merged;
   std::vector<std::string> warm_errors;
   std::size_t owed = 0;  ///< messages that were not acknowledged yet
+  std::function<void()> look_again;  ///< tells the actor that rows or decisions have come from elsewhere
+  std::function<void()> on_change;  ///< called when candidates were opened, rows judged or keys decided
 };
 
 /// Tells the actor that a campaign was decided on the data path.

@@ -235,6 +235,27 @@ group_end& rank::add_group(group_options o) {
   return added;
 }
 
+symmetric rank::declare(symmetric_op op) {
+  const auto d = declaration_of(op, world_size()).value();
+  symmetric handle;
+  handle.name_ = op.name;
+  const auto me = [this](const auto& p) { return p.rank == id(); };
+  if (std::none_of(d.participants.begin(), d.participants.end(), me)) return handle;
+  const auto same = [&](const auto& e) { return e->declaration().id() == d.id(); };
+  if (std::any_of(symmetrics_.begin(), symmetrics_.end(), same) || std::any_of(groups_.begin(), groups_.end(), same) ||
+      std::any_of(outs_.begin(), outs_.end(), same) || std::any_of(ins_.begin(), ins_.end(), same))
+    runtime::raise({errc::bad_argument, d.title() + " is declared twice on rank " + std::to_string(id()) +
+                                            "; give each op a name of its own"});
+  auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(
+      services_, std::move(op),
+      symmetric_settings{settings_.policy, settings_.plan, remembered_of(remembered_, entry_name(d))}));
+  for (const rank_id lost : std::vector(lost_)) {
+    if (added.has(lost)) on_lost(lost, "it had died before");
+  }
+  handle.end_ = &added;
+  return handle;
+}
+
 void rank::on_lost(rank_id lost, std::string_view why) noexcept {
   if (std::find(lost_.begin(), lost_.end(), lost) == lost_.end()) lost_.push_back(lost);
   const auto end = [&](edge_end& e) {
@@ -252,6 +273,12 @@ void rank::on_lost(rank_id lost, std::string_view why) noexcept {
                                          "; restart the job to continue"},
             lost);
   }
+  for (auto& s : symmetrics_) {
+    if (!s->has(lost)) continue;
+    s->fail(error{errc::peer_failed, s->declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
+                                         std::to_string(lost) + " is gone: " + std::string(why) +
+                                         "; restart the job to continue"});
+  }
 }
 
 task<> rank::settle(time_ns limit_ns) {
@@ -261,7 +288,8 @@ task<> rank::settle(time_ns limit_ns) {
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
-           std::any_of(groups_.begin(), groups_.end(), [](const auto& g) { return g->owes_messages(); });
+           std::any_of(groups_.begin(), groups_.end(), [](const auto& g) { return g->owes_messages(); }) ||
+           std::any_of(symmetrics_.begin(), symmetrics_.end(), [](const auto& e) { return e->owes_messages(); });
   };
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     // A receiver may be slow, and what it has not matched would be lost with this rank.
@@ -299,6 +327,7 @@ tuning::results_file rank::results() const {
   for (const auto& e : outs_) add(*e);
   for (const auto& e : ins_) add(*e);
   for (const auto& g : groups_) add(*g);
+  for (const auto& e : symmetrics_) add(*e);
   for (const tuning::result_entry& r : remembered_.entries()) static_cast<void>(file.add(r));
   return file;
 }
@@ -337,13 +366,14 @@ std::vector<edge_agreement> rank::agreements() const {
 
 std::vector<edge_decision> rank::decisions() const {
   std::vector<edge_decision> all;
-  const auto add = [&](const edge_end& e) {
+  const auto add = [&](const auto& e) {
     const auto& op = e.declaration();
     for (const auto& d : e.participant().decisions)
-      all.push_back({op.name, op.participants[0].rank, op.participants[1].rank, d});
+      all.push_back({op.name, op.participants[0].rank, op.participants.back().rank, d});
   };
   for (const auto& e : outs_) add(*e);
   for (const auto& e : ins_) add(*e);
+  for (const auto& e : symmetrics_) add(*e);
   return all;
 }
 

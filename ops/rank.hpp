@@ -15,6 +15,7 @@
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/link.hpp>
@@ -89,6 +90,7 @@ class rank {
   transfer declare(const paired_transfer& op);
   pipeline declare(linear_pipeline op);
   rank_group declare(const leader_worker& op);
+  symmetric declare(symmetric_op op);
 
   /// A rank died: its ops end with `peer_failed`, here and now.
   void on_lost(rank_id lost, std::string_view why) noexcept;
@@ -133,6 +135,7 @@ class rank {
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;
   std::vector<std::unique_ptr<group_end>> groups_;
+  std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
   std::vector<rank_id> lost_;
   runtime::scope actors_;  // last: the actors end before what they work on
 };

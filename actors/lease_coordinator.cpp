@@ -1,0 +1,462 @@
+#include <parley/actors/lease_coordinator.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <variant>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+
+constexpr time_ns shortest_pause_ns = 2'000'000;
+constexpr time_ns longest_first_pause_ns = 50'000'000;
+constexpr time_ns longest_pause_ns = 1'000'000'000;
+constexpr time_ns promise_limit_ns = 2'000'000'000;
+constexpr time_ns first_retry_ns = 1'000'000'000;
+constexpr time_ns longest_retry_ns = 60'000'000'000;
+// More than the participants' own limit, so that the one that failed can say so.
+constexpr time_ns rehearsal_limit_ns = 8'000'000'000;
+constexpr time_ns look_again_ns = 1'000'000'000;
+constexpr std::size_t connection_attempts = 2;
+constexpr std::size_t most_trials = 4096;
+constexpr std::size_t most_restarts = 3;
+
+}  // namespace
+
+lease_coordinator::lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path,
+                                     double budget_fraction)
+    : services_(s), state_(state), make_id_(std::move(make_id)), path_(path), budget_fraction_(budget_fraction),
+      generation_(state.generation) {
+  round_.asks.resize(size());
+  round_.done.resize(size());
+  endings_.resize(size());
+  ended_.resize(size(), true);
+  hear<lease_reply>();
+  hear<rehearsed>();
+  hear<lease_ended>();
+  state_.on_change = [this] { post({}); };
+}
+
+template <class M>
+void lease_coordinator::hear() {
+  services_.mail.bind<M>(number_of(state_.declaration.id(), part::coordinator), [this](envelope from, M&& body) {
+    if (place(from.source) == size()) return errc::none;  // of no concern to it
+    received<M> m{from, std::move(body)};
+    return actor_.try_send(std::move(m));
+  });
+}
+
+void lease_coordinator::start() {
+  actor_ = runtime::spawn_actor<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>(
+      services_.actors, coordinate, *this);
+  post({});
+}
+
+// What throws, such as the user's way of making communicators, throws again for a while; then the op stays as it is.
+runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c) {
+  while (c.restarts_ <= most_restarts) {
+    auto m = co_await self.receive(c.next_event());
+    if (!m && m.code() != errc::timeout) co_return;
+    if (c.stopped_) continue;
+    try {
+      if (m) std::visit([&](auto& message) { c.on(message); }, *m);
+      if (c.services_.ex.now() < c.resume_at_ns_) continue;
+      c.check_deadlines();
+      c.advance();
+      c.send_due();
+    } catch (...) {
+      c.state_.warm_errors.push_back("the coordinator: " + runtime::describe(std::current_exception()).what());
+      c.resume_at_ns_ = c.services_.ex.now() + first_retry_ns;
+      ++c.restarts_;
+    }
+  }
+}
+
+// ---- what has to happen next --------------------------------------------------------------------------------------------
+
+void lease_coordinator::on(lease_news& m) {
+  if (!m.is_key) return;
+  const std::uint32_t key = tuning::size_bucket::of(m.bytes).index();
+  if (std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == key; })) return;
+  keys_.push_back(std::make_unique<key_state>(
+      key, m.bytes, lease_writer(generation_, state_.declaration.default_digest, size()), size()));
+}
+
+void lease_coordinator::advance() {
+  if (!state_.assigned->opened()) return;
+  for (auto& k : keys_) {
+    if (round_.of == nullptr || path_ == trial_path::leased) advance(*k);
+  }
+}
+
+// What is decided and what the log says are brought together; everything else follows from the difference.
+void lease_coordinator::advance(key_state& k) {
+  const time_ns now = services_.ex.now();
+  if (k.writer.preparing()) {
+    if (k.writer.all_promised()) schedule(k);
+    return;
+  }
+  if (round_.of != nullptr || now < k.retry_at_ns) return;
+  const campaign* const c = &state_.assigned->open_key(k.bytes, now);
+  if (has_failed_trials(k, *c)) {
+    k.cut_short = true;
+    return prepare(k, purpose::decision);
+  }
+  if (c->where == campaign::stage::trying) {
+    if (path_ == trial_path::rehearsals) {
+      if (connection_ == 0) connect_anew();  // it may throw: before trials are taken from the plan
+      auto runs = fetch_trials(k, k.rehearsal_index);
+      if (!runs.empty()) start_round(k, std::move(runs));
+    } else if (may_try(*c)) {
+      prepare(k, purpose::trials);
+    }
+  } else if (c->where == campaign::stage::decided && c->digest != k.writer.log().tail()) {
+    // S3: what a results file remembers has not been run together yet.
+    const bool ran = c->digest == state_.declaration.default_digest || k.rehearsed.count(c->digest) != 0;
+    if (path_ == trial_path::leased || ran) return prepare(k, purpose::decision);
+    if (connection_ == 0) connect_anew();
+    start_round(k, {{k.rehearsal_index++, c->digest}});
+  }
+}
+
+// N4, where trials are run by the user's calls: the whole schedule is bought at once, so it has to be earned before.
+bool lease_coordinator::may_try(const campaign& c) const noexcept {
+  const auto trials = static_cast<double>(c.planner ? c.planner->left_in_round() : 0);
+  const double expected_ns = trials * c.fastest_default_ns / 2;
+  return budget_fraction_ * static_cast<double>(services_.ex.now() - c.first_ns) >= expected_ns;
+}
+
+std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::uint64_t first_index) {
+  std::vector<rehearsal_run> runs;
+  const std::size_t most_idle = 2 * state_.assigned->candidates().size() + 8;
+  const campaign& c = state_.assigned->open_key(k.bytes, services_.ex.now());
+  for (std::size_t idle = 0; c.where == campaign::stage::trying && runs.size() < most_trials && idle < most_idle;) {
+    const auto chosen =
+        state_.assigned->choose(k.bytes, k.key, first_index + runs.size(), services_.ex.now(), pacing::at_once);
+    runs.push_back({first_index + runs.size(), chosen.digest});
+    idle = has(chosen.flags, stamp_flags::timed) ? 0 : idle + 1;
+  }
+  if (path_ == trial_path::rehearsals) k.rehearsal_index += runs.size();
+  return runs;
+}
+
+// ---- rehearsals -------------------------------------------------------------------------------------------------------
+
+void lease_coordinator::connect_anew() {
+  const auto id = make_id_();  // the user's: it may throw
+  ++connection_;
+  connection_id_.clear();
+  std::transform(id.begin(), id.end(), std::back_inserter(connection_id_),
+                 [](std::byte b) { return static_cast<std::uint8_t>(b); });
+}
+
+void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> runs) {
+  ++counters_.rounds;
+  round_.of = &k;
+  round_.letter = {};
+  round_.letter.round = ++round_.number;
+  round_.letter.key = k.key;
+  round_.letter.bytes = k.bytes;
+  round_.letter.connection = connection_;
+  round_.letter.id = connection_id_;
+  round_.letter.runs = std::move(runs);
+  round_.done.assign(size(), false);
+  round_.began_ns = services_.ex.now();
+}
+
+void lease_coordinator::on(received<rehearsed>& m) {
+  if (round_.of == nullptr || m.body.round != round_.number || m.from.generation != generation_) return;
+  const std::size_t p = place(m.from.source);
+  answered(round_.asks[p]);
+  switch (m.body.what) {
+    case rehearsed::kind::running: return;
+    case rehearsed::kind::failed:
+    case rehearsed::kind::unconnected:
+      return fail_round(p, m.body.at, m.body.what == rehearsed::kind::failed, m.body.text);
+    case rehearsed::kind::done: break;
+  }
+  round_.done[p] = true;
+  if (std::find(round_.done.begin(), round_.done.end(), false) != round_.done.end()) return;
+  connections_failed_ = 0;
+  for (const rehearsal_run& r : round_.letter.runs) round_.of->rehearsed.insert(r.digest);
+  round_.of = nullptr;
+}
+
+// In the name of the one that failed: others may have run it well and said so.
+void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehearsal_run& run) {
+  wire_row row;
+  row.tag = k.key;
+  row.invocation = run.index;
+  row.digest = run.digest;
+  row.status = static_cast<std::uint8_t>(tuning::row_status::failed);
+  state_.assigned->add_row(where, row);
+}
+
+// Whoever failed has left the others hanging, and the communicator with it. The rest goes on over another one, without the
+// config that failed.
+void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bool connected, const std::string& text) {
+  ++counters_.failed_rounds;
+  key_state& k = *round_.of;
+  auto runs = std::move(round_.letter.runs);
+  round_.of = nullptr;
+  std::vector<rehearsal_run> rest;
+  const rank_id rank = state_.declaration.participants[participant].rank;
+  const std::string who = "rank " + std::to_string(rank) + ": ";
+  if (connected && at < runs.size()) {
+    const std::uint64_t culprit = runs[at].digest;
+    quarantine(k, culprit, "its rehearsal failed on " + who + text.substr(0, 500));
+    state_.warm_errors.push_back(who + text.substr(0, 500));
+    for (std::size_t i = at; i < runs.size(); ++i) {
+      if (runs[i].digest == culprit)
+        fail_run(k, rank, runs[i]);
+      else
+        rest.push_back(runs[i]);
+    }
+  } else if (++connections_failed_ < connection_attempts) {
+    rest = std::move(runs);
+  } else {
+    state_.warm_errors.push_back("rehearsals are not possible, " + who + text.substr(0, 500));
+    for (const rehearsal_run& r : runs) fail_run(k, rank, r);
+  }
+  if (state_.look_again) state_.look_again();
+  if (runs.empty() && rest.empty()) return;
+  // Also with nothing left to run: what hangs on the other members ends with it, and their rows come.
+  connect_anew();
+  start_round(k, std::move(rest));
+}
+
+// ---- campaigns --------------------------------------------------------------------------------------------------------
+
+void lease_coordinator::prepare(key_state& k, purpose p) {
+  ++counters_.campaigns;
+  k.for_what = p;
+  k.prepared_ns = services_.ex.now();
+  k.writer.prepare();
+}
+
+void lease_coordinator::schedule(key_state& k) {
+  ++counters_.scheduled;
+  k.retry_pause_ns = 0;
+  const std::uint64_t old = k.writer.log().tail();
+  if (k.for_what == purpose::decision) {
+    const campaign* c = state_.assigned->find(k.bytes);
+    k.writer.schedule({}, c != nullptr && c->where == campaign::stage::decided ? c->digest : old);
+    return;
+  }
+  std::vector<lease_segment> segments;
+  for (const rehearsal_run& r : fetch_trials(k, k.writer.first())) {
+    if (segments.empty() || segments.back().digest != r.digest) segments.push_back({r.digest, 0});
+    ++segments.back().count;
+  }
+  k.cut_short = false;
+  k.writer.schedule(std::move(segments), old);
+}
+
+void lease_coordinator::abort(key_state& k) {
+  ++counters_.aborted;
+  k.retry_pause_ns = k.retry_pause_ns == 0 ? first_retry_ns : std::min(2 * k.retry_pause_ns, longest_retry_ns);
+  k.retry_at_ns = services_.ex.now() + k.retry_pause_ns;
+  k.writer.abort();
+}
+
+void lease_coordinator::on(received<lease_reply>& m) {
+  const auto at = std::find_if(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == m.body.key; });
+  if (at == keys_.end() || m.from.generation != generation_) return;
+  key_state& k = **at;
+  const std::size_t p = place(m.from.source);
+  const lease_answer::kind what = m.body.what == lease_reply::kind::promise  ? lease_answer::kind::promise
+                                  : m.body.what == lease_reply::kind::refuse ? lease_answer::kind::refuse
+                                                                             : lease_answer::kind::known;
+  const lease_letter before = k.writer.letter_to(p);
+  const auto heard = k.writer.on_answer(p, {what, m.from.generation, m.body.campaign, m.body.from, m.body.known});
+  const lease_letter left = k.writer.letter_to(p);
+  if (before.what != lease_letter::kind::nothing && left != before) answered(k.asks[p]);
+  // One that asks again at its gate has not had the schedule.
+  if (left.what == lease_letter::kind::schedule && left == before) k.asks[p].again_at_ns = services_.ex.now();
+  if (heard == lease_writer::heard::refused) abort(k);
+  if (heard == lease_writer::heard::broken)
+    end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised");
+}
+
+// A leased trial has failed, and more of the same are scheduled.
+bool lease_coordinator::has_failed_trials(const key_state& k, const campaign& c) const {
+  if (k.cut_short || k.writer.log().size() == 0) return false;
+  const auto& segments = k.writer.log().entries().back().segments;
+  return std::any_of(c.excluded.begin(), c.excluded.end(), [&](const campaign::exclusion& e) {
+    const std::uint64_t digest = state_.assigned->candidates()[e.candidate];
+    return std::any_of(segments.begin(), segments.end(), [&](const lease_segment& s) { return s.digest == digest; });
+  });
+}
+
+void lease_coordinator::quarantine(const key_state& k, std::uint64_t digest, std::string why) {
+  state_.assigned->quarantine(k.bytes, digest, services_.ex.now(), std::move(why));
+}
+
+// ---- generations ------------------------------------------------------------------------------------------------------
+
+void lease_coordinator::end_generation(const std::string& why) {
+  generation_ = generation_after(generation_);
+  ending_why_ = why;
+  ended_.assign(size(), false);
+  for (asked& a : endings_) a = {};
+  round_.of = nullptr;
+  keys_.clear();
+  post({});
+}
+
+void lease_coordinator::on(received<lease_ended>& m) {
+  if (m.from.generation == generation_) ended_[place(m.from.source)] = true;
+}
+
+// ---- time and messages --------------------------------------------------------------------------------------------------
+
+void lease_coordinator::check_deadlines() {
+  const time_ns now = services_.ex.now();
+  for (auto& k : keys_) {
+    if (k->writer.preparing() && !k->writer.all_promised() && now - k->prepared_ns >= promise_limit_ns) abort(*k);
+  }
+  // Rows come when their invocations have run, and nobody knows when a program makes its next call.
+  for (auto& k : keys_) {
+    const bool leased_trials = path_ == trial_path::leased && !k->cut_short;
+    if (round_.of == k.get() || leased_trials) state_.assigned->wait_longer(k->bytes, now);
+  }
+  const auto limit = static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns;
+  if (round_.of != nullptr && now - round_.began_ns >= limit) {
+    const auto late = std::find(round_.done.begin(), round_.done.end(), false);
+    fail_round(static_cast<std::size_t>(late - round_.done.begin()), 0, false, "it did not end in time");
+  }
+}
+
+time_ns lease_coordinator::next_event() const noexcept {
+  if (stopped_) return runtime::never;
+  if (resume_at_ns_ > services_.ex.now()) return resume_at_ns_;
+  time_ns next = runtime::never;
+  const auto ask = [&](const asked& a) {
+    if (a.what != 0) next = std::min(next, a.again_at_ns);
+  };
+  for (const auto& k : keys_) {
+    for (const asked& a : k->asks) ask(a);
+    if (k->writer.preparing()) next = std::min(next, k->prepared_ns + promise_limit_ns);
+    if (k->retry_at_ns > services_.ex.now()) next = std::min(next, k->retry_at_ns);
+    const campaign* c = state_.assigned->find(k->bytes);
+    if (path_ == trial_path::leased && c != nullptr && c->where == campaign::stage::trying && !k->writer.preparing())
+      next = std::min(next, services_.ex.now() + look_again_ns);  // its budget grows
+  }
+  if (round_.of != nullptr) {
+    for (const asked& a : round_.asks) ask(a);
+    next = std::min(next, round_.began_ns + static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns);
+  }
+  for (const asked& a : endings_) ask(a);
+  return next;
+}
+
+time_ns lease_coordinator::first_pause_ns() const noexcept {
+  if (round_trip_ns_ == 0) return longest_first_pause_ns;
+  return std::clamp(4 * round_trip_ns_, shortest_pause_ns, longest_first_pause_ns);
+}
+
+// Whether to send it now: it is something else than before, or it was not answered for too long. `what` is 0 for nothing.
+bool lease_coordinator::due(asked& a, std::uint64_t what) {
+  const time_ns now = services_.ex.now();
+  if (what == 0) {
+    a = {};
+    return false;
+  }
+  if (a.what != what) a = {now, now, first_pause_ns(), what};
+  if (a.again_at_ns > now) return false;
+  a.again_at_ns = now + a.pause_ns;
+  a.pause_ns = std::min(2 * a.pause_ns, longest_pause_ns);
+  return true;
+}
+
+void lease_coordinator::answered(asked& a) {
+  if (a.first_ns == 0) return;
+  // The slowest counts, and is forgotten slowly.
+  round_trip_ns_ = std::max(services_.ex.now() - a.first_ns, round_trip_ns_ - round_trip_ns_ / 16);
+  a.first_ns = 0;
+}
+
+template <class M>
+void lease_coordinator::send(std::size_t participant, const M& m) {
+  static_cast<void>(services_.mail.send(state_.declaration.participants[participant].rank,
+                                        number_of(state_.declaration.id(), part::participant), generation_, m));
+}
+
+void lease_coordinator::send_due() {
+  for (std::size_t p = 0; p < size(); ++p) {
+    if (!due(endings_[p], ended_[p] ? 0 : generation_)) continue;
+    lease_end e;
+    e.why = ending_why_;
+    send(p, e);
+  }
+  for (auto& k : keys_) {
+    bool late = false;
+    for (std::size_t p = 0; p < size(); ++p) {
+      lease_letter l = k->writer.letter_to(p);
+      const bool preparing = l.what == lease_letter::kind::prepare;
+      const std::uint64_t campaign = k->writer.campaign();
+      const std::uint64_t what = l.what == lease_letter::kind::nothing ? 0 : 2 * campaign + (preparing ? 1 : 0);
+      const bool again = k->asks[p].what == what;
+      if (!due(k->asks[p], what)) continue;
+      if (preparing) {
+        late |= again;
+        lease_prepare m;
+        m.key = k->key;
+        m.campaign = l.campaign;
+        m.after = l.after;
+        m.entries = std::move(l.entries);
+        m.round_trip_ns = round_trip_ns_;
+        send(p, m);
+      } else {
+        lease_schedule m;
+        m.key = k->key;
+        m.after = l.after;
+        m.entries = std::move(l.entries);
+        send(p, m);
+      }
+    }
+    if (!late) continue;
+    lease_waiting w;
+    w.key = k->key;
+    w.campaign = k->writer.campaign();
+    for (std::size_t p = 0; p < size(); ++p) {
+      if (!k->writer.promised(p)) w.ranks.push_back(state_.declaration.participants[p].rank);
+    }
+    for (std::size_t p = 0; p < size(); ++p) {
+      if (k->writer.promised(p)) send(p, w);
+    }
+  }
+  for (std::size_t p = 0; p < size(); ++p) {
+    if (due(round_.asks[p], round_.of == nullptr || round_.done[p] ? 0 : round_.number)) send(p, round_.letter);
+  }
+}
+
+bool lease_coordinator::owes_messages() const noexcept {
+  if (stopped_) return false;
+  if (round_.of != nullptr || std::find(ended_.begin(), ended_.end(), false) != ended_.end()) return true;
+  return std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) {
+    for (std::size_t p = 0; p < size(); ++p) {
+      if (k->writer.letter_to(p).what != lease_letter::kind::nothing) return true;
+    }
+    return k->writer.preparing();
+  });
+}
+
+const lease_log* lease_coordinator::log_of(std::uint64_t bytes) const noexcept {
+  const std::uint32_t key = tuning::size_bucket::of(bytes).index();
+  for (const auto& k : keys_) {
+    if (k->key == key) return &k->writer.log();
+  }
+  return nullptr;
+}
+
+std::size_t lease_coordinator::place(rank_id rank) const noexcept {
+  const auto& all = state_.declaration.participants;
+  const auto at = std::find_if(all.begin(), all.end(), [&](const op_participant& p) { return p.rank == rank; });
+  return static_cast<std::size_t>(at - all.begin());
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,171 @@
+#pragma once
+/// The coordinator's part in an op without headers, beside the coordinator actor that merges, judges and decides. It sees to it
+/// that trials get run, and that what has been decided for a key becomes the tail of that key's log.
+///
+///     lease_coordinator leases(services, coordinator_state, make_id, trial_path::rehearsals);
+///     leases.start();                       // on the leader's rank; `leases` lives in the op and outlives its actor
+///     leases.key_seen(bytes);               // the first invocation of a size
+///
+/// Trials are rehearsals (rounds on scratch buffers, off the user's calls) or leased: one campaign whose log entry holds the
+/// whole schedule of trials on real invocations, with the config of before as its tail. A decision is one more campaign, and
+/// after it there is no control traffic (PROTOCOL.md section 5). At most two gates can be met for one search (N2).
+///
+/// Nothing here is ever waited for by a call, except at a gate. A participant that does not promise in time, or refuses, makes
+/// the campaign be aborted and tried again later. If something throws here, what was scheduled stays in force, and it goes on
+/// from the op's state, a few times. If the log is lost the generation ends on every participant.
+#include <parley/actors/coordinator.hpp>
+#include <parley/actors/lease.hpp>
+#include <parley/actors/lease_messages.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/actor.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+enum class trial_path : std::uint8_t {
+  rehearsals,  ///< on scratch buffers: costs the user's calls nothing
+  leased,      ///< on real invocations
+};
+
+/// Something of this rank's own that the coordinator has to look at.
+struct lease_news {
+  std::uint64_t bytes = 0;  ///< of a size that was not seen before; else 0
+  bool is_key = false;
+};
+
+class lease_coordinator {
+ public:
+  /// Makes the id of a communicator for rehearsals; may throw. Empty: rehearsals need none.
+  using id_maker = std::function<std::vector<std::byte>()>;
+
+  lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path, double budget_fraction);
+  lease_coordinator(const lease_coordinator&) = delete;
+  lease_coordinator& operator=(const lease_coordinator&) = delete;
+  ~lease_coordinator() { state_.on_change = nullptr; }
+
+  /// Starts its actor.
+  void start();
+  void key_seen(std::uint64_t bytes) { post({bytes, true}); }
+  /// Ends this generation on every participant and begins the next one with an empty log.
+  void end_generation(const std::string& why);
+  /// The op has failed: nothing is sent any more.
+  void stop() noexcept { stopped_ = true; }
+
+  /// Whether somebody has not answered yet.
+  bool owes_messages() const noexcept;
+  std::uint64_t generation() const noexcept { return generation_; }
+  time_ns round_trip_ns() const noexcept { return round_trip_ns_; }
+  /// The log of a size; null before its first invocation.
+  const lease_log* log_of(std::uint64_t bytes) const noexcept;
+
+  struct counters {
+    std::uint64_t campaigns = 0;
+    std::uint64_t scheduled = 0;
+    std::uint64_t aborted = 0;
+    std::uint64_t rounds = 0;
+    std::uint64_t failed_rounds = 0;
+  };
+  const counters& statistics() const noexcept { return counters_; }
+  /// How often it had to begin again because something was thrown.
+  std::size_t restarts() const noexcept { return restarts_; }
+
+ private:
+  using actor = runtime::actor<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>;
+  using address = runtime::address<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>;
+
+  /// When something was sent, so that it is sent again in time, and answers say how long they took.
+  struct asked {
+    time_ns first_ns = 0;
+    time_ns again_at_ns = 0;
+    time_ns pause_ns = 0;
+    std::uint64_t what = 0;  // changes when something else is asked
+  };
+  enum class purpose : std::uint8_t { trials, decision };
+  struct key_state {
+    key_state(std::uint32_t k, std::uint64_t b, lease_writer w, std::size_t participants)
+        : key(k), bytes(b), writer(std::move(w)), asks(participants) {}
+    std::uint32_t key;
+    std::uint64_t bytes;
+    lease_writer writer;
+    std::vector<asked> asks;
+    purpose for_what = purpose::decision;
+    time_ns prepared_ns = 0;
+    time_ns retry_at_ns = 0;
+    time_ns retry_pause_ns = 0;
+    std::uint64_t rehearsal_index = 0;
+    std::set<std::uint64_t> rehearsed;  // digests that every participant has run
+    bool cut_short = false;             // some of the trials scheduled last will never run
+  };
+  struct round_state {
+    std::uint64_t number = 0;
+    key_state* of = nullptr;  // null: no round is under way
+    rehearse letter;
+    std::vector<asked> asks;
+    std::vector<bool> done;
+    time_ns began_ns = 0;
+  };
+
+  static runtime::task<> coordinate(actor& self, lease_coordinator& c);
+  template <class M>
+  void hear();
+  void post(lease_news n) { static_cast<void>(actor_.try_send(n)); }
+  void on(received<lease_reply>& m);
+  void on(received<rehearsed>& m);
+  void on(received<lease_ended>& m);
+  void on(lease_news& m);
+
+  void advance();
+  void advance(key_state& k);
+  void check_deadlines();
+  void send_due();
+  time_ns next_event() const noexcept;
+
+  std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
+  void start_round(key_state& k, std::vector<rehearsal_run> runs);
+  void fail_round(std::size_t participant, std::uint64_t at, bool connected, const std::string& text);
+  void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
+  void connect_anew();
+  bool may_try(const campaign& c) const noexcept;
+  void prepare(key_state& k, purpose p);
+  void schedule(key_state& k);
+  void abort(key_state& k);
+  void quarantine(const key_state& k, std::uint64_t digest, std::string why);
+  bool has_failed_trials(const key_state& k, const campaign& c) const;
+
+  template <class M>
+  void send(std::size_t participant, const M& m);
+  bool due(asked& a, std::uint64_t what);
+  void answered(asked& a);
+  std::size_t place(rank_id rank) const noexcept;
+  std::size_t size() const noexcept { return state_.declaration.participants.size(); }
+  time_ns first_pause_ns() const noexcept;
+
+  services& services_;
+  coordinator_state& state_;
+  id_maker make_id_;
+  trial_path path_;
+  double budget_fraction_;
+  std::uint64_t generation_;
+  std::vector<std::unique_ptr<key_state>> keys_;
+  round_state round_;
+  std::uint64_t connection_ = 0;  // what the participants rehearse over
+  std::vector<std::uint8_t> connection_id_;
+  std::size_t connections_failed_ = 0;  // in a row
+  time_ns round_trip_ns_ = 0;
+  std::vector<asked> endings_;  // of the generation before, one for each participant
+  std::vector<bool> ended_;
+  std::string ending_why_;
+  bool stopped_ = false;
+  std::size_t restarts_ = 0;
+  time_ns resume_at_ns_ = 0;  // after something was thrown
+  address actor_;
+  counters counters_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,99 @@
+#pragma once
+/// The control messages of ops without headers. None is numbered: each says all that its receiver has not acknowledged yet, is
+/// sent again until the answer has come, and changes nothing when it comes twice. `key` is the index of a size bucket.
+///
+///     coordinator            participants
+///       rehearse     ------->              run these on scratch buffers, over a communicator made of this id
+///                    <-------  rehearsed   running, done, or which one failed here
+///         … rows come in the usual reports, until the campaign has decided …
+///       prepare(c)   ------->
+///                    <-------  promise     no invocation >= k without a lease; or refuse
+///       schedule     ------->              the log: from k on the winner, without end
+///                    <-------  known
+#include <parley/actors/lease.hpp>
+#include <parley/runtime/wire.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+struct lease_prepare {
+  static constexpr std::uint16_t message_type = 40;
+  std::uint32_t key = 0;
+  std::uint64_t campaign = 0;
+  std::uint64_t after = 0;
+  std::vector<lease_entry> entries;
+  std::int64_t round_trip_ns = 0;  ///< how long the answers of the slowest participant take: for the margin
+  PARLEY_FIELDS(key, campaign, after, entries, round_trip_ns)
+};
+
+struct lease_schedule {
+  static constexpr std::uint16_t message_type = 41;
+  std::uint32_t key = 0;
+  std::uint64_t after = 0;
+  std::vector<lease_entry> entries;
+  PARLEY_FIELDS(key, after, entries)
+};
+
+/// Promise, refusal and acknowledgement.
+struct lease_reply {
+  static constexpr std::uint16_t message_type = 42;
+  enum class kind : std::uint8_t { promise, refuse, known, last = known };
+  kind what = kind::known;
+  std::uint32_t key = 0;
+  std::uint64_t campaign = 0;
+  std::uint64_t from = 0;
+  std::uint64_t known = 0;
+  PARLEY_FIELDS(what, key, campaign, from, known)
+};
+
+/// To those who have promised, when somebody has not for a while: whom a gate waits for.
+struct lease_waiting {
+  static constexpr std::uint16_t message_type = 43;
+  std::uint32_t key = 0;
+  std::uint64_t campaign = 0;
+  std::vector<std::uint32_t> ranks;
+  PARLEY_FIELDS(key, campaign, ranks)
+};
+
+struct rehearsal_run {
+  std::uint64_t index = 0;  ///< the rehearsals' own counter
+  std::uint64_t digest = 0;
+  PARLEY_FIELDS(index, digest)
+};
+/// One round: everybody runs the same ones in the same order. A later round ends an earlier one where it stands.
+struct rehearse {
+  static constexpr std::uint16_t message_type = 44;
+  std::uint64_t round = 0;
+  std::uint32_t key = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t connection = 0;  ///< which communicator; a new number means a new one, made of `id`
+  std::vector<std::uint8_t> id;
+  std::vector<rehearsal_run> runs;
+  PARLEY_FIELDS(round, key, bytes, connection, id, runs)
+};
+struct rehearsed {
+  static constexpr std::uint16_t message_type = 45;
+  enum class kind : std::uint8_t { running, done, failed, unconnected, last = unconnected };
+  std::uint64_t round = 0;
+  kind what = kind::running;
+  std::uint64_t at = 0;  ///< which run of the round failed
+  std::string text;
+  PARLEY_FIELDS(round, what, at, text)
+};
+
+/// The generation in the envelope has begun; the one before ends here, with all that waits in it.
+struct lease_end {
+  static constexpr std::uint16_t message_type = 46;
+  std::string why;
+  PARLEY_FIELDS(why)
+};
+struct lease_ended {
+  static constexpr std::uint16_t message_type = 47;
+  bool ended = true;
+  PARLEY_FIELDS(ended)
+};
+
+}  // namespace parley::actors

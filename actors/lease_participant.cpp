@@ -1,0 +1,391 @@
+#include <parley/actors/lease_participant.hpp>
+#include <parley/runtime/when.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+
+constexpr time_ns rehearsal_limit_ns = 5'000'000'000;
+// A control message counts as late when it takes longer than this many of the round trips seen so far.
+constexpr time_ns round_trips = 4;
+constexpr time_ns shortest_round_trip_ns = 50'000;
+constexpr std::uint64_t spare_invocations = 4;
+constexpr std::uint64_t spare_while_unknown = 16;  // before there is a rate
+constexpr std::uint64_t widest_margin = std::uint64_t{1} << 20U;
+
+// Which rehearsal a later round would have to end; also when a frame is destroyed where it stands.
+struct under_way {
+  under_way(runtime::scope*& p, runtime::scope& s) noexcept : place(p) { place = &s; }
+  under_way(const under_way&) = delete;
+  under_way& operator=(const under_way&) = delete;
+  ~under_way() { place = nullptr; }
+  runtime::scope*& place;
+};
+
+}  // namespace
+
+std::uint64_t start_rate::most_within(time_ns span_ns) const noexcept {
+  const std::uint64_t kept = std::min<std::uint64_t>(count_, starts_.size());
+  const auto at = [&](std::uint64_t i) { return starts_[(count_ - kept + i) % starts_.size()]; };
+  std::uint64_t most = kept;
+  if (kept > 1 && at(kept - 1) - at(0) > span_ns) {
+    most = 1;
+    for (std::uint64_t first = 0, last = 0; last < kept; ++last) {
+      while (at(last) - at(first) > span_ns) ++first;
+      most = std::max(most, last - first + 1);
+    }
+  }
+  // All that is remembered fits into the span: the rate is higher than can be seen, so it is continued.
+  if (kept > 1 && most == kept)
+    return static_cast<std::uint64_t>(std::min(static_cast<double>(kept) * static_cast<double>(span_ns) /
+                                                   static_cast<double>(std::max<time_ns>(at(kept - 1) - at(0), 1)),
+                                               static_cast<double>(widest_margin)));
+  return most;
+}
+
+lease_participant::lease_participant(services& s, participant_state& mine, rehearsals& runs)
+    : services_(s), mine_(mine), runs_(runs), generation_(mine.generation) {
+  hear<lease_prepare>();
+  hear<lease_schedule>();
+  hear<lease_waiting>();
+  hear<rehearse>();
+  hear<lease_end>();
+  rehearser_ = runtime::spawn_actor<rehearse>(s.actors, run_rounds, *this);
+}
+
+// ---- the user's calls -------------------------------------------------------------------------------------------------
+
+lease_participant::key_state& lease_participant::at(std::uint32_t key) {
+  auto& k = keys_[key];
+  if (k == nullptr) k = std::make_unique<key_state>(generation_, mine_.declaration.default_digest);
+  return *k;
+}
+
+const lease_participant::key_state* lease_participant::find(std::uint64_t bytes) const noexcept {
+  return keys_[tuning::size_bucket::of(bytes).index()].get();
+}
+
+std::uint64_t lease_participant::next_invocation(std::uint64_t bytes) const noexcept {
+  const key_state* k = find(bytes);
+  return k == nullptr ? 0 : k->holder.next();
+}
+
+bool lease_participant::start_now(starting& s) {
+  s.begun_.key = tuning::size_bucket::of(s.bytes_).index();
+  s.begun_.bytes = s.bytes_;
+  if (failed_ != errc::none) {
+    s.outcome = failed_;
+    return true;
+  }
+  // Those that have been let go run before this one.
+  if (released_ != 0 || !waiting_.empty() || !at(s.begun_.key).holder.may_start()) return false;
+  begin(s);
+  return true;
+}
+
+void lease_participant::begin(starting& s) {
+  key_state& k = at(s.begun_.key);
+  k.rate.note(services_.ex.now());
+  s.begun_.what = k.holder.start();
+  if (s.begun_.what.invocation == 0 && new_key_) new_key_(s.bytes_);
+}
+
+void lease_participant::queue(starting& s) {
+  s.place_.owner = &s;
+  waiting_.push_back(s.place_);
+  release();
+}
+
+void lease_participant::leave(starting& s, errc why) noexcept {
+  s.place_.unlink();
+  runtime::timer_wheel::disarm(s);
+  s.wake(why);
+  release();
+}
+
+void lease_participant::release() {
+  while (!waiting_.empty()) {
+    starting& first = *waiting_.front().owner;
+    if (!at(first.begun_.key).holder.may_start()) return meet_gate(first);
+    first.place_.unlink();
+    runtime::timer_wheel::disarm(first);
+    if (const time_ns since = std::exchange(gate_since_ns_, 0); since != 0)
+      counters_.gate_wait_ns += services_.ex.now() - since;
+    begin(first);
+    first.released_ = true;
+    ++released_;
+    first.wake(errc::none);
+  }
+}
+
+// N2: counted once, however many calls wait at it. The coordinator may not know that its answer was lost: it is asked again.
+void lease_participant::meet_gate(starting& s) {
+  key_state& k = at(s.begun_.key);
+  const std::uint64_t campaign = k.holder.gated()->campaign;
+  if (std::exchange(k.gate_counted, campaign) == campaign) return;
+  ++counters_.gates_met;
+  gate_since_ns_ = services_.ex.now();
+  reply(s.begun_.key, k.holder.repeated());
+}
+
+void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns, errc outcome,
+                              const std::string& text) {
+  if (l.what.of != lease::part::steady) {
+    wire_row row;
+    row.tag = l.key;
+    row.invocation = l.what.invocation;
+    row.digest = l.what.digest;
+    row.start_ns = start_ns;
+    row.end_ns = end_ns;
+    row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+    mine_.rows->add(row);
+    if (l.what.of == lease::part::last_trial) mine_.rows->flush(row.tag, row.invocation);
+  }
+  mine_.rows->ended(end_ns);
+  // Death and cancellation say nothing about the config.
+  if (outcome != errc::config_failed) return;
+  nack n;
+  n.tag = l.key;
+  n.invocation = l.what.invocation;
+  n.digest = l.what.digest;
+  n.bytes = l.bytes;
+  n.code = static_cast<std::uint8_t>(outcome);
+  n.text = text.substr(0, 500);
+  static_cast<void>(mine_.actor.try_send(std::move(n)));
+}
+
+void lease_participant::end_waits(errc why) noexcept {
+  while (!waiting_.empty()) {
+    starting& s = *waiting_.front().owner;
+    s.place_.unlink();
+    runtime::timer_wheel::disarm(s);
+    s.wake(why);
+  }
+  if (running_ != nullptr) running_->cancel(why);
+}
+
+void lease_participant::fail(errc why) noexcept {
+  if (failed_ == errc::none) failed_ = why;
+  end_waits(why);
+}
+
+bool lease_participant::rejoin() {
+  if (later_generation_ == 0) return false;
+  generation_ = std::exchange(later_generation_, 0);
+  failed_ = errc::none;
+  for (auto& k : keys_) k.reset();
+  return true;
+}
+
+std::string lease_participant::missing(std::uint64_t bytes) const {
+  const key_state* k = find(bytes);
+  const std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);
+  if (k == nullptr || !k->holder.gated()) return coordinator;
+  const std::string gate = "at the gate of campaign " + std::to_string(k->holder.gated()->campaign) + " for ";
+  if (k->waiting_campaign != k->holder.gated()->campaign || k->waiting_for.empty())
+    return gate + coordinator + ", which has not sent the schedule";
+  std::string ranks;
+  for (const std::uint32_t r : k->waiting_for) ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(r);
+  return gate + ranks + ", which has not answered " + coordinator;
+}
+
+// ---- messages ---------------------------------------------------------------------------------------------------------
+
+template <class M>
+void lease_participant::hear() {
+  services_.mail.bind<M>(number_of(mine_.declaration.id(), part::participant), [this](envelope from, M&& m) -> errc {
+    const bool later = is_later_generation(from.generation, generation_);
+    if (from.source != mine_.declaration.leader || (from.generation != generation_ && !later)) {
+      ++counters_.dropped;
+      return errc::none;
+    }
+    heard_generation_ = from.generation;
+    if constexpr (!std::is_same_v<M, lease_end>) {
+      if (later) {
+        end_generation("the coordinator has begun another one");
+        return errc::none;
+      }
+    }
+    on(m);
+    return errc::none;
+  });
+}
+
+template <class M>
+void lease_participant::tell_coordinator(const M& m) {
+  static_cast<void>(services_.mail.send(mine_.declaration.leader, number_of(mine_.declaration.id(), part::coordinator),
+                                        generation_, m));
+}
+
+void lease_participant::reply(std::uint32_t key, const lease_answer& a) {
+  lease_reply r;
+  switch (a.what) {
+    case lease_answer::kind::promise:
+      r.what = lease_reply::kind::promise;
+      ++counters_.promises;
+      break;
+    case lease_answer::kind::refuse:
+      r.what = lease_reply::kind::refuse;
+      ++counters_.refusals;
+      break;
+    case lease_answer::kind::known: break;
+    default: ++counters_.dropped; return;
+  }
+  r.key = key;
+  r.campaign = a.campaign;
+  r.from = a.from;
+  r.known = a.known;
+  tell_coordinator(r);
+}
+
+// Twice the most that has started in the time that the answer may take: on its way are this promise, the slowest one and the
+// schedule, and a program that speeds up is to be let through, too.
+std::uint64_t lease_participant::margin_of(const key_state& k, time_ns round_trip_ns) const noexcept {
+  const time_ns answer_ns = round_trips * std::clamp<time_ns>(round_trip_ns, shortest_round_trip_ns, 1'000'000'000);
+  const std::uint64_t spare = k.rate.count() < spare_invocations ? spare_while_unknown : spare_invocations;
+  return std::min(2 * k.rate.most_within(answer_ns) + spare, widest_margin);
+}
+
+void lease_participant::on(lease_prepare& m) {
+  if (later_generation_ != 0 || m.key >= keys_.size()) return;
+  key_state& k = at(m.key);
+  lease_letter l{lease_letter::kind::prepare, heard_generation_, m.campaign, m.after, std::move(m.entries)};
+  reply(m.key, k.holder.on_prepare(l, margin_of(k, m.round_trip_ns)));
+  release();
+}
+
+void lease_participant::on(lease_schedule& m) {
+  if (later_generation_ != 0 || m.key >= keys_.size()) return;
+  key_state& k = at(m.key);
+  lease_letter l{lease_letter::kind::schedule, heard_generation_, 0, m.after, std::move(m.entries)};
+  const std::size_t known = k.holder.log().size();
+  reply(m.key, k.holder.on_schedule(l));
+  // Trials that this entry cuts short have no last one.
+  if (k.holder.log().size() != known && k.holder.next() != 0) mine_.rows->flush(m.key, k.holder.next() - 1);
+  release();
+}
+
+void lease_participant::on(lease_waiting& m) {
+  if (later_generation_ != 0 || m.key >= keys_.size() || keys_[m.key] == nullptr) return;
+  keys_[m.key]->waiting_for = std::move(m.ranks);
+  keys_[m.key]->waiting_campaign = m.campaign;
+}
+
+void lease_participant::on(lease_end& m) { end_generation(m.why); }
+
+void lease_participant::end_generation(const std::string& why) {
+  lease_ended e;
+  static_cast<void>(services_.mail.send(mine_.declaration.leader, number_of(mine_.declaration.id(), part::coordinator),
+                                        heard_generation_, e));
+  if (heard_generation_ == generation_) return;  // joined already, and the answer was lost
+  if (std::exchange(later_generation_, std::max(later_generation_, heard_generation_)) != 0) return;
+  if (generation_ended_) generation_ended_(why);
+  fail(errc::closed);
+}
+
+// ---- rehearsals -------------------------------------------------------------------------------------------------------
+
+void lease_participant::on(rehearse& m) {
+  if (later_generation_ != 0 || m.key >= keys_.size() || failed_ != errc::none) return;
+  if (m.round > state_.round) {
+    state_ = {};
+    state_.round = m.round;
+    // What hangs in an earlier round would hang for ever: somebody else has left it.
+    if (running_ != nullptr) running_->cancel();
+    static_cast<void>(rehearser_.try_send(std::move(m)));
+  } else if (m.round < state_.round) {
+    return;
+  }
+  tell_coordinator(state_);
+}
+
+void lease_participant::say_rehearsed(rehearsed::kind what, std::uint64_t position, std::string text) {
+  state_.what = what;
+  state_.at = position;
+  state_.text = std::move(text);
+  tell_coordinator(state_);
+}
+
+runtime::task<> lease_participant::run_rounds(runtime::actor<rehearse>& self, lease_participant& p) {
+  for (;;) {
+    auto r = co_await self.receive();
+    if (!r) co_return;
+    rehearse round = std::move(*r);
+    co_await p.run_round(std::move(round));
+  }
+}
+
+runtime::task<> lease_participant::run_round(rehearse r) {
+  if (r.round != state_.round) co_return;
+  runtime::scope& here = co_await runtime::this_scope;
+  // The communicator counts as the run before the first.
+  for (std::size_t next = r.connection == connection_ ? 1 : 0; next <= r.runs.size(); ++next) {
+    const bool connecting = next == 0;
+    const time_ns start_ns = services_.ex.precise_now();
+    errc outcome = errc::none;
+    std::string text;
+    {
+      runtime::scope inner(here, {.deadline = services_.ex.now() + rehearsal_limit_ns});
+      const under_way mine(running_, inner);
+      if (connecting) {
+        if (connection_ != 0) runs_.abandon();
+        connection_ = 0;
+        std::vector<std::byte> id(r.id.size());
+        std::transform(r.id.begin(), r.id.end(), id.begin(), [](std::uint8_t b) { return std::byte{b}; });
+        inner.spawn(runs_.connect(std::move(id)));
+      } else {
+        inner.spawn(runs_.run_scratch(r.runs[next - 1].digest, r.bytes, r.runs[next - 1].index));
+      }
+      std::exception_ptr thrown;
+      try {
+        co_await inner.join();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      outcome = inner.cancelled();
+      if (thrown) {
+        const runtime::error why = runtime::describe(thrown);
+        outcome = why.code();
+        text = why.what();
+      }
+    }
+    if (connecting && outcome == errc::none) connection_ = r.connection;
+    if (r.round != state_.round || here.cancelled() != errc::none || failed_ != errc::none) {
+      if (outcome != errc::none) {
+        runs_.abandon();
+        connection_ = 0;
+      }
+      co_return;  // overtaken by a later round, or the op has ended
+    }
+    if (outcome != errc::none) {
+      runs_.abandon();
+      connection_ = 0;
+      say_rehearsed(connecting ? rehearsed::kind::unconnected : rehearsed::kind::failed, connecting ? 0 : next - 1,
+                    text.empty() ? std::string(runtime::name(outcome)) : text);
+      mine_.rows->flush(r.key, next == 0 ? 0 : r.runs[next - 1].index);
+      co_return;
+    }
+    if (connecting) continue;
+    ++counters_.rehearsals;
+    wire_row row;
+    row.tag = r.key;
+    row.invocation = r.runs[next - 1].index;
+    row.digest = r.runs[next - 1].digest;
+    row.start_ns = start_ns;
+    row.end_ns = services_.ex.precise_now();
+    row.previous_end_ns = rehearsal_ended_ns_ == 0 ? start_ns : rehearsal_ended_ns_;
+    rehearsal_ended_ns_ = row.end_ns;
+    mine_.rows->add(row);
+  }
+  say_rehearsed(rehearsed::kind::done, 0, {});
+  mine_.rows->flush(r.key, r.runs.empty() ? 0 : r.runs.back().index);
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,294 @@
+#include <parley/ops/symmetric.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::failure;
+using runtime::task;
+
+namespace {
+
+constexpr std::size_t largest_id_bytes = 64 << 10;
+
+tuning::plan_options plan_for(const symmetric_op& op, tuning::plan_options plan) {
+  if (op.rehearse != nullptr) return plan;
+  // Leased trials are bought in one piece (N2), so that there is one round, long enough to decide by.
+  plan.probe_repetitions = std::max(plan.probe_repetitions, plan.enough_repetitions);
+  plan.maximum_rounds = 1;
+  return plan;
+}
+
+}  // namespace
+
+runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  actors::op_declaration d;
+  d.name = op.name;
+  d.scheme = op.rehearse == nullptr ? "lease, trials on calls" : "lease, rehearsed";
+  d.dtype = op.dtype;
+  for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
+  for (const rank_id r : op.members) {
+    const auto same = [&](const auto& p) { return p.rank == r; };
+    if (r >= world_size || std::any_of(d.participants.begin(), d.participants.end(), same))
+      return error{errc::bad_argument, title + ": member " + std::to_string(r) + " is outside the world of " +
+                                           std::to_string(world_size) + " or listed twice"};
+    d.participants.push_back({r, "member"});
+  }
+  if (op.configs.empty())
+    return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
+  for (std::size_t i = 0; i < op.configs.size(); ++i) {
+    if (op.configs[i] == nullptr)
+      return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
+  }
+  d.leader = d.participants.front().rank;
+  d.default_config = op.configs.front()->id();
+  d.default_digest = op.configs.front()->digest();
+  return d;
+}
+
+symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings) {
+  declaration = declaration_of(op, s.net.world_size()).value();
+  // Generations of such ops are counted in the low bits.
+  generation = actors::first_generation(declaration, s.incarnations) & ~actors::generation_counter;
+  role = "member";
+  std::vector<tuning::config_identity> identities;
+  for (const auto& c : op.configs) identities.push_back(c->identity());
+  auto made = tuning::catalogue::make(std::move(identities));
+  if (!made) runtime::raise({errc::bad_argument, declaration.title() + ": " + made.reason().text});
+  configs = std::move(made).value();
+  available = tuning::bits(op.configs.size(), tuning::bit::set);
+  for (std::size_t i = 1; i < op.configs.size(); ++i) {
+    if (!op.configs[i]->available()) available.clear(i);
+  }
+  remembered = settings.remembered;
+  policy = settings.policy;
+}
+
+namespace {
+
+std::vector<rank_id> ranks_of(const actors::op_declaration& op) {
+  std::vector<rank_id> ranks;
+  for (const auto& p : op.participants) ranks.push_back(p.rank);
+  return ranks;
+}
+
+actors::coordinator_state coordinator_of(const actors::participant_state& mine) {
+  actors::coordinator_state c;
+  c.declaration = mine.declaration;
+  c.generation = mine.generation;
+  c.configs = mine.configs;
+  return c;
+}
+
+}  // namespace
+
+symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, const symmetric_settings& settings,
+                                const actors::participant_state& mine)
+    : assigned(mine.declaration.default_digest, mine.declaration.default_config, op.dtype, ranks_of(mine.declaration),
+               settings.policy, plan_for(op, settings.plan)),
+      state(coordinator_of(mine)),
+      leases(
+          s, state,
+          [source = op.rehearse] {
+            auto id = source == nullptr ? std::vector<std::byte>() : source->make_id();
+            if (id.size() > largest_id_bytes)
+              runtime::raise({errc::bad_argument, "the id of a communicator is larger than 64 KiB"});
+            return id;
+          },
+          op.rehearse == nullptr ? actors::trial_path::leased : actors::trial_path::rehearsals,
+          settings.plan.budget_fraction) {
+  state.assigned = &assigned;
+}
+
+symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings)
+    : services_(s), op_(std::move(op)), settings_(std::move(settings)), participant_(s, op_, settings_), rows_(s.ex),
+      leases_(s, participant_, *this) {
+  members_ = ranks_of(participant_.declaration);
+  participant_.runs = this;
+  participant_.rows = &rows_;
+  leases_.on_generation_ended([this](const std::string& why) {
+    failed_ = error{errc::closed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
+                                      ": its generation has ended, " + why +
+                                      "; recover as after a lost communicator, then call rejoin on every member"};
+    running_.for_each([](running& r) { r.within.cancel(errc::closed); });
+  });
+  if (participant_.declaration.leader == s.net.rank()) {
+    lead_ = std::make_unique<leading>(s, op_, settings_, participant_);
+    actors::spawn_coordinator(s, lead_->state);
+    lead_->leases.start();
+    leases_.on_new_key([this](std::uint64_t bytes) { lead_->leases.key_seen(bytes); });
+  }
+  actors::spawn_participant(s, participant_);
+}
+
+symmetric_end::~symmetric_end() {
+  actors::unbind_participant(services_, participant_);
+  if (lead_ != nullptr) actors::unbind_coordinator(services_, lead_->state);
+}
+
+bool symmetric_end::has(rank_id r) const noexcept {
+  return std::find(members_.begin(), members_.end(), r) != members_.end();
+}
+
+bool symmetric_end::owes_messages() const noexcept {
+  if (failed_) return false;
+  return participant_.owed != 0 || (lead_ != nullptr && (lead_->state.owed != 0 || lead_->leases.owes_messages()));
+}
+
+const symmetric_config* symmetric_end::find(std::uint64_t digest) const noexcept {
+  const auto index = participant_.configs.find(digest);
+  return index ? op_.configs[*index].get() : nullptr;
+}
+
+bool symmetric_end::may_run(std::uint64_t digest) const noexcept {
+  const auto& ready = participant_.ready;
+  return digest == participant_.declaration.default_digest ||
+         std::find(ready.begin(), ready.end(), digest) != ready.end();
+}
+
+symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
+                                      symmetric_call::stream on) const noexcept {
+  symmetric_call call;
+  call.self = services_.net.rank();
+  call.members = members_;
+  call.bytes = bytes;
+  call.invocation = invocation;
+  call.over = over;
+  call.on = on;
+  return call;
+}
+
+failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
+  const std::string where = "invocation " + std::to_string(invocation);
+  if (failed_) return failure({failed_->code(), failed_->text() + "; " + where + " was under way"});
+  return failure(
+      {code, declaration().title() + ", " + where + ", on rank " + std::to_string(services_.net.rank()) + ": " + what});
+}
+
+// ---- calls ------------------------------------------------------------------------------------------------------------
+
+task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
+  const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : op_.timeout_ns;
+  const time_ns until = span == runtime::never ? runtime::never : services_.ex.now() + span;
+  const std::uint64_t bytes = call.bytes != 0 ? call.bytes : data.size();
+  auto begun = co_await leases_.start(bytes, until);
+  if (!begun)
+    throw explained(begun.code(), leases_.next_invocation(bytes),
+                    "the call has not begun, it waited " + leases_.missing(bytes));
+  const actors::leased l = *begun;
+  const bool trial = l.what.of != actors::lease::part::steady;
+  const time_ns start_ns = trial ? services_.ex.precise_now() : services_.ex.now();
+  errc outcome = errc::none;
+  std::string text;
+  const symmetric_config* const config = find(l.what.digest);
+  if (config == nullptr || !may_run(l.what.digest)) {  // S3
+    outcome = errc::config_mismatch;
+    text = "the lease names a config that was not warmed here";
+  } else {
+    std::exception_ptr thrown;
+    const std::shared_ptr<communicator> over = op_.over;
+    const symmetric_call now = call_of(l.what.invocation, bytes, over.get(), symmetric_call::stream::user);
+    try {
+      co_await implement(now, *config, data, until);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    if (thrown) {
+      const error why = runtime::describe(thrown);
+      const bool ended = why.code() == errc::cancelled || why.code() == errc::timeout || failed_;
+      outcome = ended ? why.code() : errc::config_failed;
+      text = "config " + config->id() + ": " + why.what();
+    }
+  }
+  const time_ns end_ns = trial ? services_.ex.precise_now() : services_.ex.now();
+  record(l, start_ns, end_ns, outcome);
+  leases_.ended(l, start_ns, end_ns, outcome, text);
+  if (outcome != errc::none) throw explained(outcome, l.what.invocation, text);
+}
+
+task<> symmetric_end::implement(symmetric_call call, const symmetric_config& config, std::span<std::byte> data,
+                                time_ns until) {
+  runtime::scope& here = co_await runtime::this_scope;
+  running me(here, until);
+  running_.push_back(me);
+  me.within.spawn(config.run(call, data));
+  co_await me.within.join();
+  // One that ends well after it was cancelled may have left out half of it.
+  if (me.within.cancelled() != errc::none) runtime::raise(me.within.cancelled());
+}
+
+void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns end_ns, errc outcome) {
+  services_.flight.add(
+      {.op = declaration().id(),
+       .generation = leases_.generation(),
+       .invocation = l.what.invocation,
+       .digest = l.what.digest,
+       .bytes = l.bytes,
+       .began_ns = start_ns,
+       .ended_ns = end_ns,
+       .tag = l.key,
+       .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
+       .flags = static_cast<std::uint8_t>(l.what.of == actors::lease::part::steady ? 0 : 1)});
+  // What leased trials may cost is foreseen from it.
+  if (lead_ != nullptr && outcome == errc::none && l.what.digest == declaration().default_digest &&
+      lead_->assigned.measuring())
+    lead_->assigned.note_default(l.bytes, end_ns - start_ns);
+}
+
+void symmetric_end::fail(const error& why) noexcept {
+  if (failed_) return;
+  failed_ = why;
+  if (lead_ != nullptr) lead_->leases.stop();
+  leases_.fail(why.code());
+  running_.for_each([&](running& r) { r.within.cancel(why.code()); });
+  abandon();
+}
+
+bool symmetric_end::rejoin(std::shared_ptr<communicator> over) {
+  if (!leases_.rejoin()) return false;
+  op_.over = std::move(over);
+  failed_.reset();
+  return true;
+}
+
+// ---- rehearsals -------------------------------------------------------------------------------------------------------
+
+task<> symmetric_end::rehearse(std::uint64_t digest) {
+  const symmetric_config* const config = find(digest);
+  if (config == nullptr) runtime::raise({errc::config_mismatch, "a config that this rank does not have"});
+  co_await config->warm();
+}
+
+task<> symmetric_end::connect(std::vector<std::byte> id) {
+  if (op_.rehearse == nullptr) co_return;
+  auto made = co_await op_.rehearse->connect(std::move(id));
+  rehearsing_over_ = std::move(made);
+}
+
+task<> symmetric_end::run_scratch(std::uint64_t digest, std::uint64_t bytes, std::uint64_t index) {
+  const symmetric_config* const config = find(digest);
+  if (config == nullptr || !may_run(digest))
+    runtime::raise({errc::config_mismatch, "a config that was not warmed here"});
+  scratch_.resize(static_cast<std::size_t>(bytes));  // zeros: valid numbers of every type
+  const std::shared_ptr<communicator> over = rehearsing_over_;
+  const symmetric_call call = call_of(index, bytes, over.get(), symmetric_call::stream::rehearsal);
+  co_await config->run(call, scratch_);
+}
+
+void symmetric_end::abandon() noexcept {
+  if (rehearsing_over_ != nullptr) rehearsing_over_->abort();
+  rehearsing_over_.reset();
+}
+
+symmetric_end& symmetric::end_or_raise() const {
+  if (end_ == nullptr)
+    runtime::raise({errc::bad_argument, "op " + name_ + " has no part for this rank; it is not among its members"});
+  return *end_;
+}
+
+}  // namespace parley::ops

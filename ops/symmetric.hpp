@@ -1,0 +1,160 @@
+#pragma once
+/// An op whose implementations carry no header of ours: all members call it together, each runs the same config for the same
+/// call, and which one that is changes while the program runs, agreed on by leases (actors/lease.hpp).
+///
+///     auto all_reduce = self.declare(symmetric_op{.name    = "gradients",
+///                                                 .configs = {library_default(), ring(), tree()},
+///                                                 .over    = my_communicator,
+///                                                 .rehearse = make_communicators});
+///     co_await all_reduce.run(gradients);
+///
+/// Candidates are rehearsed: on scratch buffers, over a communicator of their own, while the program goes on with the
+/// default. Without a `communicator_source` they are tried on the calls themselves. When a winner is known, all members
+/// switch to it at one invocation, and from then on the op costs no message.
+///
+/// All members make the same calls in the same order with the same number of bytes; where they hold different amounts, they
+/// all name one common number. Their ranks have to make progress between calls, as `poll` or any wait does: a promise is
+/// answered there, and a rank that cannot answer may hold up others at a gate.
+///
+/// A call throws `failure` that names op, rank and invocation: `timeout` (at a gate it says who has not answered; the call has
+/// not begun then), `peer_failed`, `config_failed` (the default is next), `config_mismatch`, `declaration_mismatch`, `closed`
+/// when the generation has ended: then every member calls `rejoin`, and all count from 0 again.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/coordinator.hpp>
+#include <parley/actors/lease_coordinator.hpp>
+#include <parley/actors/lease_participant.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/actors/rows.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/symmetric_config.hpp>
+#include <parley/tuning/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+using runtime::time_ns;
+
+class rank;
+
+struct symmetric_op {
+  std::string name;
+  std::vector<rank_id> members{};  ///< empty: all ranks; the first one leads
+  std::vector<symmetric_config_ptr> configs{};
+  std::shared_ptr<communicator> over{};             ///< what calls run over; made by the caller, who had to anyway
+  std::shared_ptr<communicator_source> rehearse{};  ///< null: trials on real invocations
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+};
+
+struct symmetric_settings {
+  actors::tuning_policy policy = actors::tuning_policy::online;
+  tuning::plan_options plan{};
+  std::vector<actors::remembered_best> remembered;
+};
+
+struct symmetric_options {
+  std::uint64_t bytes = 0;  ///< the common number, where members hold different amounts; 0: the size of the buffer
+  time_ns timeout_ns = 0;   ///< 0: the op's
+};
+
+/// The members of such an op, or `bad_argument` / `role_conflict`; the same on all ranks.
+runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size);
+
+class symmetric_end final : private actors::implementations, private actors::rehearsals {
+ public:
+  symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings);
+  symmetric_end(const symmetric_end&) = delete;
+  symmetric_end& operator=(const symmetric_end&) = delete;
+  ~symmetric_end();
+
+  runtime::task<> run(std::span<std::byte> data, symmetric_options call);
+  /// Ends all calls, and those to come, with `why`.
+  void fail(const runtime::error& why) noexcept;
+  /// After `closed`: over `over`, in the generation that has begun meanwhile. False when none has.
+  bool rejoin(std::shared_ptr<communicator> over);
+
+  const actors::participant_state& participant() const noexcept { return participant_; }
+  const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  const actors::lease_participant& leases() const noexcept { return leases_; }
+  bool has(rank_id r) const noexcept;
+  bool leads() const noexcept { return lead_ != nullptr; }
+  /// At the leader; null elsewhere.
+  const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }
+  const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->state : nullptr; }
+  actors::lease_coordinator* lease_coordinator() noexcept { return lead_ ? &lead_->leases : nullptr; }
+  bool owes_messages() const noexcept;
+
+ private:
+  struct leading {
+    leading(actors::services& s, const symmetric_op& op, const symmetric_settings& settings,
+            const actors::participant_state& mine);
+    actors::assignment assigned;
+    actors::coordinator_state state;
+    actors::lease_coordinator leases;
+  };
+  struct own_state : actors::participant_state {
+    own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings);
+  };
+  // One call while its implementation runs, so that `fail` can end it.
+  struct running : runtime::list_hook {
+    running(runtime::scope& parent, time_ns until) : within(parent, {.deadline = until}) {}
+    runtime::scope within;
+  };
+
+  runtime::task<> rehearse(std::uint64_t digest) override;  // here: gets ready; it is run in a round of rehearsals
+  void on_rejected(const runtime::error& why) noexcept override { fail(why); }
+  runtime::task<> connect(std::vector<std::byte> id) override;
+  runtime::task<> run_scratch(std::uint64_t digest, std::uint64_t bytes, std::uint64_t index) override;
+  void abandon() noexcept override;
+
+  const symmetric_config* find(std::uint64_t digest) const noexcept;
+  bool may_run(std::uint64_t digest) const noexcept;
+  runtime::task<> implement(symmetric_call call, const symmetric_config& config, std::span<std::byte> data,
+                            time_ns until);
+  symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
+                         symmetric_call::stream on) const noexcept;
+  void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);
+  runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what) const;
+
+  actors::services& services_;
+  symmetric_op op_;
+  symmetric_settings settings_;
+  std::vector<rank_id> members_;
+  own_state participant_;
+  actors::row_log rows_;
+  actors::lease_participant leases_;
+  std::unique_ptr<leading> lead_;
+  std::shared_ptr<communicator> rehearsing_over_;
+  std::vector<std::byte> scratch_;
+  runtime::intrusive_list<running> running_;
+  std::optional<runtime::error> failed_;
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class symmetric {
+ public:
+  template <std::ranges::contiguous_range B>
+  runtime::task<> run(B&& data, symmetric_options call = {}) {
+    return end_or_raise().run(std::as_writable_bytes(std::span(data)), call);
+  }
+  bool rejoin(std::shared_ptr<communicator> over) { return end_or_raise().rejoin(std::move(over)); }
+  /// Whether this rank is no member.
+  bool idle() const noexcept { return end_ == nullptr; }
+  symmetric_end& end() const { return end_or_raise(); }
+
+ private:
+  friend rank;
+  symmetric_end& end_or_raise() const;
+  std::string name_;
+  symmetric_end* end_ = nullptr;
+};
+
+}  // namespace parley::ops

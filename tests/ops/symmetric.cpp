@@ -1,0 +1,550 @@
+#include "../support/library.hpp"
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <list>
+#include <optional>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+std::vector<symmetric_config_ptr> three() {
+  return {takes("library", 40'000), takes("ring", 20'000), takes("tree", 30'000)};
+}
+
+struct member_log {
+  std::vector<result<>> outcomes;
+  std::size_t failed() const {
+    return static_cast<std::size_t>(std::count_if(outcomes.begin(), outcomes.end(), [](const auto& o) { return !o; }));
+  }
+};
+
+struct pace {
+  time_ns between_ns = 5'000;
+  std::uint64_t jitter_ns = 0;
+};
+
+task<> call_often(symmetric op, executor& ex, std::vector<std::size_t> sizes, std::size_t times, pace p,
+                  random_stream dice, member_log& log) {
+  std::vector<std::byte> data(1 << 16);
+  for (std::size_t i = 0; i < times; ++i) {
+    const auto extra = static_cast<time_ns>(p.jitter_ns == 0 ? 0 : dice.below(p.jitter_ns));
+    auto slept = co_await sleep_until(ex.now() + p.between_ns + extra);
+    if (!slept) co_return;
+    auto part = std::span(data).first(sizes[i % sizes.size()]);
+    auto outcome = co_await attempt(op.run(part));
+    log.outcomes.push_back(outcome);
+    if (!outcome && outcome.code() != errc::config_failed) co_return;
+  }
+}
+
+/// A job of `n` ranks that call one op.
+struct job_of : world {
+  explicit job_of(rank_id n, std::vector<symmetric_config_ptr> configs = three(), bool rehearse = true,
+                  rank_settings settings = {}, memory_link_options o = {}, const std::string& results = {})
+      : world(n, settings, std::move(o)), lib(clock, n), logs(n) {
+    for (rank_id r = 0; r < n && !results.empty(); ++r) {
+      disk[r].files[settings.results_path] = results;
+      ranks[r].reset();
+      ranks[r] = std::make_unique<rank>(
+          rank_foundation{clock, links[r], &disk[r], std::vector<std::uint64_t>(n, 1000), {}}, settings);
+    }
+    const auto users = lib.make();
+    for (rank_id r = 0; r < n; ++r) {
+      symmetric_op op;
+      op.name = "gradients";
+      op.configs = configs;
+      op.over = std::make_shared<library_communicator>(users);
+      sources.push_back(std::make_shared<library_source>(lib));
+      if (rehearse) op.rehearse = sources.back();
+      handles.push_back(ranks[r]->declare(op));
+    }
+    calls.emplace(clock);
+  }
+  ~job_of() { calls.reset(); }
+
+  void start(std::size_t times, pace p = {}, std::vector<std::size_t> sizes = {4096}) {
+    for (rank_id r = 0; r < handles.size(); ++r) start_on(r, times, p, sizes);
+  }
+  void start_on(rank_id r, std::size_t times, pace p = {}, std::vector<std::size_t> sizes = {4096}) {
+    calls->spawn(call_often(handles[r], clock, std::move(sizes), times, p, random_stream(7, r), logs[r]));
+  }
+  void finish() {
+    const auto all = [](scope& s) -> task<> { co_await s.join(); };
+    runtime::run(clock, all(*calls));
+  }
+  void pass(time_ns span) {
+    const auto sleep = [](time_ns until) -> task<> {
+      auto woken = co_await sleep_until(until);
+      static_cast<void>(woken);
+    };
+    runtime::run(clock, sleep(clock.now() + span));
+  }
+  symmetric_end& end(rank_id r) { return handles[r].end(); }
+  const actors::campaign* campaign(std::uint64_t bytes = 4096) { return end(0).assigned()->find(bytes); }
+  std::string winner(std::uint64_t bytes = 4096) {
+    const auto* c = campaign(bytes);
+    return c == nullptr || c->where != actors::campaign::stage::decided ? "" : c->winner;
+  }
+  /// What runs for ever by the log, as the leader has it.
+  std::string steady(std::uint64_t bytes = 4096) {
+    const auto* log = end(0).lease_coordinator()->log_of(bytes);
+    if (log == nullptr) return "";
+    const auto index = end(0).participant().configs.find(log->tail());
+    return end(0).participant().configs[*index].id;
+  }
+  std::uint64_t gates_met() {
+    std::uint64_t n = 0;
+    for (rank_id r = 0; r < handles.size(); ++r) n += end(r).leases().statistics().gates_met;
+    return n;
+  }
+  std::size_t failed() const {
+    std::size_t n = 0;
+    for (const auto& l : logs) n += l.failed();
+    return n;
+  }
+  std::size_t done() const {
+    std::size_t n = 0;
+    for (const auto& l : logs) n += l.outcomes.size();
+    return n;
+  }
+
+  library lib;
+  std::vector<std::shared_ptr<library_source>> sources;
+  std::vector<symmetric> handles;
+  std::vector<member_log> logs;
+  std::optional<scope> calls;
+};
+
+}  // namespace
+
+TEST_CASE("members rehearse, agree by lease and never run one invocation with different configs") {
+  for (const rank_id n : {1U, 2U, 3U, 8U}) {
+    CAPTURE(n);
+    job_of job(n);
+    job.start(4000, {5'000, 3'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.done() == 4000 * n);
+    CHECK(job.winner() == "ring");
+    CHECK(job.steady() == "ring");
+    CHECK(job.lib.mismatches() == 0);
+    CHECK(job.gates_met() == 0);
+    // The user's communicator has seen the default, then the winner, and no trial.
+    std::set<std::uint64_t> ran;
+    for (const auto& [at, m] : job.lib.places[0]->meetings()) ran.insert(*m.digests.begin());
+    CHECK(ran.size() == 2);
+    CHECK(*job.lib.places[0]->meetings().rbegin()->second.digests.begin() == job.campaign()->digest);
+  }
+}
+
+TEST_CASE("after the decision a call costs no message") {
+  job_of job(4);
+  job.start(2000, {5'000, 3'000});
+  job.finish();
+  REQUIRE(job.steady() == "ring");
+  job.pass(2'000'000'000);
+  const auto sent = [&] {
+    std::uint64_t n = 0;
+    for (rank_id r = 0; r < 4; ++r) n += job[r].mail().statistics().sent + job[r].mail().statistics().credits_sent;
+    return n;
+  };
+  const auto before = sent();
+  job.start(2000, {5'000, 3'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(sent() == before);
+}
+
+TEST_CASE("without rehearsals the trials are leased: one schedule, which falls back by itself, and one decision") {
+  for (const rank_id n : {1U, 2U, 5U}) {
+    CAPTURE(n);
+    job_of job(n, three(), false);
+    job.start(4000, {5'000, 3'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.winner() == "ring");
+    CHECK(job.steady() == "ring");
+    CHECK(job.lib.mismatches() == 0);
+    CHECK(job.gates_met() == 0);
+    const auto& s = job.end(0).lease_coordinator()->statistics();
+    CHECK(s.campaigns == 2);  // N2
+    CHECK(s.aborted == 0);
+    CHECK(s.rounds == 0);
+    std::set<std::uint64_t> ran;
+    for (const auto& [at, m] : job.lib.places[0]->meetings()) ran.insert(*m.digests.begin());
+    CHECK(ran.size() == 3);  // trials and all
+  }
+}
+
+TEST_CASE("each size has a log of its own, and calls keep their order across sizes") {
+  job_of job(3);
+  job.start(6000, {2'000, 6'000}, {64, 4096, 60'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  for (const std::uint64_t bytes : {64U, 4096U, 60'000U}) CHECK(job.steady(bytes) == "ring");
+}
+
+TEST_CASE("lost, late and overtaking control messages cost time, never a mismatch") {
+  for (const std::uint64_t seed : {1U, 2U, 3U, 4U, 5U, 6U}) {
+    for (const bool rehearse : {true, false}) {
+      CAPTURE(seed);
+      CAPTURE(rehearse);
+      random_stream dice(seed, 99);
+      memory_link_options o;
+      o.lose = [&](rank_id, rank_id, link::channel on) { return on == link::channel::control && dice.below(100) < 25; };
+      o.delay = [&](rank_id, rank_id, link::channel) { return static_cast<time_ns>(dice.below(3'000'000)); };
+      job_of job(3, three(), rehearse, {}, o);
+      job.start(6000, {1'000, 2'000'000}, {4096, 128});
+      job.finish();
+      CHECK(job.failed() == 0);
+      CHECK(job.lib.mismatches() == 0);
+      CHECK(job.steady() == "ring");
+      CHECK(job.steady(128) == "ring");
+    }
+  }
+}
+
+TEST_CASE("a schedule that is late holds calls at the gate, in order, until it is here") {
+  job_of job(3);
+  auto& coordinator = *job.end(0).lease_coordinator();
+  job.links.options().delay = [&](rank_id from, rank_id to, link::channel) -> time_ns {
+    return from == 0 && to == 1 && coordinator.statistics().scheduled == 1 ? 20'000'000 : 0;
+  };
+  job.start(3000, {5'000, 1'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.gates_met() == 1);
+  CHECK(job.end(1).leases().statistics().gate_wait_ns > 10'000'000);
+  CHECK(job.steady() == "ring");
+}
+
+namespace {
+
+// Which messages of the decision's campaign are lost, as often as `times`.
+void lose_in_campaign(job_of& job, bool scheduled, bool answers, int times) {
+  auto left = std::make_shared<int>(times);
+  job.links.options().lose = [&job, scheduled, answers, left](rank_id from, rank_id to, link::channel on) {
+    const auto& s = job.end(0).lease_coordinator()->statistics();
+    const bool ours = on == link::channel::control && (answers ? from == 1 && to == 0 : from == 0 && to == 1);
+    return ours && s.campaigns == 1 && (s.scheduled == 1) == scheduled && (*left)-- > 0;
+  };
+}
+
+}  // namespace
+
+TEST_CASE("a lost prepare, promise, schedule or acknowledgement is sent again") {
+  for (const bool scheduled : {false, true}) {
+    for (const bool answers : {false, true}) {
+      CAPTURE(scheduled);
+      CAPTURE(answers);
+      job_of job(3);
+      lose_in_campaign(job, scheduled, answers, 2);
+      job.start(6000, {5'000, 1'000});
+      job.finish();
+      CHECK(job.failed() == 0);
+      CHECK(job.lib.mismatches() == 0);
+      CHECK(job.steady() == "ring");
+      CHECK(job.end(0).lease_coordinator()->statistics().aborted == 0);
+    }
+  }
+}
+
+TEST_CASE("a campaign that a participant does not join in time is aborted, and tried again") {
+  job_of job(3);
+  auto& coordinator = *job.end(0).lease_coordinator();
+  job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
+    return on == link::channel::control && from == 1 && coordinator.statistics().campaigns == 1 &&
+           coordinator.statistics().aborted == 0;
+  };
+  job.start(4000, {2'000'000, 100'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(coordinator.statistics().aborted == 1);
+  CHECK(coordinator.statistics().campaigns == 2);
+  CHECK(job.steady() == "ring");
+}
+
+TEST_CASE("a call that waits at a gate too long ends as timeout, which says for whom, and the next ones go on") {
+  job_of job(3);
+  auto& coordinator = *job.end(0).lease_coordinator();
+  bool silent = true;
+  bool schedule = false;
+  SUBCASE("somebody has not promised") {}
+  SUBCASE("the schedule does not come") { schedule = true; }
+  job.links.options().lose = [&](rank_id from, rank_id to, link::channel on) {
+    if (on != link::channel::control || !silent || coordinator.statistics().campaigns == 0) return false;
+    return schedule ? to == 1 && coordinator.statistics().scheduled != 0 : from == 2;
+  };
+  for (rank_id r = 0; r < 3; ++r) job.start_on(r, 1'000'000, {200'000, 0});
+  while (job.end(1).leases().statistics().gates_met == 0) job.pass(1'000'000);
+  job.pass(200'000'000);
+  std::vector<std::byte> data(4096);
+  const auto late = [](symmetric op, std::span<std::byte> d, result<>& into) -> task<> {
+    auto outcome = co_await attempt(op.run(d, {.timeout_ns = 100'000'000}));
+    into = outcome;
+  };
+  result<> outcome;
+  runtime::run(job.clock, late(job.handles[1], data, outcome));
+  CHECK(outcome.code() == errc::timeout);
+  const std::string said = outcome ? "" : outcome.reason().what();
+  INFO(said);
+  CHECK(said.find("gradients") != std::string::npos);
+  CHECK(said.find("on rank 1") != std::string::npos);
+  CHECK(said.find("at the gate of campaign 1") != std::string::npos);
+  CHECK(said.find(schedule ? "coordinator on rank 0, which has not sent the schedule"
+                           : "for rank 2, which has not answered") != std::string::npos);
+  CHECK(job.failed() == 0);
+  silent = false;
+  job.pass(5'000'000'000);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() == "ring");
+  CHECK(job.failed() == 0);
+}
+
+TEST_CASE("when a member dies, at whatever step, every call of the others ends with its name") {
+  enum class step : std::uint8_t { declared, rehearsing, preparing, scheduled, decided };
+  for (const auto when : {step::declared, step::rehearsing, step::preparing, step::scheduled, step::decided}) {
+    CAPTURE(static_cast<int>(when));
+    job_of job(3);
+    auto& coordinator = *job.end(0).lease_coordinator();
+    bool dead = false;
+    job.links.options().lose = [&](rank_id from, rank_id to, link::channel) { return dead && (from == 2 || to == 2); };
+    if (when != step::declared) {
+      job.start_on(0, 1'000'000);
+      job.start_on(1, 1'000'000);
+      job.start_on(2, when == step::rehearsing ? 20 : when == step::decided ? 3000 : 100'000);
+      run_until(job.clock, [&] {
+        const auto& s = coordinator.statistics();
+        return when == step::rehearsing  ? s.rounds == 1
+               : when == step::preparing ? s.campaigns == 1
+               : when == step::scheduled ? s.scheduled == 1
+                                         : job.logs[2].outcomes.size() == 3000;
+      });
+    }
+    dead = true;
+    const auto done_by_dead = job.logs[2].outcomes.size();
+    for (const rank_id r : {0U, 1U}) job[r].on_lost(2, "killed by signal 9");
+    if (when == step::declared) {
+      job.start_on(0, 1'000'000);
+      job.start_on(1, 1'000'000);
+    }
+    job.pass(50'000'000);
+    for (const rank_id r : {0U, 1U}) {
+      REQUIRE(!job.logs[r].outcomes.empty());
+      const auto& last = job.logs[r].outcomes.back();
+      CHECK(last.code() == errc::peer_failed);
+      const std::string said = last ? "" : last.reason().what();
+      INFO(said);
+      CHECK(said.find("gradients") != std::string::npos);
+      CHECK(said.find("rank 2 is gone: killed by signal 9") != std::string::npos);
+      CHECK(said.find("invocation ") != std::string::npos);
+      CHECK(job.logs[r].outcomes.size() <= done_by_dead + 3);
+    }
+    CHECK(job.lib.mismatches() == 0);
+    job.calls->cancel();
+    job.finish();
+  }
+}
+
+TEST_CASE("a config whose rehearsal fails on one member is left out, and the rest goes on over another communicator") {
+  auto configs = three();
+  configs.push_back(std::make_shared<algorithm>(
+      "broken", algorithm_traits{.takes_ns = 5'000, .fails_on = 1, .fails_in_rehearsals = true}));
+  job_of job(3, configs);
+  job.start(8000, {300'000, 1'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() == "ring");
+  CHECK(job.end(0).lease_coordinator()->statistics().failed_rounds == 1);
+  const auto& errors = job.end(0).coordinator()->warm_errors;
+  REQUIRE(errors.size() == 1);
+  CHECK(errors[0].find("rank 1: ") == 0);
+  CHECK(errors[0].find("out of registers") != std::string::npos);
+}
+
+TEST_CASE("without a communicator to rehearse on the default stays, and it is said why") {
+  job_of job(3);
+  job.sources[1]->refuse = true;
+  job.start(4000, {600'000, 1'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.winner() == "library");
+  CHECK(job.steady() == "library");
+  const auto& errors = job.end(0).coordinator()->warm_errors;
+  REQUIRE(!errors.empty());
+  CHECK(errors[0].find("rank 1: ") != std::string::npos);
+  CHECK(errors[0].find("no more communicators") != std::string::npos);
+}
+
+TEST_CASE("a decided config that fails in a call is given up by one more campaign") {
+  auto configs = three();
+  configs[1] =
+      std::make_shared<algorithm>("ring", algorithm_traits{.takes_ns = 20'000, .fails_on = 1, .fails_from_call = 3000});
+  job_of job(3, configs);
+  job.start(6000, {5'000, 1'000});
+  job.finish();
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() == "library");
+  CHECK(job.failed() > 0);
+  CHECK(job.failed() < 60);
+  for (const auto& o : job.logs[1].outcomes) {
+    if (o) continue;
+    CHECK(o.code() == errc::config_failed);
+    CHECK(says(o, "config ring"));
+    break;
+  }
+  CHECK(job.logs[0].failed() + job.logs[2].failed() == 0);
+}
+
+TEST_CASE("a leased trial that fails is cut short") {
+  auto configs = three();
+  configs[1] =
+      std::make_shared<algorithm>("ring", algorithm_traits{.takes_ns = 20'000, .fails_on = 1, .fails_from_call = 0});
+  job_of job(3, configs, false);
+  job.start(10'000, {1'500'000, 100'000});
+  job.finish();
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.failed() > 0);
+  CHECK(job.failed() < 40);
+  CHECK(job.steady() != "ring");
+  CHECK(job.campaign()->where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("a coordinator that threw begins again from the state of the op") {
+  job_of job(3);
+  job.sources[0]->throws = 1;
+  job.start(6000, {500'000, 1'000});
+  job.finish();
+  CHECK(job.end(0).lease_coordinator()->restarts() == 1);
+  CHECK(job.end(0).coordinator()->warm_errors[0].find("no id to be had") != std::string::npos);
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() == "ring");
+}
+
+TEST_CASE("when the log is lost the generation ends everywhere, and members that rejoin count from 0") {
+  job_of job(3);
+  for (rank_id r = 0; r < 3; ++r) job.start_on(r, 1'000'000, {5'000, 1'000});
+  job.pass(200'000'000);
+  REQUIRE(job.steady() == "ring");
+  const auto before = job.end(1).leases().generation();
+  job.end(0).lease_coordinator()->end_generation("the coordinator has lost its log");
+  job.pass(100'000'000);
+  for (rank_id r = 0; r < 3; ++r) {
+    const auto& last = job.logs[r].outcomes.back();
+    CHECK(last.code() == errc::closed);
+    CHECK(says(last, "the coordinator has lost its log"));
+    CHECK(says(last, "rejoin"));
+  }
+  const auto again = job.lib.make();
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK(job.handles[r].rejoin(std::make_shared<library_communicator>(again)));
+    CHECK_FALSE(job.handles[r].rejoin(nullptr));
+    CHECK(job.end(r).leases().generation() == actors::generation_after(before));
+    CHECK(job.end(r).leases().next_invocation(4096) == 0);
+    job.logs[r].outcomes.clear();
+  }
+  job.start(3000, {5'000, 1'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() == "ring");
+}
+
+TEST_CASE("calls that overlap start in their order on every member, gates or not") {
+  job_of job(3);
+  auto& coordinator = *job.end(0).lease_coordinator();
+  random_stream dice(5, 5);
+  job.links.options().delay = [&](rank_id, rank_id, link::channel) -> time_ns {
+    return coordinator.statistics().campaigns != 0 ? static_cast<time_ns>(dice.below(1'000'000)) : 0;
+  };
+  std::vector<std::byte> data(1 << 16);
+  const auto one = [](symmetric op, std::span<std::byte> d, std::size_t& done) -> task<> {
+    co_await op.run(d);
+    ++done;
+  };
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < 3000; ++i) {
+    for (rank_id r = 0; r < 3; ++r)
+      job.calls->spawn(one(job.handles[r], std::span(data).first(i % 3 == 0 ? 64 : 4096), done));
+    if (i % 7 == 0) job.pass(static_cast<time_ns>(dice.below(300'000)));
+  }
+  job.finish();
+  CHECK(done == 9000);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.gates_met() > 0);
+}
+
+TEST_CASE("what a results file remembers is rehearsed once and scheduled without trials") {
+  rank_settings s;
+  s.results_path = "results.csv";
+  std::string text;
+  {
+    job_of job(2, three(), true, s);
+    job.start(3000);
+    job.finish();
+    REQUIRE(job.steady() == "ring");
+    job.pass(1'000'000'000);
+    text = tuning::write_results(job[0].results());
+    CHECK(text.find("gradients/0>1,4KiB,ring,") != std::string::npos);
+  }
+  job_of again(2, three(), true, s, {}, text);
+  again.start(2000);
+  again.finish();
+  CHECK(again.steady() == "ring");
+  CHECK(again.campaign()->trials == 0);
+  CHECK(again.end(0).lease_coordinator()->statistics().rounds == 1);
+  CHECK(again.end(1).leases().statistics().rehearsals == 1);
+  CHECK(again.lib.mismatches() == 0);
+}
+
+TEST_CASE("tuning that is switched off leaves the default and sends no lease") {
+  rank_settings s;
+  s.policy = actors::tuning_policy::off;
+  job_of job(2, three(), true, s);
+  job.start(500);
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.steady() == "library");
+  CHECK(job.end(0).lease_coordinator()->statistics().campaigns == 0);
+  CHECK(job.end(0).lease_coordinator()->statistics().rounds == 0);
+}
+
+TEST_CASE("declarations that cannot work say so") {
+  world w(3);
+  symmetric_op op;
+  op.name = "gradients";
+  const auto refused = [&](symmetric_op o, std::string_view why) {
+    try {
+      w[1].declare(std::move(o));
+    } catch (const failure& f) {
+      INFO(f.what());
+      return std::string(f.what()).find(why) != std::string::npos;
+    }
+    return false;
+  };
+  CHECK(refused(op, "empty catalogue"));
+  op.configs = {takes("a", 1), nullptr};
+  CHECK(refused(op, "config 1 of its catalogue is null"));
+  op.configs = three();
+  op.members = {0, 3};
+  CHECK(refused(op, "member 3 is outside the world"));
+  op.members = {1, 1};
+  CHECK(refused(op, "listed twice"));
+  op.members = {0, 2};
+  auto idle = w[1].declare(op);
+  CHECK(idle.idle());
+  CHECK_THROWS_AS(static_cast<void>(idle.end()), failure);
+  static_cast<void>(w[0].declare(op));
+  CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
+}

@@ -1,0 +1,187 @@
+#pragma once
+/// A stand-in for a library whose calls carry no header, such as a collective's: the i-th call of each member on one
+/// communicator meets the i-th calls of the others, whatever they run. It keeps book of every meeting, so that a test can see
+/// whether all members ran the same config for the same invocation.
+#include "world.hpp"
+
+#include <parley/ops/symmetric.hpp>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace parley::tests {
+
+/// Where the members of one communicator meet.
+class meeting_place {
+ public:
+  meeting_place(runtime::executor& ex, std::size_t members) : executor_(ex), members_(members) {}
+
+  struct meeting {
+    std::set<std::uint64_t> digests;
+    std::set<std::uint64_t> invocations;
+    std::set<std::uint64_t> sizes;
+    std::size_t entered = 0;
+    time_ns ends_ns = runtime::never;
+    bool failed = false;
+  };
+
+  class [[nodiscard]] entering : private runtime::waiter {
+   public:
+    entering(meeting_place& place, std::size_t at) noexcept : waiter(&on_cancelled), place_(place), at_(at) {}
+    bool await_ready() const noexcept { return place_.meetings_[at_].ends_ns != runtime::never || place_.aborted_; }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      if (!enter(caller)) return false;
+      hook_.owner = this;
+      place_.waiting_.push_back(hook_);
+      return true;
+    }
+    /// When all are here and the work is done, or why it never will be.
+    runtime::result<time_ns> await_resume() const noexcept {
+      if (outcome != errc::none) return outcome;
+      if (place_.aborted_) return errc::io;
+      return place_.meetings_[at_].ends_ns;
+    }
+
+   private:
+    friend meeting_place;
+    struct hook : runtime::list_hook {
+      entering* owner = nullptr;
+    } hook_;
+    static void on_cancelled(waiter& self, errc why) noexcept {
+      auto& e = static_cast<entering&>(self);
+      e.hook_.unlink();
+      e.wake(why);
+    }
+    meeting_place& place_;
+    std::size_t at_;
+  };
+
+  entering enter(std::size_t at, std::uint64_t digest, std::uint64_t invocation, std::uint64_t bytes,
+                 time_ns takes_ns) {
+    meeting& m = meetings_[at];
+    m.digests.insert(digest);
+    m.invocations.insert(invocation);
+    m.sizes.insert(bytes);
+    if (++m.entered == members_) {
+      m.ends_ns = executor_.now() + takes_ns;
+      wake_all();
+    }
+    return {*this, at};
+  }
+  void abort() noexcept {
+    aborted_ = true;
+    wake_all();
+  }
+  bool aborted() const noexcept { return aborted_; }
+  const std::map<std::size_t, meeting>& meetings() const noexcept { return meetings_; }
+  /// Meetings in which members ran different configs, or what they took for different invocations.
+  std::size_t mismatches() const {
+    std::size_t n = 0;
+    for (const auto& [at, m] : meetings_)
+      n += m.digests.size() > 1 || m.invocations.size() > 1 || m.sizes.size() > 1 ? 1 : 0;
+    return n;
+  }
+
+ private:
+  void wake_all() noexcept {
+    while (!waiting_.empty()) {
+      entering& e = *waiting_.pop_front().owner;
+      e.wake(errc::none);
+    }
+  }
+  runtime::executor& executor_;
+  std::size_t members_;
+  std::map<std::size_t, meeting> meetings_;
+  runtime::intrusive_list<entering::hook> waiting_;
+  bool aborted_ = false;
+};
+
+/// One member's handle.
+class library_communicator final : public ops::communicator {
+ public:
+  explicit library_communicator(std::shared_ptr<meeting_place> p) : place(std::move(p)) {}
+  void abort() noexcept override { place->abort(); }
+  std::shared_ptr<meeting_place> place;
+  std::size_t next = 0;
+};
+
+/// All communicators of a job.
+class library {
+ public:
+  library(runtime::executor& e, std::size_t m) : ex(e), members(m) {}
+  std::shared_ptr<meeting_place> make() { return places.emplace_back(std::make_shared<meeting_place>(ex, members)); }
+  std::size_t mismatches() const {
+    std::size_t n = 0;
+    for (const auto& p : places) n += p->mismatches();
+    return n;
+  }
+  runtime::executor& ex;
+  std::size_t members;
+  std::vector<std::shared_ptr<meeting_place>> places;
+};
+
+class library_source final : public ops::communicator_source {
+ public:
+  explicit library_source(library& l) : library_(l) {}
+  std::vector<std::byte> make_id() override {
+    if (throws != 0) {
+      --throws;
+      runtime::raise({errc::unavailable, "no id to be had"});
+    }
+    const std::uint64_t number = library_.places.size();
+    library_.make();
+    std::vector<std::byte> id(sizeof number);
+    std::memcpy(id.data(), &number, sizeof number);
+    return id;
+  }
+  runtime::task<std::shared_ptr<ops::communicator>> connect(std::vector<std::byte> id) override {
+    if (refuse) runtime::raise({errc::unavailable, "no more communicators"});
+    std::uint64_t number = 0;
+    std::memcpy(&number, id.data(), sizeof number);
+    co_return std::make_shared<library_communicator>(library_.places.at(number));
+  }
+  bool refuse = false;
+  int throws = 0;  ///< how often `make_id` does, at first
+
+ private:
+  library& library_;
+};
+
+/// An algorithm: a fixed time, and a rank on which it fails.
+struct algorithm_traits {
+  time_ns takes_ns = 10'000;
+  rank_id fails_on = static_cast<rank_id>(-1);
+  std::uint64_t fails_from_call = static_cast<std::uint64_t>(-1);
+  bool fails_in_rehearsals = false;
+};
+
+class algorithm final : public ops::symmetric_config {
+ public:
+  algorithm(std::string name, algorithm_traits t)
+      : symmetric_config({.name = std::move(name), .wire_class = "library"}), traits_(t) {}
+  runtime::task<> run(ops::symmetric_call call, std::span<std::byte>) const override {
+    auto& over = static_cast<library_communicator&>(*call.over);
+    const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
+    auto met = co_await over.place->enter(over.next++, digest(), call.invocation, call.bytes, traits_.takes_ns);
+    if (!met) runtime::raise(met.reason());
+    auto slept = co_await runtime::sleep_until(*met);
+    if (!slept) runtime::raise(slept.reason());
+    if (traits_.fails_on != call.self) co_return;
+    if (rehearsal ? traits_.fails_in_rehearsals : call.invocation >= traits_.fails_from_call)
+      runtime::raise({errc::unavailable, "out of registers"});
+  }
+
+ private:
+  algorithm_traits traits_;
+};
+
+inline ops::symmetric_config_ptr takes(std::string name, time_ns ns) {
+  return std::make_shared<algorithm>(std::move(name), algorithm_traits{.takes_ns = ns});
+}
+
+}  // namespace parley::tests
