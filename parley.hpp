@@ -16,6 +16,7 @@
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/runtime/actor.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/error.hpp>
@@ -34,6 +35,8 @@ using ops::attempt;
 using ops::chain;
 using ops::chunked;
 using ops::collective;
+using ops::communicator;
+using ops::communicator_source;
 using ops::config_ptr;
 using ops::direct;
 using ops::group_call;
@@ -55,6 +58,11 @@ using ops::rank;
 using ops::rank_group;
 using ops::run;
 using ops::star;
+using ops::symmetric;
+using ops::symmetric_call;
+using ops::symmetric_config;
+using ops::symmetric_config_ptr;
+using ops::symmetric_op;
 using ops::transfer;
 using runtime::compute;
 using runtime::errc;

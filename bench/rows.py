@@ -64,6 +64,11 @@ def virtual(only, line):
     return Reported(only, Program("tuning_virtual", ("--only", only, *TUNING)), line)
 
 
+def leases(line, label="parley"):
+    """Ops without headers on a virtual clock: exact, so that one run is enough."""
+    return Reported(label, Program("lease_gates"), line)
+
+
 # What both sides of the tuning rows are given. 8 configs; the usual scheme times each of them 5 times, whereas parley's
 # coordinator sets the counts as it goes: 2 where times hardly scatter, 7 to 24 of the finalists where they do.
 TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
@@ -101,6 +106,9 @@ ROWS = [
         [mpi("mpi_tuning", "mpi_tuning_cost", *TUNING)], at_most=5, runs=3),
     Row("tuning_time_lost", "ns", Reported("parley", Program("tuning", ("--only", "lost", *TUNING), UCX), "tuning_time_lost"),
         [mpi("mpi_tuning", "mpi_tuning_time_lost", *TUNING)], ratio_at_most=0.2, runs=3),
+    Row("lease_gates", "gates", leases("lease_gates"), [leases("barrier_stops", "a barrier for each change")], at_most=0, runs=1),
+    Row("lease_messages_after", "messages", leases("lease_messages_after"),
+        [leases("lease_messages_before", "until the decision")], at_most=0, runs=1),
     Row("tuning_time_lost/virtual", "ns", virtual("parley", "virtual_tuning_time_lost"),
         [virtual("barriers", "virtual_barriers_time_lost")], ratio_at_most=0.2, runs=1),
 ]
