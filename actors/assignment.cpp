@@ -35,17 +35,6 @@ const campaign* assignment::find(std::uint64_t bytes) const noexcept {
   return nullptr;
 }
 
-assignment::choice assignment::choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                                      pacing pace, std::span<const std::uint64_t> lacking) {
-  ++order_;
-  first_ns_ = std::min(first_ns_, now);
-  campaign& c = campaign_of(bytes, now);
-  ++c.invocations;
-  if (!lacking.empty()) return choose_without(c, tag, invocation, now, pace, lacking);
-  if (c.where != campaign::stage::decided) return choose_undecided(c, tag, invocation, now, pace);
-  return {c.digest, stamp_flags::none};
-}
-
 assignment::choice assignment::choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                                                 pacing pace) {
   if (std::exchange(c.rest, false)) return {default_digest_, stamp_flags::none};

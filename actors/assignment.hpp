@@ -136,7 +136,15 @@ class assignment {
   /// The leader's one decision for one invocation (S1). What is in `lacking` cannot run now, for want of a credit or of
   /// registered memory: the best of the others runs instead, and a candidate that lacks it again and again is given up.
   choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                pacing pace = pacing::within_budget, std::span<const std::uint64_t> lacking = {});
+                pacing pace = pacing::within_budget, std::span<const std::uint64_t> lacking = {}) {
+    ++order_;
+    if (now < first_ns_) first_ns_ = now;
+    campaign& c = campaign_of(bytes, now);
+    ++c.invocations;
+    if (!lacking.empty()) return choose_without(c, tag, invocation, now, pace, lacking);
+    if (c.where != campaign::stage::decided) return choose_undecided(c, tag, invocation, now, pace);
+    return {c.digest, stamp_flags::none};
+  }
   /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
   /// it. Its candidate is tried again.
   void withdraw(std::uint32_t tag, std::uint64_t invocation);

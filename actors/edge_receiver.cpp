@@ -27,7 +27,7 @@ part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64
   auto& its = edge_.stream_of(stream_);
   its.posted.push_back(*this);
   ++its.posted_count;
-  edge_.match_posted(its);
+  if (its.first_posted < its.begun) edge_.match_posted(its);
   if (memory_ != nullptr && place_ == place::posted)
     edge_.offer_credit(its, *this, its.first_posted + its.posted_count - 1);
 }
@@ -55,7 +55,7 @@ void part_receiver::end(errc why) noexcept {
   leave();
   place_ = place::gone;
   fail(why);
-  if (watcher_ != nullptr) std::exchange(watcher_, nullptr)->on_decided(*this);
+  if (watcher_ != nullptr) static_cast<void>(std::exchange(watcher_, nullptr)->on_decided(*this));
 }
 
 void part_receiver::give_up(errc why) noexcept {
@@ -67,10 +67,56 @@ void part_receiver::give_up(errc why) noexcept {
   }
 }
 
-void part_receiver::expire_at(runtime::time_ns deadline) noexcept {
-  if (deadline == runtime::never || place_ != place::posted) return;
-  deadline_ = deadline;
-  edge_.look_at(deadline);
+// When all bytes are here, a part that is still waited for is one that the sender did not cut.
+void part_receiver::fail_if_unmet() noexcept {
+  if (arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
+  bool unmet = false;
+  parts_.for_each([&](const transfer_part& part) { unmet = unmet || !part.with_transport; });
+  if (unmet) fail(errc::config_failed);
+}
+
+part_receiver::pieces::~pieces() = default;
+
+part_receiver::pieces& part_receiver::kept() {
+  if (pieces_ == nullptr) pieces_ = std::make_unique<pieces>();
+  return *pieces_;
+}
+
+void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
+  if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
+    fail(errc::config_failed);
+    return;
+  }
+  received_bytes_ += message.length();
+  wanted.with_transport = true;
+  const errc started = net_.fetch(std::move(message), wanted.into, &wanted);
+  if (started != errc::pending) ended(&wanted, started);
+}
+
+// The first part that is here says what the invocation is.
+inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) noexcept {
+  if (edge_.one_sided_ != nullptr) {
+    const errc wrong = read_one_sided(s, message);
+    if (wrong != errc::none) return end(wrong);
+  }
+  if (s.total_bytes > capacity_) {  // before anything is written (S8)
+    end(errc::buffer_too_small);
+    return;
+  }
+  stamp_ = s;
+  stamped_ = true;
+  edge_.note_matched(edge_.stream_of(stream_), s.total_bytes);
+  std::span<std::byte> into;
+  if (watcher_ != nullptr) into = std::exchange(watcher_, nullptr)->on_decided(*this);
+  if (!into.empty() && s.offset == 0 && message.length() == into.size()) {
+    arrived_bytes_ = received_bytes_ = into.size();
+    transfer_part* const part = new_part();
+    started(part, net_.fetch(std::move(message), into, part));
+    wake_if_settled();
+    return;
+  }
+  if (!into.empty()) ask(0, into);
+  keep(s, std::move(message));
 }
 
 void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
@@ -78,28 +124,20 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   if (has(s.flags, stamp_flags::poison)) {
     if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush(s.tag, index_);
     end(one_sided_ != nullptr && one_sided_->leaving != errc::none ? one_sided_->leaving : errc::send_failed);
-    return;
-  }
-  if (!stamped_) {
-    if (edge_.one_sided_ != nullptr) {
-      const errc wrong = read_one_sided(s, message);
-      if (wrong != errc::none) return end(wrong);
-    }
-    if (s.total_bytes > capacity_) {  // before anything is written (S8)
-      end(errc::buffer_too_small);
-      return;
-    }
-    stamp_ = s;
-    stamped_ = true;
-    edge_.note_matched(edge_.stream_of(stream_), s.total_bytes);
-    if (watcher_ != nullptr) std::exchange(watcher_, nullptr)->on_decided(*this);
+  } else if (!stamped_) {
+    accept(s, std::move(message));
   } else if (s.digest != stamp_.digest || s.total_bytes != stamp_.total_bytes) {
     end(errc::config_mismatch);  // S1: one invocation, one assignment
-    return;
+  } else {
+    keep(s, std::move(message));
   }
+}
+
+// For whoever has asked for it, or will.
+void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.total_bytes == 0 || has(s.flags, stamp_flags::landed) || has(s.flags, stamp_flags::to_be_got)) return;
   const bool whole = message.length() == s.total_bytes;
-  if (message.length() > s.total_bytes - s.offset || (!whole && !is_new(s.offset))) {
+  if (message.length() > s.total_bytes - s.offset || (!whole && !kept().seen_offsets.insert(s.offset).second)) {
     ++edge_.counters_.dropped;
     return;
   }
@@ -111,43 +149,21 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   if (wanted != nullptr) {
     bring(*wanted, std::move(message));
   } else {
-    waiting_.push(std::move(message));
+    kept().waiting.push(std::move(message));
   }
   fail_if_unmet();
 }
 
-// When all bytes are here, a part that is still waited for is one that the sender did not cut.
-void part_receiver::fail_if_unmet() noexcept {
-  if (arrived_bytes_ < stamp_.total_bytes) return;
-  bool unmet = false;
-  parts_.for_each([&](const transfer_part& part) { unmet = unmet || !part.with_transport; });
-  if (unmet) fail(errc::config_failed);
-}
-
-bool part_receiver::is_new(std::uint64_t offset) {
-  if (seen_offsets_ == nullptr) seen_offsets_ = std::make_unique<std::unordered_set<std::uint64_t>>();
-  return seen_offsets_->insert(offset).second;
-}
-
-void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
-  if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
-    fail(errc::config_failed);
-    return;
-  }
-  received_bytes_ += message.length();
-  wanted.with_transport = true;
-  started(&wanted, net_.fetch(std::move(message), wanted.into, &wanted));
-}
-
 void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
   if (failed() != errc::none) return;
-  transfer_part* const wanted = begin_part();
+  transfer_part* const wanted = new_part();
   wanted->offset = offset;
   wanted->into = into;
-  for (std::uint32_t i = 0; i < waiting_.size(); ++i) {
-    const auto s = read_stamp(waiting_[i].header());
+  await(*wanted);
+  for (std::uint32_t i = 0; pieces_ != nullptr && i < pieces_->waiting.size(); ++i) {
+    const auto s = read_stamp(pieces_->waiting[i].header());
     if (!s || s->offset != offset) continue;
-    bring(*wanted, waiting_.take(i));
+    bring(*wanted, pieces_->waiting.take(i));
     return;
   }
   fail_if_unmet();
@@ -188,6 +204,18 @@ std::uint64_t edge_receiver::next_invocation(std::uint32_t tag) noexcept {
   return s.first_posted + s.posted_count;
 }
 
+inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
+  part_receiver& receive = s.posted.pop_front();
+  receive.index_ = s.first_posted++;
+  --s.posted_count;
+  receive.place_ = part_receiver::place::matched;
+  receive.numbered_ = true;
+  if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout)
+    receive.one_sided_->leaving = errc::none;  // too late to be late
+  s.active.push_back(receive);
+  return receive;
+}
+
 void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.generation != generation_ || s.source != peer_) {  // S5
     ++counters_.dropped;
@@ -195,6 +223,14 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
   }
   stream& its = stream_of(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
   const std::uint64_t invocation = unwrap(s.invocation, its.first_posted);
+  if (invocation == its.first_posted && its.begun <= invocation && !its.posted.empty()) {  // as most come
+    its.begun = invocation + 1;
+    part_receiver& first = match_first(its);
+    if (its.early.size() != 0) deliver_early(its, first);
+    if (its.given.any_out()) its.given.begun(its.first_posted);
+    first.deliver(s, std::move(message));
+    return;
+  }
   its.begun = std::max(its.begun, invocation + 1);
   match_posted(its);
   part_receiver* mine = nullptr;
@@ -227,14 +263,7 @@ void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
 // Receives whose index has begun at the sender get it for good and no longer time out.
 void edge_receiver::match_posted(stream& s) noexcept {
   while (!s.posted.empty() && s.first_posted < s.begun) {
-    part_receiver& receive = s.posted.pop_front();
-    receive.index_ = s.first_posted++;
-    --s.posted_count;
-    receive.place_ = part_receiver::place::matched;
-    receive.numbered_ = true;
-    if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout)
-      receive.one_sided_->leaving = errc::none;  // too late to be late
-    s.active.push_back(receive);
+    part_receiver& receive = match_first(s);
     if (s.early.size() != 0) deliver_early(s, receive);
   }
   if (s.given.any_out()) s.given.begun(s.first_posted);

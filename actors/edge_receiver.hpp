@@ -37,9 +37,9 @@ class part_receiver;
 /// Told when a posted receive is decided.
 class match_watcher {
  public:
-  /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Parts that are asked for now are
-  /// brought without being kept first.
-  virtual void on_decided(part_receiver& in) noexcept = 0;
+  /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Answers where the whole payload is
+  /// to be brought at once; nowhere where its parts will be asked for.
+  virtual std::span<std::byte> on_decided(part_receiver& in) noexcept = 0;
 
  protected:
   ~match_watcher() = default;
@@ -74,7 +74,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     runtime::result<stamp> await_resume() const noexcept { return receive_.outcome(); }
 
    private:
-    void on_decided(part_receiver&) noexcept override { wake(runtime::errc::none); }
+    std::span<std::byte> on_decided(part_receiver&) noexcept override {
+      wake(runtime::errc::none);
+      return {};
+    }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept {
       static_cast<matching&>(self).receive_.give_up(why);
     }
@@ -120,10 +123,13 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::result<stamp> outcome() const noexcept;
   void end(runtime::errc why) noexcept;
   void leave() noexcept;
+  void accept(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  void keep(const stamp& s, runtime::arrival&& message) noexcept;
   void start_get(std::uint64_t offset, std::span<std::byte> into) noexcept;
   runtime::errc read_one_sided(const stamp& s, const runtime::arrival& message);
-  bool is_new(std::uint64_t offset);
+  struct pieces;
+  pieces& kept();
   void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
   void fail_if_unmet() noexcept;
 
@@ -132,9 +138,14 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t capacity_;
   std::uint64_t index_ = 0;
   stamp stamp_{};
-  match_watcher* watcher_;                                           // null once decided
-  runtime::message_ring<runtime::arrival> waiting_;                  // parts that nobody has asked for yet
-  std::unique_ptr<std::unordered_set<std::uint64_t>> seen_offsets_;  // of an invocation in several parts
+  match_watcher* watcher_;  // null once decided
+  // Of an invocation in several parts.
+  struct pieces {
+    ~pieces();
+    runtime::message_ring<runtime::arrival> waiting;  // that nobody has asked for yet
+    std::unordered_set<std::uint64_t> seen_offsets;
+  };
+  std::unique_ptr<pieces> pieces_;
   struct one_sided {
     std::shared_ptr<memory_region> region;
     std::uint64_t credit = 0;  // its number, while its sender may be writing or begin to
@@ -220,7 +231,7 @@ class edge_receiver final : public data_sink {
     if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
     return *latest_;
   }
-  stream& find_or_add(std::uint64_t id);
+  [[gnu::cold]] stream& find_or_add(std::uint64_t id);
   struct repeat_timer : runtime::timer {
     explicit repeat_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
     static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).edge.repeat(); }
@@ -257,14 +268,15 @@ class edge_receiver final : public data_sink {
   void report_taken(std::uint64_t stream, std::uint64_t invocation, runtime::errc outcome) noexcept;
   void repeat() noexcept;
   void repeat_soon() noexcept;
+  part_receiver& match_first(stream& s) noexcept;
   void match_posted(stream& s) noexcept;
-  void deliver_early(stream& s, part_receiver& receive) noexcept;
+  [[gnu::cold]] void deliver_early(stream& s, part_receiver& receive) noexcept;
   void look_at(runtime::time_ns deadline) noexcept {
     if (late_.linked() && late_.when <= deadline) return;
     runtime::timer_wheel::disarm(late_);
     services_.ex.arm(late_, deadline);
   }
-  void end_late() noexcept;
+  [[gnu::cold]] void end_late() noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;
@@ -281,5 +293,11 @@ class edge_receiver final : public data_sink {
   counters counters_;
   std::unique_ptr<one_sided> one_sided_;
 };
+
+inline void part_receiver::expire_at(runtime::time_ns deadline) noexcept {
+  if (deadline == runtime::never || place_ != place::posted) return;
+  deadline_ = deadline;
+  edge_.look_at(deadline);
+}
 
 }  // namespace parley::actors

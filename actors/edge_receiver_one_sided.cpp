@@ -48,7 +48,7 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into) n
                       total <= from->bytes && one_sided_->place.offset <= from->bytes - total;
   if (!inside) return fail(errc::config_failed);
   received_bytes_ += into.size();
-  transfer_part* const part = begin_part();
+  transfer_part* const part = new_part();
   const runtime::remote_place there{std::as_bytes(std::span(from->key)),
                                     from->address + one_sided_->place.offset + offset};
   started(part, net_.get(edge_.peer_, there, into, part));

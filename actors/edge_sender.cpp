@@ -1,5 +1,4 @@
 #include <parley/actors/edge_sender.hpp>
-#include <parley/actors/ended.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -17,7 +16,8 @@ constexpr runtime::time_ns longest_question_pause_ns = 100'000'000;
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
     : services_(s), rows_(s.ex, s.clocks.skew()), assigned_(assigned), op_(op.id()), generation_(generation),
-      default_digest_(op.default_digest), peer_(op.participants[1].rank), window_(w), question_timer_(*this) {
+      default_digest_(op.default_digest), self_(s.net.rank()), peer_(op.participants[1].rank), window_(w),
+      question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope, matched&& m) {
     if (m.what == matched::kind::report) note_matched(m.stream, m.count);
     return errc::none;
@@ -84,22 +84,6 @@ void edge_sender::ask_for_room() noexcept {
   question_pause_ns_ = std::min(question_pause_ns_ * 2, longest_question_pause_ns);
 }
 
-outgoing edge_sender::stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
-                              std::uint64_t invocation) noexcept {
-  outgoing inv;
-  inv.invocation = invocation;
-  inv.mark.op = op_;
-  inv.mark.generation = generation_;
-  inv.mark.digest = digest;
-  inv.mark.total_bytes = bytes;
-  inv.mark.invocation = static_cast<std::uint32_t>(invocation);
-  inv.mark.tag = tag;
-  inv.mark.source = services_.net.rank();
-  inv.mark.flags = flags;
-  inv.began_ns = rows_.clock();
-  return inv;
-}
-
 void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets) {
   one_sided_sender::edge mine;
   mine.op = op_;
@@ -133,31 +117,11 @@ bool edge_sender::ready_to_rehearse(std::uint64_t digest, std::span<const std::b
   return std::find(lacking.begin(), lacking.end(), digest) == lacking.end();
 }
 
-outgoing edge_sender::begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace,
-                            const std::byte* source) {
-  if (one_sided_ != nullptr) return begin_one_sided(tag, {source, bytes}, invocation, pace);
-  const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace);
-  rows_.set_measuring(assigned_.measuring());
-  return stamped(chosen.digest, chosen.flags, tag, bytes, invocation);
-}
-
 outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source) {
   outgoing inv = stamped(digest, stamp_flags::rehearsal, 0, bytes, rehearsals_++);
   if (one_sided_ != nullptr)
     inv.access = one_sided_->begin(digest, stream_id(0, true), inv.invocation, {source, bytes});
   return inv;
-}
-
-void edge_sender::end(const outgoing& inv, errc outcome) noexcept {
-  if (inv.access != nullptr) one_sided_->end(inv.access);
-  const runtime::time_ns ended_ns = note_ended(services_, rows_,
-                                               {.mark = inv.mark,
-                                                .invocation = inv.invocation,
-                                                .ran = inv.mark.digest,
-                                                .began_ns = inv.began_ns,
-                                                .outcome = outcome});
-  if (outcome == errc::none && !rows_.measuring()) return;
-  if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);
 }
 
 // What the assignment should know of a real invocation.

@@ -16,6 +16,7 @@
 /// nothing is unmatched.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/ended.hpp>
 #include <parley/actors/one_sided.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
@@ -107,10 +108,25 @@ class edge_sender {
   /// Assigns a config to an admitted invocation. It must be ended.
   /// `source`, if given, is where the payload lies.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
-                 const std::byte* source = nullptr);
+                 const std::byte* source = nullptr) {
+    if (one_sided_ != nullptr) return begin_one_sided(tag, {source, bytes}, invocation, pace);
+    const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace);
+    rows_.set_measuring(assigned_.measuring());
+    return stamped(chosen.digest, chosen.flags, tag, bytes, invocation);
+  }
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
-  void end(const outgoing& inv, runtime::errc outcome) noexcept;
+  void end(const outgoing& inv, runtime::errc outcome) noexcept {
+    if (inv.access != nullptr) one_sided_->end(inv.access);
+    const runtime::time_ns ended_ns = note_ended(services_, rows_,
+                                                 {.mark = inv.mark,
+                                                  .invocation = inv.invocation,
+                                                  .ran = inv.mark.digest,
+                                                  .began_ns = inv.began_ns,
+                                                  .outcome = outcome});
+    if (outcome == runtime::errc::none && !rows_.measuring()) return;
+    if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);
+  }
 
   /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
   bool all_matched();
@@ -157,19 +173,30 @@ class edge_sender {
     edge_sender& edge;
   };
   outgoing stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
-                   std::uint64_t invocation) noexcept;
+                   std::uint64_t invocation) noexcept {
+    return {.mark = {.op = op_,
+                     .generation = generation_,
+                     .digest = digest,
+                     .total_bytes = bytes,
+                     .invocation = static_cast<std::uint32_t>(invocation),
+                     .tag = tag,
+                     .source = self_,
+                     .flags = flags},
+            .invocation = invocation,
+            .began_ns = rows_.clock()};
+  }
   stream& stream_of(std::uint64_t id) {
     if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
     return *latest_;
   }
-  stream& find_or_add(std::uint64_t id);
+  [[gnu::cold]] stream& find_or_add(std::uint64_t id);
   bool has_room(const stream& s, std::uint64_t bytes) const noexcept {
     if (s.admitted == s.matched) return true;
     return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
   }
   void wait_for_room(admission& a);
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
-  void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
+  [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
   void ask(const stream& s);
 
@@ -181,6 +208,7 @@ class edge_sender {
   std::uint64_t op_;
   std::uint64_t generation_;
   std::uint64_t default_digest_;
+  rank_id self_;
   rank_id peer_;
   window_limits window_;
   runtime::errc failed_ = runtime::errc::none;

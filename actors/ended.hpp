@@ -24,7 +24,7 @@ struct ended_invocation {
 };
 
 /// The part that only trials have.
-inline void note_trial(row_log& rows, const ended_invocation& e, runtime::time_ns ended_ns) {
+[[gnu::cold]] inline void note_trial(row_log& rows, const ended_invocation& e, runtime::time_ns ended_ns) {
   if (has(e.mark.flags, stamp_flags::timed)) {
     wire_row row;
     row.tag = e.mark.tag;

@@ -46,7 +46,7 @@ class data_hub final : public runtime::link::handler {
   const counters& statistics() const noexcept { return counters_; }
 
  private:
-  void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
+  [[gnu::noinline]] void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
   static constexpr std::size_t early_limit = 4096;
   runtime::link& net_;
   std::unordered_map<std::uint64_t, data_sink*> sinks_;

@@ -35,19 +35,6 @@ void parts_in_flight::fail(errc why) noexcept {
   });
 }
 
-void part_sender::start(std::uint64_t offset, std::span<const std::byte> data) {
-  if (failed() != errc::none) return;
-  if (data.size() > stamp_.total_bytes || offset > stamp_.total_bytes - data.size()) {
-    fail(errc::bad_argument);
-    return;
-  }
-  stamp s = stamp_;
-  s.offset = offset;
-  sent_bytes_ += data.size();
-  transfer_part* const part = begin_part();
-  started(part, net_.send(to_, runtime::link::channel::data, bytes_of(s), data, part));
-}
-
 void part_sender::on_failed() noexcept {
   // To a peer that is gone it need not go.
   if (!has_put_) static_cast<void>(say(stamp_flags::poison));
@@ -70,12 +57,12 @@ void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> dat
   }
   has_put_ = true;
   sent_bytes_ += data.size();
-  transfer_part* const part = begin_part();
+  transfer_part* const part = new_part();
   started(part, net_.put(to_, {access_->credit.key, access_->credit.address + offset}, data, part));
 }
 
 void part_sender::fence() noexcept {
-  transfer_part* const part = begin_part();
+  transfer_part* const part = new_part();
   part->report = &fenced_;
   started(part, net_.fence(to_, part));
 }
@@ -103,8 +90,9 @@ void part_sender::start_offer() noexcept {
     return;
   }
   sent_bytes_ = stamp_.total_bytes;
-  transfer_part* const part = begin_part();
+  transfer_part* const part = new_part();
   part->with_transport = true;  // the receiver has it: failing asks it to stop and still waits for its word
+  await(*part);
   access_->from.await_taken(access_->stream, access_->invocation, *part);
 }
 

@@ -45,7 +45,7 @@ class parts_in_flight {
   /// Why the invocation cannot succeed any more, or `none`.
   runtime::errc failed() const noexcept { return failed_; }
   /// Ends the invocation with `why`, the first time; what is with the transport is asked to stop.
-  void fail(runtime::errc why) noexcept;
+  [[gnu::cold]] void fail(runtime::errc why) noexcept;
   std::uint64_t in_flight() const noexcept { return in_flight_; }
   /// For a wait of one's own: `w` is woken when a part ends and at most `most` are left.
   void wake_at(std::uint64_t most, runtime::waiter& w) noexcept {
@@ -91,16 +91,32 @@ class parts_in_flight {
   step drain() noexcept { return {*this, 0}; }
 
  protected:
-  transfer_part* begin_part() {
-    auto* const part = new transfer_part(*this);
-    parts_.push_back(*part);
-    ++in_flight_;
-    return part;
-  }
-  /// The transport answered `outcome` to the start of `p`.
+  transfer_part* new_part() { return new transfer_part(*this); }
+  /// The transport answered `outcome` to the start of a new part.
   void started(transfer_part* p, runtime::errc outcome) noexcept {
-    p->with_transport = outcome == runtime::errc::pending;
-    if (outcome != runtime::errc::pending) ended(p, outcome);
+    if (outcome == runtime::errc::pending) {
+      p->with_transport = true;
+      await(*p);
+    } else {
+      if (p->report != nullptr) *p->report = outcome;
+      delete p;
+      if (outcome != runtime::errc::none) fail(outcome);
+    }
+  }
+  /// `p` is in flight until `ended`.
+  void await(transfer_part& p) noexcept {
+    parts_.push_back(p);
+    ++in_flight_;
+  }
+  void ended(transfer_part* p, runtime::errc outcome) noexcept {
+    if (p->report != nullptr) *p->report = outcome;
+    delete p;
+    --in_flight_;
+    if (outcome != runtime::errc::none) fail(outcome);
+    wake_if_settled();
+  }
+  void wake_if_settled() noexcept {
+    if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(runtime::errc::none);
   }
   step room() noexcept { return {*this, limit_ - 1}; }
   /// The invocation has just failed; parts may still be with the transport.
@@ -111,14 +127,7 @@ class parts_in_flight {
 
  private:
   friend transfer_part;
-  void ended(transfer_part* p, runtime::errc outcome) noexcept {
-    if (p->report != nullptr) *p->report = outcome;
-    delete p;
-    --in_flight_;
-    if (outcome != runtime::errc::none) fail(outcome);
-    if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(runtime::errc::none);
-  }
-  void abandon() noexcept;
+  [[gnu::cold]] void abandon() noexcept;
 
   runtime::waiter* settling_ = nullptr;
   std::uint64_t settled_at_ = 0;
@@ -148,7 +157,18 @@ class part_sender final : public parts_in_flight {
     return room();
   }
   /// The same without waiting.
-  void start(std::uint64_t offset, std::span<const std::byte> part);
+  void start(std::uint64_t offset, std::span<const std::byte> part) {
+    if (failed() != runtime::errc::none) return;
+    if (part.size() > stamp_.total_bytes || offset > stamp_.total_bytes - part.size()) {
+      fail(runtime::errc::bad_argument);
+      return;
+    }
+    stamp s = stamp_;
+    s.offset = offset;
+    sent_bytes_ += part.size();
+    transfer_part* const sent = new_part();
+    started(sent, net_.send(to_, runtime::link::channel::data, bytes_of(s), part, sent));
+  }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 

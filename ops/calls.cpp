@@ -16,39 +16,39 @@ bool send_call::await_ready() {
     go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
   }
-  invocation_ = edge_.sender_.begin(options_.tag, data_.size(), *number, options_.pace, data_.data());
-  if (!edge_.find(invocation_.mark.digest)->goes_whole(data_.size())) {
-    go_on_in(edge_.run(invocation_, data_, edge_.deadline(options_)));
+  auto& [begun, out] = invocation_.emplace(edge_.sender_, edge_.services_.net, options_, data_, *number);
+  if (!edge_.find(begun.mark.digest)->goes_whole(data_.size())) {
+    go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
     return false;
   }
-  out_.emplace(edge_.services_.net, edge_.peer(), invocation_.mark);
-  out_->start(0, data_);
-  return out_->in_flight() == 0;
+  out.start(0, data_);
+  return out.in_flight() == 0;
 }
 
 // The transport still has the buffer.
 bool send_call::wait() {
-  if (out_->in_flight() == 0) {
+  auto& out = invocation_->out;
+  if (out.in_flight() == 0) {
     waiter::unlink();
     return false;
   }
   if (const time_ns until = edge_.deadline(options_); until != runtime::never) home->where().arm(*this, until);
-  out_->wake_at(0, *this);
+  out.wake_at(0, *this);
   return true;
 }
 
 void send_call::await_resume() {
   if (rest_.child) return rest_.await_resume();
-  edge_.end(invocation_, *out_, data_.size(), {});
+  edge_.end(invocation_->begun, invocation_->out, data_.size());
 }
 
 void send_call::on_cancelled(waiter& self, errc why) noexcept {
   self.unlink();
-  static_cast<send_call&>(self).out_->fail(why);
+  static_cast<send_call&>(self).invocation_->out.fail(why);
 }
 
 void send_call::on_late(timer& self) noexcept {
-  auto& out = *static_cast<send_call&>(self).out_;
+  auto& out = static_cast<send_call&>(self).invocation_->out;
   if (out.in_flight() != 0) out.fail(errc::timeout);
 }
 
@@ -84,7 +84,7 @@ bool receive_call::wait() {
 }
 
 // A call that is in a scope is suspended; another one sees in `await_ready` what came of it.
-void receive_call::on_decided(actors::part_receiver& in) noexcept {
+std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcept {
   if (in.failed() == errc::none) {
     const actors::stamp& s = *in.mark();
     ran_ = edge_.chosen(s);
@@ -93,21 +93,21 @@ void receive_call::on_decided(actors::part_receiver& in) noexcept {
     if (config == nullptr || !config->goes_whole(into.size())) {
       go_on_in(edge_.receive_in_parts(in, into));
       if (suspended_) start_rest();
-      return;
+      return {};
     }
     if (!into.empty()) {
       if (suspended_) in.wake_at(0, *this);
-      in.ask(0, into);
-      return;
+      return into;
     }
   }
   if (suspended_) wake(errc::none);
+  return {};
 }
 
 std::uint64_t receive_call::await_resume() {
   if (rest_.child) return rest_.await_resume();
   if (in_->mark() == nullptr) edge_.throw_unmatched(*in_, into_.size(), options_.tag);
-  return edge_.end(*in_, ran_, {});
+  return edge_.end(*in_, ran_);
 }
 
 void receive_call::stop(errc why) noexcept {

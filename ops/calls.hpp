@@ -72,7 +72,7 @@ class [[nodiscard]] send_call final : public call<void>, private runtime::timer 
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) {
     if (rest_.child) return rest_.await_suspend(caller);
-    if (!enter(caller)) out_->fail(outcome);
+    if (!enter(caller)) invocation_->out.fail(outcome);
     return wait();
   }
   void await_resume();
@@ -86,8 +86,14 @@ class [[nodiscard]] send_call final : public call<void>, private runtime::timer 
   edge_out& edge_;
   std::span<const std::byte> data_;
   call_options options_;
-  actors::outgoing invocation_;
-  std::optional<actors::part_sender> out_;  // of a payload that goes whole
+  struct invocation {
+    invocation(actors::edge_sender& edge, runtime::link& net, const call_options& o, std::span<const std::byte> data,
+               std::uint64_t number)
+        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data())), out(net, edge.peer(), begun.mark) {}
+    actors::outgoing begun;
+    actors::part_sender out;  // of a payload that goes whole
+  };
+  std::optional<invocation> invocation_;
 };
 
 class [[nodiscard]] receive_call final : public call<std::uint64_t>, private actors::match_watcher {
@@ -108,7 +114,7 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
  private:
   bool wait();
   void stop(runtime::errc why) noexcept;
-  void on_decided(actors::part_receiver& in) noexcept override;
+  std::span<std::byte> on_decided(actors::part_receiver& in) noexcept override;
   static void on_cancelled(waiter& self, runtime::errc why) noexcept;
 
   edge_in& edge_;

@@ -1,4 +1,3 @@
-#include <parley/actors/ended.hpp>
 #include <parley/ops/edge.hpp>
 
 #include <algorithm>
@@ -99,11 +98,6 @@ actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest,
   return {};
 }
 
-const paired_config* edge_end::find(std::uint64_t digest) noexcept {
-  if (latest_ == nullptr || latest_->digest() != digest) latest_ = search(digest);
-  return latest_;
-}
-
 const paired_config* edge_end::search(std::uint64_t digest) const noexcept {
   const auto at = std::find(digests_.begin(), digests_.end(), digest);
   return at == digests_.end() ? nullptr : options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
@@ -186,14 +180,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   end(inv, out, data.size(), thrown);
 }
 
-void edge_out::end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, const std::exception_ptr& thrown) {
-  if (out.failed() == errc::none && out.sent_bytes() != bytes) out.fail(errc::config_failed);
+void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes,
+                          const std::exception_ptr& thrown) {
+  out.fail(errc::config_failed);  // unless it has another reason already
   sender_.end(inv, out.failed());
-  if (out.failed() != errc::none) throw_failed(inv, out, bytes, thrown);
-}
-
-void edge_out::throw_failed(const actors::outgoing& inv, const part_sender& out, std::size_t bytes,
-                            const std::exception_ptr& thrown) {
   throw explained(out.failed(), inv.invocation,
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
@@ -251,13 +241,6 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   co_return end(in, ran, thrown);
 }
 
-std::uint64_t edge_in::end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown) {
-  if (in.received_bytes() != in.total_bytes()) in.fail(errc::config_failed);
-  record(in, ran, in.failed());
-  if (in.failed() != errc::none) throw_failed(in, ran, thrown);
-  return in.total_bytes();
-}
-
 void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown) {
   const paired_config* config = find(ran);
   throw explained(in.failed(), in.invocation(),
@@ -275,11 +258,9 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
           (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(tag)));
 }
 
-const paired_config* edge_in::runnable(std::uint64_t digest) noexcept {
-  const paired_config* const config = find(digest);
-  if (config == nullptr || config == options_.configs.front().get()) return config;
+bool edge_in::warmed(std::uint64_t digest) const noexcept {
   const auto& ready = participant_.ready;
-  return std::find(ready.begin(), ready.end(), digest) == ready.end() ? nullptr : config;
+  return std::find(ready.begin(), ready.end(), digest) != ready.end();
 }
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
@@ -287,21 +268,6 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
   if (config == nullptr)
     runtime::raise({errc::config_mismatch, "the stamp names a config that this rank does not have"});
   if (!into.empty()) co_await config->receive(in, into);
-}
-
-void edge_in::record(const part_receiver& in, std::uint64_t ran, errc outcome) {
-  const stamp& s = *in.mark();
-  auto& rows = receiver_.rows();
-  if (options_.policy == actors::tuning_policy::online) rows.note_stamp(has(s.flags, stamp_flags::timed));
-  actors::note_ended(services_, rows,
-                     {.mark = s,
-                      .invocation = in.invocation(),
-                      .ran = ran,
-                      .began_ns = in.posted_ns(),
-                      .outcome = outcome,
-                      .what = runtime::flight_event::received,
-                      .failed = runtime::flight_event::receive_failed});
-  receiver_.note_end(in);
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {

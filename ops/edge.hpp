@@ -15,6 +15,7 @@
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/edge_receiver.hpp>
 #include <parley/actors/edge_sender.hpp>
+#include <parley/actors/ended.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/services.hpp>
@@ -48,6 +49,8 @@ struct edge_options {
   bool mutant_ignores_stamp = false;
 };
 
+inline const std::exception_ptr nothing_thrown;
+
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.
 class edge_end : private actors::implementations {
  public:
@@ -72,7 +75,10 @@ class edge_end : private actors::implementations {
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
   ~edge_end();
 
-  const paired_config* find(std::uint64_t digest) noexcept;
+  const paired_config* find(std::uint64_t digest) noexcept {
+    if (latest_ == nullptr || latest_->digest() != digest) latest_ = search(digest);
+    return latest_;
+  }
   time_ns deadline(const call_options& call) const noexcept {
     const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : options_.timeout_ns;
     return span == runtime::never ? runtime::never : services_.ex.now() + span;
@@ -123,9 +129,13 @@ class edge_out final : public edge_end {
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
-  void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, const std::exception_ptr& thrown);
-  [[noreturn]] void throw_failed(const actors::outgoing& inv, const part_sender& out, std::size_t bytes,
-                                 const std::exception_ptr& thrown);
+  void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes,
+           const std::exception_ptr& thrown = nothing_thrown) {
+    if (out.failed() != runtime::errc::none || out.sent_bytes() != bytes) end_failed(inv, out, bytes, thrown);
+    sender_.end(inv, runtime::errc::none);
+  }
+  [[noreturn]] void end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes,
+                               const std::exception_ptr& thrown);
 
   actors::assignment assigned_;
   actors::edge_sender sender_;
@@ -151,14 +161,40 @@ class edge_in final : public edge_end {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   }
   /// Null where the config is not here or was not warmed (S3).
-  const paired_config* runnable(std::uint64_t digest) noexcept;
+  const paired_config* runnable(std::uint64_t digest) noexcept {
+    const paired_config* const config = find(digest);
+    return config == nullptr || config == options_.configs.front().get() || warmed(digest) ? config : nullptr;
+  }
+  bool warmed(std::uint64_t digest) const noexcept;
   runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
   /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
-  std::uint64_t end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown);
+  std::uint64_t end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown = nothing_thrown) {
+    if (in.received_bytes() != in.total_bytes()) in.fail(runtime::errc::config_failed);
+    record(in, ran, in.failed());
+    if (in.failed() != runtime::errc::none) throw_failed(in, ran, thrown);
+    return in.total_bytes();
+  }
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const;
-  void record(const part_receiver& in, std::uint64_t ran, runtime::errc outcome);
+  [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {
+    if (options_.policy != actors::tuning_policy::online) return;
+    receiver_.rows().note_stamp(has(s.flags, actors::stamp_flags::timed));
+  }
+  void record(const part_receiver& in, std::uint64_t ran, runtime::errc outcome) {
+    const actors::stamp& s = *in.mark();
+    auto& rows = receiver_.rows();
+    if (rows.measuring() || s.flags != actors::stamp_flags::none) note_stamp(s);
+    actors::note_ended(services_, rows,
+                       {.mark = s,
+                        .invocation = in.invocation(),
+                        .ran = ran,
+                        .began_ns = in.posted_ns(),
+                        .outcome = outcome,
+                        .what = runtime::flight_event::received,
+                        .failed = runtime::flight_event::receive_failed});
+    receiver_.note_end(in);
+  }
 
   actors::edge_receiver receiver_;
 };

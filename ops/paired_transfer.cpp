@@ -108,21 +108,9 @@ actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) 
   return made;
 }
 
-edge_out& transfer::edge_to(rank_id peer) const {
-  for (edge_out* e : outs_) {
-    if (e->peer() == peer) return *e;
-  }
-  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " does not send to rank " +
-                                          std::to_string(peer) + "; check the role function and `to`"});
-}
-
-edge_in& transfer::edge_from(rank_id peer) const {
-  for (edge_in* e : ins_) {
-    if (e->peer() == peer) return *e;
-  }
-  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) +
-                                          " does not receive from rank " + std::to_string(peer) +
-                                          "; check the role function and `from`"});
+void transfer::throw_no_edge(const char* lacks, rank_id peer, const char* option) const {
+  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " " + lacks + " " +
+                                          std::to_string(peer) + "; check the role function and " + option});
 }
 
 }  // namespace parley::ops

@@ -101,8 +101,19 @@ class transfer {
 
  private:
   friend rank;
-  edge_out& edge_to(rank_id peer) const;
-  edge_in& edge_from(rank_id peer) const;
+  edge_out& edge_to(rank_id peer) const {
+    for (edge_out* e : outs_) {
+      if (e->peer() == peer) return *e;
+    }
+    throw_no_edge("does not send to rank", peer, "`to`");
+  }
+  edge_in& edge_from(rank_id peer) const {
+    for (edge_in* e : ins_) {
+      if (e->peer() == peer) return *e;
+    }
+    throw_no_edge("does not receive from rank", peer, "`from`");
+  }
+  [[noreturn]] void throw_no_edge(const char* lacks, rank_id peer, const char* option) const;
   actors::registered_memory register_bytes(std::span<std::byte> memory);
   std::string name_;
   runtime::executor* where_ = nullptr;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace parley::runtime {
@@ -32,29 +33,27 @@ struct flight_record {
 
 class flight_recorder {
  public:
-  explicit flight_recorder(std::size_t capacity = 16384) : capacity_(std::max<std::size_t>(capacity, 1)) {
-    ring_.reserve(capacity_);  // so that recording never allocates
-  }
-  void add(const flight_record& r) {
-    if (ring_.size() < capacity_) {
-      ring_.push_back(r);
-    } else {
-      ring_[next_] = r;
-    }
+  explicit flight_recorder(std::size_t capacity = 16384)
+      : capacity_(std::max<std::size_t>(capacity, 1)),
+        ring_(std::make_unique_for_overwrite<flight_record[]>(capacity_)) {}  // so that recording never allocates
+  void add(const flight_record& r) noexcept {
+    ring_[next_] = r;
     if (++next_ == capacity_) next_ = 0;
     ++total_;
   }
   /// How many were added, also those that have been overwritten since.
   std::uint64_t total() const noexcept { return total_; }
   std::vector<flight_record> in_order() const {
-    std::vector<flight_record> all = ring_;
-    if (total_ > ring_.size()) std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(next_), all.end());
+    const flight_record* const first = ring_.get();
+    if (total_ < capacity_) return {first, first + next_};
+    std::vector<flight_record> all(first + next_, first + capacity_);
+    all.insert(all.end(), first, first + next_);
     return all;
   }
 
  private:
   std::size_t capacity_;
-  std::vector<flight_record> ring_;
+  std::unique_ptr<flight_record[]> ring_;
   std::size_t next_ = 0;
   std::uint64_t total_ = 0;
 };

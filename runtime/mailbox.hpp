@@ -32,8 +32,7 @@ class message_ring {
   message_ring(const message_ring&) = delete;
   message_ring& operator=(const message_ring&) = delete;
   ~message_ring() {
-    while (size_ != 0) pop();
-    if (slots_ != nullptr) frame_pool::release(slots_, room_ * sizeof(T));
+    if (slots_ != nullptr) free_slots();
   }
 
   std::uint32_t size() const noexcept { return size_; }
@@ -58,6 +57,10 @@ class message_ring {
   }
 
  private:
+  [[gnu::noinline]] void free_slots() noexcept {
+    while (size_ != 0) pop();
+    frame_pool::release(slots_, room_ * sizeof(T));
+  }
   void grow() {
     const std::uint32_t larger = room_ == 0 ? 4 : room_ * 2;
     T* const fresh = static_cast<T*>(frame_pool::allocate(larger * sizeof(T)));
