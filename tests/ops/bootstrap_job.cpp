@@ -1,0 +1,68 @@
+#include <parley/ops/run.hpp>
+
+#include "../transports/processes.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::tests;
+
+namespace {
+
+ops::job_options through(rank_id rank, rank_id size, meeting& all) {
+  ops::job_options o;
+  o.bootstrap = transports::bootstrap{.rank = rank,
+                                      .world_size = size,
+                                      .all_gather = [&](std::span<const std::byte> mine) { return all.gather(mine); }};
+  return o;
+}
+
+ops::paired_transfer both_ways() { return {.name = "rows", .edges = {{0, 1}, {1, 0}}, .timeout_ns = 20'000'000'000}; }
+
+void exchange(ops::transfer& rows, rank_id rank, int step) {
+  const std::vector<int> mine(1000, 10 * step + static_cast<int>(rank));
+  std::vector<int> theirs(1000);
+  auto received = rows.start_receive(theirs, {.from = 1 - rank});
+  auto sent = rows.start_send(mine, {.to = 1 - rank});
+  received.wait();
+  sent.wait();
+  PARLEY_EXPECT(theirs == std::vector<int>(1000, 10 * step + static_cast<int>(1 - rank)));
+}
+
+}  // namespace
+
+TEST_CASE("processes join through an all-gather of their own, authenticated, and leave in peace") {
+  const auto outcome = run_processes(2, [](rank_id rank, meeting& all) {
+    ops::job here(through(rank, 2, all));
+    PARLEY_EXPECT(here.authenticated());
+    PARLEY_EXPECT(here.self().id() == rank);
+    auto rows = here.self().declare(both_ways());
+    for (int step = 0; step < 20; ++step) exchange(rows, rank, step);
+    here.leave();
+  });
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
+
+TEST_CASE("a peer that is killed after a bootstrap is noticed by UCX alone, before the call's timeout") {
+  process_options killed;
+  killed.killed = {1};
+  const auto outcome = run_processes(
+      2,
+      [](rank_id rank, meeting& all) {
+        ops::job here(through(rank, 2, all));
+        auto rows = here.self().declare(both_ways());
+        for (int step = 0; step < 3; ++step) exchange(rows, rank, step);
+        if (rank == 1) ::raise(SIGKILL);
+        std::vector<int> never_comes(1000);
+        auto lost = rows.start_receive(never_comes, {.from = 1}).outcome();
+        PARLEY_EXPECT(!lost);
+        PARLEY_EXPECT(lost.code() == runtime::errc::peer_failed);
+        PARLEY_EXPECT(lost.reason().what().find("rank 1 is gone") != std::string::npos);
+      },
+      killed);
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
