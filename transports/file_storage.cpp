@@ -1,3 +1,4 @@
+#include <parley/transports/file_lock.hpp>
 #include <parley/transports/file_storage.hpp>
 
 #include <fcntl.h>
@@ -56,6 +57,23 @@ std::string behind_links(const std::string& path) {
   char resolved[PATH_MAX];
   return ::realpath(path.c_str(), resolved) != nullptr ? resolved : path;
 }
+
+/// Tells one content of a file from another without reading it.
+struct signature {
+  explicit signature(const std::string& path) {
+    struct stat about{};
+    if (::stat(path.c_str(), &about) != 0) return;
+    inode = about.st_ino;
+    bytes = about.st_size;
+    changed_s = about.st_mtim.tv_sec;
+    changed_ns = about.st_mtim.tv_nsec;
+  }
+  friend bool operator==(const signature&, const signature&) = default;
+  ino_t inode = 0;
+  off_t bytes = 0;
+  time_t changed_s = 0;
+  long changed_ns = 0;
+};
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -125,6 +143,21 @@ result<> file_storage::replace(const std::string& path, std::string_view text) {
   const descriptor folder(::open(folder_of(target).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.open()) static_cast<void>(::fsync(folder.get()));
   return {};
+}
+
+result<> file_storage::update(const std::string& path, const edit& change) {
+  constexpr int tries = 5;
+  const std::string target = behind_links(path);
+  const auto held = file_lock::take(target, lock_patience_ns_);
+  if (!held) return held.reason();
+  for (int i = 0; i < tries; ++i) {
+    const signature before(target);
+    const auto text = change(read(target));
+    if (!text) return {};
+    // An editor, or a program with other manners, does not ask for the lock.
+    if (signature(target) == before) return replace(target, *text);
+  }
+  return error{errc::io, path + ": it keeps changing although it is locked; find out who writes it"};
 }
 
 result<> file_storage::append(const std::string& path, std::string_view text) {

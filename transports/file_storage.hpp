@@ -4,6 +4,7 @@
 ///     file_storage disk;
 ///     auto text = disk.read("results.csv");                 // unavailable: there is none yet
 ///     auto saved = disk.replace("results.csv", new_text);   // all of it or nothing, also when the power fails
+///     auto merged = disk.update("results.csv", change);     // read, changed and replaced under a lock (file_lock.hpp)
 ///     auto added = disk.append("trace.jsonl", line);        // whole texts, also when several ranks append
 ///
 /// `replace` writes a file of a new name in the same folder, brings it to the disk and renames it; it keeps the mode of
@@ -13,6 +14,7 @@
 #include <parley/runtime/storage.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -22,9 +24,16 @@ class file_storage final : public runtime::storage {
  public:
   static constexpr std::size_t max_file_bytes = 64UL << 20U;
 
+  /// How long `update` waits for the lock.
+  explicit file_storage(std::int64_t lock_patience_ns = 3'000'000'000) noexcept : lock_patience_ns_(lock_patience_ns) {}
+
   runtime::result<std::string> read(const std::string& path) override;
   runtime::result<> replace(const std::string& path, std::string_view text) override;
+  runtime::result<> update(const std::string& path, const edit& change) override;
   runtime::result<> append(const std::string& path, std::string_view text) override;
+
+ private:
+  std::int64_t lock_patience_ns_;
 };
 
 }  // namespace parley::transports

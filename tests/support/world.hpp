@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,17 @@ class memory_storage final : public runtime::storage {
     files[path] = text;
     return {};
   }
+  runtime::result<> update(const std::string& path, const edit& change) override {
+    if (locked.contains(path)) return runtime::error{runtime::errc::timeout, path + ".lock is held by somebody"};
+    const auto text = change(read(path));
+    return text ? replace(path, *text) : runtime::result<>();
+  }
   runtime::result<> append(const std::string& path, std::string_view text) override {
     files[path].append(text);
     return {};
   }
   std::map<std::string, std::string> files;
+  std::set<std::string> locked;  ///< by another process
 };
 
 /// Ranks on hosts of their own, whose clocks show other times; see rank_foundation.
