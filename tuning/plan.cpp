@@ -40,12 +40,24 @@ void trial_planner::plan_round() {
   };
   if (round_ == 0) {
     add(options_.warm_up_repetitions, trial_kind::warm_up);
-    add(std::max<std::size_t>(options_.probe_repetitions, 1), trial_kind::timed);
+    made_ = std::clamp<std::size_t>(options_.probe_repetitions, 1, std::max<std::size_t>(options_.maximum_in_all, 1));
+    add(made_, trial_kind::timed);
     return;
   }
   std::size_t repetitions = std::max<std::size_t>(options_.repetitions, 1);
   for (std::size_t r = 1; r < round_ && repetitions < options_.maximum_repetitions; ++r) repetitions *= 2;
-  add(std::min(repetitions, std::max<std::size_t>(options_.maximum_repetitions, 1)), trial_kind::timed);
+  repetitions = std::min(repetitions, std::max<std::size_t>(options_.maximum_repetitions, 1));
+  repetitions = std::min(repetitions, repetitions_left());
+  made_ += repetitions;
+  add(repetitions, trial_kind::timed);
+  finished_ = repetitions == 0;
+}
+
+std::size_t trial_planner::repetitions_left() const noexcept {
+  double most = static_cast<double>(options_.maximum_in_all);
+  if (slowest_ns_ > 0) most = std::min(most, std::floor(options_.maximum_ns / slowest_ns_));
+  const auto whole = static_cast<std::size_t>(std::min(most, 1e9));
+  return whole > made_ ? whole - made_ : 0;
 }
 
 std::vector<std::size_t> trial_planner::ranked_challengers(std::span<const aggregate> aggregates) const {
@@ -99,6 +111,9 @@ void trial_planner::complete_round(std::span<const aggregate> aggregates) {
   survivors_ = std::move(kept);
   survivors_.push_back(0);
   std::sort(survivors_.begin(), survivors_.end());
+  slowest_ns_ = 0;
+  for (std::size_t c : survivors_)
+    if (aggregates[c].measured()) slowest_ns_ = std::max(slowest_ns_, aggregates[c].time_ns);
   ++round_;
   plan_round();
   finished_ = finished_ || told_apart;

@@ -38,6 +38,8 @@ struct plan_options {
   std::size_t repetitions = 1;          ///< in the second round; doubles each round
   std::size_t maximum_repetitions = 8;  ///< in one round
   std::size_t maximum_rounds = 6;       ///< the probe included
+  std::size_t maximum_in_all = 1'000;   ///< repetitions of one candidate in all rounds; the probe is always made
+  double maximum_ns = 1e18;             ///< the same in time: a round that would go beyond it is not begun
   std::size_t enough_repetitions = 7;   ///< in all: one challenger left with that many ends the campaign
   double keep_fraction = 0.5;           ///< of the challengers, after each round from the third on
   double probe_slow_factor = 3.0;       ///< slower than the best by more than this is dropped by the probe
@@ -91,6 +93,7 @@ class trial_planner {
 
  private:
   void plan_round();
+  std::size_t repetitions_left() const noexcept;
   std::vector<std::size_t> ranked_challengers(std::span<const aggregate> aggregates) const;
   bool out_of_the_race(std::size_t challenger, std::span<const aggregate> aggregates) const;
   bool known_well(std::size_t last_one, std::span<const aggregate> aggregates) const;
@@ -99,6 +102,8 @@ class trial_planner {
   std::size_t candidates_;
   std::size_t round_ = 0;
   std::size_t position_ = 0;
+  std::size_t made_ = 0;   // timed repetitions of each survivor, this round's included
+  double slowest_ns_ = 0;  // of the survivors
   bool finished_ = false;
   std::vector<std::size_t> survivors_;
   std::vector<planned_trial> sequence_;

@@ -339,3 +339,23 @@ TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision"
   }
   CHECK(disagreements == 0);
 }
+
+TEST_CASE("a candidate is repeated at most so often and for at most so long, but always once") {
+  const auto repetitions = [](const plan_options& o) {
+    trial_planner plan(2, o);
+    std::size_t of_each = 0;
+    while (!plan.finished()) {
+      of_each += round_of(plan).size() / 2;
+      plan.complete_round(std::vector{took(1000, of_each, 400), took(990, of_each, 400)});
+    }
+    return of_each;
+  };
+  const std::size_t freely = repetitions({});
+  REQUIRE(freely > 5);
+  CHECK(repetitions({.maximum_in_all = 5}) == 5);
+  CHECK(repetitions({.maximum_in_all = 1}) == 1);
+  CHECK(repetitions({.maximum_in_all = 0}) == 1);
+  CHECK(repetitions({.maximum_ns = 4500}) == 4);
+  CHECK(repetitions({.maximum_ns = 0}) == 1);
+  CHECK(repetitions({.probe_repetitions = 4, .maximum_in_all = 2}) == 2);
+}

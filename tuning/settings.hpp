@@ -1,0 +1,90 @@
+#pragma once
+/// TunableOp's settings, text <-> value. The environment beats what a program sets, and is read once.
+///
+///     const environment_settings env = read_settings(lookup).value();     // at the start of the process
+///     settings now = env.over(mine);                                      // mine: what the program asked for
+///     if (env.has(setting::file)) …                                       // somebody named a file
+///
+/// `PARLEY_TUNABLEOP_ENABLED` and so on; each is understood with the prefix `PYTORCH_TUNABLEOP_` too, where PARLEY's wins.
+/// A value of PARLEY's that cannot be read is a `problem` which names the variable, its value and what it may be. One of
+/// PYTORCH's is another program's affair: it becomes a warning and counts as unset. An empty value counts as unset.
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <parley/tuning/outcome.hpp>
+
+namespace parley::tuning {
+
+/// Results of a candidate against the default's: |a - b| <= atol + rtol * |b|.
+struct numerical_check {
+  bool on = false;
+  double atol = 1e-5;
+  double rtol = 1e-5;
+  friend bool operator==(const numerical_check&, const numerical_check&) = default;
+};
+
+struct settings {
+  bool enabled = false;         ///< ENABLED: look results up at all
+  bool tuning = true;           ///< TUNING: run trials for what has no result
+  bool record_untuned = false;  ///< RECORD_UNTUNED: keep a list of what had no result and was not tuned
+  unsigned verbosity = 0;       ///< VERBOSE: 0 silent, 1 files, 2 decisions, 3 what they rest on
+  std::string verbose_file = "err";
+  std::string file = "tunableop_results.csv";          ///< FILENAME, without an ordinal
+  std::string untuned_file = "tunableop_untuned.csv";  ///< UNTUNED_FILENAME
+  numerical_check check{};                             ///< NUMERICAL_CHECK: 0, 1 or atol_rtol
+  std::uint32_t max_tuning_duration_ms = 30;           ///< per candidate
+  std::uint32_t max_tuning_iterations = 100;
+  std::uint32_t max_warmup_duration_ms = 0;
+  std::uint32_t max_warmup_iterations = 0;
+  bool flush_icache = true;                            ///< ICACHE_FLUSH_ENABLED
+  std::optional<std::uint64_t> rotating_buffer_bytes;  ///< ROTATING_BUFFER_SIZE in MiB; nothing: the L2 size, 0: off
+  friend bool operator==(const settings&, const settings&) = default;
+};
+
+enum class setting : std::uint8_t {
+  enabled,
+  tuning,
+  record_untuned,
+  verbosity,
+  verbose_file,
+  file,
+  untuned_file,
+  check,
+  max_tuning_duration_ms,
+  max_tuning_iterations,
+  max_warmup_duration_ms,
+  max_warmup_iterations,
+  flush_icache,
+  rotating_buffer_bytes,
+};
+
+/// `ENABLED`, as it stands behind either prefix.
+std::string_view variable_name(setting which) noexcept;
+/// As a variable would say it: `1`, `results.csv`, `1e-05_0.001`; empty for an L2-sized rotating buffer.
+std::string text_of(const settings& from, setting which);
+
+/// What the environment says, and nothing of what it does not say.
+class environment_settings {
+ public:
+  bool has(setting which) const noexcept { return (given_ >> static_cast<unsigned>(which) & 1U) != 0; }
+  /// What a program set, with the environment's values in their place.
+  settings over(settings mine) const;
+  const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+
+ private:
+  friend class settings_reader;
+  settings values_;
+  std::uint32_t given_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+using variable_lookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+outcome<environment_settings> read_settings(const variable_lookup& lookup);
+
+}  // namespace parley::tuning
