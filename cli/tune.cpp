@@ -3,6 +3,7 @@
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/table.hpp>
 #include <parley/cli/tune.hpp>
+#include <parley/ops/results_store.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/launcher.hpp>
 #include <parley/tuning/results.hpp>
@@ -16,6 +17,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 namespace parley::cli {
@@ -63,7 +65,8 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   transports::launch_options options;
   options.ranks = job.ranks;
   options.command = rank_command(s, job.ranks);
-  options.environment = {{"PARLEY_RESULTS", ""}};  // the command line says which, if any
+  // The command line beats the environment, which beats what a program sets.
+  options.environment = {{"PARLEY_RESULTS", s.results_path}, {"PARLEY_TUNING", s.trials ? "1" : "0"}};
   options.on_line = [&](rank_id r, transports::output_stream, std::string_view line) {
     display.line(fmt::format("[rank {}] {}", r, line));
   };
@@ -97,9 +100,20 @@ json::array rank_ends(const ran_job& ran) {
   return list;
 }
 
-/// What all ranks know, as one file.
-tuning::results_file learned(const rank_reports& reports) {
+tuning::result_entry entry_in(const json::value& e) {
+  return {std::string(e.at(0).as_string()), std::string(e.at(1).as_string()), std::string(e.at(2).as_string()),
+          e.at(3).to_number<double>()};
+}
+
+/// What all ranks know, as one file, and what they have read that is no longer so.
+struct learned_results {
   tuning::results_file file;
+  std::vector<tuning::result_entry> superseded;
+};
+
+learned_results learned(const rank_reports& reports) {
+  learned_results all;
+  tuning::results_file& file = all.file;
   for (const auto& report : reports) {
     if (!report) continue;
     const json::object& results = report->at("results").as_object();
@@ -108,48 +122,38 @@ tuning::results_file learned(const rank_reports& reports) {
         static_cast<void>(
             file.add(tuning::validator{std::string(v.at(0).as_string()), std::string(v.at(1).as_string())}));
     }
-    for (const json::value& e : results.at("entries").as_array())
-      static_cast<void>(
-          file.add(tuning::result_entry{std::string(e.at(0).as_string()), std::string(e.at(1).as_string()),
-                                        std::string(e.at(2).as_string()), e.at(3).to_number<double>()}));
+    for (const json::value& e : results.at("superseded").as_array()) all.superseded.push_back(entry_in(e));
   }
-  return file;
+  // A rank that remembers a key without having met it this time comes behind those that have decided on it.
+  for (const char* part : {"learned", "entries"}) {
+    for (const auto& report : reports) {
+      if (!report) continue;
+      for (const json::value& e : report->at("results").at(part).as_array()) static_cast<void>(file.add(entry_in(e)));
+    }
+  }
+  return all;
 }
-
-enum class kept : std::uint8_t { written, nothing_new, foreign, failed };
-
-struct kept_results {
-  kept how = kept::nothing_new;
-  std::string why;
-};
 
 /// Adds what was learned to the file. One that is not this job's, or cannot be read, stays as it is.
-kept_results keep(const std::string& path, const tuning::results_file& more) {
+ops::kept_results keep(const std::string& path, const learned_results& more) {
+  std::random_device random;
+  const std::uint64_t unique = std::uint64_t{random()} << 32U | random();
+  std::error_code none;
   transports::file_storage disk;
-  tuning::results_file all = more;
-  const auto there = disk.read(path);
-  if (!there && there.code() != runtime::errc::unavailable) return {kept::failed, there.reason().what()};
-  if (there) {
-    const auto parsed = tuning::parse_results(*there);
-    if (!parsed) return {kept::foreign, path + ": " + parsed.reason().text};
-    auto merged = tuning::merge_results(parsed->file, more);
-    if (!merged) return {kept::foreign, path + ": " + merged.reason().text};
-    all = std::move(merged).value();
-    if (all == parsed->file && parsed->warnings.empty()) return {};
-    if (!parsed->warnings.empty())
-      return {kept::foreign,
-              fmt::format("{}:{}: {}", path, parsed->warnings.front().line, parsed->warnings.front().text)};
-  }
-  if (all.entries().empty()) return {};
-  if (const auto written = disk.replace(path, tuning::write_results(all)); !written)
-    return {kept::failed, written.reason().what()};
-  return {kept::written, {}};
+  return ops::keep_results(disk, path, more.file,
+                           {.superseded = more.superseded,
+                            .unique = unique,
+                            .spare_folder = std::filesystem::temp_directory_path(none).string()})
+      .value();
 }
 
-json::object results_part(const std::string& path, const kept_results& k) {
-  return {{"path", path.empty() ? json::value(nullptr) : json::value(path)},
-          {"written", k.how == kept::written},
-          {"why_not", k.why}};
+json::object results_part(const ops::kept_results& k, const std::string& why_not) {
+  json::array warnings;
+  for (const std::string& w : k.warnings) warnings.push_back(json::value(w));
+  return {{"path", k.path.empty() ? json::value(nullptr) : json::value(k.path)},
+          {"written", k.what == ops::kept_results::how::written},
+          {"warnings", std::move(warnings)},
+          {"why_not", why_not}};
 }
 
 /// A decision out of a results file was timed when it was made.
@@ -194,11 +198,18 @@ int tune(const tune_options& o) {
     status = std::max(status, status_failed);
 
   const std::string& path = o.settings.results_path;
-  kept_results results;
-  const tuning::results_file more = learned(ran.reports);
-  fill_in_remembered_times(document, more);
-  if (!path.empty() && status == 0) results = keep(path, more);
-  if (results.how == kept::failed) status = status_failed;
+  ops::kept_results results;
+  std::string not_kept;
+  const learned_results more = learned(ran.reports);
+  fill_in_remembered_times(document, more.file);
+  if (!path.empty() && status == 0) {
+    try {
+      results = keep(path, more);
+    } catch (const runtime::failure& e) {
+      not_kept = e.what();
+      status = status_failed;
+    }
+  }
   if (!o.trace_path.empty()) {
     transports::file_storage disk;
     if (const auto written = disk.replace(o.trace_path, trace_lines(job, ran.reports)); !written) {
@@ -206,7 +217,7 @@ int tune(const tune_options& o) {
       status = std::max(status, status_failed);
     }
   }
-  document["results"] = results_part(path, results);
+  document["results"] = results_part(results, not_kept);
   document["rank_ends"] = rank_ends(ran);
   document["ok"] = status == 0;
   document["status"] = status;
@@ -216,9 +227,9 @@ int tune(const tune_options& o) {
   print(as_json ? stderr : stdout, tables(document));
   if (as_json) print(stdout, json::serialize(document) + "\n");
   complain(job, document);
-  if (results.how == kept::foreign) say("results were not written, the file is kept as it is: " + results.why);
-  if (results.how == kept::failed) say("results were not written: " + results.why);
-  if (results.how == kept::written) say("results are in " + path);
+  for (const std::string& w : results.warnings) say("warning: " + w);
+  if (!not_kept.empty()) say(not_kept);
+  if (results.what == ops::kept_results::how::written) say("results are in " + results.path);
   return status;
 }
 

@@ -110,9 +110,15 @@ json::object results_of(const ops::rank& self) {
   const tuning::results_file file = self.results();
   json::array validators;
   for (const auto& v : file.validators()) validators.push_back(json::array{v.name, v.value});
-  json::array entries;
-  for (const auto& e : file.entries()) entries.push_back(json::array{e.op, e.parameters, e.solution, e.time_ms});
-  return {{"validators", std::move(validators)}, {"entries", std::move(entries)}};
+  const auto listed = [](const std::vector<tuning::result_entry>& entries) {
+    json::array list;
+    for (const auto& e : entries) list.push_back(json::array{e.op, e.parameters, e.solution, e.time_ms});
+    return list;
+  };
+  return {{"validators", std::move(validators)},
+          {"learned", listed(self.learned())},
+          {"entries", listed(file.entries())},
+          {"superseded", listed(self.superseded())}};
 }
 
 /// What the launcher is told while the rank works, at most a few times a second.

@@ -1,11 +1,9 @@
+#include <parley/ops/op_results.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 namespace parley::ops {
@@ -16,57 +14,20 @@ using runtime::task;
 
 namespace {
 
-std::uint64_t hash_of(const std::vector<tuning::validator>& validators) {
-  std::uint64_t h = 1;
-  for (const tuning::validator& v : validators) {
-    for (const char c : v.name + "\n" + v.value + "\n") h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  }
-  return runtime::mix(h);
-}
-
-// The results file's name of an edge or group; commas and blanks have no place there.
-std::string entry_name(const actors::op_declaration& op) {
-  constexpr std::size_t shown = 16;  // of a larger group, the first and the last
-  const auto& all = op.participants;
-  if (all.size() > shown)
-    return op.name + "/" + std::to_string(all.front().rank) + ">..>" + std::to_string(all.back().rank) + " of " +
-           std::to_string(all.size());
-  std::string name = op.name;
-  for (const auto& p : all) name += (&p == &all.front() ? "/" : ">") + std::to_string(p.rank);
-  return name;
-}
-
-// What was measured between machines that differ has their combination in its op's name: `activations/0>1@9f3c…`.
-std::string with_machines(const std::string& name, std::uint64_t machines) {
-  return machines == 0 ? name : fmt::format("{}@{:016x}", name, machines);
-}
-
-std::vector<actors::remembered_best> remembered_of(const tuning::results_file& file, const std::string& name) {
-  // A campaign has one key per bucket of sizes. A file may hold any number, and an offer is one message.
-  constexpr std::size_t most = 4 * tuning::size_bucket::count;
-  std::vector<actors::remembered_best> all;
-  for (const auto* r : file.find_all(name + ",")) {
-    if (all.size() < most) all.push_back({r->parameters, r->solution, r->time_ms});
-  }
-  for (const auto* r : file.find_all(name + "@")) {
-    std::uint64_t machines = 0;
-    const char* const digits = r->op.data() + name.size() + 1;
-    const char* const end = r->op.data() + r->op.size();
-    const auto [stopped, fault] = std::from_chars(digits, end, machines, 16);
-    if (fault == std::errc{} && stopped == end && all.size() < most)
-      all.push_back({r->parameters, r->solution, r->time_ms, machines});
-  }
-  return all;
-}
-
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
+
+rank_settings with_library_validators(rank_settings s, rank_id world) {
+  s.validators.insert(s.validators.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
+                                             {"PARLEY_WORLD", std::to_string(world)}});
+  return s;
+}
 
 }  // namespace
 
 rank::rank(rank_foundation on, rank_settings settings)
-    : executor_(on.ex), net_(on.net), disk_(on.disk), settings_(std::move(settings)), flight_(settings_.flight_records),
-      mail_(on.ex, on.net, on.mail), data_(on.net),
+    : executor_(on.ex), net_(on.net), settings_(with_library_validators(std::move(settings), on.net.world_size())),
+      flight_(settings_.flight_records), mail_(on.ex, on.net, on.mail), data_(on.net),
       services_{on.ex,
                 actors_,
                 on.net,
@@ -76,40 +37,32 @@ rank::rank(rank_foundation on, rank_settings settings)
                 std::move(on.incarnations),
                 0,
                 actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
-      actors_(on.ex) {
-  auto& v = settings_.validators;
-  v.insert(v.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
-                       {"PARLEY_WORLD", std::to_string(net_.world_size())}});
-  services_.validators_hash = hash_of(v);
+      results_(on.disk, results_options()), actors_(on.ex) {}
+
+// Called while the rank is made.
+results_store::options rank::results_options() {
+  services_.validators_hash = tuning::validators_digest(settings_.validators);
   services_.incarnations.resize(net_.world_size());
-  read_results();
+  return {.path = settings_.results_path,
+          .ordinal = id(),
+          .validators = settings_.validators,
+          .unique = services_.incarnations[id()],
+          .spare_folder = settings_.spare_folder};
 }
 
 rank::~rank() = default;
 
-void rank::read_results() {
-  if (disk_ == nullptr || settings_.results_path.empty()) return;
-  for (const std::string& path : {settings_.results_path, tuning::name_with_ordinal(settings_.results_path, id())}) {
-    auto text = disk_->read(path);
-    if (!text) {
-      if (text.code() != errc::unavailable) warnings_.push_back(text.reason().what());
-      continue;
-    }
-    const auto parsed = tuning::parse_results(*text);
-    if (!parsed) {
-      warnings_.push_back(path + ": " + parsed.reason().text + "; the file is ignored and kept");
-      continue;
-    }
-    for (const auto& w : parsed->warnings) warnings_.push_back(path + ":" + std::to_string(w.line) + ": " + w.text);
-    if (const auto why = tuning::compare_validators(parsed->file.validators(), settings_.validators)) {
-      warnings_.push_back(path + ": " + why->text + "; the file is ignored and kept");
-      continue;
-    }
-    for (const auto& entry : parsed->file.entries()) static_cast<void>(remembered_.add(entry));
-  }
+template <class Configs>
+std::vector<actors::remembered_best> rank::remember(const actors::op_declaration& op, const Configs& configs) {
+  if (results_.remembered().entries().empty()) return {};
+  std::vector<std::string> ids;
+  for (const auto& c : configs) ids.push_back(c->id());
+  op_memory memory = recall_op(results_.remembered(), op, ids);
+  results_.warn(std::move(memory.warnings));
+  return std::move(memory.entries);
 }
 
-void rank::complete(edge_options& o, const actors::op_declaration& op) const {
+void rank::complete(edge_options& o, const actors::op_declaration& op) {
   const auto same = [&](const auto& e) { return e->declaration().id() == op.id(); };
   if (std::any_of(outs_.begin(), outs_.end(), same) || std::any_of(ins_.begin(), ins_.end(), same))
     runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
@@ -119,7 +72,7 @@ void rank::complete(edge_options& o, const actors::op_declaration& op) const {
   o.plan.budget_fraction /= static_cast<double>(o.budget_sharers);
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
-  o.remembered = remembered_of(remembered_, entry_name(op));
+  o.remembered = remember(op, o.configs);
 }
 
 edge_out& rank::add_out(edge_options o) {
@@ -227,7 +180,7 @@ group_end& rank::add_group(group_options o) {
   o.plan = settings_.plan;
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
-  o.remembered = remembered_of(remembered_, entry_name(op));
+  o.remembered = remember(op, o.configs);
   group_end& added = *groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
   for (const rank_id lost : lost_) {
     if (added.has(lost)) on_lost(lost, "it had died before");
@@ -246,9 +199,8 @@ symmetric rank::declare(symmetric_op op) {
       std::any_of(outs_.begin(), outs_.end(), same) || std::any_of(ins_.begin(), ins_.end(), same))
     runtime::raise({errc::bad_argument, d.title() + " is declared twice on rank " + std::to_string(id()) +
                                             "; give each op a name of its own"});
-  auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(
-      services_, std::move(op),
-      symmetric_settings{settings_.policy, settings_.plan, remembered_of(remembered_, entry_name(d))}));
+  symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
+  auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   for (const rank_id lost : std::vector(lost_)) {
     if (added.has(lost)) on_lost(lost, "it had died before");
   }
@@ -306,47 +258,62 @@ task<> rank::settle(time_ns limit_ns) {
   }
 }
 
-tuning::results_file rank::results() const {
-  tuning::results_file file;
-  for (const tuning::validator& v : settings_.validators) static_cast<void>(file.add(v));
+std::vector<tuning::result_entry> rank::learned() const {
+  std::vector<tuning::result_entry> all;
   const auto add = [&](const auto& e) {
     for (const actors::decision_record& d : e.participant().decisions) {
-      using actors::decision_source;
-      if (d.source == decision_source::only_default || d.source == decision_source::tuning_off) continue;
-      const auto& configs = e.participant().configs;
-      const auto index = configs.find(d.digest);
-      if (!index) continue;
-      const bool pinned = d.source == decision_source::pin;
-      const auto timed =
-          std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
-      static_cast<void>(file.add(tuning::result_entry{with_machines(entry_name(e.declaration()), d.machines), d.key,
-                                                      pinned ? std::string(tuning::pinned_default) : configs[*index].id,
-                                                      timed == d.evidence.end() ? 0 : timed->time_ns / 1e6}));
+      if (auto entry = entry_of(e.declaration(), e.participant().configs, d)) all.push_back(std::move(*entry));
     }
   };
   for (const auto& e : outs_) add(*e);
   for (const auto& e : ins_) add(*e);
   for (const auto& g : groups_) add(*g);
   for (const auto& e : symmetrics_) add(*e);
-  for (const tuning::result_entry& r : remembered_.entries()) static_cast<void>(file.add(r));
+  return all;
+}
+
+tuning::results_file rank::results() const {
+  tuning::results_file file;
+  for (const tuning::validator& v : settings_.validators) static_cast<void>(file.add(v));
+  for (tuning::result_entry& e : learned()) static_cast<void>(file.add(std::move(e)));
+  for (const tuning::result_entry& r : results_.remembered().entries()) static_cast<void>(file.add(r));
   return file;
 }
 
-runtime::result<std::string> rank::write_results() {
-  if (disk_ == nullptr || settings_.results_path.empty())
-    return error{errc::unavailable, "no results file was asked for"};
-  const std::string path = tuning::name_with_ordinal(settings_.results_path, id());
-  // What was not trusted is not overwritten either.
-  if (const auto there = disk_->read(path)) {
-    const auto parsed = tuning::parse_results(*there);
-    if (!parsed || tuning::compare_validators(parsed->file.validators(), settings_.validators))
-      return error{errc::unavailable, path +
-                                          " belongs to another version, machine or world and is kept; move it away to "
-                                          "have new results written"};
+std::vector<tuning::result_entry> rank::superseded() const {
+  std::vector<tuning::result_entry> all;
+  for (const tuning::result_entry& e : learned()) {
+    const auto* before = results_.remembered().find(e.op, e.parameters);
+    if (before != nullptr && before->solution != e.solution) all.push_back(*before);
   }
-  const auto written = disk_->replace(path, tuning::write_results(results()));
-  if (!written) return written.reason();
-  return path;
+  return all;
+}
+
+std::vector<std::string> rank::untuned() const {
+  std::vector<std::string> lines;
+  const auto add = [&](const actors::op_declaration& op, const actors::assignment& a) {
+    for (const auto& c : a.campaigns()) {
+      if (c->where == actors::campaign::stage::decided && c->source == actors::decision_source::tuning_off)
+        lines.push_back(entry_name(op) + "," + c->key);
+    }
+  };
+  for (const auto& e : outs_) add(e->declaration(), e->assigned());
+  for (const auto& g : groups_) {
+    if (g->leads()) add(g->declaration(), *g->assigned());
+  }
+  for (const auto& e : symmetrics_) {
+    if (e->leads()) add(e->declaration(), *e->assigned());
+  }
+  return lines;
+}
+
+runtime::result<std::string> rank::write_results() {
+  if (results_.disk() != nullptr && !settings_.untuned_path.empty()) {
+    const std::string path = tuning::name_with_ordinal(settings_.untuned_path, id());
+    if (const auto written = record_untuned(*results_.disk(), path, untuned()); !written)
+      results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
+  }
+  return results_.add(results(), superseded());
 }
 
 std::vector<edge_agreement> rank::agreements() const {
@@ -368,11 +335,11 @@ std::vector<edge_decision> rank::decisions() const {
   std::vector<edge_decision> all;
   const auto add = [&](const auto& e) {
     const auto& op = e.declaration();
-    for (const auto& d : e.participant().decisions)
-      all.push_back({op.name, op.participants[0].rank, op.participants.back().rank, d});
+    for (const auto& d : e.participant().decisions) all.push_back({op.name, op.leader, op.participants.back().rank, d});
   };
   for (const auto& e : outs_) add(*e);
   for (const auto& e : ins_) add(*e);
+  for (const auto& g : groups_) add(*g);
   for (const auto& e : symmetrics_) add(*e);
   return all;
 }

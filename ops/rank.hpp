@@ -15,6 +15,7 @@
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
+#include <parley/ops/results_store.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
@@ -35,8 +36,10 @@ namespace parley::ops {
 
 struct rank_settings {
   /// Where results are read from and written to; empty: nowhere. Each rank writes a file of its own, with its number in the
-  /// name (`results_2.csv`), and reads `results_path` itself first, which a launcher may have merged.
+  /// name (`results2.csv`), and reads `results_path` itself first, which a launcher may have merged.
   std::string results_path;
+  std::string untuned_path;  ///< a list of what ran its default for want of tuning, with the rank's number; empty: none
+  std::string spare_folder;  ///< for results that no file of that folder takes; empty: none
   std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's own version and the world
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
@@ -67,11 +70,11 @@ struct edge_agreement {
   std::vector<rank_id> group{};  ///< of a group: all of it
 };
 
-/// A decision as one end of an edge learned it; both ends have the same.
+/// A decision as one participant of an edge or group learned it; all have the same.
 struct edge_decision {
   std::string op;
-  rank_id sender = 0;
-  rank_id receiver = 0;
+  rank_id sender = 0;    ///< of a group: its leader
+  rank_id receiver = 0;  ///< of a group: its last participant
   actors::decision_record decision;
 };
 
@@ -97,10 +100,19 @@ class rank {
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
   /// sent but not matched, at most its op's timeout.
   runtime::task<> settle(time_ns limit_ns);
-  /// Writes what was decided to this rank's results file. Answers where, or why not.
+  /// Adds what was decided to this rank's results file (results_store.hpp), and what was not tuned to its list. Answers where
+  /// the results are, or why nowhere.
   runtime::result<std::string> write_results();
   /// Decisions of this rank's ops as entries of a results file.
   tuning::results_file results() const;
+  /// What results files said when the rank started.
+  const tuning::results_file& remembered() const noexcept { return results_.remembered(); }
+  /// Lines `op,parameters` of what this rank led with the default because tuning was off.
+  std::vector<std::string> untuned() const;
+  /// Entries for what was decided in this run.
+  std::vector<tuning::result_entry> learned() const;
+  /// Entries as they were read from a file which this job decided otherwise: its decisions take their places.
+  std::vector<tuning::result_entry> superseded() const;
 
   std::vector<edge_agreement> agreements() const;
   /// What this rank's ends have been told so far, senders and receivers alike.
@@ -108,8 +120,8 @@ class rank {
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
   const runtime::router& mail() const noexcept { return mail_; }
   const actors::data_hub& data() const noexcept { return data_; }
-  /// What was wrong with the results file that was read, if anything.
-  const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+  /// What is wrong with results files, if anything; grows with declarations and writing.
+  const std::vector<std::string>& warnings() const noexcept { return results_.warnings(); }
   /// Flow control messages that this rank's edges sent.
   std::uint64_t flow_messages() const noexcept;
 
@@ -119,19 +131,19 @@ class rank {
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
   group_end& add_group(group_options o);
-  void complete(edge_options& o, const actors::op_declaration& op) const;
-  void read_results();
+  void complete(edge_options& o, const actors::op_declaration& op);
+  template <class Configs>
+  std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
+  results_store::options results_options();
 
   runtime::executor& executor_;
   runtime::link& net_;
-  runtime::storage* disk_;
   rank_settings settings_;
   runtime::flight_recorder flight_;
   runtime::router mail_;
   actors::data_hub data_;
   actors::services services_;
-  tuning::results_file remembered_;
-  std::vector<std::string> warnings_;
+  results_store results_;
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;
   std::vector<std::unique_ptr<group_end>> groups_;

@@ -1,3 +1,4 @@
+#include <parley/ops/rank_environment.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string_view>
@@ -67,14 +69,9 @@ std::string processor_model() {
   return "unknown";
 }
 
-rank_settings from_environment_too(rank_settings s) {
-  if (s.results_path.empty()) {
-    if (const char* path = std::getenv("PARLEY_RESULTS")) s.results_path = path;
-  }
-  if (const char* tuning = std::getenv("PARLEY_TUNING"); tuning != nullptr && std::string_view(tuning) == "0")
-    s.policy = actors::tuning_policy::off;
-  if (s.validators.empty()) s.validators = machine_validators();
-  return s;
+std::optional<std::string> variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 void complain(rank_id rank, const std::string& what) {
@@ -156,10 +153,37 @@ struct job::state final : runtime::link::failure_handler {
       hosts.push_back(m.host);
     }
     self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail, std::move(hosts)},
-                 from_environment_too(std::move(o.settings)));
+                 with_environment(std::move(o)));
     wire->on_failure(this);
     for (const auto& [lost, why] : lost_early) on_lost(lost, why);
-    for (const std::string& w : self->warnings()) complain(place.rank, "warning: " + w);
+    complain_of_warnings();
+  }
+
+  rank_settings with_environment(job_options o) {
+    heeded_environment heeded = heed_environment(std::move(o.settings), &variable);
+    told = heeded.told;
+    for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
+    rank_settings& s = heeded.settings;
+    if (s.validators.empty()) s.validators = machine_validators();
+    std::error_code none;
+    if (s.spare_folder.empty()) s.spare_folder = std::filesystem::temp_directory_path(none).string();
+    return std::move(s);
+  }
+  /// Those that were not printed yet.
+  void complain_of_warnings() {
+    for (; warnings_printed < self->warnings().size(); ++warnings_printed)
+      complain(place.rank, "warning: " + self->warnings()[warnings_printed]);
+  }
+  void tell_what_verbose_asks() {
+    std::string text;
+    for (const std::string& line : verbose_lines(*self, told.verbosity))
+      text += "parley: rank " + std::to_string(place.rank) + ": " + line + "\n";
+    if (text.empty()) return;
+    if (told.verbose_file == "err" || told.verbose_file == "out") {
+      std::fputs(text.c_str(), told.verbose_file == "err" ? stderr : stdout);
+    } else if (const auto written = disk.append(told.verbose_file, text); !written) {
+      complain(place.rank, "warning: " + written.reason().what());
+    }
   }
 
   void on_lost(rank_id lost, const std::string& why) {
@@ -180,6 +204,8 @@ struct job::state final : runtime::link::failure_handler {
   std::optional<transports::rendezvous> meeting;
   std::optional<transports::siphash> seal;
   std::optional<rank> self;
+  tuning::settings told;
+  std::size_t warnings_printed = 0;
   std::vector<std::pair<rank_id, std::string>> lost_early;
 };
 
@@ -193,6 +219,14 @@ reactor& job::loop() noexcept { return *state_->loop; }
 int job::report_descriptor() const noexcept { return state_->place.report_fd; }
 bool job::authenticated() const noexcept { return state_->all.authenticated; }
 const runtime::link& job::wire() const noexcept { return *state_->wire; }
+
+void job::write_results() {
+  const auto written = state_->self->write_results();
+  state_->complain_of_warnings();
+  if (!written && written.code() != errc::unavailable)
+    complain(state_->place.rank, "warning: " + written.reason().what());
+  state_->tell_what_verbose_asks();
+}
 
 void job::leave() {
   runtime::run(*state_->loop, state_->self->settle(settle_limit_ns));
@@ -210,8 +244,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
     job here(std::move(o));
     id = here.self().id();
     program(here);
-    if (const auto written = here.self().write_results(); !written && written.code() != errc::unavailable)
-      complain(id, "warning: " + written.reason().what());
+    here.write_results();
     here.leave();
     return 0;
   } catch (const std::exception& e) {

@@ -7,7 +7,7 @@
 /// Started alone it is a world of one rank. Answers the exit status: 0, or 1 after printing the error, with op, rank and what
 /// to do, to standard error. An engine that owns its loop makes a `job` instead and polls it.
 ///
-/// PARLEY_RESULTS=FILE reads and writes results (see rank_settings), PARLEY_TUNING=0 switches trials off.
+/// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; rank_environment.hpp has all variables.
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/reactor.hpp>
@@ -48,6 +48,8 @@ class job {
 
   rank& self() noexcept;
   runtime::reactor& loop() noexcept;
+  /// Adds what was learned to results files, and prints warnings about them and what VERBOSE asks for. `run` does it.
+  void write_results();
   /// Lets go of the others in peace: settles what they still need, says bye.
   void leave();
   /// Where a launcher collects reports, or -1.

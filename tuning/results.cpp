@@ -1,3 +1,4 @@
+#include <parley/tuning/hash.hpp>
 #include <parley/tuning/results.hpp>
 
 #include <algorithm>
@@ -87,13 +88,13 @@ class reader {
  private:
   std::optional<problem> read_line(std::string_view line) {
     if (line.size() > limits::line_bytes) {
-      warn(fmt::format("the line is longer than {} bytes and is skipped", limits::line_bytes));
+      skip(fmt::format("the line is longer than {} bytes and is skipped", limits::line_bytes));
       return std::nullopt;
     }
     if (line.find_first_not_of(" \t") == std::string_view::npos) return std::nullopt;
     const fields f(line);
     if (f.count < 3) {
-      warn(fmt::format("{} of at least 3 columns are there; the line is skipped", f.count));
+      skip(fmt::format("{} of at least 3 columns are there; the line is skipped", f.count));
       return std::nullopt;
     }
     return f.at[0] == validator_word ? read_validator(f) : read_entry(f);
@@ -115,7 +116,7 @@ class reader {
     if (f.count == 4) {
       const std::optional<double> given = parse_time(f.at[3]);
       if (!given) {
-        warn("the time is not a number of ms; the line is skipped");
+        skip("the time is not a number of ms; the line is skipped");
         return std::nullopt;
       }
       time_ms = *given;
@@ -126,11 +127,16 @@ class reader {
 
   std::optional<problem> report(const outcome<added>& done, std::string_view what) {
     if (!done) {
-      warn(done.reason().text + "; the line is skipped");
+      skip(done.reason().text + "; the line is skipped");
     } else if (done.value() == added::already_there) {
       warn(fmt::format("the {} is there already; the first one counts", what));
     }
     return std::nullopt;
+  }
+
+  void skip(std::string text) {
+    ++read_.skipped_lines;
+    warn(std::move(text));
   }
 
   void warn(std::string text) {
@@ -156,6 +162,13 @@ validator_set as_set(std::span<const validator> validators) {
   return set;
 }
 
+/// Where the last `.` of the name is, or its end. A dot in a folder's name, as in `./results`, is not the file's.
+std::size_t suffix_place(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  const std::size_t dot = name.rfind('.');
+  return dot != std::string_view::npos && (slash == std::string_view::npos || dot > slash) ? dot : name.size();
+}
+
 /// All values under one name, or `nothing`.
 std::string values_of(const validator_set& set, std::string_view name) {
   std::string text;
@@ -174,7 +187,9 @@ outcome<added> results_file::add(validator v) {
   return added::yes;
 }
 
-outcome<added> results_file::add(result_entry entry) {
+namespace {
+
+std::optional<problem> check_and_round(result_entry& entry) {
   if (!is_field(entry.op) || !is_field(entry.parameters) || !is_field(entry.solution)) return unwritable("this entry");
   if (entry.op == validator_word) return unwritable("an op called Validator");
   if (!std::isfinite(entry.time_ms) || std::signbit(entry.time_ms)) return unwritable("a time that is no duration");
@@ -183,9 +198,24 @@ outcome<added> results_file::add(result_entry entry) {
   }
   // Kept as it will be read back.
   entry.time_ms = parse_time(time_text(entry.time_ms)).value_or(0);
+  return std::nullopt;
+}
+
+}  // namespace
+
+outcome<added> results_file::add(result_entry entry) {
+  if (auto why = check_and_round(entry)) return *std::move(why);
   const auto [at, inserted] = index_.emplace(index_key(entry.op, entry.parameters), entries_.size());
   if (!inserted) return added::already_there;
   entries_.push_back(std::move(entry));
+  return added::yes;
+}
+
+outcome<added> results_file::replace(result_entry entry) {
+  const auto at = index_.find(index_key(entry.op, entry.parameters));
+  if (at == index_.end()) return add(std::move(entry));
+  if (auto why = check_and_round(entry)) return *std::move(why);
+  entries_[at->second] = std::move(entry);
   return added::yes;
 }
 
@@ -213,7 +243,8 @@ std::string write_results(const results_file& file) {
   return fmt::to_string(text);
 }
 
-std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here) {
+std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here,
+                                          std::string_view where) {
   const validator_set theirs = as_set(in_file), ours = as_set(here);
   std::set<std::string_view> different;
   for (const auto& v : theirs) {
@@ -225,20 +256,33 @@ std::optional<problem> compare_validators(std::span<const validator> in_file, st
   if (different.empty()) return std::nullopt;
   std::string text;
   for (std::string_view name : different) {
-    text += fmt::format("validator {} is {} in the file and {} here; ", name, values_of(theirs, name),
-                        values_of(ours, name));
+    text += fmt::format("{}validator {} is {} in the file and {} {}", text.empty() ? "" : "; ", name,
+                        values_of(theirs, name), values_of(ours, name), where);
   }
-  text += "the whole file is ignored and left as it is: move it away, or name another one, to tune anew";
   return problem{fault::validator_mismatch, std::move(text)};
 }
 
-outcome<results_file> merge_results(const results_file& existing, const results_file& more) {
+std::uint64_t validators_digest(std::span<const validator> validators) {
+  stable_hash h;
+  for (const auto& [name, value] : as_set(validators)) h.text(name).text(value);
+  return h.digest();
+}
+
+outcome<merged_results> merge_results(const results_file& existing, const results_file& more,
+                                      std::span<const result_entry> superseded) {
   if (auto why = compare_validators(existing.validators(), more.validators())) return *std::move(why);
-  results_file both = existing;
+  merged_results both{existing, {}};
   for (const result_entry& e : more.entries()) {
-    const outcome<added> done = both.add(e);
+    const result_entry* there = both.file.find(e.op, e.parameters);
+    const bool replaced =
+        there != nullptr && std::find(superseded.begin(), superseded.end(), *there) != superseded.end();
+    if (there != nullptr && !replaced) {
+      if (there->solution != e.solution) both.conflicts.push_back({*there, e});
+      continue;
+    }
+    const outcome<added> done = replaced ? both.file.replace(e) : both.file.add(e);
     if (!done) return done.reason();
-    if (both.entries().size() > limits::result_entries) {
+    if (both.file.entries().size() > limits::result_entries) {
       return problem{fault::too_many,
                      fmt::format("together the files have more than {} entries", limits::result_entries)};
     }
@@ -250,11 +294,12 @@ std::string name_with_ordinal(std::string_view file_name, std::uint32_t ordinal)
   const std::string number = std::to_string(ordinal);
   std::string name(file_name);
   if (const std::size_t place = name.find("%d"); place != std::string::npos) return name.replace(place, 2, number);
-  // A dot in a folder's name, as in `./results`, is not the file's.
-  const std::size_t slash = name.rfind('/');
-  const std::size_t dot = name.rfind('.');
-  const bool in_name = dot != std::string::npos && (slash == std::string::npos || dot > slash);
-  return name.insert(in_name ? dot : name.size(), number);
+  return name.insert(suffix_place(name), number);
+}
+
+std::string name_with_mark(std::string_view file_name, std::string_view mark) {
+  std::string name(file_name);
+  return name.insert(suffix_place(name), "." + std::string(mark));
 }
 
 }  // namespace parley::tuning

@@ -58,6 +58,8 @@ class results_file {
   outcome<added> add(validator v);
   /// An existing entry for (op, parameters) wins. A `problem` when a field cannot be written.
   outcome<added> add(result_entry entry);
+  /// Puts `entry` in the place of the one for its key; when there is none, adds it.
+  outcome<added> replace(result_entry entry);
   const result_entry* find(std::string_view op, std::string_view parameters) const;
   /// All entries whose `op,parameters` begin with `beginning`, in that order; `activations/0>1,` finds those of one op.
   std::vector<const result_entry*> find_all(std::string_view beginning) const;
@@ -82,18 +84,38 @@ struct line_warning {
 struct parsed_results {
   results_file file;
   std::vector<line_warning> warnings;
+  std::size_t skipped_lines = 0;  ///< which `file` does not have: writing it over the text would lose them
 };
 
 outcome<parsed_results> parse_results(std::string_view text);
 std::string write_results(const results_file& file);
 
 /// As sets, both ways. Empty when they match; otherwise names each validator with both values.
-std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here);
+std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here,
+                                          std::string_view where = "here");
 
-/// All of `existing`, then what `added` has besides. A `problem` when their validators differ.
-outcome<results_file> merge_results(const results_file& existing, const results_file& more);
+/// A hash of them as a set, the same on every machine.
+std::uint64_t validators_digest(std::span<const validator> validators);
+
+/// One key with two different solutions.
+struct result_conflict {
+  result_entry kept;
+  result_entry refused;
+};
+
+struct merged_results {
+  results_file file;
+  std::vector<result_conflict> conflicts;
+};
+
+/// All of `existing`, then what `more` has besides. An existing entry wins, unless it still is, word for word, one of
+/// `superseded`: then that of `more` takes its place. A `problem` when their validators differ.
+outcome<merged_results> merge_results(const results_file& existing, const results_file& more,
+                                      std::span<const result_entry> superseded = {});
 
 /// The ordinal replaces the first `%d`, or goes before the last `.` of the name, or at its end.
 std::string name_with_ordinal(std::string_view file_name, std::uint32_t ordinal);
+/// `results.mark.csv`: a file beside the one that is meant.
+std::string name_with_mark(std::string_view file_name, std::string_view mark);
 
 }  // namespace parley::tuning

@@ -16,6 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -389,6 +391,11 @@ struct folder {
   std::filesystem::path path;
 };
 
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 }  // namespace
 
 TEST_CASE("this program as one rank of a job" * doctest::skip()) {
@@ -451,7 +458,42 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
     CHECK_MESSAGE(again.fine(), again.all);
     CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
     CHECK(again.joined().second == 0);
+    // Who lost its file has it again.
+    for (const char* name : {"results0.csv", "results1.csv"})
+      CHECK(text_of(copy.path / name) == text_of(kept.path / name));
   }
+}
+
+TEST_CASE("ranks whose files name different winners run the leader's, and both can say who said what") {
+  const folder here;
+  const std::vector<std::pair<std::string, std::string>> environment{
+      {"PYTORCH_TUNABLEOP_FILENAME", "ignored.csv"},
+      {"PARLEY_TUNABLEOP_FILENAME", (here.path / "r%d.csv").string()},
+      {"PARLEY_TUNABLEOP_VERBOSE", "2"}};
+  const job_run first("tuned", 2, environment);
+  CHECK_MESSAGE(first.fine(), first.all);
+  std::string theirs = text_of(here.path / "r1.csv");
+  const std::string winner = theirs.substr(theirs.find("256KiB,") + 7, theirs.rfind(',') - theirs.find("256KiB,") - 7);
+  const std::string other = winner == "direct" ? "chunked(chunk_bytes=65536 in_flight=2)" : "direct";
+  theirs.replace(theirs.find(winner), winner.size(), other);
+  std::ofstream(here.path / "r1.csv") << theirs;
+
+  const job_run again("tuned", 2, environment);
+  CHECK_MESSAGE(again.fine(), again.all);
+  CHECK_MESSAGE(again.says(0, {("campaign 256KiB trials 0 remembered decided " + winner).c_str()}), again.all);
+  const std::string evidence = "256KiB: rank 0's results file says so; rank 1's says " + other;
+  CHECK(again.joined().second == 0);
+  for (const rank_id r : {rank_id{0}, rank_id{1}})
+    CHECK_MESSAGE(
+        again.all.find("parley: rank " + std::to_string(r) + ": activations 0->1 " + evidence) != std::string::npos,
+        again.all);
+  CHECK(text_of(here.path / "r0.csv") == text_of(here.path / "r1.csv"));
+}
+
+TEST_CASE("a variable that cannot be is named by every rank, and no job is started") {
+  const job_run run("tuned", 2, {{"PARLEY_TUNABLEOP_TUNING", "perhaps"}});
+  CHECK(run.end.status == 1);
+  CHECK_MESSAGE(run.all.find("PARLEY_TUNABLEOP_TUNING=perhaps: must be 0 or 1") != std::string::npos, run.all);
 }
 
 TEST_CASE("sixty-four sends at once, received tag by tag in the opposite order") {

@@ -200,8 +200,11 @@ TEST_CASE("a validator with two values matches neither") {
 TEST_CASE("two files merge, the first one's entries win") {
   const results_file first = file_of("Validator,A,1\nop,a,x,1\nop,b,x,1\n"),
                      second = file_of("Validator,A,1\nop,b,y,2\nop,c,y,2\n");
-  const results_file both = merge_results(first, second).value();
-  CHECK(write_results(both) == "Validator,A,1\nop,a,x,1\nop,b,x,1\nop,c,y,2\n");
+  const merged_results both = merge_results(first, second).value();
+  CHECK(both.conflicts.size() == 1);
+  CHECK(both.conflicts[0].kept.solution == "x");
+  CHECK(both.conflicts[0].refused.solution == "y");
+  CHECK(write_results(both.file) == "Validator,A,1\nop,a,x,1\nop,b,x,1\nop,c,y,2\n");
   CHECK_FALSE(merge_results(first, file_of("Validator,A,2\nop,c,y,2\n")));
 }
 
@@ -213,4 +216,44 @@ TEST_CASE("the ordinal goes to the first %d, before the last dot, or to the end"
   CHECK(name_with_ordinal("./results", 3) == "./results3");
   CHECK(name_with_ordinal("folder.d/results", 3) == "folder.d/results3");
   CHECK(name_with_ordinal("", 3) == "3");
+}
+
+TEST_CASE("an entry that its reader has decided otherwise gives way, unless somebody has changed it since") {
+  const results_file learned = file_of("op,a,new,1\nop,b,new,1\n");
+  const std::vector<result_entry> superseded{{"op", "a", "old", 2}, {"op", "b", "old", 2}};
+  const merged_results both = merge_results(file_of("op,a,old,2\nop,b,other,2\n"), learned, superseded).value();
+  CHECK(write_results(both.file) == "op,a,new,1\nop,b,other,2\n");
+  REQUIRE(both.conflicts.size() == 1);
+  CHECK(both.conflicts[0].kept.parameters == "b");
+}
+
+TEST_CASE("the same solution with another time is no conflict, and the first time stays") {
+  const merged_results both = merge_results(file_of("op,a,x,2\n"), file_of("op,a,x,1\n")).value();
+  CHECK(both.conflicts.empty());
+  CHECK(both.file.find("op", "a")->time_ms == 2);
+}
+
+TEST_CASE("skipped lines are counted, what is only strange is not") {
+  CHECK(parse_results("op,a\nop,b,s,fast\nop,c,s\nop,c,t\nop,d,s").value().skipped_lines == 2);
+  CHECK(parse_results(std::string(limits::line_bytes + 1, 'x') + "\n").value().skipped_lines == 1);
+  CHECK(parse_results(std::string("op,a\0b,s,1\n", 11)).value().skipped_lines == 1);
+}
+
+TEST_CASE("entries of one op are found by how they begin") {
+  const results_file file =
+      file_of("acts/0>1,2MiB,x\nacts/0>1@0f,1MiB,x\nacts/0>10,1MiB,x\nacts/0>1,1MiB,x\nb,1MiB,x\n");
+  const auto all = file.find_all("acts/0>1,");
+  REQUIRE(all.size() == 2);
+  CHECK(all[0]->parameters == "1MiB");
+  CHECK(file.find_all("acts/0>1@").size() == 1);
+  CHECK(file.find_all("c,").empty());
+}
+
+TEST_CASE("validators have a digest as a set, and their files a name of its own") {
+  const std::vector<validator> ab{{"A", "1"}, {"B", "2"}}, ba{{"B", "2"}, {"A", "1"}, {"A", "1"}},
+      other{{"A", "1"}, {"B", "3"}};
+  CHECK(validators_digest(ab) == validators_digest(ba));
+  CHECK(validators_digest(ab) != validators_digest(other));
+  CHECK(name_with_mark("./d.x/results0.csv", "for-1") == "./d.x/results0.for-1.csv");
+  CHECK(name_with_mark("d.x/results", "for-1") == "d.x/results.for-1");
 }

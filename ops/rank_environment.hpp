@@ -1,0 +1,36 @@
+#pragma once
+/// What environment variables make of a rank's settings. They beat what the program set, and are read once, when it starts.
+///
+///     heeded_environment e = heed_environment(mine, lookup);      // throws `malformed`, naming the variable
+///
+/// | variable | does |
+/// |---|---|
+/// | PARLEY_RESULTS=FILE | reads and writes results; empty: none |
+/// | PARLEY_TUNING=0 | no trials: what is remembered, else the default |
+/// | PARLEY_TUNABLEOP_ENABLED=0 | neither results nor trials; =1 names FILENAME's default |
+/// | PARLEY_TUNABLEOP_TUNING, FILENAME | the same as the first two, which win |
+/// | PARLEY_TUNABLEOP_RECORD_UNTUNED=1 | what had no result and was not tuned is listed in UNTUNED_FILENAME |
+/// | PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS, MAX_TUNING_DURATION_MS, MAX_WARMUP_ITERATIONS | bound each candidate's trials |
+/// | PARLEY_TUNABLEOP_VERBOSE, VERBOSE_FILENAME | 1: results files, 2: decisions, 3: their evidence |
+///
+/// All of TunableOp's are understood with the prefix `PYTORCH_TUNABLEOP_` too (tuning/settings.hpp).
+#include <parley/ops/rank.hpp>
+#include <parley/tuning/settings.hpp>
+
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+struct heeded_environment {
+  rank_settings settings;
+  tuning::settings told;  ///< for what a rank does not do itself: verbosity
+  std::vector<std::string> warnings;
+};
+
+heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
+
+/// What VERBOSE asks to be told of a rank, a line each; nothing at 0.
+std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity);
+
+}  // namespace parley::ops

@@ -1,0 +1,186 @@
+#include <parley/ops/results_store.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::result;
+using tuning::results_file;
+
+namespace {
+
+constexpr std::size_t listed_warnings = 3;
+
+bool empty(const tuning::parsed_results& p) {
+  return p.warnings.empty() && p.file.entries().empty() && p.file.validators().empty();
+}
+
+/// `results.csv:7: 2 of at least 3 columns are there`
+std::string located(const std::string& path, const tuning::line_warning& w) {
+  return w.line == 0 ? path + ": " + w.text : fmt::format("{}:{}: {}", path, w.line, w.text);
+}
+
+/// What there is to say against adding to a file, or its content with the additions.
+struct addition {
+  enum class state : std::uint8_t { changed, nothing_new, refused, unreadable };
+  state what = state::nothing_new;
+  std::string why;
+  std::string text;
+};
+
+addition add_to(const result<std::string>& there, const std::string& path, const results_file& more,
+                std::span<const tuning::result_entry> superseded) {
+  using state = addition::state;
+  if (!there && there.code() != errc::unavailable) return {state::unreadable, there.reason().text(), {}};
+  if (!there) return {state::changed, {}, tuning::write_results(more)};
+  const auto parsed = tuning::parse_results(*there);
+  if (!parsed) return {state::refused, path + ": " + parsed.reason().text, {}};
+  if (empty(parsed.value())) return {state::changed, {}, tuning::write_results(more)};
+  if (parsed->skipped_lines != 0)
+    return {state::refused, fmt::format("{} has {} lines that cannot be read", path, parsed->skipped_lines), {}};
+  auto merged = tuning::merge_results(parsed->file, more, superseded);
+  if (!merged) return {state::refused, path + ": " + merged.reason().text, {}};
+  if (merged->file == parsed->file) return {};
+  return {state::changed, {}, tuning::write_results(merged->file)};
+}
+
+/// One file, looked at first without its lock: a run that learned nothing new needs none, nor a folder that can be written.
+addition try_file(runtime::storage& disk, const std::string& path, const results_file& more,
+                  std::span<const tuning::result_entry> superseded) {
+  addition a = add_to(disk.read(path), path, more, superseded);
+  if (a.what != addition::state::changed) return a;
+  const auto written = disk.update(path, [&](const result<std::string>& there) -> std::optional<std::string> {
+    a = add_to(there, path, more, superseded);
+    if (a.what != addition::state::changed) return std::nullopt;
+    return std::exchange(a.text, {});
+  });
+  if (!written) a = {addition::state::unreadable, written.reason().text(), {}};
+  return a;
+}
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+result<kept_results> keep_apart(runtime::storage& disk, const std::string& path, const results_file& more,
+                                const keep_options& o, kept_results kept, const std::string& why) {
+  const std::string spare = tuning::name_with_mark(path, fmt::format("unmerged-{:016x}", o.unique));
+  std::vector<std::string> places{spare};
+  if (!o.spare_folder.empty()) places.push_back(o.spare_folder + "/" + last_part(spare));
+  std::string failures = why;
+  for (const std::string& place : places) {
+    const auto written = disk.replace(place, tuning::write_results(more));
+    if (!written) {
+      failures += "; " + written.reason().text();
+      continue;
+    }
+    kept.what = kept_results::how::written;
+    kept.path = place;
+    kept.warnings.push_back(
+        fmt::format("{}; the results are in {}: once that is mended, run `parley results merge -o {} {}`", why, place,
+                    path, place));
+    return kept;
+  }
+  return error{errc::io,
+               "the results are not kept anywhere: " + failures + "; make room or name another file in PARLEY_RESULTS"};
+}
+
+}  // namespace
+
+std::string variant_name(const std::string& path, std::span<const tuning::validator> validators) {
+  return tuning::name_with_mark(path, fmt::format("for-{:016x}", tuning::validators_digest(validators)));
+}
+
+result<kept_results> keep_results(runtime::storage& disk, const std::string& path, const results_file& more,
+                                  const keep_options& o) {
+  using state = addition::state;
+  kept_results kept;
+  kept.path = path;
+  if (more.entries().empty()) return kept;
+  const std::string variant = variant_name(path, more.validators());
+  for (const std::string& place : {path, variant}) {
+    const addition a = try_file(disk, place, more, o.superseded);
+    if (a.what == state::changed || a.what == state::nothing_new) {
+      kept.what = a.what == state::changed ? kept_results::how::written : kept_results::how::nothing_new;
+      kept.path = place;
+      return kept;
+    }
+    if (a.what == state::unreadable || place == variant) return keep_apart(disk, path, more, o, std::move(kept), a.why);
+    kept.warnings.push_back(fmt::format("{}; it is kept as it is, and what was learned now goes to {}: mend the file "
+                                        "or move it away, and merge the two",
+                                        a.why, variant));
+  }
+  return kept;
+}
+
+result<> record_untuned(runtime::storage& disk, const std::string& path, const std::vector<std::string>& lines) {
+  if (lines.empty()) return {};
+  std::optional<error> unreadable;
+  auto done = disk.update(path, [&](const result<std::string>& there) -> std::optional<std::string> {
+    unreadable.reset();
+    if (!there && there.code() != errc::unavailable) {
+      unreadable = there.reason();
+      return std::nullopt;
+    }
+    std::string text = there ? *there : "";
+    const std::size_t before = text.size();
+    if (before != 0 && text.back() != '\n') text += '\n';
+    for (const std::string& line : lines) {
+      const std::string whole = line + "\n";
+      if (!text.starts_with(whole) && text.find("\n" + whole) == std::string::npos) text += whole;
+    }
+    return text.size() == before ? std::nullopt : std::optional(std::move(text));
+  });
+  if (unreadable) return *unreadable;
+  return done;
+}
+
+results_store::results_store(runtime::storage* disk, options o) : disk_(disk), options_(std::move(o)) {
+  if (!in_use()) return;
+  const std::string own = own_path();
+  for (const std::string& path : {options_.path, own}) {
+    read(path);
+    read(variant_name(path, options_.validators));
+    if (own == options_.path) break;
+  }
+}
+
+void results_store::read(const std::string& path) {
+  const auto text = disk_->read(path);
+  if (!text) {
+    if (text.code() != errc::unavailable) warnings_.push_back(text.reason().what());
+    return;
+  }
+  const auto parsed = tuning::parse_results(*text);
+  if (!parsed) {
+    warnings_.push_back(path + ": " + parsed.reason().text + "; the file is ignored and kept");
+    return;
+  }
+  if (empty(parsed.value())) return;
+  const std::size_t listed = std::min(parsed->warnings.size(), listed_warnings);
+  for (std::size_t i = 0; i < listed; ++i) warnings_.push_back(located(path, parsed->warnings[i]));
+  if (listed < parsed->warnings.size())
+    warnings_.push_back(fmt::format("{}: {} more like this; `parley results check {}` lists them", path,
+                                    parsed->warnings.size() - listed, path));
+  if (const auto why = tuning::compare_validators(parsed->file.validators(), options_.validators)) {
+    warnings_.push_back(path + ": " + why->text + "; the file is ignored and kept");
+    return;
+  }
+  for (const auto& entry : parsed->file.entries()) static_cast<void>(remembered_.add(entry));
+}
+
+result<std::string> results_store::add(const results_file& learned, std::span<const tuning::result_entry> superseded) {
+  if (!in_use()) return error{errc::unavailable, "no results file was asked for"};
+  auto kept =
+      keep_results(*disk_, own_path(), learned,
+                   {.superseded = superseded, .unique = options_.unique, .spare_folder = options_.spare_folder});
+  if (!kept) return kept.reason();
+  warnings_.insert(warnings_.end(), kept->warnings.begin(), kept->warnings.end());
+  return kept->path;
+}
+
+}  // namespace parley::ops

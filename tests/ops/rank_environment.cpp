@@ -1,0 +1,99 @@
+#include "../support/transfers.hpp"
+
+#include <parley/ops/rank_environment.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::tests;
+using actors::tuning_policy;
+using runtime::errc;
+
+namespace {
+
+using variables = std::map<std::string, std::string>;
+
+heeded_environment heed(const variables& all, rank_settings mine = {}) {
+  return heed_environment(std::move(mine), [&](const std::string& name) -> std::optional<std::string> {
+    const auto at = all.find(name);
+    if (at == all.end()) return std::nullopt;
+    return at->second;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("without variables a rank does what its program said") {
+  rank_settings mine;
+  mine.results_path = "mine.csv";
+  mine.policy = tuning_policy::off;
+  const auto s = heed({}, mine).settings;
+  CHECK(s.results_path == "mine.csv");
+  CHECK(s.policy == tuning_policy::off);
+  CHECK(s.untuned_path.empty());
+  CHECK(s.plan.maximum_in_all == tuning::plan_options{}.maximum_in_all);
+}
+
+TEST_CASE("the environment says where results are, and beats the program") {
+  rank_settings mine;
+  mine.results_path = "mine.csv";
+  CHECK(heed({{"PYTORCH_TUNABLEOP_FILENAME", "t.csv"}}, mine).settings.results_path == "t.csv");
+  CHECK(heed({{"PARLEY_TUNABLEOP_ENABLED", "1"}}).settings.results_path == "tunableop_results.csv");
+  CHECK(heed({{"PARLEY_TUNABLEOP_FILENAME", "t.csv"}, {"PARLEY_RESULTS", "r.csv"}}).settings.results_path == "r.csv");
+  CHECK(heed({{"PARLEY_RESULTS", ""}}, mine).settings.results_path.empty());
+  const auto off = heed({{"PARLEY_TUNABLEOP_ENABLED", "0"}, {"PARLEY_RESULTS", "r.csv"}}, mine).settings;
+  CHECK(off.results_path.empty());
+  CHECK(off.policy == tuning_policy::off);
+}
+
+TEST_CASE("trials are switched off and bounded by the environment") {
+  CHECK(heed({{"PARLEY_TUNING", "0"}}).settings.policy == tuning_policy::off);
+  CHECK(heed({{"PYTORCH_TUNABLEOP_TUNING", "0"}}).settings.policy == tuning_policy::off);
+  CHECK(heed({{"PYTORCH_TUNABLEOP_TUNING", "0"}, {"PARLEY_TUNING", "1"}}).settings.policy == tuning_policy::online);
+  rank_settings mine;
+  mine.policy = tuning_policy::off;
+  CHECK(heed({{"PARLEY_TUNING", "1"}}, mine).settings.policy == tuning_policy::online);
+  const auto s = heed({{"PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS", "3"},
+                       {"PARLEY_TUNABLEOP_MAX_TUNING_DURATION_MS", "5"},
+                       {"PARLEY_TUNABLEOP_MAX_WARMUP_ITERATIONS", "2"}})
+                     .settings;
+  CHECK(s.plan.maximum_in_all == 3);
+  CHECK(s.plan.maximum_ns == 5e6);
+  CHECK(s.plan.warm_up_repetitions == 2);
+}
+
+TEST_CASE("what cannot be is an error that names the variable; another program's is a warning") {
+  for (const auto& [name, value] : variables{{"PARLEY_TUNING", "maybe"}, {"PARLEY_TUNABLEOP_TUNING", "maybe"}}) {
+    try {
+      static_cast<void>(heed({{name, value}}));
+      FAIL("it was taken");
+    } catch (const runtime::failure& e) {
+      CHECK(e.code() == errc::malformed);
+      CHECK(std::string(e.what()).find(name + "=maybe: must be 0 or 1") != std::string::npos);
+    }
+  }
+  const auto e = heed({{"PYTORCH_TUNABLEOP_TUNING", "maybe"}});
+  CHECK(e.settings.policy == tuning_policy::online);
+  REQUIRE(e.warnings.size() == 1);
+  CHECK(e.warnings[0].find("PYTORCH_TUNABLEOP_TUNING=maybe") == 0);
+}
+
+TEST_CASE("what ran its default for want of tuning is listed, once, by the rank that leads it") {
+  rank_settings s = heed({{"PARLEY_TUNABLEOP_TUNING", "0"}, {"PARLEY_TUNABLEOP_RECORD_UNTUNED", "1"}}).settings;
+  s.results_path = "r.csv";
+  world w(2, s);
+  const auto all = move_each(w, {direct(), chunked(8192, 1)}, {direct(), chunked(8192, 1)}, {100'000, 5'000, 100'000});
+  CHECK(all.failed() == 0);
+  pass(w, 1'000'000'000);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(w[0].write_results());
+    CHECK(w[1].write_results());
+  }
+  CHECK(w.disk[0].files.at("tunableop_untuned0.csv") == "activations/0>1,128KiB\nactivations/0>1,8KiB\n");
+  CHECK(w.disk[1].files.empty());
+  CHECK(verbose_lines(w[1], 0).empty());
+  CHECK(verbose_lines(w[1], 1).size() == 1);
+  CHECK(verbose_lines(w[1], 2).size() == 3);
+  CHECK(verbose_lines(w[1], 2)[1].find("activations 0->1 128KiB: tuning is switched off on rank") == 0);
+}
