@@ -1,5 +1,6 @@
 // The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong.
 #include <parley/cli/doctor.hpp>
+#include <parley/cli/results.hpp>
 #include <parley/cli/tune.hpp>
 #include <parley/quick_start.hpp>
 #include <parley/runtime/version.hpp>
@@ -34,6 +35,14 @@ struct tune_words {
   std::string kill;
   bool no_results = false;
   bool no_tuning = false;
+  bool json = false;
+};
+
+/// … and for `results show|check|merge`.
+struct result_words {
+  std::vector<std::string> files;
+  std::optional<runtime::rank_id> ranks;
+  std::string out;
   bool json = false;
 };
 
@@ -121,6 +130,24 @@ int command(int argc, char** argv) {
       app.add_subcommand("doctor", "Tell what was found on this machine: transports, GPUs, which planes work");
   doctor->add_flag("--json", doctor_json, "Print one JSON document on standard output");
 
+  result_words results;
+  CLI::App* results_command = app.add_subcommand("results", "Show, check or merge results files");
+  results_command->require_subcommand(1);
+  CLI::App* show = results_command->add_subcommand("show", "Print what is in results files");
+  CLI::App* check = results_command->add_subcommand(
+      "check", "Tell whether this machine and version would trust results files, and which lines cannot be read");
+  CLI::App* merge = results_command->add_subcommand(
+      "merge", "Add files to one; the first entry for a key wins, files with other validators are refused");
+  for (CLI::App* each : {show, check, merge}) {
+    each->add_option("FILE", results.files, "Results files")->required();
+    each->add_flag("--json", results.json, "Print one JSON document on standard output, and nothing else there");
+  }
+  check->add_option("-n,--ranks", results.ranks, "Number of ranks of the job; otherwise any will do")
+      ->check(CLI::Range(1U, cli::most_ranks));
+  check->footer("Status 0: all are fine; 1: one is for another version, machine or world; 2: one cannot be read");
+  merge->add_option("-o,--output", results.out, "File to add to; its own entries win. It is made when missing")
+      ->required();
+
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
@@ -130,6 +157,10 @@ int command(int argc, char** argv) {
     throw cli::text_error("parley: only `parley run -n N -- PROGRAM` takes something behind --");
   if (run->parsed()) return run_ranks(ranks, no_prefix, behind.empty() ? run->remaining() : behind);
   if (tune_rank->parsed()) return cli::tune_rank(settings_of(rank_words));
+  const auto results_format = results.json ? cli::output_format::json : cli::output_format::table;
+  if (show->parsed()) return cli::show_results(results.files, results_format);
+  if (check->parsed()) return cli::check_results(results.files, results.ranks, results_format);
+  if (merge->parsed()) return cli::merge_results(results.files, results.out, results_format);
   if (doctor->parsed()) return cli::doctor(doctor_json ? cli::output_format::json : cli::output_format::table);
   return cli::tune({.settings = settings_of(words),
                     .format = words.json ? cli::output_format::json : cli::output_format::table,

@@ -11,12 +11,7 @@ namespace parley::cli {
 
 namespace json = boost::json;
 
-namespace {
-
-using rows = std::vector<std::vector<std::string>>;
-
-/// Columns as wide as they need to be; the first `left` of them to the left, numbers to the right.
-std::string aligned(const rows& all, std::size_t left) {
+std::string aligned(const table_rows& all, std::size_t left) {
   std::vector<std::size_t> widths;
   for (const auto& row : all) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -31,6 +26,10 @@ std::string aligned(const rows& all, std::size_t left) {
   }
   return text;
 }
+
+namespace {
+
+using rows = table_rows;
 
 std::string duration(double ns) {
   if (ns < 1e6) return fmt::format("{:.1f} us", ns / 1e3);

@@ -1,0 +1,263 @@
+#include <parley/cli/results.hpp>
+#include <parley/cli/table.hpp>
+#include <parley/ops/run.hpp>
+#include <parley/runtime/version.hpp>
+#include <parley/transports/file_storage.hpp>
+#include <parley/tuning/results.hpp>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+using tuning::parsed_results;
+
+namespace {
+
+constexpr int status_not_for_here = 1;
+constexpr int status_not_written = 1;
+constexpr int status_wrong = 2;
+constexpr std::string_view world_validator = "PARLEY_WORLD";
+
+void complain(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
+void say(const std::string& text) { std::printf("%s\n", text.c_str()); }
+void print(const json::object& document) { std::printf("%s\n", json::serialize(document).c_str()); }
+
+/// A file that was read, or why it could not be.
+struct read_file {
+  std::string path;
+  std::optional<parsed_results> content;
+  std::string why_not;
+};
+
+read_file read(const std::string& path) {
+  transports::file_storage disk;
+  const auto text = disk.read(path);
+  if (!text) return {path, std::nullopt, text.reason().text()};
+  auto parsed = tuning::parse_results(*text);
+  if (!parsed) return {path, std::nullopt, path + ": " + parsed.reason().text};
+  return {path, std::move(parsed).value(), {}};
+}
+
+std::vector<read_file> read_all(const std::vector<std::string>& paths) {
+  std::vector<read_file> all;
+  for (const std::string& path : paths) all.push_back(read(path));
+  return all;
+}
+
+void complain_of_lines(const read_file& f) {
+  for (const auto& w : f.content->warnings)
+    complain(w.line == 0 ? f.path + ": " + w.text : fmt::format("{}:{}: {}", f.path, w.line, w.text));
+}
+
+json::array warnings_of(const read_file& f) {
+  json::array list;
+  if (!f.content) return list;
+  for (const auto& w : f.content->warnings) list.push_back(json::object{{"line", w.line}, {"text", w.text}});
+  return list;
+}
+
+json::array validators_of(const read_file& f) {
+  json::array list;
+  if (!f.content) return list;
+  for (const auto& v : f.content->file.validators()) list.push_back(json::object{{"name", v.name}, {"value", v.value}});
+  return list;
+}
+
+json::object entry_json(const tuning::result_entry& e) {
+  return {{"op", e.op}, {"parameters", e.parameters}, {"solution", e.solution}, {"time_ms", e.time_ms}};
+}
+
+json::object shown(const read_file& f) {
+  json::array entries;
+  if (f.content) {
+    for (const auto& e : f.content->file.entries()) entries.push_back(entry_json(e));
+  }
+  return {{"path", f.path},
+          {"validators", validators_of(f)},
+          {"entries", std::move(entries)},
+          {"warnings", warnings_of(f)},
+          {"error", f.why_not}};
+}
+
+void show(const read_file& f) {
+  say(f.path);
+  table_rows validators;
+  for (const auto& v : f.content->file.validators()) validators.push_back({"validator", v.name, v.value});
+  table_rows entries{{"op", "key", "config", "ms"}};
+  for (const auto& e : f.content->file.entries())
+    entries.push_back({e.op, e.parameters, e.solution, e.time_ms > 0 ? fmt::format("{:.6g}", e.time_ms) : "-"});
+  say(aligned(validators, 3) + aligned(entries, 3));
+}
+
+/// What a file would have to say to be trusted here.
+std::vector<tuning::validator> wanted(const parsed_results& file, std::optional<runtime::rank_id> world) {
+  std::vector<tuning::validator> here{{"PARLEY_VERSION", std::string(runtime::version_text)}};
+  for (const auto& v : ops::machine_validators()) here.push_back(v);
+  if (world) {
+    here.push_back({std::string(world_validator), std::to_string(*world)});
+    return here;
+  }
+  for (const auto& v : file.file.validators())
+    if (v.name == world_validator) here.push_back(v);
+  return here;
+}
+
+struct verdict {
+  int status = 0;
+  std::string why_not;
+};
+
+verdict judge(const read_file& f, std::optional<runtime::rank_id> world) {
+  if (!f.content) return {status_wrong, f.why_not};
+  const auto why = tuning::compare_validators(f.content->file.validators(), wanted(*f.content, world));
+  const std::string text = why ? f.path + ": " + why->text : "";
+  if (!f.content->warnings.empty()) return {status_wrong, text};
+  return {why ? status_not_for_here : 0, text};
+}
+
+/// All files as one; answers whether they belong together.
+struct joined_files {
+  tuning::results_file file;
+  std::vector<std::string> complaints;
+  json::array conflicts;
+  std::vector<std::string> conflict_texts;
+};
+
+void note_conflicts(joined_files& all, const std::string& path, const std::vector<tuning::result_conflict>& conflicts) {
+  for (const auto& c : conflicts) {
+    all.conflicts.push_back(
+        json::object{{"path", path}, {"kept", entry_json(c.kept)}, {"refused", entry_json(c.refused)}});
+    all.conflict_texts.push_back(fmt::format("{}: {},{}: {} is kept, {} is not", path, c.kept.op, c.kept.parameters,
+                                             c.kept.solution, c.refused.solution));
+  }
+}
+
+joined_files join(const std::vector<read_file>& files) {
+  joined_files all;
+  const read_file* first = nullptr;
+  for (const read_file& f : files) {
+    if (!f.content) {
+      all.complaints.push_back(f.why_not);
+      continue;
+    }
+    complain_of_lines(f);
+    if (first == nullptr) {
+      first = &f;
+      all.file = f.content->file;
+      continue;
+    }
+    const auto& theirs = f.content->file.validators();
+    if (const auto why = tuning::compare_validators(theirs, all.file.validators(), "in " + first->path)) {
+      all.complaints.push_back(f.path + ": " + why->text + "; only files with the same validators can be merged");
+      continue;
+    }
+    auto merged = tuning::merge_results(all.file, f.content->file);
+    if (!merged) {
+      all.complaints.push_back(f.path + ": " + merged.reason().text);
+      continue;
+    }
+    note_conflicts(all, f.path, merged->conflicts);
+    all.file = std::move(merged).value().file;
+  }
+  return all;
+}
+
+/// Puts them behind what OUT has. A complaint: OUT is not such a file, and stays as it is.
+std::optional<std::string> merge_into(const std::string& out, const runtime::result<std::string>& there,
+                                      joined_files& all) {
+  if (!there) return there.code() == runtime::errc::unavailable ? std::nullopt : std::optional(there.reason().text());
+  if (there->empty()) return std::nullopt;
+  const auto parsed = tuning::parse_results(*there);
+  if (!parsed) return out + ": " + parsed.reason().text + "; it is left as it is";
+  if (parsed->skipped_lines != 0)
+    return fmt::format("{}:{}: {}; mend or remove these lines first, it is left as it is", out,
+                       parsed->warnings.front().line, parsed->warnings.front().text);
+  if (const auto why = tuning::compare_validators(parsed->file.validators(), all.file.validators(), "in the files"))
+    return out + ": " + why->text + "; it is left as it is";
+  auto merged = tuning::merge_results(parsed->file, all.file);
+  if (!merged) return out + ": " + merged.reason().text;
+  note_conflicts(all, out, merged->conflicts);
+  all.file = std::move(merged).value().file;
+  return std::nullopt;
+}
+
+}  // namespace
+
+int show_results(const std::vector<std::string>& files, output_format format) {
+  int status = 0;
+  json::array list;
+  for (const read_file& f : read_all(files)) {
+    if (format == output_format::json) list.push_back(shown(f));
+    if (!f.content) {
+      status = status_wrong;
+      complain(f.why_not);
+      continue;
+    }
+    if (format == output_format::table) show(f);
+    complain_of_lines(f);
+  }
+  if (format == output_format::json) print({{"files", std::move(list)}});
+  return status;
+}
+
+int check_results(const std::vector<std::string>& files, std::optional<runtime::rank_id> world, output_format format) {
+  int status = 0;
+  json::array list;
+  for (const read_file& f : read_all(files)) {
+    const verdict v = judge(f, world);
+    status = std::max(status, v.status);
+    const std::size_t entries = f.content ? f.content->file.entries().size() : 0;
+    if (f.content) complain_of_lines(f);
+    if (!v.why_not.empty()) complain(v.why_not);
+    if (format == output_format::table && v.status == 0) say(fmt::format("{}: fine, {} entries", f.path, entries));
+    list.push_back(json::object{{"path", f.path},
+                                {"status", v.status},
+                                {"fits", v.status != status_wrong && v.why_not.empty()},
+                                {"why_not", v.why_not},
+                                {"entries", entries},
+                                {"warnings", warnings_of(f)}});
+  }
+  if (format == output_format::json) print({{"status", status}, {"files", std::move(list)}});
+  return status;
+}
+
+int merge_results(const std::vector<std::string>& files, const std::string& out, output_format format) {
+  joined_files all = join(read_all(files));
+  int status = all.complaints.empty() ? 0 : status_wrong;
+  if (status == 0) {
+    transports::file_storage disk;
+    const joined_files inputs = all;
+    const auto written = disk.update(out, [&](const runtime::result<std::string>& there) -> std::optional<std::string> {
+      all = inputs;
+      if (auto why = merge_into(out, there, all)) {
+        all.complaints.push_back(std::move(*why));
+        return std::nullopt;
+      }
+      return tuning::write_results(all.file);
+    });
+    if (!all.complaints.empty()) status = status_wrong;
+    if (!written) {
+      all.complaints.push_back(written.reason().text());
+      status = status_not_written;
+    }
+  }
+  for (const std::string& c : all.conflict_texts) complain(c);
+  for (const std::string& c : all.complaints) complain(c);
+  const std::size_t entries = status == 0 ? all.file.entries().size() : 0;
+  if (format == output_format::json) {
+    print({{"status", status}, {"out", out}, {"entries", entries}, {"conflicts", std::move(all.conflicts)}});
+  } else if (status == 0) {
+    say(fmt::format("{}: {} entries, {} conflicts", out, entries, all.conflict_texts.size()));
+  }
+  return status;
+}
+
+}  // namespace parley::cli

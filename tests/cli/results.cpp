@@ -1,0 +1,199 @@
+// `parley results` as people run it, and warm starts of whole jobs. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
+#include <parley/ops/run.hpp>
+#include <parley/runtime/version.hpp>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+namespace {
+
+namespace json = boost::json;
+namespace fs = std::filesystem;
+
+struct folder {
+  folder() {
+    std::string name = (fs::temp_directory_path() / "parley-results-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~folder() { fs::remove_all(path); }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+
+  std::string read(const std::string& name) const {
+    std::ifstream in(path / name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void write(const std::string& name, std::string_view text) const { std::ofstream(path / name) << text; }
+
+  struct ended {
+    int status = -1;
+    std::string out;
+    std::string error;
+    json::object document() const {
+      INFO(out);
+      return json::parse(out).as_object();
+    }
+  };
+  ended parley(const std::string& words) const {
+    const std::string line = "cd '" + path.string() + "' && '" PARLEY_COMMAND "' " + words + " >out 2>error";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("error")};
+  }
+
+  fs::path path;
+};
+
+bool has(const std::string& text, std::string_view part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+  return text.find(part) != std::string::npos;
+}
+
+/// The validators that a job of `ranks` has here.
+std::string header(int ranks) {
+  std::string text = "Validator,PARLEY_VERSION," + std::string(parley::runtime::version_text) +
+                     "\nValidator,PARLEY_WORLD," + std::to_string(ranks) + "\n";
+  for (const auto& v : parley::ops::machine_validators()) text += "Validator," + v.name + "," + v.value + "\n";
+  return text;
+}
+
+const std::string one_entry = "acts/0>1,1MiB_bf16,direct,1.5\n";
+
+}  // namespace
+
+TEST_CASE("results show prints what is in files, as tables and as one document") {
+  const folder here;
+  here.write("a.csv", header(2) + one_entry + "short\nacts/0>1,2MiB_bf16,Default\n");
+  const auto table = here.parley("results show a.csv");
+  CHECK(table.status == 0);
+  has(table.out, "acts/0>1");
+  has(table.out, "PARLEY_WORLD");
+  has(table.error, "a.csv:6: 1 of at least 3 columns");
+  const auto document = here.parley("results show --json a.csv missing.csv");
+  CHECK(document.status == 2);
+  has(document.error, "missing.csv");
+  const json::array files = document.document().at("files").as_array();
+  REQUIRE(files.size() == 2);
+  REQUIRE(files[0].at("entries").as_array().size() == 2);
+  CHECK(files[0].at("entries").as_array()[1].at("solution").as_string() == "Default");
+  CHECK(files[0].at("entries").as_array()[0].at("time_ms").to_number<double>() == 1.5);
+  CHECK(files[0].at("warnings").as_array()[0].at("line").to_number<int>() == 6);
+  CHECK_FALSE(files[1].at("error").as_string().empty());
+}
+
+TEST_CASE("results check tells files that are fine, for elsewhere, and broken") {
+  const folder here;
+  here.write("fine.csv", header(2) + one_entry);
+  here.write("other.csv", "Validator,PARLEY_VERSION,9.9.9\n" + one_entry);
+  here.write("broken.csv", header(2) + "acts\n" + one_entry);
+  const auto fine = here.parley("results check fine.csv");
+  CHECK(fine.status == 0);
+  has(fine.out, "fine.csv: fine, 1 entries");
+  CHECK(here.parley("results check -n 2 fine.csv").status == 0);
+  const auto world = here.parley("results check -n 4 fine.csv");
+  CHECK(world.status == 1);
+  has(world.error, "fine.csv: validator PARLEY_WORLD is 2 in the file and 4 here");
+  const auto other = here.parley("results check fine.csv other.csv");
+  CHECK(other.status == 1);
+  has(other.error, "validator PARLEY_VERSION is 9.9.9 in the file and " + std::string(parley::runtime::version_text));
+  has(other.error, "PARLEY_PROCESSOR");
+  const auto broken = here.parley("results check --json other.csv broken.csv");
+  CHECK(broken.status == 2);
+  has(broken.error, "broken.csv:5: ");
+  const json::object d = broken.document();
+  CHECK(d.at("files").as_array()[0].at("status").to_number<int>() == 1);
+  CHECK(d.at("files").as_array()[1].at("status").to_number<int>() == 2);
+  CHECK(here.parley("results check nowhere.csv").status == 2);
+}
+
+TEST_CASE("results merge keeps the first entry for a key, tells conflicts, and keeps what OUT has") {
+  const folder here;
+  here.write("a.csv", header(2) + "acts/0>1,1MiB,direct,1\n");
+  here.write("b.csv", header(2) + "acts/0>1,1MiB,other,2\nacts/1>0,1MiB,direct,2\n");
+  const auto made = here.parley("results merge -o out.csv a.csv b.csv");
+  CHECK(made.status == 0);
+  CHECK(here.read("out.csv") == header(2) + "acts/0>1,1MiB,direct,1\nacts/1>0,1MiB,direct,2\n");
+  has(made.error, "b.csv: acts/0>1,1MiB: direct is kept, other is not");
+  has(made.out, "out.csv: 2 entries, 1 conflicts");
+
+  here.write("c.csv", header(2) + "acts/0>1,1MiB,third,3\nacts/0>1,4MiB,third,3\n");
+  const auto added = here.parley("results merge --json -o out.csv c.csv");
+  CHECK(added.status == 0);
+  CHECK(added.document().at("entries").to_number<int>() == 3);
+  CHECK(added.document().at("conflicts").as_array()[0].at("kept").at("solution").as_string() == "direct");
+  CHECK(here.read("out.csv").ends_with("acts/0>1,4MiB,third,3\n"));
+  CHECK(fs::exists(here.path / "out.csv.lock") == false);
+}
+
+TEST_CASE("results merge refuses files that do not belong together, and leaves OUT alone") {
+  const folder here;
+  here.write("a.csv", header(2) + one_entry);
+  here.write("b.csv", header(4) + one_entry);
+  here.write("bad.csv", header(2) + "acts\n");
+  const auto differ = here.parley("results merge -o out.csv a.csv b.csv");
+  CHECK(differ.status == 2);
+  has(differ.error, "b.csv: validator PARLEY_WORLD is 4 in the file and 2 in a.csv");
+  CHECK_FALSE(fs::exists(here.path / "out.csv"));
+  CHECK(here.parley("results merge -o b.csv a.csv").status == 2);
+  CHECK(here.read("b.csv") == header(4) + one_entry);
+  const auto mend = here.parley("results merge -o bad.csv a.csv");
+  CHECK(mend.status == 2);
+  has(mend.error, "bad.csv:5: ");
+  CHECK(here.read("bad.csv") == header(2) + "acts\n");
+  CHECK(here.parley("results merge -o out.csv a.csv missing.csv").status == 2);
+  CHECK_FALSE(fs::exists(here.path / "out.csv"));
+  CHECK(here.parley("results merge -o no/such/folder/out.csv a.csv").status == 1);
+}
+
+TEST_CASE("the results commands explain themselves, and what is wrong with their words is status 2") {
+  const folder here;
+  for (const char* words :
+       {"results", "results frob x", "results show", "results merge a.csv", "results check -n 0 a"}) {
+    INFO(words);
+    CHECK(here.parley(words).status == 2);
+  }
+  has(here.parley("results check --help").out, "Status 0");
+  has(here.parley("results merge --help").out, "its own entries win");
+}
+
+TEST_CASE("results of two kinds of machines live side by side, and each is found again") {
+  const folder here;
+  const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\n" + one_entry;
+  here.write("r.csv", foreign);
+  const std::string tune = "tune '" PARLEY_EXAMPLES "/specs/send-recv.json' --results r.csv --json";
+  const auto first = here.parley(tune);
+  REQUIRE_MESSAGE(first.status == 0, first.error);
+  CHECK(here.read("r.csv") == foreign);
+  const std::string beside(first.document().at("results").at("path").as_string());
+  CHECK(beside.starts_with("r.for-"));
+  CHECK(here.parley("results check -n 2 " + beside).status == 0);
+  const auto second = here.parley(tune);
+  REQUIRE_MESSAGE(second.status == 0, second.error);
+  const json::object again = second.document();
+  for (const json::value& a : again.at("agreements").as_array()) CHECK(a.at("from_results").as_bool());
+}
+
+TEST_CASE("a job whose results cannot be locked keeps them in a spare file, which merges when the lock is gone") {
+  const folder here;
+  here.write("r.csv.lock", "another-boot\nprocess 1 on elsewhere\n");
+  const auto ran = here.parley("tune '" PARLEY_EXAMPLES "/specs/send-recv.json' --results r.csv --json");
+  CHECK(ran.status == 0);
+  has(ran.error, "r.csv.lock is held by process 1 on elsewhere");
+  const std::string spare(ran.document().at("results").at("path").as_string());
+  has(ran.error, "parley results merge -o r.csv " + spare);
+  CHECK_FALSE(fs::exists(here.path / "r.csv"));
+  fs::remove(here.path / "r.csv.lock");
+  CHECK(here.parley("results merge -o r.csv " + spare).status == 0);
+  CHECK(here.read("r.csv") == here.read(spare));
+}
