@@ -43,17 +43,17 @@ struct direct_pair : world {
 
   seen_call& send(std::size_t size, send_options o = {.to = 1}) {
     buffers.push_back(numbered(size, buffers.size()));
-    auto& seen = all.emplace_back();
-    calls->spawn(keep(out, buffers.back(), o, seen));
+    auto& kept = all.emplace_back();
+    calls->spawn(keep(out, buffers.back(), o, kept));
     clock.turn();
-    return seen;
+    return kept;
   }
   seen_call& receive(std::size_t size, receive_options o = {.from = 0}) {
     buffers.emplace_back(size, std::byte{0xEE});
-    auto& seen = all.emplace_back();
-    calls->spawn(keep(in, buffers.back(), o, seen));
+    auto& kept = all.emplace_back();
+    calls->spawn(keep(in, buffers.back(), o, kept));
     clock.turn();
-    return seen;
+    return kept;
   }
   /// A part as a sender would stamp it.
   void inject(std::uint32_t invocation, std::uint64_t total, std::span<const std::byte> part,
