@@ -87,9 +87,7 @@ void lease_coordinator::on(lease_news& m) {
 
 void lease_coordinator::advance() {
   if (!state_.assigned->opened()) return;
-  for (auto& k : keys_) {
-    if (round_.of == nullptr || path_ == trial_path::leased) advance(*k);
-  }
+  for (auto& k : keys_) advance(*k);
 }
 
 // What is decided and what the log says are brought together; everything else follows from the difference.

@@ -69,13 +69,13 @@ class meeting_place {
     m.sizes.insert(bytes);
     if (++m.entered == members_) {
       m.ends_ns = executor_.now() + takes_ns;
-      wake_all();
+      wake([at](const entering& e) { return e.at_ == at; });
     }
     return {*this, at};
   }
   void abort() noexcept {
     aborted_ = true;
-    wake_all();
+    wake([](const entering&) { return true; });
   }
   bool aborted() const noexcept { return aborted_; }
   const std::map<std::size_t, meeting>& meetings() const noexcept { return meetings_; }
@@ -88,11 +88,13 @@ class meeting_place {
   }
 
  private:
-  void wake_all() noexcept {
-    while (!waiting_.empty()) {
-      entering& e = *waiting_.pop_front().owner;
-      e.wake(errc::none);
-    }
+  template <class Which>
+  void wake(Which which) noexcept {
+    waiting_.for_each([&](entering::hook& h) {
+      if (!which(*h.owner)) return;
+      h.unlink();
+      h.owner->wake(errc::none);
+    });
   }
   runtime::executor& executor_;
   std::size_t members_;
