@@ -242,8 +242,8 @@ class edge_receiver final : public data_sink {
     std::uint64_t invocation = 0;
     runtime::errc outcome = runtime::errc::none;
   };
-  // Past so many stamps in a row that say no message will be put, no credit is given; the next other stamp changes that.
-  static constexpr std::uint32_t unwanted_after = 64;
+  // Past so many stamps in a row that say such messages are not put, no credit is given; the next other stamp changes that.
+  static constexpr std::uint32_t unwanted_after = 16;
   static constexpr std::size_t most_failed_gets = 256;
   static constexpr unsigned most_repeats = 3;  // of a credit
   struct one_sided {

@@ -104,8 +104,9 @@ outgoing edge_sender::begin_one_sided(std::uint32_t tag, std::span<const std::by
   const auto lacking = one_sided_->lacking(id, invocation, source);
   assignment::choice chosen = assigned_.choose(source.size(), tag, invocation, services_.ex.now(), pace, lacking);
   rows_.set_measuring(assigned_.measuring());
-  if (!assigned_.measuring() && !one_sided_->is_put(chosen.digest))
-    chosen.flags = chosen.flags | stamp_flags::no_credits;
+  const campaign* const search = assigned_.find(source.size());
+  const bool settled = search != nullptr && search->where == campaign::stage::decided;
+  if (settled && !one_sided_->is_put(search->digest)) chosen.flags = chosen.flags | stamp_flags::no_credits;
   outgoing inv = stamped(chosen.digest, chosen.flags, tag, source.size(), invocation);
   inv.access = one_sided_->begin(chosen.digest, id, invocation, source);
   return inv;

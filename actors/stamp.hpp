@@ -25,7 +25,7 @@ enum class stamp_flags : std::uint16_t {
   poison = 8,       ///< the sender failed; this invocation brings nothing
   landed = 16,      ///< the payload was put where a credit said; the data part is empty
   to_be_got = 32,   ///< the payload is to be got from the sender's memory; the data part says where
-  no_credits = 64,  ///< no message of this op is put for now
+  no_credits = 64,  ///< messages like this one are not put for now
 };
 constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
   return static_cast<stamp_flags>(static_cast<std::uint16_t>(a) | static_cast<std::uint16_t>(b));

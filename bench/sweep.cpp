@@ -1,0 +1,220 @@
+// The regret of agreeing, at every size from 8 B to 64 MiB: how much slower the agreed config is than the best one, chosen in
+// hindsight among runs of each config on its own, the median over sizes. Two pinned ranks with registered buffers; a transfer
+// is timed from its send, its receive being posted, to the end of the receive. All configs take turns, so that what else the
+// machine does hits all of them alike.
+//
+//     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default
+//     sweep --only put                           put_16MiB
+//     sweep --only direct                        put_16MiB_direct
+//
+// A config runs on its own in an op whose only other config is the default, with a results file that says who won.
+#include <parley/bench/measure.hpp>
+#include <parley/bench/ranks.hpp>
+#include <parley/parley.hpp>
+#include <parley/runtime/version.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace parley::bench;
+
+constexpr std::size_t most_tries = 2'000;
+constexpr std::uint64_t largest_bytes = 64 << 20;
+
+std::vector<parley::config_ptr> candidates() {
+  return {parley::direct(), parley::chunked(256 << 10, 4), parley::chunked(1 << 20, 4),
+          parley::put(),    parley::put(1 << 20, 4),       parley::get()};
+}
+
+std::string name_of(std::size_t config) { return "only" + std::to_string(config); }
+
+std::vector<std::uint64_t> sizes_of(const arguments& given) {
+  if (given.text("only", "regret") != "regret") return {16 << 20};
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t bytes = 8; bytes <= largest_bytes; bytes *= 8) sizes.push_back(bytes);
+  sizes.push_back(16 << 20);
+  sizes.push_back(largest_bytes);
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
+/// Says of every op with one candidate that this has won, for every size.
+void write_decisions(const std::string& path, const std::vector<std::uint64_t>& sizes) {
+  parley::tuning::results_file file;
+  const auto add = [&](auto what) { static_cast<void>(file.add(std::move(what))); };
+  add(parley::tuning::validator{"PARLEY_VERSION", std::string(parley::runtime::version_text)});
+  add(parley::tuning::validator{"PARLEY_WORLD", "2"});
+  add(parley::tuning::validator{"PARLEY_BENCH", "sweep"});
+  const auto configs = candidates();
+  for (std::size_t i = 1; i < configs.size(); ++i) {
+    for (const std::uint64_t bytes : sizes) {
+      const auto key =
+          parley::tuning::parameters_text({.op = {}, .size = parley::tuning::size_bucket::of(bytes), .dtype = {}});
+      add(parley::tuning::result_entry{name_of(i) + "/0>1", key, configs[i]->id(), 1.0});
+    }
+  }
+  std::ofstream(path) << parley::tuning::write_results(file);
+}
+
+struct both {
+  parley::rank& self;
+  std::vector<parley::transfer> alone;  // one for each candidate
+  parley::transfer tuned;
+  parley::transfer beat;
+  std::vector<std::byte> buffer;
+  std::vector<parley::actors::registered_memory> registered;
+  bool sends() const { return self.id() == 0; }
+};
+
+parley::task<> receive(parley::transfer by, std::span<std::byte> into) { co_await by.receive(into, {.from = 0}); }
+
+// One transfer; the receiver answers how long it took.
+parley::task<std::int64_t> timed(both& b, parley::transfer& by, std::uint64_t bytes) {
+  const std::span<std::byte> part = std::span(b.buffer).first(bytes);
+  std::array<std::int64_t, 1> word{};
+  if (b.sends()) {
+    co_await b.beat.receive(word, {.from = 1});
+    word[0] = now_ns();
+    co_await by.send(part, {.to = 1});
+    co_await b.beat.send(word, {.to = 1});
+    co_return 0;
+  }
+  parley::runtime::scope& here = co_await parley::runtime::this_scope;
+  parley::runtime::scope posted(here);
+  posted.spawn(receive(by, part));
+  co_await parley::runtime::yield;
+  co_await b.beat.send(word, {.to = 0});
+  co_await posted.join();
+  const std::int64_t end = now_ns();
+  co_await b.beat.receive(word, {.from = 0});
+  co_return end - word[0];
+}
+
+bool decided(const parley::rank& self, std::uint64_t bytes) {
+  for (const auto& e : self.agreements()) {
+    if (e.op != "tuned") continue;
+    const auto* c = e.assigned->find(bytes);
+    return c != nullptr && c->where == parley::actors::campaign::stage::decided;
+  }
+  return false;
+}
+
+parley::task<> agree(both& b, std::uint64_t bytes) {
+  for (std::size_t n = 0; n < most_tries; ++n) {
+    co_await timed(b, b.tuned, bytes);
+    std::array<std::int64_t, 1> word{b.sends() && decided(b.self, bytes) ? 1 : 0};  // only the sender knows
+    if (b.sends())
+      co_await b.beat.send(word, {.to = 1});
+    else
+      co_await b.beat.receive(word, {.from = 0});
+    if (word[0] == 1) co_return;
+  }
+  give_up("the ranks did not agree within " + std::to_string(most_tries) + " transfers");
+}
+
+parley::task<> wait_a_little(both& b) {
+  auto slept = co_await parley::runtime::sleep_until(b.self.where().now() + 300'000'000);
+  static_cast<void>(slept);
+}
+
+parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t repetitions, std::string only) {
+  co_await wait_a_little(b);  // rehearsals
+  std::vector<double> regrets;
+  std::vector<double> of_the_default;
+  for (const std::uint64_t bytes : sizes) {
+    if (only == "regret") co_await agree(b, bytes);
+    const std::int64_t turns = std::max<std::int64_t>(repetitions / (bytes > (4U << 20U) ? 4 : 1), 5);
+    std::vector<std::vector<double>> alone(b.alone.size());
+    std::vector<double> tuned;
+    for (std::int64_t n = -3; n < turns; ++n) {
+      for (std::size_t i = 0; i < b.alone.size(); ++i) {
+        const std::int64_t took = co_await timed(b, b.alone[i], bytes);
+        if (n >= 0) alone[i].push_back(double(took));
+      }
+      if (only != "regret") continue;
+      const std::int64_t took = co_await timed(b, b.tuned, bytes);
+      if (n >= 0) tuned.push_back(double(took));
+    }
+    std::vector<double> medians;
+    for (auto& times : alone) medians.push_back(median(std::move(times)));
+    if (b.sends()) continue;
+    if (only == "direct") report("figure", medians[0], "ns");
+    if (only == "put") report("figure", medians[3], "ns");
+    if (only != "regret") continue;
+    const double best = *std::min_element(medians.begin(), medians.end());
+    const double mine = median(std::move(tuned));
+    regrets.push_back(std::max(0.0, 100 * (mine / best - 1)));
+    of_the_default.push_back(100 * (medians[0] / best - 1));
+    report("agreed_" + std::to_string(bytes), mine, "ns");
+    report("best_" + std::to_string(bytes), best, "ns");
+  }
+  if (b.sends() || only != "regret") co_return;
+  report("figure", median(std::move(regrets)), "percent");
+  report("default", median(std::move(of_the_default)), "percent");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const arguments given(argc, argv);
+  const std::string only = given.text("only", "regret");
+  const auto sizes = sizes_of(given);
+  if (!is_rank()) {
+    const auto figures = run_ranks(2, argc, argv);
+    const double value = figure(figures[1], "figure");
+    if (only == "regret") {
+      for (const std::uint64_t bytes : sizes) {
+        const double agreed = figure(figures[1], "agreed_" + std::to_string(bytes));
+        const double best = figure(figures[1], "best_" + std::to_string(bytes));
+        std::fprintf(stderr, "%10llu B  agreed %12.0f ns  best in hindsight %12.0f ns  %+.1f %%\n",
+                     static_cast<unsigned long long>(bytes), agreed, best, 100 * (agreed / best - 1));
+      }
+    }
+    if (only == "regret") report("default_sweep_regret", figure(figures[1], "default"), "percent");
+    report(only == "regret" ? "transfer_sweep_regret"
+           : only == "put"  ? "put_16MiB"
+                            : "put_16MiB_direct",
+           value, only == "regret" ? "percent" : "ns");
+    return 0;
+  }
+  const auto rank = parley::transports::from_environment().value().rank;
+  pin_to_core(int(rank));
+  const auto folder = std::filesystem::temp_directory_path() / ("parley_sweep_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  parley::ops::job_options options;
+  options.settings.plan.budget_fraction = 1e3;  // agree as fast as trials can be made
+  options.settings.results_path = (folder / "results.csv").string();
+  options.settings.validators = {{"PARLEY_BENCH", "sweep"}};
+  write_decisions(options.settings.results_path, sizes);
+  const int status = parley::run(
+      [&](parley::job& here) {
+        parley::rank& self = here.self();
+        const auto op = [&](const std::string& name, std::vector<parley::config_ptr> configs) {
+          return self.declare(
+              parley::paired_transfer{.name = name, .role = {}, .configs = std::move(configs), .edges = {{0, 1}}});
+        };
+        const auto configs = candidates();
+        both b{self,
+               {},
+               op("tuned", configs),
+               self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
+               std::vector<std::byte>(sizes.back(), std::byte(self.id() + 1)),
+               {}};
+        for (std::size_t i = 0; i < configs.size(); ++i)
+          b.alone.push_back(op(name_of(i), i == 0 ? std::vector{configs[0]} : std::vector{configs[0], configs[i]}));
+        b.registered.push_back(b.tuned.registered(b.buffer));
+        for (auto& t : b.alone) b.registered.push_back(t.registered(b.buffer));
+        parley::runtime::run(here.loop(), measure(b, sizes, given.number("repetitions", 40), only));
+      },
+      options);
+  std::filesystem::remove_all(folder);
+  return status;
+}
