@@ -97,15 +97,17 @@ void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<s
   one_sided_ = std::make_unique<one_sided_sender>(services_, std::move(mine), std::move(puts), std::move(gets));
 }
 
-// An invocation is stamped with a one-sided config only if it has what that needs, now.
+// An invocation is stamped with a one-sided config only if it has what that needs, now. Where none is in question for its size
+// nothing is looked up.
 outgoing edge_sender::begin_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
                                       pacing pace) {
   const std::uint64_t id = stream_id(tag, false);
-  const auto lacking = one_sided_->lacking(id, invocation, source);
-  assignment::choice chosen = assigned_.choose(source.size(), tag, invocation, services_.ex.now(), pace, lacking);
-  rows_.set_measuring(assigned_.measuring());
   const campaign* const search = assigned_.find(source.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
+  const bool in_question = !settled || one_sided_->is_put(search->digest) || one_sided_->is_get(search->digest);
+  const auto lacking = in_question ? one_sided_->lacking(id, invocation, source) : std::span<const std::uint64_t>();
+  assignment::choice chosen = assigned_.choose(source.size(), tag, invocation, services_.ex.now(), pace, lacking);
+  rows_.set_measuring(assigned_.measuring());
   if (settled && !one_sided_->is_put(search->digest)) chosen.flags = chosen.flags | stamp_flags::no_credits;
   outgoing inv = stamped(chosen.digest, chosen.flags, tag, source.size(), invocation);
   inv.access = one_sided_->begin(chosen.digest, id, invocation, source);
