@@ -28,18 +28,21 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 }
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
+constexpr runtime::time_ns first_ask_pause_ns = 1'000'000'000;
+constexpr runtime::time_ns longest_ask_pause_ns = 60'000'000'000;
 constexpr std::size_t remembered_requests = 64;
 
 class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
-      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed) {}
+      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed),
+        ask_at_(s.ex.now() + first_ask_pause_ns) {}
 
   outbox& out() noexcept { return out_; }
   // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
   runtime::time_ns next_event() const noexcept {
     const runtime::time_ns look = state_.assigned->measuring() ? services_.ex.now() + look_again_ns : runtime::never;
-    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look});
+    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_});
   }
 
   void on(received<ack>& m) { out_.acknowledge(m.from.source, m.body.number); }
@@ -52,10 +55,10 @@ class coordinator_behaviour {
     }
     if (m.body.decl_hash != state_.declaration.hash()) {
       acknowledge(m.from, m.body.number);
-      reject(errc::declaration_mismatch, state_.declaration.title() + ": rank " + std::to_string(m.from.source) +
-                                             " declares {" + m.body.declaration + "}, the leader rank " +
-                                             std::to_string(state_.declaration.leader) + " declares {" +
-                                             state_.declaration.text() + "}; declare the op alike on all its ranks");
+      reject(conflict_with(m.body), state_.declaration.title() + ": rank " + std::to_string(m.from.source) +
+                                        " declares {" + m.body.declaration + "}, the leader rank " +
+                                        std::to_string(state_.declaration.leader) + " declares {" +
+                                        state_.declaration.text() + "}; declare the op alike on all its ranks");
       return;
     }
     auto& p = participant(m.from.source, m.body.role);
@@ -122,6 +125,24 @@ class coordinator_behaviour {
     judge();
   }
 
+  /// Offers that do not come may have gone to another rank, which their senders think leads: they are shown our declaration,
+  /// and answer with their own if it differs.
+  void ask_the_missing() {
+    if (services_.ex.now() < ask_at_) return;
+    ask_at_ = runtime::never;
+    if (state_.merged || rejected_) return;
+    offer mine;
+    mine.decl_hash = state_.declaration.hash();
+    for (const op_participant& p : state_.declaration.participants) {
+      const auto here = [&](const coordinator_state::joined& j) { return j.rank == p.rank; };
+      if (std::any_of(state_.participants.begin(), state_.participants.end(), here)) continue;
+      static_cast<void>(
+          services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
+    }
+    ask_at_ = services_.ex.now() + ask_pause_ns_;
+    ask_pause_ns_ = std::min(2 * ask_pause_ns_, longest_ask_pause_ns);
+  }
+
   void judge() {
     state_.assigned->retry(services_.ex.now());
     while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
@@ -180,10 +201,16 @@ class coordinator_behaviour {
     tell_all(r);
   }
 
+  // Who leads stands in the declaration's text.
+  errc conflict_with(const offer& theirs) const {
+    const std::string ours = ", leader rank " + std::to_string(state_.declaration.leader) + ",";
+    return theirs.declaration.find(ours) == std::string::npos ? errc::role_conflict : errc::declaration_mismatch;
+  }
+
   void merge_offers() {
     std::vector<tuning::offer> offers;
     for (const auto& p : state_.participants) offers.push_back(p.offered);
-    auto all = tuning::merge(std::move(offers));
+    auto all = tuning::merge(std::move(offers), tuning::variants::wire_class);
     if (!all) {
       reject(errc::declaration_mismatch, state_.declaration.title() + ": " + all.reason().text);
       return;
@@ -198,7 +225,13 @@ class coordinator_behaviour {
     }
     m.no_common_config = state_.merged->no_common_config;
     tell_all(m);
-    tell_all(w);
+    for (std::size_t p = 0; p < state_.merged->participants.size(); ++p) {
+      w.variants.clear();
+      for (const auto& c : state_.merged->candidates)
+        w.variants.push_back(state_.merged->configs[c.variants[p]].digest);
+      out_.post(state_.merged->participants[p].rank, part::participant, w);
+    }
+    ask_at_ = runtime::never;
   }
 
   // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
@@ -281,6 +314,8 @@ class coordinator_behaviour {
   outbox out_;
   std::vector<std::pair<rank_id, std::uint32_t>> handled_;
   bool rejected_ = false;
+  runtime::time_ns ask_pause_ns_ = first_ask_pause_ns;
+  runtime::time_ns ask_at_;
 };
 
 using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
@@ -293,6 +328,7 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
     if (!m) {
       if (m.code() != errc::timeout) co_return;
       me.out().resend();
+      me.ask_the_missing();
       me.judge();
       continue;
     }

@@ -176,7 +176,7 @@ void group_invocation::fail(errc why, rank_id culprit) noexcept {
   while (waiting_parts_.size() != 0) {
     const runtime::arrival dropped = waiting_parts_.pop();  // so that its sender gets its buffer back
   }
-  group_.failed(*this);
+  if (group_.fault().why == errc::none) group_.failed(*this);  // else everybody hears of it by other ways
   parts_.for_each([this](part& p) {
     if (p.with_transport) {
       group_.services_.net.cancel(p);

@@ -92,7 +92,8 @@ struct warm {
   static constexpr std::uint16_t message_type = 5;
   std::uint32_t number = 0;
   std::vector<std::uint64_t> candidates;
-  PARLEY_FIELDS(number, candidates)
+  std::vector<std::uint64_t> variants;  ///< what the participant itself runs for each: its part of the mixture
+  PARLEY_FIELDS(number, candidates, variants)
 };
 
 struct warmed {

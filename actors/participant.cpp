@@ -37,7 +37,8 @@ class participant_behaviour {
 
   outbox& out() noexcept { return out_; }
 
-  void send_offer(bool with_list) {
+  enum class catalogue_list : bool { no, yes };
+  void send_offer(catalogue_list list, rank_id to) {
     offer o;
     o.decl_hash = mine_.declaration.hash();
     o.declaration = mine_.declaration.text();
@@ -46,11 +47,11 @@ class participant_behaviour {
     o.validators_hash = services_.validators_hash;
     o.catalogue_hash = mine_.configs.hash();
     for (std::size_t i = 0; i < mine_.configs.size(); ++i) o.available.push_back(mine_.available.test(i) ? 1 : 0);
-    if (with_list) o.catalogue = on_the_wire(mine_.configs);
+    if (list == catalogue_list::yes) o.catalogue = on_the_wire(mine_.configs);
     for (const remembered_best& r : mine_.remembered)
       o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines});
     o.trials = mine_.policy == tuning_policy::online;
-    out_.post(mine_.declaration.leader, part::coordinator, std::move(o));
+    out_.post(to, part::coordinator, std::move(o));
   }
 
   /// Only the leader has anything to say here.
@@ -62,12 +63,16 @@ class participant_behaviour {
   bool is_for_me(const M&) const noexcept {
     return true;
   }
+  // Ranks that do not agree on who leads must still be able to tell each other.
+  bool is_for_me(const received<ack>& m) const noexcept { return is_participant(m.from.source); }
+  bool is_for_me(const received<op_reject>& m) const noexcept { return is_participant(m.from.source); }
+  bool is_for_me(const received<offer>& m) const noexcept { return is_participant(m.from.source); }
 
   void on(received<ack>& m) {
     out_.acknowledge(m.from.source, m.body.number);
     if (m.body.send_list && !listed_) {
       listed_ = true;
-      send_offer(true);
+      send_offer(catalogue_list::yes, mine_.declaration.leader);
     }
   }
   void on(received<merged>& m) {
@@ -80,6 +85,10 @@ class participant_behaviour {
     mine_.ids = std::move(m.body.ids);
     mine_.no_common_config = std::move(m.body.no_common_config);
     mine_.changed.tell();
+  }
+  // From a rank that thinks that it leads and has not heard of us.
+  void on(received<offer>& m) {
+    if (m.body.decl_hash != mine_.declaration.hash()) send_offer(catalogue_list::no, m.from.source);
   }
   void on(received<op_reject>& m) {
     acknowledge(m.from, m.body.number);
@@ -119,7 +128,12 @@ class participant_behaviour {
   /// Whether these still have to be rehearsed; a `warm` that comes again is only acknowledged.
   bool accept_warm(received<warm>& m) {
     acknowledge(m.from, m.body.number);
-    return !std::exchange(warmed_, true);
+    if (std::exchange(warmed_, true)) return false;
+    for (std::size_t i = 0; i < std::min(m.body.candidates.size(), m.body.variants.size()); ++i) {
+      if (m.body.variants[i] != m.body.candidates[i] && mine_.configs.find(m.body.variants[i]))
+        mine_.instead.emplace_back(m.body.candidates[i], m.body.variants[i]);
+    }
+    return true;
   }
   void note_rehearsed(std::uint64_t digest, const runtime::result<>& outcome) {
     if (outcome) {
@@ -134,10 +148,15 @@ class participant_behaviour {
     w.errors = mine_.warm_errors;
     out_.post(mine_.declaration.leader, part::coordinator, std::move(w));
   }
+  std::size_t rehearsals_at_once() const noexcept { return std::max<std::size_t>(mine_.runs->rehearsals_at_once(), 1); }
   runtime::task<> rehearse(std::uint64_t digest) { return mine_.runs->rehearse(digest); }
   runtime::time_ns now() const noexcept { return services_.ex.now(); }
 
  private:
+  bool is_participant(rank_id rank) const noexcept {
+    const auto& all = mine_.declaration.participants;
+    return std::any_of(all.begin(), all.end(), [rank](const op_participant& p) { return p.rank == rank; });
+  }
   void acknowledge(const envelope& from, std::uint32_t number) {
     out_.acknowledge_to(from.source, part::coordinator, number);
   }
@@ -161,9 +180,15 @@ class participant_behaviour {
   bool warmed_ = false;
 };
 
+runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
+  auto outcome = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
+  me.note_rehearsed(digest, outcome);
+}
+
 runtime::task<> participate(participant_actor& self, services& s, participant_state& mine) {
   participant_behaviour me(s, mine);
-  me.send_offer(false);
+  runtime::scope& here = co_await runtime::this_scope;
+  me.send_offer(participant_behaviour::catalogue_list::no, mine.declaration.leader);
   for (;;) {
     auto m = co_await self.receive(me.out().next_resend());
     if (!m) {
@@ -174,9 +199,11 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
     if (auto* w = std::get_if<received<warm>>(&*m)) {
       if (!me.is_for_me(*w) || !me.accept_warm(*w)) continue;
       const std::vector<std::uint64_t> candidates = std::move(w->body.candidates);
-      for (const std::uint64_t digest : candidates) {
-        auto outcome = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
-        me.note_rehearsed(digest, outcome);
+      for (std::size_t i = 0; i < candidates.size(); i += me.rehearsals_at_once()) {
+        runtime::scope several(here);
+        for (std::size_t k = i; k < std::min(candidates.size(), i + me.rehearsals_at_once()); ++k)
+          several.spawn(rehearse_one(me, candidates[k]));
+        co_await several.join();
       }
       me.send_warmed();
       continue;
@@ -195,10 +222,10 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
 
 participant_address spawn_participant(services& s, participant_state& mine) {
   auto to = runtime::spawn_actor<received<ack>, received<merged>, received<op_reject>, received<warm>, received<decide>,
-                                 rows_due, tuning_request, nack>(s.actors, participate, s, mine);
+                                 received<offer>, rows_due, tuning_request, nack>(s.actors, participate, s, mine);
   mine.actor = to;
-  open_inbox<ack, merged, op_reject, warm, decide>(s, mine.declaration.id(), mine.generation, part::participant,
-                                                   part::coordinator, to);
+  open_inbox<ack, merged, op_reject, warm, decide, offer>(s, mine.declaration.id(), mine.generation, part::participant,
+                                                          part::coordinator, to);
   mine.rows->on_flush([to] { static_cast<void>(to.try_send(rows_due{})); });
   return to;
 }

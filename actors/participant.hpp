@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::actors {
@@ -41,6 +42,8 @@ class implementations {
  public:
   /// Runs this role's implementation once, with a known pattern on scratch buffers; throws what is wrong.
   virtual runtime::task<> rehearse(std::uint64_t digest) = 0;
+  /// How many rehearsals may be under way at once; all ranks start them in one order.
+  virtual std::size_t rehearsals_at_once() const noexcept { return 1; }
   /// The op cannot go on: conflicting declarations, a dead peer.
   virtual void on_rejected(const runtime::error& why) noexcept = 0;
 
@@ -53,9 +56,9 @@ struct rows_due {};
 
 /// What it takes in: the leader's messages, and what this rank has to tell the leader.
 using participant_actor = runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>,
-                                         received<decide>, rows_due, tuning_request, nack>;
+                                         received<decide>, received<offer>, rows_due, tuning_request, nack>;
 using participant_address = runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>,
-                                             received<decide>, rows_due, tuning_request, nack>;
+                                             received<decide>, received<offer>, rows_due, tuning_request, nack>;
 
 /// The op on this rank, as far as its participant actor is concerned.
 struct participant_state {
@@ -71,13 +74,32 @@ struct participant_state {
 
   std::vector<std::uint64_t> candidates;  ///< once merged
   std::vector<std::string> ids;
-  std::vector<std::uint64_t> ready;  ///< what this rank has warmed (S3)
+  /// Where this rank runs another config of the same wire class for a candidate: its part of a mixture.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
+  std::vector<std::string> unavailable;  ///< what this rank cannot run, and why
+  std::vector<std::uint64_t> ready;      ///< what this rank has warmed (S3)
   std::vector<std::string> warm_errors;
   std::string no_common_config;
   std::vector<decision_record> decisions;
   std::size_t owed = 0;  ///< messages that were not acknowledged yet
   news changed;          ///< told whenever something above has come to be known
   participant_address actor;
+
+  /// Which of its own configs this rank runs when `digest` is assigned.
+  std::uint64_t variant_of(std::uint64_t digest) const noexcept {
+    for (const auto& [candidate, own] : instead) {
+      if (candidate == digest) return own;
+    }
+    return digest;
+  }
+  /// What a candidate is called, also one that this rank takes part in with another config; null for a stranger.
+  const std::string* id_of(std::uint64_t digest) const noexcept {
+    for (std::size_t i = 0; i < candidates.size() && i < ids.size(); ++i) {
+      if (candidates[i] == digest) return &ids[i];
+    }
+    const auto own = configs.find(digest);
+    return own ? &configs[*own].id : nullptr;
+  }
 };
 
 participant_address spawn_participant(services& s, participant_state& mine);

@@ -115,4 +115,6 @@ ROWS = [
         [leases("lease_messages_before", "until the decision")], at_most=0, runs=1),
     Row("tuning_time_lost/virtual", "ns", virtual("parley", "virtual_tuning_time_lost"),
         [virtual("barriers", "virtual_barriers_time_lost")], ratio_at_most=0.2, runs=1),
+    Row("group_agreement", "round_trips", parley("group_agreement", "agreement", "group_agreement"),
+        [Reported("barriers", Program("group_agreement", ("--only", "barriers")), "group_barriers")], at_most=3, runs=1),
 ]

@@ -30,7 +30,7 @@ class chunked_config final : public paired_config {
   chunked_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
       : paired_config({.name = "chunked",
                        .parameters = {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}},
-                       .wire_class = "chunks"}),
+                       .wire_class = "chunks_" + std::to_string(chunk_bytes)}),
         chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
   task<> send(part_sender& out, std::span<const std::byte> data) const override {

@@ -51,12 +51,17 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   auto made = tuning::catalogue::make(identities(options_.configs));
   if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
   participant_.configs = std::move(made).value();
-  participant_.available = tuning::bits(options_.configs.size(), tuning::bit::set);
+  auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
+  participant_.available = std::move(can.available);
+  participant_.unavailable = std::move(can.missing);
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {
     digests_.push_back(options_.configs[i]->digest());
     const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;
     one_sided_ = one_sided_ || (needs_memory && s.net.one_sided());
-    if (i != 0 && (!options_.configs[i]->available() || (needs_memory && !one_sided_))) participant_.available.clear(i);
+    if (i == 0 || !needs_memory || one_sided_ || !participant_.available.test(i)) continue;
+    participant_.available.clear(i);
+    participant_.unavailable.push_back(options_.configs[i]->id() +
+                                       ": the transport cannot write into another rank's memory");
   }
   op.default_config = options_.configs.front()->id();
   op.default_digest = options_.configs.front()->digest();
@@ -99,7 +104,7 @@ actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest,
 }
 
 const paired_config* edge_end::search(std::uint64_t digest) const noexcept {
-  const auto at = std::find(digests_.begin(), digests_.end(), digest);
+  const auto at = std::find(digests_.begin(), digests_.end(), participant_.variant_of(digest));
   return at == digests_.end() ? nullptr : options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
 }
 

@@ -20,6 +20,7 @@
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/calls.hpp>
+#include <parley/ops/capability.hpp>
 #include <parley/ops/config.hpp>
 #include <parley/tuning/plan.hpp>
 
@@ -44,6 +45,7 @@ struct edge_options {
   tuning::plan_options plan{};
   std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
   actors::window_limits window{};
+  capability_function capable{};
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
   bool mutant_ignores_stamp = false;

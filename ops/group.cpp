@@ -121,10 +121,9 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   auto made = tuning::catalogue::make(std::move(identities));
   if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
   participant_.configs = std::move(made).value();
-  participant_.available = tuning::bits(options_.configs.size(), tuning::bit::set);
-  for (std::size_t i = 1; i < options_.configs.size(); ++i) {
-    if (!options_.configs[i]->available()) participant_.available.clear(i);
-  }
+  auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
+  participant_.available = std::move(can.available);
+  participant_.unavailable = std::move(can.missing);
   participant_.role = op.leader == s.net.rank() ? "leader" : "worker";
   participant_.remembered = options_.remembered;
   participant_.policy = options_.policy;
@@ -159,6 +158,7 @@ bool group_end::has(rank_id rank) const noexcept {
 }
 
 const group_config* group_end::find(std::uint64_t digest) const noexcept {
+  digest = participant_.variant_of(digest);
   for (const auto& c : options_.configs) {
     if (c->digest() == digest) return c.get();
   }

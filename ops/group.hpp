@@ -16,6 +16,7 @@
 #include <parley/actors/group_worker.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/capability.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/tuning/plan.hpp>
 
@@ -43,6 +44,7 @@ struct group_options {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
+  capability_function capable{};
   std::vector<actors::remembered_best> remembered;
   bool mutant_ignores_stamp = false;  ///< test switch: workers run c0 whatever the stamps say
 };
@@ -85,6 +87,7 @@ class group_end final : private actors::implementations {
     actors::coordinator_state coordinator;
   };
   runtime::task<> rehearse(std::uint64_t digest) override;
+  std::size_t rehearsals_at_once() const noexcept override { return 16; }
   void on_rejected(const runtime::error& why) noexcept override;
   runtime::task<> implement(actors::group_invocation& inv, const group_work& work);
   const group_config& config_for(const actors::group_invocation& inv) const;

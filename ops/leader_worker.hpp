@@ -36,6 +36,7 @@ struct leader_worker {
   collective does = collective::all_reduce;
   std::vector<group_config_ptr> configs{star()};
   std::uint64_t depth = 1;
+  capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
 };

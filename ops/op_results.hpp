@@ -4,7 +4,7 @@
 ///     activations/0>1,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.262
 ///
 ///     op_memory m = recall_op(file, declaration, ids);               // its entries, and warnings about them
-///     if (auto entry = entry_of(declaration, catalogue, decision)) file.add(*entry);
+///     if (auto entry = entry_of(declaration, id_of_the_winner, decision)) file.add(*entry);
 ///
 /// What was measured between machines that differ has their combination in its op's name: `activations/0>1@9f3c…`. A solution
 /// that the op does not have here is a warning; the leader makes a miss of it, unless another rank has it all the same.
@@ -28,7 +28,7 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
                     const std::vector<std::string>& ids);
 
 /// Nothing for a decision that was not measured: it would pin the default for good.
-std::optional<tuning::result_entry> entry_of(const actors::op_declaration& op, const tuning::catalogue& configs,
+std::optional<tuning::result_entry> entry_of(const actors::op_declaration& op, const std::string* id,
                                              const actors::decision_record& decision);
 
 /// `activations/0>1`; of a larger group the first and the last rank.

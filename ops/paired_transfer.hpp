@@ -37,6 +37,7 @@ struct paired_transfer {
   std::vector<config_ptr> configs{direct()};
   /// Sender and receiver of each pair; empty: by their order.
   std::vector<std::pair<rank_id, rank_id>> edges{};
+  capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
 };

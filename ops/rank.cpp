@@ -102,6 +102,7 @@ transfer rank::declare(const paired_transfer& op) {
     o.name = op.name;
     o.configs = op.configs;
     o.dtype = op.dtype;
+    o.capable = op.capable;
     o.timeout_ns = op.timeout_ns;
     if (from == id()) {
       o.peer = to;
@@ -162,6 +163,7 @@ rank_group rank::declare(const leader_worker& op) {
     o.does = op.does;
     o.configs = op.configs;
     o.depth = op.depth;
+    o.capable = op.capable;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
     handle.end_ = &add_group(std::move(o));
@@ -262,7 +264,8 @@ std::vector<tuning::result_entry> rank::learned() const {
   std::vector<tuning::result_entry> all;
   const auto add = [&](const auto& e) {
     for (const actors::decision_record& d : e.participant().decisions) {
-      if (auto entry = entry_of(e.declaration(), e.participant().configs, d)) all.push_back(std::move(*entry));
+      const std::string* id = e.participant().id_of(d.digest);
+      if (auto entry = entry_of(e.declaration(), id, d)) all.push_back(std::move(*entry));
     }
   };
   for (const auto& e : outs_) add(*e);

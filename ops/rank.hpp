@@ -88,6 +88,7 @@ class rank {
   rank_id id() const noexcept { return net_.rank(); }
   rank_id world_size() const noexcept { return net_.world_size(); }
   runtime::executor& where() const noexcept { return executor_; }
+  const rank_settings& settings() const noexcept { return settings_; }
 
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);

@@ -141,7 +141,7 @@ bool symmetric_end::owes_messages() const noexcept {
 }
 
 const symmetric_config* symmetric_end::find(std::uint64_t digest) const noexcept {
-  const auto index = participant_.configs.find(digest);
+  const auto index = participant_.configs.find(participant_.variant_of(digest));
   return index ? op_.configs[*index].get() : nullptr;
 }
 

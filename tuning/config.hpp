@@ -40,7 +40,8 @@ struct parameter {
   std::string value;
 };
 
-/// Configs with one identity may serve each other; the wire class and its ABI say what must match on all sides.
+/// Configs with one identity may serve each other; the wire class and its ABI say what must match on all sides. Different
+/// configs of one wire class may serve each other too, so it covers how a payload is cut. Empty: no other config does.
 struct config_identity {
   std::string name;
   std::vector<parameter> parameters{};

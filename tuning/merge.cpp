@@ -89,7 +89,8 @@ participant joined(offer&& o, const config_union& all) {
 std::optional<std::size_t> variant_of(const participant& p, const std::vector<catalogue::entry>& configs,
                                       std::size_t wanted, variants allowed) {
   if (p.available.test(wanted)) return wanted;
-  if (allowed == variants::equal) return std::nullopt;
+  // Who names no wire class promises nothing about what else it can talk to.
+  if (allowed == variants::equal || configs[wanted].identity.wire_class.empty()) return std::nullopt;
   for (std::size_t other = 0; other < configs.size(); ++other) {
     const config_identity &a = configs[wanted].identity, &b = configs[other].identity;
     if (p.available.test(other) && a.wire_class == b.wire_class && a.abi == b.abi) return other;

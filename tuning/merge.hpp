@@ -73,7 +73,8 @@ struct merged {
 /// Which local variants a candidate may be made of.
 enum class variants {
   equal,       ///< the same digest on every participant
-  wire_class,  ///< who lacks it runs its first available config of that wire class and ABI: a mixture, tried as one
+  wire_class,  ///< who lacks it runs its first available config of that wire class and ABI: a mixture, tried as one.
+               ///< Without a wire class there is none
 };
 
 outcome<merged> merge(std::vector<offer> offers, variants allowed = variants::equal);

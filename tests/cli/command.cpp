@@ -266,4 +266,6 @@ TEST_CASE("the examples' programs run") {
   CHECK_MESSAGE(send.status == 0, send.error);
   has(send.out, "activations 0->1 4MiB: ");
   CHECK(here.parley("run -n 2 '" PARLEY_EXAMPLE_OWN_CONFIG "'").status == 0);
+  const auto layers = here.parley("run -n 4 '" PARLEY_EXAMPLE_THIN_LAYERS "'");
+  CHECK(layers.status == 0);
 }

@@ -22,7 +22,7 @@ rank_settings eager() {
 config_ptr whole(const std::string& name) {
   const send_function out = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
   const receive_function in = [](part_receiver& i, std::span<std::byte> d) -> task<> { co_await i.receive(0, d); };
-  return paired({.name = name, .wire_class = "whole"}, out, in);
+  return paired({.name = name, .wire_class = name}, out, in);
 }
 
 std::set<std::string> candidates(world& w) {
@@ -131,7 +131,7 @@ TEST_CASE("nothing in common beyond the default is said on both sides, and the d
 TEST_CASE("a config that is not available on one rank is no candidate") {
   class absent final : public paired_config {
    public:
-    absent() : paired_config({.name = "absent", .wire_class = "whole"}) {}
+    absent() : paired_config({.name = "absent", .wire_class = "absent"}) {}
     task<> send(part_sender& o, std::span<const std::byte> d) const override { co_await o.send(0, d); }
     task<> receive(part_receiver& i, std::span<std::byte> d) const override { co_await i.receive(0, d); }
     result<> available() const override { return error{errc::unavailable, "no such card here"}; }

@@ -1,0 +1,211 @@
+// The leader's data path against a worker that repeats itself, lies, or speaks of another time.
+#include "../support/edges.hpp"
+
+#include <parley/actors/group_leader.hpp>
+#include <parley/actors/group_worker.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr std::uint64_t generation = 5;
+constexpr std::uint64_t c0 = 77;
+
+op_declaration test_group(std::uint64_t depth) {
+  auto op = declare_group("group", {{0, "leader"}, {1, "worker"}}, depth, "");
+  op.default_config = "whole";
+  op.default_digest = c0;
+  return op;
+}
+
+/// Rank 0 is real; rank 1 is what the test injects.
+struct leader_alone {
+  leader_alone()
+      : links(clock, 2), here(clock, links[0]), op(test_group(1)),
+        assigned(c0, "whole", "", {0, 1}, tuning_policy::off, {}),
+        group(here.shared, op, generation, assigned, 1, back_pressure::contributions) {}
+  stamp from_worker(std::uint64_t invocation, std::uint64_t total, std::uint64_t offset = 0) const {
+    stamp s;
+    s.op = op.id();
+    s.generation = generation;
+    s.digest = c0;
+    s.total_bytes = total;
+    s.offset = offset;
+    s.invocation = static_cast<std::uint32_t>(invocation);
+    s.source = 1;
+    return s;
+  }
+  void inject(const stamp& s, std::span<const std::byte> part = {}) {
+    static_cast<void>(links[1].send(0, link::channel::data, bytes_of(s), part, nullptr));
+  }
+  virtual_time clock;
+  memory_world links;
+  node here;
+  op_declaration op;
+  assignment assigned;
+  group_leader group;
+};
+
+struct watched {
+  std::vector<std::byte> got;
+  std::optional<errc> ended;
+  rank_id culprit = 0;
+};
+
+// Two parts from rank 1, in this order.
+task<> receive_two(group_leader& group, watched& w) {
+  group_invocation inv(group, w.got.size(), never);
+  auto digest = co_await inv.begin();
+  if (digest) {
+    const std::size_t half = w.got.size() / 2;
+    inv.receive(1, 0, std::span(w.got).first(half));
+    inv.receive(1, half, std::span(w.got).subspan(half));
+  }
+  const group_fault fault = co_await inv.settle();
+  w.ended = fault.why;
+  w.culprit = fault.culprit;
+  group.end(inv);
+}
+
+void go(leader_alone& a, const watched& w) {
+  run_until(a.clock, [&] { return w.ended.has_value(); });
+}
+
+}  // namespace
+
+TEST_CASE("parts that come twice, early or in the wrong order are written once and where they belong") {
+  leader_alone a;
+  const auto data = pattern(100, 3);
+  const auto other = pattern(100, 9);
+  a.inject(a.from_worker(0, 100, 50), std::span(data).subspan(50));  // early, and the second half first
+  a.inject(a.from_worker(0, 100, 50), std::span(other).subspan(50));
+  watched w;
+  w.got.resize(100);
+  scope working(a.clock);
+  working.spawn(receive_two(a.group, w));
+  a.inject(a.from_worker(0, 100, 0), std::span(data).first(50));
+  go(a, w);
+  CHECK(*w.ended == errc::none);
+  CHECK(w.got == data);
+  CHECK(a.group.statistics().dropped == 1);
+  a.inject(a.from_worker(0, 100, 0), std::span(other).first(50));  // of an invocation that has ended
+  watched next;
+  next.got.resize(100);
+  working.spawn(receive_two(a.group, next));
+  a.inject(a.from_worker(1, 100, 0), std::span(data).first(50));
+  a.inject(a.from_worker(1, 100, 50), std::span(data).subspan(50));
+  go(a, next);
+  CHECK(w.got == data);
+  CHECK(next.got == data);
+  CHECK(a.group.statistics().dropped == 2);
+}
+
+TEST_CASE("what is of another generation, from a stranger, or far ahead changes nothing") {
+  leader_alone a;
+  const auto data = pattern(100, 3);
+  auto s = a.from_worker(0, 100);
+  s.generation = 4;
+  a.inject(s, data);
+  s = a.from_worker(0, 100);
+  s.source = 9;
+  a.inject(s, data);
+  s = a.from_worker(5'000'000, 100);
+  a.inject(s, data);
+  s = a.from_worker(0, 100);
+  s.source = 0;  // ourselves
+  a.inject(s, data);
+  watched w;
+  w.got.resize(100);
+  scope working(a.clock);
+  working.spawn(receive_two(a.group, w));
+  a.inject(a.from_worker(0, 100, 0), std::span(data).first(50));
+  a.inject(a.from_worker(0, 100, 50), std::span(data).subspan(50));
+  go(a, w);
+  CHECK(*w.ended == errc::none);
+  CHECK(a.group.statistics().dropped == 3);
+  CHECK(a.group.statistics().refused == 1);
+}
+
+TEST_CASE("another config, another size, another cut and a poison end the invocation, and the worker is to blame") {
+  const auto data = pattern(100, 3);
+  const auto outcome_of = [&](auto&& change) {
+    leader_alone a;
+    watched w;
+    w.got.resize(100);
+    scope working(a.clock);
+    working.spawn(receive_two(a.group, w));
+    stamp s = a.from_worker(0, 100, 0);
+    std::span<const std::byte> part = std::span(data).first(50);
+    change(s, part);
+    a.inject(s, part);
+    go(a, w);
+    CHECK(w.got == std::vector<std::byte>(100));  // nothing was written
+    CHECK(w.culprit == 1);
+    return *w.ended;
+  };
+  using bytes = std::span<const std::byte>;
+  CHECK(outcome_of([](stamp& s, bytes&) { s.digest = 78; }) == errc::config_mismatch);
+  CHECK(outcome_of([](stamp& s, bytes&) { s.total_bytes = 99; }) == errc::bad_argument);
+  CHECK(outcome_of([](stamp&, bytes& part) { part = part.first(20); }) == errc::config_failed);
+  const auto poison = [](std::uint64_t said) {
+    return [said](stamp& s, bytes& part) {
+      s.flags = stamp_flags::poison;
+      s.total_bytes = said | std::uint64_t{1} << 8U;
+      part = {};
+    };
+  };
+  CHECK(outcome_of(poison(static_cast<std::uint64_t>(errc::config_failed))) == errc::config_failed);
+  CHECK(outcome_of(poison(0)) == errc::send_failed);    // no error at all
+  CHECK(outcome_of(poison(255)) == errc::send_failed);  // one that nobody knows
+}
+
+TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
+  virtual_time clock;
+  memory_world links(clock, 2);
+  node here(clock, links[1]);
+  const auto op = test_group(2);
+  group_worker group(here.shared, op, generation, 2);
+  const auto begin = [](group_worker& g, std::optional<std::uint64_t>& digest) -> task<> {
+    group_invocation inv(g, 0, never);
+    auto d = co_await inv.begin();
+    digest = d ? *d : 0;
+    g.end(inv);
+  };
+  const auto stamp_of = [&](std::uint64_t invocation, std::uint64_t digest, std::uint64_t next) {
+    stamp s;
+    s.op = op.id();
+    s.generation = generation;
+    s.digest = digest;
+    s.next_digest = next;
+    s.invocation = static_cast<std::uint32_t>(invocation);
+    static_cast<void>(links[0].send(1, link::channel::data, bytes_of(s), {}, nullptr));
+  };
+  std::vector<std::optional<std::uint64_t>> ran(4);
+  scope working(clock);
+  for (auto& r : ran) working.spawn(begin(group, r));
+  const auto settle = [&] {
+    bool over = false;
+    scope s(clock);
+    s.spawn(edge_pair::sleep(clock.now() + 1'000'000, over));
+    run_until(clock, [&] { return over; });
+  };
+  settle();
+  CHECK(*ran[0] == c0);
+  CHECK(*ran[1] == c0);
+  CHECK_FALSE(ran[2]);
+  stamp_of(1, c0, 78);  // overtakes the one before
+  settle();
+  CHECK_FALSE(ran[2]);
+  CHECK(*ran[3] == 78);
+  stamp_of(0, c0, c0);
+  settle();
+  CHECK(*ran[2] == c0);
+  stamp_of(0, c0, 78);  // it said something else before; that invocation is over, so nothing comes of it
+  settle();
+  CHECK(working.running() == 0);
+}

@@ -1,0 +1,253 @@
+#include "../support/groups.hpp"
+#include "../support/transfers.hpp"
+
+#include <parley/ops/registration.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+/// CASES section 8: what each config takes, and on which place it ran. A leader's round waits for its slowest rank.
+struct machine_room {
+  std::map<std::string, std::map<std::size_t, int>> ran;  // config, place
+};
+
+class timed_star final : public group_config {
+ public:
+  timed_star(machine_room& room, executor& ex, const std::string& name, const std::string& wire_class,
+             std::vector<time_ns> takes_ns)
+      : group_config({.name = name, .wire_class = wire_class}), room_(room), executor_(ex),
+        takes_ns_(std::move(takes_ns)) {}
+  task<> lead(group_call& g) const override { return run(g); }
+  task<> work(group_call& g) const override { return run(g); }
+
+ private:
+  task<> run(group_call& g) const {
+    ++room_.ran[identity().name][g.self()];
+    auto woken = co_await sleep_until(executor_.now() + takes_ns_[g.self()]);
+    static_cast<void>(woken);
+    if (g.self() == g.leader()) {
+      co_await real_->lead(g);
+    } else {
+      co_await real_->work(g);
+    }
+  }
+  machine_room& room_;
+  executor& executor_;
+  std::vector<time_ns> takes_ns_;
+  group_config_ptr real_ = star();
+};
+
+std::vector<time_ns> everywhere(time_ns t) { return std::vector<time_ns>(4, t); }
+
+struct outcome {
+  std::string winner;
+  std::map<std::string, tuning::aggregate> measured;
+  machine_room room;
+};
+
+outcome heterogeneous(const std::string& wire_of_optimized) {
+  outcome o;
+  world w(4, eager_trials());
+  leader_worker op = led_by(0, {});
+  const std::vector<group_config_ptr> configs{
+      std::make_shared<timed_star>(o.room, w.clock, "nccl", "wire", everywhere(10'500_us)),
+      std::make_shared<timed_star>(o.room, w.clock, "cuda_graph", "wire", everywhere(12'300_us)),
+      std::make_shared<timed_star>(o.room, w.clock, "h100_optimized", wire_of_optimized,
+                                   std::vector<time_ns>{8'700_us, 8'500_us, 1_s, 1_s})};
+  const auto h100 = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };
+  std::vector<rank_group> groups;
+  for (auto& r : w.ranks) groups.push_back(register_heterogeneous_autotuning(*r, op, configs, h100));
+  for (int round = 0; round < 5; ++round) {
+    const auto all = reduce_all(w, groups, std::vector<std::size_t>(20, 1000));
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    wait_a_while(w, 1_s);
+  }
+  const auto* c = w[0].agreements().front().assigned->find(4000);
+  REQUIRE(c->where == actors::campaign::stage::decided);
+  o.winner = c->winner;
+  const auto& ids = w[0].agreements().front().assigned->ids();
+  for (std::size_t i = 0; i < ids.size(); ++i) o.measured[ids[i]] = c->aggregates[i];
+  CHECK(join_group_flights(w).mismatches == 0);
+  CHECK(groups[2].details()->participant().unavailable.size() == 1);
+  CHECK(groups[0].details()->participant().unavailable.empty());
+  // Every rank files what was agreed, also under a name that it does not have.
+  for (auto& r : w.ranks) {
+    const auto file = r->results();
+    const auto* entry = file.find("gradients/0>1>2>3", "4KiB");
+    REQUIRE(entry != nullptr);
+    CHECK(entry->solution == o.winner);
+  }
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("in one wire class the newer ranks run h100_optimized, the others their own, and that mixture is measured") {
+  auto o = heterogeneous("wire");
+  // Ranks 2 and 3 take 10.5 ms with nccl; ranks 0 and 1 are done after 8.7 ms and wait for them.
+  REQUIRE(o.measured.count("h100_optimized") == 1);
+  CHECK(o.measured["h100_optimized"].measured());
+  CHECK(o.measured["h100_optimized"].time_ns > 10'500'000);
+  CHECK(o.measured["h100_optimized"].time_ns < 10'700'000);
+  CHECK(o.measured["cuda_graph"].time_ns > 12'300'000);
+  CHECK(o.room.ran["h100_optimized"][0] > 0);
+  CHECK(o.room.ran["h100_optimized"][1] == o.room.ran["h100_optimized"][0]);
+  CHECK(o.room.ran["h100_optimized"].count(2) == 0);
+  CHECK(o.room.ran["h100_optimized"].count(3) == 0);
+  CHECK(o.room.ran["nccl"][2] == o.room.ran["nccl"][0] + o.room.ran["h100_optimized"][0]);
+  // As fast as nccl on all, so that the default stays.
+  CHECK(o.winner == "nccl");
+}
+
+TEST_CASE("a mixture that is faster wins, and every rank then runs its own part of it") {
+  machine_room room;
+  world w(4, eager_trials());
+  leader_worker op = led_by(0, {});
+  // Only the first two ranks are slow with nccl.
+  const std::vector<group_config_ptr> configs{
+      std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
+      std::make_shared<timed_star>(room, w.clock, "h100_optimized", "wire", everywhere(5_ms))};
+  op.configs = configs;
+  op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
+  const auto groups = declare_all(w, op);
+  for (int round = 0; round < 5; ++round) {
+    CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
+    wait_a_while(w, 1_s);
+  }
+  CHECK(w[0].agreements().front().assigned->find(4000)->winner == "h100_optimized");
+  room.ran.clear();
+  CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
+  CHECK(room.ran["h100_optimized"] == std::map<std::size_t, int>{{0, 2}, {1, 2}});
+  CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
+}
+
+TEST_CASE("in another wire class nccl runs on all") {
+  auto o = heterogeneous("other");
+  CHECK(o.winner == "nccl");
+  CHECK(o.measured.count("h100_optimized") == 0);
+  CHECK(o.room.ran.count("h100_optimized") == 0);
+}
+
+TEST_CASE("the ends of an edge run different configs of one wire class, where one of them lacks what the other has") {
+  for (const rank_id lacks : {0U, 1U}) {
+    world w(2, eager_trials());
+    auto op = pair_of({direct(), chunked(16_KiB, 1), chunked(16_KiB, 4)});
+    op.capable = [lacks](rank_id r) { return std::vector<bool>{true, true, r != lacks}; };
+    auto out = w[0].declare(op);
+    auto in = w[1].declare(op);
+    const auto all = move_each(w, out, in, std::vector<std::size_t>(100, 100'000));
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    const auto agreed = w[0].agreements();
+    CHECK(agreed.front().assigned->ids().size() == 3);
+    for (const auto& a : agreed.front().assigned->find(100'000)->aggregates) CHECK(a.measured());
+    CHECK(join_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("configs that name no wire class, or are cut otherwise, never serve each other") {
+  world w(2, eager_trials());
+  const auto whole = [](const std::string& name) {
+    return paired(
+        {.name = name}, [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); },
+        [](part_receiver& i, std::span<std::byte> d) -> task<> { co_await i.receive(0, d); });
+  };
+  auto op = pair_of({whole("plain"), whole("special"), chunked(16_KiB, 1), chunked(8_KiB, 1)});
+  op.capable = [](rank_id r) { return std::vector<bool>{true, r == 0, r == 0, r == 1}; };
+  auto out = w[0].declare(op);
+  auto in = w[1].declare(op);
+  CHECK(move_each(w, out, in, std::vector<std::size_t>(50, 100'000)).failed() == 0);
+  CHECK(w[0].agreements().front().assigned->ids() == std::vector<std::string>{"plain"});
+  CHECK_FALSE(w[0].agreements().front().no_common_config.empty());
+}
+
+TEST_CASE("a capability function that throws leaves a rank its default, with the reason; one of the wrong length is an "
+          "error") {
+  world w(3, eager_trials());
+  auto op = led_by(0, {star(), chain()});
+  op.capable = [](rank_id r) -> std::vector<bool> {
+    if (r == 1) throw std::runtime_error("the driver does not answer");
+    return {true, true};
+  };
+  const auto groups = declare_all(w, op);
+  const auto all = reduce_all(w, groups, std::vector<std::size_t>(50, 1000));
+  CHECK(all.failed() == 0);
+  CHECK(w[0].agreements().front().assigned->ids() == std::vector<std::string>{"star"});
+  const auto& why = groups[1].details()->participant().unavailable;
+  REQUIRE(why.size() == 1);
+  CHECK(why.front().find("the driver does not answer") != std::string::npos);
+
+  op.name = "another";
+  op.capable = [](rank_id) { return std::vector<bool>{true, true, true}; };
+  try {
+    w[0].declare(op);
+    FAIL("it was declared");
+  } catch (const failure& f) {
+    CHECK(f.code() == errc::bad_argument);
+    CHECK(std::string(f.what()).find("answers for 3 configs, but the op has 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("a group without configs is an error, one with 4,096 works, and the order of parameters means nothing") {
+  world w(2);
+  CHECK_THROWS_AS(w[0].declare(led_by(0, {})), failure);
+
+  std::vector<group_config_ptr> many{star()};
+  for (std::uint64_t i = 1; i < 4096; ++i) many.push_back(star(i * 4));
+  const auto groups = declare_all(w, led_by(0, many));
+  CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
+  wait_a_while(w, 30_s);
+  const auto all = reduce_all(w, groups, std::vector<std::size_t>(20, 1000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w[0].agreements().front().assigned->ids().size() == 4096);
+  many.push_back(star(4096 * 4));
+  auto too_many = led_by(0, many);
+  too_many.name = "too many";
+  CHECK_THROWS_AS(w[0].declare(too_many), failure);
+
+  const auto of = [](std::vector<tuning::parameter> parameters) {
+    const group_function same = [](group_call& g) -> task<> {
+      if (g.self() == g.leader())
+        co_await star()->lead(g);
+      else
+        co_await star()->work(g);
+    };
+    return grouped({.name = "two", .parameters = std::move(parameters), .wire_class = "two"}, same, same);
+  };
+  world v(2, eager_trials());
+  auto mine = led_by(0, {star(), of({{"a", "1"}, {"b", "2"}})});
+  auto theirs = led_by(0, {star(), of({{"b", "2"}, {"a", "1"}})});
+  const std::vector<rank_group> both{v[0].declare(mine), v[1].declare(theirs)};
+  CHECK(reduce_all(v, both, std::vector<std::size_t>(50, 1000)).failed() == 0);
+  CHECK(v[0].agreements().front().assigned->ids().size() == 2);
+}
+
+TEST_CASE("two ranks that both think they lead, or one that follows another, are told so with both values") {
+  for (const bool two_leaders : {true, false}) {
+    CAPTURE(two_leaders);
+    world w(4);
+    std::vector<rank_group> groups;
+    for (rank_id r = 0; r < 4; ++r) {
+      const bool astray = two_leaders ? r == 1 : r == 2;
+      groups.push_back(w[r].declare(led_by(astray ? 1 : 0, {star()})));
+    }
+    const time_ns began = w.clock.now();
+    const auto all = reduce_all(w, groups, {100, 100});
+    CHECK(w.clock.now() - began < 5_s);
+    for (rank_id r = 0; r < 4; ++r) {
+      for (const auto& outcome : all.of_rank[r]) {
+        CHECK(outcome.code() == errc::role_conflict);
+        CHECK(says(outcome, "leader rank 0"));
+        CHECK(says(outcome, "leader rank 1"));
+      }
+    }
+  }
+}

@@ -1,0 +1,159 @@
+// CASES section 3, trap by trap.
+#include "../support/groups.hpp"
+#include "../support/transfers.hpp"
+
+#include <parley/ops/registration.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+const send_function send_whole = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
+const receive_function receive_whole = [](part_receiver& i, std::span<std::byte> d) -> task<> {
+  co_await i.receive(0, d);
+};
+const send_function send_halves = [](part_sender& o, std::span<const std::byte> d) -> task<> {
+  co_await o.send(0, d.first(d.size() / 2));
+  co_await o.send(d.size() / 2, d.subspan(d.size() / 2));
+};
+const receive_function receive_halves = [](part_receiver& i, std::span<std::byte> d) -> task<> {
+  co_await i.receive(0, d.first(d.size() / 2));
+  co_await i.receive(d.size() / 2, d.subspan(d.size() / 2));
+};
+
+std::string sends_to_the_next(rank_id r) { return r % 2 == 0 ? "send" : "receive"; }
+
+std::set<std::string> ids_of(rank& r) {
+  const auto agreed = r.agreements();
+  const auto& ids = agreed.front().assigned->ids();
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace
+
+TEST_CASE("(a) both ends cut by the agreed config and the byte count, whatever the shape of the buffers") {
+  world w(2, eager_trials());
+  auto op = pair_of({chunked(1_MiB)});
+  auto out = w[0].declare(op);
+  auto in = w[1].declare(op);
+  const auto sizes = std::vector<std::size_t>{std::size_t{1024} * 1025 * sizeof(float), 1, 1U << 20U, (1U << 20U) + 1};
+  CHECK(move_each(w, out, in, sizes, 77).failed() == 0);
+}
+
+TEST_CASE("(b) and (c) pairs are made by id and not by place; what one role lacks never wins, and is named") {
+  world w(4, eager_trials());
+  const std::vector<paired_entry> entries{{"direct", send_whole, nullptr},
+                                          {"chunked", nullptr, receive_halves},
+                                          {"halves", send_halves, nullptr},
+                                          {"direct", nullptr, receive_whole},
+                                          {"halves", nullptr, receive_halves}};
+  std::vector<registered_pair> made;
+  for (auto& r : w.ranks)
+    made.push_back(register_paired_op_autotuning(*r, "send", "receive", entries, sends_to_the_next));
+  CHECK(made[0].left_out == std::vector<std::string>{"chunked: the sender has no implementation of it"});
+  const auto all = move_each(w, made[0].op, made[1].op, std::vector<std::size_t>(100, 10'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(ids_of(w[0]) == std::set<std::string>{"direct", "halves"});
+  CHECK(w[0].agreements().front().assigned->ids().front() == "direct");
+  CHECK(join_flights(w).mismatches == 0);
+  CHECK_FALSE(made[2].op.idle());  // 2 and 3 are a pair of their own
+
+  const auto registering = [&](const std::vector<paired_entry>& list) {
+    try {
+      register_paired_op_autotuning(w[0], "a", "b", list, sends_to_the_next);
+    } catch (const failure& f) {
+      return f.code();
+    }
+    return errc::none;
+  };
+  CHECK(registering({{"x", send_whole, nullptr}, {"y", nullptr, receive_whole}}) == errc::no_common_config);
+  CHECK(registering({{"x", send_whole, receive_whole}, {"x", send_halves, nullptr}}) == errc::bad_argument);
+  CHECK(registering({}) == errc::no_common_config);
+}
+
+TEST_CASE("(d) rank % 3 on 4 ranks makes two senders for one receiver, which is said; rank % 2 makes pairs") {
+  world w(4);
+  const std::vector<paired_entry> entries{{"direct", send_whole, receive_whole}};
+  const auto by_three = [](rank_id r) { return std::string(r % 3 == 0 ? "send" : r % 3 == 1 ? "receive" : "idle"); };
+  try {
+    register_paired_op_autotuning(w[2], "send", "receive", entries, by_three);
+    FAIL("it was registered");
+  } catch (const failure& f) {
+    CHECK(f.code() == errc::role_conflict);
+    CHECK(std::string(f.what()).find("senders are 0, 3 and the receivers 1") != std::string::npos);
+  }
+  for (auto& r : w.ranks)
+    CHECK_FALSE(register_paired_op_autotuning(*r, "send", "receive", entries, sends_to_the_next).op.idle());
+}
+
+TEST_CASE("(e) of [1 1 9] on one rank and [1 9 1] on the other the time is 9") {
+  const std::vector<std::vector<double>> times{{1, 1, 9}, {1, 9, 1}};
+  CHECK(tuning::aggregate_times(times).time_ns == 9);
+}
+
+TEST_CASE("(f) configs without ids are choices of each role alone, and the registered operation is its default") {
+  world w(3, eager_trials());
+  std::map<std::string, int> ran;
+  const auto taking = [&](const std::string& name, time_ns span) -> operation_function {
+    struct body {
+      std::map<std::string, int>& ran;
+      executor& ex;
+      std::string name;
+      time_ns span;
+      task<> operator()(std::span<std::byte> data) const { return run(ran, ex, name, span, data); }
+      static task<> run(std::map<std::string, int>& ran, executor& ex, std::string name, time_ns span,
+                        std::span<std::byte>) {
+        ++ran[name];
+        auto woken = co_await sleep_until(ex.now() + span);
+        static_cast<void>(woken);
+        if (name == "broken") runtime::raise({errc::unavailable, "no such instruction"});
+      }
+    };
+    return body{ran, w.clock, name, span};
+  };
+  const std::vector<role_operation> operations{{"produce", taking("slow", 2_ms)}, {"consume", taking("default", 1_ms)}};
+  const std::vector<role_config> configs{{"produce", "fast", taking("fast", 1_ms)},
+                                         {"consume", "slower", taking("slower", 3_ms)},
+                                         {"consume", "broken", taking("broken", 1_us)}};
+  const role_function role = [](rank_id r) { return std::string(r == 0 ? "produce" : r == 1 ? "consume" : "idle"); };
+  std::vector<role_op> ops;
+  for (auto& r : w.ranks) ops.push_back(register_asymmetric_autotuning(*r, "stage", operations, configs, role));
+  CHECK(ops[2].idle());
+  int failures = 0;
+  const auto repeat = [](role_op op, int& failed) -> task<> {
+    std::vector<std::byte> data(1000);
+    for (int i = 0; i < 60; ++i) {
+      auto outcome = co_await attempt(op.run(data));
+      failed += outcome ? 0 : 1;
+    }
+  };
+  scope working(w.clock);
+  working.spawn(repeat(ops[0], failures));
+  working.spawn(repeat(ops[1], failures));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  REQUIRE(ops[0].campaign(1000) != nullptr);
+  CHECK(ops[0].campaign(1000)->winner == "fast");
+  CHECK(ops[1].campaign(1000)->winner == "operation");
+  CHECK(ran["broken"] == 1);
+  CHECK(failures == 1);
+  CHECK(ran["slow"] > 0);
+  for (auto& r : w.ranks) CHECK(r->mail().statistics().sent == 0);
+
+  const auto registering = [&](std::vector<role_operation> o, std::vector<role_config> c, const role_function& f) {
+    try {
+      register_asymmetric_autotuning(w[0], "again", o, c, f);
+    } catch (const failure& fault) {
+      return fault.code();
+    }
+    return errc::none;
+  };
+  CHECK(registering({{"produce", taking("a", 1)}, {"produce", taking("b", 1)}}, {}, role) == errc::role_conflict);
+  CHECK(registering({{"other", taking("a", 1)}}, {}, role) == errc::bad_argument);
+  CHECK(registering(operations, {{"nobody", "x", taking("x", 1)}}, role) == errc::bad_argument);
+}
