@@ -59,6 +59,21 @@ def tuned_call(only):
     return Instructions("the config alone", Program("tuned_call", ("--only", only)))
 
 
+class PerCall:
+    """Of a send and its receive, which are two calls."""
+
+    exact = True
+
+    def __init__(self, pair):
+        self.pair, self.label = pair, pair.label
+
+    def prepare(self, build):
+        self.pair.prepare(build)
+
+    def measure(self):
+        return self.pair.measure() / 2
+
+
 def virtual(only, line):
     """Four ranks on a virtual clock: the whole scheme is a computation, so one run is exact."""
     return Reported(only, Program("tuning_virtual", ("--only", only, *TUNING)), line)
@@ -105,7 +120,14 @@ ROWS = [
     Row("put_16MiB", "ns", parley("sweep", "put", "put_16MiB"),
         [Reported("direct", Program("sweep", ("--only", "direct"), UCX), "put_16MiB_direct")], ratio_at_most=1.0),
     Row("tuned_call_instructions", "instructions",
-        Added("parley", tuned_call("tuned"), tuned_call("direct")), [tuned_call("direct")], at_most=250, runs=1),
+        PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
+        beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],
+        at_most=250, runs=1),
+    Row("many_ops_bytes", "bytes", Reported("declared", Program("many_ops", ("--only", "bytes")), "many_ops_bytes"),
+        [Reported("used", Program("many_ops", ("--only", "bytes")), "many_ops_used_bytes")], at_most=1024, runs=1),
+    Row("many_ops_call", "instructions",
+        PerCall(Added("parley", Instructions("parley", Program("many_ops", ("--only", "calls"))), tuned_call("direct"))),
+        [PerCall(tuned_call("direct"))], at_most=250, runs=1),
     Row("tuning_cost", "percent", Reported("parley", Program("tuning", ("--only", "cost", *TUNING), UCX), "tuning_cost"),
         [mpi("mpi_tuning", "mpi_tuning_cost", *TUNING)], at_most=5, runs=3),
     Row("tuning_time_lost", "ns", Reported("parley", Program("tuning", ("--only", "lost", *TUNING), UCX), "tuning_time_lost"),

@@ -82,8 +82,10 @@ struct two_ranks {
     for (local_link& l : links) loop_.detach(l);
   }
   bool agreed() const {
-    for (const auto& c : ranks[0]->agreements().front().assigned->campaigns())
-      if (c->where == parley::actors::campaign::stage::decided) return true;
+    for (const auto& edge : ranks[0]->agreements()) {
+      for (const auto& c : edge.assigned->campaigns())
+        if (c->where == parley::actors::campaign::stage::decided) return true;
+    }
     return false;
   }
   std::uint64_t mail_sent() const { return ranks[0]->mail().statistics().sent + ranks[1]->mail().statistics().sent; }

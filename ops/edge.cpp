@@ -34,13 +34,15 @@ struct deadline_guard : runtime::timer {
   actors::parts_in_flight& parts;
 };
 
-std::vector<tuning::config_identity> identities(const std::vector<config_ptr>& configs) {
-  std::vector<tuning::config_identity> list;
-  for (const config_ptr& c : configs) list.push_back(c->identity());
-  return list;
-}
-
 }  // namespace
+
+tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op) {
+  std::vector<tuning::config_identity> identities;
+  for (const config_ptr& c : configs) identities.push_back(c->identity());
+  auto made = tuning::catalogue::make(std::move(identities));
+  if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
+  return std::move(made).value();
+}
 
 // ---- what both ends share ---------------------------------------------------------------------------------------------
 
@@ -48,9 +50,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
     : services_(s), options_(std::move(o)) {
   auto& op = participant_.declaration;
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
-  auto made = tuning::catalogue::make(identities(options_.configs));
-  if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
-  participant_.configs = std::move(made).value();
+  participant_.configs = catalogue_of(options_.configs, op);
   auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);

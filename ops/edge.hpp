@@ -53,6 +53,9 @@ struct edge_options {
 
 inline const std::exception_ptr nothing_thrown;
 
+/// The configs of an edge as a catalogue. Throws `bad_argument`, naming `op`, when they cannot be one.
+tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op);
+
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.
 class edge_end : private actors::implementations {
  public:

@@ -89,8 +89,8 @@ runtime::task<> transfer::tune(std::vector<std::uint64_t> sizes_bytes) {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope edges(here);
   const std::uint64_t largest = sizes_bytes.empty() ? 0 : *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
-  for (edge_out* e : outs_) edges.spawn(tune_out(*e, here.where(), sizes_bytes));
-  for (edge_in* e : ins_) edges.spawn(tune_in(*e, largest));
+  for (declared_edge* e : outs_) edges.spawn(tune_out(e->out(), here.where(), sizes_bytes));
+  for (declared_edge* e : ins_) edges.spawn(tune_in(e->in(), largest));
   co_await edges.join();
 }
 
@@ -103,8 +103,8 @@ actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) 
       made = e.registered(memory);
     }
   };
-  for (edge_out* e : outs_) with(*e);
-  for (edge_in* e : ins_) with(*e);
+  for (declared_edge* e : outs_) with(e->out());
+  for (declared_edge* e : ins_) with(e->in());
   return made;
 }
 

@@ -14,6 +14,7 @@
 /// of each other. Awaiting a call throws `failure` (see edge.hpp); `attempt` turns that into a value:
 ///
 ///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
+#include <parley/ops/declared_edge.hpp>
 #include <parley/ops/edge.hpp>
 #include <parley/runtime/when.hpp>
 #include <parley/runtime/work.hpp>
@@ -58,7 +59,8 @@ template <class R>
 concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
                  std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
+/// What `declare` gives back; a light handle that lives as long as its rank. An op is light, too, until it is first used here,
+/// by a call or by what its other ranks send for it.
 class transfer {
  public:
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
@@ -103,14 +105,14 @@ class transfer {
  private:
   friend rank;
   edge_out& edge_to(rank_id peer) const {
-    for (edge_out* e : outs_) {
-      if (e->peer() == peer) return *e;
+    for (declared_edge* e : outs_) {
+      if (e->peer() == peer) return e->out();
     }
     throw_no_edge("does not send to rank", peer, "`to`");
   }
   edge_in& edge_from(rank_id peer) const {
-    for (edge_in* e : ins_) {
-      if (e->peer() == peer) return *e;
+    for (declared_edge* e : ins_) {
+      if (e->peer() == peer) return e->in();
     }
     throw_no_edge("does not receive from rank", peer, "`from`");
   }
@@ -119,8 +121,8 @@ class transfer {
   std::string name_;
   runtime::executor* where_ = nullptr;
   rank_id self_ = 0;
-  std::vector<edge_out*> outs_;
-  std::vector<edge_in*> ins_;
+  std::vector<declared_edge*> outs_;
+  std::vector<declared_edge*> ins_;
 };
 
 /// The failure of a call as a value.

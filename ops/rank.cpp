@@ -62,11 +62,26 @@ std::vector<actors::remembered_best> rank::remember(const actors::op_declaration
   return std::move(memory.entries);
 }
 
-void rank::complete(edge_options& o, const actors::op_declaration& op) {
-  const auto same = [&](const auto& e) { return e->declaration().id() == op.id(); };
-  if (std::any_of(outs_.begin(), outs_.end(), same) || std::any_of(ins_.begin(), ins_.end(), same))
+void rank::declare_once(const actors::op_declaration& op) {
+  if (!declared_.insert(op.id()).second)
     runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
                                             "; give each op a name of its own"});
+}
+
+declared_edge& rank::declare(edge_options o, declared_edge::end which) {
+  const bool leads = which == declared_edge::end::out;
+  const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
+  static_cast<void>(catalogue_of(o.configs, op));  // what is wrong with it is said now, not at its first use
+  static_cast<void>(capabilities_of(op.title(), id(), o.configs, o.capable));
+  declare_once(op);
+  declared_edge& declared = declared_edges_.emplace_back(*this, std::move(o), which);
+  // A few may as well get to know their peers before their first call: conflicts are then found before it.
+  constexpr std::size_t made_at_once = 16;
+  if (declared_edges_.size() <= made_at_once) declared.make();
+  return declared;
+}
+
+void rank::complete(edge_options& o, const actors::op_declaration& op) {
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.plan.budget_fraction /= static_cast<double>(o.budget_sharers);
@@ -106,10 +121,10 @@ transfer rank::declare(const paired_transfer& op) {
     o.timeout_ns = op.timeout_ns;
     if (from == id()) {
       o.peer = to;
-      t.outs_.push_back(&add_out(std::move(o)));
+      t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
     } else if (to == id()) {
       o.peer = from;
-      t.ins_.push_back(&add_in(std::move(o)));
+      t.ins_.push_back(&declare(std::move(o), declared_edge::end::in));
     }
   }
   return t;
@@ -140,11 +155,11 @@ pipeline rank::declare(linear_pipeline op) {
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];
-    p.in_ = &add_in(o);
+    p.in_ = &declare(o, declared_edge::end::in).in();
   }
   if (p.stage_ + 1 < p.stages_) {
     o.peer = op.stages[p.stage_ + 1];
-    p.out_ = &add_out(o);
+    p.out_ = &declare(o, declared_edge::end::out).out();
   }
   return p;
 }
@@ -173,11 +188,7 @@ rank_group rank::declare(const leader_worker& op) {
 
 group_end& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
-  const auto same = [&](const auto& e) { return e->declaration().id() == op.id(); };
-  if (std::any_of(groups_.begin(), groups_.end(), same) || std::any_of(outs_.begin(), outs_.end(), same) ||
-      std::any_of(ins_.begin(), ins_.end(), same))
-    runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
-                                            "; give each op a name of its own"});
+  declare_once(op);
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
@@ -196,11 +207,7 @@ symmetric rank::declare(symmetric_op op) {
   handle.name_ = op.name;
   const auto me = [this](const auto& p) { return p.rank == id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return handle;
-  const auto same = [&](const auto& e) { return e->declaration().id() == d.id(); };
-  if (std::any_of(symmetrics_.begin(), symmetrics_.end(), same) || std::any_of(groups_.begin(), groups_.end(), same) ||
-      std::any_of(outs_.begin(), outs_.end(), same) || std::any_of(ins_.begin(), ins_.end(), same))
-    runtime::raise({errc::bad_argument, d.title() + " is declared twice on rank " + std::to_string(id()) +
-                                            "; give each op a name of its own"});
+  declare_once(d);
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
   auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   for (const rank_id lost : std::vector(lost_)) {

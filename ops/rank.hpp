@@ -10,6 +10,7 @@
 /// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
 #include <parley/actors/services.hpp>
+#include <parley/ops/declared_edge.hpp>
 #include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/leader_worker.hpp>
@@ -26,10 +27,12 @@
 #include <parley/tuning/results.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 namespace parley::ops {
@@ -115,6 +118,7 @@ class rank {
   /// Entries as they were read from a file which this job decided otherwise: its decisions take their places.
   std::vector<tuning::result_entry> superseded() const;
 
+  /// Of the ops that have been used here so far.
   std::vector<edge_agreement> agreements() const;
   /// What this rank's ends have been told so far, senders and receivers alike.
   std::vector<edge_decision> decisions() const;
@@ -129,6 +133,9 @@ class rank {
  private:
   friend transfer;
   friend pipeline;
+  friend declared_edge;
+  void declare_once(const actors::op_declaration& op);
+  declared_edge& declare(edge_options o, declared_edge::end which);
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
   group_end& add_group(group_options o);
@@ -145,6 +152,9 @@ class rank {
   actors::data_hub data_;
   actors::services services_;
   results_store results_;
+  std::unordered_set<std::uint64_t> declared_;  // ids of all ops
+  std::deque<declared_edge> declared_edges_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;
   std::vector<std::unique_ptr<group_end>> groups_;

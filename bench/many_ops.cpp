@@ -1,0 +1,191 @@
+// Ops by the thousand: four ranks in one process declare 10,000 transfers each, whose senders and receivers take turns.
+//
+//     many_ops --only bytes [--ops N]                 declared: bytes per op and rank, seconds for all; then all of them used
+//     many_ops --only calls [--ops N] [--iterations N]   one send and its receive, a new op each time, all decided
+//
+// `bytes` counts the heap of everything that declaring an op leaves on one rank, its handle and its name included. An op that
+// has been used has actors, flow control and what it agreed on: that is the second figure.
+#include <parley/bench/measure.hpp>
+#include <parley/parley.hpp>
+#include <parley/runtime/poller.hpp>
+#include <parley/runtime/reactor.hpp>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace parley::bench;
+using namespace parley::runtime;
+using parley::rank_id;
+
+constexpr rank_id ranks = 4;
+
+/// The ranks of one process: what one sends is handed over at the other's next turn.
+class crowd_link final : public link, public poller {
+ public:
+  crowd_link(std::vector<std::unique_ptr<crowd_link>>& all, rank_id rank)
+      : all_(all), rank_(rank), event_(eventfd(0, EFD_CLOEXEC)) {}
+  ~crowd_link() override { close(event_); }
+  crowd_link(const crowd_link&) = delete;
+  crowd_link& operator=(const crowd_link&) = delete;
+
+  rank_id rank() const noexcept override { return rank_; }
+  rank_id world_size() const noexcept override { return ranks; }
+  void listen(channel on, handler* to) override { handlers_[std::size_t(on)] = to; }
+  void on_failure(failure_handler*) override {}
+  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion*) override {
+    auto& inbox = all_[to]->inbox_;
+    if (header.size() + payload.size() <= arrival::inline_bytes) {
+      inbox.emplace_back(on, arrival(header, payload));
+    } else {
+      auto* copy = new std::byte[payload.size()];
+      std::copy(payload.begin(), payload.end(), copy);
+      inbox.emplace_back(on, arrival(all_[to].get(), header, payload.size(), copy, false));
+    }
+    return errc::none;
+  }
+  errc fetch(arrival&& message, std::span<std::byte> into, completion*) override {
+    const arrival taken = std::move(message);
+    std::copy(taken.payload().begin(), taken.payload().end(), into.begin());
+    return errc::none;
+  }
+  void cancel(completion&) override {}
+  const counters& statistics() const noexcept override { return counted_; }
+
+  bool poll() override {
+    if (inbox_.empty()) return false;
+    delivering_.swap(inbox_);
+    for (auto& [on, message] : delivering_) {
+      if (handler* to = handlers_[std::size_t(on)]) to->on_arrival(std::move(message));
+    }
+    delivering_.clear();
+    return true;
+  }
+  arm_state arm() override { return inbox_.empty() ? arm_state::armed : arm_state::busy; }
+  int event_fd() const override { return event_; }
+
+ private:
+  void release(const void* held, bool) noexcept override { delete[] static_cast<const std::byte*>(held); }
+  std::vector<std::unique_ptr<crowd_link>>& all_;
+  rank_id rank_;
+  int event_;
+  std::array<handler*, channels> handlers_{};
+  std::vector<std::pair<channel, arrival>> inbox_;
+  std::vector<std::pair<channel, arrival>> delivering_;
+  counters counted_;
+};
+
+struct crowd {
+  explicit crowd(reactor& loop) : loop_(loop) {
+    parley::ops::rank_settings settings;
+    settings.plan.budget_fraction = 1e3;
+    settings.flight_records = 1'024;
+    for (rank_id r = 0; r < ranks; ++r) links.push_back(std::make_unique<crowd_link>(links, r));
+    for (rank_id r = 0; r < ranks; ++r) {
+      loop.attach(*links[r]);
+      members.push_back(std::make_unique<parley::rank>(
+          parley::ops::rank_foundation{loop, *links[r], nullptr, {1, 2, 3, 4}, {}}, settings));
+    }
+  }
+  ~crowd() {
+    transfers = {};
+    members.clear();
+    for (auto& l : links) loop_.detach(*l);
+  }
+  static rank_id sender(std::size_t op) { return rank_id(op % ranks); }
+  static rank_id receiver(std::size_t op) { return rank_id((op + 1) % ranks); }
+  // Each rank is in half of the ops, as a sender or as a receiver, and declares them all.
+  void declare(std::size_t count) {
+    const std::vector configs{parley::direct(), parley::chunked(64 << 10)};
+    for (auto& t : transfers) t.reserve(count);
+    for (std::size_t op = 0; op < count; ++op) {
+      parley::paired_transfer declared{.name = "op" + std::to_string(op), .configs = configs};
+      declared.edges = {{sender(op), receiver(op)}, {sender(op + 2), receiver(op + 2)}};
+      for (rank_id r = 0; r < ranks; ++r) transfers[r].push_back(members[r]->declare(declared));
+    }
+  }
+  std::size_t decided() const {
+    std::size_t count = 0;
+    for (const auto& m : members) {
+      for (const auto& edge : m->agreements()) {
+        for (const auto& c : edge.assigned->campaigns()) count += c->where == parley::actors::campaign::stage::decided;
+      }
+    }
+    return count;
+  }
+  std::uint64_t mail_sent() const {
+    std::uint64_t sent = 0;
+    for (const auto& m : members) sent += m->mail().statistics().sent;
+    return sent;
+  }
+
+  reactor& loop_;
+  std::vector<std::unique_ptr<crowd_link>> links;
+  std::vector<std::unique_ptr<parley::rank>> members;
+  std::array<std::vector<parley::transfer>, ranks> transfers;
+};
+
+task<> use(crowd& all, std::size_t first, std::size_t count, std::size_t ops) {
+  std::array<std::uint64_t, 1> out{1};
+  std::array<std::uint64_t, 1> in{};
+  for (std::size_t n = first; n < first + count; ++n) {
+    const std::size_t op = n % ops;
+    const rank_id from = crowd::sender(op);
+    const rank_id to = crowd::receiver(op);
+    co_await all.transfers[from][op].send(out, {.to = to});
+    co_await all.transfers[to][op].receive(in, {.from = from});
+    if (in != out) give_up("a transfer brought the wrong word");
+    ++out[0];
+  }
+}
+
+void bytes(std::size_t ops) {
+  reactor loop;
+  crowd all(loop);
+  const std::size_t before = heap_bytes();
+  const std::int64_t start = now_ns();
+  all.declare(ops);
+  report("many_ops_declare", double(now_ns() - start) / ranks / 1e9, "s_per_rank");
+  report("many_ops_bytes", double(heap_bytes() - before) / double(ops * ranks), "bytes");
+  if (all.mail_sent() != 0) give_up("ops that nobody has used exchanged messages");
+  run(loop, use(all, 0, ops, ops));
+  report("many_ops_used_bytes", double(heap_bytes() - before) / double(ops * ranks), "bytes");
+}
+
+void calls(std::size_t ops, std::size_t iterations) {
+  constexpr std::size_t most_rounds = 1'000;
+  reactor loop;
+  crowd all(loop);
+  all.declare(ops);
+  for (std::size_t round = 0; all.decided() != ops; ++round) {
+    if (round == most_rounds) give_up("the ranks did not agree on all ops");
+    run(loop, use(all, 0, ops, ops));
+  }
+  for (auto& m : all.members) run(loop, m->settle(1'000'000'000));
+  run(loop, use(all, 0, 2 * ops, ops));
+  const std::int64_t start = now_ns();
+  run(loop, use(all, 0, iterations, ops));
+  report("many_ops_call", double(now_ns() - start) / double(iterations), "ns");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const arguments given(argc, argv);
+  const std::string only = given.text("only", "bytes");
+  pin_to_core(0);
+  if (only == "bytes")
+    bytes(std::size_t(given.number("ops", 10'000)));
+  else if (only == "calls")
+    calls(std::size_t(given.number("ops", 1'000)), std::size_t(given.number("iterations", 100'000)));
+  else
+    give_up("--only takes bytes or calls, not " + only);
+}

@@ -1,0 +1,71 @@
+#include <parley/ops/declared_edge.hpp>
+#include <parley/ops/rank.hpp>
+
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+
+declared_edge::declared_edge(rank& on, edge_options o, end which)
+    : rank_(on), options_(std::move(o)),
+      id_(which == end::out ? actors::declare_edge(options_.name, on.id(), options_.peer, options_.dtype).id()
+                            : actors::declare_edge(options_.name, options_.peer, on.id(), options_.dtype).id()),
+      which_(which) {
+  listen();
+}
+
+declared_edge::~declared_edge() {
+  if (!made()) stop_listening();
+}
+
+// A sender hears first of a receiver that offers, a receiver of data.
+void declared_edge::listen() {
+  if (which_ == end::in) {
+    rank_.data_.bind(id_, *this);
+  } else {
+    rank_.mail_.bind_raw(actors::number_of(id_, actors::part::coordinator), actors::offer::message_type,
+                         [this](runtime::envelope, std::span<const std::byte>) {
+                           make_soon();
+                           return errc::full;  // again later: then its coordinator takes it
+                         });
+  }
+}
+
+void declared_edge::stop_listening() {
+  if (which_ == end::in) {
+    rank_.data_.unbind(id_);
+  } else {
+    rank_.mail_.unbind(actors::number_of(id_, actors::part::coordinator));
+  }
+}
+
+void declared_edge::make() {
+  if (made()) return;
+  stop_listening();
+  const rank_id peer = options_.peer;
+  if (which_ == end::out) {
+    out_ = &rank_.add_out(std::move(options_));
+  } else {
+    in_ = &rank_.add_in(std::move(options_));
+  }
+  options_ = {};
+  options_.peer = peer;
+}
+
+// Not inside the handler that asks for it, which ends with it.
+void declared_edge::make_soon() {
+  if (std::exchange(being_made_, true)) return;
+  rank_.executor_.post([this, alive = std::weak_ptr<bool>(rank_.alive_)] {
+    if (!alive.expired()) make();
+  });
+}
+
+void declared_edge::on_data(const actors::stamp&, runtime::arrival&& message) noexcept {
+  make();
+  rank_.data_.on_arrival(std::move(message));
+}
+
+}  // namespace parley::ops

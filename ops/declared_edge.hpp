@@ -1,0 +1,57 @@
+#pragma once
+/// An edge as it was declared. Its state (actors, offers, campaigns) is made when it is first used on this rank: by a call, by
+/// data or by an offer that comes for it. One that nobody uses exchanges nothing and stays small, so that a program can
+/// declare ops by the thousand. (The rank makes its first few at once, so that they know their peers before their first call.)
+///
+///     declared_edge e(rank, options, declared_edge::end::out);
+///     e.out().send(…);                   // the first use makes it
+///
+/// What comes for it before is not lost: data goes on to the receiver that it makes; an offer is held back until the
+/// coordinator is there.
+#include <parley/actors/services.hpp>
+#include <parley/ops/edge.hpp>
+
+#include <cstdint>
+
+namespace parley::ops {
+
+class rank;
+
+class declared_edge final : private actors::data_sink {
+ public:
+  enum class end : std::uint8_t { out, in };
+
+  declared_edge(rank& on, edge_options o, end which);
+  declared_edge(const declared_edge&) = delete;
+  declared_edge& operator=(const declared_edge&) = delete;
+  ~declared_edge();
+
+  rank_id peer() const noexcept { return options_.peer; }
+  edge_out& out() {
+    if (out_ == nullptr) make();
+    return *out_;
+  }
+  edge_in& in() {
+    if (in_ == nullptr) make();
+    return *in_;
+  }
+  /// Without a first use.
+  void make();
+
+ private:
+  bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }
+  void make_soon();
+  void listen();
+  void stop_listening();
+  void on_data(const actors::stamp& s, runtime::arrival&& message) noexcept override;
+
+  rank& rank_;
+  edge_options options_;  // moved out of, but for the peer, when it is made
+  std::uint64_t id_;
+  end which_;
+  bool being_made_ = false;
+  edge_out* out_ = nullptr;  // the rank's
+  edge_in* in_ = nullptr;
+};
+
+}  // namespace parley::ops
