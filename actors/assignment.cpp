@@ -52,7 +52,8 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
   const std::size_t due = next_candidate(c);
   if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
     if (++c.lacking >= most_lacking) {  // to its op it is not available; the others go on
-      exclude(c, due, "no message for it found registered memory on both sides");
+      exclude(c, due, campaign::exclusion::reason::constraint,
+              "no message for it found registered memory on both sides");
       c.lacking = 0;
     }
   } else {
@@ -63,7 +64,8 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
   chosen.digest = default_digest_;
   double best_ns = tuning::infinite_ns;
   for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
-    if (lacks(candidates_[i]) || !c.aggregates[i].measured() || c.aggregates[i].time_ns >= best_ns) continue;
+    if (lacks(candidates_[i]) || is_excluded(c, i) || !c.aggregates[i].measured() || c.aggregates[i].time_ns >= best_ns)
+      continue;
     chosen.digest = candidates_[i];
     best_ns = c.aggregates[i].time_ns;
   }
@@ -173,7 +175,7 @@ void assignment::start(campaign& c, time_ns now) {
   for (const candidate_limit& l : limits_) {
     const auto at = std::find(candidates_.begin(), candidates_.end(), l.digest);
     if (at == candidates_.begin() || at == candidates_.end() || c.bucket.largest_bytes() <= l.largest_bytes) continue;
-    exclude(c, static_cast<std::size_t>(at - candidates_.begin()), l.why);
+    exclude(c, static_cast<std::size_t>(at - candidates_.begin()), campaign::exclusion::reason::constraint, l.why);
   }
   // What may not run for this key is as unknown as what nobody has.
   std::vector<std::string> allowed = ids_;
@@ -316,8 +318,9 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   for (const campaign::exclusion& e : c.excluded) excluded.push_back(e.candidate);
   const tuning::decision d =
       tuning::decide(c.aggregates, {.current = c.incumbent, .excluded = excluded, .names = ids_});
-  settle(c, d.winner, decision_source::trials, d.sentence, now);
-  if (d.reason == tuning::decision_reason::nothing_measured) retry_later(c, now);
+  const bool kept = d.reason == tuning::decision_reason::nothing_measured;
+  settle(c, d.winner, kept ? source_of_kept(c) : decision_source::trials, d.sentence, now);
+  if (kept) retry_later(c, now);
 }
 
 void assignment::settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now) {

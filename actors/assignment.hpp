@@ -74,8 +74,11 @@ struct campaign {
     bool settled = false;     // nothing more is to come of it
   };
   struct exclusion {
+    enum class reason : std::uint8_t { constraint, failed };
     std::size_t candidate = 0;
+    reason kind = reason::constraint;
     std::string why;
+    bool told = false;  // the user
   };
 
   tuning::size_bucket bucket{};
@@ -208,8 +211,11 @@ class assignment {
   campaign& find_or_add(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
   void begin_search(campaign& c, time_ns now);
-  void exclude(campaign& c, std::size_t candidate, std::string why);
+  void exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why);
   void retry_later(campaign& c, time_ns now) noexcept;
+  static decision_source source_of_kept(const campaign& c) noexcept {
+    return c.search == 1 ? decision_source::kept : c.source;
+  }
   bool is_excluded(const campaign& c, std::size_t candidate) const noexcept;
   void cancel_trial(campaign& c, campaign::trial& t);
   void collect(campaign& c, time_ns now);

@@ -119,6 +119,7 @@ class coordinator_behaviour {
   void on(received<nack>& m) {
     acknowledge(m.from, m.body.number);
     if (!is_participant(m.from.source)) return;
+    if (state_.failed_there) state_.failed_there(m.body);
     state_.assigned->quarantine(m.body.bytes, m.body.digest, services_.ex.now(),
                                 "invocation " + std::to_string(m.body.invocation) + " failed on rank " +
                                     std::to_string(m.from.source) + ", " + shortened(m.body.text));
@@ -148,6 +149,7 @@ class coordinator_behaviour {
     while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
       state_.assigned->judge(*c, services_.ex.now(), clocks());
     }
+    warn_of_failures();
     announce_decisions();
   }
 
@@ -176,6 +178,16 @@ class coordinator_behaviour {
     if (handled_.size() == remembered_requests) handled_.erase(handled_.begin());
     handled_.push_back(request);
     return true;
+  }
+  // Of a config that failed in a real invocation the user is told on the leader's rank, once for each key.
+  void warn_of_failures() {
+    for (const auto& c : state_.assigned->campaigns()) {
+      for (campaign::exclusion& e : c->excluded) {
+        if (e.kind != campaign::exclusion::reason::failed || std::exchange(e.told, true)) continue;
+        warn(services_, state_.declaration.title() + ", messages of " + c->key + ": " + e.why +
+                            "; it does not run any more, and what runs is " + c->winner);
+      }
+    }
   }
   static std::string shortened(const std::string& text) { return text.substr(0, 500); }
   template <class M>
@@ -297,6 +309,12 @@ class coordinator_behaviour {
       e.time_ns = a.time_ns;
       e.repetitions = static_cast<std::uint32_t>(a.count);
       e.status = std::string(tuning::name(a.status));
+      e.detail = a.detail;
+      for (const campaign::exclusion& x : c.excluded) {
+        if (x.candidate != i) continue;
+        e.status = x.kind == campaign::exclusion::reason::failed ? "quarantined" : "excluded";
+        e.detail = x.why;
+      }
       d.evidence.push_back(std::move(e));
     }
     if (c.source == decision_source::results) {

@@ -28,6 +28,8 @@ struct coordinator_state {
   std::uint64_t generation = 0;
   tuning::catalogue configs;  ///< the leader's own
   assignment* assigned = nullptr;
+  std::function<void(const nack&)>
+      failed_there;  ///< a participant's invocation has failed; the sender's may still go on
 
   struct joined {
     rank_id rank = 0;

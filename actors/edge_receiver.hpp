@@ -110,6 +110,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
   /// The stamp of its invocation; null before it came.
   const stamp* mark() const noexcept { return stamped_ ? &stamp_ : nullptr; }
+  /// What went wrong at its sender, who said so, or `none`.
+  runtime::errc sender_failure() const noexcept { return sender_failure_; }
+  std::uint64_t digest() const noexcept { return stamp_.digest; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   /// Whether its invocation has begun, so that `invocation` means something.
   bool matched() const noexcept { return numbered_; }
@@ -164,6 +167,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
   bool numbered_ = false;
   bool stamped_ = false;
+  runtime::errc sender_failure_ = runtime::errc::none;
 };
 
 class edge_receiver final : public data_sink {

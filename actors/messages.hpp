@@ -129,8 +129,9 @@ struct wire_evidence {
   std::uint64_t digest = 0;
   double time_ns = 0;
   std::uint32_t repetitions = 0;
-  std::string status;
-  PARLEY_FIELDS(digest, time_ns, repetitions, status)
+  std::string status;  ///< `measured`, or why it is not: `failed`, `quarantined`, `excluded`, …
+  std::string detail;  ///< the same in words
+  PARLEY_FIELDS(digest, time_ns, repetitions, status, detail)
 };
 /// What a decision rests on.
 enum class decision_source : std::uint8_t {
@@ -139,7 +140,8 @@ enum class decision_source : std::uint8_t {
   pin,           ///< the same, where a person has pinned the default
   only_default,  ///< there was nothing to choose from
   tuning_off,
-  last = tuning_off
+  kept,  ///< a search that measured nothing, or was given up: the default stays
+  last = kept
 };
 
 struct decide {

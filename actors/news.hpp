@@ -7,7 +7,7 @@
 ///     }
 ///     changed.tell();                                       // elsewhere: wakes all that wait now
 ///
-/// It says nothing about what has changed. Whoever owns it tells a last time before it ends.
+/// It says nothing about what has changed. Waits end with `closed` when it ends.
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/timers.hpp>
 
@@ -49,14 +49,15 @@ class news {
   news() noexcept = default;
   news(const news&) = delete;
   news& operator=(const news&) = delete;
-  ~news() { tell(); }
+  ~news() { wake_all(runtime::errc::closed); }
 
   waiting next(runtime::time_ns deadline) noexcept { return {*this, deadline}; }
-  void tell() noexcept {
-    while (!waiting_.empty()) waiting_.front().owner->finish(runtime::errc::none);
-  }
+  void tell() noexcept { wake_all(runtime::errc::none); }
 
  private:
+  void wake_all(runtime::errc why) noexcept {
+    while (!waiting_.empty()) waiting_.front().owner->finish(why);
+  }
   runtime::intrusive_list<waiting::place> waiting_;
 };
 

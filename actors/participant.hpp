@@ -71,6 +71,7 @@ struct participant_state {
   tuning_policy policy = tuning_policy::online;
   implementations* runs = nullptr;
   row_log* rows = nullptr;
+  const assignment* assigned = nullptr;  ///< on the leader's rank
 
   std::vector<std::uint64_t> candidates;  ///< once merged
   std::vector<std::string> ids;

@@ -1,6 +1,7 @@
 #pragma once
 /// What one participant of an op measures: a row per timed invocation, and when the invocation before ended.
 #include <parley/actors/messages.hpp>
+#include <parley/actors/stamp.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/tuning/statistics.hpp>
 
@@ -10,11 +11,6 @@
 
 namespace parley::actors {
 
-/// Whether an invocation that ended so is the fault of the config that ran it. A caller who gave up and a peer that died say
-/// nothing about it.
-constexpr bool blames_config(runtime::errc outcome) noexcept {
-  return outcome != runtime::errc::none && outcome != runtime::errc::cancelled && outcome != runtime::errc::peer_failed;
-}
 constexpr std::uint8_t row_status_of(runtime::errc outcome) noexcept {
   if (blames_config(outcome)) return static_cast<std::uint8_t>(tuning::row_status::failed);
   return outcome == runtime::errc::none ? static_cast<std::uint8_t>(tuning::row_status::ok) : cancelled_row;

@@ -35,9 +35,9 @@ bool assignment::is_excluded(const campaign& c, std::size_t candidate) const noe
                      [&](const campaign::exclusion& e) { return e.candidate == candidate; });
 }
 
-void assignment::exclude(campaign& c, std::size_t candidate, std::string why) {
+void assignment::exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why) {
   if (candidate == 0 || is_excluded(c, candidate)) return;
-  c.excluded.push_back({candidate, ids_[candidate] + ": " + std::move(why)});
+  c.excluded.push_back({candidate, kind, ids_[candidate] + ": " + std::move(why)});
   std::erase(c.again, candidate);
   if (c.planner && !c.planner->finished()) c.planner->drop(candidate);
 }
@@ -54,7 +54,8 @@ void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns n
   const tuning::size_bucket bucket = tuning::size_bucket::of(bytes);
   for (auto& c : campaigns_) {
     if (c->bucket != bucket || is_excluded(*c, candidate)) continue;
-    exclude(*c, candidate, "failed: " + why);
+    exclude(*c, candidate, campaign::exclusion::reason::failed, "failed: " + why);
+    if (settled_) settled_();
     c->rest = c->where != campaign::stage::decided;
     if (c->incumbent != candidate) continue;
     // What is in force has failed. While a search goes on it will say what comes instead, otherwise one will later.
@@ -66,7 +67,6 @@ void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns n
     c->why = c->excluded.back().why + "; so the default runs";
     c->decided_ns = now;
     c->announced = false;
-    if (settled_) settled_();
     if (policy_ == tuning_policy::online && c->excluded.size() + 1 < candidates_.size()) retry_later(*c, now);
   }
 }
@@ -92,8 +92,8 @@ std::size_t assignment::abort(std::optional<std::uint64_t> bytes, std::string_vi
     --active_;
     const std::string stays = ids_[c->incumbent];
     const double took_ns = c->decided_time_ns;
-    settle(*c, c->incumbent, c->source, "the search was given up, " + std::string(why) + ", so " + stays + " stays",
-           now);
+    settle(*c, c->incumbent, source_of_kept(*c),
+           "the search was given up, " + std::string(why) + ", so " + stays + " stays", now);
     c->decided_time_ns = took_ns;
     if (next == after_abort::try_later) retry_later(*c, now);
     ++ended;

@@ -9,7 +9,9 @@
 #include <parley/runtime/scope.hpp>
 
 #include <cstdint>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace parley::actors {
@@ -67,6 +69,7 @@ struct services {
   std::vector<std::uint64_t> incarnations;  ///< of all ranks, from the roster
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
+  std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
   /// What a message to `to` says of our clock, and what one from `from` says of theirs.
   clock_stamp clock_for(rank_id to) {
@@ -76,5 +79,10 @@ struct services {
     if (!clocks.same_host(from)) clocks.note(from, s, ex.precise_now());
   }
 };
+
+inline constexpr std::size_t most_warnings = 100;
+inline void warn(services& s, std::string text) {
+  if (s.warnings != nullptr && s.warnings->size() < most_warnings) s.warnings->push_back(std::move(text));
+}
 
 }  // namespace parley::actors

@@ -37,8 +37,9 @@ constexpr bool has(stamp_flags set, stamp_flags one) noexcept {
 struct stamp {
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
-  std::uint64_t digest = 0;       ///< the config of this invocation
-  std::uint64_t next_digest = 0;  ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0
+  std::uint64_t digest = 0;  ///< the config of this invocation
+  std::uint64_t next_digest =
+      0;  ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0. Of a poison: why
   std::uint64_t total_bytes = 0;  ///< of the invocation
   std::uint64_t offset = 0;       ///< of this part
   std::uint32_t invocation = 0;   ///< the low 32 bits; `unwrap` finds the rest
@@ -62,6 +63,21 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
   stamp s;
   if (!read_stamp(header, s)) return runtime::errc::malformed;
   return s;
+}
+
+/// Whether an invocation that ended so is the fault of the config that ran it. A caller who gave up, a peer that is late and
+/// one that died say nothing about it.
+constexpr bool blames_config(runtime::errc outcome) noexcept {
+  using runtime::errc;
+  return outcome != errc::none && outcome != errc::cancelled && outcome != errc::timeout &&
+         outcome != errc::peer_failed && outcome != errc::send_failed && outcome != errc::buffer_too_small;
+}
+
+/// What a poison says went wrong at its sender.
+constexpr runtime::errc reason_of(const stamp& poison) noexcept {
+  return poison.next_digest <= static_cast<std::uint64_t>(runtime::errc::exception)
+             ? static_cast<runtime::errc>(poison.next_digest)
+             : runtime::errc::send_failed;
 }
 
 /// The whole index of an invocation, given its low 32 bits and one that is less than 2^31 away.

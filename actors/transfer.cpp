@@ -44,6 +44,7 @@ void part_sender::on_failed() noexcept {
 errc part_sender::say(stamp_flags how) noexcept {
   stamp s = stamp_;
   s.flags = s.flags | how;
+  if (how == stamp_flags::poison) s.next_digest = static_cast<std::uint64_t>(failed());
   return net_.send(to_, runtime::link::channel::data, bytes_of(s), {}, nullptr);
 }
 

@@ -131,6 +131,8 @@ edge_out::edge_out(actors::services& s, const edge_options& o)
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
+  coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
+  participant_.assigned = &assigned_;
   actors::spawn_coordinator(services_, coordinator_);
   start(sender_.rows());
 }
@@ -139,6 +141,7 @@ edge_out::~edge_out() { actors::unbind_coordinator(services_, coordinator_); }
 
 void edge_out::fail(const error& why) noexcept {
   failed_ = why;
+  participant_.changed.tell();
   sender_.fail(why.code());
 }
 
@@ -158,8 +161,9 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
 
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
+  under_way mine(inv, out);
+  under_way_.push_back(mine);
   const deadline_guard guard(services_.ex, out, until);
-  std::exception_ptr thrown;
   try {
     if (data.empty()) {
       co_await out.send(0, data);
@@ -167,8 +171,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       co_await find(inv.mark.digest)->send(out, data);
     }
   } catch (...) {
-    thrown = std::current_exception();
-    out.fail(runtime::describe(thrown).code());
+    if (mine.why.empty()) mine.why = runtime::describe(std::current_exception()).what();
+    out.fail(failure_of_config(std::current_exception()));
   }
   errc settled = co_await out.settle();
   if (out.has_put()) {  // a fence, and only then what lets the receiver have its buffer back
@@ -182,17 +186,16 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
                                    " failed, so that rank counts as dead; restart the job to continue"});
   }
   static_cast<void>(settled);
-  end(inv, out, data.size(), thrown);
+  end(inv, out, data.size(), mine.why);
 }
 
-void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes,
-                          const std::exception_ptr& thrown) {
+void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
   out.fail(errc::config_failed);  // unless it has another reason already
   sender_.end(inv, out.failed());
   throw explained(out.failed(), inv.invocation,
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
-                      (thrown ? "; " + runtime::describe(thrown).what() : ""));
+                      (why.empty() ? "" : "; " + std::string(why)));
 }
 
 task<> edge_out::rehearse(std::uint64_t digest) {
@@ -225,12 +228,13 @@ void edge_in::add_memory(const std::shared_ptr<actors::memory_region>& region) {
 
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
+  participant_.changed.tell();
   receiver_.fail(why.code());
 }
 
 task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::byte> into) {
   const std::uint64_t ran = chosen(*in.mark());
-  std::exception_ptr thrown;
+  std::string why;
   try {
     if (runnable(ran) == nullptr)
       runtime::raise({errc::config_mismatch, find(ran) == nullptr
@@ -238,29 +242,36 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
                                                  : "the stamp names a config that was not warmed here"});
     co_await run(in, ran, into);
   } catch (...) {
-    thrown = std::current_exception();
-    in.fail(runtime::describe(thrown).code());
+    why = runtime::describe(std::current_exception()).what();
+    in.fail(failure_of_config(std::current_exception()));
   }
   const errc settled = co_await in.settle();
   static_cast<void>(settled);
-  co_return end(in, ran, thrown);
+  co_return end(in, ran, why);
 }
 
-void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown) {
+void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why) {
   const paired_config* config = find(ran);
-  throw explained(in.failed(), in.invocation(),
-                  "config " + (config == nullptr ? std::to_string(ran) : config->id()) + " received " +
-                      std::to_string(in.received_bytes()) + " of " + std::to_string(in.total_bytes()) +
-                      " bytes from rank " + std::to_string(options_.peer) +
-                      (thrown ? "; " + runtime::describe(thrown).what() : ""));
+  const std::string what =
+      "config " + (config == nullptr ? std::to_string(ran) : config->id()) + " received " +
+      std::to_string(in.received_bytes()) + " of " + std::to_string(in.total_bytes()) + " bytes from rank " +
+      std::to_string(options_.peer) +
+      (in.sender_failure() == errc::none ? ""
+                                         : ", where it ended with " + std::string(runtime::name(in.sender_failure()))) +
+      (why.empty() ? "" : "; " + std::string(why));
+  report_failure(in, ran, in.failed(), what);
+  throw explained(in.failed(), in.invocation(), what);
 }
 
-void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const {
+void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
   const bool small = in.failed() == errc::buffer_too_small;
   throw explained(
       in.failed(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
       "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) + " bytes" +
-          (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(tag)));
+          (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(tag)) +
+          (in.failed() == errc::config_failed && find(in.digest()) != nullptr
+               ? "; config " + find(in.digest())->id() + " failed at the sender"
+               : ""));
 }
 
 bool edge_in::warmed(std::uint64_t digest) const noexcept {

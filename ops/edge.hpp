@@ -19,6 +19,7 @@
 #include <parley/actors/participant.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/ops/calls.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/config.hpp>
@@ -31,6 +32,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace parley::ops {
@@ -51,7 +53,8 @@ struct edge_options {
   bool mutant_ignores_stamp = false;
 };
 
-inline const std::exception_ptr nothing_thrown;
+/// What went wrong in a config's own function: its exceptions are `config_failed`, unless its call was cancelled.
+runtime::errc failure_of_config(const std::exception_ptr& thrown);
 
 /// The configs of an edge as a catalogue. Throws `bad_argument`, naming `op`, when they cannot be one.
 tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op);
@@ -64,6 +67,8 @@ class edge_end : private actors::implementations {
 
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  /// What the two ends have agreed on and how they come to it: see agreement.hpp.
+  agreement agreed() noexcept;
   /// Ends all calls and those to come with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   rank_id peer() const noexcept { return options_.peer; }
@@ -78,16 +83,18 @@ class edge_end : private actors::implementations {
 
  protected:
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
-  ~edge_end();
+  virtual ~edge_end();
 
+  friend agreement;
   const paired_config* find(std::uint64_t digest) noexcept {
     if (latest_ == nullptr || latest_->digest() != digest) latest_ = search(digest);
     return latest_;
   }
-  time_ns deadline(const call_options& call) const noexcept {
-    const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : options_.timeout_ns;
+  time_ns deadline_after(time_ns timeout_ns) const noexcept {
+    const time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
     return span == runtime::never ? runtime::never : services_.ex.now() + span;
   }
+  time_ns deadline(const call_options& call) const noexcept { return deadline_after(call.timeout_ns); }
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
   runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation,
                              const std::string& what) const;
@@ -96,6 +103,8 @@ class edge_end : private actors::implementations {
   std::vector<std::uint64_t> those_that_need(needs what) const;
   bool one_sided() const noexcept { return one_sided_; }
   actors::registered_memory memory_for(needs what, std::uint64_t digest, std::span<std::byte> scratch);
+  /// Tells the leader that a config failed here inside a real invocation.
+  void report_failure(const part_receiver& in, std::uint64_t ran, runtime::errc why, const std::string& what);
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
 
   actors::services& services_;
@@ -134,14 +143,23 @@ class edge_out final : public edge_end {
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
-  void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes,
-           const std::exception_ptr& thrown = nothing_thrown) {
-    if (out.failed() != runtime::errc::none || out.sent_bytes() != bytes) end_failed(inv, out, bytes, thrown);
+  void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why = {}) {
+    if (out.failed() != runtime::errc::none || out.sent_bytes() != bytes) end_failed(inv, out, bytes, why);
     sender_.end(inv, runtime::errc::none);
   }
-  [[noreturn]] void end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes,
-                               const std::exception_ptr& thrown);
+  [[noreturn]] void end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why);
 
+  void on_nack(const actors::nack& n) noexcept;
+
+  // A send of several parts, which the receiver's word that it failed can still reach.
+  struct under_way : runtime::list_hook {
+    under_way(const actors::outgoing& inv, part_sender& parts) noexcept : invocation(inv), out(parts) {}
+    const actors::outgoing& invocation;
+    part_sender& out;
+    std::string why;
+  };
+
+  runtime::intrusive_list<under_way> under_way_;
   actors::assignment assigned_;
   actors::edge_sender sender_;
   actors::coordinator_state coordinator_;
@@ -174,14 +192,14 @@ class edge_in final : public edge_end {
   runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
   /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
-  std::uint64_t end(part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown = nothing_thrown) {
+  std::uint64_t end(part_receiver& in, std::uint64_t ran, std::string_view why = {}) {
     if (in.received_bytes() != in.total_bytes()) in.fail(runtime::errc::config_failed);
     record(in, ran, in.failed());
-    if (in.failed() != runtime::errc::none) throw_failed(in, ran, thrown);
+    if (in.failed() != runtime::errc::none) throw_failed(in, ran, why);
     return in.total_bytes();
   }
-  [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, const std::exception_ptr& thrown);
-  [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) const;
+  [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);
+  [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag);
   [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {
     if (options_.policy != actors::tuning_policy::online) return;
     receiver_.rows().note_stamp(has(s.flags, actors::stamp_flags::timed));

@@ -113,4 +113,17 @@ void transfer::throw_no_edge(const char* lacks, rank_id peer, const char* option
                                           std::to_string(peer) + "; check the role function and " + option});
 }
 
+agreement transfer::agreed() const {
+  if (outs_.size() + ins_.size() == 1)
+    return outs_.empty() ? ins_.front()->in().agreed() : outs_.front()->out().agreed();
+  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " has " +
+                                          std::to_string(outs_.size() + ins_.size()) +
+                                          " edges; say which one with `to` or `from`"});
+}
+
+void transfer::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
+  for (declared_edge* e : outs_) e->out().agreed().retune(bytes, why);
+  for (declared_edge* e : ins_) e->in().agreed().retune(bytes, why);
+}
+
 }  // namespace parley::ops

@@ -22,9 +22,11 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <ranges>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -98,6 +100,17 @@ class transfer {
   /// A tuning phase, for those who want one: both ends call it, with the same sizes, and it ends when their configs for
   /// these sizes are agreed. It moves scratch data on a tag of its own; other calls may go on meanwhile.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
+
+  /// What has been agreed with one partner, and wishes about it (agreement.hpp). Throw `bad_argument` where there is none.
+  agreement to(rank_id peer) const { return edge_to(peer).agreed(); }
+  agreement from(rank_id peer) const { return edge_from(peer).agreed(); }
+  /// The same where this rank has only one partner, in one direction.
+  agreement agreed() const;
+  ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
+  runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
+    return agreed().decided(bytes, o);
+  }
+  void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
 
   /// Whether this rank has a part in it at all.
   bool idle() const noexcept { return outs_.empty() && ins_.empty(); }

@@ -67,6 +67,16 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, p
 
 }  // namespace
 
+agreement pipeline::incoming() const {
+  if (in_ == nullptr) runtime::raise({runtime::errc::bad_argument, "the first stage of a pipeline receives nothing"});
+  return in_->agreed();
+}
+
+agreement pipeline::outgoing() const {
+  if (out_ == nullptr) runtime::raise({runtime::errc::bad_argument, "the last stage of a pipeline sends nothing"});
+  return out_->agreed();
+}
+
 task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_stage& stage) {
   runtime::scope& here = co_await runtime::this_scope;
   slots both;

@@ -51,6 +51,10 @@ class pipeline {
   bool first() const noexcept { return in_ == nullptr; }
   bool last() const noexcept { return out_ == nullptr; }
 
+  /// What has been agreed with the stage before and the one after. Throw `bad_argument` where there is none.
+  agreement incoming() const;
+  agreement outgoing() const;
+
   /// One microbatch after the other, `bytes[i]` of them, in the same order on all stages.
   runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_stage& stage);
 

@@ -37,7 +37,9 @@ rank::rank(rank_foundation on, rank_settings settings)
                 std::move(on.incarnations),
                 0,
                 actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
-      results_(on.disk, results_options()), actors_(on.ex) {}
+      results_(on.disk, results_options()), actors_(on.ex) {
+  services_.warnings = results_.warning_list();
+}
 
 // Called while the rank is made.
 results_store::options rank::results_options() {
@@ -215,6 +217,18 @@ symmetric rank::declare(symmetric_op op) {
   }
   handle.end_ = &added;
   return handle;
+}
+
+std::size_t rank::retune(std::string_view op, std::string_view why) {
+  std::size_t asked = 0;
+  const auto ask = [&](edge_end& e) {
+    if (e.declaration().name != op) return;
+    e.agreed().retune({}, why);
+    ++asked;
+  };
+  for (auto& e : outs_) ask(*e);
+  for (auto& e : ins_) ask(*e);
+  return asked;
 }
 
 void rank::on_lost(rank_id lost, std::string_view why) noexcept {

@@ -99,6 +99,9 @@ class rank {
   rank_group declare(const leader_worker& op);
   symmetric declare(symmetric_op op);
 
+  /// Searches anew for every size on all edges of an op that this rank takes part in. Answers how many edges were asked: those that were used already.
+  std::size_t retune(std::string_view op, std::string_view why = {});
+
   /// A rank died: its ops end with `peer_failed`, here and now.
   void on_lost(rank_id lost, std::string_view why) noexcept;
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was

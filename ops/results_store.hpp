@@ -68,6 +68,7 @@ class results_store {
                                    std::span<const tuning::result_entry> superseded);
   /// What was wrong with files that were read or written.
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+  std::vector<std::string>* warning_list() noexcept { return &warnings_; }
   void warn(std::vector<std::string> more) { warnings_.insert(warnings_.end(), more.begin(), more.end()); }
 
  private:

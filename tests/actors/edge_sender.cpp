@@ -204,7 +204,7 @@ TEST_CASE_FIXTURE(both_ends, "a failed send poisons its index and the next one i
   CHECK(receive(10).ended == std::nullopt);
   pass();
   REQUIRE(received[0]->ended);
-  CHECK(*received[0]->ended == errc::send_failed);
+  CHECK(*received[0]->ended == errc::config_failed);
   CHECK(sending.flight.in_order().back().what == flight_event::send_failed);
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("a sender that writes beyond the payload fails and writes nothing") {
   const auto mine = made("beyond", send_beyond, receive_whole_data);
   const auto all = move_each(w, {mine}, {mine}, {100});
   CHECK(all.sent[0].code() == errc::bad_argument);
-  CHECK(all.received[0].code() == errc::send_failed);
+  CHECK(all.received[0].code() == errc::config_failed);
 }
 
 TEST_CASE("a default that throws on one side is an error on both, with what it said") {
@@ -163,9 +163,9 @@ TEST_CASE("a default that throws on one side is an error on both, with what it s
     const auto mine = made("fire", send_that_throws, receive_whole_data);
     const auto all = move_each(w, {mine}, {mine}, {100, 200});
     for (std::size_t i = 0; i < 2; ++i) {
-      CHECK(all.sent[i].code() == errc::exception);
+      CHECK(all.sent[i].code() == errc::config_failed);
       CHECK(says(all.sent[i], "the sender's card is on fire"));
-      CHECK(all.received[i].code() == errc::send_failed);
+      CHECK(all.received[i].code() == errc::config_failed);
     }
   }
   SUBCASE("at the receiver") {
@@ -173,7 +173,7 @@ TEST_CASE("a default that throws on one side is an error on both, with what it s
     const auto mine = made("fire", send_whole_data, receive_that_throws);
     const auto all = move_each(w, {mine}, {mine}, {100, 200'000});
     for (std::size_t i = 0; i < 2; ++i) {
-      CHECK(all.received[i].code() == errc::exception);
+      CHECK(all.received[i].code() == errc::config_failed);
       CHECK(says(all.received[i], "the receiver's card is on fire"));
     }
   }

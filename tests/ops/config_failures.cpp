@@ -1,0 +1,232 @@
+#include "../support/transfers.hpp"
+
+#include <parley/actors/declaration.hpp>
+
+#include <doctest/doctest.h>
+
+#include <list>
+#include <memory>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+rank_settings eager() {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  return s;
+}
+
+/// Halves, the fastest of all here by decree of its tests; breaks on demand at either end.
+struct fragile final : paired_config {
+  enum class end : std::uint8_t { nobody, sender, receiver };  // the receiver, once it has everything
+  struct plan {
+    end who = end::nobody;
+    int breaks = 0;
+  };
+  explicit fragile(std::shared_ptr<plan> p)
+      : paired_config({.name = "fragile", .wire_class = "halves"}), plan_(std::move(p)) {}
+  void break_if(end who) const {
+    if (plan_->who != who) return;
+    ++plan_->breaks;
+    throw std::runtime_error(who == end::sender ? "the sender's card is on fire" : "the receiver's card is on fire");
+  }
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    out.keep_in_flight(2);
+    co_await out.send(0, data.first(half));
+    break_if(end::sender);
+    co_await out.send(half, data.subspan(half));
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    in.keep_in_flight(2);
+    co_await in.receive(0, data.first(half));
+    co_await in.receive(half, data.subspan(half));
+    co_await in.drain();
+    break_if(end::receiver);
+  }
+  std::shared_ptr<plan> plan_;
+};
+
+constexpr std::size_t size = 100'000;
+
+/// Breaks off at its receiver after the first of many parts.
+task<> send_eighths(part_sender& out, std::span<const std::byte> data) {
+  for (std::size_t i = 0; i < 8; ++i)
+    co_await out.send(data.size() / 8 * i, data.subspan(data.size() / 8 * i, data.size() / 8));
+}
+task<> receive_one_eighth(part_receiver& in, std::span<std::byte> data) {
+  co_await in.receive(0, data.first(data.size() / 8));
+  throw std::runtime_error("the receiver's card is on fire");
+}
+
+/// A pair that has agreed on `fragile`.
+struct fragile_world : world {
+  fragile_world() : world(2, eager()) {
+    const std::vector<config_ptr> configs{direct(), std::make_shared<fragile>(plan), chunked(70'000, 2)};
+    out = ranks[0]->declare(pair_of(configs));
+    in = ranks[1]->declare(pair_of(configs));
+    REQUIRE(move(100).failed() == 0);
+    tests::pass(*this, 1'000'000'000);
+    REQUIRE(in.decision(size).config == "fragile");
+  }
+  call_outcomes move(std::size_t count) { return move_each(*this, out, in, std::vector<std::size_t>(count, size)); }
+  std::uint64_t last_run(rank_id r) { return ranks[r]->flight().in_order().back().digest; }
+  std::shared_ptr<fragile::plan> plan = std::make_shared<fragile::plan>();
+  transfer out, in;
+};
+
+bool warned(const ops::rank& r, std::initializer_list<const char*> words) {
+  for (const std::string& text : r.warnings()) {
+    if (std::all_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; }))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a config that fails at the sender is config_failed on both ends, and the default is next") {
+  fragile_world w;
+  w.plan->who = fragile::end::sender;
+  const auto failed = w.move(1);
+  CHECK(w.plan->breaks == 1);
+  CHECK(failed.sent[0].code() == errc::config_failed);
+  CHECK(failed.received[0].code() == errc::config_failed);
+  for (const auto& r : {failed.sent[0], failed.received[0]}) {
+    for (const char* word : {"activations 0->1", "invocation 100", "fragile"}) CHECK(says(r, word));
+  }
+  CHECK(says(failed.sent[0], "the sender's card is on fire"));
+  CHECK(says(failed.received[0], "failed"));
+  const auto next = w.move(3);
+  CHECK(next.failed() == 0);
+  CHECK(w.plan->breaks == 1);
+  CHECK(w.last_run(0) == direct()->digest());
+  CHECK(w.last_run(1) == direct()->digest());
+  pass(w, 1'000'000'000);
+  for (const transfer& end : {w.out, w.in}) {
+    const decision d = end.decision(size);
+    CHECK(d.config == "direct");
+    for (const char* word : {"fragile", "failed", "invocation 100", "sender", "the default runs"})
+      CHECK(d.why.find(word) != std::string::npos);
+  }
+  CHECK(warned(w[0], {"activations 0->1", "128KiB", "fragile", "invocation 100"}));
+}
+
+TEST_CASE("a config that fails at the receiver after its send has completed is quarantined all the same") {
+  fragile_world w;
+  w.plan->who = fragile::end::receiver;
+  const auto failed = w.move(1);
+  CHECK(failed.sent[0]);  // it was over before the receiver knew
+  CHECK(failed.received[0].code() == errc::config_failed);
+  CHECK(says(failed.received[0], "the receiver's card is on fire"));
+  pass(w, 1'000'000'000);
+  CHECK(w.move(3).failed() == 0);
+  CHECK(w.last_run(1) == direct()->digest());
+  CHECK(w.out.decision(size).config == "direct");
+  CHECK(w.in.decision(size).config == "direct");
+  CHECK(w.out.decision(size).why.find("failed on rank 1") != std::string::npos);
+  CHECK(warned(w[0], {"fragile", "failed on rank 1", "the receiver's card is on fire"}));
+  CHECK(w.plan->breaks == 1);
+}
+
+TEST_CASE("a send that is still under way is told that its receiver has failed") {
+  world w(2, eager());
+  const auto broken = paired({.name = "broken", .wire_class = "eighths"}, send_eighths, receive_one_eighth);
+  auto out = w[0].declare(pair_of({broken}));
+  auto in = w[1].declare(pair_of({broken}));
+  const auto failed = move_each(w, out, in, {800'000});
+  CHECK(failed.received[0].code() == errc::config_failed);
+  CHECK(failed.sent[0].code() == errc::config_failed);
+  CHECK(says(failed.sent[0], "it failed on rank 1"));
+  CHECK(says(failed.sent[0], "the receiver's card is on fire"));
+}
+
+TEST_CASE("after a failure a new search finds the next best config, and its evidence says who is quarantined") {
+  fragile_world w;
+  w.plan->who = fragile::end::sender;
+  w.move(1);
+  w.plan->who = fragile::end::nobody;
+  pass(w, 15'000'000'000);
+  CHECK(w.move(200).failed() == 0);
+  pass(w, 1'000'000'000);
+  const decision d = w.in.decision(size);
+  CHECK(d.search == 2);
+  CHECK(d.config == chunked(70'000, 2)->id());
+  REQUIRE(d.evidence.size() == 3);
+  CHECK(d.evidence[1].config == "fragile");
+  CHECK(d.evidence[1].status == "quarantined");
+  CHECK(d.evidence[1].detail.find("on fire") == std::string::npos);  // the sender says only how it ended
+  CHECK(d.evidence[1].detail.find("config_failed") != std::string::npos);
+  CHECK(w.plan->breaks == 1);
+}
+
+TEST_CASE("calls that were given up and peers that are late are not blamed on the config") {
+  fragile_world w;
+  const auto keep = [](transfer t, std::span<const std::byte> data, time_ns timeout, result<>& into) -> task<> {
+    auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout_ns = timeout}));
+    into = std::move(outcome);
+  };
+  const auto data = numbered(size, 1);
+  result<> late, given_up;
+  scope both(w.clock);
+  both.spawn(keep(w.out, data, 50'000'000, late));
+  pass(w, 100'000'000);
+  CHECK(late.code() == errc::timeout);
+  scope caller(w.clock);
+  caller.spawn(keep(w.out, data, 0, given_up));
+  pass(w, 1'000'000);
+  caller.cancel();
+  pass(w, 1'000'000);
+  CHECK(given_up.code() == errc::cancelled);
+  // The receives of these two.
+  const auto take = [](transfer t, result<>& into) -> task<> {
+    std::vector<std::byte> buffer(size);
+    auto outcome = co_await attempt(t.receive(buffer, {.from = 0}));
+    into = outcome ? result<>{} : result<>{outcome.reason()};
+  };
+  result<> first, second;
+  both.spawn(take(w.in, first));
+  both.spawn(take(w.in, second));
+  pass(w, 1'000'000'000);
+  CHECK(first.code() == errc::send_failed);
+  CHECK(second.code() == errc::send_failed);
+  CHECK(w.out.decision(size).config == "fragile");
+  CHECK(w.move(2).failed() == 0);
+  CHECK(w[0].warnings().empty());
+}
+
+TEST_CASE(
+    "a stamp that names a config which is not warmed here is refused with config_mismatch, and the leader is told") {
+  world w(2, eager());
+  const std::vector configs{direct(), chunked(16_KiB, 2)};
+  auto out = w[0].declare(pair_of(configs));
+  auto in = w[1].declare(pair_of(configs));
+  auto op = actors::declare_edge("activations", 0, 1, "");
+  const std::vector<std::uint64_t> incarnations{1000, 1001};
+  for (const std::uint64_t digest : {configs[1]->digest(), std::uint64_t{12345}}) {
+    actors::stamp s;
+    s.op = op.id();
+    s.generation = actors::first_generation(op, incarnations);
+    s.digest = digest;
+    s.total_bytes = 10;
+    s.invocation = digest == 12345 ? 1 : 0;
+    s.source = 0;
+    const std::vector<std::byte> data(10);
+    static_cast<void>(w.links[0].send(1, link::channel::data, actors::bytes_of(s), data, nullptr));
+    const auto take = [](transfer t, result<>& into) -> task<> {
+      std::vector<std::byte> buffer(10);
+      auto outcome = co_await attempt(t.receive(buffer, {.from = 0}));
+      into = outcome ? result<>{} : result<>{outcome.reason()};
+    };
+    result<> got;
+    run(w.clock, take(in, got));
+    CHECK(got.code() == errc::config_mismatch);
+  }
+  pass(w, 1'000'000'000);
+  CHECK(w[1].mail().sent_by_type()[actors::nack::message_type] == 2);
+}
