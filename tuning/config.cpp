@@ -172,7 +172,8 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
     entry e{std::move(checked_identity).value(), {}, 0};
     e.id = config_id(e.identity);
     e.digest = tuning::digest(e.identity);
-    hash.number(e.digest);
+    // With its words, too: two lists that differ only in configs whose digests collide are not the same list.
+    hash.number(e.digest).text(e.id).text(e.identity.wire_class);
     made.by_digest_.emplace_back(e.digest, made.entries_.size());
     made.by_id_.push_back(made.entries_.size());
     made.entries_.push_back(std::move(e));

@@ -89,7 +89,7 @@ class catalogue {
   const std::vector<entry>& entries() const noexcept { return entries_; }
   std::optional<std::size_t> find(std::uint64_t digest) const noexcept;
   std::optional<std::size_t> find(std::string_view id) const noexcept;
-  /// Over all digests in their order: equal hashes mean that the list need not be sent.
+  /// Over all configs in their order: equal hashes mean that the list need not be sent.
   std::uint64_t hash() const noexcept { return hash_; }
   friend bool operator==(const catalogue&, const catalogue&) = default;
 

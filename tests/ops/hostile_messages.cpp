@@ -1,0 +1,183 @@
+#include "../support/transfers.hpp"
+
+#include <parley/actors/messages.hpp>
+#include <parley/actors/pieces.hpp>
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+rank_settings eager() {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  return s;
+}
+
+/// A message whose fields are whatever they like, and well encoded.
+struct wild {
+  random_stream& dice;
+  const std::vector<std::uint64_t>& digests;
+
+  template <class T>
+  void fill(T& value) {
+    if constexpr (has_fields<T>) {
+      std::apply([this](auto&... field) { (fill(field), ...); }, value.fields());
+    } else if constexpr (std::is_enum_v<T>) {
+      value = static_cast<T>(dice.below(static_cast<std::uint64_t>(T::last) + 1));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      value = dice.below(2) == 0;
+    } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+      value = dice.below(2) == 0 ? digests[dice.below(digests.size())] : dice.below(300'000);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      value = dice.below(2) == 0 ? -1e300 : std::numeric_limits<T>::infinity();
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      value = dice.below(2) == 0 ? static_cast<T>(dice.below(200)) : std::numeric_limits<T>::max();
+    } else {
+      value.resize(dice.below(4));
+      for (auto& element : value) fill_element(element);
+    }
+  }
+  template <class E>
+  void fill_element(E& element) {
+    if constexpr (std::is_same_v<E, char>) {
+      element = static_cast<char>(dice.below(256));
+    } else {
+      fill(element);
+    }
+  }
+};
+
+template <class M>
+void throw_at(router& from, rank_id to, std::uint64_t actor, std::uint64_t generation, wild& w) {
+  M message{};
+  w.fill(message);
+  static_cast<void>(from.send(to, actor, generation, message));
+}
+
+}  // namespace
+
+TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes on and its campaign ends") {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    CAPTURE(seed);
+    random_stream dice(seed, 9);
+    // Rank 2 is an outsider; its router is its own, and speaks to whom it likes.
+    virtual_time clock;
+    memory_world links(clock, 3);
+    const std::vector<std::uint64_t> incarnations{1000, 1001, 1002};
+    std::vector<std::unique_ptr<ops::rank>> ranks;
+    for (rank_id r = 0; r < 2; ++r)
+      ranks.push_back(
+          std::make_unique<ops::rank>(rank_foundation{clock, links[r], nullptr, incarnations, {}}, eager()));
+    router outsider(clock, links[2], {});
+    const std::vector configs{direct(), chunked(16_KiB, 2), chunked(40'000, 3)};
+    auto out = ranks[0]->declare(pair_of(configs));
+    auto in = ranks[1]->declare(pair_of(configs));
+    const auto op = declare_edge("activations", 0, 1, "");
+    const std::uint64_t generation = first_generation(op, incarnations);
+    std::vector<std::uint64_t> digests{0, 1, op.hash(), op.id(), generation, std::numeric_limits<std::uint64_t>::max()};
+    for (const auto& c : configs) digests.push_back(c->digest());
+    wild any{dice, digests};
+    const auto once = [](transfer o, transfer i, int& wrong) -> task<> {
+      const auto data = numbered(100'000, 3);
+      std::vector<std::byte> buffer(data.size());
+      auto done = co_await when_all(o.send(data, {.to = 1}), i.receive(buffer, {.from = 0}));
+      static_cast<void>(done);
+      if (buffer != data) ++wrong;
+    };
+    int wrong = 0;
+    for (int round = 0; round < 150; ++round) {
+      for (int burst = 0; burst < 5; ++burst) {
+        const auto to = static_cast<rank_id>(dice.below(2));
+        const std::uint64_t actor = number_of(op.id(), static_cast<part>(dice.below(4)));
+        const std::uint64_t of = dice.below(8) == 0 ? generation + 1 : generation;
+        switch (dice.below(13)) {
+          case 0: throw_at<ack>(outsider, to, actor, of, any); break;
+          case 1: throw_at<offer>(outsider, to, actor, of, any); break;
+          case 2: throw_at<merged>(outsider, to, actor, of, any); break;
+          case 3: throw_at<op_reject>(outsider, to, actor, of, any); break;
+          case 4: throw_at<warm>(outsider, to, actor, of, any); break;
+          case 5: throw_at<warmed>(outsider, to, actor, of, any); break;
+          case 6: throw_at<report>(outsider, to, actor, of, any); break;
+          case 7: throw_at<decide>(outsider, to, actor, of, any); break;
+          case 8: throw_at<tuning_request>(outsider, to, actor, of, any); break;
+          case 9: throw_at<nack>(outsider, to, actor, of, any); break;
+          case 10: throw_at<piece>(outsider, to, actor, of, any); break;
+          case 11: {  // of a type that is known, with bytes that are not
+            std::vector<std::byte> garbage(dice.below(300));
+            for (std::byte& b : garbage) b = static_cast<std::byte>(dice.below(256));
+            static_cast<void>(outsider.send_raw(to, actor, of, static_cast<std::uint16_t>(dice.below(40)), garbage));
+            break;
+          }
+          default: {
+            std::vector<std::byte> large(900'000);
+            static_cast<void>(outsider.send_raw(to, actor, of, static_cast<std::uint16_t>(dice.below(40)), large));
+          }
+        }
+      }
+      run(clock, once(out, in, wrong));
+    }
+    CHECK(wrong == 0);
+    CHECK(out.decision(100'000).decided);
+    CHECK(in.decision(100'000).decided);
+    CHECK(out.decision(100'000).digest == in.decision(100'000).digest);
+  }
+}
+
+TEST_CASE("a catalogue of 4,096 configs that no message could hold travels in pieces, and what is common is tuned") {
+  world w(2, eager());
+  const auto named = [](std::string_view kind, std::size_t i) {
+    tuning::config_identity identity{.name = std::string(kind) + std::to_string(i), .wire_class = std::string(kind)};
+    for (int p = 0; p < 3; ++p)
+      identity.parameters.emplace_back("parameter" + std::to_string(p) + std::string(40, 'x'), std::string(100, 'v'));
+    const send_function out = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
+    const receive_function in = [](part_receiver& i2, std::span<std::byte> d) -> task<> { co_await i2.receive(0, d); };
+    return paired(std::move(identity), out, in);
+  };
+  std::vector<config_ptr> mine{direct(), chunked(16_KiB, 8)}, theirs{direct()};
+  for (std::size_t i = 0; i + 2 < 4096; ++i) {
+    mine.push_back(named("mine", i));
+    theirs.push_back(named("theirs", i));
+  }
+  theirs.push_back(chunked(16_KiB, 8));
+  auto out = w[0].declare(pair_of(mine));
+  auto in = w[1].declare(pair_of(theirs));
+  const auto all = move_each(w, out, in, std::vector<std::size_t>(60, 100'000));
+  CHECK(all.failed() == 0);
+  pass(w, 1'000'000'000);
+  const auto more = move_each(w, out, in, std::vector<std::size_t>(60, 100'000));
+  CHECK(more.failed() == 0);
+  pass(w, 1'000'000'000);
+  CHECK(w[1].mail().sent_by_type()[piece::message_type] >= 8);
+  CHECK(w[0].agreements().front().assigned->ids().size() == 2);
+  CHECK(in.decision(100'000).decided);
+  CHECK(in.decision(100'000).config == chunked(16_KiB, 8)->id());
+}
+
+TEST_CASE("configs whose digests collide are left out on both ends, and the others are tuned") {
+  world w(2, eager());
+  const send_function out_of = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
+  const receive_function into = [](part_receiver& i, std::span<std::byte> d) -> task<> { co_await i.receive(0, d); };
+  const auto salted = [&](const char* salt) {
+    return paired({.name = "salted", .parameters = {{"salt", salt}}, .wire_class = "w"}, out_of, into);
+  };
+  const auto ours = salted("nhLBBMn-HTJ"), theirs = salted("6iDp8QsCDrH");
+  REQUIRE(ours->digest() == theirs->digest());
+  auto out = w[0].declare(pair_of({direct(), ours, chunked(16_KiB, 8)}));
+  auto in = w[1].declare(pair_of({direct(), theirs, chunked(16_KiB, 8)}));
+  const auto all = move_each(w, out, in, std::vector<std::size_t>(100, 100'000));
+  CHECK(all.failed() == 0);
+  std::string candidates;
+  for (const std::string& id : w[0].agreements().front().assigned->ids()) candidates += id + ";";
+  CHECK(candidates == "direct;" + chunked(16_KiB, 8)->id() + ";");
+  CHECK(join_flights(w).mismatches == 0);
+}
