@@ -110,7 +110,7 @@ TEST_CASE("missing keys and wrong types say what belongs there") {
 TEST_CASE("configs are known by name, and a catalogue is never empty") {
   const std::string unknown = fault_in(with(R"("direct", )", R"("direct", "zigzag", )"));
   begins(unknown, R"(s.json:6:28: config "zigzag" is unknown)");
-  CHECK(unknown.find("known are direct and chunked(") != std::string::npos);
+  CHECK(unknown.find("known are direct, chunked(") != std::string::npos);
   begins(fault_in(with(R"(["direct"],)", "[],")), "s.json:10:17: the catalogue is empty");
   begins(fault_in(with(R"(["direct"],)", R"(["direct", "direct"],)")),
          "s.json:10:28: config direct stands in the list twice");

@@ -20,10 +20,10 @@ struct described {
 };
 
 blob text_of(const runtime::exposed_memory& memory) {
-  blob text(sizeof(std::uint64_t));
   const auto address = reinterpret_cast<std::uint64_t>(memory.bytes.data());
+  blob text(sizeof address + memory.key.size());
   std::memcpy(text.data(), &address, sizeof address);
-  text.insert(text.end(), memory.key.begin(), memory.key.end());
+  std::copy(memory.key.begin(), memory.key.end(), text.begin() + sizeof address);
   return text;
 }
 described read(const blob& text) {
