@@ -1,4 +1,5 @@
 #include <parley/actors/coordinator.hpp>
+#include <parley/actors/evidence.hpp>
 #include <parley/actors/inbox.hpp>
 #include <parley/actors/outbox.hpp>
 
@@ -120,6 +121,8 @@ class coordinator_behaviour {
     acknowledge(m.from, m.body.number);
     if (!is_participant(m.from.source)) return;
     if (state_.failed_there) state_.failed_there(m.body);
+    services_.note_step(runtime::flight_event::quarantined, state_.declaration.id(), state_.generation,
+                        {.invocation = 1, .digest = m.body.digest, .bytes = m.body.bytes, .tag = m.from.source});
     state_.assigned->quarantine(m.body.bytes, m.body.digest, services_.ex.now(),
                                 "invocation " + std::to_string(m.body.invocation) + " failed on rank " +
                                     std::to_string(m.from.source) + ", " + shortened(m.body.text));
@@ -292,38 +295,31 @@ class coordinator_behaviour {
     if (state_.on_change) state_.on_change();
   }
 
+  // The default and the winner; the rest is in the evidence, and would push older records out.
+  void note_measured(const campaign& c, std::size_t candidate) {
+    if (candidate >= c.aggregates.size() || !c.aggregates[candidate].measured()) return;
+    const tuning::aggregate& a = c.aggregates[candidate];
+    services_.note_step(runtime::flight_event::measured, state_.declaration.id(), state_.generation,
+                        {.invocation = a.count,
+                         .digest = state_.assigned->candidates()[candidate],
+                         .bytes = c.bucket.largest_bytes(),
+                         .ended_ns = static_cast<runtime::time_ns>(a.time_ns),
+                         .tag = state_.declaration.leader});
+  }
+
   void announce(campaign& c) {
     decide d;
     d.source = c.source;
-    d.proposer = c.from_results() ? c.proposer : state_.declaration.leader;
     d.machines = state_.assigned->machines();
     d.key = c.key;
     d.digest = c.digest;
     d.why = c.why;
     d.version = ++c.version;
     d.search = c.search;
-    for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
-      const tuning::aggregate& a = c.aggregates[i];
-      wire_evidence e;
-      e.digest = state_.assigned->candidates()[i];
-      e.time_ns = a.time_ns;
-      e.repetitions = static_cast<std::uint32_t>(a.count);
-      e.status = std::string(tuning::name(a.status));
-      e.detail = a.detail;
-      for (const campaign::exclusion& x : c.excluded) {
-        if (x.candidate != i) continue;
-        e.status = x.kind == campaign::exclusion::reason::failed ? "quarantined" : "excluded";
-        e.detail = x.why;
-      }
-      d.evidence.push_back(std::move(e));
-    }
-    if (c.source == decision_source::results) {
-      wire_evidence e;
-      e.digest = c.digest;
-      e.time_ns = c.remembered_time_ns;
-      e.status = "remembered";
-      d.evidence.push_back(std::move(e));
-    }
+    add_evidence(d, c, state_);
+    d.largest_bytes = c.bucket.largest_bytes();
+    note_measured(c, 0);
+    if (c.incumbent != 0) note_measured(c, c.incumbent);
     tell_all(d);
   }
 

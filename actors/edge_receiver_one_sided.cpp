@@ -103,6 +103,8 @@ void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t
   m.capacity = r.capacity_;
   m.key.resize(key.size());
   std::memcpy(m.key.data(), key.data(), key.size());
+  services_.note_step(runtime::flight_event::credited, op_, generation_,
+                      {.invocation = m.number, .bytes = m.capacity, .tag = peer_});
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) == errc::none)
     ++counters_.credits_sent;
 }
@@ -111,6 +113,7 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   revoke m;
   m.stream = s.id;
   m.number = s.given.revoke();
+  services_.note_step(runtime::flight_event::revoked, op_, generation_, {.invocation = m.number, .tag = peer_});
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) == errc::none)
     ++counters_.revokes_sent;
   repeat_soon();

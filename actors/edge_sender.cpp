@@ -131,10 +131,13 @@ outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes,
 void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ended_ns) noexcept {
   if (rows_.measuring() && outcome == errc::none && inv.mark.digest == default_digest_)
     assigned_.note_default(inv.mark.total_bytes, ended_ns - inv.began_ns);
-  if (blames_config(outcome))
-    assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest, services_.ex.now(),
-                         "invocation " + std::to_string(inv.invocation) + " ended at the sender with " +
-                             std::string(runtime::name(outcome)));
+  if (!blames_config(outcome) || inv.mark.digest == default_digest_) return;
+  services_.note_step(
+      runtime::flight_event::quarantined, op_, generation_,
+      {.invocation = 1, .digest = inv.mark.digest, .bytes = inv.mark.total_bytes, .tag = services_.net.rank()});
+  assigned_.quarantine(inv.mark.total_bytes, inv.mark.digest, services_.ex.now(),
+                       "invocation " + std::to_string(inv.invocation) + " ended at the sender with " +
+                           std::string(runtime::name(outcome)));
 }
 
 void edge_sender::fail(errc why) noexcept {

@@ -125,13 +125,25 @@ struct report {
   PARLEY_FIELDS(number, rows, clock)
 };
 
+/// What one participant saw of a candidate by its own clock, its waits included.
+struct wire_own_time {
+  std::uint32_t rank = 0;
+  double time_ns = 0;  ///< the median; infinite without a good repetition
+  std::uint32_t repetitions = 0;
+  std::string status;  ///< a `tuning::aggregate_status`
+  PARLEY_FIELDS(rank, time_ns, repetitions, status)
+};
 struct wire_evidence {
   std::uint64_t digest = 0;
-  double time_ns = 0;
+  double time_ns = 0;  ///< the longest of all participants per repetition, and then the median
   std::uint32_t repetitions = 0;
-  std::string status;  ///< `measured`, or why it is not: `failed`, `quarantined`, `excluded`, …
-  std::string detail;  ///< the same in words
-  PARLEY_FIELDS(digest, time_ns, repetitions, status, detail)
+  std::string status;          ///< a `tuning::aggregate_status`, `quarantined`, `excluded` or `remembered`
+  double spread_ns = 0;        ///< median deviation of the repetitions
+  double clock_error_ns = 0;   ///< what comparing clocks of several hosts may add
+  std::string detail;          ///< why it was not measured
+  std::uint32_t proposer = 0;  ///< the first rank whose catalogue has it
+  std::vector<wire_own_time> ranks;
+  PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks)
 };
 /// What a decision rests on.
 enum class decision_source : std::uint8_t {
@@ -152,11 +164,15 @@ struct decide {
   std::string why;
   std::vector<wire_evidence> evidence;
   decision_source source = decision_source::trials;
-  std::uint32_t proposer = 0;  ///< the rank whose results file it is from, else the leader
+  std::uint32_t proposer = 0;  ///< the rank whose results file it is from, else the first whose catalogue has it
   std::uint64_t machines = 0;  ///< which combination of machines it holds for: `tuning::machines_together`
   std::uint32_t version = 0;   ///< grows with every change of this key's decision, so that a late one changes nothing
   std::uint32_t search = 0;
-  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, version, search)
+  std::vector<std::uint32_t> participants;
+  std::uint32_t left_out = 0;       ///< candidates of whom there was too much to say
+  std::uint64_t largest_bytes = 0;  ///< that the key stands for
+  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, version, search, participants, left_out,
+                largest_bytes)
 };
 
 /// What a participant asks of the leader, at any time.

@@ -51,6 +51,7 @@ class participant_behaviour {
     for (const remembered_best& r : mine_.remembered)
       o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines});
     o.trials = mine_.policy == tuning_policy::online;
+    note(runtime::flight_event::offered, {.invocation = mine_.configs.size(), .tag = to});
     out_.post(to, part::coordinator, std::move(o));
   }
 
@@ -84,6 +85,7 @@ class participant_behaviour {
     mine_.candidates = std::move(m.body.candidates);
     mine_.ids = std::move(m.body.ids);
     mine_.no_common_config = std::move(m.body.no_common_config);
+    note(runtime::flight_event::merged, {.invocation = mine_.candidates.size(), .tag = m.from.source});
     mine_.changed.tell();
   }
   // From a rank that thinks that it leads and has not heard of us.
@@ -94,6 +96,7 @@ class participant_behaviour {
     acknowledge(m.from, m.body.number);
     const auto code = m.body.code <= static_cast<std::uint8_t>(errc::exception) ? static_cast<errc>(m.body.code)
                                                                                 : errc::declaration_mismatch;
+    note(runtime::flight_event::rejected, {.tag = m.from.source});
     mine_.runs->on_rejected({code, std::move(m.body.text)});
     mine_.changed.tell();
   }
@@ -114,12 +117,20 @@ class participant_behaviour {
     d.machines = m.body.machines;
     d.version = m.body.version;
     d.search = m.body.search;
+    d.participants = std::move(m.body.participants);
+    d.left_out = m.body.left_out;
+    note(runtime::flight_event::decided, {.invocation = d.evidence.size() + d.left_out,
+                                          .digest = d.digest,
+                                          .bytes = m.body.largest_bytes,
+                                          .tag = d.proposer});
     mine_.changed.tell();
   }
   void on(rows_due&) {
     report r;
     r.rows = mine_.rows->take();
-    if (!r.rows.empty()) out_.post(mine_.declaration.leader, part::coordinator, std::move(r));
+    if (r.rows.empty()) return;
+    note(runtime::flight_event::reported, {.invocation = r.rows.size(), .tag = mine_.declaration.leader});
+    out_.post(mine_.declaration.leader, part::coordinator, std::move(r));
   }
 
   void on(tuning_request& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
@@ -146,6 +157,7 @@ class participant_behaviour {
     warmed w;
     w.ready = mine_.ready;
     w.errors = mine_.warm_errors;
+    note(runtime::flight_event::warmed, {.invocation = w.ready.size(), .tag = mine_.declaration.leader});
     out_.post(mine_.declaration.leader, part::coordinator, std::move(w));
   }
   std::size_t rehearsals_at_once() const noexcept { return std::max<std::size_t>(mine_.runs->rehearsals_at_once(), 1); }
@@ -156,6 +168,9 @@ class participant_behaviour {
   bool is_participant(rank_id rank) const noexcept {
     const auto& all = mine_.declaration.participants;
     return std::any_of(all.begin(), all.end(), [rank](const op_participant& p) { return p.rank == rank; });
+  }
+  void note(runtime::flight_event what, const runtime::flight_record& about) {
+    services_.note_step(what, mine_.declaration.id(), mine_.generation, about);
   }
   void acknowledge(const envelope& from, std::uint32_t number) {
     out_.acknowledge_to(from.source, part::coordinator, number);

@@ -31,10 +31,12 @@ struct decision_record {
   std::string why;
   std::vector<wire_evidence> evidence;
   decision_source source = decision_source::trials;
-  rank_id proposer = 0;        ///< the rank whose results file it is from, else the leader
+  rank_id proposer = 0;        ///< the rank whose results file it is from, else the first whose catalogue has it
   std::uint64_t machines = 0;  ///< which combination of machines it holds for
   std::uint32_t version = 0;   ///< grows with every change of this key's decision
   std::uint32_t search = 0;    ///< which search it came from; the first is 1
+  std::vector<rank_id> participants{};
+  std::uint32_t left_out = 0;  ///< candidates that the evidence has no room for
 };
 
 /// What the actors need from whoever holds the implementations: `ops`.

@@ -9,6 +9,7 @@
 #include <parley/runtime/scope.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -70,6 +71,22 @@ struct services {
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
+
+  /// Called when a call of an op ends with an error that its caller gets; may be empty.
+  std::function<void(const runtime::error& why)> on_call_failed{};
+
+  void call_failed(const runtime::error& why) const {
+    if (on_call_failed && why.code() != runtime::errc::cancelled) on_call_failed(why);
+  }
+
+  /// A step of the agreement, for the flight recorder.
+  void note_step(runtime::flight_event what, std::uint64_t op, std::uint64_t generation, runtime::flight_record about) {
+    about.op = op;
+    about.generation = generation;
+    about.what = what;
+    about.ended_ns += about.began_ns = clocks.local(ex.now());
+    flight.add(about);
+  }
 
   /// What a message to `to` says of our clock, and what one from `from` says of theirs.
   clock_stamp clock_for(rank_id to) {

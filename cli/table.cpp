@@ -88,6 +88,26 @@ std::string what_candidates_took(const agreements& of_edge) {
   return "\n" + aligned(all, 1);
 }
 
+/// One line a key: who proposed the winner, what each rank measured of it, and why it won.
+std::string why_it_won(const agreements& of_edge) {
+  std::string lines;
+  for (const json::object* a : of_edge) {
+    if (!a->at("decided").as_bool()) continue;
+    std::string ranks;
+    const json::object* winner = candidate(*a, a->at("decision").as_string());
+    const json::value* own = winner == nullptr ? nullptr : winner->if_contains("ranks");
+    if (own != nullptr) {
+      for (const json::value& r : own->as_array())
+        ranks += fmt::format(", {} on rank {}", duration(r.at("time_ns")), count(r.at("rank")));
+    }
+    const json::value* proposer = a->if_contains("proposed_by");
+    if (proposer != nullptr && !proposer->is_null())
+      ranks = fmt::format("proposed by rank {}", count(*proposer)) + ranks;
+    lines += fmt::format("  {}: {}{}\n", text(a->at("key")), ranks.empty() ? "" : ranks + "; ", text(a->at("why")));
+  }
+  return lines.empty() ? "" : "\n  why:\n" + lines;
+}
+
 std::string how_it_went(const agreements& of_edge) {
   std::string lines;
   for (const json::object* a : of_edge) {
@@ -111,8 +131,8 @@ std::string tables(const json::object& document) {
   }
   std::string all;
   for (const agreements& e : edges) {
-    all +=
-        fmt::format("{}\n{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e), how_it_went(e));
+    all += fmt::format("{}\n{}{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e),
+                       why_it_won(e), how_it_went(e));
   }
   all += fmt::format(
       "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {}\n"

@@ -36,15 +36,41 @@ json::value finite(double ns) { return std::isfinite(ns) ? json::value(ns) : jso
 
 bool decided(const campaign& c) { return c.where == campaign::stage::decided; }
 
-json::array candidates_of(const campaign& c, const actors::assignment& a) {
+const actors::decision_record* record_of(const ops::edge_agreement& e, const campaign& c) {
+  if (e.decisions == nullptr) return nullptr;
+  const auto same = [&](const actors::decision_record& d) { return d.key == c.key && d.digest == c.digest; };
+  const auto at = std::find_if(e.decisions->begin(), e.decisions->end(), same);
+  return at == e.decisions->end() ? nullptr : &*at;
+}
+
+/// What the decision's evidence says of a candidate beyond its aggregate: who proposed it, and what each rank measured.
+void add_evidence(json::object& candidate, const actors::decision_record* d, std::uint64_t digest) {
+  if (d == nullptr) return;
+  const auto same = [&](const actors::wire_evidence& e) { return e.digest == digest; };
+  const auto at = std::find_if(d->evidence.begin(), d->evidence.end(), same);
+  if (at == d->evidence.end()) return;
+  candidate["proposed_by"] = at->proposer;
+  json::array ranks;
+  for (const actors::wire_own_time& r : at->ranks) {
+    ranks.push_back(json::object{
+        {"rank", r.rank}, {"time_ns", finite(r.time_ns)}, {"repetitions", r.repetitions}, {"status", r.status}});
+  }
+  candidate["ranks"] = std::move(ranks);
+}
+
+json::array candidates_of(const campaign& c, const actors::assignment& a, const actors::decision_record* d) {
   json::array list;
   for (std::size_t i = 0; i < a.ids().size(); ++i) {
     const tuning::aggregate measured = i < c.aggregates.size() ? c.aggregates[i] : tuning::aggregate{};
-    list.push_back(json::object{{"config", a.ids()[i]},
-                                {"time_ns", finite(measured.time_ns)},
-                                {"repetitions", measured.count},
-                                {"status", std::string(tuning::name(measured.status))},
-                                {"detail", measured.detail}});
+    json::object one{{"config", a.ids()[i]},
+                     {"time_ns", finite(measured.time_ns)},
+                     {"repetitions", measured.count},
+                     {"spread_ns", measured.spread_ns},
+                     {"clock_error_ns", measured.clock_error_ns},
+                     {"status", std::string(tuning::name(measured.status))},
+                     {"detail", measured.detail}};
+    add_evidence(one, d, a.candidates()[i]);
+    list.push_back(std::move(one));
   }
   return list;
 }
@@ -53,16 +79,19 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
   const actors::assignment& a = *e.assigned;
   const auto winner = std::find(a.ids().begin(), a.ids().end(), c.winner);
   const auto index = static_cast<std::size_t>(winner - a.ids().begin());
+  const actors::decision_record* d = record_of(e, c);
   return {
       {"op", e.op},
       {"sender", e.sender},
       {"receiver", e.receiver},
       {"key", c.key},
       {"participants", json::array{e.sender, e.receiver}},
-      {"candidates", candidates_of(c, a)},
+      {"candidates", candidates_of(c, a, d)},
       {"decided", decided(c)},
       {"decision", c.winner},
       {"why", c.why},
+      {"proposed_by", d == nullptr ? json::value(nullptr) : json::value(d->proposer)},
+      {"evidence_left_out", d == nullptr ? 0 : d->left_out},
       {"from_results", c.from_results()},
       {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
       {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
@@ -76,6 +105,7 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
 json::array flight_of(const ops::rank& self) {
   json::array list;
   for (const runtime::flight_record& r : self.flight().in_order()) {
+    if (!runtime::is_transfer(r.what)) continue;
     list.push_back(json::array{r.op, r.generation, r.invocation, r.digest, r.bytes, r.began_ns, r.ended_ns, r.tag,
                                static_cast<unsigned>(r.what), static_cast<unsigned>(r.flags)});
   }

@@ -109,6 +109,12 @@ const paired_config* edge_end::search(std::uint64_t digest) const noexcept {
 }
 
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
+  failure why = in_words(code, invocation, what);
+  services_.call_failed(why.reason());
+  return why;
+}
+
+failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
   if (failed_ && !invocation) return failure(*failed_);
   if (failed_)
     return failure(

@@ -98,6 +98,7 @@ class edge_end : private actors::implementations {
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
   runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation,
                              const std::string& what) const;
+  runtime::failure in_words(runtime::errc code, std::optional<std::uint64_t> invocation, const std::string& what) const;
   void start(actors::row_log& rows);
   /// The digests of configs that need this.
   std::vector<std::uint64_t> those_that_need(needs what) const;

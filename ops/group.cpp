@@ -230,6 +230,12 @@ task<> group_end::run(group_work work, time_ns timeout_ns) {
 }
 
 failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
+  failure why = in_words(inv, thrown);
+  services_.call_failed(why.reason());
+  return why;
+}
+
+failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   if (failed_)
     return failure(
         {failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"});

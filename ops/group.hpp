@@ -92,6 +92,7 @@ class group_end final : private actors::implementations {
   runtime::task<> implement(actors::group_invocation& inv, const group_work& work);
   const group_config& config_for(const actors::group_invocation& inv) const;
   runtime::failure explained(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
+  runtime::failure in_words(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
   const group_config* find(std::uint64_t digest) const noexcept;
 
   actors::services& services_;

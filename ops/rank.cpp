@@ -1,9 +1,11 @@
 #include <parley/ops/op_results.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/flight_dump.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace parley::ops {
@@ -14,6 +16,7 @@ using runtime::task;
 
 namespace {
 
+constexpr time_ns shortest_between_dumps_ns = 1'000'000'000;
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
 
@@ -39,12 +42,14 @@ rank::rank(rank_foundation on, rank_settings settings)
                 actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
       results_(on.disk, results_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
+  disk_ = on.disk;
 }
 
 // Called while the rank is made.
 results_store::options rank::results_options() {
   services_.validators_hash = tuning::validators_digest(settings_.validators);
   services_.incarnations.resize(net_.world_size());
+  services_.on_call_failed = [this](const error& why) { dump_after_fault(why.what()); };
   return {.path = settings_.results_path,
           .ordinal = id(),
           .validators = settings_.validators,
@@ -53,6 +58,44 @@ results_store::options rank::results_options() {
 }
 
 rank::~rank() = default;
+
+runtime::result<std::string> rank::dump_flight(std::string_view why) {
+  if (disk_ == nullptr || settings_.flight_dir.empty())
+    return error{errc::unavailable, "no folder for the flight recorder was named; set PARLEY_FLIGHT_DIR"};
+  std::map<std::uint64_t, std::string> ops;
+  std::map<std::uint64_t, std::string> configs;
+  const auto learn = [&](const actors::participant_state& p) {
+    ops[p.declaration.id()] = p.declaration.title();
+    for (const auto& c : p.configs.entries()) configs[c.digest] = c.id;
+  };
+  for (const auto& e : outs_) learn(e->participant());
+  for (const auto& e : ins_) learn(e->participant());
+  for (const auto& g : groups_) learn(g->participant());
+  const auto look_up = [](const std::map<std::uint64_t, std::string>& names) {
+    return [&names](std::uint64_t number) {
+      const auto known = names.find(number);
+      return known == names.end() ? std::string() : known->second;
+    };
+  };
+  const std::string path = settings_.flight_dir + "/parley-flight-" + std::to_string(id()) + ".json";
+  const auto written =
+      disk_->replace(path, runtime::flight_text(flight_, {.op = look_up(ops), .config = look_up(configs)},
+                                                {.rank = id(), .now_ns = executor_.now(), .why = why}));
+  if (!written) return written.reason();
+  return path;
+}
+
+// A program that goes on after faults may have many of them; the latest text says most.
+void rank::dump_after_fault(std::string_view why) noexcept {
+  if (settings_.flight_dir.empty() || executor_.now() < next_fault_dump_ns_) return;
+  next_fault_dump_ns_ = executor_.now() + shortest_between_dumps_ns;
+  try {
+    const auto dumped = dump_flight(why);
+    if (!dumped) results_.warn({dumped.reason().what()});
+  } catch (const std::exception& e) {
+    results_.warn({e.what()});
+  }
+}
 
 template <class Configs>
 std::vector<actors::remembered_best> rank::remember(const actors::op_declaration& op, const Configs& configs) {
@@ -254,6 +297,12 @@ void rank::on_lost(rank_id lost, std::string_view why) noexcept {
                                          std::to_string(lost) + " is gone: " + std::string(why) +
                                          "; restart the job to continue"});
   }
+  runtime::flight_record gone;
+  gone.began_ns = gone.ended_ns = services_.clocks.local(executor_.now());
+  gone.what = runtime::flight_event::peer_lost;
+  gone.tag = lost;
+  flight_.add(gone);
+  dump_after_fault(why);
 }
 
 task<> rank::settle(time_ns limit_ns) {
@@ -343,14 +392,20 @@ runtime::result<std::string> rank::write_results() {
 std::vector<edge_agreement> rank::agreements() const {
   std::vector<edge_agreement> all;
   for (const auto& e : outs_) {
-    all.push_back({e->declaration().name, id(), e->peer(), &e->assigned(), &e->coordinator().warm_errors,
-                   e->participant().no_common_config});
+    all.push_back({e->declaration().name,
+                   id(),
+                   e->peer(),
+                   &e->assigned(),
+                   &e->coordinator().warm_errors,
+                   e->participant().no_common_config,
+                   {},
+                   &e->participant().decisions});
   }
   for (const auto& g : groups_) {
     if (!g->leads()) continue;
     const auto& members = g->data_path().members();
     all.push_back({g->declaration().name, id(), members.back(), g->assigned(), &g->coordinator()->warm_errors,
-                   g->participant().no_common_config, members});
+                   g->participant().no_common_config, members, &g->participant().decisions});
   }
   return all;
 }

@@ -48,6 +48,9 @@ struct rank_settings {
   tuning::plan_options plan{};
   actors::window_limits window{};
   std::size_t flight_records = 16384;
+  /// A folder for `parley-flight-RANK.json`: what the flight recorder holds when a call fails or a peer is lost, at most once a
+  /// second, and when the program asks. Empty: nowhere.
+  std::string flight_dir;
   bool mutant_ignores_stamp = false;  ///< test switch, see ops/edge.hpp
 };
 
@@ -71,6 +74,8 @@ struct edge_agreement {
   const std::vector<std::string>* warm_errors = nullptr;
   std::string no_common_config;
   std::vector<rank_id> group{};  ///< of a group: all of it
+  /// As this rank was told, with the evidence; in step with `assigned` but for what is on its way.
+  const std::vector<actors::decision_record>* decisions = nullptr;
 };
 
 /// A decision as one participant of an edge or group learned it; all have the same.
@@ -126,6 +131,8 @@ class rank {
   /// What this rank's ends have been told so far, senders and receivers alike.
   std::vector<edge_decision> decisions() const;
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
+  /// Writes the flight recorder to `flight_dir`, over what was there. Answers where, or why not. Blocks for the disk.
+  runtime::result<std::string> dump_flight(std::string_view why);
   const runtime::router& mail() const noexcept { return mail_; }
   const actors::data_hub& data() const noexcept { return data_; }
   /// What is wrong with results files, if anything; grows with declarations and writing.
@@ -146,11 +153,14 @@ class rank {
   template <class Configs>
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
   results_store::options results_options();
+  void dump_after_fault(std::string_view why) noexcept;
 
   runtime::executor& executor_;
   runtime::link& net_;
   rank_settings settings_;
   runtime::flight_recorder flight_;
+  time_ns next_fault_dump_ns_ = 0;
+  runtime::storage* disk_ = nullptr;
   runtime::router mail_;
   actors::data_hub data_;
   actors::services services_;

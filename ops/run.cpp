@@ -1,3 +1,4 @@
+#include <parley/ops/flight_signal.hpp>
 #include <parley/ops/rank_environment.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
@@ -95,6 +96,7 @@ struct job::state final : runtime::link::failure_handler {
     // In this order: nobody may call into what is gone.
     meeting.reset();
     if (wire) wire->on_failure(nullptr);
+    on_signal.reset();
     self.reset();
     if (wire) loop->detach(*wire);
     wire.reset();
@@ -152,8 +154,10 @@ struct job::state final : runtime::link::failure_handler {
       incarnations.push_back(m.incarnation);
       hosts.push_back(m.host);
     }
-    self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail, std::move(hosts)},
-                 with_environment(std::move(o)));
+    const rank_settings settings = with_environment(std::move(o));
+    self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail, std::move(hosts)}, settings);
+    if (!settings.flight_dir.empty())
+      on_signal.emplace(loop->io(), [this] { static_cast<void>(self->dump_flight("signal SIGUSR1")); });
     wire->on_failure(this);
     for (const auto& [lost, why] : lost_early) on_lost(lost, why);
     complain_of_warnings();
@@ -206,6 +210,7 @@ struct job::state final : runtime::link::failure_handler {
   std::optional<rank> self;
   tuning::settings told;
   std::size_t warnings_printed = 0;
+  std::optional<flight_signal> on_signal;
   std::vector<std::pair<rank_id, std::string>> lost_early;
 };
 
@@ -243,7 +248,12 @@ int run(const std::function<void(job&)>& program, job_options o) {
   try {
     job here(std::move(o));
     id = here.self().id();
-    program(here);
+    try {
+      program(here);
+    } catch (const std::exception& e) {
+      static_cast<void>(here.self().dump_flight(e.what()));
+      throw;
+    }
     here.write_results();
     here.leave();
     return 0;

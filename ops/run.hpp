@@ -8,6 +8,8 @@
 /// to do, to standard error. An engine that owns its loop makes a `job` instead and polls it.
 ///
 /// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; rank_environment.hpp has all variables.
+/// PARLEY_FLIGHT_DIR=DIR has the flight recorder written there when something fails, and on SIGUSR1 unless the program handles
+/// that itself.
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/reactor.hpp>

@@ -1,5 +1,6 @@
 #pragma once
-/// The last things that happened to the ops of a rank, in a ring of fixed size: which config ran which invocation, and when.
+/// The last things that happened to the ops of a rank, in a ring of fixed size: which config ran which invocation, and when,
+/// and the steps of the agreement between them. flight_dump.hpp makes a text of it.
 ///
 ///     flight_recorder flight(16384);
 ///     flight.add({.op = id, .invocation = i, .digest = d, .at_ns = now, .what = flight_event::sent});
@@ -12,11 +13,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace parley::runtime {
 
-enum class flight_event : std::uint8_t { sent, received, send_failed, receive_failed };
+enum class flight_event : std::uint8_t {
+  sent,
+  received,
+  send_failed,
+  receive_failed,
+  // Steps of the agreement: `invocation` counts what is said, `tag` is the rank that it concerns.
+  offered,      ///< so many configs, to the leader
+  merged,       ///< so many candidates came back
+  warmed,       ///< so many of them are ready here
+  reported,     ///< so many rows, to the leader
+  measured,     ///< at the leader: `digest` took this long, as the median of so many repetitions
+  decided,      ///< `digest` for messages of up to `bytes`; so many candidates were compared; proposed by `tag`
+  quarantined,  ///< `digest` failed in a real invocation
+  rejected,     ///< the op cannot go on: declarations conflict
+  peer_lost,
+  credited,  ///< buffers up to this number may be written, or read, by the peer
+  revoked,
+};
+constexpr bool is_transfer(flight_event what) noexcept { return what <= flight_event::receive_failed; }
+std::string_view name(flight_event what) noexcept;
 
 struct flight_record {
   std::uint64_t op = 0;
@@ -30,6 +51,7 @@ struct flight_record {
   flight_event what = flight_event::sent;
   std::uint8_t flags = 0;  ///< bit 0: a timed trial, bit 1: the last of a round, bit 2: a rehearsal
 };
+static_assert(sizeof(flight_record) <= 64, "a ring of them stays small");
 
 class flight_recorder {
  public:

@@ -131,6 +131,9 @@ class signal_events {
       ::sigaction(number, nullptr, &current);
       if (current.sa_handler != SIG_IGN) sigaddset(&taken_, number);  // nohup stays nohup
     }
+    struct sigaction user{};  // what ranks may have a use for; a caller's own handler keeps it
+    ::sigaction(SIGUSR1, nullptr, &user);
+    if (user.sa_handler == SIG_DFL) sigaddset(&taken_, SIGUSR1);
     sigaddset(&taken_, SIGCHLD);
     // A caller that ignores SIGCHLD would have the kernel throw the ranks' exit statuses away.
     struct sigaction plain{};
@@ -350,7 +353,9 @@ class job {
   void step() {
     watch(std::clamp<std::int64_t>(ms_until_next_event(), 0, 1000));
     while (const auto number = signals_.next()) {
-      if (*number != SIGCHLD && stage_ == stage::running) {
+      if (*number == SIGUSR1) {
+        send_all(SIGUSR1);
+      } else if (*number != SIGCHLD && stage_ == stage::running) {
         notice("ended by " + signal_text(*number));
         failed_ = true;
         send_all(*number);

@@ -32,7 +32,8 @@ class chooser {
     if (!best) return keep_current();
     if (usable(0)) {
       if (*best == 0) {
-        return made(0, decision_reason::default_is_fastest, fmt::format("the default is the fastest: {}", timed(0)));
+        return made(0, decision_reason::default_is_fastest,
+                    fmt::format("the default is the fastest: {}{}", timed(0), next_best()));
       }
       if (!beats(*best, 0)) {
         return made(0, decision_reason::within_noise_of_default,
@@ -44,10 +45,11 @@ class chooser {
       if (usable(i) && !beats(*best, i) && (!usable(0) || beats(i, 0))) {
         return made(i, decision_reason::first_within_noise,
                     fmt::format("{} is within noise of the fastest, {}, and comes first{}", timed(i), timed(*best),
-                                against_default()));
+                                against_default(i)));
       }
     }
-    return made(*best, decision_reason::fastest, fmt::format("{} is the fastest{}", timed(*best), against_default()));
+    return made(*best, decision_reason::fastest,
+                fmt::format("{} is the fastest{}", timed(*best), against_default(*best)));
   }
 
  private:
@@ -91,8 +93,18 @@ class chooser {
     return i == 0 ? "the default" : fmt::format("candidate {}", i);
   }
   std::string timed(std::size_t i) const { return fmt::format("{} at {}", called(i), time_text(all_[i].time_ns)); }
-  std::string against_default() const {
-    if (usable(0)) return fmt::format("; the default takes {}", time_text(all_[0].time_ns));
+  std::string next_best() const {
+    std::optional<std::size_t> next;
+    for (std::size_t i = 1; i < all_.size(); ++i) {
+      if (usable(i) && (!next || all_[i].time_ns < all_[*next].time_ns)) next = i;
+    }
+    return next ? fmt::format("; the next best is {}", timed(*next)) : "; nothing else could be measured";
+  }
+  std::string against_default(std::size_t i) const {
+    if (usable(0)) {
+      return fmt::format("; the default takes {}, and {} would be noise", time_text(all_[0].time_ns),
+                         time_text(noise_ns(all_[0], all_[i], options_)));
+    }
     if (excluded(0)) return "; the default is excluded by the constraint";
     return fmt::format("; the default could not be measured ({})", name(all_[0].status));
   }

@@ -76,6 +76,7 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
 /// One line per invocation, which the test joins.
 void say_flights(const rank& self) {
   for (const flight_record& r : self.flight().in_order()) {
+    if (!is_transfer(r.what)) continue;
     std::ostringstream line;
     line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U)
          << ' ' << r.digest;
@@ -307,6 +308,32 @@ void one_sided(job& here) {
   say_flights(self);
 }
 
+// ---- the flight recorder on a signal
+
+bool file_is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+std::string flight_path(const rank& self) {
+  return std::string(std::getenv("PARLEY_FLIGHT_DIR")) + "/parley-flight-" + std::to_string(self.id()) + ".json";
+}
+volatile std::sig_atomic_t own_handler_ran = 0;
+void own_handler(int) { own_handler_ran = 1; }
+
+void signalled(job& here) {
+  auto t = here.self().declare(pair_of({direct()}));
+  run(here.loop(), move_all(here.self(), t, {100, 200}, 0));
+  ::kill(::getpid(), SIGUSR1);
+  for (int i = 0; i < 500 && !file_is_there(flight_path(here.self())); ++i) run(here.loop(), rest(here.loop(), 10_ms));
+  say(file_is_there(flight_path(here.self())) ? "written" : "never written");
+}
+void signalled_with_own_handler(job& here) {
+  ::kill(::getpid(), SIGUSR1);
+  run(here.loop(), rest(here.loop(), 100_ms));
+  say(own_handler_ran != 0 ? "own handler" : "no handler");
+  say(file_is_there(flight_path(here.self())) ? "written" : "not written");
+}
+
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{{"every_size", every_size},
                                                          {"different_catalogues", different_catalogues},
@@ -320,7 +347,9 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"too_small", too_small},
                                                          {"mismatch", mismatch},
                                                          {"one_sided", one_sided},
-                                                         {"four_stages", four_stages}};
+                                                         {"four_stages", four_stages},
+                                                         {"signalled", signalled},
+                                                         {"signalled_with_own_handler", signalled_with_own_handler}};
   return all;
 }
 
@@ -410,6 +439,7 @@ TEST_CASE("this program as one rank of a job" * doctest::skip()) {
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
   if (at->second == never_comes) o.join_timeout_ns = 700'000'000;
+  if (at->second == signalled_with_own_handler) std::signal(SIGUSR1, own_handler);
   REQUIRE(ops::run(at->second, o) == 0);
 }
 
@@ -551,4 +581,27 @@ TEST_CASE("four ranks run a pipeline whose edges tune themselves, bit for bit") 
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK(run.joined().first >= 3 * 60);
   CHECK(run.joined().second == 0);
+}
+
+TEST_CASE("on SIGUSR1 each rank writes its flight recorder, and goes on") {
+  const folder where;
+  const job_run run("signalled", 2, {{"PARLEY_FLIGHT_DIR", where.path.string()}});
+  CHECK_MESSAGE(run.fine(), run.all);
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK_MESSAGE(run.says(r, {"written"}), run.all);
+    std::ifstream file(where.path / ("parley-flight-" + std::to_string(r) + ".json"));
+    std::ostringstream text;
+    text << file.rdbuf();
+    CHECK(text.str().find("\"why\":\"signal SIGUSR1\"") != std::string::npos);
+    CHECK(text.str().find("\"op\":\"activations 0->1\"") != std::string::npos);
+    CHECK(text.str().find("\"config\":\"direct\"") != std::string::npos);
+  }
+}
+
+TEST_CASE("a program that handles SIGUSR1 itself keeps its handler") {
+  const folder where;
+  const job_run run("signalled_with_own_handler", 1, {{"PARLEY_FLIGHT_DIR", where.path.string()}});
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK_MESSAGE(run.says(0, {"own handler"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"not written"}), run.all);
 }

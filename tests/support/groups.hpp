@@ -110,6 +110,7 @@ inline group_flights join_group_flights(world& w) {
   std::map<key, seen> all;
   for (auto& rank : w.ranks) {
     for (const auto& r : rank->flight().in_order()) {
+      if (!runtime::is_transfer(r.what)) continue;
       auto& s = all[key{r.op, r.generation, r.invocation, (r.flags & 4U) != 0}];
       if (r.digest != 0) s.digests.insert(r.digest);
       ++s.ranks;

@@ -32,20 +32,21 @@ TEST_CASE("the fastest wins, with a sentence and the evidence") {
   const decision d = decide(measured);
   CHECK(d.winner == 2);
   CHECK(d.reason == decision_reason::fastest);
-  CHECK(d.sentence == "candidate 2 at 1.2 ms is the fastest; the default takes 1.63 ms");
+  CHECK(d.sentence == "candidate 2 at 1.2 ms is the fastest; the default takes 1.63 ms, and 48.9 us would be noise");
   CHECK(d.evidence == measured);
 }
 
 TEST_CASE("the sentence calls configs by their names") {
   const std::vector<std::string> names{"direct", "chunked(chunk_bytes=262144 in_flight=4)"};
   CHECK(decide(times{took(2000), took(1000)}, {.names = names}).sentence ==
-        "chunked(chunk_bytes=262144 in_flight=4) at 1 us is the fastest; the default takes 2 us");
+        "chunked(chunk_bytes=262144 in_flight=4) at 1 us is the fastest; the default takes 2 us, and 60 ns would be noise");
 }
 
 TEST_CASE("a default that is fastest stays") {
   const decision d = decide(times{took(100), took(150)});
   CHECK(d.winner == 0);
   CHECK(d.reason == decision_reason::default_is_fastest);
+  CHECK(d.sentence == "the default is the fastest: the default at 100 ns; the next best is candidate 1 at 150 ns");
 }
 
 TEST_CASE("within noise of the default the default stays") {

@@ -1,0 +1,106 @@
+#include <parley/actors/evidence.hpp>
+#include <parley/tuning/evidence.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace parley::actors {
+
+namespace {
+
+constexpr std::size_t longest_detail = 200;
+
+/// Whose catalogue brought it in: the first participant, in the order of ranks, that offered it.
+rank_id proposer_of(std::uint64_t digest, const coordinator_state& state) {
+  rank_id first = state.declaration.leader;
+  bool found = false;
+  for (const coordinator_state::joined& p : state.participants) {
+    const auto index = p.offered.configs.find(digest);
+    if (!index || (*index != 0 && !p.offered.available.test(*index))) continue;
+    if (!found || p.rank < first) first = p.rank;
+    found = true;
+  }
+  return first;
+}
+
+std::vector<rank_id> ranks_of(const op_declaration& op) {
+  std::vector<rank_id> ranks;
+  for (const op_participant& p : op.participants) ranks.push_back(p.rank);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordinator_state& state,
+                          const std::vector<rank_id>& ranks) {
+  const tuning::aggregate& a = c.aggregates[candidate];
+  wire_evidence e;
+  e.digest = state.assigned->candidates()[candidate];
+  e.time_ns = a.time_ns;
+  e.repetitions = static_cast<std::uint32_t>(a.count);
+  e.status = std::string(tuning::name(a.status));
+  e.spread_ns = a.spread_ns;
+  e.clock_error_ns = a.clock_error_ns;
+  e.detail = a.detail;
+  for (const campaign::exclusion& x : c.excluded) {
+    if (x.candidate != candidate) continue;
+    e.status = x.kind == campaign::exclusion::reason::failed ? "quarantined" : "excluded";
+    e.detail = x.why;
+  }
+  e.detail.resize(std::min(e.detail.size(), longest_detail));
+  e.proposer = proposer_of(e.digest, state);
+  if (candidate >= c.rows.size() || c.repetitions[candidate].empty()) return e;
+  const auto each = tuning::measured_by_each(
+      c.rows[candidate], {.digest = e.digest, .participants = ranks, .invocations = c.repetitions[candidate]});
+  for (const tuning::own_measurement& m : each) {
+    wire_own_time own;
+    own.rank = m.participant;
+    own.time_ns = m.median_ns;
+    own.repetitions = static_cast<std::uint32_t>(m.repetitions);
+    own.status = std::string(tuning::name(m.status));
+    e.ranks.push_back(std::move(own));
+  }
+  return e;
+}
+
+std::size_t bytes_of(const wire_evidence& e) {
+  std::vector<std::byte> bytes;
+  runtime::encode(e, bytes);
+  return bytes.size();
+}
+
+}  // namespace
+
+void add_evidence(decide& d, const campaign& c, const coordinator_state& state) {
+  d.participants = ranks_of(state.declaration);
+  d.proposer = c.from_results() ? c.proposer : proposer_of(c.digest, state);
+  std::vector<std::size_t> fastest_first(c.aggregates.size());
+  std::iota(fastest_first.begin(), fastest_first.end(), std::size_t{0});
+  std::stable_sort(fastest_first.begin(), fastest_first.end(), [&](std::size_t a, std::size_t b) {
+    const auto place = [&](std::size_t i) {
+      const bool always = i == 0 || state.assigned->candidates()[i] == c.digest;
+      return std::pair(always ? 0 : 1, c.aggregates[i].time_ns);
+    };
+    return place(a) < place(b);
+  });
+  std::vector<std::pair<std::size_t, wire_evidence>> kept;
+  std::size_t bytes = 0;
+  for (const std::size_t i : fastest_first) {
+    wire_evidence e = evidence_of(i, c, state, d.participants);
+    bytes += bytes_of(e);
+    if (bytes > most_evidence_bytes) break;
+    kept.emplace_back(i, std::move(e));
+  }
+  d.left_out = static_cast<std::uint32_t>(c.aggregates.size() - kept.size());
+  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [i, e] : kept) d.evidence.push_back(std::move(e));
+  if (c.source != decision_source::results) return;
+  wire_evidence e;
+  e.digest = c.digest;
+  e.time_ns = c.remembered_time_ns;
+  e.status = "remembered";
+  e.proposer = c.proposer;
+  d.evidence.push_back(std::move(e));
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,28 @@
+#pragma once
+/// SIGUSR1 writes the flight recorder, for a program that seems to hang: `kill -USR1 PID`.
+///
+///     flight_signal on_signal(loop.io(), [&] { self.dump_flight("signal SIGUSR1"); });
+///
+/// The signal only wakes the loop; the text is made on the rank's own thread, between coroutines. A program that has a handler
+/// of its own for SIGUSR1, or ignores it, keeps that, and nothing happens here. One a process; it ends with the object.
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include <functional>
+#include <optional>
+
+namespace parley::ops {
+
+class flight_signal {
+ public:
+  flight_signal(boost::asio::io_context& io, std::function<void()> dump);
+  flight_signal(const flight_signal&) = delete;
+  flight_signal& operator=(const flight_signal&) = delete;
+
+ private:
+  void wait();
+  std::function<void()> dump_;
+  std::optional<boost::asio::signal_set> signals_;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,76 @@
+#include <parley/runtime/flight_dump.hpp>
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace parley::runtime {
+
+namespace {
+
+/// Bytes that are not printable ASCII are escaped, so that the document is valid whatever a name holds.
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte > 0x7e) {
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string named(const std::function<std::string(std::uint64_t)>& names, std::uint64_t number) {
+  const std::string name = names ? names(number) : std::string();
+  return quoted(name.empty() ? fmt::format("{:016x}", number) : name);
+}
+
+}  // namespace
+
+std::string_view name(flight_event what) noexcept {
+  switch (what) {
+    case flight_event::sent: return "sent";
+    case flight_event::received: return "received";
+    case flight_event::send_failed: return "send_failed";
+    case flight_event::receive_failed: return "receive_failed";
+    case flight_event::offered: return "offered";
+    case flight_event::merged: return "merged";
+    case flight_event::warmed: return "warmed";
+    case flight_event::reported: return "reported";
+    case flight_event::measured: return "measured";
+    case flight_event::decided: return "decided";
+    case flight_event::quarantined: return "quarantined";
+    case flight_event::rejected: return "rejected";
+    case flight_event::peer_lost: return "peer_lost";
+    case flight_event::credited: return "credited";
+    case flight_event::revoked: return "revoked";
+  }
+  return "unknown";
+}
+
+std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about) {
+  const std::vector<flight_record> records = recorder.in_order();
+  std::string text = fmt::format("{{\"rank\":{},\"why\":{},\"now_ns\":{},\"records_lost\":{},\"records\":[", about.rank,
+                                 quoted(about.why), about.now_ns, recorder.total() - records.size());
+  const auto out = std::back_inserter(text);
+  std::string_view between = "\n";
+  for (const flight_record& r : records) {
+    fmt::format_to(out, "{}{{\"at_ns\":{},\"took_ns\":{},\"what\":\"{}\",\"op\":{},\"generation\":\"{:016x}\"", between,
+                   r.began_ns, r.ended_ns - r.began_ns, name(r.what), named(names.op, r.op), r.generation);
+    between = ",\n";
+    if (r.digest != 0) fmt::format_to(out, ",\"config\":{}", named(names.config, r.digest));
+    fmt::format_to(out, ",\"{}\":{},\"bytes\":{}", is_transfer(r.what) ? "invocation" : "count", r.invocation, r.bytes);
+    fmt::format_to(out, ",\"{}\":{}", is_transfer(r.what) ? "tag" : "peer", r.tag);
+    if (is_transfer(r.what))
+      fmt::format_to(out, ",\"trial\":{},\"rehearsal\":{}", (r.flags & 1U) != 0, (r.flags & 4U) != 0);
+    text += '}';
+  }
+  return text + "\n]}\n";
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,50 @@
+#include <parley/runtime/flight_dump.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley::runtime;
+
+TEST_CASE("the ring keeps the last records, in their order, and says how many are gone") {
+  flight_recorder flight(3);
+  for (std::uint64_t i = 0; i < 5; ++i) flight.add({.invocation = i});
+  const auto records = flight.in_order();
+  REQUIRE(records.size() == 3);
+  for (std::uint64_t i = 0; i < 3; ++i) CHECK(records[i].invocation == 2 + i);
+  CHECK(flight.total() == 5);
+  CHECK(flight_text(flight, {}, {}).find("\"records_lost\":2,") != std::string::npos);
+}
+
+TEST_CASE("the text has a line per record, with names where they are known") {
+  flight_recorder flight(8);
+  flight.add({.op = 7,
+              .generation = 0x1f,
+              .invocation = 12,
+              .digest = 5,
+              .bytes = 100,
+              .began_ns = 50,
+              .ended_ns = 80,
+              .tag = 3,
+              .what = flight_event::sent,
+              .flags = 1});
+  flight.add({.op = 8, .invocation = 4, .began_ns = 90, .ended_ns = 90, .tag = 1, .what = flight_event::offered});
+  const flight_names names{.op = [](std::uint64_t id) { return std::string(id == 7 ? "say \"a\"\n 0->1" : ""); },
+                           .config = [](std::uint64_t) { return std::string("direct"); }};
+  CHECK(flight_text(flight, names, {.rank = 2, .now_ns = 99, .why = "timeout: x"}) ==
+        R"({"rank":2,"why":"timeout: x","now_ns":99,"records_lost":0,"records":[
+{"at_ns":50,"took_ns":30,"what":"sent","op":"say \"a\"\u000a 0->1","generation":"000000000000001f","config":"direct","invocation":12,"bytes":100,"tag":3,"trial":true,"rehearsal":false},
+{"at_ns":90,"took_ns":0,"what":"offered","op":"0000000000000008","generation":"0000000000000000","count":4,"bytes":0,"peer":1}
+]}
+)");
+}
+
+TEST_CASE("every event has a name of its own") {
+  std::vector<std::string_view> seen;
+  for (int i = 0; i <= static_cast<int>(flight_event::revoked); ++i) {
+    const std::string_view text = name(static_cast<flight_event>(i));
+    CHECK(text != "unknown");
+    CHECK(std::find(seen.begin(), seen.end(), text) == seen.end());
+    seen.push_back(text);
+  }
+  CHECK(is_transfer(flight_event::receive_failed));
+  CHECK_FALSE(is_transfer(flight_event::offered));
+}
