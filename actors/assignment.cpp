@@ -54,6 +54,7 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
     if (++c.lacking >= most_lacking) {  // to its op it is not available; the others go on
       exclude(c, due, campaign::exclusion::reason::constraint,
               "no message for it found registered memory on both sides");
+      if (c.incumbent == due) fall_back(c);
       c.lacking = 0;
     }
   } else {
@@ -134,7 +135,8 @@ assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::u
     flags = stamp_flags::timed;
     ++c.trials;
     ++c.unsettled;
-    c.places[{tag, invocation}] = c.outstanding.size();
+    const bool first = c.places.try_emplace({tag, invocation}, c.outstanding.size()).second;
+    runtime::invariant(first, {"S1", "an invocation is assigned once", here_});
     c.outstanding.push_back({tag, invocation, order_, trial->candidate});
     c.repetitions[trial->candidate].push_back(order_);
   }
@@ -319,11 +321,14 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   const tuning::decision d =
       tuning::decide(c.aggregates, {.current = c.incumbent, .excluded = excluded, .names = ids_});
   const bool kept = d.reason == tuning::decision_reason::nothing_measured;
+  runtime::invariant(kept || c.aggregates[d.winner].measured(), {"S6", "only complete rows decide", here_});
   settle(c, d.winner, kept ? source_of_kept(c) : decision_source::trials, d.sentence, now);
   if (kept) retry_later(c, now);
 }
 
 void assignment::settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now) {
+  runtime::invariant(winner < candidates_.size() && (winner == 0 || !is_excluded(c, winner)),
+                     {"S4", "a decision is one of the candidates that may run", here_});
   c.where = campaign::stage::decided;
   c.announced = false;
   c.digest = candidates_[winner];

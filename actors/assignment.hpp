@@ -13,6 +13,7 @@
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/invariant.hpp>
 #include <parley/tuning/decide.hpp>
 #include <parley/tuning/key.hpp>
 #include <parley/tuning/plan.hpp>
@@ -162,6 +163,8 @@ class assignment {
             std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0);
   /// Before `open`: a participant has tuning switched off, `why` names it. What is remembered runs, else the default.
   void forbid_trials(std::string why);
+  /// Whose invariants these are, when one does not hold.
+  void placed(runtime::noticed_at here) noexcept { here_ = here; }
   /// Called when a campaign is decided as it begins, on the data path: `next_to_announce` has something.
   void on_settled(std::function<void()> tell) { settled_ = std::move(tell); }
   /// A decision that the participants have not been told of, or null. The caller tells them, and sets `announced`.
@@ -212,6 +215,7 @@ class assignment {
   void start(campaign& c, time_ns now);
   void begin_search(campaign& c, time_ns now);
   void exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why);
+  void fall_back(campaign& c);
   void retry_later(campaign& c, time_ns now) noexcept;
   static decision_source source_of_kept(const campaign& c) noexcept {
     return c.search == 1 ? decision_source::kept : c.source;
@@ -233,6 +237,7 @@ class assignment {
   std::string dtype_;
   std::vector<rank_id> participants_;
   tuning_policy policy_;
+  runtime::noticed_at here_;
   std::string policy_why_ = "tuning is switched off";
   tuning::plan_options plan_;
   std::vector<std::uint64_t> candidates_;

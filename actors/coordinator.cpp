@@ -357,6 +357,7 @@ coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
                                  received<tuning_request>, received<nack>>(s.actors, coordinate, s, state);
   state.look_again = [to] { static_cast<void>(to.try_send(decision_due{})); };
   state.assigned->on_settled(state.look_again);
+  state.assigned->placed({state.declaration.id(), s.net.rank()});
   open_inbox<ack, offer, warmed, report, tuning_request, nack>(s, state.declaration.id(), state.generation,
                                                                part::coordinator, part::participant, to);
   return to;

@@ -1,14 +1,14 @@
 #include <parley/actors/credits.hpp>
+#include <parley/runtime/invariant.hpp>
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 namespace parley::actors {
 
 std::uint64_t credits_given::give(std::uint64_t index) {
-  assert(may_give());
-  assert(may_leave(index));
+  runtime::invariant(may_give(), {"S8", "no credit is given while a revoke is unanswered (R4)", {}});
+  runtime::invariant(may_leave(index), {"S8", "credits are given for ascending receives (R3)", {}});
   out_.push_back(index);
   return ++last_number_;
 }

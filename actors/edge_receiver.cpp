@@ -130,7 +130,8 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   } else if (!stamped_) {
     accept(s, std::move(message));
   } else if (s.digest != stamp_.digest || s.total_bytes != stamp_.total_bytes) {
-    end(errc::config_mismatch);  // S1: one invocation, one assignment
+    runtime::blame({"S1", "stamps of one invocation name one config and size", edge_.here()}, edge_.peer_);
+    end(errc::config_mismatch);
   } else {
     keep(s, std::move(message));
   }

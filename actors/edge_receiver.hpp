@@ -22,6 +22,7 @@
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/transfer.hpp>
+#include <parley/runtime/invariant.hpp>
 #include <parley/runtime/mailbox.hpp>
 
 #include <cstdint>
@@ -185,6 +186,7 @@ class edge_receiver final : public data_sink {
 
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
+  runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
   std::uint64_t generation() const noexcept { return generation_; }
   /// The invocation that the next receive of the user's would get.
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;

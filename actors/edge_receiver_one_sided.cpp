@@ -21,7 +21,10 @@ errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& messa
   auto& edge = *edge_.one_sided_;
   edge.unwanted = has(s.flags, stamp_flags::no_credits) ? edge.unwanted + 1 : 0;
   if (has(s.flags, stamp_flags::landed)) {
-    if (one_sided_ == nullptr || one_sided_->credit == 0) return errc::config_mismatch;  // it had no leave to (S8)
+    if (one_sided_ == nullptr || one_sided_->credit == 0) {
+      runtime::blame({"S8", "nothing is put without a credit", edge_.here()}, edge_.peer_);
+      return errc::config_mismatch;
+    }
     one_sided_->landed = true;
     arrived_bytes_ = received_bytes_ = s.total_bytes;
   }

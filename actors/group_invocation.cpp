@@ -104,16 +104,18 @@ group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t off
 }
 
 void group_invocation::bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept {
-  if (s.digest != digest_) {  // S2, asserted by whoever gets a part
-    fail(errc::config_mismatch, s.source);
-    return;
-  }
+  if (s.digest != digest_) return other_config(s);
   if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
     fail(errc::config_failed, s.source);
     return;
   }
   wanted.with_transport = true;
   started(wanted, group_.services_.net.fetch(std::move(message), wanted.into, &wanted));
+}
+
+// S2, asserted by whoever gets a part.
+void group_invocation::other_config(const stamp& s) noexcept {
+  group_.contradicted(s, "S2", "all parts of an invocation are of one config", this);
 }
 
 bool group_invocation::is_new(const stamp& s) {
@@ -133,10 +135,7 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     }
     return;
   }
-  if (begun() && s.digest != digest_) {
-    fail(errc::config_mismatch, s.source);
-    return;
-  }
+  if (begun() && s.digest != digest_) return other_config(s);
   if (s.total_bytes != bytes_) {  // before anything is written (S8)
     fail(errc::bad_argument, s.source);
     return;

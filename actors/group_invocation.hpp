@@ -154,6 +154,7 @@ class group_invocation final : private runtime::list_hook {
   void time_out() noexcept;
   void wake_if_reached() noexcept;
   bool is_new(const stamp& s);
+  void other_config(const stamp& s) noexcept;
 
   rooted_group& group_;
   std::uint64_t bytes_;

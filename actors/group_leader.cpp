@@ -93,7 +93,7 @@ void group_leader::assign_through(std::uint64_t invocation) {
     const std::uint64_t bytes = sizes_.expected(n);
     const auto choice = assigned_.choose(bytes, 0, n, services_.ex.now());
     foreseen_.put(n, {choice, bytes});
-    log_.write(choice.digest);
+    runtime::invariant(log_.write(choice.digest), {"S1", "each invocation is assigned once, in order", here()});
   }
 }
 
@@ -112,6 +112,9 @@ stamp group_leader::stamp_of(group_invocation& inv, rank_id to) {
 
 void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocation* active) {
   note_progress(s.source, invocation + 1);
+  const auto mine = log_.config_of(invocation);
+  if (s.digest != 0 && mine && s.digest != *mine)
+    contradicted(s, "S2", "a worker runs what the leader assigned", active);
   if (!has(s.flags, stamp_flags::poison) || active != nullptr || invocation >= calls_.next) return;
   // We are done with it, but others may still wait for what this worker was to pass on.
   stamp told = s;

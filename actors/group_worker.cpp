@@ -53,8 +53,7 @@ void group_worker::heard(const stamp& s, std::uint64_t invocation, group_invocat
   const bool from_leader = s.source == leader_;
   // A worker's poison may come from one that did not know its config.
   if (s.digest != 0 && !learned_.learn(invocation, s.digest, s.next_digest)) {
-    ++counters_.contradictions;
-    if (active != nullptr) active->fail(errc::config_mismatch, s.source);
+    contradicted(s, "S1", "stamps of one invocation name one config", active);
     return;
   }
   if (!from_leader) return;

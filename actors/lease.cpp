@@ -1,10 +1,11 @@
 #include <parley/actors/lease.hpp>
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 namespace parley::actors {
+
+using runtime::invariant;
 
 lease lease_log::assigned(std::uint64_t invocation) const noexcept {
   // Of all entries that cover it the latest counts. In the steady state that is the last one.
@@ -49,8 +50,8 @@ lease_log::merge_result lease_log::merge(std::uint64_t after, const std::vector<
 
 // ---- a participant ----------------------------------------------------------------------------------------------------
 
-lease lease_holder::start() noexcept {
-  assert(may_start() && "S2: an invocation at or past the gate starts only with a lease");
+lease lease_holder::start() {
+  invariant(may_start(), {"S2", "an invocation at or past the gate starts only with a lease", here_});
   return log_.assigned(next_++);
 }
 
@@ -70,7 +71,7 @@ lease_answer lease_holder::on_prepare(const lease_letter& l, std::uint64_t margi
   if (is_later_generation(l.generation, generation_)) return say(lease_answer::kind::new_generation);
   if (l.generation != generation_) return {};
   const auto merged = log_.merge(l.after, l.entries);
-  if (merged == lease_log::merge_result::contradiction) return {};
+  if (merged == lease_log::merge_result::contradiction) return say(lease_answer::kind::contradiction);
   if (log_.size() >= l.campaign) return say(lease_answer::kind::known);  // resolved already
   if (gate_ && gate_->campaign == l.campaign) return repeated();         // S7: the same k, however often it is asked
   if (l.campaign != log_.size() + 1) {
@@ -78,7 +79,7 @@ lease_answer lease_holder::on_prepare(const lease_letter& l, std::uint64_t margi
     a.campaign = l.campaign;
     return a;
   }
-  assert((!gate_ || gate_->campaign < l.campaign) && "S7: a promise stays until its campaign is resolved");
+  invariant(!gate_ || gate_->campaign < l.campaign, {"S7", "a promise stays until its campaign is resolved", here_});
   gate_ = gate{l.campaign, next_ + margin};
   return repeated();
 }
@@ -87,13 +88,14 @@ lease_answer lease_holder::on_schedule(const lease_letter& l) {
   if (is_later_generation(l.generation, generation_)) return say(lease_answer::kind::new_generation);
   if (l.generation != generation_) return {};
   const auto merged = log_.merge(l.after, l.entries);
-  return merged == lease_log::merge_result::contradiction ? lease_answer{} : say(lease_answer::kind::known);
+  const bool contradicts = merged == lease_log::merge_result::contradiction;
+  return say(contradicts ? lease_answer::kind::contradiction : lease_answer::kind::known);
 }
 
 // ---- the coordinator --------------------------------------------------------------------------------------------------
 
 void lease_writer::prepare() {
-  assert(!preparing_ && "one campaign at a time");
+  invariant(!preparing_, {"S1", "one campaign at a time may add to the log", here_});
   preparing_ = true;
   for (holder& h : holders_) h.promise.reset();
 }
@@ -104,7 +106,7 @@ void lease_writer::resolve(lease_entry e) {
 }
 
 void lease_writer::abort() {
-  assert(preparing_ && "a campaign whose entry exists cannot be aborted");
+  invariant(preparing_, {"S1", "a campaign whose entry exists is not aborted", here_});
   resolve({});
 }
 
@@ -115,7 +117,7 @@ std::uint64_t lease_writer::first() const noexcept {
 }
 
 std::uint64_t lease_writer::schedule(std::vector<lease_segment> segments, std::uint64_t tail) {
-  assert(preparing_ && all_promised() && "S1: an entry needs everyone's promise");
+  invariant(preparing_ && all_promised(), {"S1", "an entry needs everyone's promise", here_});
   const std::uint64_t k = first();
   resolve({lease_entry::kind::scheduled, k, std::move(segments), tail});
   return k;

@@ -12,6 +12,7 @@
 /// Handlers are idempotent, so letters may be lost, repeated or late in any way. Every letter carries what its receiver has not
 /// acknowledged of the log; a later one repairs a lost one. A letter from another generation, with a gap, or one that
 /// contradicts what is known changes nothing (S5).
+#include <parley/runtime/invariant.hpp>
 #include <parley/runtime/wire.hpp>
 
 #include <cstddef>
@@ -98,6 +99,7 @@ struct lease_answer {
     refuse,          ///< this campaign cannot be joined from here
     known,           ///< the log is here
     new_generation,  ///< a later generation has begun: this one ends
+    contradiction,   ///< the writer says something else than before (S1): nothing of it can be trusted any more
   };
   kind what = kind::none;
   std::uint64_t generation = 0;
@@ -110,13 +112,13 @@ struct lease_answer {
 /// A participant's side. Kept in the op, so that what was promised outlives any actor.
 class lease_holder {
  public:
-  lease_holder(std::uint64_t generation, std::uint64_t default_digest) noexcept
-      : generation_(generation), log_(default_digest) {}
+  lease_holder(std::uint64_t generation, std::uint64_t default_digest, runtime::noticed_at here = {}) noexcept
+      : generation_(generation), log_(default_digest), here_(here) {}
 
   /// Whether the next invocation may start now, or has to wait at the gate.
   bool may_start() const noexcept { return !gate_ || next_ < gate_->from || log_.size() >= gate_->campaign; }
-  /// Begins the next invocation. Only when it may.
-  lease start() noexcept;
+  /// Begins the next invocation. Only when it may: otherwise it throws `invariant_broken`.
+  lease start();
 
   /// `margin`: how many more invocations may start before the answer has to be here.
   lease_answer on_prepare(const lease_letter& l, std::uint64_t margin);
@@ -140,15 +142,18 @@ class lease_holder {
   std::uint64_t next_ = 0;
   std::optional<gate> gate_;
   lease_log log_;
+  runtime::noticed_at here_;
 };
 
 /// The leader's side: the single writer of the log. Kept in the op; if it is lost all the same, the generation ends and the
 /// next one begins with an empty log: nothing is ever numbered again inside one generation.
 class lease_writer {
  public:
-  lease_writer(std::uint64_t generation, std::uint64_t default_digest, std::size_t participants)
-      : generation_(generation), log_(default_digest), holders_(participants) {}
+  lease_writer(std::uint64_t generation, std::uint64_t default_digest, std::size_t participants,
+               runtime::noticed_at here = {})
+      : generation_(generation), log_(default_digest), holders_(participants), here_(here) {}
 
+  /// What its rules forbid throws `invariant_broken`.
   void prepare();
   /// Only while the campaign's entry does not exist.
   void abort();
@@ -185,6 +190,7 @@ class lease_writer {
   std::uint64_t generation_;
   lease_log log_;
   std::vector<holder> holders_;
+  runtime::noticed_at here_;
   bool preparing_ = false;
 };
 

@@ -82,7 +82,7 @@ void lease_coordinator::on(lease_news& m) {
   const std::uint32_t key = tuning::size_bucket::of(m.bytes).index();
   if (std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == key; })) return;
   keys_.push_back(std::make_unique<key_state>(
-      key, m.bytes, lease_writer(generation_, state_.declaration.default_digest, size()), size()));
+      key, m.bytes, lease_writer(generation_, state_.declaration.default_digest, size(), here()), size()));
 }
 
 void lease_coordinator::advance() {
@@ -275,8 +275,10 @@ void lease_coordinator::on(received<lease_reply>& m) {
   // One that asks again at its gate has not had the schedule.
   if (left.what == lease_letter::kind::schedule && left == before) k.asks[p].again_at_ns = services_.ex.now();
   if (heard == lease_writer::heard::refused) abort(k);
-  if (heard == lease_writer::heard::broken)
-    end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised");
+  if (heard != lease_writer::heard::broken) return;
+  ++counters_.broken_promises;
+  runtime::blame({"S7", "a promise stays as it was given", here()}, m.from.source);
+  end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised (S7)");
 }
 
 // A leased trial has failed, and more of the same are scheduled.

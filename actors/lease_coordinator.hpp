@@ -70,6 +70,7 @@ class lease_coordinator {
     std::uint64_t aborted = 0;
     std::uint64_t rounds = 0;
     std::uint64_t failed_rounds = 0;
+    std::uint64_t broken_promises = 0;  ///< answers that went back on an earlier one, or that cannot be (S7)
   };
   const counters& statistics() const noexcept { return counters_; }
   /// How often it had to begin again because something was thrown.
@@ -143,6 +144,7 @@ class lease_coordinator {
   bool due(asked& a, std::uint64_t what);
   void answered(asked& a);
   std::size_t place(rank_id rank) const noexcept;
+  runtime::noticed_at here() const { return {state_.declaration.id(), services_.net.rank()}; }
   std::size_t size() const noexcept { return state_.declaration.participants.size(); }
   time_ns first_pause_ns() const noexcept;
 

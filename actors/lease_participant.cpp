@@ -64,7 +64,9 @@ lease_participant::lease_participant(services& s, participant_state& mine, rehea
 
 lease_participant::key_state& lease_participant::at(std::uint32_t key) {
   auto& k = keys_[key];
-  if (k == nullptr) k = std::make_unique<key_state>(generation_, mine_.declaration.default_digest);
+  if (k == nullptr)
+    k = std::make_unique<key_state>(generation_, mine_.declaration.default_digest,
+                                    runtime::noticed_at{mine_.declaration.id(), services_.net.rank()});
   return *k;
 }
 
@@ -236,6 +238,7 @@ void lease_participant::reply(std::uint32_t key, const lease_answer& a) {
       ++counters_.refusals;
       break;
     case lease_answer::kind::known: break;
+    case lease_answer::kind::contradiction: return contradicted();
     default: ++counters_.dropped; return;
   }
   r.key = key;
@@ -243,6 +246,19 @@ void lease_participant::reply(std::uint32_t key, const lease_answer& a) {
   r.from = a.from;
   r.known = a.known;
   tell_coordinator(r);
+}
+
+// What has run here can not be taken back, and what is to run is not known any more: the calls end with a named error.
+void lease_participant::contradicted() {
+  ++counters_.contradictions;
+  const rank_id leader = mine_.declaration.leader;
+  runtime::blame({"S1", "the log of leases says what it said before", {mine_.declaration.id(), services_.net.rank()}},
+                 leader);
+  mine_.runs->on_rejected(
+      {errc::config_mismatch,
+       mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + ": the leader, rank " +
+           std::to_string(leader) +
+           ", contradicts the log of leases that it sent before (S1); end the job and start it anew"});
 }
 
 // Twice the most that has started in the time that the answer may take: on its way are this promise, the slowest one and the

@@ -141,13 +141,14 @@ class lease_participant {
     std::uint64_t promises = 0;
     std::uint64_t refusals = 0;
     std::uint64_t rehearsals = 0;
-    std::uint64_t dropped = 0;  ///< messages from others than the leader, of another generation, or impossible
+    std::uint64_t dropped = 0;         ///< messages from others than the leader, of another generation, or impossible
+    std::uint64_t contradictions = 0;  ///< logs that say something else than before (S1)
   };
   const counters& statistics() const noexcept { return counters_; }
 
  private:
   struct key_state {
-    key_state(std::uint64_t generation, std::uint64_t c0) : holder(generation, c0) {}
+    key_state(std::uint64_t generation, std::uint64_t c0, runtime::noticed_at here) : holder(generation, c0, here) {}
     lease_holder holder;
     start_rate rate;
     std::uint64_t gate_counted = 0;  // campaign of the last gate that was met
@@ -173,6 +174,7 @@ class lease_participant {
   void on(lease_end& m);
   void end_generation(const std::string& why);
   void reply(std::uint32_t key, const lease_answer& a);
+  void contradicted();
   template <class M>
   void tell_coordinator(const M& m);
   std::uint64_t margin_of(const key_state& k, time_ns round_trip_ns) const noexcept;

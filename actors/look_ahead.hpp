@@ -60,7 +60,12 @@ class assigned_ahead {
   std::uint64_t depth() const noexcept { return depth_; }
   /// The next invocation that has no config; below `depth` all have c0 without being written.
   std::uint64_t unwritten() const noexcept { return unwritten_; }
-  void write(std::uint64_t digest) { log_.put(unwritten_++, digest); }
+  /// False, and nothing changes, when there is no place for it.
+  [[nodiscard]] bool write(std::uint64_t digest) {
+    if (!log_.put(unwritten_, digest)) return false;
+    ++unwritten_;
+    return true;
+  }
   std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
     if (n < depth_) return default_;
     const std::uint64_t* at = log_.find(n);

@@ -1,6 +1,7 @@
 #include <parley/actors/inbox.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/participant.hpp>
+#include <parley/runtime/invariant.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <algorithm>
@@ -102,7 +103,11 @@ class participant_behaviour {
   }
   void on(received<decide>& m) {
     acknowledge(m.from, m.body.number);
-    if (!knows(m.body.digest)) return;
+    if (!knows(m.body.digest)) {
+      runtime::blame({"S4", "a decision names a candidate", {mine_.declaration.id(), services_.net.rank()}},
+                     m.from.source);
+      return;
+    }
     const auto same = [&](const decision_record& d) { return d.key == m.body.key; };
     const auto known = std::find_if(mine_.decisions.begin(), mine_.decisions.end(), same);
     if (known != mine_.decisions.end() && known->version >= m.body.version) return;  // a late repetition

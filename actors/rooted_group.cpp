@@ -104,6 +104,13 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
   if (!rehearsal) begin_all();
 }
 
+void rooted_group::contradicted(const stamp& s, std::string_view invariant, std::string_view text,
+                                group_invocation* active) noexcept {
+  ++counters_.contradictions;
+  runtime::blame({invariant, text, here()}, s.source);
+  if (active != nullptr) active->fail(errc::config_mismatch, s.source);
+}
+
 // What a failed invocation still brings is let go, so that its senders get their buffers back.
 void rooted_group::drop_early(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < s.early.size();) {

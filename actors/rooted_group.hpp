@@ -13,9 +13,11 @@
 #include <parley/actors/group_invocation.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/runtime/invariant.hpp>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace parley::actors {
@@ -84,6 +86,10 @@ class rooted_group : public data_sink {
   void set_flags(group_invocation& inv, stamp_flags flags) noexcept { inv.flags_ = flags; }
   std::vector<rank_id>& addressed(group_invocation& inv) noexcept { return inv.addressed_; }
   std::size_t place(rank_id rank) const noexcept;  // members_.size() for a stranger
+  runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
+  /// A stamp says something else than is known: counted, named, and the end of the invocation where it still runs.
+  void contradicted(const stamp& s, std::string_view invariant, std::string_view text,
+                    group_invocation* active) noexcept;
 
   struct stream {
     std::uint64_t next = 0;

@@ -42,6 +42,13 @@ void assignment::exclude(campaign& c, std::size_t candidate, campaign::exclusion
   if (c.planner && !c.planner->finished()) c.planner->drop(candidate);
 }
 
+void assignment::fall_back(campaign& c) {
+  c.incumbent = 0;
+  c.digest = default_digest_;
+  c.winner = default_id_;
+  c.decided_time_ns = 0;
+}
+
 void assignment::retry_later(campaign& c, time_ns now) noexcept {
   c.retry_pause_ns = std::clamp(c.retry_pause_ns * 2, first_retry_pause_ns, longest_retry_pause_ns);
   c.retry_at_ns = now + c.retry_pause_ns;
@@ -59,10 +66,7 @@ void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns n
     c->rest = c->where != campaign::stage::decided;
     if (c->incumbent != candidate) continue;
     // What is in force has failed. While a search goes on it will say what comes instead, otherwise one will later.
-    c->incumbent = 0;
-    c->digest = default_digest_;
-    c->winner = default_id_;
-    c->decided_time_ns = 0;
+    fall_back(*c);
     if (c->where != campaign::stage::decided) continue;
     c->why = c->excluded.back().why + "; so the default runs";
     c->decided_ns = now;

@@ -242,10 +242,13 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   const std::uint64_t ran = chosen(*in.mark());
   std::string why;
   try {
-    if (runnable(ran) == nullptr)
+    if (runnable(ran) == nullptr) {
+      runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
+                     options_.peer);
       runtime::raise({errc::config_mismatch, find(ran) == nullptr
                                                  ? "the stamp names a config that this rank does not have"
                                                  : "the stamp names a config that was not warmed here"});
+    }
     co_await run(in, ran, into);
   } catch (...) {
     why = runtime::describe(std::current_exception()).what();

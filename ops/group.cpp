@@ -179,8 +179,11 @@ const group_config& group_end::config_for(const group_invocation& inv) const {
   const bool warmed = inv.rehearsal() || digest == options_.configs.front()->digest() ||
                       std::find(ready.begin(), ready.end(), digest) != ready.end();
   const group_config* config = find(digest);
-  if (config == nullptr || !warmed)  // S3; the poison that follows is the nack
+  if (config == nullptr || !warmed) {  // the poison that follows is the nack
+    runtime::blame({"S3", "only what was warmed here is stamped", {group_->op(), services_.net.rank()}},
+                   group_->leader());
     runtime::raise({errc::config_mismatch, "the stamp names a config that this rank has not warmed"});
+  }
   return *config;
 }
 

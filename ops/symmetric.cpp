@@ -186,7 +186,9 @@ task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
-  if (config == nullptr || !may_run(l.what.digest)) {  // S3
+  if (config == nullptr || !may_run(l.what.digest)) {
+    runtime::blame({"S3", "only what was warmed here is leased", {declaration().id(), services_.net.rank()}},
+                   declaration().leader);
     outcome = errc::config_mismatch;
     text = "the lease names a config that was not warmed here";
   } else {

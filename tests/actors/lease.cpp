@@ -1,6 +1,10 @@
 #include <parley/actors/lease.hpp>
 
+#include <parley/runtime/error.hpp>
+
 #include <doctest/doctest.h>
+
+#include <string>
 
 using namespace parley::actors;
 
@@ -19,6 +23,25 @@ lease_letter schedule_of(std::uint64_t after, std::vector<lease_entry> entries) 
 }
 lease_entry decision(std::uint64_t from, std::uint64_t digest) {
   return {lease_entry::kind::scheduled, from, {}, digest};
+}
+
+/// Which invariant `act` breaks.
+template <class F>
+std::string broken_by(F&& act) {
+  std::string name;
+  parley::runtime::breach_watch watch([&](const parley::runtime::breach& b) {
+    CHECK(b.where.op == 42);
+    CHECK(b.where.rank == 3);
+    CHECK_FALSE(b.culprit);
+    name = b.name;
+  });
+  try {
+    act();
+  } catch (const parley::runtime::failure& f) {
+    CHECK(f.code() == parley::runtime::errc::invariant_broken);
+    return name;
+  }
+  return {};
 }
 
 }  // namespace
@@ -95,7 +118,8 @@ TEST_CASE("letters with a gap, of another generation or against what is known ch
   foreign.generation = generation - 1;
   CHECK(h.on_schedule(foreign).what == kind::none);
   h.on_schedule(schedule_of(0, {decision(0, winner)}));
-  CHECK(h.on_schedule(schedule_of(0, {decision(0, trial_a), decision(0, trial_b)})).what == kind::none);  // S1
+  CHECK(h.on_schedule(schedule_of(0, {decision(0, trial_a), decision(0, trial_b)})).what == kind::contradiction);  // S1
+  CHECK(h.on_prepare(prepare_of(2, 0, {decision(0, trial_a)}), 0).what == kind::contradiction);
   CHECK(h.log().size() == 1);
   CHECK(h.start().digest == winner);
 }
@@ -133,4 +157,30 @@ TEST_CASE("the writer hears what cannot be true") {
   CHECK(w.on_answer(1, {kind::promise, generation, 4, 3, 0}) == heard::noted);
   CHECK_FALSE(w.all_promised());
   CHECK(w.on_answer(1, {kind::refuse, generation, 1, 0, 0}) == heard::refused);
+}
+
+TEST_CASE("in every build, whoever starts at a gate, schedules without promises or aborts what exists breaks a named "
+          "invariant") {
+  struct careless_holder : lease_holder {
+    using lease_holder::lease_holder;
+    void forget_the_log() { log_ = lease_log(c0); }
+  };
+  careless_holder h(generation, c0, {42, 3});
+  h.on_prepare(prepare_of(1), 0);
+  CHECK(broken_by([&] { h.start(); }) == "S2");
+  CHECK(h.next() == 0);  // nothing has begun
+  h.on_prepare(prepare_of(2, 0, {lease_entry{}}), 0);
+  h.forget_the_log();
+  CHECK(broken_by([&] { h.on_prepare(prepare_of(1), 5); }) == "S7");
+
+  lease_writer w(generation, c0, 2, {42, 3});
+  CHECK(broken_by([&] { w.abort(); }) == "S1");
+  CHECK(broken_by([&] { w.schedule({}, c0); }) == "S1");
+  w.prepare();
+  CHECK(broken_by([&] { w.prepare(); }) == "S1");
+  w.on_answer(0, {kind::promise, generation, 1, 7, 0});
+  CHECK(broken_by([&] { w.schedule({}, winner); }) == "S1");
+  w.on_answer(1, {kind::promise, generation, 1, 7, 0});
+  CHECK(broken_by([&] { w.schedule({}, winner); }).empty());
+  CHECK(broken_by([&] { w.abort(); }) == "S1");
 }

@@ -103,7 +103,7 @@ verdict explore(std::size_t workers, std::uint64_t depth, std::uint64_t invocati
     if (!all_here) continue;
     for (const std::uint64_t choice : {c0, other}) {  // the leader returns, and assigns d ahead what it likes
       state t = s;
-      t.log.write(choice);
+      REQUIRE(t.log.write(choice));
       const std::uint64_t n = t.returned++;
       t.down.emplace(n, *t.log.config_of(n), *t.log.config_of(n + depth));
       visit(std::move(t));
@@ -138,7 +138,7 @@ TEST_CASE("the leader writes the config of an invocation once, in order, and kno
   CHECK(*log.config_of(0) == c0);
   CHECK(*log.config_of(1) == c0);
   CHECK_FALSE(log.config_of(2));
-  log.write(other);
+  CHECK(log.write(other));
   CHECK(*log.config_of(2) == other);
   CHECK(log.unwritten() == 3);
   log.drop_below(3);

@@ -3,6 +3,7 @@
 
 #include <parley/actors/group_leader.hpp>
 #include <parley/actors/group_worker.hpp>
+#include <parley/runtime/invariant.hpp>
 
 #include <doctest/doctest.h>
 
@@ -158,7 +159,14 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
     return *w.ended;
   };
   using bytes = std::span<const std::byte>;
-  CHECK(outcome_of([](stamp& s, bytes&) { s.digest = 78; }) == errc::config_mismatch);
+  std::vector<std::string> broken;
+  {
+    breach_watch watch([&](const breach& b) { broken.push_back(b.sentence()); });
+    CHECK(outcome_of([](stamp& s, bytes&) { s.digest = 78; }) == errc::config_mismatch);
+  }
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].find("S2 broken") != std::string::npos);
+  CHECK(broken[0].find("on rank 0, by rank 1") != std::string::npos);
   CHECK(outcome_of([](stamp& s, bytes&) { s.total_bytes = 99; }) == errc::bad_argument);
   CHECK(outcome_of([](stamp&, bytes& part) { part = part.first(20); }) == errc::config_failed);
   const auto poison = [](std::uint64_t said) {
@@ -171,6 +179,28 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
   CHECK(outcome_of(poison(static_cast<std::uint64_t>(errc::config_failed))) == errc::config_failed);
   CHECK(outcome_of(poison(0)) == errc::send_failed);    // no error at all
   CHECK(outcome_of(poison(255)) == errc::send_failed);  // one that nobody knows
+}
+
+TEST_CASE("the leader asserts that a worker runs what it assigned, also when the invocation is over here") {
+  leader_alone a;
+  watched w;
+  w.got.resize(100);
+  const auto data = pattern(100, 3);
+  scope working(a.clock);
+  working.spawn(receive_two(a.group, w));
+  std::vector<std::string> broken;
+  breach_watch watch([&](const breach& b) { broken.emplace_back(b.name); });
+  a.inject(a.from_worker(0, 100, 0), std::span(data).first(50));
+  a.inject(a.from_worker(0, 100, 50), std::span(data).subspan(50));
+  go(a, w);
+  CHECK(*w.ended == errc::none);
+  CHECK(broken.empty());
+  stamp s = a.from_worker(0, 100, 0);
+  s.digest = 78;
+  a.inject(s, std::span(data).first(50));
+  pass(a);
+  CHECK(broken == std::vector<std::string>{"S2"});
+  CHECK(a.group.statistics().contradictions == 1);
 }
 
 TEST_CASE("a worker waits for the stamp of n - d, and no longer") {

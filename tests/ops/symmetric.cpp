@@ -461,6 +461,56 @@ TEST_CASE("when the log is lost the generation ends everywhere, and members that
   CHECK(job.steady() == "ring");
 }
 
+namespace {
+/// What this rank sends with it is believed to be its own.
+router& mail_of(job_of& job, rank_id r) { return const_cast<router&>(job.ranks[r]->mail()); }
+}  // namespace
+
+TEST_CASE("a leader that contradicts its own log is named by whoever hears it, and calls there end at once") {
+  job_of job(3);
+  job.start(1'000'000, {5'000, 1'000});
+  job.pass(200'000'000);
+  REQUIRE(job.steady() == "ring");
+  std::vector<std::string> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b.sentence()); });
+  auto& liar = job.end(0);
+  actors::lease_schedule m;
+  m.key = tuning::size_bucket::of(4096).index();
+  m.entries.push_back({actors::lease_entry::kind::scheduled, 0, {}, liar.declaration().default_digest});
+  static_cast<void>(mail_of(job, 0).send(1, number_of(liar.declaration().id(), actors::part::participant),
+                                         liar.leases().generation(), m));
+  job.pass(100'000'000);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].find("S1 broken") != std::string::npos);
+  CHECK(broken[0].find("on rank 1, by rank 0") != std::string::npos);
+  CHECK(job.end(1).leases().statistics().contradictions == 1);
+  const auto& last = job.logs[1].outcomes.back();
+  CHECK(last.code() == errc::config_mismatch);
+  CHECK(says(last, "rank 1"));
+  CHECK(says(last, "the leader, rank 0, contradicts the log of leases"));
+  CHECK(job.lib.mismatches() == 0);
+}
+
+TEST_CASE("a member that goes back on its promise is named by the leader, and the generation ends") {
+  job_of job(3);
+  job.start(1'000'000, {5'000, 1'000});
+  job.pass(200'000'000);
+  REQUIRE(job.steady() == "ring");
+  std::vector<std::string> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b.sentence()); });
+  actors::lease_reply m;
+  m.key = tuning::size_bucket::of(4096).index();
+  m.known = 1000;  // what was never written
+  static_cast<void>(mail_of(job, 2).send(0, number_of(job.end(0).declaration().id(), actors::part::coordinator),
+                                         job.end(0).leases().generation(), m));
+  job.pass(100'000'000);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].find("S7 broken") != std::string::npos);
+  CHECK(broken[0].find("on rank 0, by rank 2") != std::string::npos);
+  CHECK(job.end(0).lease_coordinator()->statistics().broken_promises == 1);
+  for (const auto& log : job.logs) CHECK(says(log.outcomes.back(), "rank 2 went back on what it had promised (S7)"));
+}
+
 TEST_CASE("calls that overlap start in their order on every member, gates or not") {
   job_of job(3);
   auto& coordinator = *job.end(0).lease_coordinator();
