@@ -9,7 +9,7 @@
 /// `unavailable` with the link's reason.
 ///
 /// A sender that is only declared dead may still write where it has a credit. Then the memory is withdrawn before the
-/// receive ends, for all who use it. Where the transport cannot stop such a write (shared memory) it may land later, for as
+/// receive ends, for all who use it. Where the transport cannot stop such a write it may land later, for as
 /// long as that process lives: `lost` says so, and the memory must not be used for anything else until that process has ended.
 #include <parley/runtime/link.hpp>
 

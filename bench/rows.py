@@ -118,7 +118,7 @@ ROWS = [
     Row("transfer_sweep_regret", "percent", parley("sweep", "regret", "transfer_sweep_regret"),
         [Reported("always the default", Program("sweep", ("--only", "regret"), UCX), "default_sweep_regret")], at_most=3),
     Row("put_16MiB", "ns", parley("sweep", "put", "put_16MiB"),
-        [Reported("direct", Program("sweep", ("--only", "direct"), UCX), "put_16MiB_direct")], ratio_at_most=1.0),
+        [Reported("direct", Program("sweep", ("--only", "put"), UCX), "put_16MiB_direct")], ratio_at_most=1.0),
     Row("tuned_call_instructions", "instructions",
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
         beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],

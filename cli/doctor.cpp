@@ -109,6 +109,13 @@ finding cross_memory() {
               "them up. Containers need --cap-add=SYS_PTRACE"};
 }
 
+finding one_sided() {
+  return {
+      "put and get", verdict::works,
+      "where a card reaches the peer's memory (UCX transports rc and dc) it does them; everywhere else, ranks of one "
+      "host included, they travel as messages, as fast as `direct`, and need the other rank to poll"};
+}
+
 finding cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -158,6 +165,7 @@ std::vector<finding> look() {
           ucx(),
           shared_memory(),
           cross_memory(),
+          one_sided(),
           rendezvous(),
           cores(),
           gpu_planes()};

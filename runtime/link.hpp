@@ -119,8 +119,12 @@ enum class late_writes : std::uint8_t {
 class link {
  public:
   /// Which handler takes a message on the other side.
-  enum class channel : std::uint8_t { control, data };
-  static constexpr std::size_t channels = 2;
+  enum class channel : std::uint8_t {
+    control,
+    data,
+    transfers,  ///< a link's own, where it carries puts and gets by messages
+  };
+  static constexpr std::size_t channels = 3;
   static constexpr std::size_t max_header_bytes = 64;
 
   class handler {

@@ -1,3 +1,4 @@
+#include <parley/transports/carried_memory.hpp>
 #include <parley/transports/ucx_link.hpp>
 #include <parley/transports/ucx_memory.hpp>
 
@@ -66,6 +67,8 @@ class ucx_link::state {
   errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done);
   errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done);
   errc fence(rank_id to, completion* done);
+  runtime::exposed_memory expose(std::span<std::byte> memory);
+  runtime::late_writes withdraw(std::uint64_t number);
   void cancel(completion& pending);
   void release(const void* held, bool remote) noexcept;
   bool poll();
@@ -75,6 +78,7 @@ class ucx_link::state {
   options chosen_;
   std::optional<ucx_worker> worker_;
   std::optional<ucx_memory> memory_;
+  std::optional<carried_memory> carried_;
   counters counted_;
   failure_handler* on_failure_ = nullptr;
 
@@ -85,6 +89,7 @@ class ucx_link::state {
     state* owner = nullptr;
     rank_id id = nobody;
     health condition = health::unknown;
+    bool direct = false;  // a card reaches its memory
     ucp_ep_h broken = nullptr;
     std::vector<std::byte> address;
     clock::time_point buried_at{};
@@ -97,6 +102,7 @@ class ucx_link::state {
     completion* done = nullptr;
     void* request = nullptr;
     rank_id peer = nobody;
+    bool put = false;  // which its target counts: it is never cancelled
     ucs_status_t outcome = UCS_OK;
     std::array<std::byte, max_framed_header> header;
     std::vector<std::byte> copy;
@@ -188,7 +194,10 @@ class ucx_link::state {
   errc open(peer_record& peer);
   /// Starts what `call(endpoint, key, param)` starts: a put, a get or a flush.
   template <class Call>
-  errc start_one_sided(rank_id with, std::span<const std::byte> key, completion* done, Call call);
+  errc start_one_sided(peer_record& with, std::span<const std::byte> key, completion* done, Call call);
+  /// Whom a one-sided operation is with, connected.
+  runtime::result<peer_record*> partner(rank_id with);
+  void break_off(peer_record& peer);
   void deliver_arrivals();
   void deliver_the_rest();
   void hand_over(channel on, arrival&& message);
@@ -223,6 +232,7 @@ class ucx_link::state {
   std::vector<rank_id> dying_;
   std::unordered_map<const void*, rank_id> origin_of_remote_;
   std::vector<void*> closing_;
+  std::uint64_t last_memory_ = 0;
   operation pending_;  // the head of a ring
   std::vector<operation*> spare_;
   std::deque<operation> operations_;
@@ -238,7 +248,7 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
   pending_.previous = pending_.next = &pending_;
   at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
   at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
-  for (const channel on : {channel::control, channel::data}) {
+  for (const channel on : {channel::control, channel::data, channel::transfers}) {
     for (const framing as : {framing::plain, framing::with_rank}) {
       listener& own = listeners_[message_id(on, as)] = {this, on, as};
       ucp_am_handler_param_t param{};
@@ -262,6 +272,7 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
 ucx_link::state::~state() {
   const auto until = clock::now() + std::chrono::nanoseconds(chosen_.close_within_ns);
   delivering_ = true;  // nothing reaches a handler from here on
+  if (carried_) carried_->close();
   const auto progress_while = [&](auto&& unfinished) {
     while (unfinished() && clock::now() < until) {
       if (ucp_worker_progress(worker_->handle()) == 0) std::this_thread::yield();
@@ -299,6 +310,7 @@ ucx_link::state::~state() {
       done->on_end(*done, left->outcome == UCS_OK ? errc::none : errc::closed);
     }
   }
+  carried_.reset();
   memory_->forget_all();
   memory_.reset();
   worker_.reset();  // before the records and queues that its callbacks know
@@ -344,6 +356,7 @@ errc ucx_link::state::open(peer_record& peer) {
   peer.condition = health::connected;
   if (peer.broken != nullptr) return errc::peer_failed;  // its error handler was called from within
   peer.endpoint = endpoint;
+  peer.direct = chosen_.transfers == transfer_way::by_ucx || ucx_memory::reaches_directly(endpoint);
   return errc::none;
 }
 
@@ -378,6 +391,7 @@ errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<co
   operation* sending = acquire();
   sending->peer = to.id;
   sending->done = done;
+  sending->put = on == channel::transfers;
   std::size_t header_size = header.size();
   if (header_size != 0) std::memcpy(sending->header.data(), header.data(), header_size);
   if (as == framing::with_rank) {
@@ -453,26 +467,30 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
   return errc::pending;
 }
 
-template <class Call>
-errc ucx_link::state::start_one_sided(rank_id with, std::span<const std::byte> key, completion* done, Call call) {
+runtime::result<ucx_link::state::peer_record*> ucx_link::state::partner(rank_id with) {
   if (with >= peers_.size()) return errc::bad_argument;
   peer_record& peer = peers_[with];
   if (peer.endpoint == nullptr) {
     if (const errc opened = open(peer); opened != errc::none) return opened;
   }
+  return &peer;
+}
+
+template <class Call>
+errc ucx_link::state::start_one_sided(peer_record& with, std::span<const std::byte> key, completion* done, Call call) {
   ucp_rkey_h unpacked = nullptr;
   if (!key.empty()) {
-    unpacked = memory_->unpack(with, peer.endpoint, key);
+    unpacked = memory_->unpack(with.id, with.endpoint, key);
     if (unpacked == nullptr) return errc::bad_argument;
   }
   operation* const starting = acquire();
-  starting->peer = with;
+  starting->peer = with.id;
   starting->done = done;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = &state::on_sent;
   param.user_data = starting;
-  void* const request = call(peer.endpoint, unpacked, param);
+  void* const request = call(with.endpoint, unpacked, param);
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
     recycle(starting);
     return request == nullptr ? errc::none : translate(UCS_PTR_STATUS(request));
@@ -483,32 +501,80 @@ errc ucx_link::state::start_one_sided(rank_id with, std::span<const std::byte> k
 
 errc ucx_link::state::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
                           completion* done) {
-  if (at.key.empty()) return errc::bad_argument;
+  const auto key = read_carried_key(at.key);
+  if (!key || at.key.size() > max_remote_key_bytes || !covers(*key, at.address, data.size())) return errc::bad_argument;
+  const auto peer = partner(to);
+  if (!peer) return peer.code();
+  if (!peer.value()->direct) return carried_->put(to, *key, at.address, data, done);
+  const auto of_ucx = at.key.subspan(sizeof *key);
+  if (of_ucx.empty()) return errc::unavailable;  // its card could not take the memory
   counted_.payload_bytes_sent += data.size();
-  return start_one_sided(to, at.key, done, [&](ucp_ep_h endpoint, ucp_rkey_h key, const ucp_request_param_t& param) {
-    return ucp_put_nbx(endpoint, data.data(), data.size(), at.address, key, &param);
-  });
+  return start_one_sided(*peer.value(), of_ucx, done,
+                         [&](ucp_ep_h endpoint, ucp_rkey_h unpacked, const ucp_request_param_t& param) {
+                           return ucp_put_nbx(endpoint, data.data(), data.size(), at.address, unpacked, &param);
+                         });
 }
 
 errc ucx_link::state::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
-  if (at.key.empty()) return errc::bad_argument;
-  return start_one_sided(from, at.key, done, [&](ucp_ep_h endpoint, ucp_rkey_h key, const ucp_request_param_t& param) {
-    return ucp_get_nbx(endpoint, into.data(), into.size(), at.address, key, &param);
-  });
+  const auto key = read_carried_key(at.key);
+  if (!key || at.key.size() > max_remote_key_bytes || !covers(*key, at.address, into.size())) return errc::bad_argument;
+  const auto peer = partner(from);
+  if (!peer) return peer.code();
+  if (!peer.value()->direct) return carried_->get(from, *key, at.address, into, done);
+  const auto of_ucx = at.key.subspan(sizeof *key);
+  if (of_ucx.empty()) return errc::unavailable;
+  return start_one_sided(*peer.value(), of_ucx, done,
+                         [&](ucp_ep_h endpoint, ucp_rkey_h unpacked, const ucp_request_param_t& param) {
+                           return ucp_get_nbx(endpoint, into.data(), into.size(), at.address, unpacked, &param);
+                         });
 }
 
 errc ucx_link::state::fence(rank_id to, completion* done) {
-  return start_one_sided(to, {}, done, [](ucp_ep_h endpoint, ucp_rkey_h, const ucp_request_param_t& param) {
+  const auto peer = partner(to);
+  if (!peer) return peer.code();
+  if (!peer.value()->direct) return carried_->fence(to, done);
+  return start_one_sided(*peer.value(), {}, done, [](ucp_ep_h endpoint, ucp_rkey_h, const ucp_request_param_t& param) {
     return ucp_ep_flush_nbx(endpoint, &param);
   });
+}
+
+runtime::exposed_memory ucx_link::state::expose(std::span<std::byte> memory) {
+  runtime::exposed_memory made;
+  made.number = ++last_memory_;
+  made.bytes = memory;
+  made.key = carried_->expose(made.number, memory);
+  const auto of_ucx = memory_->expose(made.number, memory);
+  if (made.key.size() + of_ucx.size() <= max_remote_key_bytes)
+    made.key.insert(made.key.end(), of_ucx.begin(), of_ucx.end());
+  return made;
+}
+
+// Nothing new gets at the memory any more. What is under way there is cut off, which only happens to peers that were declared
+// dead: an operation that UCX has ended touches nothing. If one does not end, its writes may still land.
+runtime::late_writes ucx_link::state::withdraw(std::uint64_t number) {
+  memory_->withdraw(number);
+  carried_->withdraw(number);
+  const auto under_way = [&]() -> const operation* {
+    for (const operation* at = pending_.next; at != &pending_; at = at->next)
+      if (at->outcome == UCS_INPROGRESS && carried_->uses(at->done, number)) return at;
+    return nullptr;
+  };
+  const auto until = clock::now() + burial_time;
+  for (const operation* left = under_way(); left != nullptr; left = under_way()) {
+    if (clock::now() > until) return runtime::late_writes::may_land;
+    if (left->peer < peers_.size()) break_off(peers_[left->peer]);
+    ucp_worker_progress(worker_->handle());
+  }
+  return runtime::late_writes::fail;
 }
 
 void ucx_link::state::cancel(completion& pending) {
   for (operation* at = pending_.next; at != &pending_; at = at->next) {
     if (at->done != &pending || at->outcome != UCS_INPROGRESS) continue;
-    ucp_request_cancel(worker_->handle(), at->request);
+    if (!at->put) ucp_request_cancel(worker_->handle(), at->request);
     return;
   }
+  carried_->cancel(pending);
 }
 
 void ucx_link::state::release(const void* held, bool remote) noexcept {
@@ -617,7 +683,7 @@ inline void ucx_link::state::deliver_arrivals() {
 void ucx_link::state::deliver_the_rest() {
   news_ = false;
   delivering_ = true;
-  for (const channel on : {channel::control, channel::data}) {
+  for (const channel on : {channel::control, channel::data, channel::transfers}) {
     auto& kept = unheard_[static_cast<std::size_t>(on)];
     while (!kept.empty() && handlers_[static_cast<std::size_t>(on)] != nullptr) {
       arrival oldest = std::move(kept.front());
@@ -650,15 +716,7 @@ void ucx_link::state::bury() {
   std::vector<rank_id> broken;
   broken.swap(broken_);
   for (const rank_id id : broken) {
-    peer_record& peer = peers_[id];
-    if (peer.condition >= health::dying) continue;
-    peer.condition = health::dying;
-    peer.buried_at = clock::now() + burial_time;
-    dying_.push_back(id);
-    ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr);
-    if (endpoint == nullptr) endpoint = std::exchange(peer.broken, nullptr);
-    peer.broken = nullptr;
-    if (endpoint != nullptr) close_endpoint(endpoint, UCP_EP_CLOSE_FLAG_FORCE);
+    break_off(peers_[id]);
   }
   // UCX ends most of what a dead peer left, but not every receive. What remains is ended here; its record stays until
   // UCX lets go of it.
@@ -683,10 +741,23 @@ void ucx_link::state::bury() {
       at = after;
     }
     memory_->forget(id);  // not before: what was under way may have used its keys
+    carried_->on_peer_failed(id);
     peer.condition = health::failed;
     if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);
   }
   if (!dying_.empty() || !broken_.empty()) news_ = true;
+}
+
+void ucx_link::state::break_off(peer_record& peer) {
+  if (peer.condition >= health::dying) return;
+  peer.condition = health::dying;
+  peer.buried_at = clock::now() + burial_time;
+  dying_.push_back(peer.id);
+  news_ = true;
+  ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr);
+  if (endpoint == nullptr) endpoint = std::exchange(peer.broken, nullptr);
+  peer.broken = nullptr;
+  if (endpoint != nullptr) close_endpoint(endpoint, UCP_EP_CLOSE_FLAG_FORCE);
 }
 
 bool ucx_link::state::has_pending(rank_id peer) const noexcept {
@@ -731,6 +802,7 @@ void ucx_link::state::recycle(operation* used) noexcept {
   used->done = nullptr;
   used->request = nullptr;
   used->peer = nobody;
+  used->put = false;
   if (used->copy.capacity() > kept_copy_bytes) std::vector<std::byte>().swap(used->copy);
   spare_.push_back(used);  // has room: `acquire` reserved it
 }
@@ -757,6 +829,7 @@ ucx_link::ucx_link(const options& chosen) {
                                             std::to_string(chosen.world_size)});
   }
   state_ = std::make_unique<state>(*this, chosen);
+  state_->carried_.emplace(*this, channel::transfers);
 }
 ucx_link::~ucx_link() = default;
 
@@ -777,10 +850,10 @@ errc ucx_link::fetch(arrival&& message, std::span<std::byte> into, completion* d
 }
 void ucx_link::cancel(completion& pending) { state_->cancel(pending); }
 runtime::result<runtime::exposed_memory> ucx_link::expose(std::span<std::byte> memory) {
-  return state_->memory_->expose(memory);
+  return state_->expose(memory);
 }
 runtime::late_writes ucx_link::withdraw(const runtime::exposed_memory& memory) {
-  return state_->memory_->withdraw(memory);
+  return state_->withdraw(memory.number);
 }
 errc ucx_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) {
   return state_->put(to, at, data, done);

@@ -36,6 +36,10 @@
 
 namespace parley::transports {
 
+/// How puts and gets travel: a card that reaches the peer's memory does them, where there is one, or messages carry them. UCX's
+/// own emulation is there for tests.
+enum class transfer_way : std::uint8_t { best, by_ucx };
+
 class ucx_link final : public runtime::link, public runtime::poller {
  public:
   struct options {
@@ -45,6 +49,7 @@ class ucx_link final : public runtime::link, public runtime::poller {
     /// How often UCX asks whether a silent peer still lives; the detection time is at most twice this.
     runtime::time_ns keepalive_interval_ns = 500'000'000;
     runtime::time_ns close_within_ns = 200'000'000;
+    transfer_way transfers = transfer_way::best;
   };
 
   explicit ucx_link(const options& chosen);

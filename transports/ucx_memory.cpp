@@ -3,57 +3,61 @@
 #include <ucp/api/ucp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <string>
-#include <utility>
+#include <string_view>
 
 namespace parley::transports {
-
-using runtime::errc;
-using runtime::error;
 
 ucx_memory::~ucx_memory() {
   for (const auto& [number, memory] : mapped_) ucp_mem_unmap(context_, memory);
 }
 
-runtime::result<runtime::exposed_memory> ucx_memory::expose(std::span<std::byte> memory) {
-  const auto refused = [&](const char* what, ucs_status_t status) {
-    return error{errc::unavailable, std::string("UCX could not ") + what + " of " + std::to_string(memory.size()) +
-                                        " bytes: " + ucs_status_string(status) +
-                                        "; look at the limit on locked memory (ulimit -l)"};
-  };
+bool ucx_memory::reaches_directly([[maybe_unused]] ucp_ep* endpoint) {
+#if UCP_API_VERSION >= UCP_VERSION(1, 15)
+  std::array<ucp_transport_entry_t, 16> lanes{};
+  ucp_ep_attr_t asked{};
+  asked.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
+  asked.transports.entries = lanes.data();
+  asked.transports.num_entries = lanes.size();
+  asked.transports.entry_size = sizeof lanes[0];
+  if (ucp_ep_query(endpoint, &asked) != UCS_OK) return false;
+  return std::any_of(lanes.begin(), lanes.begin() + asked.transports.num_entries,
+                     [](const ucp_transport_entry_t& lane) {
+                       const std::string_view name = lane.transport_name == nullptr ? "" : lane.transport_name;
+                       return name.starts_with("rc") || name.starts_with("dc");
+                     });
+#else
+  return false;  // it does not tell
+#endif
+}
+
+std::vector<std::byte> ucx_memory::expose(std::uint64_t number, std::span<std::byte> memory) {
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
   params.address = memory.data();
   params.length = memory.size();
   ucp_mem_h mapped = nullptr;
-  ucs_status_t status = ucp_mem_map(context_, &params, &mapped);
-  if (status != UCS_OK) return refused("register memory", status);
+  if (ucp_mem_map(context_, &params, &mapped) != UCS_OK) return {};
 
   void* packed = nullptr;
   std::size_t length = 0;
-  status = ucp_rkey_pack(context_, mapped, &packed, &length);
-  if (status != UCS_OK || length > runtime::link::max_remote_key_bytes) {
-    if (status == UCS_OK) ucp_rkey_buffer_release(packed);
+  if (ucp_rkey_pack(context_, mapped, &packed, &length) != UCS_OK) {
     ucp_mem_unmap(context_, mapped);
-    return refused("make a key for memory", status == UCS_OK ? UCS_ERR_EXCEEDS_LIMIT : status);
+    return {};
   }
-  runtime::exposed_memory made;
-  made.number = ++last_number_;
-  made.bytes = memory;
-  made.key.resize(length);
-  std::memcpy(made.key.data(), packed, length);
+  std::vector<std::byte> key(length);
+  std::memcpy(key.data(), packed, length);
   ucp_rkey_buffer_release(packed);
-  mapped_.emplace(made.number, mapped);
-  return made;
+  mapped_.emplace(number, mapped);
+  return key;
 }
 
-runtime::late_writes ucx_memory::withdraw(const runtime::exposed_memory& memory) {
-  if (const auto known = mapped_.find(memory.number); known != mapped_.end()) {
-    ucp_mem_unmap(context_, known->second);
-    mapped_.erase(known);
-  }
-  return runtime::late_writes::may_land;
+void ucx_memory::withdraw(std::uint64_t number) {
+  const auto known = mapped_.find(number);
+  if (known == mapped_.end()) return;
+  ucp_mem_unmap(context_, known->second);
+  mapped_.erase(known);
 }
 
 ucp_rkey* ucx_memory::unpack(runtime::rank_id peer, ucp_ep* endpoint, std::span<const std::byte> key) {

@@ -1,15 +1,15 @@
 #pragma once
-/// Memory that UCX lets peers write and read, and the keys of theirs. Internal to transports/; runtime/link.hpp has the
-/// contract.
+/// Memory that network cards of peers write and read, and the keys of theirs. Internal to transports/; runtime/link.hpp has
+/// the contract.
 ///
 ///     ucx_memory memory(worker.context());
-///     auto mine = memory.expose(bytes);                          // mine->key goes to the peer, over the control plane
-///     ucp_rkey_h theirs = memory.unpack(peer, endpoint, key);    // kept, so that a key that comes again costs a look-up
+///     auto key = memory.expose(number, bytes);                   // goes to the peer, over the control plane
+///     if (ucx_memory::reaches_directly(endpoint))                // otherwise: carried_memory.hpp
+///       ucp_rkey_h theirs = memory.unpack(peer, endpoint, key);  // kept, so that a key that comes again costs a look-up
 ///     memory.forget(peer);                                       // once nothing uses its keys any more
 ///
 /// A key is remote input: UCX reads it without knowing its length, so a cut one ends in zeros and a long one is refused.
-/// UCX cannot stop writes of a peer on the same host that is alive but has been given up: they go through its memory map,
-/// which knows of no keys. So `withdraw` answers `may_land`.
+/// Once memory is withdrawn the card refuses what comes late.
 #include <parley/runtime/link.hpp>
 
 #include <cstddef>
@@ -32,8 +32,12 @@ class ucx_memory {
   ucx_memory(const ucx_memory&) = delete;
   ucx_memory& operator=(const ucx_memory&) = delete;
 
-  runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory);
-  runtime::late_writes withdraw(const runtime::exposed_memory& memory);
+  /// Whether a card does it. Elsewhere UCX emulates puts and gets.
+  static bool reaches_directly(ucp_ep* endpoint);
+
+  /// Empty where UCX cannot register it.
+  std::vector<std::byte> expose(std::uint64_t number, std::span<std::byte> memory);
+  void withdraw(std::uint64_t number);
   /// Null when it is no key.
   ucp_rkey* unpack(runtime::rank_id peer, ucp_ep* endpoint, std::span<const std::byte> key);
   void forget(runtime::rank_id peer);
@@ -51,7 +55,6 @@ class ucx_memory {
 
   ucp_context* context_;
   std::unordered_map<std::uint64_t, ucp_mem*> mapped_;
-  std::uint64_t last_number_ = 0;
   std::vector<known_key> keys_;
 };
 

@@ -64,7 +64,8 @@ inline std::runtime_error late(const std::source_location& where) {
 
 class node {
  public:
-  node(rank_id rank, rank_id world, meeting& all) : wire({.rank = rank, .world_size = world}) {
+  node(rank_id rank, rank_id world, meeting& all, transports::transfer_way transfers = transports::transfer_way::best)
+      : wire({.rank = rank, .world_size = world, .transfers = transfers}) {
     const auto addresses = all.gather(wire.address());
     for (rank_id peer = 0; peer < world; ++peer) wire.connect(peer, addresses[peer]);
   }

@@ -12,6 +12,7 @@ using namespace parley::tests;
 namespace {
 
 using runtime::remote_place;
+using transports::transfer_way;
 
 /// A piece of exposed memory as its owner describes it to the others.
 struct described {
@@ -55,8 +56,8 @@ errc fence_and_wait(node& self, rank_id to) {
 // Around the limits of UCX's short, bcopy and zcopy ways.
 const std::vector<std::size_t> sizes = {0, 1, 7, 92, 128, 4095, 8193, 65537, 1 << 20, (64 << 20) + 12345};
 
-void put_every_size(rank_id rank, meeting& all) {
-  node self(rank, 2, all);
+void put_every_size(rank_id rank, meeting& all, transfer_way way) {
+  node self(rank, 2, all, way);
   self.listen();
   blob memory((std::size_t{64} << 20U) + 20'000, std::byte{0x5a});
   const auto mine = self.wire.expose(memory).value();
@@ -89,8 +90,8 @@ void put_every_size(rank_id rank, meeting& all) {
   self.wire.withdraw(mine);
 }
 
-void get_every_size(rank_id rank, meeting& all) {
-  node self(rank, 2, all);
+void get_every_size(rank_id rank, meeting& all, transfer_way way) {
+  node self(rank, 2, all, way);
   self.listen();
   blob memory = pattern((std::size_t{64} << 20U) + 20'000, rank);
   const auto mine = self.wire.expose(memory).value();
@@ -113,13 +114,17 @@ void get_every_size(rank_id rank, meeting& all) {
 }  // namespace
 
 TEST_CASE("what was put and fenced is there, exactly, when a message that follows comes") {
-  const outcomes ended = run_processes(2, put_every_size);
-  CHECK_MESSAGE(ended.fine(), ended.text());
+  for (const transfer_way way : {transfer_way::best, transfer_way::by_ucx}) {
+    const outcomes ended = run_processes(2, [way](rank_id rank, meeting& all) { put_every_size(rank, all, way); });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
 }
 
 TEST_CASE("a get brings exactly the peer's memory") {
-  const outcomes ended = run_processes(2, get_every_size);
-  CHECK_MESSAGE(ended.fine(), ended.text());
+  for (const transfer_way way : {transfer_way::best, transfer_way::by_ucx}) {
+    const outcomes ended = run_processes(2, [way](rank_id rank, meeting& all) { get_every_size(rank, all, way); });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
 }
 
 TEST_CASE("many puts under one fence all are there, without the owner's help") {

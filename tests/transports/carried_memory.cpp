@@ -1,0 +1,208 @@
+// What the target of a carried put or get accepts, what a fence says, and what withdrawing stops.
+#include "ucx_fixture.hpp"
+
+#include <parley/transports/carried_memory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+
+using namespace parley;
+using namespace parley::tests;
+using transports::carried_key;
+using transports::landings;
+
+namespace {
+
+constexpr auto carrier = channel::transfers;
+
+/// The header as it travels, written down anew: what the two ends understand is fixed.
+struct raw_message {
+  std::uint32_t kind = 0;
+  std::uint32_t from = 0;
+  std::uint64_t region = 0;
+  std::uint64_t token = 0;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t number = 0;
+  std::uint64_t request = 0;
+  std::uint64_t outcome = 0;
+};
+static_assert(sizeof(raw_message) == link::max_header_bytes);
+constexpr std::uint32_t put_kind = 1;
+constexpr std::uint32_t get_kind = 2;
+
+std::span<const std::byte> bytes_of(const raw_message& m) { return std::as_bytes(std::span(&m, 1)); }
+
+errc waited(node& self, errc started, const awaited& done) {
+  if (started != errc::pending) return started;
+  self.until([&] { return done.calls > 0; });
+  return done.outcome;
+}
+errc fence_and_wait(node& self, rank_id to) {
+  awaited done;
+  return waited(self, self.wire.fence(to, &done), done);
+}
+bool all_are(std::span<const std::byte> bytes, std::byte value) {
+  return std::all_of(bytes.begin(), bytes.end(), [value](std::byte b) { return b == value; });
+}
+
+}  // namespace
+
+TEST_CASE("a put that lands early does not stand for one that is missing") {
+  landings book;
+  REQUIRE(book.wait({7, 2}));
+  book.landed(0, errc::none);
+  book.landed(2, errc::none);
+  book.landed(2, errc::none);
+  CHECK(book.take_done().empty());
+  book.landed(1, errc::none);
+  const auto done = book.take_done();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].request == 7);
+  CHECK(book.outcome() == errc::none);
+}
+
+TEST_CASE("a refused put fails the fence that waits for it, and not the next one") {
+  landings book;
+  book.landed(0, errc::unavailable);
+  REQUIRE(book.wait({1, 1}));
+  CHECK(book.take_done().size() == 1);
+  CHECK(book.outcome() == errc::unavailable);
+  book.forget_outcome();
+  CHECK(book.outcome() == errc::none);
+}
+
+TEST_CASE("a hostile origin can make its target keep only so much") {
+  landings book;
+  for (std::uint64_t n = 1; n < 2 * landings::most_beyond; ++n) book.landed(n, errc::none);
+  for (std::uint64_t n = 0; n < landings::most_fences; ++n) CHECK(book.wait({n, 9}));
+  CHECK(!book.wait({landings::most_fences, 9}));
+}
+
+TEST_CASE("a key covers its own bytes, also at the ends of the address space") {
+  constexpr std::uint64_t end = ~std::uint64_t{0};
+  const carried_key key{.version = 0, .number = 1, .token = 2, .address = 1000, .bytes = 100};
+  CHECK(transports::covers(key, 1000, 100));
+  CHECK(transports::covers(key, 1100, 0));
+  CHECK(!transports::covers(key, 999, 1));
+  CHECK(!transports::covers(key, 1000, 101));
+  CHECK(!transports::covers(key, 1050, end));
+  CHECK(!transports::covers(key, end, 2));
+  CHECK(!transports::covers({.version = 0, .number = 1, .token = 2, .address = end, .bytes = 100}, 5, 1));
+}
+
+TEST_CASE("puts and gets of what is not exposed change and tell nothing, and the link goes on") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    node self(rank, 2, all);
+    self.listen();
+    blob memory(100'000, std::byte{0x5a});
+    const std::span<std::byte> exposed = std::span(memory).subspan(20'000, 50'000);
+    const auto mine = self.wire.expose(exposed).value();
+    const auto keys = all.gather(mine.key);
+    if (rank == 0) {
+      const carried_key theirs = *transports::read_carried_key(keys[1]);
+      const blob data(10'000, std::byte{1});
+      raw_message good{.kind = put_kind, .region = theirs.number, .token = theirs.token, .address = theirs.address};
+      good.bytes = data.size();
+      std::vector<raw_message> bad(9, good);
+      bad[0].token ^= 1;
+      bad[1].region += 1;
+      bad[2].address -= 1;
+      bad[3].address += theirs.bytes - data.size() + 1;
+      bad[4].bytes += 1;
+      bad[5].address = ~std::uint64_t{0} - 5;
+      bad[6].kind = 99;
+      bad[7].from = 77;
+      bad[8].kind = 0;
+      for (const raw_message& m : bad) PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), data) == errc::none);
+      PARLEY_EXPECT(self.send_and_wait(1, carrier, std::span(data).first(13), data) == errc::none);
+      for (raw_message m : bad) {
+        if (m.kind == put_kind) m.kind = get_kind;
+        PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), {}) == errc::none);
+      }
+      // Answers that nobody asked for.
+      for (std::uint32_t kind = 3; kind < 6; ++kind) {
+        raw_message m = good;
+        m.kind = kind;
+        m.request = 1;
+        PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), data) == errc::none);
+      }
+      awaited done;
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], theirs.address - 1}, data, &done) == errc::bad_argument);
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], theirs.address + theirs.bytes - data.size() + 1}, data, &done) ==
+                    errc::bad_argument);
+      blob into(10, std::byte{3});
+      PARLEY_EXPECT(self.wire.get(1, {keys[1], theirs.address + theirs.bytes}, into, &done) == errc::bad_argument);
+      blob forged = keys[1];
+      forged[16] ^= std::byte{1};  // the token
+      PARLEY_EXPECT(waited(self, self.wire.get(1, {forged, theirs.address}, into, &done), done) == errc::unavailable);
+      PARLEY_EXPECT(all_are(into, std::byte{3}));
+    }
+    self.finish(all);
+    PARLEY_EXPECT(all_are(memory, std::byte{0x5a}));
+    all.barrier();
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a put into memory that was withdrawn fails its fence and writes nothing") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    node self(rank, 2, all);
+    self.listen();
+    blob memory(200'000, std::byte{0x5a});
+    const auto mine = self.wire.expose(memory).value();
+    const auto keys = all.gather(mine.key);
+    const auto address = transports::read_carried_key(keys[1 - rank])->address;
+    PARLEY_EXPECT(self.wire.withdraw(mine) == runtime::late_writes::fail);
+    all.barrier();
+    for (const std::size_t size : {std::size_t{8}, std::size_t{5'000}, memory.size()}) {
+      const blob data(size, std::byte{1});
+      awaited done;
+      const errc put = waited(self, self.wire.put(1 - rank, {keys[1 - rank], address}, data, &done), done);
+      PARLEY_EXPECT(put == errc::none);  // it has left; what becomes of it the fence knows
+      PARLEY_EXPECT(fence_and_wait(self, 1 - rank) == errc::unavailable);
+      PARLEY_EXPECT(fence_and_wait(self, 1 - rank) == errc::none);
+    }
+    self.finish(all);
+    PARLEY_EXPECT(all_are(memory, std::byte{0x5a}));
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of a put") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    blob memory(std::size_t{32} << 20U);
+    const blob data(memory.size(), std::byte{1});
+    awaited done;
+    node self(rank, 2, all);  // goes before what it may still read
+    self.listen();
+    const auto mine = self.wire.expose(memory).value();
+    const auto keys = all.gather(mine.key);
+    if (rank == 0) {
+      const auto address = transports::read_carried_key(keys[1])->address;
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, data, &done) == errc::pending);
+      self.until([&] { return !self.control.got.empty(); });
+      PARLEY_EXPECT(done.calls == 0);
+      all.barrier();  // it stands still
+      all.barrier();  // and comes back
+      for (int turn = 0; turn < 100'000; ++turn) self.wire.poll();
+      all.barrier();
+    } else {
+      self.until([&] { return memory[0] == std::byte{1}; });
+      self.wire.send(0, channel::control, tests::bytes_of(std::string("begun")), {}, nullptr);
+      all.barrier();
+      const auto late = self.wire.withdraw(mine);
+      PARLEY_EXPECT(late == runtime::late_writes::fail);
+      std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+      all.barrier();
+      for (int turn = 0; turn < 100'000; ++turn) self.wire.poll();
+      all.barrier();
+      for (int turn = 0; turn < 100'000; ++turn) self.wire.poll();
+      PARLEY_EXPECT(all_are(memory, std::byte{0x5a}));
+    }
+    all.barrier();
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
