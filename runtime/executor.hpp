@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace parley::runtime {
@@ -35,6 +36,8 @@ class ready_queue {
     ring_[tail_++ & mask_] = h;
   }
   std::coroutine_handle<> pop() noexcept { return ring_[head_++ & mask_]; }
+  /// Lets the `i`-th of those that wait change places with the first.
+  void bring_forward(std::size_t i) noexcept { std::swap(ring_[head_ & mask_], ring_[(head_ + i) & mask_]); }
   /// Takes out a coroutine that will not live to be resumed.
   void remove(std::coroutine_handle<> h) noexcept;
 
@@ -126,6 +129,8 @@ class executor {
   void set_now(time_ns t) noexcept { now_ = t > now_ ? t : now_; }
   timer_wheel& timers() noexcept { return timers_; }
   bool has_ready() const noexcept { return !ready_.empty(); }
+  std::size_t ready_count() const noexcept { return ready_.size(); }
+  void bring_forward(std::size_t i) noexcept { ready_.bring_forward(i); }
   /// Resumes what is ready, at most `limit` coroutines. Returns how many.
   std::size_t run_ready(std::size_t limit);
   void free_retired() noexcept;

@@ -36,7 +36,13 @@ std::size_t virtual_time::step(std::size_t limit) {
   posted.swap(posted_);
   for (auto& f : posted) f();
   timers().advance(now());
-  return run_ready(limit) + posted.size();
+  if (!choose_) return run_ready(limit) + posted.size();
+  std::size_t resumed = 0;
+  for (; resumed < limit && has_ready(); ++resumed) {
+    bring_forward(choose_(ready_count()));
+    run_ready(1);
+  }
+  return resumed + posted.size();
 }
 
 bool virtual_time::turn() { return step(std::numeric_limits<std::size_t>::max()) != 0; }

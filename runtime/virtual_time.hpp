@@ -11,6 +11,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace parley::runtime {
@@ -28,8 +29,23 @@ class virtual_time final : public executor {
   /// Resumes at most `limit` coroutines, so that a test can stop at any step. Answers how many.
   std::size_t step(std::size_t limit = 1);
 
+  // For a simulator, which keeps one of these for each rank and moves them all along one time.
+
+  /// Whether `step` would do something now.
+  bool ready() const noexcept { return has_ready() || !posted_.empty(); }
+  time_ns next_timer() noexcept { return timers().next(); }
+  /// Makes it `t`, if it is not later already, and fires what is due by then.
+  void advance_to(time_ns t) {
+    set_now(t);
+    timers().advance(now());
+  }
+  /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first.
+  using chooser = std::function<std::size_t(std::size_t ready)>;
+  void choose_by(chooser c) { choose_ = std::move(c); }
+
  private:
   struct modelled_end;
+  chooser choose_;
   std::vector<std::function<void()>> posted_;
   std::list<std::unique_ptr<modelled_end>> ends_;
 };

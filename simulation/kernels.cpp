@@ -1,0 +1,147 @@
+#include <parley/runtime/scope.hpp>
+#include <parley/simulation/kernels.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <vector>
+
+namespace parley::simulation {
+
+using runtime::errc;
+using runtime::task;
+
+namespace {
+
+struct words {
+  explicit words(std::string_view text) : whole(text) {
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find(':', at), text.size());
+      all.push_back(text.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  [[noreturn]] void refuse(const char* why) const {
+    runtime::raise({errc::bad_argument, "config `" + std::string(whole) + "` of a scenario: " + why});
+  }
+  std::string text(std::size_t i) const {
+    if (i >= all.size()) refuse("a word is missing");
+    return std::string(all[i]);
+  }
+  std::uint64_t number(std::size_t i, std::uint64_t otherwise) const {
+    if (i >= all.size()) return otherwise;
+    std::uint64_t n = 0;
+    const auto [end, error] = std::from_chars(all[i].data(), all[i].data() + all[i].size(), n);
+    if (error != std::errc() || end != all[i].data() + all[i].size()) refuse("a number is expected");
+    return n;
+  }
+  std::string_view whole;
+  std::vector<std::string_view> all;
+};
+
+// How a simulated config misbehaves.
+struct misdeed {
+  enum class kind : std::uint8_t { none, fails, hangs, corrupts } what = kind::none;
+  std::string role;
+  std::uint64_t after = 0;
+};
+
+struct timing {
+  kernel_times& times;
+  time_ns base_ns;
+  std::uint64_t ps_per_byte;
+  task<> pass(std::uint64_t bytes) const {
+    runtime::scope& here = co_await runtime::this_scope;
+    const time_ns now = here.where().now();
+    const time_ns usual = base_ns + static_cast<time_ns>(bytes * ps_per_byte / 1000);
+    auto slept = co_await runtime::sleep_until(now + times.draw(usual, now));
+    if (!slept) runtime::raise(slept.reason());
+  }
+};
+
+class timed_config final : public ops::paired_config {
+ public:
+  timed_config(std::string name, timing t, misdeed m)
+      : paired_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), misdeed_(std::move(m)) {}
+  task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
+    co_await misbehave("sender");
+    co_await timing_.pass(data.size());
+    co_await out.send(0, data);
+  }
+  task<> receive(ops::part_receiver& in, std::span<std::byte> data) const override {
+    co_await misbehave("receiver");
+    co_await in.receive(0, data);
+    if (misdeed_.what == misdeed::kind::corrupts) {
+      co_await in.drain();
+      data.front() ^= std::byte{1};
+    }
+  }
+
+ private:
+  task<> misbehave(std::string_view role) const {
+    if (misdeed_.role != role) co_return;
+    if (misdeed_.what == misdeed::kind::fails && ran_++ >= misdeed_.after)
+      runtime::raise({errc::config_failed, "a simulated fault of the " + misdeed_.role});
+    if (misdeed_.what != misdeed::kind::hangs) co_return;
+    auto slept = co_await runtime::sleep_until(runtime::never);
+    if (!slept) runtime::raise(slept.reason());
+  }
+  timing timing_;
+  misdeed misdeed_;
+  mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
+};
+
+class timed_group final : public ops::group_config {
+ public:
+  timed_group(std::string name, timing t)
+      : group_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), like_(ops::star()) {}
+  task<> lead(ops::group_call& g) const override {
+    co_await timing_.pass(g.total_bytes());
+    co_await like_->lead(g);
+  }
+  task<> work(ops::group_call& g) const override { co_await like_->work(g); }
+
+ private:
+  timing timing_;
+  ops::group_config_ptr like_;
+};
+
+}  // namespace
+
+ops::config_ptr config_from(std::string_view text, kernel_times& times) {
+  const words w(text);
+  const std::string kind = w.text(0);
+  if (kind == "direct") return ops::direct();
+  if (kind == "chunked") return ops::chunked(w.number(1, 4096), w.number(2, 2));
+  if (kind == "put") return ops::put(w.number(1, 0));
+  if (kind == "get") return ops::get(w.number(1, 0));
+  const timing t{times, static_cast<time_ns>(w.number(2, 0)), kind == "timed" ? w.number(3, 0) : 0};
+  misdeed m;
+  if (kind == "failing") {
+    m = {misdeed::kind::fails, w.text(3), w.number(4, 0)};
+  } else if (kind == "hanging") {
+    m = {misdeed::kind::hangs, w.text(3), 0};
+  } else if (kind == "corrupting") {
+    m = {misdeed::kind::corrupts, {}, 0};
+  } else if (kind != "timed") {
+    w.refuse("there is no such kind");
+  }
+  return std::make_shared<timed_config>(w.text(1), t, std::move(m));
+}
+
+ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times) {
+  const words w(text);
+  const std::string kind = w.text(0);
+  if (kind == "star") return ops::star(w.number(1, 0));
+  if (kind == "chain") return ops::chain(w.number(1, 65'536));
+  if (kind != "timed") w.refuse("there is no such kind for groups");
+  return std::make_shared<timed_group>(w.text(1), timing{times, static_cast<time_ns>(w.number(2, 0)), w.number(3, 0)});
+}
+
+time_ns usual_time_of(std::string_view text, std::uint64_t bytes) {
+  const words w(text);
+  if (w.text(0) != "timed") return 0;
+  return static_cast<time_ns>(w.number(2, 0) + bytes * w.number(3, 0) / 1000);
+}
+
+}  // namespace parley::simulation

@@ -1,0 +1,561 @@
+#include <parley/simulation/network.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+
+namespace parley::simulation {
+
+using runtime::arrival;
+using runtime::completion;
+using runtime::intrusive_list;
+using runtime::link;
+using runtime::list_hook;
+
+// A completion that somebody waits for. It is called once: by what it waits for, or when its owner gives its peer up.
+struct network::operation : list_hook, runtime::frame_pool::pooled {
+  operation(rank_id o, rank_id p, completion* d) noexcept : owner(o), peer(p), done(d) {}
+  void end(errc outcome) noexcept {
+    unlink();
+    if (done != nullptr) {
+      completion* const told = std::exchange(done, nullptr);
+      told->on_end(*told, outcome);
+    }
+  }
+  rank_id owner;
+  rank_id peer;
+  completion* done;
+};
+
+// A payload that waits at its sender.
+struct network::offered : list_hook {
+  std::span<const std::byte> payload;
+  rank_id from = 0;
+  bool withdrawn = false;  // its rank has ended
+  std::unique_ptr<operation> sender;
+};
+
+struct network::waiting_fence {
+  rank_id from;
+  rank_id to;
+  std::uint64_t last_put;
+  std::unique_ptr<operation> op;
+};
+
+class network::port final : public link {
+ public:
+  port(network& n, rank_id r) : net_(n), rank_(r) {}
+
+  rank_id rank() const noexcept override { return rank_; }
+  rank_id world_size() const noexcept override { return static_cast<rank_id>(net_.ports_.size()); }
+  void listen(channel on, handler* to) override {
+    const auto c = static_cast<std::size_t>(on);
+    handlers_[c] = to;
+    if (to == nullptr) return;
+    auto early = std::move(early_[c]);
+    early_[c].clear();
+    for (auto& m : early) to->on_arrival(std::move(m));
+  }
+  void on_failure(failure_handler* to) override { failure_ = to; }
+  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion* done) override;
+  errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override;
+  // What has been offered stays offered: like a transport that cannot take a message back.
+  void cancel(completion&) override {}
+  const counters& statistics() const noexcept override { return counters_; }
+  runtime::result<> one_sided() const override;
+  runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
+  runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
+  errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) override;
+  errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) override;
+  errc fence(rank_id to, completion* done) override;
+
+ private:
+  friend network;
+  friend delivery;
+  void deliver(channel on, arrival&& m) {
+    const auto c = static_cast<std::size_t>(on);
+    ++counters_.received[c];
+    if (handlers_[c] != nullptr) {
+      handlers_[c]->on_arrival(std::move(m));
+    } else {
+      early_[c].push_back(std::move(m));
+    }
+  }
+  void release(const void* held, bool remote) noexcept override;
+
+  network& net_;
+  rank_id rank_;
+  bool dead_ = false;
+  std::uint64_t life_ = 0;
+  intrusive_list<operation> open_;     // of this rank
+  intrusive_list<offered> offers_;     // by this rank
+  // What this rank has sent to one other.
+  struct wire {
+    rank_id to = 0;
+    std::uint64_t messages[channels]{};
+    time_ns free_at = 0;  // when its payloads have left
+  };
+  wire& wire_to(rank_id to) {
+    if (latest_ < wires_.size() && wires_[latest_].to == to) return wires_[latest_];
+    for (latest_ = 0; latest_ < wires_.size(); ++latest_) {
+      if (wires_[latest_].to == to) return wires_[latest_];
+    }
+    wires_.push_back({to});
+    return wires_.back();
+  }
+  std::vector<wire> wires_;
+  std::size_t latest_ = 0;
+  handler* handlers_[channels]{};
+  std::vector<arrival> early_[channels];
+  failure_handler* failure_ = nullptr;
+  counters counters_;
+};
+
+// --- Messages --------------------------------------------------------------------------------------------------------
+
+struct network::delivery final : event {
+  explicit delivery(network& n) noexcept : net(n) {}
+  ~delivery() override {
+    if (held == nullptr) return;
+    if (remote) {
+      delete static_cast<const offered*>(held);
+    } else {
+      delete[] static_cast<const std::byte*>(held);
+    }
+  }
+  parcel as_parcel() noexcept {
+    auto* const bytes = remote ? nullptr : const_cast<std::byte*>(static_cast<const std::byte*>(held));
+    return {from,   to,     on,   {header.data(), header_size}, {bytes, bytes == nullptr ? 0 : std::size_t(length)},
+            length, number, copy};
+  }
+  void happen() override {
+    port& target = *net.ports_[to];
+    if (target.dead_ || net.gave_up(to, from)) return drop();
+    if (net.weather_ != nullptr) {
+      parcel p = as_parcel();
+      if (!net.weather_->deliver(p)) return drop();
+    }
+    target.deliver(on, arrival(&target, {header.data(), header_size}, length, std::exchange(held, nullptr), remote));
+  }
+  // The sender learns of it when it gives the peer up.
+  void drop() {
+    if (!remote || held == nullptr) return;
+    const std::unique_ptr<const offered> offer(static_cast<const offered*>(std::exchange(held, nullptr)));
+    net.keep(std::move(const_cast<offered&>(*offer).sender));
+  }
+
+  network& net;
+  rank_id from = 0;
+  rank_id to = 0;
+  link::channel on = link::channel::control;
+  bool remote = false;
+  bool copy = false;
+  std::uint8_t header_size = 0;
+  std::uint64_t length = 0;
+  std::uint64_t number = 0;
+  const void* held = nullptr;
+  std::array<std::byte, link::max_header_bytes> header{};
+};
+
+// An operation that ends well, at its owner.
+struct network::finishing final : event {
+  finishing(std::unique_ptr<operation> o, errc how) noexcept : op(std::move(o)), outcome(how) {}
+  void happen() override { op->end(outcome); }
+  std::unique_ptr<operation> op;
+  errc outcome;
+};
+
+// A payload on its way from a sender who had kept it.
+struct network::bringing final : event {
+  explicit bringing(network& n) noexcept : net(n) {}
+  void happen() override {
+    if (fetching->done == nullptr) {  // its receiver has ended, or has given the sender up
+      net.keep(std::move(offer->sender));
+      return;
+    }
+    if (offer->withdrawn || net.gave_up(fetching->owner, fetching->peer)) return net.keep(std::move(fetching));
+    std::copy(offer->payload.begin(), offer->payload.end(), into.begin());
+    net.finish(std::move(offer->sender), net.model_.latency_ns);
+    fetching->end(errc::none);
+  }
+  network& net;
+  std::unique_ptr<offered> offer;
+  std::unique_ptr<operation> fetching;
+  std::span<std::byte> into;
+};
+
+network::network(timeline& line, rank_id ranks, link_model model, interference* weather)
+    : line_(line), model_(model), weather_(weather) {
+  ports_.reserve(ranks);
+  for (rank_id r = 0; r < ranks; ++r) ports_.push_back(std::make_unique<port>(*this, r));
+}
+
+// What is still under way ends like transfers of a transport that is closed: everybody gets their memory back.
+network::~network() {
+  for (auto& p : ports_) {
+    p->dead_ = true;
+    while (!p->open_.empty()) p->open_.front().end(errc::peer_failed);
+  }
+}
+
+link& network::operator[](rank_id r) noexcept { return *ports_[r]; }
+bool network::alive(rank_id rank) const noexcept { return !ports_[rank]->dead_; }
+
+std::unique_ptr<network::operation> network::open(rank_id owner, rank_id peer, completion* done) {
+  auto op = std::make_unique<operation>(owner, peer, done);
+  ports_[owner]->open_.push_back(*op);
+  return op;
+}
+
+void network::finish(std::unique_ptr<operation> op, time_ns delay, errc outcome) {
+  const rank_id owner = op->owner;
+  line_.at(line_.now() + delay, owner, std::make_unique<finishing>(std::move(op), outcome));
+}
+
+// It will end only when its owner gives its peer up, or ends itself.
+void network::keep(std::unique_ptr<operation> op) {
+  if (op && op->done != nullptr) kept_.push_back(std::move(op));
+}
+
+time_ns network::crossed(rank_id from, rank_id to, std::uint64_t bytes, link::channel on) {
+  const auto busy = static_cast<time_ns>(model_.ns_per_byte * static_cast<double>(bytes));
+  if (on == link::channel::control || !model_.shared_wire) return line_.now() + model_.latency_ns + busy;
+  time_ns& free_at = ports_[from]->wire_to(to).free_at;
+  free_at = std::max(free_at, line_.now()) + model_.per_message_ns + busy;
+  return free_at + model_.latency_ns;
+}
+
+errc network::port::send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+                         completion* done) {
+  if (net_.gave_up(rank_, to)) return errc::peer_failed;
+  const auto c = static_cast<std::size_t>(on);
+  ++counters_.sent[c];
+  counters_.payload_bytes_sent += payload.size();
+  const bool eager = done == nullptr || payload.size() <= net_.model_.eager_bytes;
+  auto made = std::make_unique<delivery>(net_);
+  made->from = rank_;
+  made->to = to;
+  made->on = on;
+  made->remote = !eager;
+  made->header_size = static_cast<std::uint8_t>(header.size());
+  made->length = payload.size();
+  made->number = ++wire_to(to).messages[c];
+  std::copy(header.begin(), header.end(), made->header.begin());
+  if (!eager) {
+    auto* offer = new offered;
+    offer->payload = payload;
+    offer->from = rank_;
+    offer->sender = net_.open(rank_, to, done);
+    offers_.push_back(*offer);
+    made->held = offer;
+  } else if (!payload.empty()) {
+    auto* copied = new std::byte[payload.size()];
+    std::copy(payload.begin(), payload.end(), copied);
+    made->held = copied;
+  }
+  fate f;
+  if (net_.weather_ != nullptr) f = net_.weather_->judge(made->as_parcel());
+  const errc outcome = eager ? errc::none : errc::pending;
+  if (f.lost && eager) return outcome;
+  if (f.doubled && eager) {
+    auto twin = std::make_unique<delivery>(net_);
+    twin->from = rank_;
+    twin->to = to;
+    twin->on = on;
+    twin->copy = true;
+    twin->header_size = made->header_size;
+    twin->length = made->length;
+    twin->number = made->number;
+    twin->header = made->header;
+    if (!payload.empty()) {
+      auto* copied = new std::byte[payload.size()];
+      std::copy(payload.begin(), payload.end(), copied);
+      twin->held = copied;
+    }
+    net_.line_.at(net_.line_.now() + net_.model_.latency_ns + f.copy_extra_ns, to, std::move(twin));
+  }
+  const time_ns when = net_.crossed(rank_, to, eager ? payload.size() : 0, on) + f.extra_ns;
+  net_.line_.at(when, to, std::move(made));
+  return outcome;
+}
+
+errc network::port::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
+  if (!message.remote()) {
+    std::copy(message.payload().begin(), message.payload().end(), into.begin());
+    counters_.copied_bytes += message.length();
+    const arrival dropped = std::move(message);
+    return errc::none;
+  }
+  auto brought = std::make_unique<bringing>(net_);
+  brought->offer.reset(const_cast<offered*>(static_cast<const offered*>(message.surrender())));
+  const rank_id from = brought->offer->from;
+  if (net_.gave_up(rank_, from)) {
+    net_.keep(std::move(brought->offer->sender));
+    return errc::peer_failed;
+  }
+  brought->fetching = net_.open(rank_, from, done);
+  brought->into = into;
+  const time_ns when = net_.crossed(from, rank_, brought->offer->payload.size(), channel::data);
+  net_.line_.at(when, rank_, std::move(brought));
+  return errc::pending;
+}
+
+void network::port::release(const void* held, bool remote) noexcept {
+  if (!remote) {
+    delete[] static_cast<const std::byte*>(held);
+    return;
+  }
+  const std::unique_ptr<offered> offer(const_cast<offered*>(static_cast<const offered*>(held)));
+  if (!offer->sender || offer->sender->done == nullptr) return;
+  if (dead_) {
+    net_.keep(std::move(offer->sender));
+  } else {
+    net_.finish(std::move(offer->sender), net_.model_.latency_ns);  // as UCX has it: dropped is not failed
+  }
+}
+
+// --- Ranks that end --------------------------------------------------------------------------------------------------
+
+void network::begin_crash(rank_id rank) { ports_[rank]->dead_ = true; }
+
+void network::end_crash(rank_id rank) {
+  port& p = *ports_[rank];
+  for (std::size_t c = 0; c < link::channels; ++c) p.handlers_[c] = nullptr;
+  p.failure_ = nullptr;
+  p.offers_.for_each([](offered& o) {
+    o.withdrawn = true;
+    o.payload = {};
+  });
+  p.offers_.clear();
+  while (!p.open_.empty()) p.open_.front().end(errc::peer_failed);
+  for (std::size_t c = 0; c < link::channels; ++c) p.early_[c].clear();
+  for (flying_put& w : flying_) {
+    if (w.from == rank && !w.left_origin) w.number = 0;
+  }
+  std::erase_if(flying_, [](const flying_put& w) { return w.number == 0; });
+  std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
+  std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
+  ++p.life_;
+  end_fences();
+}
+
+void network::revive(rank_id rank) {
+  ports_[rank]->dead_ = false;
+  std::erase_if(given_up_, [&](const auto& pair) { return pair.first == rank || pair.second == rank; });
+}
+
+void network::give_up(rank_id who, rank_id peer) {
+  port& p = *ports_[who];
+  if (p.dead_ || !given_up_.insert({who, peer}).second) return;
+  std::vector<operation*> ending;
+  p.open_.for_each([&](operation& op) {
+    if (op.peer == peer) ending.push_back(&op);
+  });
+  for (operation* op : ending) op->end(errc::peer_failed);
+  std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
+  std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
+  if (p.failure_ != nullptr) p.failure_->on_peer_failed(peer);
+}
+
+std::size_t network::pending() noexcept {
+  std::size_t n = 0;
+  for (auto& p : ports_) p->open_.for_each([&](operation&) { ++n; });
+  return n;
+}
+
+std::size_t network::exposed() const noexcept {
+  return static_cast<std::size_t>(std::count_if(regions_.begin(), regions_.end(), [&](const region& r) {
+    return !r.withdrawn && !ports_[r.owner]->dead_ && ports_[r.owner]->life_ == r.life;
+  }));
+}
+
+// --- One-sided transfers ---------------------------------------------------------------------------------------------
+
+time_ns network::one_sided_time(std::uint64_t bytes) const noexcept {
+  return model_.latency_ns + static_cast<time_ns>(model_.one_sided_ns_per_byte * static_cast<double>(bytes));
+}
+
+runtime::result<> network::port::one_sided() const {
+  if (net_.model_.one_sided == link_model::memory::exposed) return {};
+  return runtime::error{errc::unavailable, "this simulated network has no one-sided transfers"};
+}
+
+runtime::result<runtime::exposed_memory> network::port::expose(std::span<std::byte> memory) {
+  if (const auto can = one_sided(); !can) return can.reason();
+  runtime::exposed_memory made;
+  made.number = net_.regions_.size() + 1;
+  made.bytes = memory;
+  made.key.resize(sizeof made.number);
+  std::memcpy(made.key.data(), &made.number, sizeof made.number);
+  net_.regions_.push_back({rank_, life_, memory});
+  return made;
+}
+
+runtime::late_writes network::port::withdraw(const runtime::exposed_memory& memory) {
+  net_.regions_[memory.number - 1].withdrawn = true;
+  return net_.model_.late;
+}
+
+// The number of the exposed memory at which a key and an address point, or 0.
+std::uint64_t network::place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address,
+                                std::uint64_t bytes) const {
+  std::uint64_t number = 0;
+  if (key.size() != sizeof number) return 0;
+  std::memcpy(&number, key.data(), sizeof number);
+  if (number == 0 || number > regions_.size()) return 0;
+  const region& r = regions_[number - 1];
+  const auto begin = reinterpret_cast<std::uint64_t>(r.bytes.data());
+  if (r.owner != owner || address < begin || address - begin > r.bytes.size() ||
+      bytes > r.bytes.size() - (address - begin))
+    return 0;
+  return number;
+}
+
+struct network::leaving final : event {
+  leaving(network& n, std::unique_ptr<operation> o, std::uint64_t w, std::span<const std::byte> d) noexcept
+      : net(n), op(std::move(o)), number(w), data(d) {}
+  void happen() override {
+    if (op->done == nullptr) return net.forget_put(number);  // its origin has given the peer up, or has ended
+    net.leave_origin(number, data);
+    op->end(errc::none);
+  }
+  network& net;
+  std::unique_ptr<operation> op;
+  std::uint64_t number;
+  std::span<const std::byte> data;
+};
+
+struct network::landing_put final : event {
+  landing_put(network& n, std::uint64_t w) noexcept : net(n), number(w) {}
+  void happen() override {
+    for (std::size_t i = 0; i < net.flying_.size(); ++i) {
+      if (net.flying_[i].number == number) return net.land(i);
+    }
+  }
+  network& net;
+  std::uint64_t number;
+};
+
+struct network::reading final : event {
+  reading(network& n, std::unique_ptr<operation> o, std::uint64_t r, std::span<const std::byte> p,
+          std::span<std::byte> i) noexcept
+      : net(n), op(std::move(o)), from_region(r), place(p), into(i) {}
+  void happen() override {
+    if (op->done == nullptr) return;
+    const region& r = net.regions_[from_region - 1];
+    const port& owner = *net.ports_[r.owner];
+    if (owner.dead_ || owner.life_ != r.life || net.gave_up(op->owner, op->peer)) return net.keep(std::move(op));
+    if (r.withdrawn) {
+      ++net.puts_.lost_reads;
+      return op->end(errc::io);
+    }
+    std::copy(place.begin(), place.end(), into.begin());
+    op->end(errc::none);
+  }
+  network& net;
+  std::unique_ptr<operation> op;
+  std::uint64_t from_region;
+  std::span<const std::byte> place;
+  std::span<std::byte> into;
+};
+
+errc network::port::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+                        completion* done) {
+  if (net_.gave_up(rank_, to)) return errc::peer_failed;
+  counters_.payload_bytes_sent += data.size();
+  const std::uint64_t region = net_.place_of(to, at.key, at.address, data.size());
+  if (region == 0) {
+    ++net_.puts_.outside;
+    return errc::bad_argument;
+  }
+  const std::uint64_t number = ++net_.last_put_;
+  net_.flying_.push_back({number, rank_, to, region, at.address, {}});
+  net_.line_.at(net_.line_.now() + net_.one_sided_time(data.size()), rank_,
+                std::make_unique<leaving>(net_, net_.open(rank_, to, done), number, data));
+  return errc::pending;
+}
+
+errc network::port::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
+  if (net_.gave_up(rank_, from)) return errc::peer_failed;
+  const std::uint64_t region = net_.place_of(from, at.key, at.address, into.size());
+  if (region == 0) {
+    ++net_.puts_.outside;
+    return errc::bad_argument;
+  }
+  const std::span<const std::byte> bytes = net_.regions_[region - 1].bytes;
+  const std::size_t offset = at.address - reinterpret_cast<std::uint64_t>(bytes.data());
+  net_.line_.at(net_.line_.now() + net_.model_.latency_ns + net_.one_sided_time(into.size()), rank_,
+                std::make_unique<reading>(net_, net_.open(rank_, from, done), region,
+                                          bytes.subspan(offset, into.size()), into));
+  return errc::pending;
+}
+
+errc network::port::fence(rank_id to, completion* done) {
+  if (net_.gave_up(rank_, to)) return errc::peer_failed;
+  if (net_.model_.fence == link_model::fences::do_nothing) return errc::none;
+  if (net_.model_.fence == link_model::fences::fail) return errc::peer_failed;
+  net_.fences_.push_back({rank_, to, net_.last_put_, net_.open(rank_, to, done)});
+  net_.end_fences();
+  return errc::pending;
+}
+
+void network::leave_origin(std::uint64_t number, std::span<const std::byte> data) {
+  const auto at = std::find_if(flying_.begin(), flying_.end(), [&](const auto& w) { return w.number == number; });
+  if (at == flying_.end()) return;
+  at->data.assign(data.begin(), data.end());
+  at->left_origin = true;
+  ++puts_.in_the_air;
+  time_ns takes = model_.landing_ns;
+  if (weather_ != nullptr) takes = weather_->landing(at->from, at->to, takes);
+  if (takes == runtime::never) return;
+  line_.at(line_.now() + takes, nobody, std::make_unique<landing_put>(*this, number));
+}
+
+void network::forget_put(std::uint64_t number) {
+  std::erase_if(flying_, [&](const flying_put& w) { return w.number == number; });
+  end_fences();
+}
+
+bool network::land() {
+  for (std::size_t i = 0; i < flying_.size(); ++i) {
+    if (!flying_[i].left_origin) continue;
+    land(i);
+    return true;
+  }
+  return false;
+}
+
+void network::land(std::size_t at) {
+  const flying_put w = std::move(flying_[at]);
+  flying_.erase(flying_.begin() + static_cast<std::ptrdiff_t>(at));
+  --puts_.in_the_air;
+  const region& r = regions_[w.region - 1];
+  const port& owner = *ports_[r.owner];
+  if (owner.dead_ || owner.life_ != r.life || (r.withdrawn && model_.late == runtime::late_writes::fail)) {
+    ++puts_.nowhere;
+  } else {
+    std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
+    ++puts_.landed;
+  }
+  end_fences();
+}
+
+void network::end_fences() {
+  for (std::size_t i = 0; i < fences_.size();) {
+    const waiting_fence& f = fences_[i];
+    const bool waits = ports_[f.to]->dead_ || std::any_of(flying_.begin(), flying_.end(), [&](const auto& w) {
+                         return w.from == f.from && w.to == f.to && w.number <= f.last_put;
+                       });
+    if (waits) {
+      ++i;
+      continue;
+    }
+    std::unique_ptr<operation> op = std::move(fences_[i].op);
+    fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
+    finish(std::move(op), model_.latency_ns);
+  }
+}
+
+}  // namespace parley::simulation

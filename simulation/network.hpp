@@ -1,0 +1,171 @@
+#pragma once
+/// Virtual links between the ranks of a job, with all that a real transport does to messages, and all that it may do.
+///
+///     network net(line, 4, {.latency_ns = 2'000, .ns_per_byte = 0.1}, &weather);
+///     ops::rank r({clock, net[0], …}, {});
+///     net.crash(2, [&] { … end rank 2 … });      // nothing of it is sent, received or completed any more
+///     net.give_up(0, 2);                         // rank 0 has noticed: what it has under way with 2 ends with `peer_failed`
+///
+/// A payload up to `eager_bytes` travels with its message; a larger one stays with its sender until it is fetched. Payloads
+/// from one rank to another share one wire. A put ends at its origin and lands later, in any order with messages: only a fence
+/// makes sure. `interference` decides the fate of each message; without one all of them arrive, in time.
+///
+/// Memory: a payload that is with the network is read until its completion has run and never afterwards, also when its rank
+/// ends. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
+#include <parley/runtime/link.hpp>
+#include <parley/simulation/timeline.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace parley::simulation {
+
+using runtime::errc;
+
+struct link_model {
+  enum class memory : std::uint8_t { none, exposed };
+  enum class fences : std::uint8_t { work, do_nothing, fail };
+  time_ns latency_ns = 1'000;
+  double ns_per_byte = 0.1;
+  time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy besides
+  std::size_t eager_bytes = 8192;
+  bool shared_wire = false;  ///< payloads of one rank for another wait for each other
+  memory one_sided = memory::exposed;
+  fences fence = fences::work;
+  runtime::late_writes late = runtime::late_writes::fail;
+  double one_sided_ns_per_byte = 0.1;
+  time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when `land` is called
+};
+
+/// A message as the network sees it.
+struct parcel {
+  rank_id from = 0;
+  rank_id to = 0;
+  runtime::link::channel on = runtime::link::channel::control;
+  std::span<std::byte> header{};
+  std::span<std::byte> payload{};  ///< empty where it stays with its sender
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t number = 0;  ///< how many went from one to the other on this channel before it, and 1
+  bool copy = false;         ///< comes a second time
+};
+
+/// What becomes of a message. Data is never lost while both ends live: `lost` and `doubled` are for control messages, and
+/// `doubled` for data to see what receivers drop.
+struct fate {
+  bool lost = false;
+  bool doubled = false;
+  time_ns extra_ns = 0;       ///< on top of its time
+  time_ns copy_extra_ns = 0;  ///< of the second one
+};
+
+class interference {
+ public:
+  virtual fate judge(const parcel& p) = 0;
+  /// Before it is delivered; it may be changed. False: it is not delivered after all.
+  virtual bool deliver(parcel&) { return true; }
+  /// A put's own time to land.
+  virtual time_ns landing(rank_id, rank_id, time_ns usual) { return usual; }
+
+ protected:
+  ~interference() = default;
+};
+
+class network {
+ public:
+  network(timeline& line, rank_id ranks, link_model model = {}, interference* weather = nullptr);
+  network(const network&) = delete;
+  network& operator=(const network&) = delete;
+  ~network();
+
+  runtime::link& operator[](rank_id r) noexcept;
+  link_model& model() noexcept { return model_; }
+
+  /// `rank` ends inside `end_it`.
+  template <class End>
+  void crash(rank_id rank, End end_it) {
+    begin_crash(rank);
+    end_it();
+    end_crash(rank);
+  }
+  /// A new process takes over the rank's number; whatever others had given up between them is forgotten.
+  void revive(rank_id rank);
+  /// `who` takes `peer` for dead from now on.
+  void give_up(rank_id who, rank_id peer);
+  bool gave_up(rank_id who, rank_id peer) const { return !given_up_.empty() && given_up_.contains({who, peer}); }
+  bool alive(rank_id rank) const noexcept;
+
+  struct put_counters {
+    std::size_t landed = 0;
+    std::size_t nowhere = 0;  ///< memory that had been withdrawn
+    std::size_t outside = 0;  ///< beyond the memory that the key names, or a key of nothing: a fault of the protocol
+    std::size_t in_the_air = 0;
+    std::size_t lost_reads = 0;  ///< of memory that was withdrawn under them
+  };
+  const put_counters& puts() const noexcept { return puts_; }
+  /// The oldest put that is in the air; whether there was one.
+  bool land();
+  /// Completions that somebody waits for.
+  std::size_t pending() noexcept;
+  /// Of living ranks: memory that was not withdrawn.
+  std::size_t exposed() const noexcept;
+
+ private:
+  class port;
+  struct operation;
+  struct offered;
+  struct delivery;
+  struct bringing;
+  struct finishing;
+  struct leaving;
+  struct landing_put;
+  struct reading;
+  struct region {
+    rank_id owner;
+    std::uint64_t life;
+    std::span<std::byte> bytes;
+    bool withdrawn = false;
+  };
+  struct flying_put {
+    std::uint64_t number;
+    rank_id from;
+    rank_id to;
+    std::uint64_t region;
+    std::uint64_t address;
+    std::vector<std::byte> data;
+    bool left_origin = false;
+  };
+  struct waiting_fence;
+  void begin_crash(rank_id rank);
+  void end_crash(rank_id rank);
+  std::unique_ptr<operation> open(rank_id owner, rank_id peer, runtime::completion* done);
+  void finish(std::unique_ptr<operation> op, time_ns delay, errc outcome = errc::none);
+  void keep(std::unique_ptr<operation> op);
+  time_ns crossed(rank_id from, rank_id to, std::uint64_t bytes, runtime::link::channel on);
+  time_ns one_sided_time(std::uint64_t bytes) const noexcept;
+  std::uint64_t place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address, std::uint64_t bytes) const;
+  void leave_origin(std::uint64_t number, std::span<const std::byte> data);
+  void forget_put(std::uint64_t number);
+  void land(std::size_t at);
+  void end_fences();
+
+  timeline& line_;
+  link_model model_;
+  interference* weather_;
+  std::vector<std::unique_ptr<port>> ports_;
+  std::set<std::pair<rank_id, rank_id>> given_up_;
+  std::vector<std::unique_ptr<operation>> kept_;  // of living ranks, with peers that will never answer
+  std::vector<region> regions_;                   // of all ranks; the number of one is its place + 1
+  std::deque<flying_put> flying_;
+  std::vector<waiting_fence> fences_;
+  std::uint64_t last_put_ = 0;
+  put_counters puts_;
+};
+
+}  // namespace parley::simulation

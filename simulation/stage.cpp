@@ -1,0 +1,138 @@
+#include <parley/simulation/stage.hpp>
+
+#include <algorithm>
+
+namespace parley::simulation {
+
+std::string_view name(ordering o) noexcept {
+  constexpr std::string_view names[] = {"arrival", "shuffled", "latest", "starving"};
+  return names[static_cast<std::size_t>(o)];
+}
+
+stage::stage(rank_id ranks, options o) : options_(std::move(o)), luck_(options_.seed, purpose::order) {
+  for (rank_id r = 0; r < ranks; ++r) {
+    // Ranks draw different numbers for the same purpose, as processes do.
+    auto& p = *players_.emplace_back(std::make_unique<player>(runtime::mix(options_.seed + 0x100000001b3U * (r + 1))));
+    if (r < options_.offsets.size()) p.offset = options_.offsets[r];
+    p.clock.advance_to(p.offset);
+    if (options_.order == ordering::shuffled) {
+      p.clock.choose_by([this](std::size_t ready) { return static_cast<std::size_t>(luck_.below(ready)); });
+    } else if (options_.order == ordering::latest) {
+      p.clock.choose_by([](std::size_t ready) { return ready - 1; });
+    }
+  }
+}
+
+stage::~stage() = default;
+
+void stage::at(time_ns when, rank_id where, std::unique_ptr<event> e) {
+  queue_.push(std::max(when, now_), where, std::move(e));
+}
+
+void stage::catch_up(rank_id r) {
+  player& p = *players_[r];
+  p.clock.advance_to(now_ + p.offset);
+}
+
+// After something has happened to `r`: whether it is ready, and when its timers want to be looked at.
+void stage::look_at(rank_id r) {
+  player& p = *players_[r];
+  if (p.frozen_until > now_) return;
+  if (p.clock.ready()) {
+    if (!p.listed) ready_.push_back(r);
+    p.listed = true;
+  }
+  const time_ns timer = p.clock.next_timer();
+  if (timer == runtime::never || timer - p.offset >= p.wakes_at) return;
+  p.wakes_at = std::max(timer - p.offset, now_);
+  queue_.push(p.wakes_at, r, nullptr);
+}
+
+std::size_t stage::choose_rank() {
+  const std::size_t n = ready_.size();
+  switch (options_.order) {
+    case ordering::arrival:
+      break;
+    case ordering::shuffled:
+      return static_cast<std::size_t>(luck_.below(n));
+    case ordering::latest:
+      return n - 1;
+    case ordering::starving:
+      return n > 1 && ready_.front() == options_.starved ? 1 : 0;
+  }
+  return 0;
+}
+
+time_ns stage::next() const noexcept { return ready_.empty() ? queue_.next() : now_; }
+
+bool stage::step() {
+  if (!ready_.empty()) {
+    const auto at = ready_.begin() + static_cast<std::ptrdiff_t>(choose_rank());
+    const rank_id r = *at;
+    ready_.erase(at);
+    player& p = *players_[r];
+    p.listed = false;
+    if (p.frozen_until > now_) return true;
+    ++steps_;
+    note(std::uint64_t{r} << 32U | 1U);
+    catch_up(r);
+    p.clock.step();
+    if (p.turn_ns != 0) freeze(r, now_ + p.turn_ns);
+    look_at(r);
+    return true;
+  }
+  if (queue_.empty()) return false;
+  event_queue::entry e = queue_.pop();
+  now_ = std::max(now_, e.when);
+  if (e.where == nobody) {
+    e.what->happen();
+    return true;
+  }
+  player& p = *players_[e.where];
+  if (e.what == nullptr) {
+    if (p.wakes_at > e.when) return true;  // another entry is for that
+    p.wakes_at = runtime::never;
+  }
+  if (p.frozen_until > now_) {
+    if (e.what != nullptr) p.held.push_back(std::move(e.what));
+    return true;
+  }
+  ++steps_;
+  note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{e.where} << 48U);
+  catch_up(e.where);
+  if (e.what != nullptr) e.what->happen();
+  look_at(e.where);
+  return true;
+}
+
+void stage::run_to(time_ns t) {
+  while (next() <= t && step()) {
+  }
+  now_ = std::max(now_, t);
+}
+
+void stage::freeze(rank_id r, time_ns until) {
+  player& p = *players_[r];
+  if (until <= p.frozen_until || until <= now_) return;
+  p.frozen_until = until;
+  if (until == runtime::never) return;
+  at(until, nobody, [this, r] {
+    if (players_[r]->frozen_until <= now_) thaw(r);
+  });
+}
+
+void stage::thaw(rank_id r) {
+  player& p = *players_[r];
+  p.frozen_until = now_;
+  // In the order in which they came, and before what comes from now on.
+  while (!p.held.empty()) {
+    queue_.push(now_, r, std::move(p.held.front()));
+    p.held.pop_front();
+  }
+  p.wakes_at = runtime::never;
+  look_at(r);
+}
+
+std::size_t stage::waiting() const noexcept { return queue_.size(); }
+
+}  // namespace parley::simulation

@@ -1,0 +1,179 @@
+#include <parley/simulation/network.hpp>
+#include <parley/simulation/stage.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+using namespace parley::simulation;
+using parley::runtime::arrival;
+using parley::runtime::completion;
+using parley::runtime::link;
+
+namespace {
+
+constexpr auto data = link::channel::data;
+constexpr auto control = link::channel::control;
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto all = std::as_bytes(std::span(text));
+  return {all.begin(), all.end()};
+}
+
+struct catcher final : link::handler {
+  void on_arrival(arrival&& message) noexcept override {
+    got.emplace_back(reinterpret_cast<const char*>(message.header().data()), message.header().size());
+    times.push_back(line->now());
+    last = std::move(message);
+  }
+  explicit catcher(timeline& l) : line(&l) {}
+  timeline* line;
+  std::vector<std::string> got;
+  std::vector<time_ns> times;
+  arrival last;
+};
+
+struct ending : completion {
+  ending() : completion(&on_done) {}
+  static void on_done(completion& self, errc how) noexcept {
+    static_cast<ending&>(self).outcome = how;
+    ++static_cast<ending&>(self).calls;
+  }
+  errc outcome = errc::pending;
+  int calls = 0;
+};
+
+struct script final : interference {
+  fate judge(const parcel& p) override { return p.number <= fates.size() ? fates[p.number - 1] : fate{}; }
+  std::vector<fate> fates;
+};
+
+struct lost_peer final : link::failure_handler {
+  void on_peer_failed(rank_id peer) noexcept override { peers.push_back(peer); }
+  std::vector<rank_id> peers;
+};
+
+}  // namespace
+
+TEST_CASE("A message takes the latency and its time on the wire; payloads of one pair share the wire where the model says so") {
+  stage s(2, {});
+  network net(s, 2, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_wire = true});
+  catcher in(s);
+  net[1].listen(data, &in);
+  const std::vector<std::byte> payload(100);
+  for (const char* name : {"a", "b"}) CHECK(net[0].send(1, data, bytes_of(name), payload, nullptr) == errc::none);
+  s.run_to(10'000);
+  CHECK(in.got == std::vector<std::string>{"a", "b"});
+  CHECK(in.times == std::vector<time_ns>{1'110, 1'220});
+}
+
+TEST_CASE("Control messages are lost, doubled and overtaken as their fate says") {
+  stage s(2, {});
+  script weather;
+  weather.fates = {{.lost = true}, {.doubled = true, .copy_extra_ns = 50}, {.extra_ns = 500}};
+  network net(s, 2, {}, &weather);
+  catcher in(s);
+  net[1].listen(control, &in);
+  for (const char* name : {"1", "2", "3", "4"}) CHECK(net[0].send(1, control, bytes_of(name), {}, nullptr) == errc::none);
+  s.run_to(10'000);
+  CHECK(in.got == std::vector<std::string>{"2", "4", "2", "3"});
+}
+
+TEST_CASE("A large payload stays with its sender until it is fetched; one that is dropped ends well") {
+  stage s(2, {});
+  network net(s, 2, {.eager_bytes = 16});
+  catcher in(s);
+  net[1].listen(data, &in);
+  std::vector<std::byte> payload(1'000, std::byte{7});
+  ending sent, fetched, dropped;
+  CHECK(net[0].send(1, data, bytes_of("x"), payload, &sent) == errc::pending);
+  s.run_to(10'000);
+  CHECK(in.last.remote());
+  CHECK(sent.outcome == errc::pending);
+  std::vector<std::byte> into(1'000);
+  CHECK(net[1].fetch(std::move(in.last), into, &fetched) == errc::pending);
+  s.run_to(20'000);
+  CHECK(fetched.outcome == errc::none);
+  CHECK(sent.outcome == errc::none);
+  CHECK(into == payload);
+  CHECK(net[0].send(1, data, bytes_of("y"), payload, &dropped) == errc::pending);
+  s.run_to(30'000);
+  in.last = {};
+  s.run_to(40'000);
+  CHECK(dropped.outcome == errc::none);
+  CHECK(net.pending() == 0);
+}
+
+TEST_CASE("What is under way with a rank that ends waits until it is given up, and is never touched again") {
+  stage s(3, {});
+  network net(s, 3, {.eager_bytes = 16});
+  catcher in(s), other(s);
+  lost_peer told;
+  net[1].listen(data, &in);
+  net[0].listen(data, &other);
+  net[0].on_failure(&told);
+  std::vector<std::byte> memory(64);
+  ending to_dead, fence, fetched, own;
+  std::vector<std::byte> payload(100);
+  const auto region = net[1].expose(memory).value();
+  CHECK(net[0].send(1, data, bytes_of("waits"), payload, &to_dead) == errc::pending);
+  CHECK(net[1].send(0, data, bytes_of("held"), payload, &own) == errc::pending);
+  s.run_to(5'000);
+  ending put;
+  CHECK(net[0].put(1, {region.key, reinterpret_cast<std::uint64_t>(memory.data())}, std::span(payload).first(64), &put) ==
+        errc::pending);
+  s.run_to(7'500);
+  CHECK(net[0].fence(1, &fence) == errc::pending);
+  net.crash(1, [&] { memory.clear(); });
+  CHECK(own.outcome == errc::peer_failed);  // the dead rank's own memory is free
+  std::vector<std::byte> into(100);
+  CHECK(net[0].fetch(std::move(other.last), into, &fetched) == errc::pending);
+  s.run_to(1'000'000);
+  CHECK(net.puts().nowhere == 1);
+  CHECK(to_dead.calls + fence.calls + fetched.calls == 0);
+  s.as(0, [&] { net.give_up(0, 1); });
+  for (const ending* e : {&to_dead, &fence, &fetched}) {
+    CHECK(e->outcome == errc::peer_failed);
+    CHECK(e->calls == 1);
+  }
+  CHECK(told.peers == std::vector<rank_id>{1});
+  CHECK(net[0].send(1, data, bytes_of("later"), payload, nullptr) == errc::peer_failed);
+  CHECK(net.pending() == 0);
+}
+
+TEST_CASE("A put lands after its end at the origin; a fence ends once all earlier ones have") {
+  stage s(2, {});
+  network net(s, 2, {.landing_ns = parley::runtime::never});
+  std::vector<std::byte> memory(8), payload(8, std::byte{3});
+  const auto region = net[1].expose(memory).value();
+  ending put, fence, outside;
+  const auto address = reinterpret_cast<std::uint64_t>(memory.data());
+  CHECK(net[0].put(1, {region.key, address}, payload, &put) == errc::pending);
+  CHECK(net[0].fence(1, &fence) == errc::pending);
+  s.run_to(100'000);
+  CHECK(put.outcome == errc::none);
+  CHECK(fence.calls == 0);
+  CHECK(memory[0] == std::byte{0});
+  CHECK(net.land());
+  CHECK(memory == payload);
+  s.run_to(200'000);
+  CHECK(fence.outcome == errc::none);
+  CHECK(net[0].put(1, {region.key, address + 1}, payload, &outside) == errc::bad_argument);
+  CHECK(net.puts().outside == 1);
+}
+
+TEST_CASE("A frozen rank does nothing until it is thawed, then all that came in its order") {
+  stage s(2, {});
+  network net(s, 2);
+  catcher in(s);
+  net[1].listen(control, &in);
+  s.freeze(1, 50'000);
+  for (const char* name : {"1", "2"}) CHECK(net[0].send(1, control, bytes_of(name), {}, nullptr) == errc::none);
+  s.run_to(49'999);
+  CHECK(in.got.empty());
+  s.run_to(60'000);
+  CHECK(in.got == std::vector<std::string>{"1", "2"});
+  CHECK(in.times == std::vector<time_ns>{50'000, 50'000});
+}
