@@ -423,6 +423,15 @@ std::vector<edge_decision> rank::decisions() const {
   return all;
 }
 
+std::vector<const actors::participant_state*> rank::participants() const {
+  std::vector<const actors::participant_state*> all;
+  for (const auto& e : outs_) all.push_back(&e->participant());
+  for (const auto& e : ins_) all.push_back(&e->participant());
+  for (const auto& g : groups_) all.push_back(&g->participant());
+  for (const auto& e : symmetrics_) all.push_back(&e->participant());
+  return all;
+}
+
 std::uint64_t rank::flow_messages() const noexcept {
   std::uint64_t count = 0;
   for (const auto& e : outs_) count += e->sender().statistics().questions_sent;

@@ -130,6 +130,8 @@ class rank {
   std::vector<edge_agreement> agreements() const;
   /// What this rank's ends have been told so far, senders and receivers alike.
   std::vector<edge_decision> decisions() const;
+  /// The same with all that this rank's participants have learned, for those who check it.
+  std::vector<const actors::participant_state*> participants() const;
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
   /// Writes the flight recorder to `flight_dir`, over what was there. Answers where, or why not. Blocks for the disk.
   runtime::result<std::string> dump_flight(std::string_view why);

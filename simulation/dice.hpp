@@ -27,7 +27,8 @@ class dice {
     return static_cast<std::uint64_t>((static_cast<wide>(next()) * bound) >> 64U);
   }
   constexpr std::int64_t between(std::int64_t least, std::int64_t most) noexcept {
-    return most <= least ? least : least + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(most - least) + 1));
+    return most <= least ? least
+                         : least + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(most - least) + 1));
   }
   /// Draws only where there is something to decide.
   constexpr bool chance(std::uint64_t per_thousand) noexcept {

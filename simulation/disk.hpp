@@ -20,7 +20,7 @@
 namespace parley::simulation {
 
 struct disk_faults {
-  std::uint64_t fail_per_thousand = 0;                                ///< calls that the machine refuses
+  std::uint64_t fail_per_thousand = 0;                               ///< calls that the machine refuses
   std::size_t room_bytes = std::numeric_limits<std::size_t>::max();  ///< of all files together
 };
 

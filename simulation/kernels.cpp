@@ -39,6 +39,8 @@ struct words {
   std::vector<std::string_view> all;
 };
 
+// Kernels come after the data: what its sender does while a receiver is late is not charged to a config.
+
 // How a simulated config misbehaves.
 struct misdeed {
   enum class kind : std::uint8_t { none, fails, hangs, corrupts } what = kind::none;
@@ -65,16 +67,14 @@ class timed_config final : public ops::paired_config {
       : paired_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), misdeed_(std::move(m)) {}
   task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
     co_await misbehave("sender");
-    co_await timing_.pass(data.size());
     co_await out.send(0, data);
   }
   task<> receive(ops::part_receiver& in, std::span<std::byte> data) const override {
     co_await misbehave("receiver");
     co_await in.receive(0, data);
-    if (misdeed_.what == misdeed::kind::corrupts) {
-      co_await in.drain();
-      data.front() ^= std::byte{1};
-    }
+    co_await in.drain();
+    co_await timing_.pass(data.size());
+    if (misdeed_.what == misdeed::kind::corrupts) data.front() ^= std::byte{1};
   }
 
  private:
@@ -95,11 +95,11 @@ class timed_group final : public ops::group_config {
  public:
   timed_group(std::string name, timing t)
       : group_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), like_(ops::star()) {}
-  task<> lead(ops::group_call& g) const override {
+  task<> lead(ops::group_call& g) const override { co_await like_->lead(g); }
+  task<> work(ops::group_call& g) const override {
+    co_await like_->work(g);
     co_await timing_.pass(g.total_bytes());
-    co_await like_->lead(g);
   }
-  task<> work(ops::group_call& g) const override { co_await like_->work(g); }
 
  private:
   timing timing_;

@@ -7,7 +7,7 @@
 /// | text | is |
 /// |---|---|
 /// | `direct`, `chunked:BYTES:N`, `put[:BYTES]`, `get[:BYTES]` | the library's own |
-/// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | both ends compute for so long, the payload goes whole |
+/// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | the payload goes whole, and then the receiver computes for so long |
 /// | `failing:NAME:NS:ROLE:AFTER` | the same; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
 /// | `hanging:NAME:NS:ROLE` | the same; that role never ends by itself in rehearsals |
 /// | `corrupting:NAME:NS` | the same; the receiver alters what came |
@@ -26,9 +26,9 @@ using runtime::rank_id;
 using runtime::time_ns;
 
 struct kernel_model {
-  std::uint64_t noise_per_thousand = 0;     ///< up to so much longer, each time
-  std::uint64_t drift_per_second = 0;       ///< so many thousandths slower after each second
-  std::uint64_t straggler_per_thousand = 0; ///< how often a kernel takes ten times as long
+  std::uint64_t noise_per_thousand = 0;      ///< up to so much longer, each time
+  std::uint64_t drift_per_second = 0;        ///< so many thousandths slower after each second
+  std::uint64_t straggler_per_thousand = 0;  ///< how often a kernel takes ten times as long
 };
 
 class kernel_times {
@@ -37,7 +37,8 @@ class kernel_times {
   /// What a kernel that takes `usual` takes now. `slowness` of its rank: thousandths on top.
   time_ns draw(time_ns usual, time_ns now) noexcept {
     std::int64_t thousandths = 1000 + static_cast<std::int64_t>(slowness);
-    if (model_.noise_per_thousand != 0) thousandths += static_cast<std::int64_t>(luck_.below(model_.noise_per_thousand + 1));
+    if (model_.noise_per_thousand != 0)
+      thousandths += static_cast<std::int64_t>(luck_.below(model_.noise_per_thousand + 1));
     thousandths += static_cast<std::int64_t>(model_.drift_per_second) * (now / 1'000'000'000);
     if (luck_.chance(model_.straggler_per_thousand)) thousandths *= 10;
     return usual * thousandths / 1000;

@@ -89,8 +89,8 @@ class network::port final : public link {
   rank_id rank_;
   bool dead_ = false;
   std::uint64_t life_ = 0;
-  intrusive_list<operation> open_;     // of this rank
-  intrusive_list<offered> offers_;     // by this rank
+  intrusive_list<operation> open_;  // of this rank
+  intrusive_list<offered> offers_;  // by this rank
   // What this rank has sent to one other.
   struct wire {
     rank_id to = 0;
@@ -127,7 +127,7 @@ struct network::delivery final : event {
   }
   parcel as_parcel() noexcept {
     auto* const bytes = remote ? nullptr : const_cast<std::byte*>(static_cast<const std::byte*>(held));
-    return {from,   to,     on,   {header.data(), header_size}, {bytes, bytes == nullptr ? 0 : std::size_t(length)},
+    return {from,   to,     on,  {header.data(), header_size}, {bytes, bytes == nullptr ? 0 : std::size_t(length)},
             length, number, copy};
   }
   void happen() override {
@@ -486,9 +486,9 @@ errc network::port::get(rank_id from, const runtime::remote_place& at, std::span
   }
   const std::span<const std::byte> bytes = net_.regions_[region - 1].bytes;
   const std::size_t offset = at.address - reinterpret_cast<std::uint64_t>(bytes.data());
-  net_.line_.at(net_.line_.now() + net_.model_.latency_ns + net_.one_sided_time(into.size()), rank_,
-                std::make_unique<reading>(net_, net_.open(rank_, from, done), region,
-                                          bytes.subspan(offset, into.size()), into));
+  net_.line_.at(
+      net_.line_.now() + net_.model_.latency_ns + net_.one_sided_time(into.size()), rank_,
+      std::make_unique<reading>(net_, net_.open(rank_, from, done), region, bytes.subspan(offset, into.size()), into));
   return errc::pending;
 }
 

@@ -149,7 +149,8 @@ class network {
   void keep(std::unique_ptr<operation> op);
   time_ns crossed(rank_id from, rank_id to, std::uint64_t bytes, runtime::link::channel on);
   time_ns one_sided_time(std::uint64_t bytes) const noexcept;
-  std::uint64_t place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address, std::uint64_t bytes) const;
+  std::uint64_t place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address,
+                         std::uint64_t bytes) const;
   void leave_origin(std::uint64_t number, std::span<const std::byte> data);
   void forget_put(std::uint64_t number);
   void land(std::size_t at);

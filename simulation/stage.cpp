@@ -15,6 +15,7 @@ stage::stage(rank_id ranks, options o) : options_(std::move(o)), luck_(options_.
     auto& p = *players_.emplace_back(std::make_unique<player>(runtime::mix(options_.seed + 0x100000001b3U * (r + 1))));
     if (r < options_.offsets.size()) p.offset = options_.offsets[r];
     p.clock.advance_to(p.offset);
+    if (!options_.inside) continue;
     if (options_.order == ordering::shuffled) {
       p.clock.choose_by([this](std::size_t ready) { return static_cast<std::size_t>(luck_.below(ready)); });
     } else if (options_.order == ordering::latest) {
@@ -51,14 +52,10 @@ void stage::look_at(rank_id r) {
 std::size_t stage::choose_rank() {
   const std::size_t n = ready_.size();
   switch (options_.order) {
-    case ordering::arrival:
-      break;
-    case ordering::shuffled:
-      return static_cast<std::size_t>(luck_.below(n));
-    case ordering::latest:
-      return n - 1;
-    case ordering::starving:
-      return n > 1 && ready_.front() == options_.starved ? 1 : 0;
+    case ordering::arrival: break;
+    case ordering::shuffled: return static_cast<std::size_t>(luck_.below(n));
+    case ordering::latest: return n - 1;
+    case ordering::starving: return n > 1 && ready_.front() == options_.starved ? 1 : 0;
   }
   return 0;
 }
@@ -106,8 +103,7 @@ bool stage::step() {
 }
 
 void stage::run_to(time_ns t) {
-  while (next() <= t && step()) {
-  }
+  while (next() <= t && step()) {}
   now_ = std::max(now_, t);
 }
 

@@ -8,7 +8,8 @@
 ///     while (s.step()) …                            // one coroutine, or one event
 ///
 /// Time stands still while any rank has something to do. What happens is a pure function of what was put on the stage and
-/// the seed. `order` says who goes first of those that could go.
+/// the seed. `order` says which rank
+/// goes first of those that could go.
 #include <parley/runtime/virtual_time.hpp>
 #include <parley/simulation/dice.hpp>
 #include <parley/simulation/timeline.hpp>
@@ -25,7 +26,7 @@ namespace parley::simulation {
 
 enum class ordering : std::uint8_t {
   arrival,   ///< first come, first served
-  shuffled,  ///< by chance, among ranks and inside each of them
+  shuffled,  ///< by chance
   latest,    ///< last in, first out
   starving,  ///< one rank goes only when no other can
 };
@@ -37,6 +38,8 @@ class stage final : public timeline {
     std::uint64_t seed = 1;
     ordering order = ordering::arrival;
     rank_id starved = 0;
+    bool inside =
+        false;  ///< the order holds inside ranks as well, where tasks else start in the order of their spawning
     std::vector<time_ns> offsets{};  ///< what each rank's clock shows beyond the time of the stage; none: 0
   };
   stage(rank_id ranks, options o);

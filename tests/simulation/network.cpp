@@ -57,7 +57,8 @@ struct lost_peer final : link::failure_handler {
 
 }  // namespace
 
-TEST_CASE("A message takes the latency and its time on the wire; payloads of one pair share the wire where the model says so") {
+TEST_CASE("A message takes the latency and its time on the wire; payloads of one pair share the wire where the model "
+          "says so") {
   stage s(2, {});
   network net(s, 2, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_wire = true});
   catcher in(s);
@@ -76,7 +77,8 @@ TEST_CASE("Control messages are lost, doubled and overtaken as their fate says")
   network net(s, 2, {}, &weather);
   catcher in(s);
   net[1].listen(control, &in);
-  for (const char* name : {"1", "2", "3", "4"}) CHECK(net[0].send(1, control, bytes_of(name), {}, nullptr) == errc::none);
+  for (const char* name : {"1", "2", "3", "4"})
+    CHECK(net[0].send(1, control, bytes_of(name), {}, nullptr) == errc::none);
   s.run_to(10'000);
   CHECK(in.got == std::vector<std::string>{"2", "4", "2", "3"});
 }
@@ -122,8 +124,8 @@ TEST_CASE("What is under way with a rank that ends waits until it is given up, a
   CHECK(net[1].send(0, data, bytes_of("held"), payload, &own) == errc::pending);
   s.run_to(5'000);
   ending put;
-  CHECK(net[0].put(1, {region.key, reinterpret_cast<std::uint64_t>(memory.data())}, std::span(payload).first(64), &put) ==
-        errc::pending);
+  CHECK(net[0].put(1, {region.key, reinterpret_cast<std::uint64_t>(memory.data())}, std::span(payload).first(64),
+                   &put) == errc::pending);
   s.run_to(7'500);
   CHECK(net[0].fence(1, &fence) == errc::pending);
   net.crash(1, [&] { memory.clear(); });

@@ -1,0 +1,400 @@
+#include <parley/simulation/checkers.hpp>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+namespace parley::simulation {
+
+namespace {
+
+using runtime::errc;
+using runtime::flight_event;
+
+constexpr std::uint8_t timed = 1;
+constexpr std::uint8_t rehearsal = 4;
+constexpr time_ns slack_ns = 100'000'000;
+constexpr time_ns short_timeout_ns = 1'000'000'000;
+
+std::string hex(std::uint64_t n) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += digits[n >> static_cast<unsigned>(shift) & 15U];
+  return text;
+}
+
+// What checkers share: records by what they belong to.
+struct book {
+  explicit book(const run_record& run) : r(run) {
+    for (const participant_view& p : r.participants) {
+      participants.emplace(std::tuple(p.job, p.id, p.rank), &p);
+      members[{p.job, p.id}].push_back(&p);
+      for (const auto& [digest, wire_class] : p.classes) classes.emplace(digest, wire_class);
+    }
+    for (const flight_view& f : r.flights) {
+      const runtime::flight_record& one = f.record;
+      const auto key = std::tuple(f.job, one.op, one.generation, one.tag, one.invocation, (one.flags & rehearsal) != 0);
+      invocations[key].push_back(&f);
+    }
+  }
+  const participant_view* find(std::size_t job, std::uint64_t op, rank_id rank) const {
+    const auto at = participants.find(std::tuple(job, op, rank));
+    return at == participants.end() ? nullptr : at->second;
+  }
+  std::string class_of(std::uint64_t digest) const {
+    const auto at = classes.find(digest);
+    return at == classes.end() ? "unknown " + hex(digest) : at->second;
+  }
+  std::string where(const flight_view& f) const {
+    const participant_view* const p = find(f.job, f.record.op, f.rank);
+    return (p == nullptr ? "op " + hex(f.record.op) : p->title) + ", on rank " + std::to_string(f.rank) + ", " +
+           ((f.record.flags & rehearsal) != 0 ? "rehearsal " : "invocation ") + std::to_string(f.record.invocation);
+  }
+  const run_record& r;
+  std::map<std::tuple<std::size_t, std::uint64_t, rank_id>, const participant_view*> participants;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::vector<const participant_view*>> members;
+  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>,
+           std::vector<const flight_view*>>
+      invocations;
+  std::map<std::uint64_t, std::string> classes;
+};
+
+class checker {
+ public:
+  checker(const book& b, std::vector<violation>& found, const char* invariant)
+      : book_(b), found_(found), invariant_(invariant) {}
+
+ protected:
+  void violated(std::string text) const {
+    if (found_.size() < 50) found_.push_back({invariant_, std::move(text)});
+  }
+  const book& book_;
+
+ private:
+  std::vector<violation>& found_;
+  const char* invariant_;
+};
+
+bool ran_well(const flight_view& f) {
+  return f.record.what == flight_event::sent || f.record.what == flight_event::received;
+}
+bool is_sender(const flight_view& f) {
+  return f.record.what == flight_event::sent || f.record.what == flight_event::send_failed;
+}
+
+// A leader that assigned an invocation twice would have run it twice.
+struct one_assignment final : checker {
+  using checker::checker;
+  void look() const {
+    for (const auto& [key, flights] : book_.invocations) {
+      std::map<rank_id, std::uint64_t> ran;
+      for (const flight_view* f : flights) {
+        if (f->record.digest == 0) continue;
+        const auto [at, first] = ran.emplace(f->rank, f->record.digest);
+        if (!first && is_sender(*f))
+          violated(book_.where(*f) + ": began twice, with " + book_.class_of(at->second) + " and " +
+                   book_.class_of(f->record.digest));
+      }
+    }
+  }
+};
+
+struct one_wire_class final : checker {
+  using checker::checker;
+  void look() const {
+    for (const auto& [key, flights] : book_.invocations) {
+      const flight_view* first = nullptr;
+      for (const flight_view* f : flights) {
+        if (f->record.digest == 0) continue;
+        if (first == nullptr) first = f;
+        if (book_.class_of(f->record.digest) != book_.class_of(first->record.digest))
+          violated(book_.where(*f) + ": ran " + book_.class_of(f->record.digest) + ", and rank " +
+                   std::to_string(first->rank) + " ran " + book_.class_of(first->record.digest));
+      }
+    }
+  }
+};
+
+struct only_warmed final : checker {
+  using checker::checker;
+  void look() const {
+    for (const flight_view& f : book_.r.flights) {
+      const std::uint64_t d = f.record.digest;
+      const participant_view* const p = book_.find(f.job, f.record.op, f.rank);
+      if (d == 0 || p == nullptr || d == p->c0 || (f.record.flags & rehearsal) != 0 || !ran_well(f)) continue;
+      const bool warmed =
+          std::find(p->ready.begin(), p->ready.end(), d) != p->ready.end() ||
+          std::any_of(p->instead.begin(), p->instead.end(), [&](const auto& i) { return i.second == d; });
+      if (!warmed) violated(book_.where(f) + ": ran " + book_.class_of(d) + ", which this rank has not warmed");
+    }
+  }
+};
+
+struct inside_intersection final : checker {
+  using checker::checker;
+  void look() const {
+    for (const campaign_view& c : book_.r.campaigns) {
+      const auto at = book_.members.find({c.job, c.op});
+      if (at == book_.members.end() || c.where != actors::campaign::stage::decided) continue;
+      for (const participant_view* p : at->second) {
+        if (c.digest == p->c0 || p->classes.contains(c.digest)) continue;
+        violated(c.title + ", " + c.key + ": " + c.winner + " was decided, which rank " + std::to_string(p->rank) +
+                 " does not have");
+      }
+    }
+    for (const flight_view& f : book_.r.flights) {
+      const participant_view* const p = book_.find(f.job, f.record.op, f.rank);
+      if (p == nullptr || !is_sender(f) || f.record.digest == 0 || f.record.digest == p->c0) continue;
+      if ((f.record.flags & rehearsal) != 0 || p->candidates.empty()) continue;
+      if (std::find(p->candidates.begin(), p->candidates.end(), f.record.digest) == p->candidates.end() &&
+          std::none_of(p->instead.begin(), p->instead.end(),
+                       [&](const auto& i) { return i.second == f.record.digest; }))
+        violated(book_.where(f) + ": ran " + book_.class_of(f.record.digest) + ", which is no candidate");
+    }
+  }
+};
+
+struct own_generation final : checker {
+  using checker::checker;
+  void look() const {
+    for (const flight_view& f : book_.r.flights) {
+      const participant_view* const p = book_.find(f.job, f.record.op, f.rank);
+      if (p == nullptr) {
+        violated("rank " + std::to_string(f.rank) + " ran op " + hex(f.record.op) + ", which it has not declared");
+      } else if (p->generation != f.record.generation) {
+        violated(book_.where(f) + ": of generation " + hex(f.record.generation) + ", and the op is in " +
+                 hex(p->generation));
+      }
+    }
+  }
+};
+
+// What counts for a decision are trials that every participant ran to its end.
+struct complete_rows final : checker {
+  using checker::checker;
+  void look() const {
+    std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::uint32_t> complete;
+    for (const auto& [key, flights] : book_.invocations) {
+      std::set<rank_id> well;
+      std::uint64_t digest = 0;
+      bool trial = false;
+      for (const flight_view* f : flights) {
+        trial = trial || (f->record.flags & timed) != 0;
+        digest = digest != 0 ? digest : f->record.digest;
+        if (ran_well(*f)) well.insert(f->rank);
+      }
+      const auto at = book_.members.find({std::get<0>(key), std::get<1>(key)});
+      if (!trial || at == book_.members.end()) continue;
+      const auto& members = at->second.front()->members;
+      if (well.size() == members.size()) ++complete[{std::get<0>(key), std::get<1>(key), digest}];
+    }
+    // All keys of one op together have at most as many repetitions as there were complete trials.
+    std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::uint32_t> counted;
+    for (const participant_view& p : book_.r.participants) {
+      if (!p.leads) continue;
+      for (const actors::decision_record& d : p.decisions) {
+        for (const actors::wire_evidence& e : d.evidence) {
+          if (e.status == "measured") counted[{p.job, p.id, e.digest}] += e.repetitions;
+        }
+      }
+    }
+    for (const auto& [key, n] : counted) {
+      const auto at = complete.find(key);
+      const std::uint32_t there = at == complete.end() ? 0 : at->second;
+      if (n > there)
+        violated("op " + hex(std::get<1>(key)) + ": " + std::to_string(n) + " repetitions of " +
+                 book_.class_of(std::get<2>(key)) + " were counted, and all participants ran only " +
+                 std::to_string(there));
+    }
+  }
+};
+
+struct campaigns_end final : checker {
+  using checker::checker;
+  void look() const {
+    if (!book_.r.play->must_decide) return;
+    for (const campaign_view& c : book_.r.campaigns) {
+      if (c.where == actors::campaign::stage::decided) continue;
+      const auto at = book_.members.find({c.job, c.op});
+      // A participant that has died may take the answer with it.
+      bool whole = at != book_.members.end() && !deaths(book_.r);
+      if (whole) {
+        violated(c.title + ", " + c.key + ": after " + std::to_string(c.invocations) +
+                 " invocations and all faults, the campaign is still at stage " +
+                 std::to_string(static_cast<int>(c.where)));
+      }
+    }
+  }
+  static bool deaths(const run_record& r) {
+    return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
+      return m.what == mishap::kind::crash || (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
+    });
+  }
+};
+
+// What may hold a call up beyond its timeout: what befell ranks and links, and the time in which a death goes unnoticed.
+time_ns held_up(const run_record& r) {
+  time_ns all = r.play->detection_ns + slack_ns;
+  for (const mishap& m : r.faults->mishaps) all += m.for_ns;
+  return all;
+}
+
+struct calls_end final : checker {
+  using checker::checker;
+  void look() const {
+    if (book_.r.programs_left != 0) violated(std::to_string(book_.r.programs_left) + " programs wait for ever");
+    const time_ns held = held_up(book_.r);
+    for (const call_record& c : book_.r.calls) {
+      const op_spec& op = book_.r.play->ops[c.op];
+      const time_ns parts = op.what == op_spec::kind::pipeline ? 20 : 1;
+      if (c.ended_ns - c.began_ns > parts * (c.timeout_ns + c.timeout_ns / 8) + held)
+        violated(op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) + " took " +
+                 std::to_string((c.ended_ns - c.began_ns) / 1'000'000) + " ms with a timeout of " +
+                 std::to_string(c.timeout_ns / 1'000'000) + " ms");
+    }
+  }
+};
+
+struct outsiders final : checker {
+  using checker::checker;
+  void look() const {
+    std::set<rank_id> inside;
+    for (const op_spec& op : book_.r.play->ops) inside.insert(op.members.begin(), op.members.end());
+    for (const auto& [pair, n] : book_.r.between) {
+      for (const rank_id r : {pair.first, pair.second}) {
+        if (!inside.contains(r))
+          violated("rank " + std::to_string(r) + " takes part in no op and saw " + std::to_string(n) + " messages");
+      }
+    }
+  }
+};
+
+struct one_decision final : checker {
+  using checker::checker;
+  void look() const {
+    if (campaigns_end::deaths(book_.r)) return;
+    for (const auto& [op, members] : book_.members) {
+      std::map<std::string, std::pair<const participant_view*, const actors::decision_record*>> latest;
+      std::map<std::string, std::size_t> knowing;
+      for (const participant_view* p : members) {
+        for (const actors::decision_record& d : p->decisions) {
+          ++knowing[d.key];
+          const auto [at, first] = latest.emplace(d.key, std::pair(p, &d));
+          if (first || (at->second.second->version == d.version && at->second.second->digest == d.digest)) continue;
+          violated(p->title + ", " + d.key + ": rank " + std::to_string(p->rank) + " knows " +
+                   book_.class_of(d.digest) + " version " + std::to_string(d.version) + ", and rank " +
+                   std::to_string(at->second.first->rank) + " knows " + book_.class_of(at->second.second->digest) +
+                   " version " + std::to_string(at->second.second->version));
+        }
+      }
+      for (const auto& [key, n] : knowing) {
+        if (n != members.size())
+          violated(members.front()->title + ", " + key + ": only " + std::to_string(n) + " of " +
+                   std::to_string(members.size()) + " participants know the decision");
+      }
+    }
+  }
+};
+
+// Only where nothing but the configs differs: no noise, no faults that take time, all configs timed.
+struct fastest final : checker {
+  using checker::checker;
+  void look() const {
+    const kernel_model& k = book_.r.play->kernel;
+    if (k.noise_per_thousand + k.drift_per_second + k.straggler_per_thousand != 0) return;
+    const tape& t = *book_.r.faults;
+    if (t.delay_data != 0 || !t.mishaps.empty() || t.skewed) return;
+    for (const campaign_view& c : book_.r.campaigns) {
+      if (c.where != actors::campaign::stage::decided || c.source != actors::decision_source::trials) continue;
+      for (const op_spec& op : book_.r.play->ops) {
+        if (c.title.substr(0, c.title.find(' ')) != op.name || op.in_flight != 1) continue;
+        const auto is_timed = [](const std::string& text) { return text.starts_with("timed:"); };
+        if (!std::all_of(op.configs.begin(), op.configs.end(), is_timed)) continue;
+        judge(c, op);
+      }
+    }
+  }
+  void judge(const campaign_view& c, const op_spec& op) const {
+    // Times of candidates differ by more than the noise that a decision allows, for every size of the op.
+    std::set<std::string> best;
+    for (const std::uint64_t size : op.sizes) {
+      const auto faster = [&](const std::string& a, const std::string& b) {
+        return usual_time_of(a, size) < usual_time_of(b, size);
+      };
+      const std::string& text = *std::min_element(op.configs.begin(), op.configs.end(), faster);
+      best.insert(text.substr(6, text.find(':', 6) - 6));
+    }
+    if (!best.contains(c.winner))
+      violated(c.title + ", " + c.key + ": " + c.winner + " was decided, and " + *best.begin() +
+               " is the fastest: " + c.why);
+  }
+};
+
+struct explained_errors final : checker {
+  using checker::checker;
+  void look() const {
+    const bool deaths = campaigns_end::deaths(book_.r);
+    for (const call_record& c : book_.r.calls) {
+      if (c.code == errc::none) continue;
+      const op_spec& op = book_.r.play->ops[c.op];
+      const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
+                               (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
+      if (!explained(c, op, deaths)) violated(what + ", which no fault explains");
+      if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
+        violated(what + ", which does not name op and rank");
+      // A receive that nothing was matched to has no number: those behind it move up.
+      const bool unmatched = c.code == errc::timeout && !c.sends && op.what == op_spec::kind::pair;
+      if (c.code != errc::peer_failed && !unmatched && c.text.find("invocation") == std::string::npos)
+        violated(what + ", which does not name the invocation");
+    }
+  }
+  static bool has(const op_spec& op, std::string_view kind) {
+    return std::any_of(op.configs.begin(), op.configs.end(), [&](const auto& text) { return text.starts_with(kind); });
+  }
+  static bool explained(const call_record& c, const op_spec& op, bool deaths) {
+    const bool late = op.timeout_ns < short_timeout_ns;
+    const bool broken = has(op, "failing") || has(op, "corrupting") || has(op, "hanging");
+    switch (c.code) {
+      case errc::peer_failed: return deaths;
+      case errc::timeout: return deaths || late;
+      case errc::send_failed:
+      case errc::config_failed: return deaths || late || broken;
+      default: return false;
+    }
+  }
+};
+
+struct nothing_left final : checker {
+  using checker::checker;
+  void look() const {
+    const run_record& r = book_.r;
+    if (campaigns_end::deaths(r)) return;
+    if (r.pending_left != 0) violated(std::to_string(r.pending_left) + " transfers never end");
+    if (r.exposed_left != 0) violated(std::to_string(r.exposed_left) + " pieces of memory are still exposed");
+    if (r.puts_outside != 0) violated(std::to_string(r.puts_outside) + " puts outside the memory that their key names");
+    if (r.lost_reads != 0) violated(std::to_string(r.lost_reads) + " reads of memory that had been withdrawn");
+  }
+};
+
+}  // namespace
+
+std::vector<violation> check(const run_record& r) {
+  const book b(r);
+  std::vector<violation> found = r.at_once;
+  one_assignment(b, found, "S1").look();
+  one_wire_class(b, found, "S2").look();
+  only_warmed(b, found, "S3").look();
+  inside_intersection(b, found, "S4").look();
+  own_generation(b, found, "S5").look();
+  complete_rows(b, found, "S6").look();
+  campaigns_end(b, found, "L1").look();
+  calls_end(b, found, "L2").look();
+  outsiders(b, found, "N3").look();
+  one_decision(b, found, "agreement").look();
+  fastest(b, found, "oracle").look();
+  explained_errors(b, found, "errors").look();
+  nothing_left(b, found, "leftovers").look();
+  return found;
+}
+
+}  // namespace parley::simulation

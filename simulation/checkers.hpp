@@ -1,0 +1,30 @@
+#pragma once
+/// What must hold in every run, each invariant a checker of its own that is named after it (PROTOCOL.md section 7).
+///
+///     std::vector<violation> found = check(record);
+///
+/// | checker | says |
+/// |---|---|
+/// | S1 | an invocation has one assignment |
+/// | S2 | all who ran an invocation ran one wire class of it, as the leader stamped it |
+/// | S3 | nobody ran what it had not warmed |
+/// | S4 | what was assigned is inside the intersection |
+/// | S5 | nothing of another generation left a trace |
+/// | S6 | a decision counts only repetitions that all participants ran to their end |
+/// | S8 | buffers hold what was sent, and nothing else was written (seen by the programs themselves) |
+/// | L1 | after healing, every campaign ends |
+/// | L2 | every call ends within its timeout and the detection time |
+/// | N3 | ranks outside all ops neither send nor receive |
+/// | agreement | all who know a decision know the same |
+/// | oracle | without noise, the decision is the fastest candidate |
+/// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |
+/// | leftovers | no program, transfer or exposed memory outlives its job |
+#include <parley/simulation/job.hpp>
+
+#include <vector>
+
+namespace parley::simulation {
+
+std::vector<violation> check(const run_record& r);
+
+}  // namespace parley::simulation

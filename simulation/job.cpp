@@ -1,0 +1,219 @@
+#include <parley/simulation/checkers.hpp>
+#include <parley/simulation/job.hpp>
+#include <parley/simulation/programs.hpp>
+
+#include <algorithm>
+
+namespace parley::simulation {
+
+namespace {
+
+constexpr time_ns longest_job_ns = 4'000'000'000'000;
+constexpr time_ns look_every_ns = 500'000'000;
+constexpr int looks = 400;  // at what has not been decided
+
+// Counts who talks to whom.
+class census final : public wire_tap {
+ public:
+  explicit census(run_record& r) : record_(r) {}
+  void on_send(const parcel& p, const fate&) override { ++record_.between[{p.from, p.to}]; }
+
+ private:
+  run_record& record_;
+};
+
+class runner {
+ public:
+  runner(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o)
+      : play_(s), tape_(t), seed_(seed), sky_(t, seed, s.ranks), census_(record_), world_(options(o), &sky_),
+        programs_(s, seed, world_, record_) {
+    record_.play = &s;
+    record_.faults = &t;
+    record_.faulty_until_ns = s.faulty_ns;
+    sky_.tap(census_);
+    world_.before_end = [this](rank_id r) { look_at(r); };
+  }
+
+  outcome run() {
+    for (std::uint64_t job = 0; job < play_.jobs; ++job) run_job();
+    outcome o;
+    record_.messages = sky_.seen();
+    record_.ended_ns = world_.stage().now();
+    record_.puts_outside = world_.network().puts().outside;
+    record_.lost_reads = world_.network().puts().lost_reads;
+    o.violations = check(record_);
+    o.seed = seed_;
+    o.steps = world_.stage().steps();
+    o.hash = world_.stage().hash();
+    o.calls = record_.calls.size();
+    o.failed_calls = static_cast<std::uint64_t>(
+        std::count_if(record_.calls.begin(), record_.calls.end(), [](const auto& c) { return c.code != errc::none; }));
+    o.decided =
+        static_cast<std::uint64_t>(std::count_if(record_.campaigns.begin(), record_.campaigns.end(), [](const auto& c) {
+          return c.where == actors::campaign::stage::decided;
+        }));
+    o.simulated_ns = record_.ended_ns;
+    o.messages = record_.messages;
+    return o;
+  }
+
+ private:
+  world_options options(const run_options& o) const {
+    world_options w;
+    w.ranks = play_.ranks;
+    w.seed = seed_;
+    w.link = play_.link;
+    w.order = tape_.order;
+    w.starved = tape_.starved;
+    w.order_inside = tape_.inside;
+    w.detection_ns = play_.detection_ns;
+    w.settings.plan.budget_fraction = play_.budget;
+    if (play_.results) w.settings.results_path = "results.csv";
+    std::uint64_t calls = 0;
+    for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm) * op.members.size();
+    w.settings.flight_records = std::max<std::uint64_t>(calls, 1024);
+    w.settings.mutant_ignores_stamp = o.mutant == "stamp-ignored";
+    if (tape_.skewed) {
+      dice luck(seed_, purpose::swarm, 1);
+      for (rank_id r = 0; r < play_.ranks; ++r) w.offsets.push_back(luck.between(0, 5'000'000'000));
+    }
+    return w;
+  }
+
+  void run_job() {
+    stage& s = world_.stage();
+    const time_ns began = s.now();
+    for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = tape_.disk_fails;
+    sky_.begin(s);
+    // A world between healed and calm: what befell it last must be over.
+    time_ns healed = began + play_.faulty_ns;
+    for (const mishap& m : tape_.mishaps) healed = std::max(healed, began + m.at_ns + m.for_ns);
+    const time_ns calm = healed + play_.calm_after_ns;
+    for (const mishap& m : tape_.mishaps) befall(m, began);
+    s.at(healed, nobody, [this] {
+      sky_.calm();
+      for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = 0;
+    });
+    world_.start_all([&](rank_id r) { programs_.launch(r, calm); });
+    s.run_until([&] { return world_.programs() == 0 && s.now() >= calm; }, began + longest_job_ns);
+    record_.programs_left += world_.programs();
+    for (int look = 0; look < looks && searching(); ++look) s.run_to(s.now() + look_every_ns);
+    s.run_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
+    for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
+      if (world_.find(r) == nullptr) continue;
+      const auto written = world_[r].write_results();
+      if (!written) record_.at_once.push_back({"results", written.reason().what()});
+    }
+    record_.pending_left += world_.network().pending();
+    record_.exposed_left += world_.network().exposed();
+    world_.end_job();
+  }
+
+  void befall(const mishap& m, time_ns began) {
+    stage& s = world_.stage();
+    const time_ns from = began + m.at_ns;
+    switch (m.what) {
+      case mishap::kind::clog:
+      case mishap::kind::cut: break;  // the weather knows
+      case mishap::kind::pause: s.at(from, nobody, [this, m] { world_.pause(m.rank, m.for_ns); }); break;
+      case mishap::kind::slow:
+        s.at(from, nobody, [this, m] { slow(m.rank, 1'000, 3'000); });
+        s.at(from + m.for_ns, nobody, [this, m] { slow(m.rank, 0, 0); });
+        break;
+      case mishap::kind::crash: s.at(from, nobody, [this, m] { world_.crash(m.rank); }); break;
+    }
+  }
+
+  void slow(rank_id r, time_ns per_turn_ns, std::uint64_t kernels) {
+    world_.stage().slow_down(r, per_turn_ns);
+    programs_.slow_kernels(r, kernels);
+  }
+
+  template <class Visit>
+  void each_campaign(rank_id r, Visit visit) const {
+    const ops::rank* const self = world_.find(r);
+    if (self == nullptr) return;
+    for (const ops::edge_agreement& a : self->agreements()) {
+      for (const auto& c : a.assigned->campaigns()) visit(a, *c);
+    }
+  }
+  bool searching() const {
+    bool any = false;
+    for (rank_id r = 0; r < play_.ranks; ++r) {
+      each_campaign(r, [&](const ops::edge_agreement& a, const actors::campaign& c) {
+        const auto dead = [&](rank_id m) { return world_.find(m) == nullptr; };
+        const bool alive =
+            a.group.empty() ? !dead(a.sender) && !dead(a.receiver) : std::none_of(a.group.begin(), a.group.end(), dead);
+        any = any || (alive && c.where != actors::campaign::stage::decided);
+      });
+    }
+    return any;
+  }
+
+  // Everything that checkers want to know of a rank, before it ends.
+  void look_at(rank_id r) {
+    const ops::rank* const self = world_.find(r);
+    const std::size_t job = world_.job();
+    std::vector<actors::op_declaration> ops;
+    for (const actors::participant_state* p : self->participants()) {
+      participant_view v;
+      v.job = job;
+      v.rank = r;
+      v.op = p->declaration.name;
+      v.title = p->declaration.title();
+      v.id = p->declaration.id();
+      v.generation = p->generation;
+      v.c0 = p->declaration.default_digest;
+      v.leads = p->declaration.leader == r;
+      for (const auto& m : p->declaration.participants) v.members.push_back(m.rank);
+      v.candidates = p->candidates;
+      v.ready = p->ready;
+      v.instead = p->instead;
+      v.ids = p->ids;
+      for (std::size_t i = 0; i < p->configs.size(); ++i)
+        v.classes[p->configs[i].digest] = p->configs[i].identity.wire_class;
+      v.decisions = p->decisions;
+      record_.participants.push_back(std::move(v));
+    }
+    each_campaign(r, [&](const ops::edge_agreement& a, const actors::campaign& c) {
+      campaign_view v;
+      v.job = job;
+      v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
+      for (const participant_view& p : record_.participants) {
+        if (p.job == job && p.rank == r && p.leads && p.op == a.op &&
+            (a.group.empty() ? p.members.back() == a.receiver : true))
+          v.op = p.id;
+      }
+      v.key = c.key;
+      v.where = c.where;
+      v.digest = c.digest;
+      v.invocations = c.invocations;
+      v.winner = c.winner;
+      v.why = c.why;
+      for (const tuning::aggregate& g : c.aggregates)
+        v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;
+      v.source = c.source;
+      v.cost_ns = c.cost_ns;
+      record_.campaigns.push_back(std::move(v));
+    });
+    for (const runtime::flight_record& f : self->flight().in_order()) record_.flights.push_back({job, r, f});
+  }
+
+  const scenario& play_;
+  const tape& tape_;
+  std::uint64_t seed_;
+  run_record record_;
+  weather sky_;
+  census census_;
+  world world_;
+  programs programs_;
+};
+
+}  // namespace
+
+outcome run(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o) {
+  runner r(s, t, seed, o);
+  return r.run();
+}
+
+}  // namespace parley::simulation

@@ -1,0 +1,126 @@
+#pragma once
+/// One run of a scenario with the faults of a tape: real ranks that make real calls, what came of each of them, and what the
+/// checkers say.
+///
+///     outcome o = run(scenario, draw(scenario, seed), seed);
+///     o.hash;                          // equal for equal (scenario, tape, seed), whatever compiled it
+///     for (const violation& v : o.violations) print(v.invariant, v.text);
+#include <parley/simulation/scenario.hpp>
+#include <parley/simulation/world.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::simulation {
+
+/// An invariant that did not hold. `invariant` is the name of the checker: `S2`, `oracle`, …
+struct violation {
+  std::string invariant;
+  std::string text;
+};
+
+/// One call that a program has made.
+struct call_record {
+  std::size_t op = 0;  ///< in the scenario
+  std::uint64_t job = 0;
+  rank_id rank = 0;
+  bool sends = false;
+  bool calm = false;         ///< begun after all was healed
+  std::uint64_t number = 0;  ///< of this program, this job
+  time_ns began_ns = 0;
+  time_ns ended_ns = 0;
+  time_ns timeout_ns = 0;
+  runtime::errc code = runtime::errc::none;
+  std::string text;  ///< of its error
+};
+
+/// What one participant of an op knew when its job ended, or its rank crashed.
+struct participant_view {
+  std::size_t job = 0;
+  rank_id rank = 0;
+  std::string op;     ///< the name that the user gave
+  std::string title;  ///< of the edge or group
+  std::uint64_t id = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t c0 = 0;
+  bool leads = false;
+  std::vector<rank_id> members;
+  std::vector<std::uint64_t> candidates;
+  std::vector<std::uint64_t> ready;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
+  std::vector<std::string> ids;
+  std::map<std::uint64_t, std::string> classes;  ///< wire classes of the configs that this rank knows
+  std::vector<actors::decision_record> decisions;
+};
+
+/// What a leader knew of one campaign.
+struct campaign_view {
+  std::size_t job = 0;
+  std::uint64_t op = 0;
+  std::string title;
+  std::string key;
+  actors::campaign::stage where = actors::campaign::stage::waiting;
+  std::uint64_t digest = 0;
+  std::uint64_t invocations = 0;
+  std::string winner;
+  std::string why;  ///< and the evidence, in words
+  actors::decision_source source = actors::decision_source::trials;
+  double cost_ns = 0;
+};
+
+struct flight_view {
+  std::size_t job = 0;
+  rank_id rank = 0;
+  runtime::flight_record record;
+};
+
+/// All that a run leaves for the checkers.
+struct run_record {
+  const scenario* play = nullptr;
+  const tape* faults = nullptr;
+  std::vector<call_record> calls;
+  std::vector<participant_view> participants;
+  std::vector<campaign_view> campaigns;
+  std::vector<flight_view> flights;
+  std::vector<violation> at_once;  ///< seen while it ran
+  coverage messages;
+  std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;  ///< messages from one to another
+  std::size_t programs_left = 0;
+  std::size_t pending_left = 0;
+  std::size_t exposed_left = 0;
+  std::uint64_t puts_outside = 0;
+  std::uint64_t lost_reads = 0;
+  time_ns ended_ns = 0;
+  time_ns faulty_until_ns = 0;
+};
+
+struct outcome {
+  std::uint64_t seed = 0;
+  std::uint64_t hash = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t calls = 0;
+  std::uint64_t failed_calls = 0;
+  std::uint64_t decided = 0;  ///< campaigns
+  time_ns simulated_ns = 0;
+  coverage messages;
+  std::vector<violation> violations;
+};
+
+/// What a run is made with besides its scenario: a mutant, which breaks something on purpose.
+struct run_options {
+  std::string mutant;
+};
+
+outcome run(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o = {});
+
+/// The bytes of the n-th message from `from` of an op.
+void fill(std::span<std::byte> bytes, std::uint64_t stream, std::uint64_t number) noexcept;
+/// Which message that is, or -1 where it is none of that stream, whole.
+std::int64_t recognise(std::span<const std::byte> bytes, std::uint64_t stream, std::uint64_t most) noexcept;
+
+}  // namespace parley::simulation

@@ -1,0 +1,385 @@
+#include <parley/simulation/programs.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+namespace parley::simulation {
+
+using runtime::errc;
+using runtime::task;
+
+namespace {
+
+constexpr std::byte untouched{0xa5};
+constexpr std::size_t spare_bytes = 24;   // by which a receive buffer is larger than any message
+constexpr std::size_t margin_bytes = 40;  // beyond the receive buffer
+
+std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
+  std::uint64_t h = bytes.size();
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    h = runtime::mix(h ^ word) + i;
+  }
+  for (; i < bytes.size(); ++i) h = runtime::mix(h ^ static_cast<std::uint64_t>(bytes[i])) + i;
+  return h;
+}
+
+// After these a call can only fail again.
+bool is_final(errc code) noexcept {
+  return code == errc::peer_failed || code == errc::closed || code == errc::declaration_mismatch ||
+         code == errc::role_conflict || code == errc::cancelled;
+}
+
+}  // namespace
+
+// A message is its number and stream, then bytes that follow from them.
+void fill(std::span<std::byte> bytes, std::uint64_t stream, std::uint64_t number) noexcept {
+  std::uint64_t state = runtime::mix(stream) ^ number * 0x9e3779b97f4a7c15U;
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    const std::uint64_t word = i == 0 ? (number << 16U | (stream & 0xffffU)) : (state = runtime::mix(state + i));
+    std::memcpy(bytes.data() + i, &word, std::min<std::size_t>(8, bytes.size() - i));
+  }
+}
+
+std::int64_t recognise(std::span<const std::byte> bytes, std::uint64_t stream, std::uint64_t most) noexcept {
+  if (bytes.size() < 8) return -1;
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes.data(), sizeof word);
+  const std::uint64_t number = word >> 16U;
+  if (number >= most || (word & 0xffffU) != (stream & 0xffffU)) return -1;
+  std::uint64_t state = runtime::mix(stream) ^ number * 0x9e3779b97f4a7c15U;
+  for (std::size_t i = 8; i < bytes.size(); i += 8) {
+    state = runtime::mix(state + i);
+    if (std::memcmp(bytes.data() + i, &state, std::min<std::size_t>(8, bytes.size() - i)) != 0) return -1;
+  }
+  return static_cast<std::int64_t>(number);
+}
+
+// Memory of one call at a time.
+struct programs::lane {
+  std::vector<std::byte> memory;
+  std::uint64_t left_as = 0;  // its hash when its last call gave it back
+  bool given_back = false;
+};
+
+// One rank's part in one op, in one job.
+struct programs::caller {
+  programs& all;
+  const op_spec& op;
+  std::size_t index;
+  rank_id rank;
+  std::uint64_t job;
+  time_ns calm_from_ns;
+  dice luck;
+  std::vector<lane> lanes{};
+  std::int64_t latest = -1;   // of a receiver: the last message that came
+  std::uint64_t matched = 0;  // receives that have had their message, or were told that there is none
+  bool over = false;          // nothing can succeed any more
+  std::unique_ptr<stage_of_pipeline> pipeline{};
+
+  std::uint64_t total() const noexcept { return op.calls + op.calm; }
+  std::uint64_t size(std::uint64_t number) const noexcept { return op.sizes[number % op.sizes.size()]; }
+  std::uint64_t stream(rank_id sender) const noexcept { return (job << 40U) ^ (index << 20U) ^ sender; }
+  std::uint64_t largest() const noexcept { return *std::max_element(op.sizes.begin(), op.sizes.end()); }
+  time_ns now() const noexcept { return all.world_.stage().now(); }
+  call_record begin(bool sends, std::uint64_t number) const {
+    call_record r;
+    r.op = index;
+    r.job = job;
+    r.rank = rank;
+    r.sends = sends;
+    r.number = number;
+    r.calm = number >= op.calls;
+    r.began_ns = now();
+    r.timeout_ns = op.timeout_ns;
+    return r;
+  }
+  template <class Outcome>
+  void end(call_record r, const Outcome& outcome) {
+    r.ended_ns = now();
+    r.code = outcome.code();
+    if (!outcome) r.text = outcome.reason().what();
+    all.world_.stage().note(static_cast<std::uint64_t>(r.code) << 56U ^ r.number << 32U ^
+                            static_cast<std::uint64_t>(r.ended_ns));
+    if (is_final(r.code)) over = true;
+    all.record_.calls.push_back(std::move(r));
+  }
+};
+
+struct programs::stage_of_pipeline final : ops::pipeline_stage {
+  void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
+    const std::uint64_t stream = from->stream(from->op.members.front());
+    const std::uint64_t number = first + microbatch;
+    if (place == 0) return fill(activation, stream, number);
+    if (recognise(activation, stream, from->total()) != static_cast<std::int64_t>(number))
+      from->all.violated(*from, "stage " + std::to_string(place) + " got other bytes than those of microbatch " +
+                                    std::to_string(number));
+  }
+  time_ns modelled_ns(std::uint64_t, std::size_t) const override {
+    return from->all.kernels_[from->rank].draw(5'000, from->now());
+  }
+  caller* from = nullptr;
+  std::size_t place = 0;
+  std::uint64_t first = 0;
+};
+
+programs::programs(const scenario& s, std::uint64_t seed, world& w, run_record& r)
+    : play_(s), seed_(seed), world_(w), record_(r) {
+  for (rank_id rank = 0; rank < w.ranks(); ++rank) kernels_.emplace_back(s.kernel, dice(seed, purpose::kernel, rank));
+}
+
+programs::~programs() = default;
+
+void programs::violated(const caller& c, std::string text) {
+  record_.at_once.push_back({"S8", c.op.name + ", on rank " + std::to_string(c.rank) + ": " + std::move(text)});
+}
+
+void programs::launch(rank_id rank, time_ns calm_from_ns) {
+  ops::rank& self = world_[rank];
+  for (std::size_t i = 0; i < play_.ops.size(); ++i) {
+    const op_spec& op = play_.ops[i];
+    const auto mine = std::find(op.members.begin(), op.members.end(), rank);
+    const auto made = [&]() -> caller& {
+      return *callers_.emplace_back(
+          std::make_unique<caller>(caller{*this, op, i, rank, world_.job(), calm_from_ns,
+                                          dice(seed_, purpose::program, (world_.job() << 32U) ^ (i << 16U) ^ rank)}));
+    };
+    runtime::scope& here = world_.programs_of(rank);
+    if (op.what == op_spec::kind::pair) {
+      ops::paired_transfer t;
+      t.name = op.name;
+      t.role = [&op](rank_id r) {
+        return std::string(r == op.members[0] ? "sender" : r == op.members[1] ? "receiver" : "idle");
+      };
+      t.configs.clear();
+      for (const std::string& text : op.configs) t.configs.push_back(config_from(text, kernels_[rank]));
+      t.timeout_ns = op.timeout_ns;
+      const ops::transfer declared = self.declare(t);
+      if (mine == op.members.end()) continue;
+      if (rank == op.members[0]) {
+        here.spawn(send_all(made(), declared, op.members[1]));
+      } else {
+        here.spawn(receive_all(made(), declared, op.members[0]));
+      }
+    } else if (op.what == op_spec::kind::pipeline) {
+      ops::linear_pipeline p;
+      p.name = op.name;
+      p.stages = op.members;
+      p.configs.clear();
+      for (const std::string& text : op.configs) p.configs.push_back(config_from(text, kernels_[rank]));
+      p.timeout_ns = op.timeout_ns;
+      const ops::pipeline declared = self.declare(std::move(p));
+      if (mine != op.members.end()) here.spawn(run_pipeline(made(), declared));
+    } else {
+      ops::leader_worker g;
+      g.name = op.name;
+      g.role = [&op](rank_id r) {
+        if (r == op.members.front()) return std::string("leader");
+        const bool works = std::find(op.members.begin(), op.members.end(), r) != op.members.end();
+        return std::string(works ? "worker" : "idle");
+      };
+      g.does = op.does == "broadcast" ? ops::collective::broadcast
+               : op.does == "gather"  ? ops::collective::gather
+                                      : ops::collective::all_reduce;
+      g.depth = op.depth;
+      g.configs.clear();
+      for (const std::string& text : op.configs) g.configs.push_back(group_config_from(text, kernels_[rank]));
+      g.timeout_ns = op.timeout_ns;
+      const ops::rank_group declared = self.declare(g);
+      if (mine != op.members.end()) here.spawn(call_group(made(), declared));
+    }
+  }
+}
+
+// Between calls: a while by chance, and the whole rest of the faults before the first calm one.
+task<> programs::rest(caller& c, std::uint64_t number) {
+  runtime::executor& ex = world_.stage().clock(c.rank);
+  time_ns span = c.luck.between(0, c.op.pause_ns);
+  if (number >= c.op.calls && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
+  auto slept = co_await runtime::sleep_until(ex.now() + span);
+  static_cast<void>(slept);
+}
+
+// --- Pairs -----------------------------------------------------------------------------------------------------------
+
+task<> programs::send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::uint64_t number) {
+  const std::span<std::byte> bytes = std::span(l.memory).first(c.size(number));
+  fill(bytes, c.stream(c.rank), number);
+  const call_record begun = c.begin(true, number);
+  auto outcome = co_await ops::attempt(t.send(bytes, {.to = to}));
+  c.end(begun, outcome);
+}
+
+task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
+  runtime::scope& here = co_await runtime::this_scope;
+  std::vector<actors::registered_memory> handles;  // in the frame: they end before their rank
+  c.lanes.resize(c.op.in_flight);
+  for (lane& l : c.lanes) {
+    l.memory.resize(c.largest());
+    if (c.op.registered) handles.push_back(t.registered(l.memory));
+  }
+  for (std::uint64_t i = 0; i < c.total() && !c.over;) {
+    co_await rest(c, i);
+    const std::uint64_t end = i < c.op.calls ? c.op.calls : c.total();
+    runtime::scope calls(here);
+    for (lane& l : c.lanes) {
+      if (i == end) break;
+      calls.spawn(send_one(c, t, to, l, i++));
+    }
+    co_await calls.join();
+  }
+}
+
+task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, std::uint64_t number) {
+  if (l.given_back && hash_of(l.memory) != l.left_as)
+    c.all.violated(c, "a buffer was written into after its receive had ended");
+  std::fill(l.memory.begin(), l.memory.end(), untouched);
+  const std::span<std::byte> into = std::span(l.memory).first(l.memory.size() - margin_bytes);
+  const call_record begun = c.begin(false, number);
+  auto outcome = co_await ops::attempt(t.receive(into, {.from = from}));
+  c.end(begun, outcome);
+  std::size_t may_be_written = 0;
+  if (outcome) {
+    may_be_written = static_cast<std::size_t>(*outcome);
+    const std::span<const std::byte> got = into.first(may_be_written);
+    const std::int64_t which = recognise(got, c.stream(from), c.total());
+    if (which < 0 || c.size(static_cast<std::uint64_t>(which)) != got.size()) {
+      c.all.violated(c, "receive " + std::to_string(number) + " brought " + std::to_string(got.size()) +
+                            " bytes that nobody sent");
+    } else if (c.op.in_flight == 1 && which <= c.latest) {
+      c.all.violated(c, "receive " + std::to_string(number) + " brought message " + std::to_string(which) + " after " +
+                            std::to_string(c.latest));
+    }
+    c.latest = std::max(c.latest, which);
+  } else if (outcome.code() != errc::timeout && outcome.code() != errc::buffer_too_small) {
+    may_be_written = into.size();  // a message that came in part
+  }
+  if (outcome.code() != errc::timeout) ++c.matched;
+  for (std::size_t i = may_be_written; i < l.memory.size(); ++i) {
+    if (l.memory[i] == untouched) continue;
+    c.all.violated(c, "receive " + std::to_string(number) + " ended with " +
+                          std::string(runtime::name(outcome.code())) + ", and byte " + std::to_string(i) +
+                          " beyond its " + std::to_string(may_be_written) + " was written");
+    break;
+  }
+  l.left_as = hash_of(l.memory);
+  l.given_back = true;
+}
+
+task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
+  runtime::scope& here = co_await runtime::this_scope;
+  std::vector<actors::registered_memory> handles;  // in the frame: they end before their rank
+  c.lanes.resize(c.op.in_flight);
+  for (lane& l : c.lanes) {
+    l.memory.assign(c.largest() + spare_bytes + margin_bytes, untouched);
+    if (c.op.registered) handles.push_back(t.registered(l.memory));
+  }
+  std::uint64_t attempts = 0;
+  const std::uint64_t most = 40 * c.total() + 1000;
+  while (c.matched < c.total() && !c.over && attempts < most) {
+    co_await rest(c, c.matched);
+    const std::uint64_t end = c.matched < c.op.calls ? c.op.calls : c.total();
+    const std::uint64_t at_once = std::min<std::uint64_t>(c.op.in_flight, end - c.matched);
+    const std::uint64_t first = c.matched;
+    runtime::scope calls(here);
+    for (std::uint64_t i = 0; i < at_once; ++i) calls.spawn(receive_one(c, t, from, c.lanes[i], first + i));
+    co_await calls.join();
+    attempts += at_once;
+  }
+  auto slept = co_await runtime::sleep_until(here.where().now() + 1'000'000);
+  static_cast<void>(slept);
+  for (const lane& l : c.lanes) {
+    if (l.given_back && hash_of(l.memory) != l.left_as)
+      violated(c, "a buffer was written into after its receive had ended");
+  }
+  if (attempts == most)
+    record_.at_once.push_back({"L2", c.op.name + ", on rank " + std::to_string(c.rank) + ": " +
+                                         std::to_string(attempts) + " receives brought no more than " +
+                                         std::to_string(c.matched) + " messages"});
+}
+
+// --- Groups ----------------------------------------------------------------------------------------------------------
+
+task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {
+  const std::size_t members = c.op.members.size();
+  const std::uint64_t size = std::max<std::uint64_t>(c.size(number) / 4 * 4, 8);
+  const rank_id leader = c.op.members.front();
+  const bool leads = c.rank == leader;
+  const call_record begun = c.begin(leads, number);
+  std::vector<rank_id> sorted = c.op.members;
+  std::sort(sorted.begin(), sorted.end());
+  const char* wrong = nullptr;
+  if (c.op.does == "broadcast") {
+    std::vector<std::byte> data(size);
+    if (leads) fill(data, c.stream(leader), number);
+    auto outcome = co_await ops::attempt(g.broadcast(std::span(data)));
+    c.end(begun, outcome);
+    if (outcome && recognise(data, c.stream(leader), c.total()) != static_cast<std::int64_t>(number))
+      wrong = "brought other bytes than the leader's";
+  } else if (c.op.does == "gather") {
+    std::vector<std::byte> mine(size);
+    std::vector<std::byte> all(leads ? size * members : 0);
+    fill(mine, c.stream(c.rank), number);
+    auto outcome = co_await ops::attempt(g.gather(std::span(mine), std::span(all)));
+    c.end(begun, outcome);
+    for (std::size_t i = 0; outcome && leads && i < members; ++i) {
+      const std::span<const std::byte> block = std::span(all).subspan(i * size, size);
+      if (recognise(block, c.stream(sorted[i]), c.total()) != static_cast<std::int64_t>(number))
+        wrong = "gathered other bytes than a member's";
+    }
+  } else {
+    const auto value = [&](rank_id r, std::size_t i) {
+      return static_cast<std::uint32_t>(runtime::mix(c.stream(r) ^ number << 24U ^ i));
+    };
+    std::vector<std::uint32_t> data(size / 4);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(c.rank, i);
+    auto outcome = co_await ops::attempt(g.all_reduce(std::span(data)));
+    c.end(begun, outcome);
+    for (std::size_t i = 0; outcome && i < data.size(); ++i) {
+      std::uint32_t sum = 0;
+      for (const rank_id r : sorted) sum += value(r, i);
+      if (sum != data[i]) wrong = "combined to another sum";
+    }
+  }
+  if (wrong != nullptr) c.all.violated(c, "call " + std::to_string(number) + " " + wrong);
+}
+
+task<> programs::call_group(caller& c, ops::rank_group g) {
+  runtime::scope& here = co_await runtime::this_scope;
+  for (std::uint64_t i = 0; i < c.total() && !c.over;) {
+    co_await rest(c, i);
+    const std::uint64_t end = i < c.op.calls ? c.op.calls : c.total();
+    runtime::scope calls(here);
+    for (std::uint64_t k = 0; k < c.op.in_flight && i < end; ++k) calls.spawn(group_one(c, g, i++));
+    co_await calls.join();
+  }
+}
+
+// --- Pipelines -------------------------------------------------------------------------------------------------------
+
+task<> programs::run_pipeline(caller& c, ops::pipeline p) {
+  c.pipeline = std::make_unique<stage_of_pipeline>();
+  c.pipeline->from = &c;
+  c.pipeline->place = p.stage();
+  // A few microbatches at a time, so that one failure does not end all of them.
+  constexpr std::uint64_t at_once = 10;
+  for (std::uint64_t i = 0; i < c.total() && !c.over;) {
+    co_await rest(c, i);
+    const std::uint64_t end = i < c.op.calls ? c.op.calls : c.total();
+    const std::uint64_t n = std::min(at_once, end - i);
+    std::vector<std::uint64_t> sizes;
+    for (std::uint64_t k = 0; k < n; ++k) sizes.push_back(c.size(i + k));
+    c.pipeline->first = i;
+    const call_record begun = c.begin(p.first(), i);
+    auto outcome = co_await ops::attempt(p.run(sizes, *c.pipeline));
+    c.end(begun, outcome);
+    if (!outcome) c.over = true;  // the stages no longer know which microbatch is next
+    i += n;
+  }
+}
+
+}  // namespace parley::simulation

@@ -1,0 +1,52 @@
+#pragma once
+/// What the ranks of a simulated job do: the calls of one op on one rank, with buffers that are checked byte by byte.
+///
+///     programs all(scenario, seed, world, record);
+///     all.launch(rank, calm_from_ns);             // declares its ops and spawns a program for each
+///
+/// Every message names itself, so that a receiver knows whether it got the bytes of one message, whole, and later than the one
+/// before. Beyond the capacity of a receive, and after a receive that ended empty-handed, nothing may be written.
+#include <parley/simulation/job.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::simulation {
+
+class programs {
+ public:
+  programs(const scenario& s, std::uint64_t seed, world& w, run_record& r);
+  ~programs();
+
+  /// `calm_from_ns`: when the second half of the calls begins.
+  void launch(rank_id rank, time_ns calm_from_ns);
+  /// How slow the kernels of a rank are: thousandths on top.
+  void slow_kernels(rank_id rank, std::uint64_t thousandths) { kernels_[rank].slowness = thousandths; }
+
+ private:
+  struct lane;
+  struct stage_of_pipeline;
+  struct caller;
+  runtime::task<> send_all(caller& c, ops::transfer t, rank_id to);
+  runtime::task<> receive_all(caller& c, ops::transfer t, rank_id from);
+  runtime::task<> call_group(caller& c, ops::rank_group g);
+  runtime::task<> run_pipeline(caller& c, ops::pipeline p);
+  static runtime::task<> send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::uint64_t number);
+  static runtime::task<> receive_one(caller& c, ops::transfer t, rank_id from, lane& l, std::uint64_t number);
+  static runtime::task<> group_one(caller& c, ops::rank_group g, std::uint64_t number);
+  runtime::task<> rest(caller& c, std::uint64_t number);
+  void violated(const caller& c, std::string text);
+
+  const scenario& play_;
+  std::uint64_t seed_;
+  world& world_;
+  run_record& record_;
+  std::vector<kernel_times> kernels_;
+  std::vector<std::unique_ptr<caller>> callers_;
+};
+
+}  // namespace parley::simulation

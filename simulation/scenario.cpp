@@ -1,0 +1,323 @@
+#include <parley/simulation/scenario.hpp>
+
+#include <boost/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace parley::simulation {
+
+namespace json = boost::json;
+using runtime::errc;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+  runtime::raise({errc::malformed, "scenario, field `" + where + "`: " + what});
+}
+
+template <class E>
+std::string_view name_of(E e);
+template <>
+std::string_view name_of(op_spec::kind k) {
+  constexpr std::string_view names[] = {"pair", "pipeline", "group"};
+  return names[static_cast<std::size_t>(k)];
+}
+template <>
+std::string_view name_of(mishap::kind k) {
+  return name(k);
+}
+template <>
+std::string_view name_of(ordering o) {
+  return name(o);
+}
+template <>
+std::string_view name_of(link_model::fences f) {
+  constexpr std::string_view names[] = {"work", "do_nothing", "fail"};
+  return names[static_cast<std::size_t>(f)];
+}
+
+template <class T>
+struct last_of {
+  static constexpr T value = T::last;
+};
+template <>
+struct last_of<ordering> {
+  static constexpr ordering value = ordering::starving;
+};
+template <>
+struct last_of<link_model::fences> {
+  static constexpr link_model::fences value = link_model::fences::fail;
+};
+
+struct reader {
+  void take(const std::string& where, const json::value& v, bool& to) {
+    if (!v.is_bool()) refuse(where, "true or false is expected");
+    to = v.as_bool();
+  }
+  void take(const std::string& where, const json::value& v, double& to) {
+    if (!v.is_number()) refuse(where, "a number is expected");
+    to = v.to_number<double>();
+  }
+  template <class T>
+    requires std::is_integral_v<T>
+  void take(const std::string& where, const json::value& v, T& to) {
+    boost::system::error_code failed;
+    to = v.to_number<T>(failed);
+    if (failed) refuse(where, "a whole number is expected");
+  }
+  void take(const std::string& where, const json::value& v, std::string& to) {
+    if (!v.is_string()) refuse(where, "a text is expected");
+    to = std::string(v.as_string());
+  }
+  template <class E>
+    requires std::is_enum_v<E>
+  void take(const std::string& where, const json::value& v, E& to) {
+    std::string text;
+    take(where, v, text);
+    for (std::size_t i = 0; i <= static_cast<std::size_t>(last_of<E>::value); ++i) {
+      if (name_of(static_cast<E>(i)) != text) continue;
+      to = static_cast<E>(i);
+      return;
+    }
+    refuse(where, "`" + text + "` is none of the names that it may have");
+  }
+  template <class T>
+  void take(const std::string& where, const json::value& v, std::vector<T>& to) {
+    if (!v.is_array()) refuse(where, "a list is expected");
+    to.clear();
+    for (const json::value& item : v.as_array()) take(where + "[]", item, to.emplace_back());
+  }
+  template <class T>
+  void take(const std::string& where, const json::value& v, std::optional<T>& to) {
+    take(where, v, to.emplace());
+  }
+  template <class T>
+    requires requires(T& t, reader& r) { fields(r, t); }
+  void take(const std::string& where, const json::value& v, T& to) {
+    if (!v.is_object()) refuse(where, "an object is expected");
+    reader inner;
+    inner.object = &v.as_object();
+    inner.prefix = where.empty() ? "" : where + ".";
+    fields(inner, to);
+    for (const auto& [key, unused] : *inner.object) {
+      if (std::find(inner.known.begin(), inner.known.end(), std::string(key)) == inner.known.end())
+        refuse(inner.prefix + std::string(key), "there is no such field");
+    }
+  }
+  template <class T>
+  void operator()(const char* field, T& to) {
+    known.emplace_back(field);
+    if (const json::value* const v = object->if_contains(field)) take(prefix + field, *v, to);
+  }
+  const json::object* object = nullptr;
+  std::string prefix;
+  std::vector<std::string> known;
+};
+
+struct writer {
+  template <class T>
+  static json::value put(const T& from) {
+    if constexpr (std::is_enum_v<T>) {
+      return json::value(std::string(name_of(from)));
+    } else if constexpr (requires(T& t, writer& w) { fields(w, t); }) {
+      writer inner;
+      fields(inner, const_cast<T&>(from));
+      return inner.object;
+    } else {
+      return json::value_from(from);
+    }
+  }
+  template <class T>
+  static json::value put(const std::vector<T>& from) {
+    json::array all;
+    for (const T& item : from) all.push_back(put(item));
+    return all;
+  }
+  template <class T>
+  void operator()(const char* field, const T& from) {
+    object[field] = put(from);
+  }
+  template <class T>
+  void operator()(const char* field, const std::optional<T>& from) {
+    if (from) object[field] = put(*from);
+  }
+  json::object object;
+};
+
+}  // namespace
+
+// Each struct lists its fields once, for reading and writing.
+template <class A>
+void fields(A& a, op_spec& o) {
+  a("kind", o.what);
+  a("name", o.name);
+  a("members", o.members);
+  a("sizes", o.sizes);
+  a("configs", o.configs);
+  a("calls", o.calls);
+  a("calm", o.calm);
+  a("in_flight", o.in_flight);
+  a("depth", o.depth);
+  a("does", o.does);
+  a("registered", o.registered);
+  a("timeout_ns", o.timeout_ns);
+  a("pause_ns", o.pause_ns);
+}
+template <class A>
+void fields(A& a, link_model& l) {
+  a("latency_ns", l.latency_ns);
+  a("ns_per_byte", l.ns_per_byte);
+  a("per_message_ns", l.per_message_ns);
+  a("eager_bytes", l.eager_bytes);
+  a("shared_wire", l.shared_wire);
+  a("fence", l.fence);
+  a("one_sided_ns_per_byte", l.one_sided_ns_per_byte);
+  a("landing_ns", l.landing_ns);
+}
+template <class A>
+void fields(A& a, kernel_model& k) {
+  a("noise", k.noise_per_thousand);
+  a("drift_per_second", k.drift_per_second);
+  a("stragglers", k.straggler_per_thousand);
+}
+template <class A>
+void fields(A& a, fault_limits& f) {
+  a("lose", f.lose);
+  a("double_control", f.double_control);
+  a("delay_control", f.delay_control);
+  a("delay_data", f.delay_data);
+  a("double_data", f.double_data);
+  a("disk_fails", f.disk_fails);
+  a("clogs", f.clogs);
+  a("cuts", f.cuts);
+  a("pauses", f.pauses);
+  a("slow", f.slow);
+  a("crashes", f.crashes);
+  a("longest_delay_ns", f.longest_delay_ns);
+  a("longest_mishap_ns", f.longest_mishap_ns);
+  a("orders", f.orders);
+  a("inside", f.inside);
+  a("skew", f.skew);
+}
+template <class A>
+void fields(A& a, mishap& m) {
+  a("what", m.what);
+  a("rank", m.rank);
+  a("to", m.to);
+  a("at_ns", m.at_ns);
+  a("for_ns", m.for_ns);
+}
+template <class A>
+void fields(A& a, tape& t) {
+  a("lose", t.lose);
+  a("double_control", t.double_control);
+  a("delay_control", t.delay_control);
+  a("delay_data", t.delay_data);
+  a("double_data", t.double_data);
+  a("longest_delay_ns", t.longest_delay_ns);
+  a("disk_fails", t.disk_fails);
+  a("order", t.order);
+  a("starved", t.starved);
+  a("inside", t.inside);
+  a("skewed", t.skewed);
+  a("mishaps", t.mishaps);
+}
+template <class A>
+void fields(A& a, scenario& s) {
+  a("name", s.name);
+  a("ranks", s.ranks);
+  a("ops", s.ops);
+  a("link", s.link);
+  a("kernel", s.kernel);
+  a("faults", s.faults);
+  a("faulty_ns", s.faulty_ns);
+  a("calm_after_ns", s.calm_after_ns);
+  a("detection_ns", s.detection_ns);
+  a("budget", s.budget);
+  a("jobs", s.jobs);
+  a("results", s.results);
+  a("must_decide", s.must_decide);
+  a("tape", s.saved);
+}
+
+scenario read_scenario(std::string_view text) {
+  boost::system::error_code failed;
+  const json::value whole = json::parse(text, failed);
+  if (failed) refuse("", "this is no JSON: " + failed.message());
+  scenario s;
+  reader().take("", whole, s);
+  if (s.ranks == 0 || s.ranks > 100'000) refuse("ranks", "1 to 100000 ranks are possible");
+  for (const op_spec& o : s.ops) {
+    for (const rank_id r : o.members) {
+      if (r >= s.ranks) refuse("ops.members", "rank " + std::to_string(r) + " is outside the world");
+    }
+    const std::size_t least = 2;
+    if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
+      refuse("ops.members", "op `" + o.name + "` needs two ranks, and a pair no more");
+    if (o.sizes.empty() || o.configs.empty()) refuse("ops.sizes", "op `" + o.name + "` needs sizes and configs");
+    if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
+      refuse("ops.name", "there are two ops `" + o.name + "`");
+  }
+  return s;
+}
+
+std::string write_scenario(const scenario& s) {
+  // One field a line at the top, which is enough for people to find their way.
+  std::string text = "{\n";
+  const json::value whole = writer::put(s);
+  for (const auto& [key, value] : whole.as_object()) {
+    if (text.size() > 2) text += ",\n";
+    text += "  \"" + std::string(key) + "\": " + json::serialize(value);
+  }
+  return text + "\n}\n";
+}
+
+tape draw(const scenario& s, std::uint64_t seed) {
+  if (s.saved) return *s.saved;
+  const fault_limits& f = s.faults;
+  tape t;
+  dice kinds(seed, purpose::swarm, 0);
+  // Each kind of fault is there in half of the seeds; all of them at once would hide what each does alone.
+  const auto rate = [&](std::uint64_t most) {
+    const bool on = kinds.chance(500);
+    const std::uint64_t much = kinds.below(most + 1);
+    return on ? much : 0;
+  };
+  t.lose = rate(f.lose);
+  t.double_control = rate(f.double_control);
+  t.delay_control = rate(f.delay_control);
+  t.delay_data = rate(f.delay_data);
+  t.double_data = rate(f.double_data);
+  t.disk_fails = rate(f.disk_fails);
+  t.longest_delay_ns = 1'000 + static_cast<time_ns>(kinds.below(static_cast<std::uint64_t>(f.longest_delay_ns) + 1));
+  if (f.orders) {
+    t.order = static_cast<ordering>(kinds.below(4));
+    t.starved = static_cast<rank_id>(kinds.below(s.ranks));
+    t.inside = f.inside && kinds.chance(500);
+  }
+  t.skewed = f.skew && kinds.chance(500);
+  using kind = mishap::kind;
+  const std::pair<kind, std::uint64_t> all[] = {{kind::clog, f.clogs},
+                                                {kind::cut, f.cuts},
+                                                {kind::pause, f.pauses},
+                                                {kind::slow, f.slow},
+                                                {kind::crash, f.crashes}};
+  for (const auto& [what, most] : all) {
+    dice luck(seed, purpose::fault, static_cast<std::uint64_t>(what));
+    const std::uint64_t n = luck.chance(500) ? luck.below(most + 1) : 0;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      mishap m;
+      m.what = what;
+      m.rank = static_cast<rank_id>(luck.below(s.ranks));
+      m.to = static_cast<rank_id>((m.rank + 1 + luck.below(s.ranks - 1)) % s.ranks);
+      m.at_ns = luck.between(0, s.faulty_ns);
+      m.for_ns = luck.between(1'000, f.longest_mishap_ns);
+      t.mishaps.push_back(m);
+    }
+  }
+  return t;
+}
+
+}  // namespace parley::simulation

@@ -1,0 +1,80 @@
+#pragma once
+/// What a simulated job does and what may befall it, read from a JSON file (docs/simulation.md), and the faults that a seed
+/// chooses among those.
+///
+///     scenario s = read_scenario(text);            // throws `malformed`, naming the field
+///     tape t = draw(s, seed);                      // a random subset of the kinds of faults, at random rates
+///
+/// A run has two phases: faults are on, then everything is healed and must converge. A scenario that holds a `tape` is a saved
+/// failure: every seed gets that tape.
+#include <parley/simulation/kernels.hpp>
+#include <parley/simulation/weather.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::simulation {
+
+struct op_spec {
+  enum class kind : std::uint8_t { pair, pipeline, group, last = group };
+  kind what = kind::pair;
+  std::string name;
+  std::vector<rank_id> members;  ///< of a pair: sender and receiver; of a group: the leader first
+  std::vector<std::uint64_t> sizes{4096};
+  std::vector<std::string> configs{"direct"};
+  std::uint64_t calls = 40;  ///< of each rank, while faults may happen
+  std::uint64_t calm = 100;  ///< and once all is healed
+  std::uint64_t in_flight = 1;
+  std::uint64_t depth = 1;  ///< of a group
+  std::string does = "all_reduce";
+  bool registered = false;  ///< buffers are registered with the op
+  time_ns timeout_ns = 30'000'000'000;
+  time_ns pause_ns = 1'000'000;  ///< between calls, at most
+};
+
+/// The most that a seed may choose: thousandths of messages, and numbers of mishaps.
+struct fault_limits {
+  std::uint64_t lose = 0;
+  std::uint64_t double_control = 0;
+  std::uint64_t delay_control = 0;
+  std::uint64_t delay_data = 0;
+  std::uint64_t double_data = 0;
+  std::uint64_t disk_fails = 0;
+  std::uint64_t clogs = 0;
+  std::uint64_t cuts = 0;
+  std::uint64_t pauses = 0;
+  std::uint64_t slow = 0;
+  std::uint64_t crashes = 0;
+  time_ns longest_delay_ns = 200'000;
+  time_ns longest_mishap_ns = 50'000'000;
+  bool orders = true;
+  bool inside = true;  ///< these also inside ranks; not where members of a group must start calls in one order
+  bool skew = false;
+};
+
+struct scenario {
+  std::string name;
+  rank_id ranks = 2;
+  std::vector<op_spec> ops;
+  link_model link{};
+  kernel_model kernel{};
+  fault_limits faults{};
+  time_ns faulty_ns = 200'000'000;        ///< how long faults may happen
+  time_ns calm_after_ns = 3'000'000'000;  ///< after they have ended; for what was lost to be said again
+  time_ns detection_ns = 100'000'000;
+  double budget = 1e9;      ///< of wall time, for trials
+  std::uint64_t jobs = 1;   ///< so many of the same ranks, one after the other, with the disks of the one before
+  bool results = false;     ///< whether they read and write results files
+  bool must_decide = true;  ///< all campaigns are to have ended once it is over
+  std::optional<tape> saved;
+};
+
+scenario read_scenario(std::string_view json);
+std::string write_scenario(const scenario& s);
+
+tape draw(const scenario& s, std::uint64_t seed);
+
+}  // namespace parley::simulation

@@ -1,0 +1,135 @@
+#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/lease_messages.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/frame.hpp>
+#include <parley/simulation/weather.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+namespace parley::simulation {
+
+using runtime::link;
+
+std::string_view name(mishap::kind k) noexcept {
+  constexpr std::string_view names[] = {"clog", "cut", "pause", "slow", "crash"};
+  return names[static_cast<std::size_t>(k)];
+}
+
+bool tape::has(mishap::kind k) const noexcept {
+  return std::any_of(mishaps.begin(), mishaps.end(), [&](const mishap& m) { return m.what == k; });
+}
+
+message_counts& message_counts::operator+=(const message_counts& o) noexcept {
+  sent += o.sent;
+  lost += o.lost;
+  doubled += o.doubled;
+  reordered += o.reordered;
+  delayed += o.delayed;
+  return *this;
+}
+
+std::string_view type_of(const parcel& p) noexcept {
+  using namespace actors;
+  if (p.on == link::channel::data) {
+    stamp s;
+    if (!read_stamp(p.header, s)) return "foreign data";
+    if (has(s.flags, stamp_flags::poison)) return "poison";
+    if (has(s.flags, stamp_flags::landed)) return "data landed";
+    if (has(s.flags, stamp_flags::to_be_got)) return "data to be got";
+    if (has(s.flags, stamp_flags::rehearsal)) return "rehearsal data";
+    return p.payload.size() == p.payload_bytes ? "data" : "data kept at sender";
+  }
+  runtime::frame_header h;
+  if (p.header.size() != sizeof h) return "foreign control";
+  std::memcpy(&h, p.header.data(), sizeof h);
+  const bool for_data_part = (h.actor & 3U) >= static_cast<std::uint64_t>(part::data_sender);
+  switch (h.type) {
+    case 0: return h.sequence == 0 ? "accepted" : "accepted?";
+    case ack::message_type: return "ack";
+    case offer::message_type: return "offer";
+    case merged::message_type: return "merged";
+    case op_reject::message_type: return "op_reject";
+    case warm::message_type: return "warm";
+    case warmed::message_type: return "warmed";
+    case report::message_type: return "report";
+    case decide::message_type: return "decide";
+    case matched::message_type: return "matched";
+    case credit::message_type: return "credit";
+    case revoke::message_type: return "revoke";
+    case revoked::message_type: return "revoked";
+    case exposed::message_type: return "exposed";
+    case known::message_type: return for_data_part ? "known" : "piece";
+    case taken::message_type: return for_data_part ? "taken" : "tuning_request";
+    case nack::message_type: return "nack";
+    case lease_prepare::message_type: return "lease_prepare";
+    case lease_schedule::message_type: return "lease_schedule";
+    case lease_reply::message_type: return "lease_reply";
+    case lease_waiting::message_type: return "lease_waiting";
+    case rehearse::message_type: return "rehearse";
+    case rehearsed::message_type: return "rehearsed";
+    case lease_end::message_type: return "lease_end";
+    case lease_ended::message_type: return "lease_ended";
+    default: return "other control";
+  }
+}
+
+weather::way& weather::way_of(rank_id from, rank_id to) {
+  const std::uint64_t number = std::uint64_t{from} * ranks_ + to;
+  const auto at = ways_.find(number);
+  if (at != ways_.end()) return at->second;
+  return ways_.emplace(number, way(dice(seed_, purpose::fate, number))).first->second;
+}
+
+fate weather::judge(const parcel& p) {
+  message_counts& counts = seen_[std::string(type_of(p))];
+  ++counts.sent;
+  fate f;
+  if (!calm_) {
+    const bool control = p.on == link::channel::control;
+    // Every number is drawn every time, so that leaving one fault out does not change another.
+    dice& luck = way_of(p.from, p.to).luck;
+    const std::uint64_t lose = luck.below(1000);
+    const std::uint64_t twice = luck.below(1000);
+    const std::uint64_t late = luck.below(1000);
+    const auto extra = static_cast<time_ns>(luck.below(static_cast<std::uint64_t>(tape_.longest_delay_ns) + 1));
+    const auto copy_extra = static_cast<time_ns>(luck.below(static_cast<std::uint64_t>(tape_.longest_delay_ns) + 1));
+    f.lost = control && lose < tape_.lose;
+    f.doubled = twice < (control ? tape_.double_control : tape_.double_data);
+    f.copy_extra_ns = copy_extra;
+    if (late < (control ? tape_.delay_control : tape_.delay_data)) f.extra_ns = extra;
+    const time_ns now = line_->now() - began_ns_;
+    for (const mishap& m : tape_.mishaps) {
+      if (m.rank != p.from || m.to != p.to || now < m.at_ns || now >= m.at_ns + m.for_ns) continue;
+      if (m.what == mishap::kind::clog) {
+        const time_ns left = m.at_ns + m.for_ns - now;
+        f.extra_ns += left;
+        f.copy_extra_ns += left;
+      } else if (m.what == mishap::kind::cut && control) {
+        f.lost = true;
+      }
+    }
+    if (p.payload.size() < p.payload_bytes) f.lost = f.doubled = false;
+    counts.lost += f.lost ? 1 : 0;
+    counts.doubled += f.doubled ? 1 : 0;
+    counts.delayed += f.extra_ns != 0 ? 1 : 0;
+  }
+  for (wire_tap* t : taps_) t->on_send(p, f);
+  return f;
+}
+
+bool weather::deliver(parcel& p) {
+  std::uint64_t& highest = way_of(p.from, p.to).highest[static_cast<std::size_t>(p.on)];
+  if (p.number < highest && !p.copy) ++seen_[std::string(type_of(p))].reordered;
+  highest = std::max(highest, p.number);
+  return std::all_of(taps_.begin(), taps_.end(), [&](wire_tap* t) { return t->on_deliver(p); });
+}
+
+time_ns weather::landing(rank_id from, rank_id to, time_ns usual) {
+  if (calm_ || tape_.delay_data == 0 || usual == runtime::never) return usual;
+  return usual + static_cast<time_ns>(way_of(from, to).luck.below(static_cast<std::uint64_t>(tape_.longest_delay_ns)));
+}
+
+}  // namespace parley::simulation

@@ -1,0 +1,115 @@
+#pragma once
+/// The faults of one run, as values: how messages fare, what befalls ranks, and in which order things are done. A tape is
+/// drawn from a scenario and a seed; a failing one is made smaller and saved.
+///
+///     tape t = draw(scenario, seed);
+///     weather w(t, seed, ranks);        // an `interference` for a network
+///     w.begin(line);
+///     w.calm();                               // from now on every message arrives, in time
+#include <parley/simulation/dice.hpp>
+#include <parley/simulation/network.hpp>
+#include <parley/simulation/stage.hpp>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::simulation {
+
+/// Something that befalls a rank, or the way from one rank to another, at a time.
+struct mishap {
+  enum class kind : std::uint8_t {
+    clog,   ///< nothing passes from `rank` to `to` for so long, then all of it does
+    cut,    ///< control messages from `rank` to `to` are lost for so long
+    pause,  ///< `rank` is stopped, like SIGSTOP
+    slow,   ///< `rank` needs a microsecond for each thing it does
+    crash,  ///< `rank` ends
+    last = crash
+  };
+  kind what = kind::clog;
+  rank_id rank = 0;
+  rank_id to = 0;
+  time_ns at_ns = 0;
+  time_ns for_ns = 0;
+  friend bool operator==(const mishap&, const mishap&) = default;
+};
+std::string_view name(mishap::kind k) noexcept;
+
+struct tape {
+  std::uint64_t lose = 0;  ///< of a thousand control messages
+  std::uint64_t double_control = 0;
+  std::uint64_t delay_control = 0;
+  std::uint64_t delay_data = 0;
+  std::uint64_t double_data = 0;  ///< beyond what the contract of links allows, as the model of edges has it
+  time_ns longest_delay_ns = 100'000;
+  std::uint64_t disk_fails = 0;  ///< of a thousand calls
+  ordering order = ordering::arrival;
+  rank_id starved = 0;
+  bool inside = false;  ///< the order holds inside ranks as well
+  bool skewed = false;  ///< clocks of hosts of their own
+  std::vector<mishap> mishaps;
+  bool has(mishap::kind k) const noexcept;
+};
+
+/// What has happened to messages of one type.
+struct message_counts {
+  std::uint64_t sent = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t doubled = 0;
+  std::uint64_t reordered = 0;
+  std::uint64_t delayed = 0;
+  message_counts& operator+=(const message_counts& o) noexcept;
+};
+using coverage = std::map<std::string, message_counts>;
+
+/// What a message is called: `offer`, `credit`, `data`, `poison`, …
+std::string_view type_of(const parcel& p) noexcept;
+
+/// Sees, and may change, what is delivered: checkers and mutants.
+class wire_tap {
+ public:
+  virtual bool on_deliver(parcel&) { return true; }
+  virtual void on_send(const parcel&, const fate&) {}
+
+ protected:
+  ~wire_tap() = default;
+};
+
+class weather final : public interference {
+ public:
+  weather(const tape& t, std::uint64_t seed, rank_id ranks) noexcept : tape_(t), seed_(seed), ranks_(ranks) {}
+  /// A job begins now: the times of mishaps count from here.
+  void begin(const timeline& line) noexcept {
+    line_ = &line;
+    began_ns_ = line.now();
+    calm_ = false;
+  }
+  fate judge(const parcel& p) override;
+  bool deliver(parcel& p) override;
+  time_ns landing(rank_id from, rank_id to, time_ns usual) override;
+  void calm() noexcept { calm_ = true; }
+  void tap(wire_tap& t) { taps_.push_back(&t); }
+  const coverage& seen() const noexcept { return seen_; }
+
+ private:
+  struct way {
+    explicit way(dice d) noexcept : luck(d) {}
+    dice luck;
+    std::array<std::uint64_t, runtime::link::channels> highest{};  // delivered so far
+  };
+  way& way_of(rank_id from, rank_id to);
+  const tape& tape_;
+  std::uint64_t seed_;
+  rank_id ranks_;
+  const timeline* line_ = nullptr;
+  time_ns began_ns_ = 0;
+  bool calm_ = true;
+  std::map<std::uint64_t, way> ways_;
+  std::vector<wire_tap*> taps_;
+  coverage seen_;
+};
+
+}  // namespace parley::simulation

@@ -1,0 +1,106 @@
+#include <parley/simulation/world.hpp>
+
+#include <algorithm>
+
+namespace parley::simulation {
+
+world::world(world_options o, interference* weather)
+    : options_(std::move(o)), stage_(options_.ranks, {.seed = options_.seed,
+                                                      .order = options_.order,
+                                                      .starved = options_.starved,
+                                                      .inside = options_.order_inside,
+                                                      .offsets = options_.offsets}),
+      network_(stage_, options_.ranks, options_.link, weather) {
+  for (rank_id r = 0; r < options_.ranks; ++r) nodes_.push_back(std::make_unique<node>(*this, r));
+}
+
+// Ranks end before what they stand on. Their scopes and coroutines are destroyed where they stand.
+world::~world() {
+  before_end = nullptr;
+  end_job();
+}
+
+void world::start_all(const std::function<void(rank_id)>& launch) {
+  ++job_;
+  std::vector<std::uint64_t> incarnations;
+  for (rank_id r = 0; r < ranks(); ++r)
+    incarnations.push_back(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)));
+  for (rank_id r = 0; r < ranks(); ++r) network_.revive(r);
+  for (rank_id r = 0; r < ranks(); ++r) {
+    node& n = *nodes_[r];
+    stage_.as(r, [&] {
+      ops::rank_foundation on{stage_.clock(r), network_[r], &n.disk, incarnations, {}};
+      if (!options_.offsets.empty()) {
+        for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
+      }
+      n.rank = std::make_unique<ops::rank>(std::move(on), options_.settings);
+      network_[r].on_failure(&n);
+      n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
+      ++n.life;
+    });
+  }
+  for (rank_id r = 0; r < ranks(); ++r) stage_.as(r, [&] { launch(r); });
+}
+
+std::size_t world::programs() const noexcept {
+  std::size_t n = 0;
+  for (const auto& one : nodes_) n += one->programs ? one->programs->running() : 0;
+  return n;
+}
+
+void world::end_job() {
+  for (rank_id r = 0; r < ranks(); ++r) {
+    node& n = *nodes_[r];
+    if (!n.rank) continue;
+    if (before_end) before_end(r);
+    network_.crash(r, [&] {
+      n.programs.reset();
+      n.rank.reset();
+    });
+    ++n.life;
+  }
+}
+
+void world::crash(rank_id r) {
+  node& n = *nodes_[r];
+  if (!n.rank) return;
+  if (before_end) before_end(r);
+  network_.crash(r, [&] {
+    n.programs.reset();
+    n.rank.reset();
+  });
+  n.disk.crash();
+  const std::uint64_t life = ++n.life;
+  for (rank_id other = 0; other < ranks(); ++other) {
+    if (other == r || !nodes_[other]->rank) continue;
+    stage_.at(stage_.now() + options_.detection_ns, other, [this, other, r, life] { notice(other, r, life); });
+  }
+}
+
+void world::pause(rank_id r, time_ns span) {
+  node& n = *nodes_[r];
+  if (!n.rank) return;
+  const time_ns until = stage_.now() + span;
+  n.paused_until = std::max(n.paused_until, until);
+  stage_.freeze(r, until);
+  if (span < options_.detection_ns) return;
+  const std::uint64_t life = n.life;
+  for (rank_id other = 0; other < ranks(); ++other) {
+    if (other == r || !nodes_[other]->rank) continue;
+    // The others are told while it is stopped; it is told of them the moment it goes on.
+    stage_.at(stage_.now() + options_.detection_ns, other, [this, other, r, life] { notice(other, r, life); });
+    stage_.at(until, r, [this, other, r, life, its = nodes_[other]->life] {
+      if (nodes_[r]->life == life) notice(r, other, its);
+    });
+  }
+}
+
+void world::notice(rank_id who, rank_id lost, std::uint64_t life) {
+  if (nodes_[who]->rank && nodes_[lost]->life == life) network_.give_up(who, lost);
+}
+
+void world::node::on_peer_failed(rank_id peer) noexcept {
+  if (rank) rank->on_lost(peer, owner.nodes_[peer]->rank ? "it did not answer for too long" : "it has crashed");
+}
+
+}  // namespace parley::simulation

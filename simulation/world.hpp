@@ -1,0 +1,88 @@
+#pragma once
+/// The ranks of one job on a stage: real `ops::rank`s over virtual links, with disks, and what can befall them.
+///
+///     world w({.ranks = 3, .seed = 7}, weather);
+///     w.start_all([&](rank_id r) { w.programs_of(r).spawn(program(w[r])); });
+///     w.crash(2);                    // its coroutines and its memory are gone; the others notice after the detection time
+///     w.pause(1, 50'000'000);
+///     w.run_to(1'000'000'000);
+///
+/// A rank that was stopped for longer than the detection time is taken for dead by the others, and told so when it comes
+/// back. `end_job` and `start_all` make a new job of the same ranks: new incarnations, the old disks.
+#include <parley/ops/rank.hpp>
+#include <parley/simulation/disk.hpp>
+#include <parley/simulation/network.hpp>
+#include <parley/simulation/stage.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace parley::simulation {
+
+struct world_options {
+  rank_id ranks = 2;
+  std::uint64_t seed = 1;
+  link_model link{};
+  ordering order = ordering::arrival;
+  rank_id starved = 0;
+  bool order_inside = false;           ///< see stage.hpp
+  std::vector<time_ns> offsets{};      ///< of the ranks' clocks, each then on a host of its own
+  time_ns detection_ns = 100'000'000;  ///< how long a death goes unnoticed at most
+  ops::rank_settings settings{};
+};
+
+class world {
+ public:
+  world(world_options o, interference* weather);
+  world(const world&) = delete;
+  world& operator=(const world&) = delete;
+  ~world();
+
+  /// All ranks of a job begin; `launch` is called for each once all of them are there.
+  void start_all(const std::function<void(rank_id)>& launch);
+  /// All ranks that still live end, where they stand.
+  void end_job();
+  /// Where the program of a rank runs; it ends with the rank.
+  runtime::scope& programs_of(rank_id r) { return *nodes_[r]->programs; }
+
+  ops::rank& operator[](rank_id r) { return *nodes_[r]->rank; }
+  const ops::rank* find(rank_id r) const noexcept { return nodes_[r]->rank.get(); }
+  simulation::stage& stage() noexcept { return stage_; }
+  simulation::network& network() noexcept { return network_; }
+  simulation::disk& disk(rank_id r) noexcept { return nodes_[r]->disk; }
+  rank_id ranks() const noexcept { return stage_.ranks(); }
+  const world_options& options() const noexcept { return options_; }
+  /// Jobs that were started so far.
+  std::uint64_t job() const noexcept { return job_; }
+  std::size_t programs() const noexcept;  ///< that have not ended, of living ranks
+
+  void crash(rank_id r);
+  void pause(rank_id r, time_ns span);
+  /// Called before a rank ends, while all of it can still be looked at.
+  std::function<void(rank_id)> before_end;
+
+ private:
+  struct node final : runtime::link::failure_handler {
+    explicit node(world& w, rank_id r) : owner(w), self(r), disk(dice(w.options_.seed, purpose::disk, r)) {}
+    void on_peer_failed(rank_id peer) noexcept override;
+    world& owner;
+    rank_id self;
+    simulation::disk disk;
+    std::unique_ptr<ops::rank> rank;
+    std::unique_ptr<runtime::scope> programs;  // after the rank: it ends first
+    std::uint64_t life = 0;
+    time_ns paused_until = 0;
+  };
+  void notice(rank_id who, rank_id lost, std::uint64_t life);
+
+  world_options options_;
+  simulation::stage stage_;
+  simulation::network network_;
+  std::vector<std::unique_ptr<node>> nodes_;
+  std::uint64_t job_ = 0;
+};
+
+}  // namespace parley::simulation
