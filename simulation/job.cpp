@@ -196,7 +196,9 @@ class runner {
       v.cost_ns = c.cost_ns;
       record_.campaigns.push_back(std::move(v));
     });
-    for (const runtime::flight_record& f : self->flight().in_order()) record_.flights.push_back({job, r, f});
+    for (const runtime::flight_record& f : self->flight().in_order()) {
+      if (runtime::is_transfer(f.what)) record_.flights.push_back({job, r, f});
+    }
   }
 
   const scenario& play_;
