@@ -137,17 +137,15 @@ void rank::complete(edge_options& o, const actors::op_declaration& op) {
 
 edge_out& rank::add_out(edge_options o) {
   complete(o, actors::declare_edge(o.name, id(), o.peer, o.dtype));
-  const rank_id peer = o.peer;
   edge_out& added = *outs_.emplace_back(std::make_unique<edge_out>(services_, std::move(o)));
-  if (std::find(lost_.begin(), lost_.end(), peer) != lost_.end()) on_lost(peer, "it had died before");
+  end_if_lost();
   return added;
 }
 
 edge_in& rank::add_in(edge_options o) {
   complete(o, actors::declare_edge(o.name, o.peer, id(), o.dtype));
-  const rank_id peer = o.peer;
   edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o)));
-  if (std::find(lost_.begin(), lost_.end(), peer) != lost_.end()) on_lost(peer, "it had died before");
+  end_if_lost();
   return added;
 }
 
@@ -240,9 +238,7 @@ group_end& rank::add_group(group_options o) {
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
   group_end& added = *groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
-  for (const rank_id lost : lost_) {
-    if (added.has(lost)) on_lost(lost, "it had died before");
-  }
+  end_if_lost();
   return added;
 }
 
@@ -255,9 +251,7 @@ symmetric rank::declare(symmetric_op op) {
   declare_once(d);
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
   auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
-  for (const rank_id lost : std::vector(lost_)) {
-    if (added.has(lost)) on_lost(lost, "it had died before");
-  }
+  end_if_lost();
   handle.end_ = &added;
   return handle;
 }
@@ -274,35 +268,56 @@ std::size_t rank::retune(std::string_view op, std::string_view why) {
   return asked;
 }
 
-void rank::on_lost(rank_id lost, std::string_view why) noexcept {
-  if (std::find(lost_.begin(), lost_.end(), lost) == lost_.end()) lost_.push_back(lost);
-  const auto end = [&](edge_end& e) {
-    if (e.peer() != lost) return;
-    e.fail(error{errc::peer_failed, e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
-                                        std::to_string(lost) + " is gone: " + std::string(why) +
-                                        "; restart the job to continue"});
+template <class Visit>
+void rank::for_each_end(const Visit& visit) noexcept {
+  const auto edge = [&](edge_end& e) {
+    const auto has = [&](rank_id r) { return e.peer() == r; };
+    visit(e.declaration(), has, [&](const error& why, rank_id) { e.fail(why); });
   };
-  for (auto& e : outs_) end(*e);
-  for (auto& e : ins_) end(*e);
+  for (auto& e : outs_) edge(*e);
+  for (auto& e : ins_) edge(*e);
   for (auto& g : groups_) {
-    if (!g->has(lost)) continue;
-    g->fail(error{errc::peer_failed, g->declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
-                                         std::to_string(lost) + " is gone: " + std::string(why) +
-                                         "; restart the job to continue"},
-            lost);
+    const auto has = [&](rank_id r) { return g->has(r); };
+    visit(g->declaration(), has, [&](const error& why, rank_id culprit) { g->fail(why, culprit); });
   }
   for (auto& s : symmetrics_) {
-    if (!s->has(lost)) continue;
-    s->fail(error{errc::peer_failed, s->declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
-                                         std::to_string(lost) + " is gone: " + std::string(why) +
-                                         "; restart the job to continue"});
+    const auto has = [&](rank_id r) { return s->has(r); };
+    visit(s->declaration(), has, [&](const error& why, rank_id) { s->fail(why); });
   }
+}
+
+void rank::end_ops_with(rank_id lost, const std::string& why) noexcept {
+  for_each_end([&](const actors::op_declaration& op, const auto& has, const auto& end) {
+    if (!has(lost)) return;
+    end(error{errc::peer_failed, op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(lost) +
+                                     " is gone: " + why + "; restart the job to continue"},
+        lost);
+  });
+}
+
+void rank::on_lost(rank_id lost, std::string_view why) noexcept {
+  // A fenced rank sees the others close their connections. And what is found out first says most about a death.
+  const auto known = [&](const auto& entry) { return entry.first == lost; };
+  if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
+  end_ops_with(lost, lost_.emplace_back(lost, why).second);
   runtime::flight_record gone;
   gone.began_ns = gone.ended_ns = services_.clocks.local(executor_.now());
   gone.what = runtime::flight_event::peer_lost;
   gone.tag = lost;
   flight_.add(gone);
   dump_after_fault(why);
+}
+
+void rank::on_fenced(std::string_view why) noexcept {
+  if (!fenced_) fenced_ = why;
+  for_each_end([&](const actors::op_declaration& op, const auto&, const auto& end) {
+    end(error{errc::fenced, op.title() + ", on rank " + std::to_string(id()) + ": " + *fenced_}, id());
+  });
+}
+
+void rank::end_if_lost() noexcept {
+  for (const auto& [lost, why] : lost_) end_ops_with(lost, why);
+  if (fenced_) on_fenced(*fenced_);
 }
 
 task<> rank::settle(time_ns limit_ns) {

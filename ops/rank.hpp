@@ -30,9 +30,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace parley::ops {
@@ -109,6 +111,8 @@ class rank {
 
   /// A rank died: its ops end with `peer_failed`, here and now.
   void on_lost(rank_id lost, std::string_view why) noexcept;
+  /// The others hold this rank dead: all of its ops end with `fenced`, here and now, and no other reason counts any more.
+  void on_fenced(std::string_view why) noexcept;
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
   /// sent but not matched, at most its op's timeout.
   runtime::task<> settle(time_ns limit_ns);
@@ -151,6 +155,11 @@ class rank {
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
   group_end& add_group(group_options o);
+  /// `for_each(end, ends_with(error, culprit))` over the ends of all ops.
+  template <class Visit>
+  void for_each_end(const Visit& visit) noexcept;
+  void end_ops_with(rank_id lost, const std::string& why) noexcept;
+  void end_if_lost() noexcept;  // what has just been made
   void complete(edge_options& o, const actors::op_declaration& op);
   template <class Configs>
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
@@ -174,7 +183,8 @@ class rank {
   std::vector<std::unique_ptr<edge_in>> ins_;
   std::vector<std::unique_ptr<group_end>> groups_;
   std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
-  std::vector<rank_id> lost_;
+  std::vector<std::pair<rank_id, std::string>> lost_;  // and why
+  std::optional<std::string> fenced_;
   runtime::scope actors_;  // last: the actors end before what they work on
 };
 

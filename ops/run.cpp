@@ -4,6 +4,7 @@
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
+#include <parley/transports/heartbeat.hpp>
 #include <parley/transports/meeting.hpp>
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/siphash.hpp>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -79,10 +81,24 @@ void complain(rank_id rank, const std::string& what) {
   std::fprintf(stderr, "parley: rank %u: %s\n", rank, what.c_str());
 }
 
+/// PARLEY_DETECTION=SECONDS, or what the program has set.
+time_ns detection_of(time_ns mine) {
+  constexpr double longest_s = 3600;
+  const auto told = variable("PARLEY_DETECTION");
+  if (!told || told->empty()) return mine;
+  double seconds = 0;
+  const auto [end, fault] = std::from_chars(told->data(), told->data() + told->size(), seconds);
+  if (fault != std::errc() || end != told->data() + told->size() || !(seconds >= 0 && seconds <= longest_s))
+    runtime::raise({errc::malformed,
+                    "PARLEY_DETECTION=" + *told + ": must be seconds, 0 (never) to 3600; correct it or unset it"});
+  return static_cast<time_ns>(seconds * 1e9);
+}
+
 }  // namespace
 
 struct job::state final : runtime::link::failure_handler {
-  state(std::unique_ptr<reactor> made, job_options o) : loop(std::move(made)) {
+  state(std::unique_ptr<reactor> made, job_options o)
+      : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)) {
     if (o.bootstrap) {
       join_through(*o.bootstrap);
     } else {
@@ -91,9 +107,12 @@ struct job::state final : runtime::link::failure_handler {
     for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
     loop->set_sharing(sharing_of(all.members, place.rank));
     make_rank(std::move(o));
+    start_heart();
   }
   ~state() {
     // In this order: nobody may call into what is gone.
+    heart.reset();
+    alive.reset();
     meeting.reset();
     if (wire) wire->on_failure(nullptr);
     on_signal.reset();
@@ -190,15 +209,68 @@ struct job::state final : runtime::link::failure_handler {
     }
   }
 
+  void start_heart() {
+    transports::heartbeat::options o;
+    o.rank = place.rank;
+    o.world_size = place.world_size;
+    o.page = transports::heartbeat::page_name(place.job, all.session_key);
+    o.detection_ns = detection_ns;
+    for (const transports::member& m : all.members) {
+      if (m.rank != place.rank && m.host == all.members[place.rank].host) o.watched.push_back(m.rank);
+    }
+    if (o.watched.empty() || detection_ns == 0) return;
+    transports::heartbeat::events to;
+    to.on_lost = [this](rank_id lost, const std::string& why) { on_loop([this, lost, why] { on_lost(lost, why); }); };
+    to.on_fenced = [this](const std::string&) { on_loop([this] { see_whether_fenced(); }); };
+    auto started = transports::heartbeat::start(std::move(o), std::move(to));
+    if (started) {
+      heart = std::move(started).value();
+    } else {
+      complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
+    }
+  }
+  /// From the heart's thread to this rank's, as long as this object lives.
+  template <class Does>
+  void on_loop(Does does) {
+    loop->post([does = std::move(does), still = std::weak_ptr<bool>(alive)] {
+      if (!still.expired()) does();
+    });
+  }
+  /// A rank that comes back sees broken connections before its heart has told it why.
+  bool see_whether_fenced() {
+    const std::string why = heart ? heart->fenced() : std::string();
+    if (why.empty()) return false;
+    self->on_fenced(why);
+    for (rank_id peer = 0; peer < place.world_size; ++peer) {
+      if (peer != place.rank) wire->give_up(peer);
+    }
+    return true;
+  }
+
   void on_lost(rank_id lost, const std::string& why) {
     if (!self) {
       lost_early.emplace_back(lost, why);
       return;
     }
+    if (end_with_verdicts(lost)) return;
     self->on_lost(lost, why);
     wire->give_up(lost);
+    if (lost == 0 && !std::exchange(warned_of_host, true))
+      complain(place.rank,
+               "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops that do not involve it go on");
   }
-  void on_peer_failed(rank_id peer) noexcept override { self->on_lost(peer, "its connection broke"); }
+  void on_peer_failed(rank_id peer) noexcept override {
+    if (!end_with_verdicts(peer)) self->on_lost(peer, "its connection broke");
+  }
+  /// However a death is noticed here, all ranks shall say the same of it: those who end because of it are not its cause.
+  /// Answers whether this rank itself is held dead.
+  bool end_with_verdicts(rank_id lost) {
+    if (see_whether_fenced()) return true;
+    if (!heart) return false;
+    heart->hold_dead(lost);
+    for (const auto& [dead, why] : heart->lost()) self->on_lost(dead, why);
+    return false;
+  }
 
   std::unique_ptr<reactor> loop;
   transports::placement place;
@@ -212,6 +284,10 @@ struct job::state final : runtime::link::failure_handler {
   std::size_t warnings_printed = 0;
   std::optional<flight_signal> on_signal;
   std::vector<std::pair<rank_id, std::string>> lost_early;
+  time_ns detection_ns;
+  bool warned_of_host = false;
+  std::shared_ptr<bool> alive = std::make_shared<bool>(true);
+  std::unique_ptr<transports::heartbeat> heart;
 };
 
 job::job(job_options o) : state_(std::make_unique<state>(std::make_unique<reactor>(), std::move(o))) {}

@@ -7,6 +7,10 @@
 /// Started alone it is a world of one rank. Answers the exit status: 0, or 1 after printing the error, with op, rank and what
 /// to do, to standard error. An engine that owns its loop makes a `job` instead and polls it.
 ///
+/// A rank of this host that dies or is stopped is noticed within two seconds (transports/heartbeat.hpp), and its ops end with
+/// `peer_failed` on all others; if it comes back, its own calls end with `fenced`. PARLEY_DETECTION=SECONDS sets the time; 0
+/// switches heartbeats off, for debuggers, and then a stopped rank is waited for.
+///
 /// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; rank_environment.hpp has all variables.
 /// PARLEY_FLIGHT_DIR=DIR has the flight recorder written there when something fails, and on SIGUSR1 unless the program handles
 /// that itself.
@@ -30,8 +34,10 @@ namespace parley::ops {
 struct job_options {
   rank_settings settings{};
   runtime::time_ns join_timeout_ns = 30'000'000'000;
+  /// How soon the silence of a rank of this host means its death; 0: never. PARLEY_DETECTION wins.
+  runtime::time_ns detection_ns = 2'000'000'000;
   /// Instead of a launcher's environment and a rendezvous: the program's own way in which all ranks exchange bytes, such as
-  /// MPI (transports/bootstrap.hpp). Deaths are then noticed by UCX alone.
+  /// MPI (transports/bootstrap.hpp).
   std::optional<transports::bootstrap> bootstrap{};
 };
 

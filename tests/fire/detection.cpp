@@ -1,0 +1,99 @@
+// Death and stop of real ranks: who notices, how soon, and what they say.
+#include "../transports/sanitizers.cpp"  // NOLINT(bugprone-suspicious-include): UCX is in this program, too
+#include "ranks.hpp"
+#include "supervisor.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fire;
+
+namespace {
+
+bool all_here(by_hand& job) {
+  return job.until(
+      [&] {
+        for (rank_id r = 0; r < job.size(); ++r) {
+          if (!job[r].says({"here is rank"})) return false;
+        }
+        return true;
+      },
+      20s);
+}
+
+double seconds_since(clock::time_point then) { return std::chrono::duration<double>(clock::now() - then).count(); }
+
+}  // namespace
+
+TEST_CASE("this program as one rank" * doctest::skip()) {
+  if (std::getenv(scenario_variable) != nullptr) ::_exit(run_as_rank());
+}
+
+TEST_CASE("a stopped rank is noticed within two seconds, and is fenced when it comes back") {
+  by_hand job("pairs", 4);
+  REQUIRE_MESSAGE(all_here(job), job.text());
+  job[2].signal(SIGSTOP);
+  REQUIRE(job.until([&] { return job[2].stopped(); }, 5s));
+  const auto stopped = clock::now();
+  CHECK_MESSAGE(job.until([&] { return job[1].ended(); }, 10s), job.text());
+  CHECK(seconds_since(stopped) < 2.5);  // with the time that the rank takes to leave
+  CHECK_MESSAGE(job[1].says({"parley: rank 1: peer_failed: inner 1->2", "on rank 1", "rank 2 is gone", "invocation"}),
+                job.text());
+  CHECK(job[1].status() == 1);
+  // The other pair goes on, and rank 0 still hosts.
+  CHECK_FALSE(job[0].ended());
+  CHECK_FALSE(job[3].ended());
+  job[2].signal(SIGCONT);
+  CHECK_MESSAGE(job.until([&] { return job[2].ended(); }, 3s), job.text());
+  CHECK(job[2].status() == 1);
+  CHECK_MESSAGE(job[2].says({"parley: rank 2: fenced: inner 1->2", "rank 2 was stopped", "holds it dead"}), job.text());
+  job[0].close_input();
+  CHECK_MESSAGE(job.until([&] { return job.all_ended(); }, 5s), job.text());
+  CHECK(job[0].status() == 0);
+  CHECK(job[3].status() == 0);
+  CHECK(job.left_behind().empty());
+}
+
+TEST_CASE("a rank that is stopped for less than the detection time goes on as if nothing had been") {
+  by_hand job("pairs", 4);
+  REQUIRE_MESSAGE(all_here(job), job.text());
+  job[2].signal(SIGSTOP);
+  job.until([] { return false; }, 900ms);
+  job[2].signal(SIGCONT);
+  for (const rank_id sender : {0U, 1U}) job[sender].close_input();
+  CHECK_MESSAGE(job.until([&] { return job.all_ended(); }, 10s), job.text());
+  for (rank_id r = 0; r < 4; ++r) CHECK_MESSAGE(job[r].status() == 0, job.text());
+}
+
+TEST_CASE("a job that is stopped as a whole goes on as a whole") {
+  by_hand job("pairs", 4, {{"PARLEY_DETECTION", "0.8"}});
+  REQUIRE_MESSAGE(all_here(job), job.text());
+  for (rank_id r = 0; r < 4; ++r) job[r].signal(SIGSTOP);
+  job.until([] { return false; }, 1500ms);
+  for (rank_id r = 0; r < 4; ++r) job[r].signal(SIGCONT);
+  job.until([] { return false; }, 500ms);
+  for (const rank_id sender : {0U, 1U}) job[sender].close_input();
+  CHECK_MESSAGE(job.until([&] { return job.all_ended(); }, 10s), job.text());
+  for (rank_id r = 0; r < 4; ++r) CHECK_MESSAGE(job[r].status() == 0, job.text());
+}
+
+TEST_CASE("when the rank that hosts the rendezvous dies or stops, ops without it go on, with a warning") {
+  for (const int how : {SIGKILL, SIGSTOP}) {
+    by_hand job("pairs", 4, {{"PARLEY_DETECTION", "1"}});
+    REQUIRE_MESSAGE(all_here(job), job.text());
+    job[0].signal(how);
+    CHECK_MESSAGE(job.until([&] { return job[3].ended(); }, 4s), job.text());
+    CHECK_MESSAGE(job[3].says({"peer_failed: outer 0->3", "on rank 3", "rank 0 is gone"}), job.text());
+    const auto warned = [&](rank_id r) { return job[r].says({"warning: rank 0", "ops that do not involve it go on"}); };
+    CHECK_MESSAGE(job.until([&] { return warned(1) && warned(2); }, 2s), job.text());
+    // And a second death is noticed without a host.
+    job[2].signal(SIGSTOP);
+    CHECK_MESSAGE(job.until([&] { return job[1].ended(); }, 4s), job.text());
+    CHECK_MESSAGE(job[1].says({"peer_failed: inner 1->2", "rank 2 is gone"}), job.text());
+  }
+}
+
+TEST_CASE("a rank that computes for long without polling stays alive") {
+  by_hand job("computing", 2, {{"PARLEY_DETECTION", "0.5"}, {"PARLEY_TEST_MS", "2500"}});
+  CHECK_MESSAGE(job.until([&] { return job.all_ended(); }, 20s), job.text());
+  for (rank_id r = 0; r < 2; ++r) CHECK_MESSAGE(job[r].says({"fine"}), job.text());
+}

@@ -1,0 +1,21 @@
+#pragma once
+/// What the ranks of these tests do, and where a fault strikes them.
+///
+/// PARLEY_TEST_FAULT=ACTION:STEP:RANK makes rank RANK end itself (`kill`) or stop itself (`stop`) once it has come to STEP. Only
+/// this test program reads it; the library has no such switch. A step is looked for on every turn of the rank's loop, in what
+/// the rank has sent and in its flight recorder, so that it strikes at the same place of the protocol in every run.
+#include <parley/ops/run.hpp>
+#include <parley/runtime/poller.hpp>
+
+#include <map>
+#include <string>
+
+namespace fire {
+
+/// What a rank does until its input ends, or an error ends it.
+const std::map<std::string, void (*)(parley::ops::job&)>& scenarios();
+
+/// Runs the scenario that the environment names; the exit status.
+int run_as_rank();
+
+}  // namespace fire
