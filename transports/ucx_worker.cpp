@@ -32,7 +32,7 @@ std::string ucx_version() { return ucp_get_version_string(); }
 
 ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) {
   const char* chosen = std::getenv("UCX_TLS");
-  transports_ = chosen != nullptr ? chosen : reach == ucx_reach::one_host ? "posix,cma,self" : "^cuda";
+  transports_ = chosen != nullptr ? chosen : reach == ucx_reach::one_host ? "posix,sysv,cma,self" : "^cuda";
 
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -42,6 +42,10 @@ ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) 
   prefer(config, "TLS", transports_);
   prefer(config, "POSIX_ERROR_HANDLING", "y");
   prefer(config, "SYSV_ERROR_HANDLING", "y");
+  // UCX asks a process for its first connection whether its POSIX memory can still be reached. If the process is dead by then and
+  // no other transport says yes, UCX 1.22 crashes: it looks for an endpoint's lanes that were never chosen. System V memory
+  // always says yes and fails later, as it should. Called slow, it is chosen for nothing else.
+  prefer(config, "SYSV_BW", "1000MBs");
   prefer(config, "KEEPALIVE_INTERVAL", std::to_string(keepalive_interval_ns / 1'000) + "us");
 
   ucp_params_t params{};
