@@ -250,7 +250,7 @@ failure group_end::in_words(const group_invocation& inv, const std::exception_pt
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
   switch (fault.why) {
     case errc::timeout: text += culprit + " did not come in time; see what holds it up, or allow more time"; break;
-    case errc::peer_failed: text += culprit + " is gone"; break;
+    case errc::peer_failed: text += culprit + " is gone; restart the job to continue"; break;
     case errc::cancelled: text += culprit + " gave up the call"; break;
     case errc::bad_argument:
       text += culprit +
@@ -261,7 +261,7 @@ failure group_end::in_words(const group_invocation& inv, const std::exception_pt
     case errc::config_failed: text += which + " failed on " + culprit; break;
     default: text += culprit + " failed"; break;
   }
-  if (thrown) text += "; " + runtime::describe(thrown).what();
+  if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
   return failure({fault.why, std::move(text)});
 }
 

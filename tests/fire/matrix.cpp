@@ -1,0 +1,138 @@
+// Kills and stops real ranks at every step of a campaign, and sees that each survivor ends with an error that names op, rank and
+// invocation, in bounded time; that whoever was stopped is fenced when it comes back; and that nothing is left behind.
+//
+// `./dev test` runs one step per role; PARLEY_TEST_MATRIX=N runs all of them N times, as `./dev all` does.
+#include "supervisor.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+#include <set>
+
+using namespace fire;
+
+namespace {
+
+constexpr double detection_s = 1.0;
+// For a survivor to take its error through its program, and to leave.
+constexpr double leaving_s = 1.5;
+
+struct campaign_part {
+  const char* scenario;
+  rank_id rank;
+  const char* role;
+  std::vector<const char*> steps;
+  const char* op;
+  std::vector<rank_id> others;  // of the op
+};
+
+// The leader of an edge is its sender; it offers, warms and reports to itself, so those are no messages of its own.
+const std::vector<campaign_part>& parts() {
+  static const std::vector<campaign_part> all{
+      {"pairs",
+       1,
+       "sender",
+       {"start", "merged", "warm", "rehearsal", "trial", "decide", "decided", "after"},
+       "inner 1->2",
+       {2}},
+      {"pairs",
+       2,
+       "receiver",
+       {"start", "offer", "warmed", "rehearsal", "trial", "report", "decided", "after"},
+       "inner 1->2",
+       {1}},
+      {"group",
+       1,
+       "leader",
+       {"start", "merged", "warm", "rehearsal", "trial", "decide", "decided", "after"},
+       "gradients",
+       {2, 3}},
+      {"group",
+       3,
+       "worker",
+       {"start", "offer", "warmed", "rehearsal", "trial", "report", "decided", "after"},
+       "gradients",
+       {1, 2}},
+  };
+  return all;
+}
+
+std::set<std::string> pages() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().filename().string().starts_with("parley-")) names.insert(entry.path().string());
+  }
+  return names;
+}
+
+void run_one(const campaign_part& part, const char* action, const char* step) {
+  const std::string fault = fmt::format("{}:{}:{}", action, step, part.rank);
+  INFO(part.scenario << " " << part.role << " " << fault);
+  const bool stops = std::string_view(action) == "stop";
+  const auto before = pages();
+  {
+    by_hand job(part.scenario, 4, {{"PARLEY_DETECTION", fmt::format("{}", detection_s)}, {"PARLEY_TEST_FAULT", fault}});
+    process& victim = job[part.rank];
+    REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }, 30s), job.text());
+    const auto struck = clock::now();
+    if (!stops) CHECK_MESSAGE(victim.status() == -SIGKILL, job.text());
+    const std::string gone = fmt::format("rank {} is gone", part.rank);
+    for (const rank_id r : part.others) {
+      CHECK_MESSAGE(job.until([&] { return job[r].ended(); }, 20s), job.text());
+      const double took_s = std::chrono::duration<double>(job[r].ended_at() - struck).count();
+      CHECK_MESSAGE(took_s < detection_s + leaving_s, job.text());
+      CHECK_MESSAGE(job[r].status() == 1, job.text());
+      const std::string who = fmt::format("parley: rank {}: peer_failed: {}", r, part.op);
+      CHECK_MESSAGE(job[r].says({who.c_str(), gone.c_str(), "restart the job"}), job.text());
+    }
+    if (stops) {
+      victim.signal(SIGCONT);
+      CHECK_MESSAGE(job.until([&] { return victim.ended(); }, 5s), job.text());
+      const std::string who = fmt::format("parley: rank {}: fenced: {}", part.rank, part.op);
+      CHECK_MESSAGE(victim.says({who.c_str(), "holds it dead"}), job.text());
+      CHECK(victim.status() == 1);
+    }
+    // Ranks without a part in it have noticed nothing but go on until they are told to end.
+    for (rank_id r = 0; r < job.size(); ++r) job[r].close_input();
+    CHECK_MESSAGE(job.until([&] { return job.all_ended(); }, 10s), job.text());
+    for (rank_id r = 0; r < job.size(); ++r) {
+      const bool has_part = r == part.rank || std::count(part.others.begin(), part.others.end(), r) > 0;
+      if (!has_part) CHECK_MESSAGE(job[r].status() == 0, job.text());
+    }
+    CHECK(job.left_behind().empty());
+  }
+  // Other jobs of this machine may be joining just now; their pages have names for a moment only.
+  const auto deadline = clock::now() + 5s;
+  const auto nothing_new = [&] {
+    const auto now = pages();
+    return std::includes(before.begin(), before.end(), now.begin(), now.end());
+  };
+  while (!nothing_new() && clock::now() < deadline) ::poll(nullptr, 0, 10);
+  CHECK(nothing_new());
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is killed or stopped at one step of a campaign ends its op for the others, whatever its role") {
+  run_one(parts()[0], "stop", "warm");
+  run_one(parts()[1], "kill", "report");
+  run_one(parts()[1], "stop", "trial");
+  run_one(parts()[2], "kill", "trial");
+  run_one(parts()[2], "stop", "decide");
+  run_one(parts()[3], "stop", "offer");
+}
+
+TEST_CASE("a rank that is killed or stopped at any step of a campaign ends its op for the others, whatever its role" *
+          doctest::skip(std::getenv("PARLEY_TEST_MATRIX") == nullptr)) {
+  const char* const told = std::getenv("PARLEY_TEST_MATRIX");
+  const int times = told == nullptr ? 1 : std::atoi(told);
+  for (int i = 0; i < times; ++i) {
+    for (const campaign_part& part : parts()) {
+      for (const char* step : part.steps) {
+        for (const char* action : {"kill", "stop"}) run_one(part, action, step);
+      }
+    }
+    if (times > 1) MESSAGE("the whole matrix, run " << i + 1 << " of " << times);
+  }
+}
