@@ -202,6 +202,7 @@ void assignment::start(campaign& c, time_ns now) {
 
 void assignment::add_row(rank_id participant, const wire_row& r) {
   for (auto& c : campaigns_) {
+    if (c->drift && add_sample(*c, participant, r)) return;
     const auto place = c->places.find({r.tag, r.invocation});
     if (place == c->places.end()) continue;
     campaign::trial& t = c->outstanding[place->second];
@@ -249,6 +250,7 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
 
 void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
   for (auto& c : campaigns_) {
+    if (c->drift && c->drift->places.erase({tag, invocation}) != 0) return;  // its burst stays incomplete
     const auto place = c->places.find({tag, invocation});
     if (place == c->places.end()) continue;
     campaign::trial& t = c->outstanding[place->second];
@@ -340,6 +342,7 @@ void assignment::settle(campaign& c, std::size_t winner, decision_source source,
   c.incumbent = winner;
   c.decided_time_ns = c.aggregates.empty() || !c.aggregates[winner].measured() ? 0 : c.aggregates[winner].time_ns;
   if (c.search == 1) c.invocations_to_agreement = c.invocations;
+  watch(c);
 }
 
 }  // namespace parley::actors

@@ -6,6 +6,7 @@
 ///     auto c = a.choose(bytes, tag, invocation, now);   // c.digest goes into the stamp
 ///     a.add_row(participant, row); …                    // what participants report
 ///     while (campaign* done = a.ready_to_judge()) a.judge(*done, now);
+///     a.watch_drift(now, clocks);                       // whether what was decided still takes as long
 ///
 /// Pure bookkeeping: it sends nothing and waits for nothing. An invocation is assigned once, when it begins (S1). Until a
 /// campaign has decided, every invocation that is no trial runs the default. A campaign may search anew, when it is asked to
@@ -15,6 +16,7 @@
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/tuning/decide.hpp>
+#include <parley/tuning/drift.hpp>
 #include <parley/tuning/key.hpp>
 #include <parley/tuning/plan.hpp>
 #include <parley/tuning/statistics.hpp>
@@ -53,6 +55,22 @@ struct candidate_limit {
   std::uint64_t digest = 0;
   std::uint64_t largest_bytes = 0;
   std::string why;
+};
+
+/// Now and then a few decided invocations in a row are timed like trials, to see whether they still take as long.
+struct drift_watch {
+  explicit drift_watch(const tuning::drift_options& o) : detector(o) {}
+  tuning::drift_detector detector;
+  bool bursting = false;
+  std::vector<std::uint64_t> orders;  // of the timed ones, in the latest burst
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;
+  std::vector<tuning::row> rows;
+  std::size_t missing = 0;  // rows that are still to come
+  time_ns began_ns = 0;
+  time_ns search_pause_ns = 0;
+  time_ns search_not_before_ns = 0;
+  std::uint64_t searched = 0;  // which search it asked for; 0: none
+  std::uint64_t digest_before = 0;
 };
 
 /// What becomes of a search that was given up.
@@ -123,6 +141,8 @@ struct campaign {
   double cost_ns = 0;             ///< what the trials took beyond the default
   double pending_ns = 0;          ///< the same of those that were not reported yet, as far as it can be foreseen
   double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
+  std::uint64_t next_sample = ~std::uint64_t{0};  ///< which of its invocations has to do with drift
+  std::unique_ptr<drift_watch> drift;
 
   bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
 };
@@ -147,6 +167,8 @@ class assignment {
     ++c.invocations;
     if (!lacking.empty()) return choose_without(c, tag, invocation, now, pace, lacking);
     if (c.where != campaign::stage::decided) return choose_undecided(c, tag, invocation, now, pace);
+    if (c.invocations >= c.next_sample) [[unlikely]]
+      return choose_sample(c, tag, invocation, now);
     return {c.digest, stamp_flags::none};
   }
   /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
@@ -179,6 +201,8 @@ class assignment {
   campaign* ready_to_judge(time_ns now) noexcept;
   /// The next round, or the decision: then it is `decided`, and the caller tells the others. `clocks` convert rows.
   void judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks = {});
+  /// Searches anew where what was decided takes longer, or less long, than it did, for good.
+  void watch_drift(time_ns now, std::span<const tuning::participant_clock> clocks = {});
   /// The trials of this key are known to go on, so that their rows are not missing yet.
   void wait_longer(std::uint64_t bytes, time_ns now) noexcept;
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
@@ -199,8 +223,10 @@ class assignment {
   const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
   std::uint64_t machines() const noexcept { return machines_; }
-  /// Whether anything may still be tried, so that clocks are worth reading.
-  bool measuring() const noexcept { return active_ != 0; }
+  /// Whether a search is under way.
+  bool searching() const noexcept { return active_ != 0; }
+  /// Whether the next invocation may be timed, so that clocks are worth reading.
+  bool measuring() const noexcept { return active_ + bursts_ != 0; }
 
  private:
   static constexpr std::size_t most_lacking = 64;
@@ -224,6 +250,10 @@ class assignment {
   void cancel_trial(campaign& c, campaign::trial& t);
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
+  choice choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+  void end_burst(campaign& c) noexcept;
+  void watch(campaign& c);
+  bool add_sample(campaign& c, rank_id participant, const wire_row& r);
   choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   choice choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace,
                         std::span<const std::uint64_t> lacking);
@@ -253,6 +283,7 @@ class assignment {
   std::uint64_t order_ = 0;
   time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
   std::size_t active_ = 0;             // campaigns that try or collect
+  std::size_t bursts_ = 0;             // that are being timed
 };
 
 }  // namespace parley::actors

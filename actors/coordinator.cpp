@@ -42,7 +42,7 @@ class coordinator_behaviour {
   outbox& out() noexcept { return out_; }
   // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
   runtime::time_ns next_event() const noexcept {
-    const runtime::time_ns look = state_.assigned->measuring() ? services_.ex.now() + look_again_ns : runtime::never;
+    const runtime::time_ns look = state_.assigned->searching() ? services_.ex.now() + look_again_ns : runtime::never;
     return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_});
   }
 
@@ -148,6 +148,7 @@ class coordinator_behaviour {
   }
 
   void judge() {
+    state_.assigned->watch_drift(services_.ex.now(), clocks());
     state_.assigned->retry(services_.ex.now());
     while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
       state_.assigned->judge(*c, services_.ex.now(), clocks());

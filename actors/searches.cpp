@@ -8,6 +8,7 @@ namespace parley::actors {
 
 void assignment::begin_search(campaign& c, time_ns now) {
   c.search_began_ns = now;
+  end_burst(c);
   c.earlier_cost_ns = c.cost_ns;
   c.pending_ns = 0;
   c.cancelled = 0;
@@ -71,6 +72,7 @@ void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns n
     c->why = c->excluded.back().why + "; so the default runs";
     c->decided_ns = now;
     c->announced = false;
+    watch(*c);
     if (policy_ == tuning_policy::online && c->excluded.size() + 1 < candidates_.size()) retry_later(*c, now);
   }
 }

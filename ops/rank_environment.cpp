@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace parley::ops {
@@ -17,6 +21,30 @@ void limit_trials(tuning::plan_options& plan, const tuning::environment_settings
     plan.maximum_in_all = std::max<std::size_t>(told.max_tuning_iterations, 1);
   if (env.has(setting::max_tuning_duration_ms)) plan.maximum_ns = 1e6 * told.max_tuning_duration_ms;
   if (env.has(setting::max_warmup_iterations)) plan.warm_up_repetitions = told.max_warmup_iterations;
+}
+
+void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& lookup) {
+  const auto value_of = [&](const char* name) {
+    const auto text = lookup(name);
+    return text && !text->empty() ? text : std::nullopt;
+  };
+  const auto wrong = [](const char* name, const std::string& text, const char* must) {
+    runtime::raise(
+        {errc::malformed, std::string(name) + "=" + text + ": must be " + must + "; correct it or unset it"});
+  };
+  const auto number = [&](const char* name, auto& into, auto least, auto most, const char* must) {
+    const auto text = value_of(name);
+    if (!text) return;
+    const char* const end = text->data() + text->size();
+    const auto [stop, problem] = std::from_chars(text->data(), end, into);
+    if (problem != std::errc() || stop != end || !(into >= least && into <= most)) wrong(name, *text, must);
+  };
+  if (const auto text = value_of("PARLEY_TUNING_DRIFT")) {
+    if (*text != "0" && *text != "1") wrong("PARLEY_TUNING_DRIFT", *text, "0 or 1");
+    drift.on = *text == "1";
+  }
+  number("PARLEY_TUNING_DRIFT_EVERY", drift.every, std::uint64_t{1}, std::uint64_t{1} << 40U, "a count from 1 on");
+  number("PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, 0.01, 100.0, "from 0.01 to 100");
 }
 
 std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
@@ -44,6 +72,7 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
     s.results_path.clear();
     s.policy = actors::tuning_policy::off;
   }
+  heed_drift(s.plan.drift, lookup);
   if (all.told.record_untuned) s.untuned_path = all.told.untuned_file;
   limit_trials(s.plan, env, all.told);
   return all;

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include <parley/tuning/bits.hpp>
+#include <parley/tuning/drift.hpp>
 #include <parley/tuning/statistics.hpp>
 
 namespace parley::tuning {
@@ -46,6 +47,7 @@ struct plan_options {
   double slow_factor = 1.5;             ///< and by the later rounds, where one outlier cannot do it
   double noise = 0.03;                  ///< candidates this close are ranked by their order, not their time
   double budget_fraction = 0.05;        ///< of wall time: what trials may cost (N4)
+  drift_options drift{};                ///< when what was decided is searched anew
 };
 
 enum class trial_kind : std::uint8_t { warm_up, timed };

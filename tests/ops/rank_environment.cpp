@@ -63,6 +63,23 @@ TEST_CASE("trials are switched off and bounded by the environment") {
   CHECK(s.plan.warm_up_repetitions == 2);
 }
 
+TEST_CASE("searches for drift are switched off and set by the environment") {
+  CHECK(heed({}).settings.plan.drift.on);
+  CHECK_FALSE(heed({{"PARLEY_TUNING_DRIFT", "0"}}).settings.plan.drift.on);
+  const auto s = heed({{"PARLEY_TUNING_DRIFT_EVERY", "64"}, {"PARLEY_TUNING_DRIFT_THRESHOLD", "0.5"}}).settings;
+  CHECK(s.plan.drift.every == 64);
+  CHECK(s.plan.drift.threshold == 0.5);
+  using wrong = std::pair<const char*, const char*>;
+  for (const auto& [name, text] :
+       {wrong{"PARLEY_TUNING_DRIFT", "yes"}, wrong{"PARLEY_TUNING_DRIFT_EVERY", "0"},
+        wrong{"PARLEY_TUNING_DRIFT_EVERY", "-1"}, wrong{"PARLEY_TUNING_DRIFT_EVERY", "9x"},
+        wrong{"PARLEY_TUNING_DRIFT_THRESHOLD", "nan"}, wrong{"PARLEY_TUNING_DRIFT_THRESHOLD", "0"}}) {
+    CAPTURE(name);
+    CAPTURE(text);
+    CHECK_THROWS_WITH(heed({{name, text}}), doctest::Contains((std::string(name) + "=" + text + ": must be").c_str()));
+  }
+}
+
 TEST_CASE("what cannot be is an error that names the variable; another program's is a warning") {
   for (const auto& [name, value] : variables{{"PARLEY_TUNING", "maybe"}, {"PARLEY_TUNABLEOP_TUNING", "maybe"}}) {
     try {

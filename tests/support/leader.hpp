@@ -49,6 +49,7 @@ struct leader {
   }
   void judge() {
     while (campaign* done = assigned.ready_to_judge(now)) assigned.judge(*done, now);
+    assigned.watch_drift(now);
   }
   const campaign& only() const { return *assigned.campaigns().front(); }
   bool decided() const { return only().where == campaign::stage::decided; }

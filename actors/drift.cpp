@@ -1,0 +1,115 @@
+/// Watching what has been decided: bursts of timed invocations, and the searches that they ask for.
+#include <parley/actors/assignment.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace parley::actors {
+
+namespace {
+constexpr time_ns longest_pause_factor = 64;
+
+std::string in_words(double now_ns, double before_ns) {
+  char text[128];
+  std::snprintf(text, sizeof text, "its times have drifted: %.4g us now, %.0f %% %s than the %.4g us of before",
+                now_ns / 1e3, 100 * std::abs(now_ns / before_ns - 1), now_ns > before_ns ? "more" : "less",
+                before_ns / 1e3);
+  return text;
+}
+}  // namespace
+
+// From each decision on. What a person has pinned, or nothing is known to be better than, is not watched.
+void assignment::watch(campaign& c) {
+  end_burst(c);
+  c.next_sample = ~std::uint64_t{0};
+  const bool chosen = c.source == decision_source::trials || c.source == decision_source::results;
+  if (!plan_.drift.on || !chosen || policy_ == tuning_policy::off || candidates_.size() < 2) return;
+  c.next_sample = c.invocations + std::max<std::uint64_t>(plan_.drift.every, 1);
+  if (c.drift == nullptr) c.drift = std::make_unique<drift_watch>(plan_.drift);
+  drift_watch& d = *c.drift;
+  d.orders.clear();
+  d.missing = 0;
+  // Trials may see other times than calls in a row do: after a search for that reason the calls say what is usual.
+  const bool asked = std::exchange(d.searched, 0) == c.search;
+  d.detector.decided(asked ? 0 : c.decided_time_ns);
+  if (!asked) return;
+  const time_ns longest = longest_pause_factor * plan_.drift.search_pause_ns;
+  d.search_pause_ns =
+      c.digest == d.digest_before ? std::min(2 * d.search_pause_ns, longest) : plan_.drift.search_pause_ns;
+  d.search_not_before_ns = c.decided_ns + d.search_pause_ns;
+}
+
+void assignment::end_burst(campaign& c) noexcept {
+  if (c.drift == nullptr || !c.drift->bursting) return;
+  c.drift->bursting = false;
+  --bursts_;
+}
+
+// The first of a burst makes both ends read their clocks, and is not counted; after the last one they stop.
+assignment::choice assignment::choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
+  drift_watch& d = *c.drift;
+  const choice plain{c.digest, stamp_flags::none};
+  if (!d.bursting) {
+    if (now - d.began_ns < plan_.drift.pause_ns && d.began_ns != 0) {
+      c.next_sample = c.invocations + plan_.drift.every;
+      return plain;
+    }
+    d.bursting = true;
+    ++bursts_;
+    d.began_ns = now;
+    d.orders.clear();
+    d.places.clear();
+    d.rows.clear();
+    d.missing = plan_.drift.samples * participants_.size();
+    return {c.digest, stamp_flags::timed};
+  }
+  if (d.orders.size() == plan_.drift.samples) {
+    end_burst(c);
+    c.next_sample = c.invocations + plan_.drift.every;
+    return plain;
+  }
+  d.orders.push_back(order_);
+  d.places[{tag, invocation}] = order_;
+  const bool last = d.orders.size() == plan_.drift.samples;
+  return {c.digest, last ? stamp_flags::timed | stamp_flags::flush : stamp_flags::timed};
+}
+
+bool assignment::add_sample(campaign& c, rank_id participant, const wire_row& r) {
+  drift_watch& d = *c.drift;
+  const auto place = d.places.find({r.tag, r.invocation});
+  if (place == d.places.end()) return false;
+  const std::uint64_t order = place->second;
+  const auto known = [&](std::uint64_t of) {
+    return std::any_of(d.rows.begin(), d.rows.end(), [&](const tuning::row& seen) {
+      return seen.participant == participant && seen.invocation == of && seen.digest != 0;
+    });
+  };
+  const bool ours = std::find(participants_.begin(), participants_.end(), participant) != participants_.end();
+  if (!ours || known(order) || r.status == cancelled_row || d.missing == 0) return true;
+  const auto status = r.status == 0 ? tuning::row_status::ok : tuning::row_status::failed;
+  d.rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.check});
+  if (r.previous_end_ns != 0 && !known(order - 1))
+    d.rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+  --d.missing;
+  return true;
+}
+
+void assignment::watch_drift(time_ns now, std::span<const tuning::participant_clock> clocks) {
+  for (auto& c : campaigns_) {
+    if (c->drift == nullptr || c->where != campaign::stage::decided) continue;
+    drift_watch& d = *c->drift;
+    if (d.orders.size() != plan_.drift.samples || d.missing != 0) continue;
+    const tuning::aggregate burst = tuning::aggregate_candidate(
+        d.rows, {.digest = c->digest, .participants = participants_, .invocations = d.orders, .clocks = clocks});
+    d.places.clear();
+    d.rows.clear();
+    d.missing = 1;  // looked at: nothing more is to come of this burst
+    if (d.detector.add(burst) != tuning::drift::changed || now < d.search_not_before_ns) continue;
+    d.digest_before = c->digest;
+    d.searched = c->search + 1;
+    retune(c->bucket.largest_bytes(), in_words(d.detector.latest_ns(), d.detector.reference_ns()), now);
+  }
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,153 @@
+#include "../support/leader.hpp"
+
+#include <parley/runtime/random.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+/// One that has decided on `a` (500 us; c0 takes 1 ms and b 2 ms) and is looked at often.
+struct watched_leader : leader {
+  explicit watched_leader(tuning::plan_options plan = looks_often()) : leader(tuning_policy::online, plan) {
+    open();
+    run();
+    REQUIRE(only().digest == a);
+  }
+  static tuning::plan_options looks_often() {
+    tuning::plan_options plan = without_budget();
+    plan.drift.every = 20;
+    plan.drift.pause_ns = 0;
+    plan.drift.search_pause_ns = 1'000'000'000;
+    return plan;
+  }
+  void invoke_many(int n) {
+    for (int i = 0; i < n; ++i) timed += has(invoke().flags, stamp_flags::timed) ? 1 : 0;
+  }
+  std::size_t timed = 0;
+};
+
+}  // namespace
+
+TEST_CASE("now and then a few decided invocations in a row are timed, and while nothing changes that is all") {
+  watched_leader l;
+  l.invoke_many(80);
+  CHECK(l.timed == 3 * 6);  // one that makes both ends read their clocks, and five
+  l.invoke_many(5000);
+  CHECK(l.only().search == 1);
+  CHECK(l.only().digest == a);
+  CHECK_FALSE(l.assigned.searching());
+}
+
+TEST_CASE("when the winner has become slow for good a search begins, and another one wins") {
+  watched_leader l;
+  l.invoke_many(200);
+  l.cost_ns[a] = 3'000'000;
+  l.invoke_many(300);
+  CHECK(l.only().search == 2);
+  CHECK(l.decided());
+  CHECK(l.only().digest == c0);
+  CHECK(l.only().search_reason == "its times have drifted: 3000 us now, 500 % more than the 500 us of before");
+  l.invoke_many(5000);
+  CHECK(l.only().search == 2);  // the times of the new one are as they should be
+}
+
+TEST_CASE("when the winner has become fast a search begins too, since others may have become faster still") {
+  watched_leader l;
+  l.cost_ns[a] = 300'000;
+  l.cost_ns[b] = 100'000;
+  l.invoke_many(300);
+  CHECK(l.only().search == 2);
+  CHECK(l.only().digest == b);
+}
+
+TEST_CASE("noise alone and times that come back begin no search") {
+  watched_leader l;
+  random_stream dice(11, 4);
+  for (int i = 0; i < 20'000; ++i) {
+    l.cost_ns[a] = 400'000 + static_cast<time_ns>(dice.below(200'000));
+    if (dice.below(10) == 0) l.cost_ns[a] *= 8;
+    if (i % 100 < 10) l.cost_ns[a] = 5'000'000;  // a burst may well fall into this
+    l.invoke();
+  }
+  CHECK(l.only().search == 1);
+}
+
+TEST_CASE("a partner that is late is not charged to the config") {
+  watched_leader l;
+  l.spoil = [](rank_id r, wire_row& row) {
+    if (r == 0) row.start_ns -= 50'000'000;  // it had waited for the other one
+    row.previous_end_ns = 0;
+    return true;
+  };
+  l.invoke_many(3000);
+  CHECK(l.only().search == 1);
+}
+
+TEST_CASE("rows that are lost, strange or late make no search and hold up no later burst") {
+  watched_leader l;
+  random_stream dice(12, 4);
+  l.spoil = [&](rank_id r, wire_row& row) {
+    if (dice.below(4) == 0) row.start_ns = -1'000'000'000'000;
+    if (dice.below(4) == 0) row.digest = 99;
+    if (dice.below(4) == 0) row.status = 200;
+    return r == 0 || dice.below(3) != 0;
+  };
+  l.invoke_many(3000);
+  CHECK(l.only().search == 1);
+  l.spoil = nullptr;
+  l.cost_ns[a] = 3'000'000;
+  l.invoke_many(300);
+  CHECK(l.only().digest == c0);
+}
+
+TEST_CASE("searches that change nothing come ever more rarely, and the calls say what is usual") {
+  watched_leader l;
+  std::uint64_t searches = 1;
+  time_ns last = l.now;
+  std::vector<time_ns> gaps;
+  for (int i = 0; i < 60'000 && gaps.size() < 5; ++i) {
+    // Slower by half again every 40 ms, whatever is chosen: the order stays.
+    l.cost_ns[a] = 500'000 + (l.now / 40'000'000) % 2 * 500'000;
+    l.cost_ns[c0] = 3 * l.cost_ns[a];
+    l.cost_ns[b] = 4 * l.cost_ns[a];
+    l.invoke();
+    if (l.only().search == searches) continue;
+    searches = l.only().search;
+    gaps.push_back(l.now - last);
+    last = l.now;
+  }
+  for (std::size_t i = 2; i < gaps.size(); ++i) CHECK(gaps[i] >= (time_ns{1'000'000'000} << (i - 1)));
+  CHECK(l.only().digest == a);
+}
+
+TEST_CASE("what is switched off, pinned or the only one is not watched") {
+  tuning::plan_options off = watched_leader::looks_often();
+  off.drift.on = false;
+  watched_leader l(off);
+  l.cost_ns[a] = 3'000'000;
+  l.invoke_many(1000);
+  CHECK(l.timed == 0);
+  leader pinned(tuning_policy::online, watched_leader::looks_often());
+  pinned.open({{"1MiB_bf16", "Default", 0, 0, 0}});
+  for (int i = 0; i < 500; ++i) {
+    CHECK_FALSE(has(pinned.invoke().flags, stamp_flags::timed));
+    if (i == 250) pinned.cost_ns[c0] *= 9;
+  }
+  CHECK(pinned.only().search == 1);
+}
+
+TEST_CASE("a search on request in the middle of a burst ends the burst") {
+  watched_leader l;
+  for (int i = 0; i < 100 && !has(l.invoke().flags, stamp_flags::timed); ++i) {}
+  CHECK(l.assigned.measuring());
+  CHECK(l.assigned.retune({}, "", l.now) == 1);
+  l.run();
+  CHECK_FALSE(l.assigned.measuring());
+  l.invoke_many(1000);
+  CHECK(l.only().search == 2);
+}

@@ -1,0 +1,132 @@
+// Decisions whose times drift, on whole ranks in virtual time.
+#include "../support/transfers.hpp"
+#include "../support/world.hpp"
+
+#include <parley/runtime/random.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr std::size_t bytes = 1 << 20;
+
+/// Both halves at once, after 100 us of preparation: worth it on a slow link alone.
+class prepared_halves final : public paired_config {
+ public:
+  prepared_halves() : paired_config({.name = "prepared_halves", .wire_class = "halves"}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + 100'000);
+    if (!slept) raise(slept.reason());
+    out.keep_in_flight(2);
+    co_await out.send(0, data.first(data.size() / 2));
+    co_await out.send(data.size() / 2, data.subspan(data.size() / 2));
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    in.keep_in_flight(2);
+    co_await in.receive(0, data.first(data.size() / 2));
+    co_await in.receive(data.size() / 2, data.subspan(data.size() / 2));
+  }
+};
+
+struct job : world {
+  explicit job(rank_settings s = settings()) : world(2, s) {
+    const std::vector<config_ptr> configs{direct(), std::make_shared<prepared_halves>()};
+    out = ranks[0]->declare(pair_of(configs));
+    in = ranks[1]->declare(pair_of(configs));
+    move(200);
+    REQUIRE(search().where == actors::campaign::stage::decided);
+    REQUIRE(search().winner == "direct");
+  }
+  static rank_settings settings() {
+    rank_settings s;
+    s.plan.budget_fraction = 0.5;
+    s.plan.drift.every = 50;
+    s.plan.drift.pause_ns = 0;
+    return s;
+  }
+  /// `late`: how long the receiver takes before it posts.
+  void move(std::size_t n, time_ns late = 0) {
+    const auto all = [](job& j, std::size_t times, time_ns pause) -> task<> {
+      auto done = co_await when_all(send_many(j, times), receive_many(j, times, pause));
+      static_cast<void>(done);
+    };
+    run(clock, all(*this, n, late));
+  }
+  static task<> send_many(job& j, std::size_t n) {
+    const std::vector<std::byte> data(bytes);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (j.noise != 0) {
+        const auto part = static_cast<double>(j.dice.below(j.noise)) / 100;
+        j.links.options().ns_per_byte = 0.1 * (1 + part);
+      }
+      co_await j.out.send(data, {.to = 1});
+    }
+  }
+  static task<> receive_many(job& j, std::size_t n, time_ns late) {
+    std::vector<std::byte> data(bytes);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (late != 0) {
+        auto slept = co_await sleep_until(j.clock.now() + late);
+        if (!slept) raise(slept.reason());
+      }
+      co_await j.in.receive(data, {.from = 0});
+    }
+  }
+  const actors::campaign& search() { return *campaign_of(*this, "1MiB"); }
+  transfer out;
+  transfer in;
+  random_stream dice{5, 1};
+  std::uint64_t noise = 0;  // percent
+};
+
+}  // namespace
+
+TEST_CASE("a link that becomes slow makes the ranks search anew and agree on another config, and back again") {
+  job j;
+  j.links.options().ns_per_byte = 1.0;
+  j.move(1000);
+  CHECK(j.search().search == 2);
+  CHECK(j.search().winner == "prepared_halves");
+  CHECK(j.search().search_reason.find("its times have drifted: ") == 0);
+  CHECK(j.ranks[1]->decisions().front().decision.search == 2);  // the receiver knows it too
+  j.links.options().ns_per_byte = 0.1;
+  pass(j, 20'000'000'000);
+  j.move(1500);
+  CHECK(j.search().search == 3);
+  CHECK(j.search().winner == "direct");
+  for (const auto& flight : {j.ranks[0]->flight().in_order(), j.ranks[1]->flight().in_order()})
+    CHECK(flight.size() > 2000);
+}
+
+TEST_CASE("noise on the link begins no search") {
+  job j;
+  j.noise = 30;
+  j.move(4000);
+  CHECK(j.search().search == 1);
+}
+
+TEST_CASE("a receiver that becomes late begins no search") {
+  job j;
+  j.move(2000, 5'000'000);
+  CHECK(j.search().search == 1);
+}
+
+TEST_CASE("when it is switched off nothing is timed after the decision") {
+  rank_settings s = job::settings();
+  s.plan.drift.on = false;
+  job j(s);
+  j.links.options().ns_per_byte = 1.0;
+  j.move(1000);
+  CHECK(j.search().search == 1);
+  const auto flight = j.ranks[1]->flight().in_order();
+  const auto timed = [](const flight_record& r) { return (r.flags & 1U) != 0; };
+  CHECK(std::none_of(flight.end() - 1000, flight.end(), timed));
+}
