@@ -221,7 +221,7 @@ struct campaigns_end final : checker {
       if (whole) {
         violated(c.title + ", " + c.key + ": after " + std::to_string(c.invocations) +
                  " invocations and all faults, the campaign is still at stage " +
-                 std::to_string(static_cast<int>(c.where)));
+                 std::to_string(static_cast<int>(c.where)) + ": " + c.progress);
       }
     }
   }
@@ -342,8 +342,9 @@ struct explained_errors final : checker {
       if (!explained(c, op, deaths)) violated(what + ", which no fault explains");
       if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
         violated(what + ", which does not name op and rank");
-      // A receive that nothing was matched to has no number: those behind it move up.
-      const bool unmatched = c.code == errc::timeout && !c.sends && op.what == op_spec::kind::pair;
+      // A receive that nothing was matched to has no number: those behind it move up. Nor has a send that had no room.
+      const bool unmatched = c.code == errc::timeout && op.what == op_spec::kind::pair &&
+                             (!c.sends || c.text.find("has no room") != std::string::npos);
       if (c.code != errc::peer_failed && !unmatched && c.text.find("invocation") == std::string::npos)
         violated(what + ", which does not name the invocation");
     }
@@ -360,6 +361,25 @@ struct explained_errors final : checker {
       case errc::send_failed:
       case errc::config_failed: return deaths || late || broken;
       default: return false;
+    }
+  }
+};
+
+// A config that failed in a real invocation is not assigned again for that key, but for what was under way.
+struct quarantined final : checker {
+  using checker::checker;
+  void look() const {
+    if (campaigns_end::deaths(book_.r)) return;
+    std::map<std::tuple<std::size_t, std::uint64_t, rank_id>, std::uint64_t> failures;
+    for (const call_record& c : book_.r.calls) {
+      if (c.code == errc::config_failed) ++failures[{c.op, c.job, c.rank}];
+    }
+    for (const auto& [key, n] : failures) {
+      const op_spec& op = book_.r.play->ops[std::get<0>(key)];
+      const std::uint64_t under_way = 2 * op.in_flight + 2;
+      if (n > op.configs.size() * op.sizes.size() * under_way)
+        violated(op.name + ", on rank " + std::to_string(std::get<2>(key)) + ": " + std::to_string(n) +
+                 " calls failed because of their config");
     }
   }
 };
@@ -393,6 +413,7 @@ std::vector<violation> check(const run_record& r) {
   one_decision(b, found, "agreement").look();
   fastest(b, found, "oracle").look();
   explained_errors(b, found, "errors").look();
+  quarantined(b, found, "quarantine").look();
   nothing_left(b, found, "leftovers").look();
   return found;
 }

@@ -18,6 +18,7 @@
 /// | agreement | all who know a decision know the same |
 /// | oracle | without noise, the decision is the fastest candidate |
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |
+/// | quarantine | a config that failed in a real invocation is not assigned again and again |
 /// | leftovers | no program, transfer or exposed memory outlives its job |
 #include <parley/simulation/job.hpp>
 

@@ -1,8 +1,11 @@
+#include <parley/runtime/invariant.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/job.hpp>
+#include <parley/simulation/mutants.hpp>
 #include <parley/simulation/programs.hpp>
 
 #include <algorithm>
+#include <optional>
 
 namespace parley::simulation {
 
@@ -31,6 +34,12 @@ class runner {
     record_.faults = &t;
     record_.faulty_until_ns = s.faulty_ns;
     sky_.tap(census_);
+    if (!o.mutant.empty() && find_mutant(o.mutant) == nullptr)
+      runtime::raise({runtime::errc::bad_argument, "there is no mutant `" + o.mutant + "`"});
+    mutant_ = make_mutant(o.mutant);
+    if (mutant_) sky_.tap(*mutant_);
+    breaches_.emplace(
+        [this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); });
     world_.before_end = [this](rank_id r) { look_at(r); };
   }
 
@@ -63,6 +72,7 @@ class runner {
     w.ranks = play_.ranks;
     w.seed = seed_;
     w.link = play_.link;
+    if (o.mutant == "no-fence") w.link.fence = link_model::fences::do_nothing;
     w.order = tape_.order;
     w.starved = tape_.starved;
     w.order_inside = tape_.inside;
@@ -89,12 +99,19 @@ class runner {
     time_ns healed = began + play_.faulty_ns;
     for (const mishap& m : tape_.mishaps) healed = std::max(healed, began + m.at_ns + m.for_ns);
     const time_ns calm = healed + play_.calm_after_ns;
-    for (const mishap& m : tape_.mishaps) befall(m, began);
-    s.at(healed, nobody, [this] {
+    world_.start_all([&](rank_id r) { programs_.launch(r, calm); });
+    at(healed, [this] {
       sky_.calm();
       for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = 0;
     });
-    world_.start_all([&](rank_id r) { programs_.launch(r, calm); });
+    for (const mishap& m : tape_.mishaps) befall(m, began);
+    if (play_.cut_short && world_.job() < play_.jobs) {
+      s.run_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
+      cutting_ = true;
+      world_.end_job();
+      cutting_ = false;
+      return;
+    }
     s.run_until([&] { return world_.programs() == 0 && s.now() >= calm; }, began + longest_job_ns);
     record_.programs_left += world_.programs();
     for (int look = 0; look < looks && searching(); ++look) s.run_to(s.now() + look_every_ns);
@@ -109,18 +126,24 @@ class runner {
     world_.end_job();
   }
 
+  // What belongs to one job does not happen in the next.
+  template <class F>
+  void at(time_ns when, F f) {
+    world_.stage().at(when, nobody, [this, f, job = world_.job()] {
+      if (world_.job() == job) f();
+    });
+  }
   void befall(const mishap& m, time_ns began) {
-    stage& s = world_.stage();
     const time_ns from = began + m.at_ns;
     switch (m.what) {
       case mishap::kind::clog:
       case mishap::kind::cut: break;  // the weather knows
-      case mishap::kind::pause: s.at(from, nobody, [this, m] { world_.pause(m.rank, m.for_ns); }); break;
+      case mishap::kind::pause: at(from, [this, m] { world_.pause(m.rank, m.for_ns); }); break;
       case mishap::kind::slow:
-        s.at(from, nobody, [this, m] { slow(m.rank, 1'000, 3'000); });
-        s.at(from + m.for_ns, nobody, [this, m] { slow(m.rank, 0, 0); });
+        at(from, [this, m] { slow(m.rank, 1'000, 3'000); });
+        at(from + m.for_ns, [this, m] { slow(m.rank, 0, 0); });
         break;
-      case mishap::kind::crash: s.at(from, nobody, [this, m] { world_.crash(m.rank); }); break;
+      case mishap::kind::crash: at(from, [this, m] { world_.crash(m.rank); }); break;
     }
   }
 
@@ -172,30 +195,35 @@ class runner {
       v.ids = p->ids;
       for (std::size_t i = 0; i < p->configs.size(); ++i)
         v.classes[p->configs[i].digest] = p->configs[i].identity.wire_class;
-      v.decisions = p->decisions;
+      if (!cutting_) v.decisions = p->decisions;
       record_.participants.push_back(std::move(v));
     }
-    each_campaign(r, [&](const ops::edge_agreement& a, const actors::campaign& c) {
-      campaign_view v;
-      v.job = job;
-      v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
-      for (const participant_view& p : record_.participants) {
-        if (p.job == job && p.rank == r && p.leads && p.op == a.op &&
-            (a.group.empty() ? p.members.back() == a.receiver : true))
-          v.op = p.id;
-      }
-      v.key = c.key;
-      v.where = c.where;
-      v.digest = c.digest;
-      v.invocations = c.invocations;
-      v.winner = c.winner;
-      v.why = c.why;
-      for (const tuning::aggregate& g : c.aggregates)
-        v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;
-      v.source = c.source;
-      v.cost_ns = c.cost_ns;
-      record_.campaigns.push_back(std::move(v));
-    });
+    if (!cutting_)
+      each_campaign(r, [&](const ops::edge_agreement& a, const actors::campaign& c) {
+        campaign_view v;
+        v.job = job;
+        v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
+        for (const participant_view& p : record_.participants) {
+          if (p.job == job && p.rank == r && p.leads && p.op == a.op &&
+              (a.group.empty() ? p.members.back() == a.receiver : true))
+            v.op = p.id;
+        }
+        v.key = c.key;
+        v.where = c.where;
+        v.digest = c.digest;
+        v.invocations = c.invocations;
+        v.winner = c.winner;
+        v.why = c.why;
+        v.progress = std::to_string(c.trials) + " trials, " + std::to_string(c.outstanding.size()) +
+                     " of this round, " + std::to_string(c.unsettled) + " unsettled, " + std::to_string(c.cancelled) +
+                     " cancelled, search " + std::to_string(c.search) + ", lacking " + std::to_string(c.lacking) +
+                     ", cost " + std::to_string(c.cost_ns + c.pending_ns + c.earlier_cost_ns);
+        for (const tuning::aggregate& g : c.aggregates)
+          v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;
+        v.source = c.source;
+        v.cost_ns = c.cost_ns;
+        record_.campaigns.push_back(std::move(v));
+      });
     for (const runtime::flight_record& f : self->flight().in_order()) {
       if (runtime::is_transfer(f.what)) record_.flights.push_back({job, r, f});
     }
@@ -207,8 +235,11 @@ class runner {
   run_record record_;
   weather sky_;
   census census_;
+  std::unique_ptr<wire_tap> mutant_;
   world world_;
   programs programs_;
+  bool cutting_ = false;                           // a job ends before its time
+  std::optional<runtime::breach_watch> breaches_;  // what the product itself notices
 };
 
 }  // namespace

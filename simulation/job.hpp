@@ -68,7 +68,8 @@ struct campaign_view {
   std::uint64_t digest = 0;
   std::uint64_t invocations = 0;
   std::string winner;
-  std::string why;  ///< and the evidence, in words
+  std::string why;       ///< and the evidence, in words
+  std::string progress;  ///< how far its search has come, in words
   actors::decision_source source = actors::decision_source::trials;
   double cost_ns = 0;
 };

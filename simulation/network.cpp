@@ -125,10 +125,25 @@ struct network::delivery final : event {
       delete[] static_cast<const std::byte*>(held);
     }
   }
-  parcel as_parcel() noexcept {
+  parcel as_parcel() {
     auto* const bytes = remote ? nullptr : const_cast<std::byte*>(static_cast<const std::byte*>(held));
-    return {from,   to,     on,  {header.data(), header_size}, {bytes, bytes == nullptr ? 0 : std::size_t(length)},
-            length, number, copy};
+    parcel p;
+    p.from = from;
+    p.to = to;
+    p.on = on;
+    p.header = {header.data(), header_size};
+    p.payload = {bytes, bytes == nullptr ? 0 : static_cast<std::size_t>(length)};
+    p.payload_bytes = length;
+    p.number = number;
+    p.copy = copy;
+    return p;
+  }
+  void replace_payload(std::span<const std::byte> by) {
+    delete[] static_cast<const std::byte*>(held);
+    auto* bytes = new std::byte[by.size()];
+    std::copy(by.begin(), by.end(), bytes);
+    held = bytes;
+    length = by.size();
   }
   void happen() override {
     port& target = *net.ports_[to];
@@ -136,6 +151,7 @@ struct network::delivery final : event {
     if (net.weather_ != nullptr) {
       parcel p = as_parcel();
       if (!net.weather_->deliver(p)) return drop();
+      if (p.replaced && !remote) replace_payload(p.instead);
     }
     target.deliver(on, arrival(&target, {header.data(), header_size}, length, std::exchange(held, nullptr), remote));
   }

@@ -54,6 +54,8 @@ struct parcel {
   std::uint64_t payload_bytes = 0;
   std::uint64_t number = 0;  ///< how many went from one to the other on this channel before it, and 1
   bool copy = false;         ///< comes a second time
+  bool replaced = false;     ///< on delivery: `instead` is the payload
+  std::vector<std::byte> instead{};
 };
 
 /// What becomes of a message. Data is never lost while both ends live: `lost` and `doubled` are for control messages, and

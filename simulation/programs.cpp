@@ -198,8 +198,12 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
 // Between calls: a while by chance, and the whole rest of the faults before the first calm one.
 task<> programs::rest(caller& c, std::uint64_t number) {
   runtime::executor& ex = world_.stage().clock(c.rank);
-  time_ns span = c.luck.between(0, c.op.pause_ns);
-  if (number >= c.op.calls && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
+  // What is said again only after a while must have the time for it before the calls are used up. Receives that are given up
+  // early meet their sends only where these come often.
+  const bool calm = number >= c.op.calls;
+  const time_ns least = !calm ? 0 : c.op.timeout_ns < 1'000'000'000 ? 1'000'000 : 10'000'000;
+  time_ns span = c.luck.between(0, std::max(c.op.pause_ns, least));
+  if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
   auto slept = co_await runtime::sleep_until(ex.now() + span);
   static_cast<void>(slept);
 }

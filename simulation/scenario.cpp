@@ -237,6 +237,7 @@ void fields(A& a, scenario& s) {
   a("detection_ns", s.detection_ns);
   a("budget", s.budget);
   a("jobs", s.jobs);
+  a("cut_short", s.cut_short);
   a("results", s.results);
   a("must_decide", s.must_decide);
   a("tape", s.saved);

@@ -67,6 +67,7 @@ struct scenario {
   time_ns detection_ns = 100'000'000;
   double budget = 1e9;      ///< of wall time, for trials
   std::uint64_t jobs = 1;   ///< so many of the same ranks, one after the other, with the disks of the one before
+  bool cut_short = false;   ///< all but the last end where they stand, with messages still under way
   bool results = false;     ///< whether they read and write results files
   bool must_decide = true;  ///< all campaigns are to have ended once it is over
   std::optional<tape> saved;

@@ -74,8 +74,11 @@ class wire_tap {
   virtual bool on_deliver(parcel&) { return true; }
   virtual void on_send(const parcel&, const fate&) {}
 
- protected:
-  ~wire_tap() = default;
+ public:
+  wire_tap() = default;
+  wire_tap(const wire_tap&) = delete;
+  wire_tap& operator=(const wire_tap&) = delete;
+  virtual ~wire_tap() = default;
 };
 
 class weather final : public interference {

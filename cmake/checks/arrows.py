@@ -44,6 +44,18 @@ FORBIDDEN_HEADERS = {
 FORBIDDEN_WORDS = {folder: [(CLOCK_CALL, "no clock here: time comes from the executor or as a value")]
                    for folder in ("tuning", "actors", "simulation")}
 
+# Nothing that differs from run to run or from library to library may reach a decision (DESIGN.md section 7).
+CHANCE = (r"\bstd::(random_device|mt19937\w*|default_random_engine|\w+_distribution|shuffle|random_shuffle)\b"
+          r"|\bstd::hash<|\b(rand|srand|drand48|getrandom|arc4random)\s*\(")
+PURE = ("tuning", "actors", "ops", "simulation")
+for folder in PURE:
+    FORBIDDEN_WORDS.setdefault(folder, []).append((CHANCE, "chance comes from the executor's streams or from dice"))
+# Maps whose order differs between libraries. Looking a key up is fine; going through them is not.
+UNORDERED = re.compile(r"\bunordered_(?:multi)?(?:map|set)<[^;]*>\s*(\w+)\s*[;{=]")
+LOOP = re.compile(r"\bfor\s*\([^;)]*:\s*\*?(?:this->)?(\w+)\s*\)|\b(\w+)\.c?begin\(\)")
+# file: the maps that it may go through, because what it does with the elements has no order.
+UNORDERED_ALLOWED = {}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 OWN = re.compile(r"parley/(\w+)/")
 
@@ -70,16 +82,38 @@ def faults_of_line(folder, line):
             yield why
 
 
+def unordered_names(root):
+    """Members and variables of the pure folders that are hash maps, by the file's name without its ending."""
+    names = {}
+    for folder in PURE:
+        for path in sorted((root / folder).rglob("*.[ch]pp")):
+            found = UNORDERED.findall(path.read_text(encoding="utf-8"))
+            names.setdefault(path.parent / path.stem, set()).update(found)
+    return names
+
+
+def faults_of_order(path, line, names, root):
+    if path.parent / path.stem not in names:
+        return
+    for found in LOOP.finditer(line.split("//")[0]):
+        name = found.group(1) or found.group(2)
+        allowed = UNORDERED_ALLOWED.get(str(path.relative_to(root)), ())
+        if name in names[path.parent / path.stem] and name not in allowed:
+            yield f"{name} has no order that two libraries agree on: sort what is taken from it, or use an ordered map"
+
+
 def check(root):
     """Every fault below `root`, as `file:line: what`, and how many files were read."""
     faults, count = [], 0
+    names = unordered_names(root)
     for folder in ARROWS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".h"):
                 continue
             count += 1
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-                faults += [f"{path.relative_to(root)}:{number}: {what}" for what in faults_of_line(folder, line)]
+                found = [*faults_of_line(folder, line), *faults_of_order(path, line, names, root)]
+                faults += [f"{path.relative_to(root)}:{number}: {what}" for what in found]
     return faults, count
 
 
@@ -97,6 +131,11 @@ BROKEN = [
     ("ops/a.cpp", "#include <ucp/api/ucp.h>"),
     ("ops/a.cpp", "#include <parley/cli/progress.hpp>"),
     ("cli/a.cpp", '#include "../ops/rank.hpp"'),
+    ("simulation/a.cpp", "auto now = std::chrono::system_clock::now();"),
+    ("ops/a.cpp", "std::random_device device;"),
+    ("actors/a.cpp", "std::mt19937_64 engine(7);"),
+    ("tuning/a.cpp", "std::uniform_int_distribution<int> die(1, 6);"),
+    ("simulation/a.cpp", "std::unordered_map<int, int> all; for (auto& one : all) use(one);"),
 ]
 SOUND = [
     ("runtime/a.hpp", "#include <parley/runtime/error.hpp>"),
@@ -105,6 +144,8 @@ SOUND = [
     ("actors/a.hpp", "// steady_clock is read by the executor only"),
     ("ops/a.hpp", "#include <parley/actors/sender.hpp>"),
     ("cli/a.cpp", "#include <parley/ops/rank.hpp>"),
+    ("actors/a.cpp", "std::unordered_map<int, int> all; auto at = all.find(7);"),
+    ("actors/a.cpp", "std::map<int, int> all; for (auto& one : all) use(one);"),
 ]
 
 

@@ -76,11 +76,3 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
   CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pear") != std::string::npos);
   CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 2]}]})").find("outside the world") != std::string::npos);
 }
-
-TEST_CASE("A receiver that ignores stamps is caught by S2") {
-  const scenario s = scenario_in(std::string(PARLEY_SCENARIOS) + "/pair.json");
-  const outcome o = run(s, draw(s, 1), 1, {.mutant = "stamp-ignored"});
-  const bool caught =
-      std::any_of(o.violations.begin(), o.violations.end(), [](const violation& v) { return v.invariant == "S2"; });
-  CHECK(caught);
-}

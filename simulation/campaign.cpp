@@ -1,0 +1,142 @@
+#include <parley/simulation/campaign.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace parley::simulation {
+
+namespace {
+
+constexpr std::uint64_t sent_often = 500;
+
+struct cell {
+  const char* name;
+  std::uint64_t message_counts::* count;
+};
+constexpr cell cells[] = {{"lost", &message_counts::lost},
+                          {"doubled", &message_counts::doubled},
+                          {"reordered", &message_counts::reordered},
+                          {"delayed", &message_counts::delayed}};
+
+// Data is never lost while both ends live, and what stays with its sender comes once.
+bool possible(const std::string& type, const cell& c) {
+  const bool is_data = type.find("data") != std::string::npos || type == "poison";
+  if (is_data && c.count == &message_counts::lost) return false;
+  return type != "data kept at sender" || c.count != &message_counts::doubled;
+}
+
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(width, text.size()), ' ');
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> coverage_gaps(const coverage& seen) {
+  std::vector<std::string> gaps;
+  for (const auto& [type, counts] : seen) {
+    if (counts.sent < sent_often) continue;
+    for (const cell& c : cells) {
+      if (possible(type, c) && counts.*c.count == 0) gaps.push_back(type + " was never " + c.name);
+    }
+  }
+  return gaps;
+}
+
+std::string coverage_table(const coverage& seen) {
+  std::string text = padded("message", 22) + padded("sent", 12);
+  for (const cell& c : cells) text += padded(c.name, 12);
+  text += "\n";
+  for (const auto& [type, counts] : seen) {
+    text += padded(type, 22) + padded(std::to_string(counts.sent), 12);
+    for (const cell& c : cells) text += padded(possible(type, c) ? std::to_string(counts.*c.count) : "-", 12);
+    text += "\n";
+  }
+  return text;
+}
+
+small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::string& invariant, const run_options& o) {
+  small best{s, 0};
+  best.play.saved = t;
+  const auto still_fails = [&](const scenario& candidate) {
+    ++best.runs;
+    const outcome out = run(candidate, *candidate.saved, seed, o);
+    return std::any_of(out.violations.begin(), out.violations.end(),
+                       [&](const violation& v) { return v.invariant == invariant; });
+  };
+  const auto attempt = [&](const std::function<bool(scenario&)>& change) {
+    scenario candidate = best.play;
+    if (!change(candidate) || !still_fails(candidate)) return false;
+    best.play = std::move(candidate);
+    return true;
+  };
+  for (bool smaller = true; smaller;) {
+    smaller = false;
+    for (std::size_t i = 0; i < best.play.ops.size() && best.play.ops.size() > 1;) {
+      const bool gone = attempt([&](scenario& c) {
+        c.ops.erase(c.ops.begin() + static_cast<std::ptrdiff_t>(i));
+        return true;
+      });
+      smaller = smaller || gone;
+      i += gone ? 0 : 1;
+    }
+    for (std::size_t i = 0; i < best.play.saved->mishaps.size();) {
+      const bool gone = attempt([&](scenario& c) {
+        c.saved->mishaps.erase(c.saved->mishaps.begin() + static_cast<std::ptrdiff_t>(i));
+        return true;
+      });
+      smaller = smaller || gone;
+      i += gone ? 0 : 1;
+    }
+    for (std::uint64_t tape::* rate : {&tape::lose, &tape::double_control, &tape::delay_control, &tape::delay_data,
+                                       &tape::double_data, &tape::disk_fails}) {
+      smaller = attempt([&](scenario& c) { return std::exchange(*c.saved.*rate, 0) != 0; }) || smaller;
+    }
+    smaller =
+        attempt([](scenario& c) { return std::exchange(c.saved->order, ordering::arrival) != ordering::arrival; }) ||
+        smaller;
+    smaller = attempt([](scenario& c) { return std::exchange(c.saved->skewed, false); }) || smaller;
+    for (std::size_t i = 0; i < best.play.ops.size(); ++i) {
+      for (std::uint64_t op_spec::* count : {&op_spec::calls, &op_spec::calm, &op_spec::in_flight}) {
+        smaller = attempt([&](scenario& c) {
+                    std::uint64_t& n = c.ops[i].*count;
+                    const std::uint64_t least = count == &op_spec::in_flight ? 1 : 0;
+                    // A campaign that was given too few calls has not been found to hang.
+                    if (n <= least || (invariant == "L1" && least == 0)) return false;
+                    n = std::max(n / 2, least);
+                    return true;
+                  }) ||
+                  smaller;
+      }
+      for (std::size_t k = 1; k < best.play.ops[i].configs.size();) {
+        const bool gone = attempt([&](scenario& c) {
+          auto& configs = c.ops[i].configs;
+          configs.erase(configs.begin() + static_cast<std::ptrdiff_t>(k));
+          return true;
+        });
+        smaller = smaller || gone;
+        k += gone ? 0 : 1;
+      }
+      smaller = attempt([&](scenario& c) {
+                  if (c.ops[i].sizes.size() < 2) return false;
+                  c.ops[i].sizes.pop_back();
+                  return true;
+                }) ||
+                smaller;
+    }
+    smaller = attempt([](scenario& c) {
+                rank_id used = 2;
+                for (const op_spec& op : c.ops) {
+                  for (const rank_id r : op.members) used = std::max(used, r + 1);
+                }
+                const bool fewer = used < c.ranks;
+                c.ranks = used;
+                return fewer;
+              }) ||
+              smaller;
+  }
+  return best;
+}
+
+}  // namespace parley::simulation

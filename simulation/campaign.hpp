@@ -1,0 +1,26 @@
+#pragma once
+/// Many seeds of a scenario: what was covered, what failed, and the smallest run that still fails.
+///
+///     coverage_gaps(counts);                             // cells of the table that stayed zero
+///     small f = shrink(scenario, tape, seed, "S2");      // fewer faults, ops, calls and ranks, still breaking S2
+#include <parley/simulation/job.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace parley::simulation {
+
+/// `offer was never lost`; types that were sent too rarely to tell are left out.
+std::vector<std::string> coverage_gaps(const coverage& seen);
+std::string coverage_table(const coverage& seen);
+
+struct small {
+  scenario play;  ///< with its tape
+  std::uint64_t runs = 0;
+};
+/// Leaves out and halves, greedily, as long as `invariant` is still broken.
+small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::string& invariant,
+             const run_options& o = {});
+
+}  // namespace parley::simulation

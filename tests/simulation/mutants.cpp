@@ -1,0 +1,68 @@
+#include <parley/simulation/campaign.hpp>
+#include <parley/simulation/mutants.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+using namespace parley::simulation;
+
+namespace {
+
+scenario scenario_named(std::string_view name) {
+  std::ifstream in(std::string(PARLEY_SCENARIOS) + "/" + std::string(name) + ".json");
+  return read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
+}
+
+// The first seed in which a checker that should name the mutant does; 0: none of them.
+std::uint64_t caught_at(const mutant_info& m, std::string& by) {
+  const scenario s = scenario_named(m.scenario);
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const outcome o = run(s, draw(s, seed), seed, {.mutant = std::string(m.name)});
+    for (const violation& v : o.violations) {
+      if (std::find(m.caught_by.begin(), m.caught_by.end(), v.invariant) == m.caught_by.end()) continue;
+      by = v.invariant;
+      return seed;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("Every mutant is caught by a checker that is named after what it breaks") {
+  for (const mutant_info& m : mutants()) {
+    CAPTURE(m.name);
+    std::string by;
+    CHECK(caught_at(m, by) != 0);
+    CHECK(by != "L2");
+  }
+}
+
+TEST_CASE("A failing run is made smaller, and the smaller one still breaks the same invariant") {
+  const scenario s = scenario_named("mixed");
+  const run_options o{.mutant = "look-ahead-late"};
+  const tape t = draw(s, 1);
+  const outcome whole = run(s, t, 1, o);
+  REQUIRE_FALSE(whole.violations.empty());
+  const small f = shrink(s, t, 1, "S2", o);
+  CHECK(f.play.ops.size() == 1);
+  CHECK(f.play.ranks <= s.ranks);
+  CHECK(f.play.saved->mishaps.empty());
+  const scenario saved = read_scenario(write_scenario(f.play));
+  const outcome again = run(saved, draw(saved, 1), 1, o);
+  CHECK(again.steps < whole.steps);
+  CHECK(std::any_of(again.violations.begin(), again.violations.end(),
+                    [](const violation& v) { return v.invariant == "S2"; }));
+}
+
+TEST_CASE("A message that a campaign of runs never lost is a gap; one that was sent rarely is not") {
+  coverage seen;
+  seen["offer"] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
+  seen["data"] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
+  seen["op_reject"] = {.sent = 3, .lost = 0, .doubled = 0, .reordered = 0, .delayed = 0};
+  CHECK(coverage_gaps(seen) == std::vector<std::string>{"offer was never lost"});
+}
