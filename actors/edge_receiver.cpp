@@ -175,11 +175,11 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
 
 // ---- the edge ---------------------------------------------------------------------------------------------------------
 
-edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
-    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation),
+edge_receiver::edge_receiver(services& s, const op_declaration& op, generations all)
+    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generations_(std::move(all)),
       peer_(op.participants[0].rank) {
-  services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope, matched&& m) {
-    if (m.what == matched::kind::question) {
+  services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope from, matched&& m) {
+    if (is_for_us(from) && m.what == matched::kind::question) {
       stream& asked = stream_of(m.stream);
       asked.sender_waits = true;
       send_report(asked);
@@ -189,9 +189,30 @@ edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_
   services_.data.bind(op_, *this);
 }
 
-edge_receiver::~edge_receiver() {
-  services_.data.unbind(op_);
-  services_.mail.unbind(number_of(op_, part::data_receiver));
+edge_receiver::~edge_receiver() { static_cast<void>(retire()); }
+
+std::vector<runtime::arrival> edge_receiver::retire() noexcept {
+  if (!std::exchange(retired_, true)) {
+    runtime::timer_wheel::disarm(late_);
+    services_.data.unbind(op_);
+    services_.mail.unbind(number_of(op_, part::data_receiver));
+  }
+  return std::exchange(unjoined_, {});
+}
+
+void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
+  if (s.source == peer_ && generations_.judge(s.generation) == generations::verdict::unknown &&
+      unjoined_.size() < most_unjoined) {
+    ++counters_.unjoined;
+    unjoined_.push_back(std::move(message));
+    return;
+  }
+  ++counters_.dropped;
+  if (s.source != peer_ || generations_.judge(s.generation) != generations::verdict::ended) return;
+  if (counters_.ended++ % gen_end_every != 0) return;
+  gen_end word;
+  word.dropped = counters_.ended;
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), s.generation, word));
 }
 
 edge_receiver::stream& edge_receiver::find_or_add(std::uint64_t id) {
@@ -221,10 +242,8 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
 }
 
 void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept {
-  if (s.generation != generation_ || s.source != peer_) {  // S5
-    ++counters_.dropped;
-    return;
-  }
+  if (s.generation != generation() || s.source != peer_) [[unlikely]]  // S5
+    return keep_unjoined(s, std::move(message));
   stream& its = stream_of(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
   const std::uint64_t invocation = unwrap(s.invocation, its.first_posted);
   if (invocation == its.first_posted && its.begun <= invocation && !its.posted.empty()) {  // as most come
@@ -313,7 +332,7 @@ void edge_receiver::send_report(stream& s) noexcept {
   m.what = matched::kind::report;
   m.stream = s.id;
   m.count = s.first_posted;
-  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) != errc::none) return;
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
   s.reported = s.first_posted;
   s.unreported_bytes = 0;
   ++counters_.matched_sent;

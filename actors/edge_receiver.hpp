@@ -17,6 +17,7 @@
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/credits.hpp>
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/generations.hpp>
 #include <parley/actors/one_sided.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/rows.hpp>
@@ -173,7 +174,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
 
 class edge_receiver final : public data_sink {
  public:
-  edge_receiver(services& s, const op_declaration& op, std::uint64_t generation);
+  edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
+      : edge_receiver(s, op, generations(generation)) {}
+  /// The one of the current generation, which knows those before it.
+  edge_receiver(services& s, const op_declaration& op, generations all);
   edge_receiver(const edge_receiver&) = delete;
   edge_receiver& operator=(const edge_receiver&) = delete;
   ~edge_receiver();
@@ -181,13 +185,17 @@ class edge_receiver final : public data_sink {
   void on_data(const stamp& s, runtime::arrival&& message) noexcept override;
   /// Ends all receives, and those to come, with `why`.
   void fail(runtime::errc why) noexcept;
+  /// Ends its part in the op for good: another one, of the next generation, takes its place. What came for a generation that is
+  /// unknown here is for that one, by way of the data hub.
+  std::vector<runtime::arrival> retire() noexcept;
+  const generations& known_generations() const noexcept { return generations_; }
   /// Tells the sender at once what has been matched, for a rank that is about to leave.
   void report_all() noexcept;
 
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
-  std::uint64_t generation() const noexcept { return generation_; }
+  std::uint64_t generation() const noexcept { return generations_.current(); }
   /// The invocation that the next receive of the user's would get.
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;
   row_log& rows() noexcept { return rows_; }
@@ -203,7 +211,9 @@ class edge_receiver final : public data_sink {
   }
 
   struct counters {
-    std::uint64_t dropped = 0;       ///< parts of an ended or unknown generation, or of an ended invocation
+    std::uint64_t dropped = 0;       ///< parts of an ended generation or invocation, or of somebody else
+    std::uint64_t ended = 0;         ///< those of an ended generation
+    std::uint64_t unjoined = 0;      ///< came for a generation that is not known yet
     std::uint64_t early_parts = 0;   ///< came before their receive was posted
     std::uint64_t matched_sent = 0;  ///< flow control messages
     std::uint64_t credits_sent = 0;
@@ -252,6 +262,8 @@ class edge_receiver final : public data_sink {
   static constexpr std::uint32_t unwanted_after = 16;
   static constexpr std::size_t most_failed_gets = 256;
   static constexpr unsigned most_repeats = 3;  // of a credit
+  static constexpr std::size_t most_unjoined = 4096;
+  static constexpr std::uint64_t gen_end_every = 64;  // parts of an ended generation
   struct one_sided {
     explicit one_sided(edge_receiver& e) noexcept : timer(e) {}
     memory_book memory;
@@ -262,6 +274,11 @@ class edge_receiver final : public data_sink {
     repeat_timer timer;
     runtime::time_ns pause_ns = 0;
   };
+  [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
+  // S5: nothing from another generation changes anything.
+  bool is_for_us(const runtime::envelope& from) const noexcept {
+    return from.source == peer_ && from.generation == generation();
+  }
   stream* find_stream(std::uint64_t id) noexcept;
   void offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept;
   void send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept;
@@ -290,13 +307,15 @@ class edge_receiver final : public data_sink {
   services& services_;
   row_log rows_;
   std::uint64_t op_;
-  std::uint64_t generation_;
+  generations generations_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
   std::vector<std::unique_ptr<stream>> streams_;
   stream* latest_ = nullptr;  // most calls have one tag
   late_timer late_{*this};
   counters counters_;
+  std::vector<runtime::arrival> unjoined_;
+  bool retired_ = false;
   std::unique_ptr<one_sided> one_sided_;
 };
 

@@ -64,7 +64,7 @@ void edge_receiver::allow_one_sided() {
   const std::uint64_t me = number_of(op_, part::data_receiver);
   const auto bind = [&]<class M>(auto handle) {
     services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
-      if (from.source == peer_ && from.generation == generation_) handle(std::move(m));  // S5
+      if (is_for_us(from)) handle(std::move(m));
       return errc::none;
     });
   };
@@ -106,9 +106,9 @@ void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t
   m.capacity = r.capacity_;
   m.key.resize(key.size());
   std::memcpy(m.key.data(), key.data(), key.size());
-  services_.note_step(runtime::flight_event::credited, op_, generation_,
+  services_.note_step(runtime::flight_event::credited, op_, generation(),
                       {.invocation = m.number, .bytes = m.capacity, .tag = peer_});
-  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) == errc::none)
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
     ++counters_.credits_sent;
 }
 
@@ -116,8 +116,8 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   revoke m;
   m.stream = s.id;
   m.number = s.given.revoke();
-  services_.note_step(runtime::flight_event::revoked, op_, generation_, {.invocation = m.number, .tag = peer_});
-  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m) == errc::none)
+  services_.note_step(runtime::flight_event::revoked, op_, generation(), {.invocation = m.number, .tag = peer_});
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
     ++counters_.revokes_sent;
   repeat_soon();
 }
@@ -177,7 +177,7 @@ void edge_receiver::on_exposed(exposed&& m) {
       all.erase(oldest);
     }
   }
-  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, answer));
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), answer));
 }
 
 void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, errc outcome) noexcept {
@@ -191,7 +191,7 @@ void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, err
   m.invocation = invocation;
   m.outcome = static_cast<std::uint8_t>(outcome);
   // If it gets lost, the sender asks.
-  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, m));
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m));
 }
 
 // A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it is not told.
@@ -218,7 +218,7 @@ void edge_receiver::on_question(const taken& m) noexcept {
   answer.stream = m.stream;
   answer.invocation = m.invocation;
   answer.outcome = static_cast<std::uint8_t>(outcome);
-  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation_, answer));
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), answer));
 }
 
 // ---- asking again -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 #include <parley/actors/edge_sender.hpp>
+#include <parley/actors/generations.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -18,13 +19,23 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
     : services_(s), rows_(s.ex, s.clocks.skew()), assigned_(assigned), op_(op.id()), generation_(generation),
       default_digest_(op.default_digest), self_(s.net.rank()), peer_(op.participants[1].rank), window_(w),
       question_timer_(*this) {
-  services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope, matched&& m) {
-    if (m.what == matched::kind::report) note_matched(m.stream, m.count);
+  services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
+    if (is_for_us(from) && m.what == matched::kind::report) note_matched(m.stream, m.count);
+    return errc::none;
+  });
+  services_.mail.bind<gen_end>(number_of(op_, part::data_sender), [this](runtime::envelope from, gen_end&&) {
+    if (is_for_us(from) && failed_ == errc::none && ended_there_) ended_there_();
     return errc::none;
   });
 }
 
-edge_sender::~edge_sender() { services_.mail.unbind(number_of(op_, part::data_sender)); }
+edge_sender::~edge_sender() { retire(); }
+
+void edge_sender::retire() noexcept {
+  if (std::exchange(retired_, true)) return;
+  runtime::timer_wheel::disarm(question_timer_);
+  services_.mail.unbind(number_of(op_, part::data_sender));
+}
 
 edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   for (auto& s : streams_) {
@@ -45,7 +56,9 @@ void edge_sender::wait_for_room(admission& a) {
 }
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
-  stream& s = stream_of(id);
+  const auto known = std::find_if(streams_.begin(), streams_.end(), [id](const auto& s) { return s->id == id; });
+  if (known == streams_.end()) return;  // nothing was ever sent there
+  stream& s = **known;
   for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
   while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
     admission& first = *s.waiting.front().owner;

@@ -24,6 +24,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -131,6 +132,10 @@ class edge_sender {
   /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
   bool all_matched();
   void fail(runtime::errc why) noexcept;
+  /// Ends its part in the op for good: another one, of the next generation, takes its place.
+  void retire() noexcept;
+  /// Told when the receiver says that this generation has ended there.
+  void on_ended(std::function<void()> tell) { ended_there_ = std::move(tell); }
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
   std::uint64_t generation() const noexcept { return generation_; }
@@ -194,6 +199,10 @@ class edge_sender {
     if (s.admitted == s.matched) return true;
     return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
   }
+  // S5: nothing from another generation changes anything.
+  bool is_for_us(const runtime::envelope& from) const noexcept {
+    return from.source == peer_ && from.generation == generation_;
+  }
   void wait_for_room(admission& a);
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
@@ -215,9 +224,11 @@ class edge_sender {
   std::vector<std::unique_ptr<stream>> streams_;
   stream* latest_ = nullptr;  // most calls have one tag
   std::uint64_t rehearsals_ = 0;
+  bool retired_ = false;
   question_timer question_timer_;
   runtime::time_ns question_pause_ns_ = 0;
   counters counters_;
+  std::function<void()> ended_there_;
   std::unique_ptr<one_sided_sender> one_sided_;
 };
 

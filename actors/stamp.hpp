@@ -70,8 +70,8 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
 constexpr bool blames_config(runtime::errc outcome) noexcept {
   using runtime::errc;
   return outcome != errc::none && outcome != errc::cancelled && outcome != errc::timeout &&
-         outcome != errc::peer_failed && outcome != errc::fenced && outcome != errc::send_failed &&
-         outcome != errc::buffer_too_small;
+         outcome != errc::peer_failed && outcome != errc::peer_restarted && outcome != errc::fenced &&
+         outcome != errc::send_failed && outcome != errc::buffer_too_small;
 }
 
 /// What a poison says went wrong at its sender.

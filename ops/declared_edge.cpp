@@ -55,6 +55,20 @@ void declared_edge::make() {
   options_.peer = peer;
 }
 
+void declared_edge::renew() {
+  being_made_ = false;
+  if (edge_out* const old = std::exchange(out_, nullptr)) {
+    old->retire();
+    out_ = &rank_.replace(*old);
+    old->hand_over(*out_);
+  } else if (edge_in* const ended = std::exchange(in_, nullptr)) {
+    auto early = ended->retire();
+    in_ = &rank_.replace(*ended);
+    ended->hand_over(*in_);
+    for (runtime::arrival& m : early) rank_.data_.on_arrival(std::move(m));
+  }
+}
+
 // Not inside the handler that asks for it, which ends with it.
 void declared_edge::make_soon() {
   if (std::exchange(being_made_, true)) return;

@@ -8,6 +8,10 @@
 ///
 /// What comes for it before is not lost: data goes on to the receiver that it makes; an offer is held back until the
 /// coordinator is there.
+///
+/// When its peer comes back as a new process, `renew` makes it anew, in the next generation: nothing of the old one is numbered,
+/// credited or decided any more. What came early for the new one goes on to it. Calls that are under way hold on to the old end,
+/// which has failed and stays as long as its rank.
 #include <parley/actors/services.hpp>
 #include <parley/ops/edge.hpp>
 
@@ -37,6 +41,8 @@ class declared_edge final : private actors::data_sink {
   }
   /// Without a first use.
   void make();
+  /// After its rank knows the peer's new incarnation. One that was never used has nothing to renew.
+  void renew();
 
  private:
   bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }

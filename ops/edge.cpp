@@ -80,6 +80,25 @@ void edge_end::start(actors::row_log& rows) {
   actors::spawn_participant(services_, participant_);
 }
 
+void edge_end::retire_participant() noexcept {
+  actors::unbind_participant(services_, participant_);
+  participant_.actor.stop();
+}
+
+void edge_end::add_memory(const std::shared_ptr<actors::memory_region>& region) {
+  if (!one_sided_) return;
+  std::erase_if(memory_, [](const auto& m) { return m->where != actors::memory_region::state::exposed; });
+  memory_.push_back(region);
+  take_memory(region);
+}
+
+// What the one that has died had credits for was withdrawn.
+void edge_end::hand_over(edge_end& next) const {
+  for (const auto& region : memory_) {
+    if (region->where == actors::memory_region::state::exposed) next.add_memory(region);
+  }
+}
+
 std::vector<std::uint64_t> edge_end::those_that_need(needs what) const {
   std::vector<std::uint64_t> some;
   for (const config_ptr& c : options_.configs) {
@@ -142,8 +161,20 @@ edge_out::edge_out(actors::services& s, const edge_options& o)
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
   participant_.assigned = &assigned_;
-  actors::spawn_coordinator(services_, coordinator_);
+  leads_ = actors::spawn_coordinator(services_, coordinator_);
+  sender_.on_ended([this] {
+    fail({errc::fenced, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
+                            std::to_string(options_.peer) +
+                            " has ended this generation of the op: it takes this rank for dead or restarted"});
+  });
   start(sender_.rows());
+}
+
+void edge_out::retire() noexcept {
+  retire_participant();
+  actors::unbind_coordinator(services_, coordinator_);
+  leads_.stop();
+  sender_.retire();
 }
 
 edge_out::~edge_out() { actors::unbind_coordinator(services_, coordinator_); }
@@ -154,8 +185,8 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(why.code());
 }
 
-void edge_out::add_memory(const std::shared_ptr<actors::memory_region>& region) {
-  if (one_sided()) sender_.one_sided()->add_memory(region);
+void edge_out::take_memory(const std::shared_ptr<actors::memory_region>& region) {
+  sender_.one_sided()->add_memory(region);
 }
 
 task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_options call) {
@@ -222,18 +253,30 @@ task<> edge_out::rehearse(std::uint64_t digest) {
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
 
-edge_in::edge_in(actors::services& s, const edge_options& o)
+namespace {
+actors::generations after(const actors::generations* before, std::uint64_t generation) {
+  if (before == nullptr) return actors::generations(generation);
+  actors::generations all = *before;
+  all.enter(generation);
+  return all;
+}
+}  // namespace
+
+edge_in::edge_in(actors::services& s, const edge_options& o, const actors::generations* before)
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
-      receiver_(s, participant_.declaration, participant_.generation) {
+      receiver_(s, participant_.declaration, after(before, participant_.generation)) {
   if (one_sided()) receiver_.allow_one_sided();
   start(receiver_.rows());
 }
 
 edge_in::~edge_in() = default;
 
-void edge_in::add_memory(const std::shared_ptr<actors::memory_region>& region) {
-  if (one_sided()) receiver_.add_memory(region);
+std::vector<runtime::arrival> edge_in::retire() noexcept {
+  retire_participant();
+  return receiver_.retire();
 }
+
+void edge_in::take_memory(const std::shared_ptr<actors::memory_region>& region) { receiver_.add_memory(region); }
 
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;

@@ -9,7 +9,8 @@
 ///
 /// A call throws `failure` that names op, ranks and invocation: `timeout`, `peer_failed`, `send_failed`, `buffer_too_small`,
 /// `config_failed`, `declaration_mismatch`, … After a failure of one invocation the edge goes on with the next one; after the
-/// death of the peer or a rejected declaration every call fails. Cancelling a call's scope ends it once the transport has let
+/// death of the peer or a rejected declaration every call fails. When the peer comes back as a new process, another end of the
+/// next generation takes the place of this one (declared_edge.hpp). Cancelling a call's scope ends it once the transport has let
 /// go of the buffer.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/coordinator.hpp>
@@ -36,6 +37,8 @@
 #include <vector>
 
 namespace parley::ops {
+
+class declared_edge;
 
 struct edge_options {
   std::string name;
@@ -72,20 +75,27 @@ class edge_end : private actors::implementations {
   /// Ends all calls and those to come with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   rank_id peer() const noexcept { return options_.peer; }
+  const edge_options& options() const noexcept { return options_; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   /// Memory for this edge's puts and gets, as long as the handle lives. An empty handle where it has no use for any: none of
   /// its configs needs it, or the link has no one-sided transfers. Throws `unavailable` when the machine refuses.
   actors::registered_memory registered(std::span<std::byte> memory);
   /// The same for memory that is registered already.
-  virtual void add_memory(const std::shared_ptr<actors::memory_region>& region) = 0;
+  void add_memory(const std::shared_ptr<actors::memory_region>& region);
   /// Whether control messages of this end were not acknowledged yet.
   virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed != 0; }
 
  protected:
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
+  /// Its actor ends, and no message reaches it any more. The calls that were under way still end with what it failed with.
+  void retire_participant() noexcept;
+  /// What the end that takes its place is made of.
+  void hand_over(edge_end& next) const;
+  virtual void take_memory(const std::shared_ptr<actors::memory_region>& region) = 0;
   virtual ~edge_end();
 
   friend agreement;
+  friend declared_edge;
   const paired_config* find(std::uint64_t digest) noexcept {
     if (latest_ == nullptr || latest_->digest() != digest) latest_ = search(digest);
     return latest_;
@@ -118,6 +128,7 @@ class edge_end : private actors::implementations {
   std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
   const paired_config* latest_ = nullptr;
   bool one_sided_ = false;  // some of them are, and the link can do it
+  std::vector<std::shared_ptr<actors::memory_region>> memory_;
 };
 
 class edge_out final : public edge_end {
@@ -127,7 +138,8 @@ class edge_out final : public edge_end {
 
   /// Ends when `data` may be reused.
   send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
-  void add_memory(const std::shared_ptr<actors::memory_region>& region) override;
+  /// After it has failed, for good.
+  void retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override {
     return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0);
@@ -140,6 +152,7 @@ class edge_out final : public edge_end {
 
  private:
   friend send_call;
+  void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
@@ -164,22 +177,26 @@ class edge_out final : public edge_end {
   actors::assignment assigned_;
   actors::edge_sender sender_;
   actors::coordinator_state coordinator_;
+  actors::coordinator_address leads_;
 };
 
 class edge_in final : public edge_end {
  public:
-  edge_in(actors::services& s, const edge_options& o);
+  /// `before`: the generations that have ended.
+  edge_in(actors::services& s, const edge_options& o, const actors::generations* before = nullptr);
   ~edge_in();
 
   /// Answers how many bytes came; `into` may be larger.
   receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }
-  void add_memory(const std::shared_ptr<actors::memory_region>& region) override;
+  /// After it has failed, for good. Answers what came for a generation that is to come.
+  std::vector<runtime::arrival> retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
   void report_matches() noexcept { receiver_.report_all(); }
 
  private:
   friend receive_call;
+  void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;

@@ -142,11 +142,30 @@ edge_out& rank::add_out(edge_options o) {
   return added;
 }
 
-edge_in& rank::add_in(edge_options o) {
+edge_in& rank::add_in(edge_options o, const actors::generations* before) {
   complete(o, actors::declare_edge(o.name, o.peer, id(), o.dtype));
-  edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o)));
+  edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o), before));
   end_if_lost();
   return added;
+}
+
+namespace {
+template <class End>
+void move_to(std::vector<std::unique_ptr<End>>& ended, std::vector<std::unique_ptr<End>>& from, const End& one) {
+  const auto at = std::find_if(from.begin(), from.end(), [&](const auto& e) { return e.get() == &one; });
+  ended.push_back(std::move(*at));
+  from.erase(at);
+}
+}  // namespace
+
+edge_out& rank::replace(edge_out& ended) {
+  move_to(ended_outs_, outs_, ended);
+  return add_out(ended.options());
+}
+
+edge_in& rank::replace(edge_in& ended) {
+  move_to(ended_ins_, ins_, ended);
+  return add_in(ended.options(), &ended.receiver().known_generations());
 }
 
 transfer rank::declare(const paired_transfer& op) {
@@ -286,20 +305,36 @@ void rank::for_each_end(const Visit& visit) noexcept {
   }
 }
 
-void rank::end_ops_with(rank_id lost, const std::string& why) noexcept {
+void rank::end_ops_with(rank_id lost, const std::string& why, errc code) noexcept {
   for_each_end([&](const actors::op_declaration& op, const auto& has, const auto& end) {
     if (!has(lost)) return;
-    end(error{errc::peer_failed, op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(lost) +
-                                     " is gone: " + why + "; restart the job to continue"},
-        lost);
+    end(error{code, op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(lost) + why}, lost);
   });
+}
+
+void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
+  if (peer >= world_size() || peer == id())
+    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
+                                            std::to_string(id()) + " in a world of " + std::to_string(world_size())});
+  if (fenced_ || services_.incarnations[peer] == incarnation) return;
+  end_ops_with(peer,
+               " has restarted; its transfers go on in a new generation, from their first invocation, its groups and "
+               "pipelines have ended",
+               errc::peer_restarted);
+  std::erase_if(lost_, [peer](const auto& entry) { return entry.first == peer; });
+  services_.incarnations[peer] = incarnation;
+  mail_.forget(peer);
+  for (declared_edge& e : declared_edges_) {
+    if (e.peer() == peer) e.renew();
+  }
 }
 
 void rank::on_lost(rank_id lost, std::string_view why) noexcept {
   // A fenced rank sees the others close their connections. And what is found out first says most about a death.
   const auto known = [&](const auto& entry) { return entry.first == lost; };
   if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
-  end_ops_with(lost, lost_.emplace_back(lost, why).second);
+  lost_.emplace_back(lost, " is gone: " + std::string(why) + "; restart the job to continue");
+  end_ops_with(lost, lost_.back().second, errc::peer_failed);
   runtime::flight_record gone;
   gone.began_ns = gone.ended_ns = services_.clocks.local(executor_.now());
   gone.what = runtime::flight_event::peer_lost;
@@ -316,7 +351,7 @@ void rank::on_fenced(std::string_view why) noexcept {
 }
 
 void rank::end_if_lost() noexcept {
-  for (const auto& [lost, why] : lost_) end_ops_with(lost, why);
+  for (const auto& [lost, why] : lost_) end_ops_with(lost, why, errc::peer_failed);
   if (fenced_) on_fenced(*fenced_);
 }
 

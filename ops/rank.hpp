@@ -113,6 +113,10 @@ class rank {
   void on_lost(rank_id lost, std::string_view why) noexcept;
   /// The others hold this rank dead: all of its ops end with `fenced`, here and now, and no other reason counts any more.
   void on_fenced(std::string_view why) noexcept;
+  /// A rank has come back as a new process, and the link knows it. Calls that are under way with the old one end with
+  /// `peer_restarted`; from here on the transfers with it go on, in a new generation: they count from 0 and agree anew. Pipelines
+  /// and groups that it was in do not come back. Memory that the old one had credits for has to be registered again.
+  void on_restarted(rank_id peer, std::uint64_t incarnation);
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
   /// sent but not matched, at most its op's timeout.
   runtime::task<> settle(time_ns limit_ns);
@@ -153,12 +157,14 @@ class rank {
   void declare_once(const actors::op_declaration& op);
   declared_edge& declare(edge_options o, declared_edge::end which);
   edge_out& add_out(edge_options o);
-  edge_in& add_in(edge_options o);
+  edge_in& add_in(edge_options o, const actors::generations* before = nullptr);
+  edge_out& replace(edge_out& ended);
+  edge_in& replace(edge_in& ended);
   group_end& add_group(group_options o);
   /// `for_each(end, ends_with(error, culprit))` over the ends of all ops.
   template <class Visit>
   void for_each_end(const Visit& visit) noexcept;
-  void end_ops_with(rank_id lost, const std::string& why) noexcept;
+  void end_ops_with(rank_id lost, const std::string& why, runtime::errc code) noexcept;
   void end_if_lost() noexcept;  // what has just been made
   void complete(edge_options& o, const actors::op_declaration& op);
   template <class Configs>
@@ -181,6 +187,8 @@ class rank {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;
+  std::vector<std::unique_ptr<edge_out>> ended_outs_;  // of ended generations; calls may still be leaving them
+  std::vector<std::unique_ptr<edge_in>> ended_ins_;
   std::vector<std::unique_ptr<group_end>> groups_;
   std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
   std::vector<std::pair<rank_id, std::string>> lost_;  // and why

@@ -124,6 +124,10 @@ class address {
   explicit operator bool() const noexcept { return named_ != nullptr; }
   bool operator==(const address&) const noexcept = default;
 
+  /// Asks it to end: no message reaches it any more, and its waits for one end with `closed`.
+  void stop() const noexcept {
+    if (named_ != nullptr) named_->box_.close();
+  }
   /// `none`, `full` or `closed`, at once.
   errc try_send(message m) const { return named_ == nullptr ? errc::closed : named_->box_.try_send(std::move(m)); }
   /// Waits for room. `auto sent = co_await to.send(m);` must not be asked of an empty address.

@@ -11,6 +11,7 @@ std::string_view name(errc code) noexcept {
     case errc::closed: return "closed";
     case errc::full: return "full";
     case errc::peer_failed: return "peer_failed";
+    case errc::peer_restarted: return "peer_restarted";
     case errc::fenced: return "fenced";
     case errc::send_failed: return "send_failed";
     case errc::buffer_too_small: return "buffer_too_small";

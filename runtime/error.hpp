@@ -27,6 +27,7 @@ enum class errc : std::uint8_t {
   closed,                ///< the actor, mailbox or executor has ended
   full,                  ///< a bounded queue has no room
   peer_failed,           ///< the other rank died or cannot be reached
+  peer_restarted,        ///< the other rank came back as a new process: what was under way with the old one is over
   fenced,                ///< the others hold this rank dead: it was stopped for too long and came back
   send_failed,           ///< the sender could not send this invocation and said so (poison)
   buffer_too_small,      ///< the message is larger than the receive buffer; nothing was written

@@ -47,6 +47,11 @@ void router::unbind(std::uint64_t actor) {
   last_found_ = {};
 }
 
+void router::forget(rank_id peer) noexcept {
+  peers_[peer] = {};
+  std::erase_if(parked_, [peer](const parked& p) { return p.header.source == peer; });
+}
+
 errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
                       std::span<const std::byte> body) {
   if (to >= peers_.size() || body.size() > max_body_bytes) return errc::bad_argument;

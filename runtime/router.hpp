@@ -80,6 +80,9 @@ class router final : public link::handler {
   errc send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
                 std::span<const std::byte> body);
 
+  /// A new process has taken the place of a peer: its frames count from 1 again, and what waits of the old one is dropped.
+  void forget(rank_id peer) noexcept;
+
   /// Frames sent to one peer so far; what nobody needed to send is 0.
   std::uint64_t sent_to(rank_id peer) const noexcept { return peers_[peer].next_sequence; }
   const counters& statistics() const noexcept { return counters_; }

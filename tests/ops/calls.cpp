@@ -59,7 +59,6 @@ struct direct_pair : world {
   void inject(std::uint32_t invocation, std::uint64_t total, std::span<const std::byte> part,
               actors::stamp_flags flags = actors::stamp_flags::none) {
     const auto op = actors::declare_edge("activations", 0, 1, "");
-    const std::uint64_t incarnations[] = {1000, 1001};
     actors::stamp s;
     s.op = op.id();
     s.generation = actors::first_generation(op, incarnations);

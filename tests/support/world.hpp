@@ -48,23 +48,40 @@ struct skewed_clocks {
 struct world {
   explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {},
                  const skewed_clocks& clocks = {})
-      : links(clock, n, std::move(o)), seen(n), disk(n) {
-    std::vector<std::uint64_t> incarnations;
+      : links(clock, n, std::move(o)), seen(n), disk(n), settings_(std::move(settings)), clocks_(clocks) {
     for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
-    for (rank_id r = 0; r < n; ++r) {
-      ops::rank_foundation on{clock, links[r], &disk[r], incarnations, {}};
-      on.hosts = clocks.hosts;
-      if (r < clocks.skews.size()) on.skew = clocks.skews[r];
-      ranks.push_back(std::make_unique<ops::rank>(std::move(on), settings));
-    }
+    for (rank_id r = 0; r < n; ++r) ranks.push_back(make(r));
   }
   ops::rank& operator[](rank_id r) { return *ranks[r]; }
+
+  /// Rank `r` dies, with all that its program did, and a new process takes its place. The others are told later, by `tell_of`.
+  void restart(rank_id r) {
+    ranks[r].reset();
+    incarnations[r] += 1'000'000;
+    ranks[r] = make(r);
+  }
+  void tell_of(rank_id restarted) {
+    for (rank_id r = 0; r < ranks.size(); ++r) {
+      if (r != restarted) ranks[r]->on_restarted(restarted, incarnations[restarted]);
+    }
+  }
 
   runtime::virtual_time clock;
   memory_world links;
   std::vector<int> seen;
   std::vector<memory_storage> disk;
+  std::vector<std::uint64_t> incarnations;
   std::vector<std::unique_ptr<ops::rank>> ranks;
+
+ private:
+  std::unique_ptr<ops::rank> make(rank_id r) {
+    ops::rank_foundation on{clock, links[r], &disk[r], incarnations, {}};
+    on.hosts = clocks_.hosts;
+    if (r < clocks_.skews.size()) on.skew = clocks_.skews[r];
+    return std::make_unique<ops::rank>(std::move(on), settings_);
+  }
+  ops::rank_settings settings_;
+  skewed_clocks clocks_;
 };
 
 }  // namespace parley::tests
