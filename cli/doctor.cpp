@@ -1,3 +1,4 @@
+#include <parley/cli/cuda.hpp>
 #include <parley/cli/doctor.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/version.hpp>
@@ -8,6 +9,8 @@
 #include <boost/json/serialize.hpp>
 #include <boost/version.hpp>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -149,26 +152,45 @@ std::size_t nvidia_devices() {
   return count;
 }
 
-finding gpu_planes() {
-  const std::size_t devices = nvidia_devices();
-  return {"planes cuda_ipc, nccl, cuda_copy", verdict::missing,
-          "this build has no GPU planes; only buffers in host memory are moved. " +
-              (devices == 0 ? std::string("No NVIDIA device is visible here either")
-                            : std::to_string(devices) + " NVIDIA devices are visible here")};
+// One line per GPU, then what each plane needs.
+void add_gpus(std::vector<finding>& all) {
+  const auto found = find_cuda();
+  if (!found) {
+    const std::size_t devices = nvidia_devices();
+    all.push_back({"GPU planes", verdict::missing,
+                   found.reason().text() + "; only buffers in host memory are moved. " +
+                       (devices == 0 ? std::string("No NVIDIA device is visible here either")
+                                     : std::to_string(devices) + " NVIDIA devices are visible here")});
+    return;
+  }
+  const transports::cuda_driver& gpu = **found;
+  all.push_back({"CUDA", verdict::information,
+                 fmt::format("driver {}, runtime {}", gpu.driver_version(), gpu.runtime_version())});
+  for (std::size_t d = 0; d < gpu.devices().size(); ++d) {
+    const transports::cuda_device& device = gpu.devices()[d];
+    all.push_back(
+        {fmt::format("GPU {}", d), verdict::information,
+         fmt::format("{}, sm_{}, {} MiB, {} multiprocessors, {}; reaches the memory of {}", device.name,
+                     device.compute_capability, device.memory_bytes >> 20U, device.multiprocessors, device.uuid,
+                     device.peers.empty() ? "no other GPU" : fmt::format("{}", fmt::join(device.peers, ", ")))});
+  }
+  all.push_back({"plane cuda_copy", verdict::works, "ranks of one process copy between their streams"});
 }
 
 std::vector<finding> look() {
-  return {{"parley", verdict::information, std::string(runtime::version_text)},
-          compiler(),
-          {"Boost", verdict::information,
-           std::to_string(BOOST_VERSION / 100'000) + "." + std::to_string(BOOST_VERSION / 100 % 1'000)},
-          ucx(),
-          shared_memory(),
-          cross_memory(),
-          one_sided(),
-          rendezvous(),
-          cores(),
-          gpu_planes()};
+  std::vector<finding> all{
+      {"parley", verdict::information, std::string(runtime::version_text)},
+      compiler(),
+      {"Boost", verdict::information,
+       std::to_string(BOOST_VERSION / 100'000) + "." + std::to_string(BOOST_VERSION / 100 % 1'000)},
+      ucx(),
+      shared_memory(),
+      cross_memory(),
+      one_sided(),
+      rendezvous(),
+      cores()};
+  add_gpus(all);
+  return all;
 }
 
 std::string_view word(verdict v) {

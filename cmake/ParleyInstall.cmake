@@ -8,6 +8,11 @@ foreach(folder IN LISTS PARLEY_PUBLIC_FOLDERS)
           FILES_MATCHING PATTERN "*.hpp")
 endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/parley.hpp" "${PROJECT_SOURCE_DIR}/quick_start.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley" OPTIONAL)
+if(PARLEY_WITH_CUDA)
+  # A file of its own: who has no CUDA toolkit still finds the rest.
+  install(TARGETS parley_cuda EXPORT parleyCudaTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT parleyCudaTargets NAMESPACE parley:: DESTINATION "${PARLEY_PACKAGE_DIR}")
+endif()
 install(EXPORT parleyTargets NAMESPACE parley:: DESTINATION "${PARLEY_PACKAGE_DIR}")
 
 # The consumer needs the Boost components that parley links, and no others.

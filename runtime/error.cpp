@@ -26,6 +26,7 @@ std::string_view name(errc code) noexcept {
     case errc::bad_argument: return "bad_argument";
     case errc::unavailable: return "unavailable";
     case errc::io: return "io";
+    case errc::device_failed: return "device_failed";
     case errc::invariant_broken: return "invariant_broken";
     case errc::exception: return "exception";
   }

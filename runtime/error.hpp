@@ -42,6 +42,7 @@ enum class errc : std::uint8_t {
   bad_argument,          ///< API misuse
   unavailable,           ///< something that is needed is missing on this machine
   io,                    ///< the operating system refused
+  device_failed,         ///< a GPU or its driver refused or failed
   invariant_broken,      ///< a fault of parley itself: something that always holds did not
   exception,             ///< user code threw something else than a `failure`
 };

@@ -1,0 +1,246 @@
+#include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda_runtime.hpp>
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+
+namespace parley::transports {
+
+using runtime::errc;
+using runtime::error;
+using runtime::result;
+
+namespace {
+
+std::string in_words(cudaError_t e, const char* where) {
+  return fmt::format("{}: {}, in {}", cudaGetErrorName(e), cudaGetErrorString(e), where);
+}
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i)
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                        static_cast<unsigned char>(uuid.bytes[i]));
+  return text;
+}
+
+// CUDA keeps a device per thread; what is made here belongs to the device that is asked for.
+class on_device {
+ public:
+  explicit on_device(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
+    if (device != before_) outcome_ = cudaSetDevice(device);
+  }
+  ~on_device() {
+    int now = before_;
+    if (before_ >= 0 && cudaGetDevice(&now) == cudaSuccess && now != before_) cudaSetDevice(before_);
+  }
+  on_device(const on_device&) = delete;
+  on_device& operator=(const on_device&) = delete;
+  cudaError_t outcome() const noexcept { return outcome_; }
+
+ private:
+  int before_ = -1;
+  cudaError_t outcome_ = cudaSuccess;
+};
+
+class runtime_driver final : public cuda_driver {
+ public:
+  explicit runtime_driver(int count) {
+    must(cudaDriverGetVersion(&driver_version_), "cudaDriverGetVersion");
+    must(cudaRuntimeGetVersion(&runtime_version_), "cudaRuntimeGetVersion");
+    for (int d = 0; d < count; ++d) {
+      cudaDeviceProp p{};
+      must(cudaGetDeviceProperties(&p, d), "cudaGetDeviceProperties");
+      cuda_device seen{.name = p.name,
+                       .compute_capability = 10 * p.major + p.minor,
+                       .memory_bytes = p.totalGlobalMem,
+                       .multiprocessors = p.multiProcessorCount,
+                       .uuid = uuid_text(p.uuid)};
+      for (int other = 0; other < count; ++other) {
+        int reaches = 0;
+        if (other != d && cudaDeviceCanAccessPeer(&reaches, d, other) == cudaSuccess && reaches != 0)
+          seen.peers.push_back(other);
+      }
+      devices_.push_back(std::move(seen));
+    }
+  }
+
+  const std::vector<cuda_device>& devices() const noexcept override { return devices_; }
+  int driver_version() const noexcept override { return driver_version_; }
+  int runtime_version() const noexcept override { return runtime_version_; }
+
+  cuda_stream make_stream(int device) override {
+    const on_device here(device);
+    must(here.outcome(), "cudaSetDevice");
+    let_in_peers(device);
+    cudaStream_t made = nullptr;
+    must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    return made;
+  }
+  void destroy(cuda_stream s) noexcept override { note(cudaStreamDestroy(s), "cudaStreamDestroy"); }
+  cuda_event make_event(int device) override {
+    const on_device here(device);
+    must(here.outcome(), "cudaSetDevice");
+    cudaEvent_t made = nullptr;
+    must(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    return made;
+  }
+  void destroy(cuda_event e) noexcept override { note(cudaEventDestroy(e), "cudaEventDestroy"); }
+
+  void* allocate(int device, std::size_t bytes) override {
+    const on_device here(device);
+    must(here.outcome(), "cudaSetDevice");
+    void* made = nullptr;
+    must(cudaMalloc(&made, bytes), fmt::format("cudaMalloc of {} bytes on device {}", bytes, device).c_str());
+    return made;
+  }
+  void* allocate_pinned(std::size_t bytes) override {
+    void* made = nullptr;
+    must(cudaHostAlloc(&made, bytes, cudaHostAllocPortable), fmt::format("cudaHostAlloc of {} bytes", bytes).c_str());
+    return made;
+  }
+  void release(void* memory, memory_place::kind what) noexcept override {
+    if (what == memory_place::kind::device) {
+      note(cudaFree(memory), "cudaFree");
+    } else {
+      note(cudaFreeHost(memory), "cudaFreeHost");
+    }
+  }
+
+  errc record(cuda_event e, cuda_stream after) noexcept override {
+    return note(cudaEventRecord(e, after), "cudaEventRecord");
+  }
+  errc wait(cuda_stream s, cuda_event e) noexcept override {
+    return note(cudaStreamWaitEvent(s, e, 0), "cudaStreamWaitEvent");
+  }
+  errc query(cuda_event e) noexcept override {
+    const cudaError_t seen = cudaEventQuery(e);
+    return seen == cudaErrorNotReady ? errc::pending : note(seen, "cudaEventQuery");
+  }
+  errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
+    return note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
+  }
+  errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
+    return note(launch_copy(to, from, bytes, blocks, s), "the copy kernel");
+  }
+  memory_place place_of(const void* address) noexcept override {
+    cudaPointerAttributes a{};
+    if (note(cudaPointerGetAttributes(&a, address), "cudaPointerGetAttributes") != errc::none) return {};
+    switch (a.type) {
+      case cudaMemoryTypeDevice: return {memory_place::kind::device, a.device};
+      case cudaMemoryTypeManaged: return {memory_place::kind::device, a.device};
+      case cudaMemoryTypeHost: return {memory_place::kind::pinned, -1};
+      default: return {};
+    }
+  }
+
+  result<exported_memory> export_memory(const void* address) override {
+    exported_memory made;
+    cudaIpcMemHandle_t handle{};
+    static_assert(sizeof handle == sizeof made.handle.bytes);
+    // CUDA 13 has no other way to ask for an allocation's beginning than the driver, which the runtime has loaded.
+    void* base = nullptr;
+    if (const cudaError_t e = base_of(address, &base); e != cudaSuccess) return refused(e, "cuMemGetAddressRange");
+    const cudaError_t e = cudaIpcGetMemHandle(&handle, base);
+    if (e != cudaSuccess) return refused(e, "cudaIpcGetMemHandle");
+    std::memcpy(made.handle.bytes.data(), &handle, sizeof handle);
+    made.offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(base));
+    return made;
+  }
+  result<void*> import_memory(int device, const cuda_ipc_handle& handle) override {
+    const on_device here(device);
+    cudaIpcMemHandle_t theirs{};
+    std::memcpy(&theirs, handle.bytes.data(), sizeof theirs);
+    void* mapped = nullptr;
+    const cudaError_t e = cudaIpcOpenMemHandle(&mapped, theirs, cudaIpcMemLazyEnablePeerAccess);
+    if (e != cudaSuccess) return refused(e, "cudaIpcOpenMemHandle");
+    return mapped;
+  }
+  void close_imported(void* memory) noexcept override { note(cudaIpcCloseMemHandle(memory), "cudaIpcCloseMemHandle"); }
+
+  std::string fault() const override { return fault_; }
+
+ private:
+  errc note(cudaError_t e, const char* where) noexcept {
+    if (e == cudaSuccess) return errc::none;
+    cudaGetLastError();  // one that is not sticky is told once
+    try {
+      fault_ = in_words(e, where);
+    } catch (...) {
+      fault_.clear();
+    }
+    return errc::device_failed;
+  }
+  error refused(cudaError_t e, const char* where) {
+    note(e, where);
+    return {errc::unavailable, in_words(e, where)};
+  }
+  void must(cudaError_t e, const char* where) {
+    if (e == cudaSuccess) return;
+    note(e, where);
+    runtime::raise({errc::unavailable, in_words(e, where) + "; see `parley doctor`"});
+  }
+  static cudaError_t base_of(const void* address, void** base) {
+    using function = int (*)(unsigned long long*, std::size_t*, unsigned long long);
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult how{};
+    const cudaError_t e =
+        cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 12000, cudaEnableDefault, &how);
+    if (e != cudaSuccess || found == nullptr) return e == cudaSuccess ? cudaErrorSymbolNotFound : e;
+    unsigned long long start = 0;
+    std::size_t bytes = 0;
+    const int seen = reinterpret_cast<function>(found)(&start, &bytes, reinterpret_cast<unsigned long long>(address));
+    *base = reinterpret_cast<void*>(start);
+    return static_cast<cudaError_t>(seen);
+  }
+  // So that copies between devices go directly where they can.
+  void let_in_peers(int device) {
+    for (const int peer : devices_.at(static_cast<std::size_t>(device)).peers) {
+      const cudaError_t e = cudaDeviceEnablePeerAccess(peer, 0);
+      if (e == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+      } else {
+        must(e, "cudaDeviceEnablePeerAccess");
+      }
+    }
+  }
+
+  std::vector<cuda_device> devices_;
+  int driver_version_ = 0;
+  int runtime_version_ = 0;
+  std::string fault_;
+};
+
+result<std::unique_ptr<runtime_driver>> open_driver() {
+  int count = 0;
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  if (e != cudaSuccess) {
+    cudaGetLastError();
+    int version = 0;
+    if (cudaDriverGetVersion(&version) == cudaSuccess && version == 0)
+      return error{errc::unavailable, "no NVIDIA driver was found (libcuda.so.1)"};
+    return error{errc::unavailable, in_words(e, "cudaGetDeviceCount")};
+  }
+  if (count == 0)
+    return error{errc::unavailable, "the CUDA driver works and shows no device; see CUDA_VISIBLE_DEVICES"};
+  try {
+    return std::make_unique<runtime_driver>(count);
+  } catch (const runtime::failure& f) {
+    return f.reason();
+  }
+}
+
+}  // namespace
+
+result<cuda_driver*> cuda_runtime() {
+  // Never destroyed: CUDA's own state may be gone before ours.
+  static const auto* const opened = new result<std::unique_ptr<runtime_driver>>(open_driver());
+  if (!*opened) return opened->reason();
+  return static_cast<cuda_driver*>(opened->value().get());
+}
+
+}  // namespace parley::transports

@@ -1,0 +1,128 @@
+#pragma once
+/// The thin layer over CUDA: all that the GPU planes ask of a driver, and nothing that a CPU cannot compile. The real one is in
+/// `parley::cuda` (transports/cuda_runtime.hpp); tests have a fake that runs on virtual time.
+///
+///     cuda_driver& gpu = …;
+///     auto buffer = cuda_memory::on_device(gpu, /*device=*/0, 1_MiB);
+///     gpu.copy(buffer.bytes().data(), from, 1_MiB, stream);     // errc::none, or what `gpu.fault()` says in words
+///     gpu.record(event, stream);
+///     while (gpu.query(event) == errc::pending) …
+///
+/// Everything is enqueued; nothing here waits for a stream or a device. Functions that run with every transfer answer an
+/// `errc`: `device_failed` when CUDA refused, and `fault()` then has CUDA's name and text of the latest error. An error that
+/// CUDA calls sticky ends everything on that device in this process: each later call answers it again. What is made or
+/// freed, outside of transfers, throws `failure` (`unavailable`). One thread, unless it says otherwise.
+#include <parley/runtime/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+// CUDA's own types: a cudaStream_t is a CUstream_st*, whoever made it.
+struct CUstream_st;
+struct CUevent_st;
+
+namespace parley::transports {
+
+using cuda_stream = CUstream_st*;
+using cuda_event = CUevent_st*;
+
+/// What the driver says of one GPU.
+struct cuda_device {
+  std::string name;
+  int compute_capability = 0;  ///< 90 for sm_90
+  std::uint64_t memory_bytes = 0;
+  int multiprocessors = 0;
+  std::string uuid;
+  std::vector<int> peers{};  ///< devices whose memory it reaches directly
+};
+
+/// Where an address points, as the driver sees it.
+struct memory_place {
+  enum class kind : std::uint8_t { host, pinned, device } what = kind::host;
+  int device = -1;
+};
+
+/// What another process needs to reach device memory. The handle names a whole allocation.
+struct cuda_ipc_handle {
+  std::array<std::byte, 64> bytes{};
+  friend bool operator==(const cuda_ipc_handle&, const cuda_ipc_handle&) = default;
+};
+struct exported_memory {
+  cuda_ipc_handle handle;
+  std::uint64_t offset = 0;  ///< of the memory in its allocation
+};
+
+class cuda_driver {
+ public:
+  virtual ~cuda_driver() = default;
+  virtual const std::vector<cuda_device>& devices() const noexcept = 0;
+  /// Versions of the driver and the runtime, such as `13000`.
+  virtual int driver_version() const noexcept = 0;
+  virtual int runtime_version() const noexcept = 0;
+
+  virtual cuda_stream make_stream(int device) = 0;
+  virtual void destroy(cuda_stream s) noexcept = 0;
+  virtual cuda_event make_event(int device) = 0;
+  virtual void destroy(cuda_event e) noexcept = 0;
+  virtual void* allocate(int device, std::size_t bytes) = 0;
+  virtual void* allocate_pinned(std::size_t bytes) = 0;
+  virtual void release(void* memory, memory_place::kind what) noexcept = 0;
+
+  virtual runtime::errc record(cuda_event e, cuda_stream after) noexcept = 0;
+  /// What is enqueued into `s` from here on waits for the latest record of `e`.
+  virtual runtime::errc wait(cuda_stream s, cuda_event e) noexcept = 0;
+  /// `none` once all before the latest record has happened, `pending`, or `device_failed`.
+  virtual runtime::errc query(cuda_event e) noexcept = 0;
+  /// Between any two addresses that the stream's device reaches, host memory included.
+  virtual runtime::errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept = 0;
+  /// The same by a kernel of so many blocks, for device memory only.
+  virtual runtime::errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks,
+                                       cuda_stream s) noexcept = 0;
+  virtual memory_place place_of(const void* address) noexcept = 0;
+
+  virtual runtime::result<exported_memory> export_memory(const void* address) = 0;
+  virtual runtime::result<void*> import_memory(int device, const cuda_ipc_handle& handle) = 0;
+  virtual void close_imported(void* memory) noexcept = 0;
+
+  /// The latest error in words: `cudaErrorIllegalAddress: an illegal memory access was encountered, in cudaEventQuery`.
+  virtual std::string fault() const = 0;
+};
+
+/// Memory of a device, or pinned memory of the host, owned.
+class cuda_memory {
+ public:
+  cuda_memory() noexcept = default;
+  cuda_memory(cuda_memory&& other) noexcept
+      : driver_(std::exchange(other.driver_, nullptr)), bytes_(std::exchange(other.bytes_, {})), what_(other.what_) {}
+  cuda_memory& operator=(cuda_memory&& other) noexcept {
+    std::swap(driver_, other.driver_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(what_, other.what_);
+    return *this;
+  }
+  ~cuda_memory() {
+    if (driver_ != nullptr && !bytes_.empty()) driver_->release(bytes_.data(), what_);
+  }
+  static cuda_memory on_device(cuda_driver& d, int device, std::size_t bytes) {
+    return {d, bytes == 0 ? nullptr : d.allocate(device, bytes), bytes, memory_place::kind::device};
+  }
+  static cuda_memory pinned(cuda_driver& d, std::size_t bytes) {
+    return {d, bytes == 0 ? nullptr : d.allocate_pinned(bytes), bytes, memory_place::kind::pinned};
+  }
+  /// Of device memory: addresses for CUDA, not for the processor.
+  std::span<std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  cuda_memory(cuda_driver& d, void* at, std::size_t bytes, memory_place::kind what) noexcept
+      : driver_(&d), bytes_(static_cast<std::byte*>(at), bytes), what_(what) {}
+  cuda_driver* driver_ = nullptr;
+  std::span<std::byte> bytes_;
+  memory_place::kind what_ = memory_place::kind::host;
+};
+
+}  // namespace parley::transports
