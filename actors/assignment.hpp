@@ -223,8 +223,8 @@ class assignment {
   const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
   std::uint64_t machines() const noexcept { return machines_; }
-  /// Whether a search is under way.
-  bool searching() const noexcept { return active_ != 0; }
+  /// How many keys are being searched for.
+  std::size_t searching() const noexcept { return active_; }
   /// Whether the next invocation may be timed, so that clocks are worth reading.
   bool measuring() const noexcept { return active_ + bursts_ != 0; }
 

@@ -319,6 +319,7 @@ class coordinator_behaviour {
     d.search = c.search;
     add_evidence(d, c, state_);
     d.largest_bytes = c.bucket.largest_bytes();
+    d.searches_on = static_cast<std::uint32_t>(state_.assigned->searching());
     note_measured(c, 0);
     if (c.incumbent != 0) note_measured(c, c.incumbent);
     tell_all(d);

@@ -43,9 +43,9 @@ struct coordinator_state {
   std::vector<joined> participants;
   std::optional<tuning::merged> merged;
   std::vector<std::string> warm_errors;
-  std::size_t owed = 0;  ///< messages that were not acknowledged yet
+  std::size_t owed = 0;              ///< messages that were not acknowledged yet
   std::function<void()> look_again;  ///< tells the actor that rows or decisions have come from elsewhere
-  std::function<void()> on_change;  ///< called when candidates were opened, rows judged or keys decided
+  std::function<void()> on_change;   ///< called when candidates were opened, rows judged or keys decided
 };
 
 /// Tells the actor that a campaign was decided on the data path.

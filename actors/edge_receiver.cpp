@@ -8,8 +8,6 @@ using runtime::errc;
 
 namespace {
 
-// Reports come at half a window, so that a sender in step with us never waits for one.
-constexpr std::uint64_t report_every_invocations = 32;
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 
 }  // namespace
@@ -18,18 +16,17 @@ constexpr std::uint64_t report_every_bytes = 2U << 20U;
 
 part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
                              match_watcher* watcher, std::byte* memory)
-    : parts_in_flight(edge.services_.net), edge_(edge), stream_(stream_id(tag, k == kind::rehearsal)),
+    : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
       capacity_(capacity), watcher_(watcher), memory_(memory), posted_ns_(edge.rows_.clock()) {
   if (edge.failed_ != errc::none) {
     end(edge.failed_);
     return;
   }
-  auto& its = edge_.stream_of(stream_);
-  its.posted.push_back(*this);
-  ++its.posted_count;
-  if (its.first_posted < its.begun) edge_.match_posted(its);
-  if (memory_ != nullptr && place_ == place::posted)
-    edge_.offer_credit(its, *this, its.first_posted + its.posted_count - 1);
+  stream_.posted.push_back(*this);
+  ++stream_.posted_count;
+  if (stream_.first_posted < stream_.begun) edge_.match_posted(stream_);
+  if (edge_.one_sided_ != nullptr && memory_ != nullptr && place_ == place::posted)
+    edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
 }
 
 part_receiver::~part_receiver() {
@@ -41,7 +38,7 @@ part_receiver::~part_receiver() {
 
 void part_receiver::leave() noexcept {
   if (!linked()) return;
-  if (place_ == place::posted) --edge_.stream_of(stream_).posted_count;
+  if (place_ == place::posted) --stream_.posted_count;
   unlink();
 }
 
@@ -51,7 +48,7 @@ runtime::result<stamp> part_receiver::outcome() const noexcept {
 }
 
 void part_receiver::end(errc why) noexcept {
-  if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_) edge_.report_taken(stream_, index_, why);
+  if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_) edge_.report_taken(stream_.id, index_, why);
   leave();
   place_ = place::gone;
   fail(why);
@@ -105,13 +102,17 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
   }
   stamp_ = s;
   stamped_ = true;
-  edge_.note_matched(edge_.stream_of(stream_), s.total_bytes);
+  edge_.note_matched(stream_, s.total_bytes);
   std::span<std::byte> into;
   if (watcher_ != nullptr) into = std::exchange(watcher_, nullptr)->on_decided(*this);
   if (!into.empty() && s.offset == 0 && message.length() == into.size()) {
     arrived_bytes_ = received_bytes_ = into.size();
-    transfer_part* const part = new_part();
-    started(part, net_.fetch(std::move(message), into, part));
+    if (message.remote()) {
+      transfer_part* const part = new_part();
+      started(part, net_.fetch(std::move(message), into, part));
+    } else {
+      fail(net_.fetch(std::move(message), into, nullptr));
+    }
     wake_if_settled();
     return;
   }
@@ -181,7 +182,7 @@ edge_receiver::edge_receiver(services& s, const op_declaration& op, generations 
   services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::question) {
       stream& asked = stream_of(m.stream);
-      asked.sender_waits = true;
+      asked.report_at = 0;
       send_report(asked);
     }
     return errc::none;
@@ -249,8 +250,9 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
   if (invocation == its.first_posted && its.begun <= invocation && !its.posted.empty()) {  // as most come
     its.begun = invocation + 1;
     part_receiver& first = match_first(its);
-    if (its.early.size() != 0) deliver_early(its, first);
     if (its.given.any_out()) its.given.begun(its.first_posted);
+    if (its.early.size() == 0 && !has(s.flags, stamp_flags::poison)) return first.accept(s, std::move(message));
+    if (its.early.size() != 0) deliver_early(its, first);
     first.deliver(s, std::move(message));
     return;
   }
@@ -321,18 +323,16 @@ void edge_receiver::end_late() noexcept {
 
 void edge_receiver::note_matched(stream& s, std::uint64_t bytes) noexcept {
   s.unreported_bytes += bytes;
-  if (s.sender_waits || s.first_posted - s.reported >= report_every_invocations ||
-      s.unreported_bytes >= report_every_bytes)
-    send_report(s);
+  if (s.first_posted >= s.report_at || s.unreported_bytes >= report_every_bytes) send_report(s);
 }
 
 void edge_receiver::send_report(stream& s) noexcept {
-  if (s.first_posted != s.reported) s.sender_waits = false;
   matched m;
   m.what = matched::kind::report;
   m.stream = s.id;
   m.count = s.first_posted;
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
+  if (s.first_posted != s.reported) s.report_at = s.first_posted + stream::report_every_invocations;
   s.reported = s.first_posted;
   s.unreported_bytes = 0;
   ++counters_.matched_sent;

@@ -35,6 +35,7 @@ namespace parley::actors {
 
 class edge_receiver;
 class part_receiver;
+struct receive_stream;
 
 /// Told when a posted receive is decided.
 class match_watcher {
@@ -139,7 +140,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void fail_if_unmet() noexcept;
 
   edge_receiver& edge_;
-  std::uint64_t stream_;
+  receive_stream& stream_;
   std::uint64_t capacity_;
   std::uint64_t index_ = 0;
   stamp stamp_{};
@@ -170,6 +171,23 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool numbered_ = false;
   bool stamped_ = false;
   runtime::errc sender_failure_ = runtime::errc::none;
+};
+
+/// The receives of one tag: those that were posted, those that are matched, and what came early.
+struct receive_stream {
+  std::uint64_t id = 0;
+  std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
+  std::uint64_t posted_count = 0;
+  std::uint64_t begun = 0;  // invocations below this one have begun at the sender
+  runtime::intrusive_list<part_receiver> posted;
+  runtime::intrusive_list<part_receiver> active;
+  runtime::message_ring<runtime::arrival> early;
+  std::uint64_t unreported_bytes = 0;
+  std::uint64_t reported = 0;
+  // The sender hears at half a window of what was matched, so that one in step with us never waits for that.
+  static constexpr std::uint64_t report_every_invocations = 32;
+  std::uint64_t report_at = report_every_invocations;  // at this many; 0: the sender asked, and waits for the next one
+  credits_given given;
 };
 
 class edge_receiver final : public data_sink {
@@ -207,7 +225,7 @@ class edge_receiver final : public data_sink {
   void want_credits() { one_sided_->wanted = true; }
   /// A matched receive has ended: its sender may be waiting to hear of it.
   void note_end(const part_receiver& r) noexcept {
-    if (r.one_sided_ != nullptr && r.one_sided_->to_be_got) report_taken(r.stream_, r.index_, r.failed());
+    if (r.one_sided_ != nullptr && r.one_sided_->to_be_got) report_taken(r.stream_.id, r.index_, r.failed());
   }
 
   struct counters {
@@ -224,19 +242,7 @@ class edge_receiver final : public data_sink {
 
  private:
   friend part_receiver;
-  struct stream {
-    std::uint64_t id = 0;
-    std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
-    std::uint64_t posted_count = 0;
-    std::uint64_t begun = 0;  // invocations below this one have begun at the sender
-    runtime::intrusive_list<part_receiver> posted;
-    runtime::intrusive_list<part_receiver> active;
-    runtime::message_ring<runtime::arrival> early;
-    std::uint64_t unreported_bytes = 0;
-    std::uint64_t reported = 0;
-    bool sender_waits = false;
-    credits_given given;
-  };
+  using stream = receive_stream;
   // One timer for all that wait, at or before the earliest of their deadlines: most receives end long before theirs.
   struct late_timer : runtime::timer {
     explicit late_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}

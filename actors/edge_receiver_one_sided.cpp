@@ -127,7 +127,7 @@ void edge_receiver::send_revoke(stream& s) noexcept {
 bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   if (one_sided_ == nullptr || failed_ != errc::none) return false;
   if (r.place_ == part_receiver::place::matched) return r.one_sided_ != nullptr && r.one_sided_->credit != 0;
-  stream& s = stream_of(r.stream_);
+  stream& s = r.stream_;
   std::uint64_t index = s.first_posted;
   bool found = false;
   s.posted.for_each([&](const part_receiver& each) {

@@ -171,8 +171,9 @@ struct decide {
   std::vector<std::uint32_t> participants;
   std::uint32_t left_out = 0;       ///< candidates of whom there was too much to say
   std::uint64_t largest_bytes = 0;  ///< that the key stands for
+  std::uint32_t searches_on = 0;    ///< of other keys of this op, which go on
   PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, version, search, participants, left_out,
-                largest_bytes)
+                largest_bytes, searches_on)
 };
 
 /// What a participant asks of the leader, at any time.

@@ -128,6 +128,7 @@ class participant_behaviour {
                                           .digest = d.digest,
                                           .bytes = m.body.largest_bytes,
                                           .tag = d.proposer});
+    if (m.body.searches_on == 0) mine_.rows->expect_no_trials();
     mine_.changed.tell();
   }
   void on(rows_due&) {

@@ -28,6 +28,11 @@ class row_log {
     quiet_ = timed ? 0 : quiet_ + 1;
     measuring_ = quiet_ < quiet_after;
   }
+  /// A receiver has been told of a decision: unless a stamp says otherwise there are no more trials.
+  void expect_no_trials() noexcept {
+    quiet_ = quiet_after;
+    measuring_ = false;
+  }
   bool measuring() const noexcept { return measuring_; }
   runtime::time_ns clock() noexcept {
     const runtime::time_ns t = measuring_ ? executor_.precise_now() : executor_.now();

@@ -8,6 +8,8 @@
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/scope.hpp>
 
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -52,7 +54,11 @@ class data_hub final : public runtime::link::handler {
   [[gnu::noinline]] void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
   static constexpr std::size_t early_limit = 4096;
   runtime::link& net_;
-  std::unordered_map<std::uint64_t, data_sink*> sinks_;
+  struct id_hash {  // they are hashes already
+    using is_avalanching = void;
+    std::size_t operator()(std::uint64_t id) const noexcept { return id; }
+  };
+  boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
   std::uint64_t latest_op_ = 0;
   data_sink* latest_ = nullptr;  // messages come in runs for one op
   std::unordered_map<std::uint64_t, std::vector<runtime::arrival>> early_;

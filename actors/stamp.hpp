@@ -7,6 +7,7 @@
 ///     result<stamp> seen = read_stamp(message.header());
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/link.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,9 @@ struct stamp {
   std::uint16_t reserved = 0;
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
+
+/// A payload up to this size travels with its stamp inside one message.
+inline constexpr std::size_t short_payload_bytes = runtime::arrival::inline_bytes - sizeof(stamp);
 
 inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std::as_bytes(std::span(&s, 1)); }
 

@@ -5,7 +5,6 @@ and `measure()`, which runs it once and returns one number.
 """
 
 import dataclasses
-import functools
 import os
 import pathlib
 import re
@@ -108,26 +107,20 @@ class Reported:
         return found[self.line]
 
 
-@functools.cache
-def hardware_counts_instructions():
-    if not shutil.which("perf"):
-        return False
-    probe = subprocess.run(["perf", "stat", "-x,", "-e", "instructions:u", "true"], capture_output=True, text=True)
-    return probe.returncode == 0 and re.match(r"\d", probe.stderr.strip()) is not None
-
-
 class Instructions:
-    """User-space instructions per iteration: the difference between two lengths of one program, so that start and end
-    do not count. From the hardware's counters where the machine has them, from valgrind otherwise."""
+    """User-space instructions per iteration, by valgrind: the difference between two lengths of one program, so that start
+    and end do not count. `counted` names the one function below which they are counted, for programs that come there by
+    ways whose length the clock decides."""
 
     exact = True
 
-    def __init__(self, label, program, iterations=(20_000, 60_000)):
+    def __init__(self, label, program, iterations=(20_000, 60_000), counted=None):
         self.label, self.program, self.iterations = label, program, iterations
+        self.only = [f"--toggle-collect=*{counted}*"] if counted else []
 
     def prepare(self, build):
         self.program.prepare(build)
-        if not hardware_counts_instructions() and not shutil.which("valgrind"):
+        if not shutil.which("valgrind"):
             raise Missing(f"this machine has no instruction counters: {INSTALL['valgrind']}")
 
     def measure(self):
@@ -135,12 +128,9 @@ class Instructions:
         return (self.total(many) - self.total(few)) / (many - few)
 
     def total(self, iterations):
-        tail = [str(self.program.path), *self.program.arguments, "--iterations", str(iterations)]
-        if hardware_counts_instructions():
-            text = execute(["perf", "stat", "-x,", "-e", "instructions:u", *tail], self.program.environment).stderr
-            return float(re.search(r"^(\d+),", text, re.M).group(1))
-        count = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-        text = execute(count + tail, self.program.environment).stderr
+        count = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *self.only]
+        program = [str(self.program.path), *self.program.arguments, "--iterations", str(iterations)]
+        text = execute(count + program, self.program.environment).stderr
         return float(re.search(r"Collected : (\d+)", text).group(1))
 
 

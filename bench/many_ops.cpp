@@ -2,9 +2,11 @@
 //
 //     many_ops --only bytes [--ops N]                 declared: bytes per op and rank, seconds for all; then all of them used
 //     many_ops --only calls [--ops N] [--iterations N]   one send and its receive, a new op each time, all decided
+//     many_ops --only direct [--iterations N]            the same over the same links by the config alone
 //
 // `bytes` counts the heap of everything that declaring an op leaves on one rank, its handle and its name included. An op that
 // has been used has actors, flow control and what it agreed on: that is the second figure.
+#include <parley/bench/by_itself.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
 #include <parley/runtime/poller.hpp>
@@ -172,8 +174,23 @@ void calls(std::size_t ops, std::size_t iterations) {
   for (auto& m : all.members) run(loop, m->settle(1'000'000'000));
   run(loop, use(all, 0, 2 * ops, ops));
   const std::int64_t start = now_ns();
-  run(loop, use(all, 0, iterations, ops));
+  counted([&] { run(loop, use(all, 0, iterations, ops)); });
   report("many_ops_call", double(now_ns() - start) / double(iterations), "ns");
+}
+
+// The config without an op, over the same links among the same ranks.
+void direct(std::size_t iterations) {
+  reactor loop;
+  std::vector<std::unique_ptr<crowd_link>> links;
+  for (rank_id r = 0; r < ranks; ++r) links.push_back(std::make_unique<crowd_link>(links, r));
+  for (auto& l : links) loop.attach(*l);
+  lone_inbox box;
+  links[1]->listen(link::channel::data, &box);
+  run(loop, direct_by_itself(*links[0], *links[1], box, 1'000));
+  const std::int64_t start = now_ns();
+  counted([&] { run(loop, direct_by_itself(*links[0], *links[1], box, std::int64_t(iterations))); });
+  report("many_ops_direct", double(now_ns() - start) / double(iterations), "ns");
+  for (auto& l : links) loop.detach(*l);
 }
 
 }  // namespace
@@ -186,6 +203,8 @@ int main(int argc, char** argv) {
     bytes(std::size_t(given.number("ops", 10'000)));
   else if (only == "calls")
     calls(std::size_t(given.number("ops", 1'000)), std::size_t(given.number("iterations", 100'000)));
+  else if (only == "direct")
+    direct(std::size_t(given.number("iterations", 100'000)));
   else
-    give_up("--only takes bytes or calls, not " + only);
+    give_up("--only takes bytes, calls or direct, not " + only);
 }

@@ -38,6 +38,12 @@ inline void report(std::string_view name, double value, std::string_view unit) {
   std::fflush(stdout);
 }
 
+/// Calls `f`: where run.py counts instructions of a part of a program, it counts those below here.
+template <class F>
+[[gnu::noinline]] void counted(F&& f) {
+  f();
+}
+
 /// Ends the program with a sentence on stderr, which run.py shows in the failed row.
 [[noreturn]] inline void give_up(const std::string& why) {
   std::fprintf(stderr, "%s\n", why.c_str());

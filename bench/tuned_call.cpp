@@ -12,6 +12,7 @@
 // `tuned` also counts what must not happen once a decision stands: allocations and control messages of the agreement. Flow
 // control messages are counted apart.
 #include <parley/actors/transfer.hpp>
+#include <parley/bench/by_itself.hpp>
 #include <parley/bench/local_link.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
@@ -56,8 +57,6 @@ using parley::actors::stamp;
 constexpr std::size_t most_tries = 20'000;
 constexpr std::int64_t warm_ups = 2'000;  // also fills the flight recorder below
 constexpr std::size_t flight_records = 1'024;
-
-using word = std::array<std::uint64_t, 1>;
 
 // ---- through the op
 
@@ -123,7 +122,7 @@ void tuned(std::int64_t count) {
   const std::uint64_t flow_before = both.flow_sent();
   const std::uint64_t allocations_before = allocations;
   const std::int64_t start = now_ns();
-  run(loop, calls(both, count));
+  counted([&] { run(loop, calls(both, count)); });
   const double ns = double(now_ns() - start) / double(count);
   const std::uint64_t allocated = allocations - allocations_before;
   const std::uint64_t flow = both.flow_sent() - flow_before;
@@ -138,56 +137,7 @@ void tuned(std::int64_t count) {
 
 // ---- by itself
 
-// One message at a time, taken by a coroutine.
-class inbox final : public link::handler {
- public:
-  void on_arrival(arrival&& message) noexcept override {
-    message_ = std::move(message);
-    if (waiting_ != nullptr) std::exchange(waiting_, nullptr)->wake(errc::none);
-  }
-  class next : public waiter {
-   public:
-    explicit next(inbox& from) noexcept : waiter(&on_cancelled), from_(from) {}
-    bool await_ready() const noexcept { return from_.message_.length() != 0; }
-    template <class P>
-    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
-      if (!enter(caller)) return false;
-      from_.waiting_ = this;
-      return true;
-    }
-    arrival await_resume() noexcept { return std::exchange(from_.message_, {}); }
-
-   private:
-    static void on_cancelled(waiter& self, errc why) noexcept {
-      static_cast<next&>(self).from_.waiting_ = nullptr;
-      self.wake(why);
-    }
-    inbox& from_;
-  };
-
- private:
-  arrival message_;
-  next* waiting_ = nullptr;
-};
-
-task<> implementation(std::array<local_link, 2>& links, inbox& box, std::int64_t count) {
-  const parley::config_ptr chosen = parley::direct();
-  stamp mark;
-  mark.total_bytes = sizeof(word);
-  word out{1};
-  word in{};
-  for (std::int64_t n = 0; n < count; ++n) {
-    part_sender sender(links[0], 1, mark);
-    co_await chosen->send(sender, std::as_bytes(std::span(out)));
-    co_await sender.settle();
-    arrival message = co_await inbox::next(box);
-    static_cast<void>(links[1].fetch(std::move(message), std::as_writable_bytes(std::span(in)), nullptr));
-    if (in != out) give_up("a transfer brought the wrong word");
-    ++out[0];
-  }
-}
-
-task<> by_hand(std::array<local_link, 2>& links, inbox& box, std::int64_t count) {
+task<> by_hand(std::array<local_link, 2>& links, lone_inbox& box, std::int64_t count) {
   stamp mark;
   mark.total_bytes = sizeof(word);
   word out{1};
@@ -196,23 +146,28 @@ task<> by_hand(std::array<local_link, 2>& links, inbox& box, std::int64_t count)
     const errc sent =
         links[0].send(1, link::channel::data, parley::actors::bytes_of(mark), std::as_bytes(std::span(out)), nullptr);
     if (sent != errc::none) give_up("a message could not be sent");
-    arrival message = co_await inbox::next(box);
+    arrival message = co_await lone_inbox::next(box);
     static_cast<void>(links[1].fetch(std::move(message), std::as_writable_bytes(std::span(in)), nullptr));
     if (in != out) give_up("a transfer brought the wrong word");
     ++out[0];
   }
 }
 
-void alone(task<> (*moves)(std::array<local_link, 2>&, inbox&, std::int64_t), std::int64_t count, const char* line) {
+task<> direct(std::array<local_link, 2>& links, lone_inbox& box, std::int64_t count) {
+  return direct_by_itself(links[0], links[1], box, count);
+}
+
+void alone(task<> (*moves)(std::array<local_link, 2>&, lone_inbox&, std::int64_t), std::int64_t count,
+           const char* line) {
   reactor loop;
   std::array<local_link, 2> links{local_link(0), local_link(1)};
   connect(links[0], links[1]);
-  inbox box;
+  lone_inbox box;
   links[1].listen(link::channel::data, &box);
   for (local_link& l : links) loop.attach(l);
   run(loop, moves(links, box, warm_ups));
   const std::int64_t start = now_ns();
-  run(loop, moves(links, box, count));
+  counted([&] { run(loop, moves(links, box, count)); });
   report(line, double(now_ns() - start) / double(count), "ns");
   for (local_link& l : links) loop.detach(l);
 }
@@ -227,7 +182,7 @@ int main(int argc, char** argv) {
   if (only == "tuned")
     tuned(count);
   else if (only == "direct")
-    alone(implementation, count, "direct_call");
+    alone(direct, count, "direct_call");
   else if (only == "by_hand")
     alone(by_hand, count, "by_hand_call");
   else

@@ -16,39 +16,51 @@ bool send_call::await_ready() {
     go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
   }
-  auto& [begun, out] = invocation_.emplace(edge_.sender_, edge_.services_.net, options_, data_, *number);
+  auto& [begun, whole] = invocation_.emplace(edge_.sender_, options_, data_, *number);
   if (!edge_.find(begun.mark.digest)->goes_whole(data_.size())) {
     go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
     return false;
   }
+  runtime::link& net = edge_.services_.net;
+  if (data_.size() <= actors::short_payload_bytes) {  // inside its message: the buffer is never needed afterwards
+    const errc sent = net.send(edge_.peer(), runtime::link::channel::data, bytes_of(begun.mark), data_, nullptr);
+    if (sent != errc::none) whole.emplace(net, edge_.peer(), begun.mark).out.fail(sent);
+    return true;
+  }
+  auto& out = whole.emplace(net, edge_.peer(), begun.mark).out;
   out.start(0, data_);
   return out.in_flight() == 0;
 }
 
 // The transport still has the buffer.
 bool send_call::wait() {
-  auto& out = invocation_->out;
-  if (out.in_flight() == 0) {
+  auto& whole = *invocation_->whole;
+  if (whole.out.in_flight() == 0) {
     waiter::unlink();
     return false;
   }
-  if (const time_ns until = edge_.deadline(options_); until != runtime::never) home->where().arm(*this, until);
-  out.wake_at(0, *this);
+  if (const time_ns until = edge_.deadline(options_); until != runtime::never) home->where().arm(whole, until);
+  whole.out.wake_at(0, *this);
   return true;
 }
 
 void send_call::await_resume() {
   if (rest_.child) return rest_.await_resume();
-  edge_.end(invocation_->begun, invocation_->out, data_.size());
+  auto& [begun, whole] = *invocation_;
+  if (whole) {
+    edge_.end(begun, whole->out, data_.size());
+  } else {
+    edge_.sender_.end(begun, errc::none);
+  }
 }
 
 void send_call::on_cancelled(waiter& self, errc why) noexcept {
   self.unlink();
-  static_cast<send_call&>(self).invocation_->out.fail(why);
+  static_cast<send_call&>(self).invocation_->whole->out.fail(why);
 }
 
-void send_call::on_late(timer& self) noexcept {
-  auto& out = static_cast<send_call&>(self).invocation_->out;
+void send_call::whole_payload::on_late(timer& self) noexcept {
+  auto& out = static_cast<whole_payload&>(self).out;
   if (out.in_flight() != 0) out.fail(errc::timeout);
 }
 

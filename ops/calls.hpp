@@ -63,16 +63,16 @@ class call : protected runtime::waiter {
   typename runtime::task<T>::awaiter rest_{};
 };
 
-class [[nodiscard]] send_call final : public call<void>, private runtime::timer {
+class [[nodiscard]] send_call final : public call<void> {
  public:
   send_call(edge_out& edge, std::span<const std::byte> data, const call_options& options) noexcept
-      : call(&on_cancelled), timer(&on_late), edge_(edge), data_(data), options_(options) {}
+      : call(&on_cancelled), edge_(edge), data_(data), options_(options) {}
 
   bool await_ready();
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) {
     if (rest_.child) return rest_.await_suspend(caller);
-    if (!enter(caller)) invocation_->out.fail(outcome);
+    if (!enter(caller)) invocation_->whole->out.fail(outcome);
     return wait();
   }
   void await_resume();
@@ -81,17 +81,21 @@ class [[nodiscard]] send_call final : public call<void>, private runtime::timer 
  private:
   bool wait();
   static void on_cancelled(waiter& self, runtime::errc why) noexcept;
-  static void on_late(timer& self) noexcept;
 
   edge_out& edge_;
   std::span<const std::byte> data_;
   call_options options_;
+  // A payload that goes whole, but is too long to go inside its message.
+  struct whole_payload final : runtime::timer {
+    whole_payload(runtime::link& net, rank_id to, const actors::stamp& s) noexcept : timer(&on_late), out(net, to, s) {}
+    static void on_late(timer& self) noexcept;
+    actors::part_sender out;
+  };
   struct invocation {
-    invocation(actors::edge_sender& edge, runtime::link& net, const call_options& o, std::span<const std::byte> data,
-               std::uint64_t number)
-        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data())), out(net, edge.peer(), begun.mark) {}
+    invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)
+        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data())) {}
     actors::outgoing begun;
-    actors::part_sender out;  // of a payload that goes whole
+    std::optional<whole_payload> whole;
   };
   std::optional<invocation> invocation_;
 };

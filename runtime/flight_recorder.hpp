@@ -10,6 +10,7 @@
 #include <parley/runtime/identifiers.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,28 +56,23 @@ static_assert(sizeof(flight_record) <= 64, "a ring of them stays small");
 
 class flight_recorder {
  public:
+  /// Keeps the last `capacity` records, rounded up to a power of two.
   explicit flight_recorder(std::size_t capacity = 16384)
-      : capacity_(std::max<std::size_t>(capacity, 1)),
-        ring_(std::make_unique_for_overwrite<flight_record[]>(capacity_)) {}  // so that recording never allocates
-  void add(const flight_record& r) noexcept {
-    ring_[next_] = r;
-    if (++next_ == capacity_) next_ = 0;
-    ++total_;
-  }
+      : last_(std::bit_ceil(std::max<std::size_t>(capacity, 1)) - 1),
+        ring_(std::make_unique_for_overwrite<flight_record[]>(last_ + 1)) {}  // so that recording never allocates
+  void add(const flight_record& r) noexcept { ring_[total_++ & last_] = r; }
   /// How many were added, also those that have been overwritten since.
   std::uint64_t total() const noexcept { return total_; }
   std::vector<flight_record> in_order() const {
-    const flight_record* const first = ring_.get();
-    if (total_ < capacity_) return {first, first + next_};
-    std::vector<flight_record> all(first + next_, first + capacity_);
-    all.insert(all.end(), first, first + next_);
+    std::vector<flight_record> all;
+    all.reserve(std::min(total_, last_ + 1));
+    for (std::uint64_t i = total_ > last_ ? total_ - last_ - 1 : 0; i < total_; ++i) all.push_back(ring_[i & last_]);
     return all;
   }
 
  private:
-  std::size_t capacity_;
+  std::uint64_t last_;  // the highest index of the ring, all ones
   std::unique_ptr<flight_record[]> ring_;
-  std::size_t next_ = 0;
   std::uint64_t total_ = 0;
 };
 

@@ -166,7 +166,8 @@ class link {
   virtual errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
                     completion* done) = 0;
 
-  /// Brings the payload of `message` into `into`, which holds at least `message.length()` bytes. Answers as `send` does.
+  /// Brings the payload of `message` into `into`, which holds at least `message.length()` bytes. Answers as `send` does, and
+  /// never `pending` unless the message is `remote()`.
   virtual errc fetch(arrival&& message, std::span<std::byte> into, completion* done) = 0;
 
   /// Asks for a pending operation to end early. Its completion is still called, possibly much later and possibly with

@@ -6,11 +6,13 @@ using namespace parley::runtime;
 
 TEST_CASE("the ring keeps the last records, in their order, and says how many are gone") {
   flight_recorder flight(3);
-  for (std::uint64_t i = 0; i < 5; ++i) flight.add({.invocation = i});
+  for (std::uint64_t i = 0; i < 4; ++i) flight.add({.invocation = i});
+  CHECK(flight.in_order().size() == 4);  // a power of two
+  for (std::uint64_t i = 4; i < 6; ++i) flight.add({.invocation = i});
   const auto records = flight.in_order();
-  REQUIRE(records.size() == 3);
-  for (std::uint64_t i = 0; i < 3; ++i) CHECK(records[i].invocation == 2 + i);
-  CHECK(flight.total() == 5);
+  REQUIRE(records.size() == 4);
+  for (std::uint64_t i = 0; i < 4; ++i) CHECK(records[i].invocation == 2 + i);
+  CHECK(flight.total() == 6);
   CHECK(flight_text(flight, {}, {}).find("\"records_lost\":2,") != std::string::npos);
 }
 
