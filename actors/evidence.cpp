@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace parley::actors {
@@ -76,10 +77,10 @@ void add_evidence(decide& d, const campaign& c, const coordinator_state& state) 
   d.proposer = c.from_results() ? c.proposer : proposer_of(c.digest, state);
   std::vector<std::size_t> fastest_first(c.aggregates.size());
   std::iota(fastest_first.begin(), fastest_first.end(), std::size_t{0});
-  std::stable_sort(fastest_first.begin(), fastest_first.end(), [&](std::size_t a, std::size_t b) {
+  std::sort(fastest_first.begin(), fastest_first.end(), [&](std::size_t a, std::size_t b) {
     const auto place = [&](std::size_t i) {
       const bool always = i == 0 || state.assigned->candidates()[i] == c.digest;
-      return std::pair(always ? 0 : 1, c.aggregates[i].time_ns);
+      return std::tuple(always ? 0 : 1, c.aggregates[i].time_ns, i);
     };
     return place(a) < place(b);
   });

@@ -186,6 +186,11 @@ bool lease_participant::rejoin() {
   return true;
 }
 
+bool lease_participant::open(std::uint64_t bytes) const noexcept {
+  const key_state* k = find(bytes);
+  return k == nullptr || k->holder.may_start();
+}
+
 std::string lease_participant::missing(std::uint64_t bytes) const {
   const key_state* k = find(bytes);
   const std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);

@@ -131,6 +131,8 @@ class lease_participant {
 
   /// For whom the gate of this key waits, in words.
   std::string missing(std::uint64_t bytes) const;
+  /// Whether the next invocation may start now.
+  bool open(std::uint64_t bytes) const noexcept;
   /// The invocation that would start next, whether or not it may.
   std::uint64_t next_invocation(std::uint64_t bytes) const noexcept;
   std::uint64_t generation() const noexcept { return generation_; }

@@ -1,5 +1,6 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/one_sided.hpp>
+#include <parley/actors/stamp.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -160,7 +161,10 @@ void one_sided_sender::on_taken(const runtime::envelope&, const taken& m) noexce
   if (m.what != taken::kind::report || at == waiting_.end()) return;
   runtime::completion& done = *at->done;
   waiting_.erase(at);
-  done.on_end(done, m.outcome == 0 ? errc::none : errc::config_failed);
+  // A receive that had no room, or was given up, says nothing about the config: the sender has done its part.
+  const bool known = m.outcome <= static_cast<std::uint8_t>(errc::exception);
+  const bool fine = known && !blames_config(static_cast<errc>(m.outcome));
+  done.on_end(done, fine ? errc::none : errc::config_failed);
 }
 
 // ---- asking again -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,11 @@ if(PARLEY_SANITIZE)
   add_link_options(-fsanitize=${PARLEY_SANITIZE})
 endif()
 
+if(PARLEY_BUILD_FUZZ)
+  # So that libFuzzer sees which ways its inputs take, in the library too; only parley_fuzz has its main().
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 # parley_module(NAME [USES folder...] [LINK target...]): the object library of one folder.
 function(parley_module name)
   cmake_parse_arguments(ARG "" "" "USES;LINK" ${ARGN})

@@ -5,19 +5,24 @@
 ///
 /// | checker | says |
 /// |---|---|
-/// | S1 | an invocation has one assignment |
+/// | S1 | an invocation has one assignment (also on the wire: watchers.hpp) |
 /// | S2 | all who ran an invocation ran one wire class of it, as the leader stamped it |
 /// | S3 | nobody ran what it had not warmed |
 /// | S4 | what was assigned is inside the intersection |
 /// | S5 | nothing of another generation left a trace |
 /// | S6 | a decision counts only repetitions that all participants ran to their end |
+/// | S7 | a promise stays as it was given (on the wire: watchers.hpp) |
 /// | S8 | buffers hold what was sent, and nothing else was written (seen by the programs themselves) |
 /// | L1 | after healing, every campaign ends |
 /// | L2 | every call ends within its timeout and the detection time |
+/// | N1 | bad luck of control messages makes no invocation of a stamped op slower |
+/// | N2 | an op without headers has at most two gates a search |
 /// | N3 | ranks outside all ops neither send nor receive |
+/// | N4 | trials never cost more than the wall time has earned, but for the first of each candidate |
 /// | agreement | all who know a decision know the same |
 /// | oracle | without noise, the decision is the fastest candidate |
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |
+/// | delivery | what was sent well is received, once |
 /// | quarantine | a config that failed in a real invocation is not assigned again and again |
 /// | leftovers | no program, transfer or exposed memory outlives its job |
 #include <parley/simulation/job.hpp>

@@ -3,6 +3,7 @@
 #include <parley/simulation/job.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/programs.hpp>
+#include <parley/simulation/watchers.hpp>
 
 #include <algorithm>
 #include <optional>
@@ -29,7 +30,7 @@ class runner {
  public:
   runner(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o)
       : play_(s), tape_(t), seed_(seed), sky_(t, seed, s.ranks), census_(record_), world_(options(o), &sky_),
-        programs_(s, seed, world_, record_) {
+        programs_(s, seed, world_, record_, o.mutant) {
     record_.play = &s;
     record_.faults = &t;
     record_.faulty_until_ns = s.faulty_ns;
@@ -38,6 +39,7 @@ class runner {
       runtime::raise({runtime::errc::bad_argument, "there is no mutant `" + o.mutant + "`"});
     mutant_ = make_mutant(o.mutant);
     if (mutant_) sky_.tap(*mutant_);
+    sky_.tap(watchers_);
     breaches_.emplace(
         [this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); });
     world_.before_end = [this](rank_id r) { look_at(r); };
@@ -47,6 +49,7 @@ class runner {
     for (std::uint64_t job = 0; job < play_.jobs; ++job) run_job();
     outcome o;
     record_.messages = sky_.seen();
+    record_.rehearsed = programs_.library().rehearsed();
     record_.ended_ns = world_.stage().now();
     record_.puts_outside = world_.network().puts().outside;
     record_.lost_reads = world_.network().puts().lost_reads;
@@ -78,11 +81,11 @@ class runner {
     w.order_inside = tape_.inside;
     w.detection_ns = play_.detection_ns;
     w.settings.plan.budget_fraction = play_.budget;
+    w.settings.window = {.invocations = play_.window, .bytes = play_.window_bytes};
     if (play_.results) w.settings.results_path = "results.csv";
     std::uint64_t calls = 0;
     for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm) * op.members.size();
     w.settings.flight_records = std::max<std::uint64_t>(calls, 1024);
-    w.settings.mutant_ignores_stamp = o.mutant == "stamp-ignored";
     if (tape_.skewed) {
       dice luck(seed_, purpose::swarm, 1);
       for (rank_id r = 0; r < play_.ranks; ++r) w.offsets.push_back(luck.between(0, 5'000'000'000));
@@ -95,6 +98,7 @@ class runner {
     const time_ns began = s.now();
     for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = tape_.disk_fails;
     sky_.begin(s);
+    watchers_.begin_job();
     // A world between healed and calm: what befell it last must be over.
     time_ns healed = began + play_.faulty_ns;
     for (const mishap& m : tape_.mishaps) healed = std::max(healed, began + m.at_ns + m.for_ns);
@@ -156,7 +160,9 @@ class runner {
   void each_campaign(rank_id r, Visit visit) const {
     const ops::rank* const self = world_.find(r);
     if (self == nullptr) return;
-    for (const ops::edge_agreement& a : self->agreements()) {
+    std::vector<ops::edge_agreement> all = self->agreements();
+    for (ops::edge_agreement& a : programs_.leased(r)) all.push_back(std::move(a));
+    for (const ops::edge_agreement& a : all) {
       for (const auto& c : a.assigned->campaigns()) visit(a, *c);
     }
   }
@@ -195,6 +201,9 @@ class runner {
       v.ids = p->ids;
       for (std::size_t i = 0; i < p->configs.size(); ++i)
         v.classes[p->configs[i].digest] = p->configs[i].identity.wire_class;
+      for (std::size_t i = 0; i < p->configs.size(); ++i) {
+        if (p->available.test(i)) v.available.insert(p->configs[i].digest);
+      }
       if (!cutting_) v.decisions = p->decisions;
       record_.participants.push_back(std::move(v));
     }
@@ -224,6 +233,7 @@ class runner {
         v.cost_ns = c.cost_ns;
         record_.campaigns.push_back(std::move(v));
       });
+    for (lease_view& v : programs_.leases(r)) record_.leases.push_back(std::move(v));
     for (const runtime::flight_record& f : self->flight().in_order()) {
       if (runtime::is_transfer(f.what)) record_.flights.push_back({job, r, f});
     }
@@ -235,6 +245,9 @@ class runner {
   run_record record_;
   weather sky_;
   census census_;
+  watchers watchers_{[this](std::string_view invariant, std::string text) {
+    record_.at_once.push_back({std::string(invariant), std::move(text)});
+  }};
   std::unique_ptr<wire_tap> mutant_;
   world world_;
   programs programs_;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +55,7 @@ struct participant_view {
   std::vector<std::uint64_t> ready;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
   std::vector<std::string> ids;
+  std::set<std::uint64_t> available;             ///< what this rank can run
   std::map<std::uint64_t, std::string> classes;  ///< wire classes of the configs that this rank knows
   std::vector<actors::decision_record> decisions;
 };
@@ -74,6 +76,19 @@ struct campaign_view {
   double cost_ns = 0;
 };
 
+/// What one member of an op without headers knew of its gates.
+struct lease_view {
+  std::size_t job = 0;
+  rank_id rank = 0;
+  std::string title;
+  std::uint64_t gates_met = 0;
+  std::string closed;  ///< a gate that is still closed, in words
+  bool leads = false;
+  actors::lease_coordinator::counters led{};  ///< at the leader
+  std::uint64_t searches = 0;                 ///< at the leader: of all keys
+  std::uint64_t excluded = 0;
+};
+
 struct flight_view {
   std::size_t job = 0;
   rank_id rank = 0;
@@ -88,7 +103,10 @@ struct run_record {
   std::vector<participant_view> participants;
   std::vector<campaign_view> campaigns;
   std::vector<flight_view> flights;
-  std::vector<violation> at_once;  ///< seen while it ran
+  std::vector<lease_view> leases;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::set<std::uint64_t>> received;  ///< of pairs, by op and job
+  std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest
+  std::vector<violation> at_once;                    ///< seen while it ran
   coverage messages;
   std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;  ///< messages from one to another
   std::size_t programs_left = 0;

@@ -1,10 +1,6 @@
-#include <parley/runtime/scope.hpp>
-#include <parley/simulation/kernels.hpp>
+#include <parley/simulation/config_text.hpp>
 
-#include <algorithm>
-#include <charconv>
 #include <memory>
-#include <vector>
 
 namespace parley::simulation {
 
@@ -13,32 +9,6 @@ using runtime::task;
 
 namespace {
 
-struct words {
-  explicit words(std::string_view text) : whole(text) {
-    for (std::size_t at = 0; at <= text.size();) {
-      const std::size_t end = std::min(text.find(':', at), text.size());
-      all.push_back(text.substr(at, end - at));
-      at = end + 1;
-    }
-  }
-  [[noreturn]] void refuse(const char* why) const {
-    runtime::raise({errc::bad_argument, "config `" + std::string(whole) + "` of a scenario: " + why});
-  }
-  std::string text(std::size_t i) const {
-    if (i >= all.size()) refuse("a word is missing");
-    return std::string(all[i]);
-  }
-  std::uint64_t number(std::size_t i, std::uint64_t otherwise) const {
-    if (i >= all.size()) return otherwise;
-    std::uint64_t n = 0;
-    const auto [end, error] = std::from_chars(all[i].data(), all[i].data() + all[i].size(), n);
-    if (error != std::errc() || end != all[i].data() + all[i].size()) refuse("a number is expected");
-    return n;
-  }
-  std::string_view whole;
-  std::vector<std::string_view> all;
-};
-
 // Kernels come after the data: what its sender does while a receiver is late is not charged to a config.
 
 // How a simulated config misbehaves.
@@ -46,19 +16,6 @@ struct misdeed {
   enum class kind : std::uint8_t { none, fails, hangs, corrupts } what = kind::none;
   std::string role;
   std::uint64_t after = 0;
-};
-
-struct timing {
-  kernel_times& times;
-  time_ns base_ns;
-  std::uint64_t ps_per_byte;
-  task<> pass(std::uint64_t bytes) const {
-    runtime::scope& here = co_await runtime::this_scope;
-    const time_ns now = here.where().now();
-    const time_ns usual = base_ns + static_cast<time_ns>(bytes * ps_per_byte / 1000);
-    auto slept = co_await runtime::sleep_until(now + times.draw(usual, now));
-    if (!slept) runtime::raise(slept.reason());
-  }
 };
 
 class timed_config final : public ops::paired_config {
@@ -107,6 +64,12 @@ class timed_group final : public ops::group_config {
 };
 
 }  // namespace
+
+config_text text_for(std::string_view text, rank_id self) {
+  const words w(text);
+  if (w.text(0) != "on") return {text, true};
+  return {text.substr(text.find(':', 3) + 1), w.number(1, 0) == self};
+}
 
 ops::config_ptr config_from(std::string_view text, kernel_times& times) {
   const words w(text);

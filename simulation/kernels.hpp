@@ -11,6 +11,7 @@
 /// | `failing:NAME:NS:ROLE:AFTER` | the same; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
 /// | `hanging:NAME:NS:ROLE` | the same; that role never ends by itself in rehearsals |
 /// | `corrupting:NAME:NS` | the same; the receiver alters what came |
+/// | `on:RANK:…` | any of these, which only that rank can run |
 #include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/runtime/executor.hpp>
@@ -49,6 +50,13 @@ class kernel_times {
   kernel_model model_;
   dice luck_;
 };
+
+/// `timed:fast:20000` of `on:1:timed:fast:20000`, and whether `self` can run it.
+struct config_text {
+  std::string_view text;
+  bool available = true;
+};
+config_text text_for(std::string_view text, rank_id self);
 
 /// Throws `bad_argument` that names the text.
 ops::config_ptr config_from(std::string_view text, kernel_times& times);

@@ -1,4 +1,5 @@
 #include <parley/actors/credit_messages.hpp>
+#include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
@@ -177,6 +178,152 @@ struct old_decision final : wire_tap {
   }
 };
 
+// A receiver that runs its default, whatever the stamp says: the config that the first invocation of the op had.
+struct stamp_ignored final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_stamp(p, [&](stamp& s) {
+      if (has(s.flags, actors::stamp_flags::rehearsal) || has(s.flags, actors::stamp_flags::poison)) return;
+      s.digest = first.emplace(std::tuple(s.op, s.generation), s.digest).first->second;
+    });
+    return true;
+  }
+  std::map<std::tuple<std::uint64_t, std::uint64_t>, std::uint64_t> first;
+};
+
+// Participants that go on past the gate that they have promised: the leader hears of an earlier one.
+struct no_gate final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::lease_reply>(p, [](actors::lease_reply& r) { r.from = 0; });
+    return true;
+  }
+};
+
+// A participant that promises anew each time it is asked.
+struct promise_changed final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::lease_reply>(p, [&](actors::lease_reply& r) {
+      if (r.what == actors::lease_reply::kind::promise) r.from += seen[std::tuple(p.from, r.key, r.campaign)]++;
+    });
+    return true;
+  }
+  std::map<std::tuple<rank_id, std::uint32_t, std::uint64_t>, std::uint64_t> seen;
+};
+
+// Changes what participants hear of the log, and of a campaign.
+template <class Change>
+void change_log(parcel& p, Change change) {
+  change_body<actors::lease_prepare>(p, [&](actors::lease_prepare& m) { change(m.after, m.entries, &m.campaign); });
+  change_body<actors::lease_schedule>(p, [&](actors::lease_schedule& m) { change(m.after, m.entries, nullptr); });
+}
+
+// A coordinator that aborts a campaign whose schedule some have had.
+struct abort_after_schedule final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    if (p.to > 1) return true;
+    change_log(p, [](std::uint64_t, std::vector<actors::lease_entry>& entries, const std::uint64_t*) {
+      for (actors::lease_entry& e : entries) e = {};
+    });
+    return true;
+  }
+};
+
+// A coordinator that has lost its log, and numbers campaigns of the same generation from the beginning.
+struct log_lost final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_log(p, [](std::uint64_t& after, std::vector<actors::lease_entry>& entries, std::uint64_t* campaign) {
+      if (after + entries.size() < 2) return;
+      if (after == 0) entries.erase(entries.begin());
+      after -= after == 0 ? 0 : 1;
+      if (campaign != nullptr) --*campaign;
+    });
+    change_body<actors::lease_reply>(p, [](actors::lease_reply& r) {
+      if (r.known == 1) ++r.known;
+    });
+    return true;
+  }
+};
+
+// A participant that acknowledges an entry before it is there.
+struct early_acknowledgement final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::lease_reply>(p, [](actors::lease_reply& r) {
+      if (r.what == actors::lease_reply::kind::promise) ++r.known;
+    });
+    return true;
+  }
+};
+
+// A merge that takes everything that anybody knows, and participants that warm what they cannot run.
+struct outside_intersection final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::offer>(
+        p, [](actors::offer& o) { std::fill(o.available.begin(), o.available.end(), std::uint8_t{1}); });
+    return claims.on_deliver(p);
+  }
+  claims_all claims;
+};
+
+// A receiver that takes a part which comes twice for another part of the same message.
+struct repeats_counted final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    if (!p.copy) return true;
+    change_stamp(p, [&](stamp& s) {
+      const std::uint64_t next = s.offset + p.payload_bytes;
+      if (p.payload_bytes != 0 && next + p.payload_bytes <= s.total_bytes) s.offset = next;
+    });
+    return true;
+  }
+};
+
+// A receiver that takes all parts of an invocation but the first for repeats.
+struct parts_dropped final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    stamp s;
+    return p.on != link::channel::data || !actors::read_stamp(p.header, s) || s.offset == 0 ||
+           has(s.flags, actors::stamp_flags::rehearsal);
+  }
+};
+
+// A sender for which a revoke of credits changes nothing.
+struct no_revoke final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::revoke>(p, [&](actors::revoke& r) {
+      asked[std::tuple(p.from, p.to, r.stream)] = r.number;
+      r.number = 0;
+    });
+    change_body<actors::revoked>(p, [&](actors::revoked& r) { r.number = asked[std::tuple(p.to, p.from, r.stream)]; });
+    return true;
+  }
+  std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
+};
+
+// Credits whose numbers say nothing: none is ever as old as a revoke.
+struct unnumbered_credits final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::credit>(p, [](actors::credit& c) { c.number += 1'000'000; });
+    return true;
+  }
+};
+
+// A sender that puts more than a credit has room for.
+struct capacity_ignored final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::credit>(p, [](actors::credit& c) { c.capacity += 1'000'000; });
+    return true;
+  }
+};
+
+// A sender that says nothing of a send which failed.
+struct no_poison final : wire_tap {
+  bool on_deliver(parcel& p) override { return type_of(p) != "poison"; }
+};
+
+// A receiver that says a few times what it has matched, and never again.
+struct matches_lost final : wire_tap {
+  bool on_deliver(parcel& p) override { return type_of(p) != "matched" || ++said[p.from] <= 3; }
+  std::map<rank_id, int> said;
+};
+
 template <class T>
 std::unique_ptr<wire_tap> make() {
   return std::make_unique<T>();
@@ -189,7 +336,7 @@ struct entry {
 
 const std::vector<entry>& all() {
   static const std::vector<entry> known = {
-      {{"stamp-ignored", "receivers run their default whatever the stamp says", "pair", {"S2"}}, nullptr},
+      {{"stamp-ignored", "receivers run their default whatever the stamp says", "pair", {"S2"}}, &make<stamp_ignored>},
       {{"no-fence", "the stamp of a put leaves before what it announces has landed", "mixed", {"S8"}}, nullptr},
       {{"matching-by-arrival", "receivers count messages instead of reading their number", "pair", {"S2", "S8"}},
        &make<by_arrival>},
@@ -207,6 +354,32 @@ const std::vector<entry>& all() {
       {{"look-ahead-late", "workers run what belongs to the invocation before", "mixed", {"S2"}},
        &make<previous_look_ahead>},
       {{"other-stamp", "the leader stamps what it assigned before", "pair", {"S2"}}, &make<other_stamp>},
+      {{"no-gate", "participants start invocations beyond the gate that they promised", "leases", {"S2"}},
+       &make<no_gate>},
+      {{"promise-changed", "a participant promises anew each time it is asked", "leases", {"S7"}},
+       &make<promise_changed>},
+      {{"abort-after-schedule", "a campaign is aborted that some have had the schedule of", "leases", {"S1", "S2"}},
+       &make<abort_after_schedule>},
+      {{"log-lost", "the coordinator loses its log and goes on in the same generation", "leases", {"S1", "S7"}},
+       &make<log_lost>},
+      {{"ack-before-append", "an entry is acknowledged before it exists", "leases", {"S7"}},
+       &make<early_acknowledgement>},
+      {{"outside-intersection", "candidates are what anybody can run", "versions", {"S4"}},
+       &make<outside_intersection>},
+      {{"repeats-counted", "a part that comes twice counts as another part", "chunks", {"S8"}}, &make<repeats_counted>},
+      {{"parts-dropped", "repeats are dropped per invocation, not per part", "mixed", {"L2"}}, &make<parts_dropped>},
+      {{"not-revoked", "a credit stays valid when its receive has timed out", "mixed", {"S8"}}, &make<no_revoke>},
+      {{"credits-not-numbered", "a revoke does not tell old credits from new ones", "mixed", {"S8"}},
+       &make<unnumbered_credits>},
+      {{"capacity-ignored", "a put is larger than the buffer of the credit", "small_receives", {"S8"}},
+       &make<capacity_ignored>},
+      {{"total-not-checked",
+        "a message is written before its size was compared with the room",
+        "small_receives",
+        {"S8"}},
+       nullptr},
+      {{"no-poison", "nothing is said of a send that failed", "broken_configs", {"L2", "delivery"}}, &make<no_poison>},
+      {{"window-update-lost", "what was matched is lost and not said again", "windows", {"L2"}}, &make<matches_lost>},
       {{"old-decision", "participants are told another winner than the leader runs", "pair", {"agreement"}},
        &make<old_decision>},
   };

@@ -80,6 +80,7 @@ struct programs::caller {
   std::uint64_t matched = 0;  // receives that have had their message, or were told that there is none
   bool over = false;          // nothing can succeed any more
   std::unique_ptr<stage_of_pipeline> pipeline{};
+  std::optional<ops::symmetric> without_headers{};
 
   std::uint64_t total() const noexcept { return op.calls + op.calm; }
   std::uint64_t size(std::uint64_t number) const noexcept { return op.sizes[number % op.sizes.size()]; }
@@ -127,8 +128,10 @@ struct programs::stage_of_pipeline final : ops::pipeline_stage {
   std::uint64_t first = 0;
 };
 
-programs::programs(const scenario& s, std::uint64_t seed, world& w, run_record& r)
-    : play_(s), seed_(seed), world_(w), record_(r) {
+programs::programs(const scenario& s, std::uint64_t seed, world& w, run_record& r, std::string_view mutant)
+    : play_(s), seed_(seed), world_(w), record_(r), mutant_claims_room_(mutant == "total-not-checked"),
+      library_(w.stage(), s.link.latency_ns,
+               [this](std::string text) { record_.at_once.push_back({"S2", std::move(text)}); }) {
   for (rank_id rank = 0; rank < w.ranks(); ++rank) kernels_.emplace_back(s.kernel, dice(seed, purpose::kernel, rank));
 }
 
@@ -156,7 +159,13 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
         return std::string(r == op.members[0] ? "sender" : r == op.members[1] ? "receiver" : "idle");
       };
       t.configs.clear();
-      for (const std::string& text : op.configs) t.configs.push_back(config_from(text, kernels_[rank]));
+      std::vector<bool> able;
+      for (const std::string& text : op.configs) {
+        const config_text mine_of = text_for(text, rank);
+        t.configs.push_back(config_from(mine_of.text, kernels_[rank]));
+        able.push_back(mine_of.available);
+      }
+      t.capable = [able](rank_id) { return able; };
       t.timeout_ns = op.timeout_ns;
       const ops::transfer declared = self.declare(t);
       if (mine == op.members.end()) continue;
@@ -174,6 +183,22 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       p.timeout_ns = op.timeout_ns;
       const ops::pipeline declared = self.declare(std::move(p));
       if (mine != op.members.end()) here.spawn(run_pipeline(made(), declared));
+    } else if (op.what == op_spec::kind::symmetric) {
+      if (std::exchange(communicators_of_job_, world_.job()) != world_.job()) communicators_.clear();
+      const auto [at, first] = communicators_.emplace(i, 0);
+      if (first) at->second = library_.make(op.members.size());
+      ops::symmetric_op s;
+      s.name = op.name;
+      s.members = op.members;
+      for (const std::string& text : op.configs) s.configs.push_back(collective_from(text, kernels_[rank]));
+      if (mine != op.members.end()) s.over = library_.join(at->second, rank);
+      if (op.rehearse) s.rehearse = library_.source(rank, op.members.size());
+      s.timeout_ns = op.timeout_ns;
+      const ops::symmetric declared = self.declare(std::move(s));
+      if (mine == op.members.end()) continue;
+      caller& c = made();
+      c.without_headers = declared;
+      here.spawn(call_symmetric(c, declared));
     } else {
       ops::leader_worker g;
       g.name = op.name;
@@ -242,14 +267,18 @@ task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, 
   if (l.given_back && hash_of(l.memory) != l.left_as)
     c.all.violated(c, "a buffer was written into after its receive had ended");
   std::fill(l.memory.begin(), l.memory.end(), untouched);
-  const std::span<std::byte> into = std::span(l.memory).first(l.memory.size() - margin_bytes);
+  const bool small = c.luck.chance(c.op.small_receives);
+  const std::size_t room = small ? static_cast<std::size_t>(c.largest() / 2) : l.memory.size() - margin_bytes;
+  // The mutant says that there is more room than there is, which comes to the same as not looking.
+  const std::size_t claimed = c.all.mutant_claims_room_ && small ? l.memory.size() - margin_bytes : room;
+  const std::span<std::byte> into = std::span(l.memory).first(claimed);
   const call_record begun = c.begin(false, number);
   auto outcome = co_await ops::attempt(t.receive(into, {.from = from}));
   c.end(begun, outcome);
   std::size_t may_be_written = 0;
   if (outcome) {
-    may_be_written = static_cast<std::size_t>(*outcome);
-    const std::span<const std::byte> got = into.first(may_be_written);
+    const std::span<const std::byte> got = into.first(static_cast<std::size_t>(*outcome));
+    may_be_written = std::min(got.size(), room);
     const std::int64_t which = recognise(got, c.stream(from), c.total());
     if (which < 0 || c.size(static_cast<std::uint64_t>(which)) != got.size()) {
       c.all.violated(c, "receive " + std::to_string(number) + " brought " + std::to_string(got.size()) +
@@ -258,9 +287,10 @@ task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, 
       c.all.violated(c, "receive " + std::to_string(number) + " brought message " + std::to_string(which) + " after " +
                             std::to_string(c.latest));
     }
+    if (which >= 0) c.all.record_.received[{c.index, c.job}].insert(static_cast<std::uint64_t>(which));
     c.latest = std::max(c.latest, which);
   } else if (outcome.code() != errc::timeout && outcome.code() != errc::buffer_too_small) {
-    may_be_written = into.size();  // a message that came in part
+    may_be_written = room;  // a message that came in part
   }
   if (outcome.code() != errc::timeout) ++c.matched;
   for (std::size_t i = may_be_written; i < l.memory.size(); ++i) {
@@ -361,6 +391,58 @@ task<> programs::call_group(caller& c, ops::rank_group g) {
     for (std::uint64_t k = 0; k < c.op.in_flight && i < end; ++k) calls.spawn(group_one(c, g, i++));
     co_await calls.join();
   }
+}
+
+// --- Ops without headers ---------------------------------------------------------------------------------------------
+
+task<> programs::call_symmetric(caller& c, ops::symmetric op) {
+  std::vector<std::byte> data(c.largest());
+  for (std::uint64_t i = 0; i < c.total() && !c.over; ++i) {
+    co_await rest(c, i);
+    const call_record begun = c.begin(op.end().leads(), i);
+    auto outcome = co_await ops::attempt(op.run(std::span(data).first(c.size(i))));
+    c.end(begun, outcome);
+    // Members whose calls failed in the middle no longer meet: the next ones would be of different numbers.
+    if (!outcome && outcome.code() != errc::config_failed) c.over = true;
+  }
+}
+
+std::vector<ops::edge_agreement> programs::leased(rank_id rank) const {
+  std::vector<ops::edge_agreement> all;
+  for (const auto& c : callers_) {
+    if (c->rank != rank || c->job != world_.job() || !c->without_headers) continue;
+    const ops::symmetric_end& end = c->without_headers->end();
+    if (!end.leads()) continue;
+    all.push_back({c->op.name, rank, c->op.members.back(), end.assigned(), &end.coordinator()->warm_errors,
+                   end.participant().no_common_config, c->op.members, &end.participant().decisions});
+  }
+  return all;
+}
+
+std::vector<lease_view> programs::leases(rank_id rank) const {
+  std::vector<lease_view> all;
+  for (const auto& c : callers_) {
+    if (c->rank != rank || c->job != world_.job() || !c->without_headers) continue;
+    ops::symmetric_end& end = c->without_headers->end();
+    lease_view v;
+    v.job = static_cast<std::size_t>(c->job);
+    v.rank = rank;
+    v.title = end.declaration().title();
+    v.gates_met = end.leases().statistics().gates_met;
+    for (const std::uint64_t bytes : c->op.sizes) {
+      if (!end.leases().open(bytes)) v.closed = end.leases().missing(bytes);
+    }
+    v.leads = end.leads();
+    if (v.leads) {
+      v.led = end.lease_coordinator()->statistics();
+      for (const auto& k : end.assigned()->campaigns()) {
+        v.searches += k->search;
+        v.excluded += k->excluded.size();
+      }
+    }
+    all.push_back(std::move(v));
+  }
+  return all;
 }
 
 // --- Pipelines -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 ///
 /// Every message names itself, so that a receiver knows whether it got the bytes of one message, whole, and later than the one
 /// before. Beyond the capacity of a receive, and after a receive that ended empty-handed, nothing may be written.
+#include <parley/simulation/collectives.hpp>
 #include <parley/simulation/job.hpp>
 
 #include <cstdint>
@@ -19,11 +20,16 @@ namespace parley::simulation {
 
 class programs {
  public:
-  programs(const scenario& s, std::uint64_t seed, world& w, run_record& r);
+  programs(const scenario& s, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
 
   /// `calm_from_ns`: when the second half of the calls begins.
   void launch(rank_id rank, time_ns calm_from_ns);
+  /// What the ops without headers of a rank have agreed on, as far as it leads them.
+  std::vector<ops::edge_agreement> leased(rank_id rank) const;
+  /// The gates and campaigns of one of them, for N2.
+  std::vector<lease_view> leases(rank_id rank) const;
+  const collectives& library() const noexcept { return library_; }
   /// How slow the kernels of a rank are: thousandths on top.
   void slow_kernels(rank_id rank, std::uint64_t thousandths) { kernels_[rank].slowness = thousandths; }
 
@@ -34,6 +40,7 @@ class programs {
   runtime::task<> send_all(caller& c, ops::transfer t, rank_id to);
   runtime::task<> receive_all(caller& c, ops::transfer t, rank_id from);
   runtime::task<> call_group(caller& c, ops::rank_group g);
+  runtime::task<> call_symmetric(caller& c, ops::symmetric op);
   runtime::task<> run_pipeline(caller& c, ops::pipeline p);
   static runtime::task<> send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::uint64_t number);
   static runtime::task<> receive_one(caller& c, ops::transfer t, rank_id from, lane& l, std::uint64_t number);
@@ -45,7 +52,11 @@ class programs {
   std::uint64_t seed_;
   world& world_;
   run_record& record_;
+  bool mutant_claims_room_;
   std::vector<kernel_times> kernels_;
+  collectives library_;
+  std::map<std::size_t, std::uint64_t> communicators_;  // of the ops without headers, in this job
+  std::uint64_t communicators_of_job_ = 0;
   std::vector<std::unique_ptr<caller>> callers_;
 };
 

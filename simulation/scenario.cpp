@@ -21,7 +21,7 @@ template <class E>
 std::string_view name_of(E e);
 template <>
 std::string_view name_of(op_spec::kind k) {
-  constexpr std::string_view names[] = {"pair", "pipeline", "group"};
+  constexpr std::string_view names[] = {"pair", "pipeline", "group", "symmetric"};
   return names[static_cast<std::size_t>(k)];
 }
 template <>
@@ -161,7 +161,9 @@ void fields(A& a, op_spec& o) {
   a("in_flight", o.in_flight);
   a("depth", o.depth);
   a("does", o.does);
+  a("rehearse", o.rehearse);
   a("registered", o.registered);
+  a("small_receives", o.small_receives);
   a("timeout_ns", o.timeout_ns);
   a("pause_ns", o.pause_ns);
 }
@@ -235,6 +237,8 @@ void fields(A& a, scenario& s) {
   a("faulty_ns", s.faulty_ns);
   a("calm_after_ns", s.calm_after_ns);
   a("detection_ns", s.detection_ns);
+  a("window", s.window);
+  a("window_bytes", s.window_bytes);
   a("budget", s.budget);
   a("jobs", s.jobs);
   a("cut_short", s.cut_short);

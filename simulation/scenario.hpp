@@ -19,10 +19,10 @@
 namespace parley::simulation {
 
 struct op_spec {
-  enum class kind : std::uint8_t { pair, pipeline, group, last = group };
+  enum class kind : std::uint8_t { pair, pipeline, group, symmetric, last = symmetric };
   kind what = kind::pair;
   std::string name;
-  std::vector<rank_id> members;  ///< of a pair: sender and receiver; of a group: the leader first
+  std::vector<rank_id> members;  ///< of a pair: sender and receiver; of others: the leader first
   std::vector<std::uint64_t> sizes{4096};
   std::vector<std::string> configs{"direct"};
   std::uint64_t calls = 40;  ///< of each rank, while faults may happen
@@ -30,7 +30,9 @@ struct op_spec {
   std::uint64_t in_flight = 1;
   std::uint64_t depth = 1;  ///< of a group
   std::string does = "all_reduce";
+  bool rehearse = true;     ///< of an op without headers: candidates run on scratch buffers, else by leased calls
   bool registered = false;  ///< buffers are registered with the op
+  std::uint64_t small_receives = 0;  ///< of a thousand: with half the room that the largest message needs
   time_ns timeout_ns = 30'000'000'000;
   time_ns pause_ns = 1'000'000;  ///< between calls, at most
 };
@@ -65,6 +67,8 @@ struct scenario {
   time_ns faulty_ns = 200'000'000;        ///< how long faults may happen
   time_ns calm_after_ns = 3'000'000'000;  ///< after they have ended; for what was lost to be said again
   time_ns detection_ns = 100'000'000;
+  std::uint64_t window = 64;  ///< unmatched messages of a stream
+  std::uint64_t window_bytes = 4'194'304;
   double budget = 1e9;      ///< of wall time, for trials
   std::uint64_t jobs = 1;   ///< so many of the same ranks, one after the other, with the disks of the one before
   bool cut_short = false;   ///< all but the last end where they stand, with messages still under way

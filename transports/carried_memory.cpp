@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace parley::transports {
@@ -64,10 +65,9 @@ bool landings::wait(fence f) {
 
 std::vector<landings::fence> landings::take_done() {
   std::vector<fence> done;
-  const auto waits = [this](const fence& f) { return f.below > below_; };
-  const auto first_done = std::stable_partition(fences_.begin(), fences_.end(), waits);
-  done.assign(first_done, fences_.end());
-  fences_.erase(first_done, fences_.end());
+  const auto is_done = [this](const fence& f) { return f.below <= below_; };
+  std::copy_if(fences_.begin(), fences_.end(), std::back_inserter(done), is_done);
+  std::erase_if(fences_, is_done);
   return done;
 }
 

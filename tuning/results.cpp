@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::string_view validator_word = "Validator";
 
+constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+
 /// One field; bytes above 0x7f are fine, because names may be in any language.
 bool is_field(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
@@ -66,7 +68,6 @@ struct fields {
 class reader {
  public:
   explicit reader(std::string_view text) : rest_(text) {
-    constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
     if (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
   }
 
@@ -191,6 +192,8 @@ namespace {
 
 std::optional<problem> check_and_round(result_entry& entry) {
   if (!is_field(entry.op) || !is_field(entry.parameters) || !is_field(entry.solution)) return unwritable("this entry");
+  if (entry.op.starts_with(byte_order_mark))
+    return unwritable("an op whose name would be taken for the file's encoding");
   if (entry.op == validator_word) return unwritable("an op called Validator");
   if (!std::isfinite(entry.time_ms) || std::signbit(entry.time_ms)) return unwritable("a time that is no duration");
   if (entry.op.size() + entry.parameters.size() + entry.solution.size() + 32 > limits::line_bytes) {

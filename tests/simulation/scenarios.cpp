@@ -37,7 +37,7 @@ TEST_CASE("A few seeds of every scenario hold all invariants, and a seed does th
   for (const std::string& path : all_scenarios()) {
     CAPTURE(path);
     const scenario s = scenario_in(path);
-    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
       CAPTURE(seed);
       const tape t = draw(s, seed);
       const outcome first = run(s, t, seed);

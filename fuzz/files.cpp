@@ -1,0 +1,155 @@
+// What launchers and users hand over: the environment, meeting files, PMI, results, specs, and what ranks report.
+#include "fuzz.hpp"
+
+#include <parley/cli/expression.hpp>
+#include <parley/cli/json_text.hpp>
+#include <parley/cli/rank_report.hpp>
+#include <parley/cli/spec.hpp>
+#include <parley/ops/rank_environment.hpp>
+#include <parley/transports/environment.hpp>
+#include <parley/transports/meeting.hpp>
+#include <parley/transports/pmi.hpp>
+#include <parley/tuning/results.hpp>
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace parley::fuzz {
+
+using runtime::errc;
+
+namespace {
+
+/// `NAME=VALUE` lines.
+std::map<std::string, std::string, std::less<>> variables_in(input bytes) {
+  std::map<std::string, std::string, std::less<>> all;
+  std::string_view text = text_of(bytes);
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const auto equals = line.find('=');
+    if (equals != std::string_view::npos) all.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return all;
+}
+
+template <class Name, class Variables>
+std::optional<std::string> find(const Variables& all, const Name& name) {
+  const auto found = all.find(name);
+  return found == all.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+void environment(input bytes) {
+  const auto all = variables_in(bytes);
+  const auto place = transports::from_environment([&](const char* name) { return find(all, std::string_view(name)); });
+  if (place) {
+    require(place->rank < place->world_size && place->world_size <= transports::max_world_size,
+            "a rank is in its world");
+  } else {
+    require(!place.reason().text().empty(), "a fault of the environment is explained");
+  }
+  try {
+    const auto heeded = ops::heed_environment({}, [&](const std::string& name) { return find(all, name); });
+    require(heeded.warnings.size() <= all.size() + 1, "warnings are bounded");
+  } catch (const runtime::failure& f) {
+    require(f.code() == errc::malformed, "a variable that cannot be read is malformed");
+  }
+}
+
+void meeting_file(input bytes) {
+  // One folder per process, as a job has one.
+  struct own_folder {
+    own_folder() {
+      std::filesystem::create_directory(path);
+      ::chmod(path.c_str(), 0700);
+    }
+    ~own_folder() { std::filesystem::remove_all(path); }
+    std::string path = std::filesystem::temp_directory_path() / ("parley_fuzz_" + std::to_string(::getpid()));
+  };
+  static const own_folder mine;
+  const std::string& folder = mine.path;
+  transports::placement place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.meeting = transports::meeting_kind::file;
+  place.private_folders = {folder};
+  const auto file = transports::meeting_file::publish(folder + "/parley-0000000000000000", std::string(text_of(bytes)));
+  require(bool(file), "rank 0 can write its file");
+  const auto found = transports::find_meeting(place, 0);
+  if (!found) {
+    require(found.code() == errc::malformed, "a file that rank 0 has not written is malformed");
+    return;
+  }
+  require(found->place.rendezvous_port != 0 && !found->place.rendezvous_host.empty(), "a meeting has a place");
+}
+
+void pmi(input bytes) {
+  int pair[2] = {-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
+  const auto sent =
+      ::send(pair[1], bytes.data(), std::min<std::size_t>(bytes.size(), 65'536), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ::shutdown(pair[1], SHUT_WR);
+  const auto got = transports::pmi_broadcast(pair[0], 1, "-", 50'000'000);
+  if (got) require(sent > 0 && got->size() <= transports::max_pmi_value_bytes + 1, "a value is as long as PMI allows");
+  ::close(pair[0]);
+  ::close(pair[1]);
+}
+
+void results_file(input bytes) {
+  const auto parsed = tuning::parse_results(text_of(bytes));
+  if (!parsed) return;
+  const auto& file = parsed.value().file;
+  require(parsed.value().warnings.size() <= tuning::limits::warnings + 1, "warnings are bounded");
+  const std::string written = tuning::write_results(file);
+  const auto again = tuning::parse_results(written);
+  require(bool(again) && again.value().file == file && again.value().skipped_lines == 0, "parse(write(x)) == x");
+  const auto merged = tuning::merge_results(file, file);
+  require(bool(merged) && merged.value().file == file && merged.value().conflicts.empty(), "a file agrees with itself");
+}
+
+void spec(input bytes) {
+  try {
+    const auto s = cli::parse_spec(text_of(bytes), "spec.json", {.ranks = {}, .microbatches = 3});
+    require(s.ranks >= 1 && s.ranks <= cli::most_ranks, "a spec has a possible world");
+    for (const auto& op : s.ops) {
+      require(op.sizes.size() <= cli::most_invocations, "a spec has a bounded number of invocations");
+      for (const auto& [from, to] : op.edges) require(from < s.ranks && to < s.ranks, "edges are in the world");
+    }
+  } catch (const cli::text_error& e) {
+    require(*e.what() != '\0', "a fault of a spec is explained");
+  }
+}
+
+void expression(input bytes) {
+  try {
+    const cli::expression e(text_of(bytes));
+    for (const runtime::rank_id rank : {0U, 1U, 255U}) static_cast<void>(e.evaluate({rank, 256}));
+  } catch (const cli::expression_error& e) {
+    require(e.at() <= bytes.size(), "a fault is somewhere in the text");
+  }
+}
+
+void rank_report(input bytes) {
+  std::size_t reports = 0;
+  cli::report_reader reader([&](boost::json::value&&) { ++reports; });
+  // In pieces, as a pipe brings them.
+  choices from(bytes);
+  const std::size_t piece = 1 + from.below(64);
+  input rest = from.rest();
+  while (!rest.empty()) {
+    const input part = rest.first(std::min(piece, rest.size()));
+    rest = rest.subspan(part.size());
+    if (!reader.take(part)) break;
+  }
+  require(reports <= bytes.size(), "a report has at least a byte");
+}
+
+}  // namespace parley::fuzz

@@ -1,0 +1,89 @@
+#pragma once
+/// Decoders under fuzzing: each target takes arbitrary bytes as a peer, a launcher or a file may send them.
+///
+///     void my_decoder(parley::fuzz::input bytes) {
+///       const auto value = decode(bytes);
+///       if (value) require(encode(*value) == bytes, "decode and encode are inverse");
+///     }
+///
+/// A target is listed in targets.cpp. It must neither crash nor need more memory or time than its input's size explains;
+/// what it promises beyond that it says with `require`. The same targets run in two programs: `parley_fuzz` under libFuzzer
+/// (./dev fuzz), and `fuzz_replay`, which runs the corpus of this folder as a test.
+#include <parley/runtime/error.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::fuzz {
+
+using input = std::span<const std::byte>;
+
+struct target {
+  std::string_view name;
+  void (*run)(input);
+};
+std::span<const target> targets();
+
+inline void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "not so: %s\n", what);
+  std::abort();
+}
+
+inline std::string_view text_of(input bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+/// Takes small values off the front of the input; zeros once it is used up.
+class choices {
+ public:
+  explicit choices(input bytes) : left_(bytes) {}
+  bool empty() const { return left_.empty(); }
+  std::uint8_t byte() {
+    if (left_.empty()) return 0;
+    const auto first = std::to_integer<std::uint8_t>(left_.front());
+    left_ = left_.subspan(1);
+    return first;
+  }
+  std::uint64_t below(std::uint64_t limit) { return byte() % limit; }
+  /// At most `most` bytes; how many, the input says.
+  input bytes(std::size_t most) {
+    std::size_t count = byte();
+    if (most > 255) count |= static_cast<std::size_t>(byte()) << 8U;
+    count = std::min({count, most, left_.size()});
+    const input taken = left_.first(count);
+    left_ = left_.subspan(count);
+    return taken;
+  }
+  input rest() { return std::exchange(left_, {}); }
+
+ private:
+  input left_;
+};
+
+// Peers
+void control_frame(input bytes);
+void message(input bytes);
+void router_frames(input bytes);
+void stamp(input bytes);
+void pieces(input bytes);
+void credits(input bytes);
+void rendezvous_frames(input bytes);
+void rendezvous_host(input bytes);
+void rendezvous_guest(input bytes);
+// Launchers and files
+void environment(input bytes);
+void meeting_file(input bytes);
+void pmi(input bytes);
+void results_file(input bytes);
+void spec(input bytes);
+void expression(input bytes);
+void rank_report(input bytes);
+
+}  // namespace parley::fuzz

@@ -1,0 +1,308 @@
+// The rendezvous as a sequence of frames, from both sides: garbage, cut and repeated frames, right tags on wrong content.
+#include "fuzz.hpp"
+
+#include <parley/transports/rendezvous.hpp>
+#include <parley/transports/rendezvous_wire.hpp>
+
+#include <boost/asio/io_context.hpp>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+namespace parley::fuzz {
+
+using namespace parley::transports;
+using runtime::rank_id;
+
+namespace {
+
+constexpr std::uint64_t job = 42;
+constexpr rank_id world = 3;
+constexpr std::chrono::seconds patience{5};
+
+const job_key& key() {
+  static const job_key made = job_key::generate();
+  return made;
+}
+
+/// One listening socket for all inputs; what an input has left in its queue is closed before the next one.
+struct listener {
+  int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::uint16_t port = 0;
+  listener() {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    auto* const address = reinterpret_cast<sockaddr*>(&at);
+    require(::bind(fd, address, size) == 0 && ::listen(fd, 128) == 0 && ::getsockname(fd, address, &size) == 0,
+            "this machine has loopback");
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
+    port = ntohs(at.sin_port);
+  }
+  void forget() const {
+    for (int left; (left = accept()) >= 0;) ::close(left);
+  }
+  int accept() const { return ::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }
+};
+
+/// A socket that is reset when it is closed, so that a million inputs leave no connections behind.
+class raw {
+ public:
+  explicit raw(int fd) : fd_(fd) {
+    const linger at_once{1, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    ::fcntl(fd_, F_SETFL, O_NONBLOCK);
+  }
+  static std::unique_ptr<raw> to(std::uint16_t port) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(port);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || ::connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) {
+      if (fd >= 0) ::close(fd);
+      return nullptr;
+    }
+    return std::make_unique<raw>(fd);
+  }
+  raw(const raw&) = delete;
+  raw& operator=(const raw&) = delete;
+  ~raw() { ::close(fd_); }
+
+  void send(input bytes) { [[maybe_unused]] const auto sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  const wire::bytes& received() {
+    std::byte chunk[4096];
+    for (ssize_t got; (got = ::recv(fd_, chunk, sizeof chunk, 0)) > 0;)
+      received_.insert(received_.end(), chunk, chunk + got);
+    return received_;
+  }
+  /// The first frame that came, if it is whole and of that type.
+  std::optional<wire::bytes> first(wire::type kind) {
+    const auto& all = received();
+    wire::scanner in(all);
+    const std::size_t length = in.number<std::uint32_t>();
+    if (in.number<std::uint8_t>() != static_cast<std::uint8_t>(kind) || in.left() < length) return std::nullopt;
+    const auto payload = in.raw(length);
+    return wire::bytes(payload.begin(), payload.end());
+  }
+
+ private:
+  int fd_;
+  wire::bytes received_;
+};
+
+template <class Condition>
+bool run_until(boost::asio::io_context& io, Condition holds) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    io.restart();
+    io.run_one_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+void run_what_is_there(boost::asio::io_context& io) {
+  io.restart();
+  io.poll();
+}
+
+rendezvous_options options_of(rank_id rank, const listener& at) {
+  rendezvous_options o;
+  o.rank = rank;
+  o.world_size = world;
+  o.job = job;
+  o.port = at.port;
+  o.join_timeout_ns = 20'000'000'000;
+  if (rank == 0) o.listening_fd = ::dup(at.fd);
+  return o;
+}
+
+wire::hello greeting_of(rank_id rank) {
+  wire::hello said;
+  said.job = job;
+  said.rank = rank;
+  said.world_size = world;
+  said.incarnation = 7 + rank;
+  return said;
+}
+
+struct party {
+  party(boost::asio::io_context& io, rank_id rank, const listener& at)
+      : meeting(std::make_unique<rendezvous>(io, options_of(rank, at), key().duplicate())) {
+    meeting->join(this_process({}), [this](runtime::result<joined> all) { outcome.emplace(std::move(all)); });
+  }
+  bool in() const { return outcome && *outcome; }
+  std::unique_ptr<rendezvous> meeting;
+  std::optional<runtime::result<joined>> outcome;
+};
+
+/// A client that can greet and prove itself, and then says what the input says.
+struct client {
+  std::unique_ptr<raw> connection;
+  wire::bytes said;
+  wire::connection_key key{};
+  bool challenged = false;
+  std::uint64_t sent = 0;
+
+  void look_for_challenge() {
+    if (challenged || said.empty()) return;
+    const auto question = connection->first(wire::type::challenge);
+    if (!question) return;
+    key = wire::connection_key(fuzz::key().secret(), said, *question);
+    challenged = true;
+  }
+  void send_authentic(wire::type kind, input payload) {
+    connection->send(wire::frame(kind, payload, key, wire::direction::to_host, sent++));
+  }
+};
+
+}  // namespace
+
+void rendezvous_frames(input bytes) {
+  if (const auto h = wire::hello::decode(bytes); h && h->version == wire::protocol_version)
+    require(std::ranges::equal(h->encode(), bytes), "a hello is decoded to what it was");
+  if (const auto c = wire::challenge::decode(bytes); c && c->version == wire::protocol_version)
+    require(std::ranges::equal(c->encode(), bytes), "a challenge is decoded to what it was");
+  wire::scanner in(bytes);
+  if (const auto m = wire::decode_member(in)) {
+    require(m->address.size() <= member::max_address_bytes && m->affinity.size() <= member::max_affinity_words,
+            "an entry is bounded");
+    // Its version is for people and loses what could steer a terminal; from then on it stays as it is.
+    const auto again = wire::encode_member(*m);
+    wire::scanner second(again);
+    const auto same = wire::decode_member(second);
+    require(again.size() == bytes.size() - in.left() && same && wire::encode_member(*same) == again,
+            "a member is decoded to what it was");
+  }
+  if (const auto all = wire::decode_roster(bytes, job, world)) {
+    const auto again = wire::encode_roster(job, *all);
+    const auto same = wire::decode_roster(again, job, world);
+    require(again.size() == bytes.size() && same && wire::encode_roster(job, *same) == again,
+            "a roster is decoded to what it was");
+  }
+}
+
+void rendezvous_host(input bytes) {
+  static const listener at;
+  boost::asio::io_context io;
+  party host(io, 0, at);
+  std::vector<client> clients;
+  choices from(bytes);
+  for (int step = 0; step < 40 && !from.empty() && !host.outcome; ++step) {
+    if (clients.empty() || (clients.size() < 5 && from.below(4) == 0)) {
+      auto connection = raw::to(at.port);
+      if (!connection) break;
+      clients.push_back({std::move(connection), {}});
+      run_what_is_there(io);
+    }
+    client& c = clients[from.below(clients.size())];
+    switch (from.below(6)) {
+      case 0: c.connection->send(from.bytes(300)); break;
+      case 1: {
+        wire::hello said = greeting_of(static_cast<rank_id>(from.below(world + 1)));
+        if (from.below(8) == 7) said.world_size += 1;
+        c.said = said.encode();
+        c.connection->send(wire::frame(wire::type::hello, c.said));
+        break;
+      }
+      case 2:
+        c.look_for_challenge();
+        c.send_authentic(wire::type::proof, {});
+        break;
+      case 3: {
+        c.look_for_challenge();
+        member entry = this_process({});
+        entry.rank = static_cast<rank_id>(from.below(world));
+        entry.incarnation = 7 + entry.rank;
+        auto payload = wire::encode_member(entry);
+        if (const auto place = from.byte(); place != 0) payload[place % payload.size()] = std::byte{from.byte()};
+        c.send_authentic(wire::type::member, payload);
+        break;
+      }
+      case 4:
+        c.look_for_challenge();
+        c.send_authentic(static_cast<wire::type>(from.below(12)), from.bytes(2000));
+        break;
+      default: c.connection->send(wire::frame(static_cast<wire::type>(from.below(12)), from.bytes(300))); break;
+    }
+    run_what_is_there(io);
+  }
+  if (!host.outcome) {
+    clients.clear();
+    run_what_is_there(io);
+    // Whatever was sent, the ranks of the job meet.
+    party one(io, 1, at);
+    party two(io, 2, at);
+    require(run_until(io, [&] { return host.in() && one.in() && two.in(); }), "the rendezvous goes on for the others");
+  }
+  host.meeting.reset();
+  run_what_is_there(io);
+  at.forget();
+}
+
+void rendezvous_guest(input bytes) {
+  static const listener at;
+  boost::asio::io_context io;
+  party guest(io, 1, at);
+  std::unique_ptr<raw> host;
+  require(run_until(io,
+                    [&] {
+                      const int fd = at.accept();
+                      if (fd >= 0) host = std::make_unique<raw>(fd);
+                      return host != nullptr;
+                    }),
+          "a guest comes");
+  run_until(io, [&] { return host->first(wire::type::hello).has_value(); });
+  choices from(bytes);
+  wire::connection_key tags;
+  std::uint64_t sent = 0;
+  for (int step = 0; step < 20 && !from.empty() && !guest.outcome; ++step) {
+    switch (from.below(5)) {
+      case 0: host->send(from.bytes(300)); break;
+      case 1: {
+        wire::challenge question;
+        question.incarnation = 1;
+        question.left_ms = static_cast<std::uint32_t>(from.byte()) << 20U;
+        auto payload = question.encode();
+        if (from.below(4) == 3) payload.resize(from.byte());
+        if (const auto said = host->first(wire::type::hello))
+          tags = wire::connection_key(fuzz::key().secret(), *said, payload);
+        host->send(wire::frame(wire::type::challenge, payload, tags, wire::direction::to_member, sent++));
+        break;
+      }
+      case 2: {
+        std::vector<member> members(world);
+        for (rank_id r = 0; r < world; ++r) {
+          members[r].rank = r;
+          members[r].incarnation = 1 + from.below(3);
+        }
+        auto payload = wire::encode_roster(job, members);
+        if (const auto place = from.byte(); place != 0) payload[place % payload.size()] = std::byte{from.byte()};
+        host->send(wire::frame(wire::type::roster, payload, tags, wire::direction::to_member, sent++));
+        break;
+      }
+      case 3: {
+        const auto kind = static_cast<wire::type>(from.below(12));
+        host->send(wire::frame(kind, from.bytes(2000), tags, wire::direction::to_member, sent++));
+        break;
+      }
+      default: host->send(wire::frame(wire::type::reject, from.bytes(100))); break;
+    }
+    run_what_is_there(io);
+  }
+  require(!guest.in(), "a roster without this rank's own entry is never taken");
+  host.reset();
+  guest.meeting.reset();
+  run_what_is_there(io);
+  at.forget();
+}
+
+}  // namespace parley::fuzz

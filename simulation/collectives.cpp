@@ -1,0 +1,175 @@
+#include <parley/actors/news.hpp>
+#include <parley/simulation/collectives.hpp>
+#include <parley/simulation/config_text.hpp>
+
+#include <cstring>
+#include <deque>
+#include <utility>
+
+namespace parley::simulation {
+
+using runtime::errc;
+using runtime::task;
+
+namespace {
+
+class member;
+
+struct meeting {
+  std::uint64_t digest = 0;
+  std::uint64_t invocation = 0;
+  std::uint64_t bytes = 0;
+  rank_id first = 0;
+  std::size_t entered = 0;
+  time_ns ends_ns = runtime::never;
+};
+
+}  // namespace
+
+// Where the members of one communicator meet.
+struct collectives::place {
+  stage& line;
+  time_ns latency_ns;
+  const std::function<void(std::string)>& mismatch;
+  std::map<std::uint64_t, std::uint32_t>& rehearsed;
+  std::uint64_t number;
+  std::size_t size;
+  std::deque<meeting> meetings{};
+  std::vector<std::pair<rank_id, std::weak_ptr<member>>> members{};
+  bool aborted = false;
+
+  void enter(std::uint64_t at, const ops::symmetric_call& call, std::uint64_t digest);
+  void abort();
+  void tell(time_ns when);
+};
+
+namespace {
+
+class member final : public ops::communicator {
+ public:
+  explicit member(std::shared_ptr<collectives::place> p) : place_(std::move(p)) {}
+  void abort() noexcept override { place_->abort(); }
+  /// Ends when all members have made their call of the same number, or throws where that will not be.
+  task<> meet(const ops::symmetric_call& call, std::uint64_t digest) {
+    const std::uint64_t at = next_++;
+    place_->enter(at, call, digest);
+    while (place_->line.now() < place_->meetings[at].ends_ns) {
+      if (place_->aborted) runtime::raise({errc::io, "the communicator was aborted"});
+      auto woken = co_await changed.next(runtime::never);
+      if (!woken) runtime::raise(woken.reason());
+    }
+  }
+  actors::news changed;
+
+ private:
+  std::shared_ptr<collectives::place> place_;
+  std::uint64_t next_ = 0;
+};
+
+class member_source final : public ops::communicator_source {
+ public:
+  member_source(collectives& of, rank_id rank, std::size_t members) : of_(of), rank_(rank), members_(members) {}
+  std::vector<std::byte> make_id() override {
+    const std::uint64_t number = of_.make(members_);
+    std::vector<std::byte> id(sizeof number);
+    std::memcpy(id.data(), &number, sizeof number);
+    return id;
+  }
+  task<std::shared_ptr<ops::communicator>> connect(std::vector<std::byte> id) override {
+    std::uint64_t number = 0;
+    std::memcpy(&number, id.data(), std::min(sizeof number, id.size()));
+    co_return of_.join(number, rank_);
+  }
+
+ private:
+  collectives& of_;
+  rank_id rank_;
+  std::size_t members_;
+};
+
+class timed_collective final : public ops::symmetric_config {
+ public:
+  static constexpr rank_id none = static_cast<rank_id>(-1);
+  timed_collective(std::string name, timing t, rank_id fails_on, std::uint64_t after)
+      : symmetric_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), fails_on_(fails_on),
+        after_(after) {}
+  task<> run(ops::symmetric_call call, std::span<std::byte>) const override {
+    if (call.self == fails_on_ && ran_++ >= after_)
+      runtime::raise({errc::unavailable, "a simulated fault of rank " + std::to_string(fails_on_)});
+    co_await static_cast<member&>(*call.over).meet(call, digest());
+    co_await timing_.pass(call.bytes);
+  }
+
+ private:
+  timing timing_;
+  rank_id fails_on_;
+  std::uint64_t after_;
+  mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
+};
+
+}  // namespace
+
+void collectives::place::tell(time_ns when) {
+  for (const auto& [rank, weak] : members) {
+    line.at(when, rank, [who = weak] {
+      if (const auto alive = who.lock()) alive->changed.tell();
+    });
+  }
+}
+
+void collectives::place::abort() {
+  if (std::exchange(aborted, true)) return;
+  tell(line.now());
+}
+
+void collectives::place::enter(std::uint64_t at, const ops::symmetric_call& call, std::uint64_t digest) {
+  while (meetings.size() <= at) meetings.emplace_back();
+  meeting& m = meetings[at];
+  if (m.entered == 0) {
+    m.digest = digest;
+    m.invocation = call.invocation;
+    m.bytes = call.bytes;
+    m.first = call.self;
+  } else if (m.digest != digest || m.invocation != call.invocation || m.bytes != call.bytes) {
+    mismatch("communicator " + std::to_string(number) + ", call " + std::to_string(at) + ": ranks " +
+             std::to_string(m.first) + " and " + std::to_string(call.self) +
+             (m.digest != digest ? " run different configs" : " are at different invocations"));
+  }
+  if (++m.entered < size) return;
+  if (call.on == ops::symmetric_call::stream::rehearsal) ++rehearsed[digest];
+  m.ends_ns = line.now() + latency_ns;
+  tell(m.ends_ns);
+}
+
+collectives::collectives(stage& line, time_ns latency_ns, std::function<void(std::string)> mismatch)
+    : line_(line), latency_ns_(latency_ns), mismatch_(std::move(mismatch)) {}
+collectives::~collectives() = default;
+
+std::uint64_t collectives::make(std::size_t members) {
+  const std::uint64_t number = places_.size();
+  places_.push_back(std::make_shared<place>(place{line_, latency_ns_, mismatch_, rehearsed_, number, members}));
+  return number;
+}
+
+std::shared_ptr<ops::communicator> collectives::join(std::uint64_t number, rank_id rank) {
+  if (number >= places_.size()) runtime::raise({errc::unavailable, "there is no such communicator"});
+  auto joined = std::make_shared<member>(places_[number]);
+  places_[number]->members.emplace_back(rank, joined);
+  return joined;
+}
+
+std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std::size_t members) {
+  return std::make_shared<member_source>(*this, rank, members);
+}
+
+ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times) {
+  const words w(text);
+  const std::string kind = w.text(0);
+  const bool fails = kind == "failing";
+  if (kind != "timed" && !fails) w.refuse("there is no such kind for ops without headers");
+  const timing t{times, static_cast<time_ns>(w.number(2, 0)), fails ? 0 : w.number(3, 0)};
+  const auto on = fails ? static_cast<rank_id>(w.number(3, 0)) : timed_collective::none;
+  return std::make_shared<timed_collective>(w.text(1), t, on, fails ? w.number(4, 0) : 0);
+}
+
+}  // namespace parley::simulation

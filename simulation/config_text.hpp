@@ -1,0 +1,59 @@
+#pragma once
+/// Configs of scenarios as text, `KIND:WORD:NUMBER:...`, and the time that one of them takes.
+///
+///     const words w("timed:fast:20000");
+///     timing t{times, w.number(2, 0), w.number(3, 0)};
+///     co_await t.pass(data.size());
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/timers.hpp>
+#include <parley/simulation/kernels.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::simulation {
+
+struct words {
+  explicit words(std::string_view text) : whole(text) {
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find(':', at), text.size());
+      all.push_back(text.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  [[noreturn]] void refuse(const char* why) const {
+    runtime::raise({runtime::errc::bad_argument, "config `" + std::string(whole) + "` of a scenario: " + why});
+  }
+  std::string text(std::size_t i) const {
+    if (i >= all.size()) refuse("a word is missing");
+    return std::string(all[i]);
+  }
+  std::uint64_t number(std::size_t i, std::uint64_t otherwise) const {
+    if (i >= all.size()) return otherwise;
+    std::uint64_t n = 0;
+    const auto [end, error] = std::from_chars(all[i].data(), all[i].data() + all[i].size(), n);
+    if (error != std::errc() || end != all[i].data() + all[i].size()) refuse("a number is expected");
+    return n;
+  }
+  std::string_view whole;
+  std::vector<std::string_view> all;
+};
+
+struct timing {
+  kernel_times& times;
+  time_ns base_ns;
+  std::uint64_t ps_per_byte;
+  runtime::task<> pass(std::uint64_t bytes) const {
+    runtime::scope& here = co_await runtime::this_scope;
+    const time_ns now = here.where().now();
+    const time_ns usual = base_ns + static_cast<time_ns>(bytes * ps_per_byte / 1000);
+    auto slept = co_await runtime::sleep_until(now + times.draw(usual, now));
+    if (!slept) runtime::raise(slept.reason());
+  }
+};
+
+}  // namespace parley::simulation

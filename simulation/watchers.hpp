@@ -1,0 +1,46 @@
+#pragma once
+/// Checkers that read what ranks say to each other, without asking the ranks: what was promised, leased and stamped.
+///
+///     watchers all([&](std::string_view invariant, std::string text) { … });
+///     weather.tap(all);                                   // after the mutants, so that it sees what they changed
+///
+/// | invariant | what must not be seen |
+/// |---|---|
+/// | S1 | two stamps that give one invocation different configs, or two logs that differ in one entry |
+/// | S7 | two promises for one campaign that differ |
+#include <parley/actors/lease.hpp>
+#include <parley/simulation/weather.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+namespace parley::simulation {
+
+class watchers final : public wire_tap {
+ public:
+  explicit watchers(std::function<void(std::string_view, std::string)> tell) : tell_(std::move(tell)) {}
+  bool on_deliver(parcel& p) override;
+  /// Another job: what was said in the one before no longer counts.
+  void begin_job();
+
+ private:
+  void on_data(const parcel& p);
+  void on_log(const parcel& p, std::uint64_t op, std::uint64_t generation, std::uint32_t key, std::uint64_t after,
+              const std::vector<actors::lease_entry>& entries);
+  void check(rank_id from, std::string_view invariant, bool holds, const std::string& text);
+
+  std::function<void(std::string_view, std::string)> tell_;
+  // By op, generation, source, tag, invocation and whether it is a rehearsal.
+  std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, std::uint32_t, bool>, std::uint64_t>
+      stamped_;
+  // By op, generation, key and place in the log.
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t>, actors::lease_entry> logs_;
+  // By op, generation, key, campaign and rank.
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, rank_id>, std::uint64_t> promised_;
+};
+
+}  // namespace parley::simulation
