@@ -1,0 +1,26 @@
+// What must not be asked in a simulation: the linker sends such calls of our own objects here (--wrap, CMakeLists.txt), so that
+// a run which is no function of (scenario, seed) ends where it asks.
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+[[noreturn]] void refuse(const char* what) {
+  std::fprintf(stderr, "parley_sim: %s was asked for, and a simulation may not depend on it\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): the linker's names
+int __wrap_clock_gettime(int, void*) { refuse("the machine's clock"); }
+int __wrap_gettimeofday(void*, void*) { refuse("the machine's clock"); }
+long __wrap_time(long*) { refuse("the machine's clock"); }
+long __wrap_getrandom(void*, unsigned long, unsigned) { refuse("chance"); }
+int __wrap_rand() { refuse("chance"); }
+long long __wrap__ZNSt6chrono3_V212steady_clock3nowEv() { refuse("the machine's clock"); }
+long long __wrap__ZNSt6chrono3_V212system_clock3nowEv() { refuse("the machine's clock"); }
+unsigned __wrap__ZNSt13random_device9_M_getvalEv(void*) { refuse("chance"); }
+// NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
+}
