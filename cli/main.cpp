@@ -33,6 +33,8 @@ struct tune_words {
   std::string trace;
   std::string mutant;
   std::string kill;
+  std::string device = "host";
+  bool one_process = false;
   bool no_results = false;
   bool no_tuning = false;
   bool json = false;
@@ -57,6 +59,9 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
       tune->add_option("--results", w.results, "Results file to read and to add to (default: SPEC.results.csv here)");
   tune->add_flag("--no-results", w.no_results, "Read and write no results")->excludes(results);
   tune->add_flag("--no-tuning", w.no_tuning, "Run what the results file says, else the default; no trials");
+  tune->add_option("--device", w.device, "Where payloads lie and are computed: host (default), or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  tune->add_flag("--one-process", w.one_process, "All ranks in this process: many ranks on one GPU");
   // Test switches: the checks must notice what they do.
   tune->add_option("--mutant", w.mutant)->check(CLI::IsMember({"ignore_stamp"}))->group("");
   tune->add_option("--kill", w.kill)->group("");
@@ -83,6 +88,9 @@ cli::tune_settings settings_of(const tune_words& w) {
   s.trials = !w.no_tuning;
   s.mutant_ignores_stamp = w.mutant == "ignore_stamp";
   s.death = death_of(w.kill);
+  if (w.device == "cuda") s.device = cli::payload_device::cuda;
+  if (w.one_process) s.housing = cli::rank_housing::one_process;
+  if (s.death && w.one_process) throw cli::text_error("parley: --kill needs a process for each rank");
   return s;
 }
 

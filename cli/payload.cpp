@@ -13,17 +13,7 @@ constexpr std::size_t lane_bytes = sizeof(std::uint16_t);
 constexpr std::size_t block_bytes = 16'384;
 constexpr std::uint64_t prime = 0x9e3779b97f4a7c15U;
 
-// Lane i holds slope * i + offset, which differs from one payload to the next.
-struct ramp {
-  std::uint16_t slope;
-  std::uint16_t offset;
-};
-ramp ramp_of(std::uint64_t number) noexcept {
-  const std::uint64_t mixed = (number + 1) * prime;
-  return {static_cast<std::uint16_t>((mixed >> 40U) | 1U), static_cast<std::uint16_t>(mixed >> 20U)};
-}
-
-void make_from(ramp r, std::size_t first_lane, std::span<std::byte> into) {
+void make_from(payload_ramp r, std::size_t first_lane, std::span<std::byte> into) {
   const std::size_t lanes = into.size() / lane_bytes;
   auto value = static_cast<std::uint16_t>(r.slope * first_lane + r.offset);
   for (std::size_t i = 0; i < lanes; ++i) {
@@ -60,6 +50,11 @@ class hasher {
 
 }  // namespace
 
+payload_ramp ramp_of(std::uint64_t number) noexcept {
+  const std::uint64_t mixed = (number + 1) * prime;
+  return {static_cast<std::uint16_t>((mixed >> 40U) | 1U), static_cast<std::uint16_t>(mixed >> 20U)};
+}
+
 void make_payload(std::uint64_t number, std::span<std::byte> into) { make_from(ramp_of(number), 0, into); }
 
 void multiply(std::span<std::byte> payload, std::uint16_t factor) {
@@ -85,7 +80,7 @@ std::uint64_t digest_of(std::span<const std::byte> payload) {
 std::uint64_t reference_digest(std::uint64_t number, std::uint64_t bytes, std::size_t stages) {
   // In blocks that stay in the cache; the result is the same as that of whole passes.
   std::array<std::byte, block_bytes> block{};
-  const ramp r = ramp_of(number);
+  const payload_ramp r = ramp_of(number);
   hasher h;
   for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
     const std::span piece = std::span(block).first(std::min<std::uint64_t>(block_bytes, bytes - at));

@@ -13,6 +13,13 @@
 
 namespace parley::cli {
 
+/// Lane i of a payload holds slope * i + offset, which differs from one payload to the next.
+struct payload_ramp {
+  std::uint16_t slope = 0;
+  std::uint16_t offset = 0;
+};
+payload_ramp ramp_of(std::uint64_t number) noexcept;
+
 void make_payload(std::uint64_t number, std::span<std::byte> into);
 void multiply(std::span<std::byte> payload, std::uint16_t factor);
 std::uint16_t factor_of_stage(std::size_t stage) noexcept;

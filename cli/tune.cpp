@@ -37,6 +37,7 @@ std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
   add(s.results_path.empty() ? std::initializer_list<std::string>{"--no-results"}
                              : std::initializer_list<std::string>{"--results", s.results_path});
   if (!s.trials) add({"--no-tuning"});
+  if (s.device == payload_device::cuda) add({"--device", "cuda"});
   if (s.mutant_ignores_stamp) add({"--mutant", "ignore_stamp"});
   if (s.death) add({"--kill", std::to_string(s.death->rank) + "@" + std::to_string(s.death->after)});
   return words;
@@ -76,6 +77,28 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   options.on_notice = [&](std::string_view text) { display.line(text); };
   ran.end = transports::launch(options);
   display.close();
+  return ran;
+}
+
+/// The same in this process.
+ran_job run_housed(const spec& job, const tune_settings& s) {
+  ran_job ran;
+  ran.reports.resize(job.ranks);
+  progress_display display(job, STDERR_FILENO);
+  const std::string error = tune_in_one_process(job, s, [&](rank_id r, json::object&& report) {
+    if (report.at("kind").as_string() == "final") {
+      ran.reports[r] = std::move(report);
+    } else {
+      display.on_report(r, report);
+    }
+  });
+  display.close();
+  if (!error.empty()) std::fprintf(stderr, "parley: %s\n", error.c_str());
+  ran.end.status = error.empty() ? 0 : status_failed;
+  rank_end ended;
+  ended.kind = rank_end::how::exited;
+  ended.code = ran.end.status;
+  ran.end.ranks.assign(job.ranks, ended);
   return ran;
 }
 
@@ -191,7 +214,8 @@ void complain(const spec& job, const json::object& document) {
 
 int tune(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
-  ran_job ran = run_job(job, o.settings);
+  const bool housed = o.settings.housing == rank_housing::one_process;
+  ran_job ran = housed ? run_housed(job, o.settings) : run_job(job, o.settings);
   json::object document = summarize(job, ran.reports);
   int status = ran.end.status;
   if (document.at("mismatches").to_number<std::uint64_t>() != 0 || !document.at("outputs_match").as_bool())

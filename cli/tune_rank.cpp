@@ -1,6 +1,8 @@
+#include <parley/cli/cuda.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/tune_rank.hpp>
 #include <parley/cli/workload.hpp>
+#include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
@@ -154,7 +156,7 @@ json::object results_of(const ops::rank& self) {
 /// What the launcher is told while the rank works, at most a few times a second.
 class progress_reporter {
  public:
-  progress_reporter(int descriptor, ops::rank& self) : descriptor_(descriptor), self_(self) {}
+  progress_reporter(std::function<void(json::object&&)> to, ops::rank& self) : to_(std::move(to)), self_(self) {}
 
   void tell(const workload& work) {
     const runtime::time_ns now = wall_clock();
@@ -173,25 +175,24 @@ class progress_reporter {
         agreed.push_back(agreement_of(e, *c));
       }
     }
-    send_report(descriptor_, json::object{{"kind", "progress"},
-                                          {"done", work.steps_done()},
-                                          {"of", work.steps_in_all()},
-                                          {"open", open},
-                                          {"settled", settled},
-                                          {"trials", trials},
-                                          {"agreed", std::move(agreed)}});
+    to_(json::object{{"kind", "progress"},
+                     {"done", work.steps_done()},
+                     {"of", work.steps_in_all()},
+                     {"open", open},
+                     {"settled", settled},
+                     {"trials", trials},
+                     {"agreed", std::move(agreed)}});
   }
 
  private:
-  int descriptor_;
+  std::function<void(json::object&&)> to_;
   ops::rank& self_;
   runtime::time_ns next_ = 0;
   std::vector<const campaign*> told_;
 };
 
-json::object final_report(ops::job& here, const spec& job, const workload& work, runtime::time_ns wall_ns,
-                          const std::string& error) {
-  ops::rank& self = here.self();
+json::object final_report(ops::rank& self, const runtime::link& wire, const spec& job, const workload& work,
+                          runtime::time_ns wall_ns, const std::string& error) {
   json::array agreements;
   for (const ops::edge_agreement& e : self.agreements()) {
     for (const auto& c : e.assigned->campaigns()) agreements.push_back(agreement_of(e, *c));
@@ -212,7 +213,7 @@ json::object final_report(ops::job& here, const spec& job, const workload& work,
           {"records", flight_of(self)},
           {"outputs", std::move(produced)},
           {"mail", mail_of(self, job)},
-          {"copied_bytes", here.wire().statistics().copied_bytes},
+          {"copied_bytes", wire.statistics().copied_bytes},
           {"results", results_of(self)},
           {"warnings", std::move(warnings)}};
 }
@@ -237,11 +238,19 @@ int tune_rank(const tune_settings& s) {
   rank_id id = 0;
   if (const auto place = transports::from_environment()) id = place->rank;
   try {
-    ops::job here(options_for(s, job));
+    ops::job_options joins = options_for(s, job);
+    if (s.device == payload_device::cuda) {
+      joins.gpu = find_cuda().value();
+      joins.settings.validators = ops::machine_validators();
+      for (tuning::validator& v : ops::gpu_validators(*joins.gpu)) joins.settings.validators.push_back(std::move(v));
+    }
+    ops::job here(std::move(joins));
     ops::rank& self = here.self();
-    progress_reporter progress(here.report_descriptor(), self);
+    const int to = here.report_descriptor();
+    progress_reporter progress([to](json::object&& report) { send_report(to, std::move(report)); }, self);
     workload* running = nullptr;
     workload_options options;
+    if (here.gpu() != nullptr) options.engine = std::make_shared<cuda_engine>(*here.gpu());
     options.on_step = [&] {
       if (s.death && s.death->rank == self.id() && running->steps_done() >= s.death->after) std::raise(SIGKILL);
       progress.tell(*running);
@@ -258,7 +267,7 @@ int tune_rank(const tune_settings& s) {
       wall_ns = wall_clock() - began;
       error = e.what();
     }
-    send_report(here.report_descriptor(), final_report(here, job, work, wall_ns, error));
+    send_report(here.report_descriptor(), final_report(self, here.wire(), job, work, wall_ns, error));
     if (error.empty()) {
       here.leave();
       return 0;
@@ -268,6 +277,58 @@ int tune_rank(const tune_settings& s) {
   }
   std::fprintf(stderr, "parley: rank %u: %s\n", id, error.c_str());
   return 1;
+}
+
+// ---- all ranks in one process -----------------------------------------------------------------------------------------
+
+namespace {
+
+/// One of the ranks of a job in one process.
+struct housed_rank {
+  housed_rank(const spec& job, ops::rank& r, std::shared_ptr<payload_engine> engine,
+              std::function<void(json::object&&)> to)
+      : self(r), progress(std::move(to), r), work(job, r, {[this] { progress.tell(work); }, std::move(engine)}) {}
+  ops::rank& self;
+  progress_reporter progress;
+  workload work;
+};
+
+ops::one_process::options housing_for(const tune_settings& s, const spec& job) {
+  ops::one_process::options o;
+  o.ranks = job.ranks;
+  o.settings = options_for(s, job).settings;
+  o.settings.validators = ops::machine_validators();
+  if (s.device == payload_device::host) return o;
+  o.gpu = find_cuda().value();
+  for (tuning::validator& v : ops::gpu_validators(*o.gpu)) o.settings.validators.push_back(std::move(v));
+  return o;
+}
+
+}  // namespace
+
+std::string tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report) {
+  ops::one_process here(housing_for(s, job));
+  std::vector<std::unique_ptr<housed_rank>> ranks;
+  for (rank_id r = 0; r < here.size(); ++r) {
+    std::shared_ptr<payload_engine> engine;
+    if (here.gpu(r) != nullptr) engine = std::make_shared<cuda_engine>(*here.gpu(r));
+    ranks.push_back(std::make_unique<housed_rank>(job, here[r], std::move(engine),
+                                                  [&, r](json::object&& report) { on_report(r, std::move(report)); }));
+  }
+  std::string error;
+  const runtime::time_ns began = wall_clock();
+  runtime::time_ns wall_ns = 0;
+  try {
+    here.run([&](ops::rank& self) { return ranks[self.id()]->work.run(); });
+    wall_ns = wall_clock() - began;
+    here.settle(settle_within_ns);
+  } catch (const std::exception& e) {
+    wall_ns = wall_clock() - began;
+    error = e.what();
+  }
+  for (rank_id r = 0; r < here.size(); ++r)
+    on_report(r, final_report(here[r], here.wire(r), job, ranks[r]->work, wall_ns, error));
+  return error;
 }
 
 }  // namespace parley::cli

@@ -5,7 +5,10 @@
 /// knows in the end, also when the workload failed. Status 1 then, after an error with op, rank and what to do.
 #include <parley/cli/spec.hpp>
 
+#include <boost/json/object.hpp>
+
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,6 +20,11 @@ struct planned_death {
   std::uint64_t after = 0;
 };
 
+/// Where payloads lie and are computed.
+enum class payload_device : std::uint8_t { host, cuda };
+/// `one_process`: all ranks share this process and its thread, and with it one GPU or several.
+enum class rank_housing : std::uint8_t { processes, one_process };
+
 /// What both sides of `parley tune` are told.
 struct tune_settings {
   std::string spec_path;
@@ -25,8 +33,15 @@ struct tune_settings {
   bool trials = true;                 ///< false: what the results file says, else the default
   bool mutant_ignores_stamp = false;  ///< test switch: the demo must fail
   std::optional<planned_death> death{};
+  payload_device device = payload_device::host;
+  rank_housing housing = rank_housing::processes;
 };
 
 int tune_rank(const tune_settings& s);
+
+/// All ranks here, without a launcher: reports come as `tune_rank` sends them. Answers what ended the workload, or nothing.
+/// Throws `unavailable` when there is no GPU to use.
+using report_handler = std::function<void(rank_id from, boost::json::object&& report)>;
+std::string tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report);
 
 }  // namespace parley::cli

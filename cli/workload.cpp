@@ -2,7 +2,6 @@
 #include <parley/cli/workload.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
-#include <parley/runtime/compute.hpp>
 #include <parley/runtime/scope.hpp>
 
 #include <algorithm>
@@ -26,14 +25,17 @@ class workload::part {
   outputs came_out;
 
  protected:
-  std::vector<std::byte> buffer() const {
-    return std::vector<std::byte>(*std::max_element(op_.sizes.begin(), op_.sizes.end()));
+  std::unique_ptr<runtime::memory_space::block> buffer() const {
+    runtime::memory_space* const there = engine().memory();
+    return (there == nullptr ? runtime::host_memory() : *there)
+        .make(*std::max_element(op_.sizes.begin(), op_.sizes.end()));
   }
+  payload_engine& engine() const { return *owner_.options_.engine; }
   workload& owner_;
   const op_spec& op_;
 };
 
-class workload::pipeline_part final : public part, private ops::pipeline_stage {
+class workload::pipeline_part final : public part, private ops::pipeline_work {
  public:
   pipeline_part(workload& owner, const op_spec& op, ops::pipeline pipe) : part(owner, op), pipe_(pipe) {
     came_out.op = op.name;
@@ -42,10 +44,11 @@ class workload::pipeline_part final : public part, private ops::pipeline_stage {
   task<> run() override { co_await pipe_.run(op_.sizes, *this); }
 
  private:
-  void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
-    if (pipe_.first()) make_payload(microbatch, activation);
-    multiply(activation, factor_of_stage(pipe_.stage()));
-    if (pipe_.last()) came_out.digests.push_back(digest_of(activation));
+  task<> work(std::uint64_t microbatch, std::span<std::byte> activation) override {
+    const payload_step step{
+        .number = microbatch, .makes = pipe_.first(), .factor = factor_of_stage(pipe_.stage()), .hashes = pipe_.last()};
+    const std::uint64_t digest = co_await engine().run(step, activation);
+    if (step.hashes) came_out.digests.push_back(digest);
   }
   void on_done(std::uint64_t) override { owner_.step(); }
 
@@ -57,11 +60,12 @@ class workload::sender_part final : public part {
   sender_part(workload& owner, const op_spec& op, ops::transfer t, rank_id to)
       : part(owner, op), transfer_(std::move(t)), to_(to) {}
   task<> run() override {
-    std::vector<std::byte> bytes = buffer();
+    const auto block = buffer();
+    const auto memory = transfer_.registered(block->bytes());
     for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
-      const std::span<std::byte> message = std::span(bytes).first(op_.sizes[i]);
-      auto make = [i, message] { make_payload(i, message); };
-      co_await runtime::compute(make);
+      const std::span<std::byte> message = block->bytes().first(op_.sizes[i]);
+      const payload_step make{.number = i, .makes = true};
+      co_await engine().run(make, message);
       co_await transfer_.send(message, {.to = to_});
       owner_.step();
     }
@@ -80,12 +84,12 @@ class workload::receiver_part final : public part {
     came_out.sender = from;
   }
   task<> run() override {
-    std::vector<std::byte> bytes = buffer();
+    const auto block = buffer();
+    const auto memory = transfer_.registered(block->bytes());
     for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
-      const std::uint64_t got = co_await transfer_.receive(bytes, {.from = from_});
-      const std::span<const std::byte> message = std::span(bytes).first(got);
-      auto digest = [message] { return digest_of(message); };
-      const std::uint64_t seen = co_await runtime::compute(digest);
+      const std::uint64_t got = co_await transfer_.receive(block->bytes(), {.from = from_});
+      const payload_step hash{.number = i, .hashes = true};
+      const std::uint64_t seen = co_await engine().run(hash, block->bytes().first(got));
       came_out.digests.push_back(seen);
       owner_.step();
     }
@@ -97,15 +101,18 @@ class workload::receiver_part final : public part {
 };
 
 workload::workload(const spec& job, ops::rank& self, workload_options o) : options_(std::move(o)) {
+  if (options_.engine == nullptr) options_.engine = std::make_shared<host_engine>();
+  runtime::memory_space* const memory = options_.engine->memory();
   for (const op_spec& op : job.ops) {
     if (op.kind == op_kind::pipeline) {
-      ops::linear_pipeline declared{.name = op.name, .stages = op.stages, .configs = op.configs, .dtype = op.dtype};
+      ops::linear_pipeline declared{
+          .name = op.name, .stages = op.stages, .configs = op.configs, .dtype = op.dtype, .memory = memory};
       const ops::pipeline pipe = self.declare(std::move(declared));
       if (!pipe.idle()) parts_.push_back(std::make_unique<pipeline_part>(*this, op, pipe));
       continue;
     }
     ops::paired_transfer declared{
-        .name = op.name, .role = {}, .configs = op.configs, .edges = op.edges, .dtype = op.dtype};
+        .name = op.name, .role = {}, .configs = op.configs, .edges = op.edges, .dtype = op.dtype, .memory = memory};
     const ops::transfer moved = self.declare(declared);
     for (const auto& [from, to] : op.edges) {
       if (from == self.id()) parts_.push_back(std::make_unique<sender_part>(*this, op, moved, to));

@@ -6,6 +6,7 @@
 ///     work.outputs();                             // what came out on this rank, as hashes
 ///
 /// Nothing here knows of tuning: ops are declared and called. The calls that fail, fail the whole rank.
+#include <parley/cli/payload_engine.hpp>
 #include <parley/cli/spec.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/task.hpp>
@@ -22,6 +23,7 @@ namespace parley::cli {
 struct workload_options {
   /// After each microbatch or message that has left or reached this rank, on the actor thread.
   std::function<void()> on_step;
+  std::shared_ptr<payload_engine> engine{};  ///< who computes; null: the processor
 };
 
 /// Hashes of what ended here, one per microbatch or message.

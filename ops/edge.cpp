@@ -20,8 +20,10 @@ constexpr std::size_t rehearsal_bytes = 300'000;
 constexpr time_ns rehearsal_patience_ns = 4'000'000'000;
 constexpr time_ns rehearsal_pause_ns = 200'000;
 
-std::byte pattern(std::uint64_t digest, std::size_t at) noexcept {
-  return static_cast<std::byte>((digest >> (at % 57)) + at);
+std::vector<std::byte> pattern_of(std::uint64_t digest) {
+  std::vector<std::byte> bytes(rehearsal_bytes);
+  for (std::size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>((digest >> (at % 57)) + at);
+  return bytes;
 }
 
 // Ends an invocation whose parts are still in flight at its deadline.
@@ -239,9 +241,11 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
 }
 
 task<> edge_out::rehearse(std::uint64_t digest) {
-  std::vector<std::byte> scratch(rehearsal_bytes);
-  for (std::size_t i = 0; i < scratch.size(); ++i) scratch[i] = pattern(digest, i);
-  const auto memory = memory_for(needs::known_payload, digest, scratch);
+  const std::vector<std::byte> right = pattern_of(digest);
+  const auto block = memory().make(right.size());
+  const std::span<std::byte> scratch = block->bytes();
+  co_await memory().copy(scratch, right);
+  const auto registered_scratch = memory_for(needs::known_payload, digest, scratch);
   // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
   const time_ns until = services_.ex.now() + rehearsal_patience_ns;
   while (!sender_.ready_to_rehearse(digest, scratch) && services_.ex.now() < until) {
@@ -342,8 +346,9 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {
-  std::vector<std::byte> scratch(rehearsal_bytes);
-  const auto memory = memory_for(needs::credit, digest, scratch);
+  const auto block = memory().make(rehearsal_bytes);
+  const std::span<std::byte> scratch = block->bytes();
+  const auto registered_scratch = memory_for(needs::credit, digest, scratch);
   part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal, nullptr, scratch.data());
   auto seen = co_await in.match(deadline({}));
   if (!seen) runtime::raise(seen.reason());
@@ -359,11 +364,13 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   record(in, digest, outcome);
   if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(outcome);
-  for (std::size_t i = 0; i < scratch.size(); ++i) {
-    if (scratch[i] != pattern(digest, i))
-      runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(i)});
-  }
-  if (memory && find(digest)->what_it_needs() == needs::credit) receiver_.want_credits();
+  const std::vector<std::byte> right = pattern_of(digest);
+  std::vector<std::byte> came(right.size());
+  co_await memory().copy(came, scratch);
+  if (const auto [wrong, expected] = std::mismatch(came.begin(), came.end(), right.begin()); wrong != came.end())
+    runtime::raise(
+        {errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(wrong - came.begin())});
+  if (registered_scratch && find(digest)->what_it_needs() == needs::credit) receiver_.want_credits();
 }
 
 }  // namespace parley::ops

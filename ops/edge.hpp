@@ -24,6 +24,7 @@
 #include <parley/ops/calls.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/config.hpp>
+#include <parley/runtime/memory_space.hpp>
 #include <parley/tuning/plan.hpp>
 
 #include <cstddef>
@@ -45,6 +46,7 @@ struct edge_options {
   rank_id peer = 0;
   std::vector<config_ptr> configs;
   std::string dtype;
+  runtime::memory_space* memory = nullptr;  ///< where its scratch lies; null: in host memory
   time_ns timeout_ns = 30'000'000'000;  ///< for a call that names no deadline of its own
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
@@ -77,6 +79,10 @@ class edge_end : private actors::implementations {
   rank_id peer() const noexcept { return options_.peer; }
   const edge_options& options() const noexcept { return options_; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
+  /// Where the buffers lie that this op makes for itself.
+  runtime::memory_space& memory() const noexcept {
+    return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
+  }
   /// Memory for this edge's puts and gets, as long as the handle lives. An empty handle where it has no use for any: none of
   /// its configs needs it, or the link has no one-sided transfers. Throws `unavailable` when the machine refuses.
   actors::registered_memory registered(std::span<std::byte> memory);

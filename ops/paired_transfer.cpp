@@ -62,7 +62,8 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
   in_the_phase.tag = tuning_tag;
   in_the_phase.pace = actors::pacing::at_once;
   for (const std::uint64_t bytes : sizes_bytes) {
-    std::vector<std::byte> scratch(bytes);
+    const auto block = edge.memory().make(bytes);
+    const std::span<std::byte> scratch = block->bytes();
     const auto memory = edge.registered(scratch);
     for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
       co_await edge.send(scratch, in_the_phase);
@@ -77,7 +78,8 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
 }
 
 runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {
-  std::vector<std::byte> scratch(largest_bytes);
+  const auto block = edge.memory().make(largest_bytes);
+  const std::span<std::byte> scratch = block->bytes();
   const auto memory = edge.registered(scratch);
   std::uint64_t got = 1;
   while (got != 0) got = co_await edge.receive(scratch, {.tag = tuning_tag});

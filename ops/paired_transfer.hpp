@@ -43,6 +43,7 @@ struct paired_transfer {
   capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
 };
 
 struct send_options {

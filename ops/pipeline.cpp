@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -13,7 +14,12 @@ namespace parley::ops {
 using runtime::task;
 
 time_ns pipeline_stage::modelled_ns(std::uint64_t, std::size_t) const { return 0; }
-void pipeline_stage::on_done(std::uint64_t) {}
+void pipeline_work::on_done(std::uint64_t) {}
+
+task<> pipeline_stage::work(std::uint64_t microbatch, std::span<std::byte> activation) {
+  auto step = [this, microbatch, activation] { forward(microbatch, activation); };
+  co_await runtime::compute(step, modelled_ns(microbatch, activation.size()));
+}
 
 namespace {
 
@@ -29,7 +35,9 @@ task<> pass_on(edge_out& out, std::span<const std::byte> activation) { co_await 
 
 // The steps of one microbatch in one of two buffers, so that one can be computed while the other moves.
 struct slot {
-  std::vector<std::byte> activation;
+  std::span<std::byte> bytes() const { return memory->bytes(); }
+  std::unique_ptr<runtime::memory_space::block> memory;
+  actors::registered_memory registered;
   std::optional<runtime::scope> arriving;
   std::optional<runtime::scope> leaving;
 };
@@ -44,9 +52,8 @@ task<> let_go(runtime::scope& moving) {
   }
 }
 
-task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, pipeline_stage& stage, slots& both) {
-  if (in != nullptr && !bytes.empty())
-    both[0].arriving->spawn(bring(*in, std::span(both[0].activation).first(bytes[0])));
+task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, pipeline_work& stage, slots& both) {
+  if (in != nullptr && !bytes.empty()) both[0].arriving->spawn(bring(*in, both[0].bytes().first(bytes[0])));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     slot& now = both[i % 2];
     slot& next = both[(i + 1) % 2];
@@ -54,11 +61,10 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, p
     // The other buffer takes the next activation as soon as the one before has left it.
     if (i + 1 < bytes.size()) {
       co_await next.leaving->join();
-      if (in != nullptr) next.arriving->spawn(bring(*in, std::span(next.activation).first(bytes[i + 1])));
+      if (in != nullptr) next.arriving->spawn(bring(*in, next.bytes().first(bytes[i + 1])));
     }
-    const std::span<std::byte> activation = std::span(now.activation).first(bytes[i]);
-    auto forward = [&stage, i, activation] { stage.forward(i, activation); };
-    co_await runtime::compute(forward, stage.modelled_ns(i, activation.size()));
+    const std::span<std::byte> activation = now.bytes().first(bytes[i]);
+    co_await stage.work(i, activation);
     if (out != nullptr) now.leaving->spawn(pass_on(*out, activation));
     stage.on_done(i);
   }
@@ -77,12 +83,16 @@ agreement pipeline::outgoing() const {
   return out_->agreed();
 }
 
-task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_stage& stage) {
+task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage) {
   runtime::scope& here = co_await runtime::this_scope;
+  runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
   slots both;
   const std::uint64_t largest = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
   for (slot& s : both) {
-    s.activation.resize(largest);
+    s.memory = space.make(largest);
+    if (in_ != nullptr) s.registered = in_->registered(s.bytes());
+    if (out_ != nullptr && s.registered) out_->add_memory(s.registered.region());
+    if (out_ != nullptr && !s.registered) s.registered = out_->registered(s.bytes());
     s.arriving.emplace(here);
     s.leaving.emplace(here);
   }

@@ -28,16 +28,28 @@ struct linear_pipeline {
   std::vector<config_ptr> configs{direct()};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's memory; null: in host memory
 };
 
-/// What one stage does to the activation of one microbatch.
-class pipeline_stage {
+/// What one stage does to the activation of one microbatch, as a coroutine on the actor thread: for a stage that computes
+/// elsewhere, on a stream of a GPU say. It ends when the activation may be sent on.
+class pipeline_work {
+ public:
+  virtual runtime::task<> work(std::uint64_t microbatch, std::span<std::byte> activation) = 0;
+  /// On the actor thread, after the activation has left this stage.
+  virtual void on_done(std::uint64_t microbatch);
+
+ protected:
+  ~pipeline_work() = default;
+};
+
+/// The same as a function that runs away from the actor thread.
+class pipeline_stage : public pipeline_work {
  public:
   virtual void forward(std::uint64_t microbatch, std::span<std::byte> activation) = 0;
   /// How long that takes in virtual time.
   virtual time_ns modelled_ns(std::uint64_t microbatch, std::size_t bytes) const;
-  /// On the actor thread, after the activation has left this stage.
-  virtual void on_done(std::uint64_t microbatch);
+  runtime::task<> work(std::uint64_t microbatch, std::span<std::byte> activation) final;
 
  protected:
   ~pipeline_stage() = default;
@@ -56,7 +68,7 @@ class pipeline {
   agreement outgoing() const;
 
   /// One microbatch after the other, `bytes[i]` of them, in the same order on all stages.
-  runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_stage& stage);
+  runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_work& stage);
 
  private:
   friend rank;
@@ -64,6 +76,7 @@ class pipeline {
   std::size_t stages_ = 0;
   edge_in* in_ = nullptr;
   edge_out* out_ = nullptr;
+  runtime::memory_space* memory_ = nullptr;
 };
 
 }  // namespace parley::ops

@@ -181,6 +181,7 @@ transfer rank::declare(const paired_transfer& op) {
     o.dtype = op.dtype;
     o.capable = op.capable;
     o.timeout_ns = op.timeout_ns;
+    o.memory = op.memory;
     if (from == id()) {
       o.peer = to;
       t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
@@ -214,6 +215,7 @@ pipeline rank::declare(linear_pipeline op) {
   o.configs = op.configs;
   o.dtype = op.dtype;
   o.timeout_ns = op.timeout_ns;
+  o.memory = p.memory_ = op.memory;
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];

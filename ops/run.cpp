@@ -106,6 +106,7 @@ struct job::state final : runtime::link::failure_handler {
     }
     for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
     loop->set_sharing(sharing_of(all.members, place.rank));
+    if (o.gpu != nullptr) open_gpu(o);
     make_rank(std::move(o));
     start_heart();
   }
@@ -116,9 +117,26 @@ struct job::state final : runtime::link::failure_handler {
     meeting.reset();
     if (wire) wire->on_failure(nullptr);
     on_signal.reset();
+    if (copies) copies->drain();
     self.reset();
+    over_gpu.reset();
     if (wire) loop->detach(*wire);
     wire.reset();
+    if (copies) loop->detach(*copies);
+  }
+
+  // Ranks of one host take its devices in turn.
+  void open_gpu(const job_options& o) {
+    const auto before = std::count_if(all.members.begin(), all.members.begin() + place.rank,
+                                      [&](const auto& m) { return m.host == all.members[place.rank].host; });
+    const auto count = static_cast<std::ptrdiff_t>(o.gpu->devices().size());
+    copies.emplace(*o.gpu, o.device.value_or(static_cast<int>(before % count)), o.copies);
+    loop->attach(*copies);
+    over_gpu.emplace(*wire, *copies);
+  }
+  runtime::link& net() noexcept {
+    if (over_gpu) return *over_gpu;
+    return *wire;
   }
 
   static std::uint64_t tag_of(void* seal, std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
@@ -174,7 +192,7 @@ struct job::state final : runtime::link::failure_handler {
       hosts.push_back(m.host);
     }
     const rank_settings settings = with_environment(std::move(o));
-    self.emplace(rank_foundation{*loop, *wire, &disk, std::move(incarnations), mail, std::move(hosts)}, settings);
+    self.emplace(rank_foundation{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts)}, settings);
     if (!settings.flight_dir.empty())
       on_signal.emplace(loop->io(), [this] { static_cast<void>(self->dump_flight("signal SIGUSR1")); });
     wire->on_failure(this);
@@ -276,7 +294,9 @@ struct job::state final : runtime::link::failure_handler {
   transports::placement place;
   transports::joined all;
   transports::file_storage disk;
+  std::optional<transports::cuda_copies> copies;  // ends after the link whose messages it is copying
   std::optional<transports::ucx_link> wire;
+  std::optional<transports::cuda_link> over_gpu;
   std::optional<transports::rendezvous> meeting;
   std::optional<transports::siphash> seal;
   std::optional<rank> self;
@@ -299,7 +319,8 @@ rank& job::self() noexcept { return *state_->self; }
 reactor& job::loop() noexcept { return *state_->loop; }
 int job::report_descriptor() const noexcept { return state_->place.report_fd; }
 bool job::authenticated() const noexcept { return state_->all.authenticated; }
-const runtime::link& job::wire() const noexcept { return *state_->wire; }
+const runtime::link& job::wire() const noexcept { return state_->net(); }
+transports::cuda_copies* job::gpu() noexcept { return state_->copies ? &*state_->copies : nullptr; }
 
 void job::write_results() {
   const auto written = state_->self->write_results();

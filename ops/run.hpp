@@ -19,6 +19,7 @@
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/transports/bootstrap.hpp>
+#include <parley/transports/cuda_link.hpp>
 
 #include <functional>
 #include <memory>
@@ -39,6 +40,11 @@ struct job_options {
   /// Instead of a launcher's environment and a rendezvous: the program's own way in which all ranks exchange bytes, such as
   /// MPI (transports/bootstrap.hpp).
   std::optional<transports::bootstrap> bootstrap{};
+  /// With a GPU its buffers may lie there (transports/cuda_link.hpp); null: host memory only. Ranks of a host take its devices
+  /// in turn unless `device` says which.
+  transports::cuda_driver* gpu = nullptr;
+  std::optional<int> device{};
+  transports::cuda_copies::options copies{};
 };
 
 /// A rank over UCX that has joined its job.
@@ -64,6 +70,8 @@ class job {
   int report_descriptor() const noexcept;
   bool authenticated() const noexcept;
   const runtime::link& wire() const noexcept;
+  /// This rank's copies on its GPU; null without one.
+  transports::cuda_copies* gpu() noexcept;
 
  private:
   struct state;

@@ -158,6 +158,16 @@ TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second
   CHECK(here.read("r.csv") == before);
 }
 
+TEST_CASE("all ranks in one process agree as those of several do, and their outputs are right") {
+  const folder here;
+  const auto ran = here.parley("tune '" + send_recv + "' --no-results --one-process --json");
+  CHECK(ran.status == 0);
+  const json::value document = ran.document();
+  CHECK(document.at("mismatches") == 0);
+  CHECK(document.at("outputs_match") == true);
+  CHECK(document.at("rank_ends").as_array().size() == 2);
+}
+
 TEST_CASE("without tuning every invocation runs the default") {
   const folder here;
   const auto ran = here.parley("tune '" + send_recv + "' --no-results --no-tuning --json");

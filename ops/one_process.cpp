@@ -1,0 +1,66 @@
+#include <parley/ops/one_process.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <random>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::task;
+
+one_process::one_process(options o) : loop_({.compute_threads = o.compute_threads}) {
+  std::vector<transports::cuda_copies*> copies(o.ranks, nullptr);
+  for (rank_id r = 0; o.gpu != nullptr && r < o.ranks; ++r) {
+    const auto device = static_cast<int>(r % o.gpu->devices().size());
+    copies[r] = copies_.emplace_back(std::make_unique<transports::cuda_copies>(*o.gpu, device, o.copies)).get();
+    loop_.attach(*copies[r]);
+  }
+  world_ = std::make_unique<transports::process_world>(copies);
+  loop_.attach(*world_);
+  std::random_device random;
+  std::vector<std::uint64_t> incarnations(o.ranks);
+  for (std::uint64_t& i : incarnations) i = std::uint64_t{random()} << 32U | random();
+  for (rank_id r = 0; r < o.ranks; ++r)
+    ranks_.push_back(std::make_unique<rank>(rank_foundation{loop_, (*world_)[r], &disk_, incarnations}, o.settings));
+}
+
+one_process::~one_process() {
+  // What ranks are in the middle of, such as a rehearsal, is destroyed with its buffers.
+  for (const auto& c : copies_) c->drain();
+  ranks_.clear();
+  loop_.detach(*world_);
+  world_.reset();
+  for (const auto& c : copies_) loop_.detach(*c);
+}
+
+namespace {
+
+task<> all_of(one_process& job, const std::function<task<>(rank&)>& program) {
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::scope working(here);
+  for (rank_id r = 0; r < job.size(); ++r) working.spawn(program(job[r]));
+  co_await working.join();
+}
+
+}  // namespace
+
+void one_process::run(const std::function<task<>(rank& self)>& program) { runtime::run(loop_, all_of(*this, program)); }
+
+void one_process::settle(time_ns limit_ns) {
+  run([limit_ns](rank& self) { return self.settle(limit_ns); });
+}
+
+std::vector<tuning::validator> gpu_validators(const transports::cuda_driver& gpu) {
+  std::vector<std::string> devices;
+  for (const auto& d : gpu.devices())
+    devices.push_back(fmt::format("{} sm_{} {} MiB reaches {}", d.name, d.compute_capability, d.memory_bytes >> 20U,
+                                  fmt::join(d.peers, "+")));
+  return {{"PARLEY_GPUS", fmt::format("{}", fmt::join(devices, "; "))},
+          {"PARLEY_CUDA", fmt::format("{}/{}", gpu.driver_version(), gpu.runtime_version())}};
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
+# BUILD holds cli/parley and, if they were built, tests/test_gpu and bench/bench_gpu. Prints one line per check and a summary;
+# logs go to OUTPUT_FOLDER. Never changes a GPU's settings; NVLink multicast stays off.
+set -u
+build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
+out=${2:-$(mktemp -d)}
+here=$(cd "$(dirname "$0")/../.." && pwd)
+parley=$build/cli/parley
+spec=$here/examples/specs/llama2-7b-pipeline.json
+export NCCL_NVLS_ENABLE=0
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+passed=0 failed=0
+mkdir -p "$out"
+
+# check NAME SECONDS COMMAND...: runs it, keeps its output, says how it went.
+check() {
+  local name=$1 limit=$2 began ended
+  shift 2
+  began=$(date +%s%N)
+  if timeout "$limit" "$@" >"$out/$name.log" 2>&1; then
+    ended="ok" passed=$((passed + 1))
+  else
+    ended="FAILED with status $?, see $out/$name.log" failed=$((failed + 1))
+  fi
+  printf '%-44s %6d ms  %s\n' "$name" $((($(date +%s%N) - began) / 1000000)) "$ended"
+  [ "$ended" = ok ] || tail -n 25 "$out/$name.log" | sed 's/^/    | /'
+}
+
+echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | xargs), $(nproc) cores"
+check doctor 60 "$parley" doctor
+grep -E '^(CUDA|GPU|plane)' "$out/doctor.log"
+
+# Many ranks on one GPU: the demo's pipeline, whose outputs must equal a single process's bit for bit.
+check one-process-8-ranks 300 "$parley" tune "$spec" -n 8 --device cuda --one-process --no-results
+tail -n 3 "$out/one-process-8-ranks.log"
+check one-process-8-ranks-again 300 "$parley" tune "$spec" -n 8 --device cuda --one-process --no-results --microbatches 60
+check one-process-2-ranks 120 "$parley" tune "$here/examples/specs/send-recv.json" --device cuda --one-process --no-results
+# A process per rank: staged through pinned memory, and from GPU to GPU.
+check processes-2-ranks 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results
+tail -n 30 "$out/processes-2-ranks.log"
+ranks=$((gpus > 2 ? gpus : 2))
+check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" -n $ranks --device cuda --no-results
+tail -n 3 "$out/processes-pipeline.log"
+if [ -x "$build/tests/test_gpu" ]; then check test_gpu 300 "$build/tests/test_gpu"; fi
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
+if [ -n "$sanitizer" ]; then
+  for tool in memcheck racecheck; do
+    check "$tool-one-process" 400 "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
+      --one-process --no-results --microbatches 12
+    grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool-one-process.log"
+  done
+else
+  echo "compute-sanitizer was not found: memcheck and racecheck did not run"
+fi
+
+echo "gpu: $gpus GPUs, $passed checks passed, $failed failed; logs in $out"
+[ "$failed" = 0 ]

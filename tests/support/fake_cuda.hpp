@@ -1,0 +1,213 @@
+#pragma once
+/// A GPU for tests without one. What is enqueued takes effect later: each `query` is a tick, and an operation ends so many ticks
+/// after the one before it in its stream. Copies read their source when they end, not when they are enqueued, so that a missing
+/// order shows as wrong bytes. Device memory has addresses that no processor may follow: touching one is a segmentation
+/// fault.
+#include <parley/transports/cuda_driver.hpp>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace parley::tests {
+
+using runtime::errc;
+using transports::cuda_event;
+using transports::cuda_stream;
+using transports::memory_place;
+
+class fake_cuda final : public transports::cuda_driver {
+ public:
+  explicit fake_cuda(int devices = 1) {
+    for (int d = 0; d < devices; ++d)
+      devices_.push_back({.name = "fake",
+                          .compute_capability = 90,
+                          .memory_bytes = 1U << 30U,
+                          .multiprocessors = 1,
+                          .uuid = "GPU-fake-" + std::to_string(d)});
+  }
+  ~fake_cuda() override {
+    for (auto& [at, held] : blocks_) ::munmap(at, held.reserved);
+  }
+
+  std::uint64_t ticks_per_copy = 5;
+  /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
+  std::optional<std::uint64_t> break_at_copy{};
+
+  /// A kernel.
+  void launch(cuda_stream s, std::uint64_t ticks, std::function<void()> effect) {
+    stream_of(s).push_back({operation::kind::work, std::move(effect), ticks, nullptr, 0});
+  }
+  /// Where the processor may see device memory.
+  std::byte* shadow(const void* address) {
+    auto at = blocks_.upper_bound(const_cast<void*>(address));
+    if (at == blocks_.begin()) return nullptr;
+    --at;
+    const auto offset =
+        static_cast<std::size_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
+    return offset < at->second.bytes.size() ? at->second.bytes.data() + offset : nullptr;
+  }
+  std::size_t blocks() const { return blocks_.size(); }
+  std::size_t pinned() const { return pinned_; }
+  std::uint64_t copies() const { return copies_; }
+  std::size_t streams() const { return streams_.size(); }
+  std::size_t events() const { return events_.size(); }
+
+  const std::vector<transports::cuda_device>& devices() const noexcept override { return devices_; }
+  int driver_version() const noexcept override { return 13000; }
+  int runtime_version() const noexcept override { return 13000; }
+  cuda_stream make_stream(int) override {
+    streams_.push_back(std::make_unique<stream>());
+    return reinterpret_cast<cuda_stream>(streams_.back().get());
+  }
+  void destroy(cuda_stream s) noexcept override {
+    std::erase_if(streams_, [&](const auto& own) { return own.get() == reinterpret_cast<stream*>(s); });
+  }
+  cuda_event make_event(int) override {
+    events_.push_back(std::make_unique<event>());
+    return reinterpret_cast<cuda_event>(events_.back().get());
+  }
+  void destroy(cuda_event e) noexcept override {
+    std::erase_if(events_, [&](const auto& own) { return own.get() == reinterpret_cast<event*>(e); });
+  }
+  void* allocate(int device, std::size_t bytes) override {
+    const std::size_t reserved = (bytes + 4095) / 4096 * 4096;
+    void* const at = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || total_ + bytes > (1U << 30U))
+      runtime::raise({errc::unavailable, "cudaErrorMemoryAllocation: out of memory"});
+    total_ += bytes;
+    blocks_[at] = {std::vector<std::byte>(bytes), reserved, device};
+    return at;
+  }
+  void* allocate_pinned(std::size_t bytes) override {
+    ++pinned_;
+    return new std::byte[bytes];
+  }
+  void release(void* memory, memory_place::kind what) noexcept override {
+    if (what == memory_place::kind::pinned) {
+      --pinned_;
+      delete[] static_cast<std::byte*>(memory);
+      return;
+    }
+    const auto at = blocks_.find(memory);
+    total_ -= at->second.bytes.size();
+    ::munmap(memory, at->second.reserved);
+    blocks_.erase(at);
+  }
+  errc record(cuda_event e, cuda_stream after) noexcept override {
+    if (broken_) return errc::device_failed;
+    auto* const ev = reinterpret_cast<event*>(e);
+    stream_of(after).push_back({operation::kind::record, {}, 0, ev, ++ev->recorded});
+    return errc::none;
+  }
+  errc wait(cuda_stream s, cuda_event e) noexcept override {
+    if (broken_) return errc::device_failed;
+    auto* const ev = reinterpret_cast<event*>(e);
+    stream_of(s).push_back({operation::kind::wait, {}, 0, ev, ev->recorded});
+    return errc::none;
+  }
+  errc query(cuda_event e) noexcept override {
+    tick();
+    if (broken_) return errc::device_failed;
+    const auto* const ev = reinterpret_cast<event*>(e);
+    return ev->happened >= ev->recorded ? errc::none : errc::pending;
+  }
+  errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
+    if (broken_) return errc::device_failed;
+    const std::uint64_t number = ++copies_;
+    stream_of(s).push_back({operation::kind::work,
+                            [this, to, from, bytes, number] {
+                              if (break_at_copy && number >= *break_at_copy) {
+                                broken_ = true;
+                                return;
+                              }
+                              std::memmove(here(to), here(from), bytes);
+                            },
+                            ticks_per_copy, nullptr, 0});
+    return errc::none;
+  }
+  errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
+    return copy(to, from, bytes, s);
+  }
+  memory_place place_of(const void* address) noexcept override {
+    if (shadow(address) == nullptr) return {};
+    return {memory_place::kind::device, 0};
+  }
+  runtime::result<transports::exported_memory> export_memory(const void*) override {
+    return runtime::error{errc::unavailable, "the fake has one process"};
+  }
+  runtime::result<void*> import_memory(int, const transports::cuda_ipc_handle&) override {
+    return runtime::error{errc::unavailable, "the fake has one process"};
+  }
+  void close_imported(void*) noexcept override {}
+  std::string fault() const override { return broken_ ? "cudaErrorIllegalAddress: planted" : ""; }
+
+ private:
+  struct event {
+    std::uint64_t recorded = 0;
+    std::uint64_t happened = 0;
+  };
+  struct operation {
+    enum class kind { work, record, wait } what;
+    std::function<void()> effect;
+    std::uint64_t ticks;
+    event* on;
+    std::uint64_t number;
+  };
+  using stream = std::deque<operation>;
+  struct block {
+    std::vector<std::byte> bytes;
+    std::size_t reserved = 0;
+    int device = 0;
+  };
+  stream& stream_of(cuda_stream s) { return *reinterpret_cast<stream*>(s); }
+  void* here(const void* address) {
+    std::byte* const seen = shadow(address);
+    return seen == nullptr ? const_cast<void*>(address) : seen;
+  }
+  void tick() {
+    for (auto& s : streams_) {
+      while (!s->empty() && !broken_) {
+        operation& first = s->front();
+        if (first.what == operation::kind::wait && first.on->happened < first.number) break;
+        if (first.what == operation::kind::work && first.ticks > 0) {
+          --first.ticks;
+          break;
+        }
+        if (first.what == operation::kind::record) first.on->happened = first.number;
+        if (first.what == operation::kind::work) first.effect();
+        s->pop_front();
+      }
+    }
+  }
+
+  std::vector<transports::cuda_device> devices_;
+  std::vector<std::unique_ptr<stream>> streams_;
+  std::vector<std::unique_ptr<event>> events_;
+  std::map<void*, block> blocks_;
+  std::size_t total_ = 0;
+  std::size_t pinned_ = 0;
+  std::uint64_t copies_ = 0;
+  bool broken_ = false;
+};
+
+/// Device memory with bytes in it, for tests.
+inline void fill(fake_cuda& gpu, std::span<std::byte> memory, unsigned seed) {
+  std::byte* const at = gpu.shadow(memory.data());
+  for (std::size_t i = 0; i < memory.size(); ++i) at[i] = static_cast<std::byte>(i * 31 + i / 256 + seed);
+}
+inline bool holds(fake_cuda& gpu, std::span<const std::byte> memory, unsigned seed) {
+  const std::byte* const at = gpu.shadow(memory.data());
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    if (at[i] != static_cast<std::byte>(i * 31 + i / 256 + seed)) return false;
+  }
+  return true;
+}
+
+}  // namespace parley::tests

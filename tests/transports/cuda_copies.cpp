@@ -1,0 +1,144 @@
+#include "../support/fake_cuda.hpp"
+
+#include <doctest/doctest.h>
+#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/transports/cuda_space.hpp>
+
+namespace {
+
+using namespace parley;
+using namespace parley::tests;
+using runtime::errc;
+using transports::cuda_copies;
+using transports::cuda_memory;
+
+struct note final : runtime::completion {
+  note() : completion(&on_done) {}
+  static void on_done(completion& self, errc how) noexcept {
+    auto& me = static_cast<note&>(self);
+    ++me.times;
+    me.outcome = how;
+  }
+  int times = 0;
+  errc outcome = errc::pending;
+};
+
+TEST_CASE("a copy ends when an event says so, and its completion is called from poll") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  auto a = cuda_memory::on_device(gpu, 0, 10'000);
+  auto b = cuda_memory::on_device(gpu, 0, 10'000);
+  fill(gpu, a.bytes(), 1);
+  note done;
+  CHECK(copies.copy(b.bytes(), a.bytes(), &done) == errc::pending);
+  CHECK(copies.arm() == runtime::poller::arm_state::busy);
+  CHECK(done.times == 0);
+  copies.drain();
+  CHECK(done.times == 1);
+  CHECK(done.outcome == errc::none);
+  CHECK(holds(gpu, b.bytes(), 1));
+  CHECK(copies.arm() == runtime::poller::arm_state::armed);
+}
+
+TEST_CASE("what `after` names comes after the kernels of that stream, and other memory does not wait for them") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  auto a = cuda_memory::on_device(gpu, 0, 1'000);
+  auto b = cuda_memory::on_device(gpu, 0, 1'000);
+  auto c = cuda_memory::on_device(gpu, 0, 1'000);
+  fill(gpu, a.bytes(), 1);
+  fill(gpu, c.bytes(), 7);
+  const auto stream = gpu.make_stream(0);
+  bool ran = false;
+  gpu.launch(stream, 200, [&] {
+    fill(gpu, a.bytes(), 2);
+    ran = true;
+  });
+  CHECK(copies.after(a.bytes(), stream) == errc::none);
+  note of_a;
+  note of_c;
+  CHECK(copies.copy(b.bytes().first(500), a.bytes().first(500), &of_a) == errc::pending);
+  CHECK(copies.copy(b.bytes().subspan(500), c.bytes().subspan(500), &of_c) == errc::pending);
+  while (of_c.times == 0) copies.poll();
+  CHECK_FALSE(ran);
+  copies.drain();
+  CHECK(ran);
+  CHECK(holds(gpu, b.bytes().first(500), 2));
+  gpu.destroy(stream);
+}
+
+TEST_CASE("one waits for a stream without waiting in it, and a cancelled wait leaves it alone") {
+  fake_cuda gpu;
+  runtime::reactor loop;
+  {
+    cuda_copies copies(gpu, 0);
+    loop.attach(copies);
+    const auto stream = gpu.make_stream(0);
+    bool ran = false;
+    gpu.launch(stream, 50, [&] { ran = true; });
+    struct program {
+      static runtime::task<errc> wait(cuda_copies& c, transports::cuda_stream s) {
+        auto ended = co_await transports::reached(c, s);
+        co_return ended.code();
+      }
+      static runtime::task<errc> give_up(cuda_copies& c, transports::cuda_stream s) {
+        runtime::scope& here = co_await runtime::this_scope;
+        here.cancel();
+        auto ended = co_await transports::reached(c, s);
+        co_return ended.code();
+      }
+    };
+    CHECK(runtime::run(loop, program::wait(copies, stream)) == errc::none);
+    CHECK(ran);
+    CHECK(runtime::run(loop, program::give_up(copies, stream)) == errc::cancelled);
+    gpu.destroy(stream);
+    loop.detach(copies);
+  }
+}
+
+TEST_CASE("an error of the device ends all that is pending, and what comes later, with its name") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  auto a = cuda_memory::on_device(gpu, 0, 1'000);
+  auto b = cuda_memory::on_device(gpu, 0, 1'000);
+  gpu.break_at_copy = 2;
+  std::array<note, 3> done;
+  for (note& n : done) CHECK(copies.copy(b.bytes(), a.bytes(), &n) == errc::pending);
+  copies.drain();
+  for (note& n : done) CHECK(n.times == 1);
+  CHECK(done[2].outcome == errc::device_failed);
+  CHECK(copies.copy(b.bytes(), a.bytes(), &done[0]) == errc::device_failed);
+  CHECK(gpu.fault().find("cudaErrorIllegalAddress") == 0);
+  runtime::reactor loop;
+  transports::cuda_space space(copies);
+  std::vector<std::byte> host(10);
+  CHECK_THROWS_WITH(runtime::run(loop, space.copy(host, b.bytes().first(10))),
+                    "device_failed: device 0: cudaErrorIllegalAddress: planted");
+}
+
+TEST_CASE("everything is given back: memory, streams and events") {
+  fake_cuda gpu;
+  {
+    const auto a = cuda_memory::on_device(gpu, 0, 1'000);
+    const auto b = cuda_memory::pinned(gpu, 1'000);
+    note done;
+    {
+      cuda_copies copies(gpu, 0);
+      CHECK(copies.copy(b.bytes(), a.bytes(), &done) == errc::pending);
+      CHECK(copies.pending() == 1);
+    }
+    CHECK(done.times == 1);  // a copy that has begun touches memory until it ends
+  }
+  CHECK(gpu.blocks() == 0);
+  CHECK(gpu.pinned() == 0);
+  CHECK(gpu.streams() == 0);
+  CHECK(gpu.events() == 0);
+}
+
+TEST_CASE("a device that does not exist is named") {
+  fake_cuda gpu;
+  CHECK_THROWS_WITH(cuda_copies(gpu, 3), doctest::Contains("device 3 does not exist: this machine shows 1 GPUs"));
+}
+
+}  // namespace

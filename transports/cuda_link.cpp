@@ -1,0 +1,316 @@
+#include <parley/transports/cuda_link.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <utility>
+
+namespace parley::transports {
+
+using runtime::completion;
+using runtime::errc;
+using runtime::rank_id;
+
+namespace {
+
+constexpr std::size_t smallest_stage = std::size_t{64} << 10U;
+constexpr std::size_t most_pinned_bytes = std::size_t{2} << 30U;
+constexpr std::size_t most_mapped = 256;
+
+// What an exposed piece of memory is, in front of the key of the link below or of an IPC handle.
+enum class key_kind : std::uint8_t { below = 1, ipc = 2, unreachable = 3 };
+
+struct ipc_key {
+  cuda_ipc_handle handle;
+  std::uint64_t offset = 0;   // of the memory in its allocation
+  std::uint64_t address = 0;  // at its owner
+  std::uint64_t bytes = 0;
+};
+
+std::vector<std::byte> key_of(key_kind kind, std::span<const std::byte> rest) {
+  std::vector<std::byte> key(1 + rest.size(), static_cast<std::byte>(kind));
+  std::copy(rest.begin(), rest.end(), key.begin() + 1);
+  return key;
+}
+
+}  // namespace
+
+// ---- messages, staged through pinned memory ---------------------------------------------------------------------------
+
+// What messages that are under way keep alive: they may outlast their link.
+struct cuda_link::shared {
+  explicit shared(cuda_copies& c) noexcept : copies(c) {}
+  // Pinned memory is slow to make: blocks are kept, by size.
+  cuda_memory take(std::size_t bytes) {
+    const std::size_t size = std::bit_ceil(std::max(bytes, smallest_stage));
+    auto& kept = free[size];
+    if (!kept.empty()) {
+      cuda_memory last = std::move(kept.back());
+      kept.pop_back();
+      return last;
+    }
+    if (pinned_bytes + size > most_pinned_bytes)
+      runtime::raise({errc::full, "2 GiB of pinned memory are in use for messages on their way"});
+    pinned_bytes += size;
+    return cuda_memory::pinned(copies.driver(), size);
+  }
+  void give_back(cuda_memory block) { free[block.bytes().size()].push_back(std::move(block)); }
+
+  cuda_copies& copies;
+  runtime::link* below = nullptr;  // null once the link has ended
+  std::vector<staging*> active;
+  std::map<std::size_t, std::vector<cuda_memory>> free;
+  std::size_t pinned_bytes = 0;
+};
+
+// One message on its way between a device buffer and the link below: down then across, or across then up.
+struct cuda_link::staging final : completion {
+  staging(std::shared_ptr<shared> s, std::size_t room, completion* user)
+      : completion(&on_step), with(std::move(s)), block(with->take(room)), done(user) {
+    with->active.push_back(this);
+  }
+  ~staging() {
+    std::erase(with->active, this);
+    with->give_back(std::move(block));
+  }
+  static void on_step(completion& self, errc outcome) noexcept { static_cast<staging&>(self).step(outcome); }
+  // The step that was under way has ended.
+  void step(errc outcome) noexcept {
+    below_has_it = false;
+    if (outcome == errc::none && !second) {
+      second = true;
+      outcome = with->below == nullptr ? errc::closed : begin_second();
+      if (outcome == errc::pending) return;
+    }
+    completion* const user = done;
+    delete this;
+    if (user != nullptr) user->on_end(*user, outcome);
+  }
+  errc begin_second() noexcept {
+    if (!into.empty()) return with->copies.copy(into, block.bytes().first(into.size()), this);
+    const errc sent =
+        with->below->send(to, on, std::span(header).first(header_bytes), block.bytes().first(bytes), this);
+    below_has_it = sent == errc::pending;
+    return sent;
+  }
+
+  std::shared_ptr<shared> with;
+  cuda_memory block;
+  completion* done;
+  bool second = false;
+  bool below_has_it = false;
+  std::span<std::byte> into{};  // of a fetch
+  // Of a send.
+  rank_id to = 0;
+  channel on = channel::data;
+  std::size_t bytes = 0;
+  std::size_t header_bytes = 0;
+  std::array<std::byte, max_header_bytes> header{};
+};
+
+cuda_link::cuda_link(runtime::link& below, cuda_copies& copies)
+    : below_(below), copies_(copies), shared_(std::make_shared<shared>(copies)) {
+  shared_->below = &below;
+}
+
+cuda_link::~cuda_link() {
+  shared_->below = nullptr;
+  for (const waiting_fence& f : fences_) f.done->on_end(*f.done, errc::closed);
+  // Copies into what peers have lent must have ended before it is unmapped.
+  while (!puts_.empty()) copies_.poll();
+  for (const mapped& m : mapped_) copies_.driver().close_imported(m.at);
+}
+
+bool cuda_link::on_device(const void* address) const noexcept {
+  return copies_.driver().place_of(address).what == memory_place::kind::device;
+}
+
+errc cuda_link::send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+                     completion* done) {
+  if (payload.empty() || on == channel::control || !on_device(payload.data()))
+    return below_.send(to, on, header, payload, done);
+  if (to >= world_size() || header.size() > max_header_bytes) return errc::bad_argument;
+  try {
+    auto stage = std::make_unique<staging>(shared_, payload.size(), done);
+    stage->to = to;
+    stage->on = on;
+    stage->bytes = payload.size();
+    stage->header_bytes = header.size();
+    std::copy(header.begin(), header.end(), stage->header.begin());
+    ++planes_.staged;
+    planes_.staged_bytes += payload.size();
+    const errc started = copies_.copy(stage->block.bytes(), payload, stage.get());
+    if (started == errc::pending) static_cast<void>(stage.release());
+    return started;
+  } catch (const runtime::failure& f) {
+    return f.code();
+  }
+}
+
+errc cuda_link::fetch(runtime::arrival&& message, std::span<std::byte> into, completion* done) {
+  const auto bytes = static_cast<std::size_t>(message.length());
+  if (bytes == 0 || into.size() < bytes || !on_device(into.data())) return below_.fetch(std::move(message), into, done);
+  try {
+    auto stage = std::make_unique<staging>(shared_, bytes, done);
+    stage->into = into.first(bytes);
+    ++planes_.staged;
+    planes_.staged_bytes += bytes;
+    errc started = below_.fetch(std::move(message), stage->block.bytes().first(bytes), stage.get());
+    stage->below_has_it = started == errc::pending;
+    if (started == errc::none) {
+      stage->second = true;
+      started = stage->begin_second();
+    }
+    if (started == errc::pending) static_cast<void>(stage.release());
+    return started;
+  } catch (const runtime::failure& f) {
+    return f.code();
+  }
+}
+
+// A copy is over soon; what the link below has can be asked to stop.
+void cuda_link::cancel(completion& pending) {
+  const auto is_its = [&](const staging* s) { return s->done == &pending; };
+  const auto at = std::find_if(shared_->active.begin(), shared_->active.end(), is_its);
+  if (at == shared_->active.end()) {
+    const bool ours = std::any_of(fences_.begin(), fences_.end(), [&](const auto& f) { return f.done == &pending; });
+    if (!ours) below_.cancel(pending);
+  } else if ((*at)->below_has_it) {
+    below_.cancel(**at);
+  }
+}
+
+// ---- puts and gets, from GPU to GPU -----------------------------------------------------------------------------------
+
+runtime::result<runtime::exposed_memory> cuda_link::expose(std::span<std::byte> memory) {
+  if (memory.empty() || !on_device(memory.data())) {
+    auto made = below_.expose(memory);
+    if (made) made->key = key_of(key_kind::below, made->key);
+    return made;
+  }
+  runtime::exposed_memory made;
+  made.bytes = memory;
+  auto exported = copies_.driver().export_memory(memory.data());
+  if (!exported) {
+    planes_.ipc_refused = exported.reason().text();
+    made.key = key_of(key_kind::unreachable, {});
+    return made;
+  }
+  const ipc_key key{exported->handle, exported->offset, reinterpret_cast<std::uint64_t>(memory.data()), memory.size()};
+  made.key = key_of(key_kind::ipc, std::as_bytes(std::span(&key, 1)));
+  return made;
+}
+
+runtime::late_writes cuda_link::withdraw(const runtime::exposed_memory& memory) {
+  if (!memory.key.empty() && memory.key.front() == static_cast<std::byte>(key_kind::below)) {
+    runtime::exposed_memory theirs = memory;
+    theirs.key.erase(theirs.key.begin());
+    return below_.withdraw(theirs);
+  }
+  return runtime::late_writes::may_land;
+}
+
+// Where a place in a peer's memory is mapped here; null, with the reason, where it cannot be reached.
+std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, errc& why) {
+  ipc_key key;
+  why = errc::bad_argument;
+  if (at.key.empty()) return nullptr;
+  if (at.key.front() == static_cast<std::byte>(key_kind::unreachable)) why = errc::unavailable;
+  if (at.key.front() != static_cast<std::byte>(key_kind::ipc) || at.key.size() != 1 + sizeof key) return nullptr;
+  std::memcpy(&key, at.key.data() + 1, sizeof key);
+  if (at.address < key.address || at.address - key.address > key.bytes ||
+      bytes > key.bytes - (at.address - key.address))
+    return nullptr;
+  const auto known =
+      std::find_if(mapped_.begin(), mapped_.end(), [&](const mapped& m) { return m.handle == key.handle; });
+  if (known != mapped_.end()) return known->at + key.offset + (at.address - key.address);
+  if (mapped_.size() == most_mapped) {  // the oldest one; nothing may be using it
+    if (copies_.pending() != 0) {
+      why = errc::full;
+      return nullptr;
+    }
+    copies_.driver().close_imported(mapped_.front().at);
+    mapped_.erase(mapped_.begin());
+  }
+  auto opened = copies_.driver().import_memory(copies_.device(), key.handle);
+  if (!opened) {
+    planes_.ipc_refused = opened.reason().text();
+    why = errc::unavailable;
+    return nullptr;
+  }
+  mapped_.push_back({key.handle, static_cast<std::byte*>(*opened)});
+  return mapped_.back().at + key.offset + (at.address - key.address);
+}
+
+struct cuda_link::peer_copy final : completion {
+  explicit peer_copy(cuda_link& l) noexcept : completion(&on_copied), link(l) {}
+  static void on_copied(completion& self, errc outcome) noexcept {
+    const std::unique_ptr<peer_copy> me(static_cast<peer_copy*>(&self));
+    if (me->number != 0) {
+      std::erase_if(me->link.puts_, [&](const auto& p) { return p.second == me->number; });
+      me->link.put_failed_ = me->link.put_failed_ || outcome != errc::none;
+    }
+    if (me->done != nullptr) me->done->on_end(*me->done, outcome);
+    if (me->number != 0) me->link.look_at_fences();
+  }
+  cuda_link& link;
+  completion* done = nullptr;
+  std::uint64_t number = 0;  // of a put
+};
+
+errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> from, rank_id put_to, completion* done) {
+  auto copying = std::make_unique<peer_copy>(*this);
+  copying->done = done;
+  if (put_to < world_size()) copying->number = ++last_put_;
+  ++planes_.ipc;
+  planes_.ipc_bytes += from.size();
+  const errc started = copies_.copy(to, from, copying.get());
+  if (started != errc::pending) return started;
+  if (copying->number != 0) puts_.emplace_back(put_to, copying->number);
+  static_cast<void>(copying.release());
+  return started;
+}
+
+errc cuda_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) {
+  if (to >= world_size()) return errc::bad_argument;
+  if (!at.key.empty() && at.key.front() == static_cast<std::byte>(key_kind::below))
+    return on_device(data.data()) ? errc::unavailable : below_.put(to, {at.key.subspan(1), at.address}, data, done);
+  errc why = errc::none;
+  std::byte* const there = reach(at, data.size(), why);
+  return there == nullptr ? why : copy_peer({there, data.size()}, data, to, done);
+}
+
+errc cuda_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
+  if (from >= world_size()) return errc::bad_argument;
+  if (!at.key.empty() && at.key.front() == static_cast<std::byte>(key_kind::below))
+    return on_device(into.data()) ? errc::unavailable : below_.get(from, {at.key.subspan(1), at.address}, into, done);
+  errc why = errc::none;
+  const std::byte* const there = reach(at, into.size(), why);
+  return there == nullptr ? why : copy_peer(into, {there, into.size()}, world_size(), done);
+}
+
+// Puts through the link below, and those of copy engines, which have landed once their events say so.
+errc cuda_link::fence(rank_id to, completion* done) {
+  if (to >= world_size()) return errc::bad_argument;
+  const bool waits = std::any_of(puts_.begin(), puts_.end(), [&](const auto& p) { return p.first == to; });
+  if (!waits) return put_failed_ ? errc::peer_failed : below_.fence(to, done);
+  fences_.push_back({to, last_put_, done});
+  return errc::pending;
+}
+
+void cuda_link::look_at_fences() {
+  std::vector<waiting_fence> over;
+  std::erase_if(fences_, [&](const waiting_fence& f) {
+    const bool waits = std::any_of(puts_.begin(), puts_.end(),
+                                   [&](const auto& p) { return p.first == f.to && p.second <= f.last_put; });
+    if (!waits) over.push_back(f);
+    return !waits;
+  });
+  for (const waiting_fence& f : over) {
+    const errc outcome = put_failed_ ? errc::peer_failed : below_.fence(f.to, f.done);
+    if (outcome != errc::pending) f.done->on_end(*f.done, outcome);
+  }
+}
+
+}  // namespace parley::transports

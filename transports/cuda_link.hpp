@@ -1,0 +1,94 @@
+#pragma once
+/// Device buffers over a link that moves host memory only, such as UCX between processes.
+///
+///     cuda_link wire(ucx, copies);                  // takes the place of `ucx` for a rank; `loop` has both ucx and copies
+///     wire.send(1, channel::data, header, device_bytes, &done);
+///
+/// Buffers in host memory go straight to the link below. A message from or into device memory is staged through pinned host
+/// memory (plane `staged`): down by a copy engine, across, up again; a config that cuts a payload into chunks overlaps the
+/// three. Puts and gets of exposed device memory go from GPU to GPU by the origin's copy engine, over an IPC handle in the key
+/// (plane `cuda_ipc`), and need neither the peer's processor nor its multiprocessors.
+///
+/// Where the driver refuses to export memory, exposing it still succeeds, and puts and gets of it answer `unavailable`: rehearsals
+/// then fail, and configs that use them are not agreed on. What a peer has mapped stays mapped until this object ends, because CUDA
+/// cannot revoke it: withdrawn memory answers `may_land` while peers may have copies under way, and must not be freed before
+/// they have ended. Keys are remote input: they are checked, and a handle that opens nothing fails the put. When the GPU
+/// fails, operations end with `device_failed`. Destroy it before the link below and the copies.
+#include <parley/runtime/link.hpp>
+#include <parley/transports/cuda_copies.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace parley::transports {
+
+class cuda_link final : public runtime::link {
+ public:
+  cuda_link(runtime::link& below, cuda_copies& copies);
+  ~cuda_link() override;
+  cuda_link(const cuda_link&) = delete;
+  cuda_link& operator=(const cuda_link&) = delete;
+
+  runtime::rank_id rank() const noexcept override { return below_.rank(); }
+  runtime::rank_id world_size() const noexcept override { return below_.world_size(); }
+  void listen(channel on, handler* to) override { below_.listen(on, to); }
+  void on_failure(failure_handler* to) override { below_.on_failure(to); }
+  runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header,
+                     std::span<const std::byte> payload, runtime::completion* done) override;
+  runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
+  void cancel(runtime::completion& pending) override;
+  const counters& statistics() const noexcept override { return below_.statistics(); }
+  runtime::result<> one_sided() const override { return below_.one_sided(); }
+  runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
+  runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
+  runtime::errc put(runtime::rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+                    runtime::completion* done) override;
+  runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+                    runtime::completion* done) override;
+  runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
+
+  struct plane_counters {
+    std::uint64_t staged = 0;  ///< messages that went through pinned memory
+    std::uint64_t staged_bytes = 0;
+    std::uint64_t ipc = 0;  ///< puts and gets from GPU to GPU
+    std::uint64_t ipc_bytes = 0;
+    std::string ipc_refused;  ///< why memory could not be exported or imported, if that happened
+  };
+  const plane_counters& planes() const noexcept { return planes_; }
+
+ private:
+  struct shared;
+  struct staging;
+  struct peer_copy;
+  struct mapped {
+    cuda_ipc_handle handle;
+    std::byte* at = nullptr;
+  };
+  struct waiting_fence {
+    runtime::rank_id to = 0;
+    std::uint64_t last_put = 0;
+    runtime::completion* done = nullptr;
+  };
+  void release(const void*, bool) noexcept override {}  // arrivals belong to the link below
+  bool on_device(const void* address) const noexcept;
+  std::byte* reach(const runtime::remote_place& at, std::size_t bytes, runtime::errc& why);
+  runtime::errc copy_peer(std::span<std::byte> to, std::span<const std::byte> from, runtime::rank_id put_to,
+                          runtime::completion* done);
+  void look_at_fences();
+
+  runtime::link& below_;
+  cuda_copies& copies_;
+  std::shared_ptr<shared> shared_;
+  std::vector<mapped> mapped_;
+  std::deque<std::pair<runtime::rank_id, std::uint64_t>> puts_;  // under way: to whom, and their numbers
+  std::vector<waiting_fence> fences_;
+  std::uint64_t last_put_ = 0;
+  bool put_failed_ = false;
+  plane_counters planes_;
+};
+
+}  // namespace parley::transports
