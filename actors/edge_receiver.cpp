@@ -107,7 +107,7 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
   if (watcher_ != nullptr) into = std::exchange(watcher_, nullptr)->on_decided(*this);
   if (!into.empty() && s.offset == 0 && message.length() == into.size()) {
     arrived_bytes_ = received_bytes_ = into.size();
-    if (message.remote()) {
+    if (message.remote() || edge_.fetch_may_wait_) {
       transfer_part* const part = new_part();
       started(part, net_.fetch(std::move(message), into, part));
     } else {

@@ -218,6 +218,8 @@ class edge_receiver final : public data_sink {
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;
   row_log& rows() noexcept { return rows_; }
 
+  /// Receives may lie in a device's memory, where even a payload that is here has to be brought by a copy.
+  void expect_slow_fetches() noexcept { fetch_may_wait_ = true; }
   /// Lets it give credits and get payloads.
   void allow_one_sided();
   void add_memory(const std::shared_ptr<memory_region>& region) { one_sided_->memory.add(region); }
@@ -318,6 +320,7 @@ class edge_receiver final : public data_sink {
   runtime::errc failed_ = runtime::errc::none;
   std::vector<std::unique_ptr<stream>> streams_;
   stream* latest_ = nullptr;  // most calls have one tag
+  bool fetch_may_wait_ = false;
   late_timer late_{*this};
   counters counters_;
   std::vector<runtime::arrival> unjoined_;

@@ -152,6 +152,17 @@ std::size_t nvidia_devices() {
   return count;
 }
 
+finding cuda_ipc(transports::cuda_driver& gpu) {
+  try {
+    const auto memory = transports::cuda_memory::on_device(gpu, 0, 1);
+    const auto exported = gpu.export_memory(memory.bytes().data());
+    if (!exported) return {"plane cuda_ipc", verdict::missing, exported.reason().text()};
+    return {"plane cuda_ipc", verdict::works, "between processes of one host, from GPU to GPU, by put and get"};
+  } catch (const std::exception& e) {
+    return {"plane cuda_ipc", verdict::missing, e.what()};
+  }
+}
+
 // One line per GPU, then what each plane needs.
 void add_gpus(std::vector<finding>& all) {
   const auto found = find_cuda();
@@ -163,7 +174,7 @@ void add_gpus(std::vector<finding>& all) {
                                      : std::to_string(devices) + " NVIDIA devices are visible here")});
     return;
   }
-  const transports::cuda_driver& gpu = **found;
+  transports::cuda_driver& gpu = **found;
   all.push_back({"CUDA", verdict::information,
                  fmt::format("driver {}, runtime {}", gpu.driver_version(), gpu.runtime_version())});
   for (std::size_t d = 0; d < gpu.devices().size(); ++d) {
@@ -175,6 +186,9 @@ void add_gpus(std::vector<finding>& all) {
                      device.peers.empty() ? "no other GPU" : fmt::format("{}", fmt::join(device.peers, ", ")))});
   }
   all.push_back({"plane cuda_copy", verdict::works, "ranks of one process copy between their streams"});
+  all.push_back({"plane staged", verdict::works, "between processes, through pinned memory, by direct and chunked"});
+  all.push_back(cuda_ipc(gpu));
+  all.push_back({"plane nccl", verdict::missing, "this version has none; planes cuda_ipc and staged are used"});
 }
 
 std::vector<finding> look() {

@@ -8,7 +8,7 @@ if(PARLEY_CUDA STREQUAL "OFF" OR (PARLEY_CUDA STREQUAL "AUTO" AND PARLEY_SANITIZ
 endif()
 
 # nvcc lies where no PATH leads; it compiles kernels only, with the host compiler that it likes best.
-find_package(CUDAToolkit 12.0 QUIET)
+find_package(CUDAToolkit 12.8 QUIET)
 if(CUDAToolkit_FOUND AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
 endif()
@@ -22,7 +22,7 @@ if(CUDAToolkit_FOUND)
 endif()
 if(NOT CMAKE_CUDA_COMPILER)
   if(PARLEY_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "PARLEY_CUDA is ON, and no working CUDA toolkit (12.0 or newer) was found: install one, set "
+    message(FATAL_ERROR "PARLEY_CUDA is ON, and no working CUDA toolkit (12.8 or newer) was found: install one, set "
                         "CUDAToolkit_ROOT, or build without the GPU planes (-DPARLEY_CUDA=OFF)")
   endif()
   message(STATUS "GPU planes: not built, no working CUDA toolkit was found")

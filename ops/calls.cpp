@@ -22,7 +22,7 @@ bool send_call::await_ready() {
     return false;
   }
   runtime::link& net = edge_.services_.net;
-  if (data_.size() <= actors::short_payload_bytes) {  // inside its message: the buffer is never needed afterwards
+  if (data_.size() <= edge_.short_bytes_) {  // inside its message: the buffer is never needed afterwards
     const errc sent = net.send(edge_.peer(), runtime::link::channel::data, bytes_of(begun.mark), data_, nullptr);
     if (sent != errc::none) whole.emplace(net, edge_.peer(), begun.mark).out.fail(sent);
     return true;

@@ -269,6 +269,7 @@ actors::generations after(const actors::generations* before, std::uint64_t gener
 edge_in::edge_in(actors::services& s, const edge_options& o, const actors::generations* before)
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
       receiver_(s, participant_.declaration, after(before, participant_.generation)) {
+  if (options_.memory != nullptr) receiver_.expect_slow_fetches();
   if (one_sided()) receiver_.allow_one_sided();
   start(receiver_.rows());
 }

@@ -47,7 +47,7 @@ struct edge_options {
   std::vector<config_ptr> configs;
   std::string dtype;
   runtime::memory_space* memory = nullptr;  ///< where its scratch lies; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;  ///< for a call that names no deadline of its own
+  time_ns timeout_ns = 30'000'000'000;      ///< for a call that names no deadline of its own
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
@@ -179,6 +179,8 @@ class edge_out final : public edge_end {
     std::string why;
   };
 
+  // What leaves inside its message. From a device's memory nothing does: that takes a copy which somebody has to wait for.
+  std::size_t short_bytes_ = options_.memory == nullptr ? actors::short_payload_bytes : 0;
   runtime::intrusive_list<under_way> under_way_;
   actors::assignment assigned_;
   actors::edge_sender sender_;

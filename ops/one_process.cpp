@@ -1,11 +1,11 @@
 #include <parley/ops/one_process.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/transports/rendezvous.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <random>
 #include <utility>
 
 namespace parley::ops {
@@ -21,9 +21,8 @@ one_process::one_process(options o) : loop_({.compute_threads = o.compute_thread
   }
   world_ = std::make_unique<transports::process_world>(copies);
   loop_.attach(*world_);
-  std::random_device random;
   std::vector<std::uint64_t> incarnations(o.ranks);
-  for (std::uint64_t& i : incarnations) i = std::uint64_t{random()} << 32U | random();
+  for (std::uint64_t& i : incarnations) i = transports::this_process({}).incarnation;
   for (rank_id r = 0; r < o.ranks; ++r)
     ranks_.push_back(std::make_unique<rank>(rank_foundation{loop_, (*world_)[r], &disk_, incarnations}, o.settings));
 }

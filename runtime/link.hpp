@@ -167,7 +167,7 @@ class link {
                     completion* done) = 0;
 
   /// Brings the payload of `message` into `into`, which holds at least `message.length()` bytes. Answers as `send` does, and
-  /// never `pending` unless the message is `remote()`.
+  /// never `pending` unless the message is `remote()` or `into` lies on a device.
   virtual errc fetch(arrival&& message, std::span<std::byte> into, completion* done) = 0;
 
   /// Asks for a pending operation to end early. Its completion is still called, possibly much later and possibly with

@@ -130,7 +130,8 @@ errc cuda_link::send(rank_id to, channel on, std::span<const std::byte> header, 
                      completion* done) {
   if (payload.empty() || on == channel::control || !on_device(payload.data()))
     return below_.send(to, on, header, payload, done);
-  if (to >= world_size() || header.size() > max_header_bytes) return errc::bad_argument;
+  // Without a completion the op was not told of its memory.
+  if (to >= world_size() || header.size() > max_header_bytes || done == nullptr) return errc::bad_argument;
   try {
     auto stage = std::make_unique<staging>(shared_, payload.size(), done);
     stage->to = to;
@@ -151,6 +152,7 @@ errc cuda_link::send(rank_id to, channel on, std::span<const std::byte> header, 
 errc cuda_link::fetch(runtime::arrival&& message, std::span<std::byte> into, completion* done) {
   const auto bytes = static_cast<std::size_t>(message.length());
   if (bytes == 0 || into.size() < bytes || !on_device(into.data())) return below_.fetch(std::move(message), into, done);
+  if (done == nullptr) return errc::bad_argument;
   try {
     auto stage = std::make_unique<staging>(shared_, bytes, done);
     stage->into = into.first(bytes);

@@ -58,8 +58,9 @@ errc process_link::send(rank_id to, channel on, std::span<const std::byte> heade
   ++counters_.sent[static_cast<std::size_t>(on)];
   counters_.payload_bytes_sent += payload.size();
   process_link& target = world_[to];
-  const bool stays =
-      done != nullptr && !payload.empty() && (payload.size() > process_world::eager_bytes || on_device(payload.data()));
+  const bool there = !payload.empty() && on_device(payload.data());
+  if (there && done == nullptr) return errc::bad_argument;  // the op was not told of its memory
+  const bool stays = done != nullptr && (payload.size() > process_world::eager_bytes || there);
   if (stays) {
     auto* const offer = new process_world::offered{payload, done, this};
     world_.messages_.push_back({to, on, runtime::arrival(&target, header, payload.size(), offer, true)});
@@ -85,6 +86,7 @@ errc process_link::move(std::span<std::byte> to, std::span<const std::byte> from
 
 errc process_link::fetch(runtime::arrival&& message, std::span<std::byte> into, completion* done) {
   if (message.length() == 0) return errc::none;
+  if (done == nullptr && on_device(into.data())) return errc::bad_argument;
   auto moving = std::make_unique<process_world::copying>(world_);
   moving->done = done;
   moving->message = std::move(message);

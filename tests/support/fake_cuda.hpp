@@ -37,6 +37,8 @@ class fake_cuda final : public transports::cuda_driver {
   }
 
   std::uint64_t ticks_per_copy = 5;
+  enum class ipc_state { works, refused } ipc = ipc_state::works;
+  int imported = 0;
   /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
 
@@ -139,13 +141,24 @@ class fake_cuda final : public transports::cuda_driver {
     if (shadow(address) == nullptr) return {};
     return {memory_place::kind::device, 0};
   }
-  runtime::result<transports::exported_memory> export_memory(const void*) override {
-    return runtime::error{errc::unavailable, "the fake has one process"};
+  runtime::result<transports::exported_memory> export_memory(const void* address) override {
+    if (ipc == ipc_state::refused) return runtime::error{errc::unavailable, "cudaErrorNotSupported: planted"};
+    auto at = blocks_.upper_bound(const_cast<void*>(address));
+    --at;
+    transports::exported_memory made;
+    std::memcpy(made.handle.bytes.data(), &at->first, sizeof at->first);
+    made.offset =
+        static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
+    return made;
   }
-  runtime::result<void*> import_memory(int, const transports::cuda_ipc_handle&) override {
-    return runtime::error{errc::unavailable, "the fake has one process"};
+  runtime::result<void*> import_memory(int, const transports::cuda_ipc_handle& handle) override {
+    void* at = nullptr;
+    std::memcpy(&at, handle.bytes.data(), sizeof at);
+    if (!blocks_.contains(at)) return runtime::error{errc::unavailable, "cudaErrorInvalidValue: no such handle"};
+    ++imported;
+    return at;
   }
-  void close_imported(void*) noexcept override {}
+  void close_imported(void*) noexcept override { --imported; }
   std::string fault() const override { return broken_ ? "cudaErrorIllegalAddress: planted" : ""; }
 
  private:

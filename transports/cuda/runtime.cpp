@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <set>
 
 namespace parley::transports {
 
@@ -125,6 +126,9 @@ class runtime_driver final : public cuda_driver {
     return note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
+    int device = 0;
+    if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
+    const on_device here(device);
     return note(launch_copy(to, from, bytes, blocks, s), "the copy kernel");
   }
   memory_place place_of(const void* address) noexcept override {
@@ -140,6 +144,7 @@ class runtime_driver final : public cuda_driver {
 
   result<exported_memory> export_memory(const void* address) override {
     exported_memory made;
+    const on_device here(place_of(address).device);  // an allocation is known in its own context only
     cudaIpcMemHandle_t handle{};
     static_assert(sizeof handle == sizeof made.handle.bytes);
     // CUDA 13 has no other way to ask for an allocation's beginning than the driver, which the runtime has loaded.
@@ -199,6 +204,7 @@ class runtime_driver final : public cuda_driver {
   }
   // So that copies between devices go directly where they can.
   void let_in_peers(int device) {
+    if (!let_in_.insert(device).second) return;
     for (const int peer : devices_.at(static_cast<std::size_t>(device)).peers) {
       const cudaError_t e = cudaDeviceEnablePeerAccess(peer, 0);
       if (e == cudaErrorPeerAccessAlreadyEnabled) {
@@ -210,6 +216,7 @@ class runtime_driver final : public cuda_driver {
   }
 
   std::vector<cuda_device> devices_;
+  std::set<int> let_in_;  // devices that have been told of their peers
   int driver_version_ = 0;
   int runtime_version_ = 0;
   std::string fault_;

@@ -1,0 +1,152 @@
+// Ranks that would be processes: device buffers over a link that moves host memory only.
+#include "../support/fake_cuda.hpp"
+
+#include <doctest/doctest.h>
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/transports/cuda_link.hpp>
+#include <parley/transports/cuda_space.hpp>
+#include <parley/transports/process_world.hpp>
+
+#include <memory>
+
+namespace {
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+struct two_ranks {
+  two_ranks(fake_cuda& gpu, std::vector<config_ptr> configs) : below(2) {
+    loop.attach(below);
+    for (rank_id r = 0; r < 2; ++r) {
+      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
+      loop.attach(*copies.back());
+      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back()));
+      spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
+    }
+    for (rank_id r = 0; r < 2; ++r) {
+      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, *wires[r], nullptr, {11, 12}}, rank_settings{}));
+      ends.push_back(ranks[r]->declare(paired_transfer{.name = "buffers",
+                                                       .configs = configs,
+                                                       .edges = {{0, 1}},
+                                                       .timeout_ns = 20'000'000'000,
+                                                       .memory = spaces[r].get()}));
+    }
+  }
+  ~two_ranks() {
+    for (auto& c : copies) c->drain();
+    ranks.clear();
+    wires.clear();
+  }
+  void move(std::span<std::byte> from, std::span<std::byte> to, int times) {
+    runtime::run(loop, both(*this, from, to, times));
+  }
+  static task<> sends(transfer t, std::span<std::byte> from, int times) {
+    const auto handle = t.registered(from);
+    for (int i = 0; i < times; ++i) co_await t.send(from, {.to = 1});
+  }
+  static task<> receives(transfer t, std::span<std::byte> to, int times) {
+    const auto handle = t.registered(to);
+    for (int i = 0; i < times; ++i) {
+      const std::uint64_t got = co_await t.receive(to, {.from = 0});
+      CHECK(got == to.size());
+    }
+  }
+  static task<> both(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to, int times) {
+    runtime::scope& here = co_await this_scope;
+    runtime::scope working(here);
+    working.spawn(sends(w.ends[0], from, times));
+    working.spawn(receives(w.ends[1], to, times));
+    co_await working.join();
+  }
+  const actors::campaign* campaign(std::uint64_t bytes) const {
+    return ranks[0]->agreements().front().assigned->find(bytes);
+  }
+
+  reactor loop;
+  transports::process_world below;
+  std::vector<std::unique_ptr<transports::cuda_copies>> copies;
+  std::vector<std::unique_ptr<transports::cuda_link>> wires;
+  std::vector<std::unique_ptr<transports::cuda_space>> spaces;
+  std::vector<std::unique_ptr<rank>> ranks;
+  std::vector<transfer> ends;
+};
+
+void move_until_tried(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to) {
+  for (int round = 0; round < 500; ++round) {
+    w.move(from, to, 20);
+    const auto* const c = w.campaign(from.size());
+    if (c != nullptr && c->where == actors::campaign::stage::decided) return;
+  }
+  FAIL("no config was decided on");
+}
+
+TEST_CASE("device buffers go through pinned memory where the link moves host memory, whole or in overlapping chunks") {
+  fake_cuda gpu;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{64}, std::size_t{5'000}, std::size_t{200'001}}) {
+    const auto from = transports::cuda_memory::on_device(gpu, 0, bytes);
+    const auto to = transports::cuda_memory::on_device(gpu, 0, bytes);
+    two_ranks w(gpu, {direct(), chunked(30'000, 3)});
+    fill(gpu, from.bytes(), 3);
+    move_until_tried(w, from.bytes(), to.bytes());
+    CHECK(holds(gpu, to.bytes(), 3));
+    CHECK(w.wires[0]->planes().staged > 0);
+    CHECK(w.wires[0]->planes().ipc == 0);
+  }
+  CHECK(gpu.pinned() == 0);
+  CHECK(gpu.blocks() == 0);
+}
+
+TEST_CASE("puts and gets go from device to device over exported memory, and nothing stays mapped") {
+  fake_cuda gpu;
+  for (const config_ptr& way : {put(), put(30'000, 2), get(), get(30'000, 2)}) {
+    const auto from = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    const auto to = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    {
+      two_ranks w(gpu, {direct(), way});
+      fill(gpu, from.bytes(), 4);
+      move_until_tried(w, from.bytes(), to.bytes());
+      CHECK(holds(gpu, to.bytes(), 4));
+      CHECK(w.wires[0]->planes().ipc + w.wires[1]->planes().ipc > 0);
+      CHECK(gpu.imported > 0);
+    }
+    CHECK(gpu.imported == 0);
+  }
+}
+
+TEST_CASE("where memory cannot be exported, puts and gets are not agreed on, and the rest goes on") {
+  fake_cuda gpu;
+  gpu.ipc = fake_cuda::ipc_state::refused;
+  const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);
+  const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
+  two_ranks w(gpu, {direct(), put(), get()});
+  fill(gpu, from.bytes(), 6);
+  for (int i = 0; i < 10; ++i) w.move(from.bytes(), to.bytes(), 10);
+  CHECK(holds(gpu, to.bytes(), 6));
+  const auto* const c = w.campaign(10'000);
+  CHECK((c == nullptr || c->winner.empty() || c->winner == "direct"));
+  CHECK(w.wires[0]->planes().ipc_refused.find("cudaErrorNotSupported") == 0);
+}
+
+TEST_CASE("keys that name nothing open nothing") {
+  fake_cuda gpu;
+  const auto mine = transports::cuda_memory::on_device(gpu, 0, 1'000);
+  two_ranks w(gpu, {direct()});
+  auto exposed = w.wires[1]->expose(mine.bytes()).value();
+  const auto address = reinterpret_cast<std::uint64_t>(mine.bytes().data());
+  const auto try_key = [&](std::span<const std::byte> key, std::uint64_t at, std::size_t bytes) {
+    return w.wires[0]->put(1, {key, at}, mine.bytes().first(bytes), nullptr);
+  };
+  CHECK(try_key(exposed.key, address, 1'000) == errc::pending);
+  CHECK(try_key(exposed.key, address + 1, 1'000) == errc::bad_argument);
+  CHECK(try_key(exposed.key, address - 1, 10) == errc::bad_argument);
+  CHECK(try_key(std::span(exposed.key).first(20), address, 10) == errc::bad_argument);
+  CHECK(try_key({}, address, 10) == errc::bad_argument);
+  exposed.key[1] ^= std::byte{0x55};  // of the handle
+  CHECK(try_key(exposed.key, address, 10) == errc::unavailable);
+}
+
+}  // namespace
