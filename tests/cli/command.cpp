@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -112,6 +113,27 @@ TEST_CASE("parley tune --json prints one document with everything that was agree
     CHECK(number(a, "invocations_until_agreement") < 200);
     CHECK(a.at("time_to_agreement_ns").to_number<std::int64_t>() > 0);
     CHECK(a.at("cost_ns").to_number<double>() >= 0);
+    // The evidence: who measured what, whose config won, and why.
+    CHECK(number(a, "proposed_by") == 0);
+    CHECK_FALSE(a.at("why").as_string().empty());
+    bool winner_seen = false;
+    for (const json::value& candidate : a.at("candidates").as_array()) {
+      const json::object& c = candidate.as_object();
+      CHECK(c.at("status").as_string() == "measured");
+      REQUIRE(c.at("ranks").as_array().size() == 2);
+      double slowest_ns = 0;
+      for (std::uint64_t rank = 0; rank < 2; ++rank) {
+        const json::object& r = c.at("ranks").as_array()[rank].as_object();
+        CHECK(number(r, "rank") == rank);
+        CHECK(number(r, "repetitions") == number(c, "repetitions"));
+        slowest_ns = std::max(slowest_ns, r.at("time_ns").to_number<double>());
+      }
+      CHECK(slowest_ns > 0);
+      if (c.at("config") != a.at("decision")) continue;
+      winner_seen = true;
+      CHECK(c.at("time_ns") == a.at("decision_time_ns"));
+    }
+    CHECK(winner_seen);
   }
   CHECK(fs::exists(here.path / "send-recv.results.csv") == false);
 }
