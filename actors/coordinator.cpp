@@ -4,6 +4,7 @@
 #include <parley/actors/outbox.hpp>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -77,6 +78,7 @@ class coordinator_behaviour {
       if (m.body.available[i] != 0) p.offered.available.set(i);
     }
     p.cached = std::move(m.body.cached);
+    p.limits = std::move(m.body.limits);
     p.validators_hash = m.body.validators_hash;
     p.trials = m.body.trials;
     const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
@@ -252,6 +254,7 @@ class coordinator_behaviour {
 
   // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
   void open() {
+    state_.assigned->limit(limits_of_all());
     std::vector<std::uint64_t> digests;
     std::vector<std::string> ids;
     for (const auto& c : state_.merged->candidates) {
@@ -267,6 +270,30 @@ class coordinator_behaviour {
     }
     open_with(std::move(digests), std::move(ids));
     announce_decisions();
+  }
+
+  // Of a mixture, what each rank's own part of it may not do there.
+  std::vector<candidate_limit> limits_of_all() const {
+    std::vector<candidate_limit> all;
+    for (std::size_t place = 0; place < state_.merged->participants.size(); ++place) {
+      const rank_id rank = state_.merged->participants[place].rank;
+      const auto p = std::find_if(state_.participants.begin(), state_.participants.end(),
+                                  [&](const coordinator_state::joined& j) { return j.rank == rank; });
+      std::multimap<std::size_t, const wire_limit*> of_config;
+      for (const wire_limit& l : p->limits) of_config.emplace(l.config, &l);
+      for (const tuning::candidate& c : state_.merged->candidates) {
+        const auto own = p->offered.configs.find(state_.merged->configs[c.variants[place]].digest);
+        if (!own) continue;
+        const auto [first, last] = of_config.equal_range(*own);
+        for (auto at = first; at != last; ++at) {
+          const wire_limit& l = *at->second;
+          all.push_back({c.digest, l.largest_bytes,
+                         "rank " + std::to_string(rank) + ", " +
+                             tuning::sentence({l.kind, l.largest_bytes, l.needs, l.allowed})});
+        }
+      }
+    }
+    return all;
   }
 
   void open_with(std::vector<std::uint64_t> digests, std::vector<std::string> ids) {

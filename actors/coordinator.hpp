@@ -35,6 +35,7 @@ struct coordinator_state {
     rank_id rank = 0;
     tuning::offer offered;
     std::vector<wire_result> cached;
+    std::vector<wire_limit> limits;
     std::uint64_t validators_hash = 0;
     bool trials = true;
     bool complete = false;  ///< its catalogue is known

@@ -13,6 +13,7 @@
 #include <parley/actors/clock_book.hpp>
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/wire.hpp>
+#include <parley/tuning/constraint.hpp>
 
 #include <cstdint>
 #include <string>
@@ -45,6 +46,16 @@ struct wire_result {
   PARLEY_FIELDS(parameters, solution, time_ms, machines)
 };
 
+/// A constraint of a participant's user that keeps its config from payloads of more than `largest_bytes`.
+struct wire_limit {
+  std::uint32_t config = 0;  ///< its place in the offered catalogue
+  tuning::constraint_kind kind = tuning::constraint_kind::accuracy;
+  std::uint64_t largest_bytes = 0;
+  double needs = 0;
+  double allowed = 0;
+  PARLEY_FIELDS(config, kind, largest_bytes, needs, allowed)
+};
+
 struct ack {
   static constexpr std::uint16_t message_type = 1;
   std::uint32_t number = 0;
@@ -67,8 +78,9 @@ struct offer {
   std::vector<wire_config> catalogue;   ///< empty unless asked for
   std::vector<wire_result> cached;      ///< what this rank's results file says of this op
   bool trials = true;                   ///< false: tuning is switched off on this rank
+  std::vector<wire_limit> limits;       ///< what constraints forbid here
   PARLEY_FIELDS(number, decl_hash, declaration, role, incarnation, next_invocation, validators_hash, catalogue_hash,
-                available, catalogue, cached, trials)
+                available, catalogue, cached, trials, limits)
 };
 
 struct merged {

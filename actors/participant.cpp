@@ -52,6 +52,7 @@ class participant_behaviour {
     for (const remembered_best& r : mine_.remembered)
       o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines});
     o.trials = mine_.policy == tuning_policy::online;
+    o.limits = mine_.limits;
     note(runtime::flight_event::offered, {.invocation = mine_.configs.size(), .tag = to});
     out_.post(to, part::coordinator, std::move(o));
   }

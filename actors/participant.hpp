@@ -70,6 +70,7 @@ struct participant_state {
   tuning::catalogue configs;
   tuning::bits available;
   std::vector<remembered_best> remembered;
+  std::vector<wire_limit> limits;  ///< what the user's constraints forbid here
   tuning_policy policy = tuning_policy::online;
   implementations* runs = nullptr;
   row_log* rows = nullptr;

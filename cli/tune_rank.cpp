@@ -60,6 +60,15 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
   candidate["ranks"] = std::move(ranks);
 }
 
+/// What may not run for this key is said by name, measured or not.
+void add_exclusion(json::object& candidate, const campaign& c, std::size_t index) {
+  for (const campaign::exclusion& e : c.excluded) {
+    if (e.candidate != index) continue;
+    candidate["status"] = e.kind == campaign::exclusion::reason::failed ? "quarantined" : "excluded";
+    candidate["detail"] = e.why;
+  }
+}
+
 json::array candidates_of(const campaign& c, const actors::assignment& a, const actors::decision_record* d) {
   json::array list;
   for (std::size_t i = 0; i < a.ids().size(); ++i) {
@@ -72,6 +81,7 @@ json::array candidates_of(const campaign& c, const actors::assignment& a, const 
                      {"status", std::string(tuning::name(measured.status))},
                      {"detail", measured.detail}};
     add_evidence(one, d, a.candidates()[i]);
+    add_exclusion(one, c, i);
     list.push_back(std::move(one));
   }
   return list;

@@ -50,4 +50,21 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   return found;
 }
 
+std::vector<actors::wire_limit> limits_of(const std::vector<tuning::demands>& demanded,
+                                          const tuning::constraints& user) {
+  std::vector<actors::wire_limit> all;
+  for (std::size_t i = 1; i < demanded.size(); ++i) {  // c0 is always allowed
+    for (const tuning::broken_constraint& b : tuning::broken_by(demanded[i], user)) {
+      actors::wire_limit l;
+      l.config = static_cast<std::uint32_t>(i);
+      l.kind = b.kind;
+      l.largest_bytes = b.largest_bytes;
+      l.needs = b.needs;
+      l.allowed = b.allowed;
+      all.push_back(l);
+    }
+  }
+  return all;
+}
+
 }  // namespace parley::ops

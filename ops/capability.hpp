@@ -4,11 +4,15 @@
 ///     leader_worker op{.name = "gradients", .configs = {nccl, cuda_graph, h100_optimized}};
 ///     op.capable = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };       // one answer per config
 ///
+/// A user's constraints are applied here, too: what they forbid on this rank goes out with its offer (tuning/constraint.hpp).
+///
 /// Without such a function every config is asked itself (`available`). A function or config that throws cannot run, and the
 /// reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`.
+#include <parley/actors/messages.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/tuning/bits.hpp>
+#include <parley/tuning/constraint.hpp>
 
 #include <functional>
 #include <memory>
@@ -37,6 +41,20 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self,
   std::vector<const op_config*> plain;
   for (const auto& c : configs) plain.push_back(c.get());
   return capabilities_of(what, self, plain, capable);
+}
+
+/// What constraints forbid, of configs that demand this each.
+std::vector<actors::wire_limit> limits_of(const std::vector<tuning::demands>& demanded,
+                                          const tuning::constraints& user);
+
+/// `demands_of(config)` says what one of them demands.
+template <class Config, class Demands>
+std::vector<actors::wire_limit> limits_of(const std::vector<std::shared_ptr<const Config>>& configs,
+                                          const tuning::constraints& user, const Demands& demands_of) {
+  if (!user.any()) return {};
+  std::vector<tuning::demands> demanded;
+  for (const auto& c : configs) demanded.push_back(demands_of(*c));
+  return limits_of(demanded, user);
 }
 
 }  // namespace parley::ops

@@ -56,6 +56,8 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);
+  participant_.limits =
+      limits_of(options_.configs, options_.allowed, [](const paired_config& c) { return c.demands(); });
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {
     digests_.push_back(options_.configs[i]->digest());
     const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;

@@ -53,6 +53,7 @@ struct edge_options {
   std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
   actors::window_limits window{};
   capability_function capable{};
+  tuning::constraints allowed{};
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
   bool mutant_ignores_stamp = false;

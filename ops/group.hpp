@@ -46,6 +46,7 @@ struct group_options {
   actors::window_limits window{};
   capability_function capable{};
   std::vector<actors::remembered_best> remembered;
+  tuning::constraints allowed{};
   bool mutant_ignores_stamp = false;  ///< test switch: workers run c0 whatever the stamps say
 };
 

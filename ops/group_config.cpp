@@ -106,6 +106,12 @@ class star_config final : public group_config {
     runtime::raise(errc::bad_argument);
   }
   task<> work(group_call& g) const override { return follow(g, chunk_bytes_); }
+  // At the leader, a slot for each place; of two pieces at a time where there are several.
+  tuning::demands demands_of(collective c, std::size_t size) const override {
+    if (c != collective::all_reduce) return {};
+    if (chunk_bytes_ == 0) return {.memory_per_byte = static_cast<double>(size)};
+    return {.memory_per_byte = 2 * static_cast<double>(size), .memory_at_most = 2 * chunk_bytes_ * size};
+  }
 
  private:
   static task<> reduce(group_call& g, std::uint64_t chunk_bytes);
@@ -211,6 +217,11 @@ class chain_config final : public group_config {
   bool does(collective c) const noexcept override { return c != collective::gather; }
   task<> lead(group_call& g) const override { return run(g, chunk_bytes_); }
   task<> work(group_call& g) const override { return run(g, chunk_bytes_); }
+  tuning::demands demands_of(collective c, std::size_t) const override {
+    if (c != collective::all_reduce) return {};
+    if (chunk_bytes_ == 0) return {.memory_per_byte = 2};
+    return {.memory_per_byte = 2, .memory_at_most = 2 * chunk_bytes_};
+  }
 
  private:
   static constexpr std::uint32_t partial = 0;

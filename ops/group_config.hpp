@@ -109,6 +109,8 @@ class group_config : public op_config {
   virtual runtime::task<> work(group_call& g) const = 0;
   /// Which collectives it has implementations for.
   virtual bool does(collective) const noexcept { return true; }
+  /// What it demands on the rank that demands most, in a group of that many.
+  virtual tuning::demands demands_of(collective, std::size_t) const { return demands(); }
 
  protected:
   explicit group_config(tuning::config_identity identity) : op_config(std::move(identity)) {}

@@ -39,6 +39,7 @@ struct leader_worker {
   capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
+  tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
 };
 
 /// `size` consecutive ranks each; the last group has what is left.

@@ -11,6 +11,7 @@
 /// One object serves all invocations, several at once: it must not keep state.
 #include <parley/runtime/error.hpp>
 #include <parley/tuning/config.hpp>
+#include <parley/tuning/constraint.hpp>
 
 #include <cstdint>
 #include <string>
@@ -25,6 +26,9 @@ class op_config {
 
   /// Whether this rank can run it; an error says why not, and keeps it out of the candidates.
   virtual runtime::result<> available() const { return {}; }
+
+  /// What it costs besides time; a user's constraints filter by it before time decides.
+  virtual tuning::demands demands() const { return {}; }
 
   const tuning::config_identity& identity() const noexcept { return identity_; }
   /// `chunked(chunk_bytes=262144 in_flight=2)`

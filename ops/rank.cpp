@@ -182,6 +182,7 @@ transfer rank::declare(const paired_transfer& op) {
     o.capable = op.capable;
     o.timeout_ns = op.timeout_ns;
     o.memory = op.memory;
+    o.allowed = op.allowed;
     if (from == id()) {
       o.peer = to;
       t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
@@ -216,6 +217,7 @@ pipeline rank::declare(linear_pipeline op) {
   o.dtype = op.dtype;
   o.timeout_ns = op.timeout_ns;
   o.memory = p.memory_ = op.memory;
+  o.allowed = op.allowed;
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];
@@ -245,6 +247,7 @@ rank_group rank::declare(const leader_worker& op) {
     o.capable = op.capable;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
+    o.allowed = op.allowed;
     handle.end_ = &add_group(std::move(o));
   }
   return handle;

@@ -1,3 +1,4 @@
+#include <parley/ops/capability.hpp>
 #include <parley/ops/symmetric.hpp>
 
 #include <algorithm>
@@ -61,10 +62,10 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   auto made = tuning::catalogue::make(std::move(identities));
   if (!made) runtime::raise({errc::bad_argument, declaration.title() + ": " + made.reason().text});
   configs = std::move(made).value();
-  available = tuning::bits(op.configs.size(), tuning::bit::set);
-  for (std::size_t i = 1; i < op.configs.size(); ++i) {
-    if (!op.configs[i]->available()) available.clear(i);
-  }
+  auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, {});
+  available = std::move(can.available);
+  unavailable = std::move(can.missing);
+  limits = limits_of(op.configs, op.allowed, [](const symmetric_config& c) { return c.demands(); });
   remembered = settings.remembered;
   policy = settings.policy;
 }

@@ -52,6 +52,7 @@ struct symmetric_op {
   std::shared_ptr<communicator_source> rehearse{};  ///< null: trials on real invocations
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
+  tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
 };
 
 struct symmetric_settings {

@@ -1,0 +1,109 @@
+// What a user demands of configs before time decides.
+#include "../support/groups.hpp"
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+/// The whole payload at once, after a while; at a price.
+class timed_whole final : public paired_config {
+ public:
+  timed_whole(const std::string& name, time_ns takes_ns, tuning::demands price)
+      : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns), price_(price) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    scope& here = co_await this_scope;
+    auto woken = co_await sleep_until(here.where().now() + takes_ns_);
+    if (!woken) raise(woken.reason());
+    co_await out.send(0, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
+  tuning::demands demands() const override { return price_; }
+
+ private:
+  time_ns takes_ns_;
+  tuning::demands price_;
+};
+
+/// Two ranks whose users allow different things; decided for both sizes.
+struct priced_pair : world {
+  priced_pair(tuning::demands price, tuning::constraints sender, tuning::constraints receiver)
+      : world(2, eager_trials()) {
+    auto op = pair_of({std::make_shared<timed_whole>("slow", 500'000, tuning::demands{}),
+                       std::make_shared<timed_whole>("priced", 10'000, price)});
+    op.allowed = sender;
+    const auto out = ranks[0]->declare(op);
+    op.allowed = receiver;
+    const auto in = ranks[1]->declare(op);
+    CHECK(move_each(*this, out, in, std::vector<std::size_t>(100, 16'000)).failed() == 0);
+    CHECK(move_each(*this, out, in, std::vector<std::size_t>(100, 100'000)).failed() == 0);
+    wait_a_while(*this, 1'000'000'000);
+    small = out.decision(16'000);
+    large = out.decision(100'000);
+    CHECK(in.decision(100'000).digest == large.digest);
+  }
+  ops::decision small, large;
+};
+
+const candidate_evidence* about(const ops::decision& d, std::string_view name) {
+  for (const auto& e : d.evidence) {
+    if (e.config.find(name) != std::string::npos) return &e;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("without constraints the faster config wins, whatever it demands") {
+  const priced_pair w({.relative_error = 1e-2, .memory_per_byte = 2}, {}, {});
+  CHECK(w.small.config == "priced");
+  CHECK(w.large.config == "priced");
+}
+
+TEST_CASE("a config that is less accurate than either end's user allows never runs, and the evidence names the rank") {
+  for (const bool sender : {true, false}) {
+    const tuning::constraints strict{.relative_error = 1e-3};
+    const priced_pair w({.relative_error = 1e-2}, sender ? strict : tuning::constraints{},
+                        sender ? tuning::constraints{} : strict);
+    CHECK(w.large.config == "slow");
+    const auto* e = about(w.large, "priced");
+    REQUIRE(e != nullptr);
+    CHECK(e->status == "excluded");
+    CHECK(e->detail == std::string("priced: rank ") + (sender ? "0" : "1") +
+                           ", constraint on accuracy: its results are off by up to 0.01, and 0.001 is allowed");
+    CHECK(e->repetitions == 0);
+  }
+}
+
+TEST_CASE("a config that needs memory runs for the sizes for which there is enough") {
+  const priced_pair w({.memory_per_byte = 2}, {}, {.memory_bytes = 65'536});
+  CHECK(w.small.config == "priced");
+  CHECK(w.large.config == "slow");
+  const auto* e = about(w.large, "priced");
+  REQUIRE(e != nullptr);
+  CHECK(e->detail == "priced: rank 1, constraint on memory: payloads of more than 32768 bytes need 65538 bytes or more "
+                     "beside them, and 65536 are allowed");
+}
+
+TEST_CASE("in a group one member's constraint counts for all") {
+  world w(4, eager_trials());
+  auto op = led_by(0, {star(64), star(), chain()});
+  std::vector<rank_group> groups;
+  for (rank_id r = 0; r < 4; ++r) {
+    // A star of four needs four payloads at its leader, a chain two.
+    op.allowed = r == 2 ? tuning::constraints{.memory_bytes = 24'000} : tuning::constraints{};
+    groups.push_back(w[r].declare(op));
+  }
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 2000)).failed() == 0);
+  const auto* c = w[0].agreements().front().assigned->find(8000);
+  REQUIRE(c->where == actors::campaign::stage::decided);
+  REQUIRE(c->excluded.size() == 1);
+  CHECK(c->excluded[0].why.find("star: rank 2, constraint on memory: payloads of more than 6000 bytes") == 0);
+  CHECK_FALSE(c->aggregates[1].measured());
+  CHECK(c->aggregates[2].measured());
+}

@@ -1,0 +1,52 @@
+#pragma once
+/// What a user demands of every config before time may decide: at most so inaccurate, and at most so much memory.
+///
+///     const demands needs{.relative_error = 1e-2, .memory_per_byte = 4};       // what a config says of itself
+///     const constraints user{.relative_error = 1e-3, .memory_bytes = 64 << 20};
+///     for (const broken_constraint& b : broken_by(needs, user)) b.largest_bytes;   // of a payload that may still use it
+///
+/// Accuracy is of the config's result, relative to the default's; memory is what it needs beside the caller's buffers, on the rank
+/// that asks. The default is what others are measured by, so that no constraint takes it away.
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::tuning {
+
+struct demands {
+  double relative_error = 0;
+  std::uint64_t memory_bytes = 0;                                            ///< whatever the payload's size
+  double memory_per_byte = 0;                                                ///< and for each byte of the payload
+  std::uint64_t memory_at_most = std::numeric_limits<std::uint64_t>::max();  ///< in all, as with chunks
+};
+
+struct constraints {
+  double relative_error = std::numeric_limits<double>::infinity();
+  std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();
+  bool any() const noexcept {
+    return relative_error < std::numeric_limits<double>::infinity() ||
+           memory_bytes < std::numeric_limits<std::uint64_t>::max();
+  }
+};
+
+enum class constraint_kind : std::uint8_t { accuracy, memory, last = memory };
+std::string_view name(constraint_kind kind) noexcept;
+
+struct broken_constraint {
+  constraint_kind kind = constraint_kind::accuracy;
+  std::uint64_t largest_bytes = 0;  ///< larger payloads may not use the config
+  double needs = 0;                 ///< a relative error, or bytes of memory for a payload of that size and one more
+  double allowed = 0;
+  friend bool operator==(const broken_constraint&, const broken_constraint&) = default;
+};
+
+/// At most one of each kind. What is no number, or negative, is as bad as can be.
+std::vector<broken_constraint> broken_by(const demands& d, const constraints& user);
+
+/// `constraint on memory: payloads of more than 1024 bytes need 4096 bytes or more, and 4095 are allowed`
+std::string sentence(const broken_constraint& b);
+
+}  // namespace parley::tuning
