@@ -1,6 +1,7 @@
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/evidence.hpp>
 #include <parley/actors/inbox.hpp>
+#include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
 
 #include <algorithm>
@@ -137,6 +138,7 @@ class coordinator_behaviour {
     if (services_.ex.now() < ask_at_) return;
     ask_at_ = runtime::never;
     if (state_.merged || rejected_) return;
+    ask_for_other_way(services_, state_.declaration, state_.generation);
     offer mine;
     mine.decl_hash = state_.declaration.hash();
     for (const op_participant& p : state_.declaration.participants) {

@@ -1,4 +1,5 @@
 #include <parley/actors/inbox.hpp>
+#include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/runtime/invariant.hpp>
@@ -14,6 +15,7 @@ using runtime::errc;
 
 namespace {
 
+constexpr runtime::time_ns ask_pause_ns = 1'000'000'000;
 constexpr runtime::time_ns rehearsal_limit_ns = 5'000'000'000;
 constexpr std::size_t most_decisions = 4096;  // as many keys as an op may have
 
@@ -34,7 +36,8 @@ std::vector<wire_config> on_the_wire(const tuning::catalogue& configs) {
 class participant_behaviour {
  public:
   participant_behaviour(services& s, participant_state& mine)
-      : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation, mine.owed) {}
+      : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation, mine.owed),
+        ask_at_(s.ex.now() + ask_pause_ns) {}
 
   outbox& out() noexcept { return out_; }
 
@@ -55,6 +58,14 @@ class participant_behaviour {
     o.limits = mine_.limits;
     note(runtime::flight_event::offered, {.invocation = mine_.configs.size(), .tag = to});
     out_.post(to, part::coordinator, std::move(o));
+  }
+
+  /// A leader that does not even acknowledge our offer may not know that it leads. Its own side asks by itself.
+  void ask_for_other_way() {
+    if (!mine_.candidates.empty() || mine_.declaration.leader == services_.net.rank()) return;
+    if (services_.ex.now() < ask_at_) return;
+    ask_at_ = services_.ex.now() + ask_pause_ns;
+    actors::ask_for_other_way(services_, mine_.declaration, mine_.generation);
   }
 
   /// Only the leader has anything to say here.
@@ -200,6 +211,7 @@ class participant_behaviour {
   outbox out_;
   bool listed_ = false;
   bool warmed_ = false;
+  runtime::time_ns ask_at_;
 };
 
 runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
@@ -216,6 +228,7 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
     if (!m) {
       if (m.code() != errc::timeout) co_return;
       me.out().resend();
+      me.ask_for_other_way();
       continue;
     }
     if (auto* w = std::get_if<received<warm>>(&*m)) {

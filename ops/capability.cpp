@@ -6,6 +6,16 @@ namespace parley::ops {
 
 using runtime::errc;
 
+capability_function asked_now(const capability_function& capable, runtime::rank_id self) {
+  if (!capable) return {};
+  try {
+    return [answer = capable(self)](runtime::rank_id) { return answer; };
+  } catch (...) {
+    return
+        [thrown = std::current_exception()](runtime::rank_id) -> std::vector<bool> { std::rethrow_exception(thrown); };
+  }
+}
+
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
                              const capability_function& capable) {
   capabilities found;

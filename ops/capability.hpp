@@ -25,6 +25,9 @@ namespace parley::ops {
 /// Asked on each rank for itself, once, when the op is declared.
 using capability_function = std::function<std::vector<bool>(runtime::rank_id self)>;
 
+/// The same function for an op that is made later, perhaps where nothing may be thrown: it is asked now.
+capability_function asked_now(const capability_function& capable, runtime::rank_id self);
+
 struct capabilities {
   tuning::bits available;
   std::vector<std::string> missing;  ///< `h100_optimized: …`, one sentence per config that is not available

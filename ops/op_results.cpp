@@ -31,9 +31,9 @@ std::optional<std::uint64_t> machines_in(std::string_view digits) {
 std::string entry_name(const actors::op_declaration& op) {
   constexpr std::size_t shown = 16;
   const auto& all = op.participants;
-  if (all.size() > shown)
-    return op.name + "/" + std::to_string(all.front().rank) + ">..>" + std::to_string(all.back().rank) + " of " +
-           std::to_string(all.size());
+  if (all.size() > shown)  // many groups may have these two and that size in common
+    return fmt::format("{}/{}>..>{} of {} {:08x}", op.name, all.front().rank, all.back().rank, all.size(),
+                       op.id() >> 32U);
   std::string name = op.name;
   for (const auto& p : all) name += (&p == &all.front() ? "/" : ">") + std::to_string(p.rank);
   return name;

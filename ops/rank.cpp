@@ -1,3 +1,4 @@
+#include <parley/actors/other_way.hpp>
 #include <parley/ops/op_results.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/flight_dump.hpp>
@@ -43,6 +44,7 @@ rank::rank(rank_foundation on, rank_settings settings)
       results_(on.disk, results_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
   disk_ = on.disk;
+  actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
 }
 
 // Called while the rank is made.
@@ -117,6 +119,7 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
   const bool leads = which == declared_edge::end::out;
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
   static_cast<void>(catalogue_of(o.configs, op));  // what is wrong with it is said now, not at its first use
+  o.capable = asked_now(o.capable, id());
   static_cast<void>(capabilities_of(op.title(), id(), o.configs, o.capable));
   declare_once(op);
   declared_edge& declared = declared_edges_.emplace_back(*this, std::move(o), which);
@@ -182,7 +185,7 @@ transfer rank::declare(const paired_transfer& op) {
     o.capable = op.capable;
     o.timeout_ns = op.timeout_ns;
     o.memory = op.memory;
-    o.allowed = op.allowed;
+    o.allowed = tuning::both(op.allowed, settings_.allowed);
     if (from == id()) {
       o.peer = to;
       t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
@@ -217,7 +220,7 @@ pipeline rank::declare(linear_pipeline op) {
   o.dtype = op.dtype;
   o.timeout_ns = op.timeout_ns;
   o.memory = p.memory_ = op.memory;
-  o.allowed = op.allowed;
+  o.allowed = tuning::both(op.allowed, settings_.allowed);
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];
@@ -247,7 +250,7 @@ rank_group rank::declare(const leader_worker& op) {
     o.capable = op.capable;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
-    o.allowed = op.allowed;
+    o.allowed = tuning::both(op.allowed, settings_.allowed);
     handle.end_ = &add_group(std::move(o));
   }
   return handle;
@@ -273,6 +276,7 @@ symmetric rank::declare(symmetric_op op) {
   const auto me = [this](const auto& p) { return p.rank == id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return handle;
   declare_once(d);
+  op.allowed = tuning::both(op.allowed, settings_.allowed);
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
   auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   end_if_lost();

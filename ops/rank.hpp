@@ -49,6 +49,7 @@ struct rank_settings {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
+  tuning::constraints allowed{};  ///< of every op, beside its own
   std::size_t flight_records = 16384;
   /// A folder for `parley-flight-RANK.json`: what the flight recorder holds when a call fails or a peer is lost, at most once a
   /// second, and when the program asks. Empty: nowhere.

@@ -14,6 +14,7 @@
 /// | PARLEY_TUNABLEOP_TUNING, FILENAME | the same as the first two, which win |
 /// | PARLEY_TUNABLEOP_RECORD_UNTUNED=1 | what had no result and was not tuned is listed in UNTUNED_FILENAME |
 /// | PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS, MAX_TUNING_DURATION_MS, MAX_WARMUP_ITERATIONS | bound each candidate's trials |
+/// | PARLEY_TUNABLEOP_NUMERICAL_CHECK=ATOL_RTOL | configs that say they are less accurate than RTOL are excluded from every op |
 /// | PARLEY_TUNABLEOP_VERBOSE, VERBOSE_FILENAME | 1: results files, 2: decisions, 3: their evidence |
 ///
 /// All of TunableOp's are understood with the prefix `PYTORCH_TUNABLEOP_` too (tuning/settings.hpp).

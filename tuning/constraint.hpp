@@ -7,6 +7,7 @@
 ///
 /// Accuracy is of the config's result, relative to the default's; memory is what it needs beside the caller's buffers, on the rank
 /// that asks. The default is what others are measured by, so that no constraint takes it away.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -42,6 +43,11 @@ struct broken_constraint {
   double allowed = 0;
   friend bool operator==(const broken_constraint&, const broken_constraint&) = default;
 };
+
+/// What satisfies both.
+constexpr constraints both(const constraints& a, const constraints& b) noexcept {
+  return {std::min(a.relative_error, b.relative_error), std::min(a.memory_bytes, b.memory_bytes)};
+}
 
 /// At most one of each kind. What is no number, or negative, is as bad as can be.
 std::vector<broken_constraint> broken_by(const demands& d, const constraints& user);

@@ -1,4 +1,7 @@
+#include "../support/groups.hpp"
 #include "../support/transfers.hpp"
+
+#include <parley/ops/op_results.hpp>
 
 #include <doctest/doctest.h>
 
@@ -143,4 +146,70 @@ TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
                        failure);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"),
                        failure);
+}
+
+namespace {
+
+paired_transfer between(rank_id from, rank_id to) {
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{from, to}};
+  return op;
+}
+
+task<> send_to(transfer t, rank_id peer, std::vector<std::byte>& data, result<>& outcome) {
+  outcome = co_await attempt(t.send(data, {.to = peer}));
+}
+task<> receive_from(transfer t, rank_id peer, std::vector<std::byte>& data, result<>& outcome) {
+  auto got = co_await attempt(t.receive(data, {.from = peer}));
+  outcome = got ? result<>() : result<>(got.reason());
+}
+
+}  // namespace
+
+TEST_CASE("two ranks that both send to each other, or both receive, are told so at once, with both directions") {
+  for (const bool both_send : {true, false}) {
+    CAPTURE(both_send);
+    world w(2);
+    auto first = w[0].declare(both_send ? between(0, 1) : between(1, 0));
+    auto second = w[1].declare(both_send ? between(1, 0) : between(0, 1));
+    std::vector<std::byte> here(10'000'000), there(10'000'000);
+    std::array<result<>, 2> outcomes;
+    scope s(w.clock);
+    if (both_send) {
+      s.spawn(send_to(first, 1, here, outcomes[0]));
+      s.spawn(send_to(second, 0, there, outcomes[1]));
+    } else {
+      s.spawn(receive_from(first, 1, here, outcomes[0]));
+      s.spawn(receive_from(second, 0, there, outcomes[1]));
+    }
+    run_until(w.clock, [&] { return s.running() == 0; });
+    CHECK(w.clock.now() < 3'000'000'000);
+    for (rank_id r = 0; r < 2; ++r) {
+      CHECK(outcomes[r].code() == errc::role_conflict);
+      if (outcomes[r]) continue;
+      CHECK(mentions(outcomes[r].reason().what(),
+                     {"activations", "rank 0 sends to rank 1", "rank 1 sends to rank 0", "the same roles on all"}));
+    }
+  }
+}
+
+TEST_CASE("an op in both directions, or one whose peer has declared nothing yet, is no conflict") {
+  world w(2);
+  auto op = between(0, 1);
+  op.edges = {{0, 1}, {1, 0}};
+  auto first = w[0].declare(op);
+  wait_a_while(w, 5'000'000'000);
+  auto second = w[1].declare(op);
+  const auto all = move_each(w, first, second, {100, 1000});
+  CHECK(all.failed() == 0);
+}
+
+TEST_CASE("large groups with the same ends and the same size have results of their own") {
+  actors::op_declaration one, other;
+  one.name = other.name = "gradients";
+  for (rank_id r = 0; r < 20; ++r) one.participants.push_back({r == 19 ? 39 : r, "worker"});
+  for (rank_id r = 0; r < 20; ++r) other.participants.push_back({r == 19 ? 39 : 2 * r, "worker"});
+  CHECK(entry_name(one).find("gradients/0>..>39 of 20 ") == 0);
+  CHECK(entry_name(one) != entry_name(other));
 }

@@ -82,6 +82,13 @@ TEST_CASE("searches for drift are switched off and set by the environment") {
   }
 }
 
+TEST_CASE("a numerical check forbids configs that are less accurate than it tolerates, in every op") {
+  CHECK_FALSE(heed({}).settings.allowed.any());
+  CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.allowed.any());
+  CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1e-3_0.25"}}).settings.allowed.relative_error == 0.25);
+  CHECK(heed({{"PYTORCH_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.allowed.relative_error == 1e-5);
+}
+
 TEST_CASE("what cannot be is an error that names the variable; another program's is a warning") {
   for (const auto& [name, value] : variables{{"PARLEY_TUNING", "maybe"}, {"PARLEY_TUNABLEOP_TUNING", "maybe"}}) {
     try {
