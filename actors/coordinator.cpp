@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -93,11 +94,18 @@ class coordinator_behaviour {
     if (!is_participant(m.from.source)) return;
     if (state_.assigned->opened() || !state_.merged) return;
     auto& p = participant(m.from.source, {});
+    if (m.body.round != warm_round_ || p.ready) return;
     p.ready = std::move(m.body.ready);
+    p.failed = std::move(m.body.failed);
     for (const std::string& e : m.body.errors)
       state_.warm_errors.push_back("rank " + std::to_string(m.from.source) + ": " + e);
     const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
-    if (std::all_of(state_.participants.begin(), state_.participants.end(), ready)) open();
+    if (!std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
+    const auto again = next_mixtures();
+    if (again.empty()) return open();
+    for (auto& j : state_.participants) j.ready.reset();
+    ++warm_round_;
+    send_warm(again);
   }
 
   void on(received<report>& m) {
@@ -237,21 +245,73 @@ class coordinator_behaviour {
     }
     state_.merged = std::move(all).value();
     merged m;
-    warm w;
+    std::vector<const tuning::candidate*> candidates;
     for (const auto& c : state_.merged->candidates) {
       m.candidates.push_back(c.digest);
       m.ids.push_back(c.id);
-      w.candidates.push_back(c.digest);
+      candidates.push_back(&c);
     }
     m.no_common_config = state_.merged->no_common_config;
     tell_all(m);
-    for (std::size_t p = 0; p < state_.merged->participants.size(); ++p) {
-      w.variants.clear();
-      for (const auto& c : state_.merged->candidates)
-        w.variants.push_back(state_.merged->configs[c.variants[p]].digest);
-      out_.post(state_.merged->participants[p].rank, part::participant, w);
-    }
+    send_warm(candidates);
     ask_at_ = runtime::never;
+  }
+
+  void send_warm(const std::vector<const tuning::candidate*>& candidates) {
+    for (std::size_t p = 0; p < state_.merged->participants.size(); ++p) {
+      warm w;
+      w.round = warm_round_;
+      for (const tuning::candidate* c : candidates) {
+        w.candidates.push_back(c->digest);
+        w.variants.push_back(state_.merged->configs[c->variants[p]].digest);
+      }
+      out_.post(state_.merged->participants[p].rank, part::participant, std::move(w));
+    }
+  }
+
+  // Where a rank's own variant failed it gets its next one of that wire class, and the mixture that this makes is warmed as it will
+  // run. One that is another candidate already, or the default everywhere, is none.
+  std::vector<const tuning::candidate*> next_mixtures() {
+    auto& all = state_.merged->candidates;
+    std::vector<const tuning::candidate*> changed;
+    const auto failed_on = [](const coordinator_state::joined& j, const tuning::candidate& c) {
+      return std::find(j.failed.begin(), j.failed.end(), c.digest) != j.failed.end();
+    };
+    for (const coordinator_state::joined& j : state_.participants) {
+      const std::size_t place = place_of(j.rank);
+      for (const tuning::candidate& c : all) {
+        if (failed_on(j, c)) failed_variants_.emplace(place, c.variants[place]);
+      }
+    }
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      std::vector<std::size_t> next = all[i].variants;
+      for (const coordinator_state::joined& j : state_.participants) {
+        if (!failed_on(j, all[i])) continue;
+        const std::size_t place = place_of(j.rank);
+        next[place] = next_variant(place, all[i].config).value_or(next[place]);
+      }
+      const auto same = [&](const tuning::candidate& c) { return c.variants == next; };
+      if (std::any_of(all.begin(), all.end(), same)) continue;  // itself: nothing else is there to run
+      all[i].variants = std::move(next);
+      changed.push_back(&all[i]);
+    }
+    return changed;
+  }
+  std::size_t place_of(rank_id rank) const noexcept {
+    std::size_t place = 0;
+    while (state_.merged->participants[place].rank != rank) ++place;
+    return place;
+  }
+  std::optional<std::size_t> next_variant(std::size_t place, std::size_t wanted) const {
+    const auto& wire = state_.merged->configs[wanted].identity;
+    if (wire.wire_class.empty()) return std::nullopt;
+    for (std::size_t i = 0; i < state_.merged->configs.size(); ++i) {
+      const auto& other = state_.merged->configs[i].identity;
+      if (other.wire_class != wire.wire_class || other.abi != wire.abi) continue;
+      if (!state_.merged->participants[place].available.test(i) || failed_variants_.contains({place, i})) continue;
+      return i;
+    }
+    return std::nullopt;
   }
 
   // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
@@ -359,6 +419,8 @@ class coordinator_behaviour {
   outbox out_;
   std::vector<std::pair<rank_id, std::uint32_t>> handled_;
   bool rejected_ = false;
+  std::uint32_t warm_round_ = 1;
+  std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
   runtime::time_ns ask_pause_ns_ = first_ask_pause_ns;
   runtime::time_ns ask_at_;
 };

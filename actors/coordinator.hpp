@@ -40,6 +40,7 @@ struct coordinator_state {
     bool trials = true;
     bool complete = false;  ///< its catalogue is known
     std::optional<std::vector<std::uint64_t>> ready;
+    std::vector<std::uint64_t> failed;  ///< whose variant failed on this very rank
   };
   std::vector<joined> participants;
   std::optional<tuning::merged> merged;

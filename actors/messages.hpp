@@ -105,15 +105,18 @@ struct warm {
   std::uint32_t number = 0;
   std::vector<std::uint64_t> candidates;
   std::vector<std::uint64_t> variants;  ///< what the participant itself runs for each: its part of the mixture
-  PARLEY_FIELDS(number, candidates, variants)
+  std::uint32_t round = 1;              ///< later ones are about candidates of which a variant has failed
+  PARLEY_FIELDS(number, candidates, variants, round)
 };
 
 struct warmed {
   static constexpr std::uint16_t message_type = 6;
   std::uint32_t number = 0;
   std::vector<std::uint64_t> ready;
-  std::vector<std::string> errors;
-  PARLEY_FIELDS(number, ready, errors)
+  std::vector<std::string> errors;  ///< of this round
+  std::uint32_t round = 1;
+  std::vector<std::uint64_t> failed;  ///< not ready by this rank's own doing: another variant may do
+  PARLEY_FIELDS(number, ready, errors, round, failed)
 };
 
 struct wire_row {

@@ -157,12 +157,22 @@ class participant_behaviour {
   /// Whether these still have to be rehearsed; a `warm` that comes again is only acknowledged.
   bool accept_warm(received<warm>& m) {
     acknowledge(m.from, m.body.number);
-    if (std::exchange(warmed_, true)) return false;
+    if (m.body.round <= warm_round_) return false;
+    if (warm_round_ != 0) forget_rehearsals_of(m.body.candidates);
+    warm_round_ = m.body.round;
     for (std::size_t i = 0; i < std::min(m.body.candidates.size(), m.body.variants.size()); ++i) {
       if (m.body.variants[i] != m.body.candidates[i] && mine_.configs.find(m.body.variants[i]))
         mine_.instead.emplace_back(m.body.candidates[i], m.body.variants[i]);
     }
     return true;
+  }
+  void forget_rehearsals_of(const std::vector<std::uint64_t>& candidates) {
+    const auto again = [&](std::uint64_t digest) {
+      return std::find(candidates.begin(), candidates.end(), digest) != candidates.end();
+    };
+    std::erase_if(mine_.ready, again);
+    std::erase_if(mine_.failed_here, again);
+    std::erase_if(mine_.instead, [&](const auto& i) { return again(i.first); });
   }
   void note_rehearsed(std::uint64_t digest, const runtime::result<>& outcome) {
     if (outcome) {
@@ -174,7 +184,10 @@ class participant_behaviour {
   void send_warmed() {
     warmed w;
     w.ready = mine_.ready;
-    w.errors = mine_.warm_errors;
+    w.errors.assign(mine_.warm_errors.begin() + static_cast<std::ptrdiff_t>(errors_told_), mine_.warm_errors.end());
+    errors_told_ = mine_.warm_errors.size();
+    w.round = warm_round_;
+    w.failed = mine_.failed_here;
     note(runtime::flight_event::warmed, {.invocation = w.ready.size(), .tag = mine_.declaration.leader});
     out_.post(mine_.declaration.leader, part::coordinator, std::move(w));
   }
@@ -210,7 +223,8 @@ class participant_behaviour {
   participant_state& mine_;
   outbox out_;
   bool listed_ = false;
-  bool warmed_ = false;
+  std::uint32_t warm_round_ = 0;
+  std::size_t errors_told_ = 0;
   runtime::time_ns ask_at_;
 };
 

@@ -82,6 +82,7 @@ struct participant_state {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
   std::vector<std::string> unavailable;  ///< what this rank cannot run, and why
   std::vector<std::uint64_t> ready;      ///< what this rank has warmed (S3)
+  std::vector<std::uint64_t> failed_here;  ///< of which this rank's own part failed in a rehearsal
   std::vector<std::string> warm_errors;
   std::string no_common_config;
   std::vector<decision_record> decisions;

@@ -254,7 +254,15 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     auto slept = co_await runtime::sleep_until(services_.ex.now() + rehearsal_pause_ns);
     if (!slept) break;
   }
-  co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, deadline({}));
+  std::exception_ptr thrown;
+  try {
+    co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, deadline({}));
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (!thrown) co_return;
+  if (runtime::describe(thrown).code() == errc::config_failed) participant_.failed_here.push_back(digest);
+  std::rethrow_exception(thrown);
 }
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
@@ -365,6 +373,8 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   }
   const errc outcome = co_await in.settle();
   record(in, digest, outcome);
+  if (thrown && outcome == errc::config_failed && in.sender_failure() == errc::none)
+    participant_.failed_here.push_back(digest);
   if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(outcome);
   const std::vector<std::byte> right = pattern_of(digest);

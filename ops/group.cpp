@@ -294,6 +294,8 @@ task<> group_end::rehearse(std::uint64_t digest) {
     thrown = std::current_exception();
   }
   group_->end(inv);
+  if (thrown && inv.fault().why == errc::config_failed && inv.fault().culprit == services_.net.rank())
+    participant_.failed_here.push_back(digest);
   if (thrown) std::rethrow_exception(thrown);
   const auto leader =
       static_cast<std::size_t>(std::lower_bound(group_->members().begin(), group_->members().end(), group_->leader()) -

@@ -128,6 +128,53 @@ TEST_CASE("a mixture that is faster wins, and every rank then runs its own part 
   CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
 }
 
+TEST_CASE(
+    "where a variant fails on a rank, that rank runs its next one, and this mixture is what is warmed and measured") {
+  machine_room room;
+  world w(4, eager_trials());
+  leader_worker op = led_by(0, {});
+  class breaks_on final : public group_config {
+   public:
+    breaks_on(std::set<std::size_t> places, group_config_ptr real)
+        : group_config(real->identity()), places_(std::move(places)), real_(std::move(real)) {}
+    task<> lead(group_call& g) const override { return run(g); }
+    task<> work(group_call& g) const override { return run(g); }
+
+   private:
+    task<> run(group_call& g) const {
+      if (places_.contains(g.self())) throw std::runtime_error("no such instruction");
+      if (g.self() == g.leader()) {
+        co_await real_->lead(g);
+      } else {
+        co_await real_->work(g);
+      }
+    }
+    std::set<std::size_t> places_;
+    group_config_ptr real_;
+  };
+  const auto timed = [&](const std::string& name, time_ns t) {
+    return std::make_shared<timed_star>(room, w.clock, name, "wire", everywhere(t));
+  };
+  op.configs = {
+      std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
+      std::make_shared<breaks_on>(std::set<std::size_t>{2, 3}, timed("h100_optimized", 5_ms)),
+      std::make_shared<breaks_on>(std::set<std::size_t>{0, 1, 2, 3}, timed("hopeless", 1_ms))};
+  const auto groups = declare_all(w, op);
+  for (int round = 0; round < 5; ++round) {
+    CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
+    wait_a_while(w, 1_s);
+  }
+  const auto agreed = w[0].agreements().front();
+  CHECK(agreed.assigned->ids() == std::vector<std::string>{"nccl", "h100_optimized"});
+  CHECK(agreed.assigned->find(4000)->winner == "h100_optimized");
+  CHECK(agreed.assigned->find(4000)->excluded.empty());
+  CHECK_FALSE(agreed.warm_errors->empty());
+  room.ran.clear();
+  CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
+  CHECK(room.ran["h100_optimized"] == std::map<std::size_t, int>{{0, 2}, {1, 2}});
+  CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
+}
+
 TEST_CASE("in another wire class nccl runs on all") {
   auto o = heterogeneous("other");
   CHECK(o.winner == "nccl");
