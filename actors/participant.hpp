@@ -80,8 +80,8 @@ struct participant_state {
   std::vector<std::string> ids;
   /// Where this rank runs another config of the same wire class for a candidate: its part of a mixture.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
-  std::vector<std::string> unavailable;  ///< what this rank cannot run, and why
-  std::vector<std::uint64_t> ready;      ///< what this rank has warmed (S3)
+  std::vector<std::string> unavailable;    ///< what this rank cannot run, and why
+  std::vector<std::uint64_t> ready;        ///< what this rank has warmed (S3)
   std::vector<std::uint64_t> failed_here;  ///< of which this rank's own part failed in a rehearsal
   std::vector<std::string> warm_errors;
   std::string no_common_config;

@@ -44,11 +44,12 @@ class Failed(Exception):
     """A program ended badly or did not print its figure."""
 
 
-def execute(command, environment):
+def execute(command, environment, timeout_s=TIMEOUT_S):
     try:
-        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True,
+                              timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise Failed(f"{command[0]} did not end within {TIMEOUT_S} s") from None
+        raise Failed(f"{command[0]} did not end within {timeout_s} s") from None
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise Failed(f"{' '.join(map(str, command))} ended with status {done.returncode}: {last}")
@@ -130,7 +131,7 @@ class Instructions:
     def total(self, iterations):
         count = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *self.only]
         program = [str(self.program.path), *self.program.arguments, "--iterations", str(iterations)]
-        text = execute(count + program, self.program.environment).stderr
+        text = execute(count + program, self.program.environment, 10 * TIMEOUT_S).stderr  # valgrind takes its time
         return float(re.search(r"Collected : (\d+)", text).group(1))
 
 

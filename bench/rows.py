@@ -61,7 +61,7 @@ def tuned_call(only):
 
 def many_ops(only):
     """The same with a new op for every call."""
-    return Instructions("the config alone", Program("many_ops", ("--only", only)), counted="bench::counted")
+    return Instructions("the config alone", Program("many_ops", ("--only", only)), (2_000, 6_000), "bench::counted")
 
 
 class PerCall:

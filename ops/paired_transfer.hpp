@@ -44,7 +44,7 @@ struct paired_transfer {
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
+  tuning::constraints allowed{};            ///< what this rank's user demands of all configs but the default
 };
 
 struct send_options {

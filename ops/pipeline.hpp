@@ -29,7 +29,7 @@ struct linear_pipeline {
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's memory; null: in host memory
-  tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
+  tuning::constraints allowed{};            ///< what this rank's user demands of all configs but the default
 };
 
 /// What one stage does to the activation of one microbatch, as a coroutine on the actor thread: for a stage that computes

@@ -39,7 +39,8 @@ TEST_CASE("the fastest wins, with a sentence and the evidence") {
 TEST_CASE("the sentence calls configs by their names") {
   const std::vector<std::string> names{"direct", "chunked(chunk_bytes=262144 in_flight=4)"};
   CHECK(decide(times{took(2000), took(1000)}, {.names = names}).sentence ==
-        "chunked(chunk_bytes=262144 in_flight=4) at 1 us is the fastest; the default takes 2 us, and 60 ns would be noise");
+        "chunked(chunk_bytes=262144 in_flight=4) at 1 us is the fastest; the default takes 2 us, and 60 ns would be "
+        "noise");
 }
 
 TEST_CASE("a default that is fastest stays") {
