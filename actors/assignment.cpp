@@ -200,6 +200,30 @@ void assignment::start(campaign& c, time_ns now) {
   begin_search(c, now);
 }
 
+// What `participant` said of one timed invocation, or only, with digest 0, when it ended.
+std::vector<tuning::row>::iterator assignment::find_row(std::vector<tuning::row>& rows, rank_id participant,
+                                                        std::uint64_t order) {
+  return std::find_if(rows.begin(), rows.end(), [&](const tuning::row& seen) {
+    return seen.participant == participant && seen.invocation == order;
+  });
+}
+
+bool assignment::is_reported(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order) {
+  const auto known = find_row(rows, participant, order);
+  return known != rows.end() && known->digest != 0;
+}
+
+tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order,
+                                        const wire_row& r) {
+  const auto known = find_row(rows, participant, order);
+  if (known != rows.end()) rows.erase(known);  // so far only when it ended
+  const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
+  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.check});
+  if (r.previous_end_ns != 0 && find_row(rows, participant, order - 1) == rows.end())
+    rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+  return status;
+}
+
 void assignment::add_row(rank_id participant, const wire_row& r) {
   for (auto& c : campaigns_) {
     if (c->drift && add_sample(*c, participant, r)) return;
@@ -208,23 +232,13 @@ void assignment::add_row(rank_id participant, const wire_row& r) {
     campaign::trial& t = c->outstanding[place->second];
     if (std::find(participants_.begin(), participants_.end(), participant) == participants_.end()) return;
     auto& rows = c->rows[t.candidate];
-    const auto of = [&](std::uint64_t order) {
-      return std::find_if(rows.begin(), rows.end(), [&, order](const tuning::row& seen) {
-        return seen.participant == participant && seen.invocation == order;
-      });
-    };
-    const auto known = of(t.order);
-    if (known != rows.end() && known->digest != 0) return;  // reported twice
+    if (is_reported(rows, participant, t.order)) return;
     if (r.status == cancelled_row) {
       cancel_trial(*c, t);
       return;
     }
-    if (t.settled && t.reports == 0) return;     // it was cancelled on another side
-    if (known != rows.end()) rows.erase(known);  // so far only when it ended
-    const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
-    rows.push_back({participant, t.order, r.digest, r.start_ns, r.end_ns, status, r.check});
-    if (r.previous_end_ns != 0 && of(t.order - 1) == rows.end())
-      rows.push_back({participant, t.order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+    if (t.settled && t.reports == 0) return;  // it was cancelled on another side
+    const auto status = keep_row(rows, participant, t.order, r);
     // Who got a poison has no row, so one failure settles a trial.
     ++t.reports;
     if (t.settled || (t.reports < participants_.size() && status != tuning::row_status::failed)) return;

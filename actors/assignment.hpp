@@ -254,6 +254,11 @@ class assignment {
   void end_burst(campaign& c) noexcept;
   void watch(campaign& c);
   bool add_sample(campaign& c, rank_id participant, const wire_row& r);
+  static std::vector<tuning::row>::iterator find_row(std::vector<tuning::row>& rows, rank_id participant,
+                                                     std::uint64_t order);
+  static bool is_reported(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order);
+  static tuning::row_status keep_row(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order,
+                                     const wire_row& r);
   choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   choice choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace,
                         std::span<const std::uint64_t> lacking);

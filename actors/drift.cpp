@@ -79,18 +79,10 @@ bool assignment::add_sample(campaign& c, rank_id participant, const wire_row& r)
   drift_watch& d = *c.drift;
   const auto place = d.places.find({r.tag, r.invocation});
   if (place == d.places.end()) return false;
-  const std::uint64_t order = place->second;
-  const auto known = [&](std::uint64_t of) {
-    return std::any_of(d.rows.begin(), d.rows.end(), [&](const tuning::row& seen) {
-      return seen.participant == participant && seen.invocation == of && seen.digest != 0;
-    });
-  };
   const bool ours = std::find(participants_.begin(), participants_.end(), participant) != participants_.end();
-  if (!ours || known(order) || r.status == cancelled_row || d.missing == 0) return true;
-  const auto status = r.status == 0 ? tuning::row_status::ok : tuning::row_status::failed;
-  d.rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.check});
-  if (r.previous_end_ns != 0 && !known(order - 1))
-    d.rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+  if (!ours || is_reported(d.rows, participant, place->second) || r.status == cancelled_row || d.missing == 0)
+    return true;
+  keep_row(d.rows, participant, place->second, r);
   --d.missing;
   return true;
 }

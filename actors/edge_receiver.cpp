@@ -217,9 +217,7 @@ void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) no
 }
 
 edge_receiver::stream& edge_receiver::find_or_add(std::uint64_t id) {
-  for (auto& s : streams_) {
-    if (s->id == id) return *s;
-  }
+  if (stream* const known = find_stream(id)) return *known;
   streams_.push_back(std::make_unique<stream>());
   streams_.back()->id = id;
   return *streams_.back();

@@ -37,10 +37,15 @@ void edge_sender::retire() noexcept {
   services_.mail.unbind(number_of(op_, part::data_sender));
 }
 
-edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
+edge_sender::stream* edge_sender::find_stream(std::uint64_t id) noexcept {
   for (auto& s : streams_) {
-    if (s->id == id) return *s;
+    if (s->id == id) return s.get();
   }
+  return nullptr;
+}
+
+edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
+  if (stream* const known = find_stream(id)) return *known;
   streams_.push_back(std::make_unique<stream>());
   streams_.back()->id = id;
   streams_.back()->sizes.resize(std::bit_ceil(window_.invocations));
@@ -56,9 +61,9 @@ void edge_sender::wait_for_room(admission& a) {
 }
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
-  const auto known = std::find_if(streams_.begin(), streams_.end(), [id](const auto& s) { return s->id == id; });
-  if (known == streams_.end()) return;  // nothing was ever sent there
-  stream& s = **known;
+  stream* const known = find_stream(id);
+  if (known == nullptr) return;  // nothing was ever sent there
+  stream& s = *known;
   for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
   while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
     admission& first = *s.waiting.front().owner;

@@ -194,6 +194,7 @@ class edge_sender {
     if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
     return *latest_;
   }
+  stream* find_stream(std::uint64_t id) noexcept;
   [[gnu::cold]] stream& find_or_add(std::uint64_t id);
   bool has_room(const stream& s, std::uint64_t bytes) const noexcept {
     if (s.admitted == s.matched) return true;

@@ -237,6 +237,10 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
   std::size_t invocations = 0;
   for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
   o.settings.flight_records = 2 * invocations + fewest_flight_records;
+  o.settings.validators = ops::machine_validators();
+  if (s.device == payload_device::host) return o;
+  o.gpu = find_cuda().value();
+  for (tuning::validator& v : ops::gpu_validators(*o.gpu)) o.settings.validators.push_back(std::move(v));
   return o;
 }
 
@@ -248,13 +252,7 @@ int tune_rank(const tune_settings& s) {
   rank_id id = 0;
   if (const auto place = transports::from_environment()) id = place->rank;
   try {
-    ops::job_options joins = options_for(s, job);
-    if (s.device == payload_device::cuda) {
-      joins.gpu = find_cuda().value();
-      joins.settings.validators = ops::machine_validators();
-      for (tuning::validator& v : ops::gpu_validators(*joins.gpu)) joins.settings.validators.push_back(std::move(v));
-    }
-    ops::job here(std::move(joins));
+    ops::job here(options_for(s, job));
     ops::rank& self = here.self();
     const int to = here.report_descriptor();
     progress_reporter progress([to](json::object&& report) { send_report(to, std::move(report)); }, self);
@@ -304,13 +302,11 @@ struct housed_rank {
 };
 
 ops::one_process::options housing_for(const tune_settings& s, const spec& job) {
+  ops::job_options joins = options_for(s, job);
   ops::one_process::options o;
   o.ranks = job.ranks;
-  o.settings = options_for(s, job).settings;
-  o.settings.validators = ops::machine_validators();
-  if (s.device == payload_device::host) return o;
-  o.gpu = find_cuda().value();
-  for (tuning::validator& v : ops::gpu_validators(*o.gpu)) o.settings.validators.push_back(std::move(v));
+  o.settings = std::move(joins.settings);
+  o.gpu = joins.gpu;
   return o;
 }
 

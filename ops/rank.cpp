@@ -171,6 +171,21 @@ edge_in& rank::replace(edge_in& ended) {
   return add_in(ended.options(), &ended.receiver().known_generations());
 }
 
+namespace {
+// What every edge of an op has in common.
+template <class Op>
+edge_options options_of(const Op& op, const rank_settings& settings) {
+  edge_options o;
+  o.name = op.name;
+  o.configs = op.configs;
+  o.dtype = op.dtype;
+  o.timeout_ns = op.timeout_ns;
+  o.memory = op.memory;
+  o.allowed = tuning::both(op.allowed, settings.allowed);
+  return o;
+}
+}  // namespace
+
 transfer rank::declare(const paired_transfer& op) {
   const auto edges = pair_up(op, world_size()).value();
   transfer t;
@@ -178,14 +193,8 @@ transfer rank::declare(const paired_transfer& op) {
   t.self_ = id();
   t.where_ = &executor_;
   for (const auto& [from, to] : edges) {
-    edge_options o;
-    o.name = op.name;
-    o.configs = op.configs;
-    o.dtype = op.dtype;
+    edge_options o = options_of(op, settings_);
     o.capable = op.capable;
-    o.timeout_ns = op.timeout_ns;
-    o.memory = op.memory;
-    o.allowed = tuning::both(op.allowed, settings_.allowed);
     if (from == id()) {
       o.peer = to;
       t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
@@ -214,13 +223,8 @@ pipeline rank::declare(linear_pipeline op) {
   if (mine == op.stages.end()) return p;
   p.stage_ = static_cast<std::size_t>(mine - op.stages.begin());
   p.stages_ = op.stages.size();
-  edge_options o;
-  o.name = op.name;
-  o.configs = op.configs;
-  o.dtype = op.dtype;
-  o.timeout_ns = op.timeout_ns;
-  o.memory = p.memory_ = op.memory;
-  o.allowed = tuning::both(op.allowed, settings_.allowed);
+  p.memory_ = op.memory;
+  edge_options o = options_of(op, settings_);
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];
