@@ -53,7 +53,7 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
   if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
     if (++c.lacking >= most_lacking) {  // to its op it is not available; the others go on
       exclude(c, due, campaign::exclusion::reason::constraint,
-              "no message for it found registered memory on both sides");
+              "message after message had no registered memory for it, or no receive that was posted in time");
       if (c.incumbent == due) fall_back(c);
       c.lacking = 0;
     }

@@ -54,16 +54,21 @@ edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
 
 void edge_sender::wait_for_room(admission& a) {
   a.place_.owner = &a;
-  stream_of(a.tag_).waiting.push_back(a.place_);
+  stream& s = stream_of(a.tag_);
+  const bool first = s.waiting.empty();
+  s.waiting.push_back(a.place_);
   ++counters_.waited_for_window;
-  question_pause_ns_ = first_question_pause_ns;
-  if (!question_timer_.linked()) ask_for_room();
+  if (!first) return;
+  ask(s);
+  ask_again_soon();
 }
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   stream* const known = find_stream(id);
   if (known == nullptr) return;  // nothing was ever sent there
   stream& s = *known;
+  // The receiver goes on, so what still waits asks as soon as it did at first.
+  if (count > s.matched && question_timer_.linked()) ask_again_soon();
   for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
   while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
     admission& first = *s.waiting.front().owner;
@@ -100,6 +105,12 @@ void edge_sender::ask_for_room() noexcept {
   if (!waiting) return;
   services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
   question_pause_ns_ = std::min(question_pause_ns_ * 2, longest_question_pause_ns);
+}
+
+void edge_sender::ask_again_soon() noexcept {
+  runtime::timer_wheel::disarm(question_timer_);
+  services_.ex.arm(question_timer_, services_.ex.now() + first_question_pause_ns);
+  question_pause_ns_ = 2 * first_question_pause_ns;
 }
 
 void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets) {

@@ -208,6 +208,7 @@ class edge_sender {
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
+  void ask_again_soon() noexcept;
   void ask(const stream& s);
 
   outgoing begin_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);

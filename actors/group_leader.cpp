@@ -19,8 +19,10 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
       begun_(members_.size()), pressure_(pressure), window_(window), question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
     if (m.what == matched::kind::report) {
+      const std::uint64_t before = slowest();
       note_progress(from.source, std::min(m.count, calls_.next));
       begin_all();
+      if (slowest() > before && question_timer_.linked()) ask_again_soon();
     }
     return errc::none;
   });
@@ -192,6 +194,13 @@ void group_leader::ask(std::size_t worker) {
   m.what = matched::kind::question;
   if (services_.mail.send(members_[worker], number_of(op_, part::data_receiver), generation_, m) == errc::none)
     ++counters_.flow_messages;
+}
+
+// The workers go on, so what still waits for room asks as soon as it did at first.
+void group_leader::ask_again_soon() noexcept {
+  runtime::timer_wheel::disarm(question_timer_);
+  question_pause_ns_ = first_question_pause_ns;
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
 }
 
 void group_leader::ask_for_room() noexcept {

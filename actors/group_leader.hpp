@@ -56,6 +56,7 @@ class group_leader final : public rooted_group {
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
   void ask_for_room() noexcept;
+  void ask_again_soon() noexcept;
   void ask(std::size_t worker);
 
   assignment& assigned_;

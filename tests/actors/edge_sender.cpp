@@ -164,6 +164,31 @@ TEST_CASE("lost reports of what was matched are repaired") {
   }
 }
 
+TEST_CASE("a sender that has to wait again asks at once, however long it had to wait before") {
+  const auto dark = std::make_shared<bool>(true);
+  memory_link_options o;
+  o.lose = [dark](rank_id, rank_id, link::channel on) { return on == link::channel::control && *dark; };
+  both_ends e({}, o);
+  for (int i = 0; i < 65; ++i) e.send(64);
+  for (int i = 0; i < 64; ++i) e.receive(64);
+  e.pass(500'000'000);  // the pauses between its questions grow
+  CHECK(e.admitted() == 64);
+  *dark = false;
+  for (int i = 0; i < 200 && e.admitted() < 65; ++i) e.pass(1'000'000);
+  REQUIRE(e.admitted() == 65);
+  *dark = true;
+  for (int i = 0; i < 64; ++i) {
+    e.send(64);
+    e.receive(64);
+    e.pass(1'000);
+  }
+  *dark = false;
+  e.send(64);
+  e.send(64);
+  e.pass(3'000'000);
+  CHECK(e.admitted() == 131);
+}
+
 TEST_CASE("two tags under window pressure, received in the opposite order, do not wait for each other") {
   // One window per edge instead of per stream would block tag 1 behind tag 0 for ever.
   both_ends e({.invocations = 1, .bytes = 1 << 20});
