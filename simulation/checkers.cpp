@@ -1,6 +1,7 @@
 #include <parley/simulation/checkers.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -272,32 +273,85 @@ struct no_control_wait final : checker {
     const tape& t = *book_.r.faults;
     const auto is_cut = [](const mishap& m) { return m.what == mishap::kind::cut; };
     if (t.delay_data != 0 || !std::all_of(t.mishaps.begin(), t.mishaps.end(), is_cut)) return;
-    std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::vector<const call_record*>> met;
+    std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::vector<const call_record*>>> met;
     std::set<std::pair<std::size_t, std::uint64_t>> failed;
     for (const call_record& c : book_.r.calls) {
-      met[{c.op, c.job, c.number}].push_back(&c);
+      met[{c.op, c.job}][c.number].push_back(&c);
       if (c.code != errc::none) failed.insert({c.op, c.job});
     }
-    for (const auto& [key, calls] : met) {
-      const op_spec& op = book_.r.play->ops[std::get<0>(key)];
+    for (const auto& [op_and_job, calls] : met) {
+      const op_spec& op = book_.r.play->ops[op_and_job.first];
       const bool stamped = op.what == op_spec::kind::pair || op.what == op_spec::kind::group;
       // Once one has failed the two sides no longer count alike.
-      // A rank that has filled a window waits for room, which is flow control.
-      if (!stamped || op.in_flight > book_.r.play->window / 2 ||
-          failed.contains({std::get<0>(key), std::get<1>(key)}) || calls.size() != op.members.size())
-        continue;
+      if (stamped && !failed.contains(op_and_job)) judge(op, op_and_job.second, calls);
+    }
+  }
+
+ private:
+  void judge(const op_spec& op, std::uint64_t job,
+             const std::map<std::uint64_t, std::vector<const call_record*>>& all) const {
+    const auto from = leader_of(op, job);
+    // A get ends at its sender when it is told so, by a control message.
+    const bool gets =
+        std::any_of(op.configs.begin(), op.configs.end(), [](const auto& c) { return c.starts_with("get"); });
+    time_ns waited_until = 0;  // for room, by the call before
+    for (const auto& [number, calls] : all) {
+      if (calls.size() != op.members.size()) continue;
       time_ns all_there = 0;
-      for (const call_record* c : calls) all_there = std::max(all_there, c->began_ns);
+      time_ns led = 0;
       for (const call_record* c : calls) {
-        // A get ends at its sender when it is told so, by a control message.
-        if ((c->sends && op.what == op_spec::kind::pair) || c->ended_ns - all_there <= longest_data_ns) continue;
+        all_there = std::max(all_there, c->began_ns);
+        if (c->sends) led = c->began_ns;
+      }
+      // Flow control is no agreement: where the wire shows that the window was full, and that its sender asked for room at once,
+      // the invocation counts from when it had room.
+      const time_ns room = from ? book_.r.windows->room_at(*from, number) : 0;
+      const bool asked =
+          room > led && (waited_until >= led || book_.r.windows->asked(*from, led, led + longest_data_ns));
+      if (asked) {
+        waited_until = room;
+        all_there = std::max(all_there, room);
+      }
+      for (const call_record* c : calls) {
+        if ((c->sends && gets) || c->ended_ns - all_there <= longest_data_ns) continue;
         violated(op.name + ", on rank " + std::to_string(c->rank) + ": call " + std::to_string(c->number) + " took " +
                  std::to_string((c->ended_ns - all_there) / 1000) +
                  " us after all had begun it, and data was never late");
       }
     }
   }
+  std::optional<window_book::sender> leader_of(const op_spec& op, std::uint64_t job) const {
+    for (const participant_view& p : book_.r.participants) {
+      if (p.job == job && p.op == op.name && p.leads) return window_book::sender{p.id, p.generation, p.rank};
+    }
+    return std::nullopt;
+  }
   static constexpr time_ns longest_data_ns = 3'000'000;
+};
+
+// Flow control, on the wire: the sender of an edge stamps nothing that its window has no room for.
+struct inside_window final : checker {
+  using checker::checker;
+  void look() const {
+    for (const window_book::early_stamp& e : book_.r.windows->overrun()) {
+      const auto at = std::find_if(book_.r.participants.begin(), book_.r.participants.end(), [&](const auto& p) {
+        return p.id == e.from.op && p.generation == e.from.generation && p.rank == e.from.rank && p.leads;
+      });
+      if (at == book_.r.participants.end() || is_group(at->op)) continue;
+      violated(at->title + ", on rank " + std::to_string(e.from.rank) + ": invocation " + std::to_string(e.invocation) +
+               " left for rank " + std::to_string(e.to) +
+               (e.ahead_ns == runtime::never ? ", for which there was never room in the window"
+                                             : std::to_string(e.ahead_ns / 1000) + " us before there was room for it"));
+    }
+  }
+
+ private:
+  // The leader of a group that needs something of each member anyway keeps no window.
+  bool is_group(const std::string& name) const {
+    const auto& ops = book_.r.play->ops;
+    return std::any_of(ops.begin(), ops.end(),
+                       [&](const op_spec& o) { return o.name == name && o.what == op_spec::kind::group; });
+  }
 };
 
 struct few_gates final : checker {
@@ -319,8 +373,8 @@ struct few_gates final : checker {
   }
 };
 
-// N4, for configs whose times are known: at no moment have trials cost more than what the wall time had
-// earned, but for the first one of each candidate.
+// N4, for configs whose times are known. What the first trial of a candidate will cost nobody can know, so that these may cost
+// more than was earned; any other one begins only when its own cost and that of all before it, first ones included, is earned.
 struct within_budget final : checker {
   using checker::checker;
   void look() const {
@@ -344,28 +398,37 @@ struct within_budget final : checker {
       if (!text.starts_with("timed:")) return;
       texts["simulated_" + text.substr(6, text.find(':', 6) - 6)] = text;
     }
-    time_ns first = runtime::never;
-    double spent = 0;
-    double unforeseen = 0;  // nobody knows what the first trial of a candidate will cost
-    std::set<std::uint64_t> tried;
+    std::map<std::uint64_t, const flight_view*> sent;  // in their order
     for (const flight_view& f : book_.r.flights) {
       const runtime::flight_record& one = f.record;
-      if (f.job != job_and_op.first || one.op != job_and_op.second || f.rank != p.members.back()) continue;
-      first = std::min(first, one.began_ns);
-      if ((one.flags & timed) == 0 || (one.flags & rehearsal) != 0 || one.digest == p.c0) continue;
+      if (f.job == job_and_op.first && one.op == job_and_op.second && f.rank == p.members.front() &&
+          (one.flags & rehearsal) == 0)
+        sent.emplace(one.invocation, &f);
+    }
+    double spent = 0;
+    double unforeseen = 0;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> tried;
+    for (const auto& [invocation, f] : sent) {
+      const runtime::flight_record& one = f->record;
       const auto text = texts.find(book_.class_of(one.digest));
-      if (text == texts.end()) continue;
-      const auto extra =
-          static_cast<double>(usual_time_of(text->second, one.bytes) - usual_time_of(spec.configs.front(), one.bytes));
-      spent += std::max(extra, 0.0);
-      if (tried.insert(one.digest).second) unforeseen += std::max(extra, 0.0);
-      const double earned = book_.r.play->budget * static_cast<double>(one.ended_ns - first);
-      if (spent <= earned + unforeseen) continue;
-      violated(book_.where(f) + ": trials have cost " + std::to_string(spent / 1e6) + " ms, and " +
+      if ((one.flags & timed) == 0 || one.digest == p.c0 || text == texts.end()) continue;
+      const double costs = std::max(
+          static_cast<double>(usual_time_of(text->second, one.bytes) - usual_time_of(spec.configs.front(), one.bytes)),
+          0.0);
+      spent += costs;
+      const double earned =
+          book_.r.play->budget * static_cast<double>(one.began_ns - sent.begin()->second->record.began_ns);
+      const bool first = tried.emplace(one.digest, one.bytes).second;
+      if (first) unforeseen += costs;
+      // Where data was late by chance the leader has measured that, too, and knows costs only roughly.
+      const bool exact = book_.r.faults->delay_data == 0 && !book_.r.faults->has(mishap::kind::clog);
+      if (spent <= rounding * earned + (first || !exact ? unforeseen : 0)) continue;
+      violated(book_.where(*f) + ": with this trial they have cost " + std::to_string(spent / 1e6) + " ms, and " +
                std::to_string(earned / 1e6) + " ms were earned");
       return;
     }
   }
+  static constexpr double rounding = 1.001;
 };
 
 struct outsiders final : checker {
@@ -545,6 +608,7 @@ std::vector<violation> check(const run_record& r) {
   campaigns_end(b, found, "L1").look_at_gates();
   calls_end(b, found, "L2").look();
   no_control_wait(b, found, "N1").look();
+  inside_window(b, found, "window").look();
   few_gates(b, found, "N2").look();
   outsiders(b, found, "N3").look();
   within_budget(b, found, "N4").look();

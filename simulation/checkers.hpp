@@ -18,7 +18,8 @@
 /// | N1 | bad luck of control messages makes no invocation of a stamped op slower |
 /// | N2 | an op without headers has at most two gates a search |
 /// | N3 | ranks outside all ops neither send nor receive |
-/// | N4 | trials never cost more than the wall time has earned, but for the first of each candidate |
+/// | N4 | trials never cost more than the wall time has earned; what the first of a candidate costs is known only after it |
+/// | window | an edge stamps nothing that its window has no room for (on the wire: window_book.hpp) |
 /// | agreement | all who know a decision know the same |
 /// | oracle | without noise, the decision is the fastest candidate |
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |

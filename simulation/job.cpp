@@ -3,6 +3,7 @@
 #include <parley/simulation/job.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/programs.hpp>
+#include <parley/simulation/trace.hpp>
 #include <parley/simulation/watchers.hpp>
 
 #include <algorithm>
@@ -32,6 +33,8 @@ class runner {
       : play_(s), tape_(t), seed_(seed), sky_(t, seed, s.ranks), census_(record_), world_(options(o), &sky_),
         programs_(s, seed, world_, record_, o.mutant) {
     record_.play = &s;
+    record_.windows =
+        &windows_.emplace(world_.stage(), actors::window_limits{.invocations = s.window, .bytes = s.window_bytes});
     record_.faults = &t;
     record_.faulty_until_ns = s.faulty_ns;
     sky_.tap(census_);
@@ -40,6 +43,9 @@ class runner {
     mutant_ = make_mutant(o.mutant);
     if (mutant_) sky_.tap(*mutant_);
     sky_.tap(watchers_);
+    sky_.tap(*windows_);
+    if (o.trace != nullptr) sky_.tap(trace_.emplace(world_.stage()));
+    trace_to_ = o.trace;
     breaches_.emplace(
         [this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); });
     world_.before_end = [this](rank_id r) { look_at(r); };
@@ -54,6 +60,7 @@ class runner {
     record_.puts_outside = world_.network().puts().outside;
     record_.lost_reads = world_.network().puts().lost_reads;
     o.violations = check(record_);
+    if (trace_) print_trace();
     o.seed = seed_;
     o.steps = world_.stage().steps();
     o.hash = world_.stage().hash();
@@ -80,11 +87,12 @@ class runner {
     w.starved = tape_.starved;
     w.order_inside = tape_.inside;
     w.detection_ns = play_.detection_ns;
-    w.settings.plan.budget_fraction = play_.budget;
+    w.settings.plan.budget_fraction = o.mutant == "budget-ignored" ? 1e9 : play_.budget;
     w.settings.window = {.invocations = play_.window, .bytes = play_.window_bytes};
+    if (o.mutant == "window-ignored") w.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
     if (play_.results) w.settings.results_path = "results.csv";
     std::uint64_t calls = 0;
-    for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm) * op.members.size();
+    for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
     w.settings.flight_records = std::max<std::uint64_t>(calls, 1024);
     if (tape_.skewed) {
       dice luck(seed_, purpose::swarm, 1);
@@ -128,6 +136,17 @@ class runner {
     record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
     world_.end_job();
+  }
+
+  void print_trace() {
+    for (const mishap& m : tape_.mishaps)
+      trace_->add(m.at_ns, std::string(name(m.what)) + " of rank " + std::to_string(m.rank) + ", towards " +
+                               std::to_string(m.to) + ", for " + std::to_string(m.for_ns) + " ns");
+    for (const call_record& c : record_.calls)
+      trace_->add(c.ended_ns, "rank " + std::to_string(c.rank) + ", " + play_.ops[c.op].name + ": " +
+                                  (c.sends ? "send " : "call ") + std::to_string(c.number) + ", begun at " +
+                                  std::to_string(c.began_ns) + ", ended" + (c.text.empty() ? "" : ": " + c.text));
+    trace_->print(*trace_to_);
   }
 
   // What belongs to one job does not happen in the next.
@@ -249,6 +268,9 @@ class runner {
     record_.at_once.push_back({std::string(invariant), std::move(text)});
   }};
   std::unique_ptr<wire_tap> mutant_;
+  std::optional<window_book> windows_;
+  std::optional<trace> trace_;
+  std::ostream* trace_to_ = nullptr;
   world world_;
   programs programs_;
   bool cutting_ = false;                           // a job ends before its time

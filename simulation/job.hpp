@@ -6,11 +6,13 @@
 ///     o.hash;                          // equal for equal (scenario, tape, seed), whatever compiled it
 ///     for (const violation& v : o.violations) print(v.invariant, v.text);
 #include <parley/simulation/scenario.hpp>
+#include <parley/simulation/window_book.hpp>
 #include <parley/simulation/world.hpp>
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <span>
 #include <string>
@@ -108,6 +110,7 @@ struct run_record {
   std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest
   std::vector<violation> at_once;                    ///< seen while it ran
   coverage messages;
+  const window_book* windows = nullptr;                          ///< of what was sent
   std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;  ///< messages from one to another
   std::size_t programs_left = 0;
   std::size_t pending_left = 0;
@@ -130,9 +133,10 @@ struct outcome {
   std::vector<violation> violations;
 };
 
-/// What a run is made with besides its scenario: a mutant, which breaks something on purpose.
+/// What a run is made with besides its scenario: a mutant, which breaks something on purpose, and where to write it down.
 struct run_options {
   std::string mutant;
+  std::ostream* trace = nullptr;  ///< gets every message and call, line by line
 };
 
 outcome run(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o = {});

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace parley::simulation {
@@ -324,6 +325,103 @@ struct matches_lost final : wire_tap {
   std::map<rank_id, int> said;
 };
 
+// A sender for which a revoke voids the credit of the receive that has timed out, and none of those that moved up.
+struct own_credit final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::credit>(
+        p, [&](const actors::credit& c) { out[std::tuple(p.to, p.from, c.stream)].insert(c.number); });
+    change_body<actors::revoke>(p, [&](actors::revoke& r) {
+      const std::tuple its(p.to, p.from, r.stream);
+      asked[its] = r.number;
+      auto& numbers = out[its];
+      const auto own = numbers.upper_bound(done[its]);
+      if (own != numbers.end() && *own < r.number) r.number = *own;
+      done[its] = asked[its];
+    });
+    change_body<actors::revoked>(p, [&](actors::revoked& r) { r.number = asked[std::tuple(p.from, p.to, r.stream)]; });
+    return true;
+  }
+  using stream = std::tuple<rank_id, rank_id, std::uint64_t>;
+  std::map<stream, std::set<std::uint64_t>> out;
+  std::map<stream, std::uint64_t> asked;
+  std::map<stream, std::uint64_t> done;  // revoked before
+};
+
+// A receiver that gives a credit while its revoke is unanswered: the last one counts as given after it.
+struct credit_during_revoke final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::revoke>(p, [&](actors::revoke& r) {
+      asked[std::tuple(p.to, p.from, r.stream)] = r.number;
+      if (r.number != 0) --r.number;
+    });
+    change_body<actors::revoked>(p, [&](actors::revoked& r) { r.number = asked[std::tuple(p.from, p.to, r.stream)]; });
+    return true;
+  }
+  std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
+};
+
+// A receiver where later receives do not move up: the index of one that timed out goes to the next one that is posted, so that the
+// two after the answer are taken for each other.
+struct given_back_index final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    runtime::frame_header h;
+    if (p.header.size() == sizeof h) std::memcpy(&h, p.header.data(), sizeof h);
+    change_body<actors::revoked>(p, [&](const actors::revoked& r) {
+      given_back[std::tuple(h.actor & ~std::uint64_t{3}, r.stream)].insert(r.next);
+    });
+    change_stamp(p, [&](stamp& s) {
+      const auto& indices =
+          given_back[std::tuple(s.op, actors::stream_id(s.tag, has(s.flags, actors::stamp_flags::rehearsal)))];
+      if (indices.contains(s.invocation)) {
+        ++s.invocation;
+      } else if (s.invocation != 0 && indices.contains(s.invocation - 1)) {
+        --s.invocation;
+      }
+    });
+    return true;
+  }
+  std::map<std::tuple<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> given_back;
+};
+
+// A sender for which a message that is larger than its window never fits: it never hears that everything was matched.
+struct oversize_never_fits final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::matched>(p, [](actors::matched& m) {
+      if (m.what == actors::matched::kind::report && m.count != 0) --m.count;
+    });
+    return true;
+  }
+};
+
+// A coordinator that gives a campaign up and begins the next one as soon as an answer is late.
+struct impatient final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    if (p.to != victim) {
+      // What it says is about campaigns that the coordinator knows nothing of.
+      return p.from != victim || type_of(p) != "lease_reply";
+    }
+    change_body<actors::lease_prepare>(p, [&](actors::lease_prepare& m) {
+      std::uint64_t& given_up = begun[m.key];
+      m.after = 0;
+      m.entries.assign(given_up, {});
+      m.campaign = ++given_up;
+    });
+    return type_of(p) != "lease_schedule";
+  }
+  static constexpr rank_id victim = 0;
+  std::map<std::uint32_t, std::uint64_t> begun;
+};
+
+// A leader for which a trial took as long as the invocation before it: what trials cost is lost.
+struct cost_forgotten final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::report>(p, [](actors::report& r) {
+      for (actors::wire_row& row : r.rows) row.end_ns = row.start_ns + 1'000;
+    });
+    return true;
+  }
+};
+
 template <class T>
 std::unique_ptr<wire_tap> make() {
   return std::make_unique<T>();
@@ -380,6 +478,20 @@ const std::vector<entry>& all() {
        nullptr},
       {{"no-poison", "nothing is said of a send that failed", "broken_configs", {"L2", "delivery"}}, &make<no_poison>},
       {{"window-update-lost", "what was matched is lost and not said again", "windows", {"L2"}}, &make<matches_lost>},
+      {{"own-credit", "a revoke voids one credit, though later receives move up", "mixed", {"S8"}}, &make<own_credit>},
+      {{"credit-during-revoke", "a credit is given while a revoke is unanswered", "mixed", {"S8"}},
+       &make<credit_during_revoke>},
+      {{"given-back-index", "the index of a receive that timed out goes to the next one posted", "mixed", {"S8"}},
+       &make<given_back_index>},
+      {{"window-ignored", "a sender runs ahead without an end", "windows", {"window"}}, nullptr},
+      {{"oversize-never-fits", "a message that is larger than the window waits for ever", "windows", {"L2", "errors"}},
+       &make<oversize_never_fits>},
+      {{"agreement-awaited", "a call waits until its op has agreed on candidates", "pair", {"N1"}}, nullptr},
+      {{"impatient-coordinator", "a campaign is begun anew each time an answer is late", "leases", {"N2"}},
+       &make<impatient>},
+      {{"budget-ignored", "trials do not wait until they are earned", "budget", {"N4"}}, nullptr},
+      {{"cost-forgotten", "trials go on after they have cost more than was earned", "budget", {"N4"}},
+       &make<cost_forgotten>},
       {{"old-decision", "participants are told another winner than the leader runs", "pair", {"agreement"}},
        &make<old_decision>},
   };

@@ -13,8 +13,15 @@ using runtime::task;
 namespace {
 
 constexpr std::byte untouched{0xa5};
-constexpr std::size_t spare_bytes = 24;   // by which a receive buffer is larger than any message
-constexpr std::size_t margin_bytes = 40;  // beyond the receive buffer
+constexpr std::size_t spare_bytes = 24;              // by which a receive buffer is larger than any message
+constexpr std::size_t margin_bytes = 40;             // beyond the receive buffer
+constexpr time_ns short_timeout_ns = 1'000'000'000;  // where calls may well give up
+// Where a campaign needs more calls than the scenario has: so many, so slowly, and how long its messages are waited for.
+constexpr std::uint64_t more_at_once = 40;
+constexpr time_ns more_pause_ns = 10'000'000;
+constexpr time_ns look_pause_ns = 10'000'000;
+constexpr time_ns longest_look_ns = 20'000'000'000;
+constexpr std::uint64_t most_attempts = 100;  // receives for each message
 
 std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   std::uint64_t h = bytes.size();
@@ -66,6 +73,13 @@ struct programs::lane {
   bool given_back = false;
 };
 
+// How often an op is called, in one job: its leader says so, everybody keeps to it.
+struct programs::turnout {
+  std::uint64_t total = 0;
+  std::uint64_t unsent = 0;  // sends that ended before they had room: no receive is for them
+  bool ended = false;        // there will not be more
+};
+
 // One rank's part in one op, in one job.
 struct programs::caller {
   programs& all;
@@ -74,6 +88,7 @@ struct programs::caller {
   rank_id rank;
   std::uint64_t job;
   time_ns calm_from_ns;
+  turnout& calls;
   dice luck;
   std::vector<lane> lanes{};
   std::int64_t latest = -1;   // of a receiver: the last message that came
@@ -82,7 +97,12 @@ struct programs::caller {
   std::unique_ptr<stage_of_pipeline> pipeline{};
   std::optional<ops::symmetric> without_headers{};
 
-  std::uint64_t total() const noexcept { return op.calls + op.calm; }
+  std::uint64_t total() const noexcept { return calls.total; }
+  std::uint64_t planned() const noexcept { return op.calls + op.calm; }
+  // Calls of different phases are not made together, on any rank.
+  std::uint64_t end_of_phase(std::uint64_t number) const noexcept {
+    return number < op.calls ? op.calls : number < planned() ? planned() : total();
+  }
   std::uint64_t size(std::uint64_t number) const noexcept { return op.sizes[number % op.sizes.size()]; }
   std::uint64_t stream(rank_id sender) const noexcept { return (job << 40U) ^ (index << 20U) ^ sender; }
   std::uint64_t largest() const noexcept { return *std::max_element(op.sizes.begin(), op.sizes.end()); }
@@ -130,6 +150,7 @@ struct programs::stage_of_pipeline final : ops::pipeline_stage {
 
 programs::programs(const scenario& s, std::uint64_t seed, world& w, run_record& r, std::string_view mutant)
     : play_(s), seed_(seed), world_(w), record_(r), mutant_claims_room_(mutant == "total-not-checked"),
+      mutant_awaits_agreement_(mutant == "agreement-awaited"),
       library_(w.stage(), s.link.latency_ns,
                [this](std::string text) { record_.at_once.push_back({"S2", std::move(text)}); }) {
   for (rank_id rank = 0; rank < w.ranks(); ++rank) kernels_.emplace_back(s.kernel, dice(seed, purpose::kernel, rank));
@@ -141,6 +162,15 @@ void programs::violated(const caller& c, std::string text) {
   record_.at_once.push_back({"S8", c.op.name + ", on rank " + std::to_string(c.rank) + ": " + std::move(text)});
 }
 
+programs::turnout& programs::turnout_of(std::size_t op) {
+  const auto [at, first] = turnouts_.try_emplace({op, world_.job()});
+  if (first) {
+    at->second = std::make_unique<turnout>();
+    at->second->total = play_.ops[op].calls + play_.ops[op].calm;
+  }
+  return *at->second;
+}
+
 void programs::launch(rank_id rank, time_ns calm_from_ns) {
   ops::rank& self = world_[rank];
   for (std::size_t i = 0; i < play_.ops.size(); ++i) {
@@ -148,7 +178,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
     const auto mine = std::find(op.members.begin(), op.members.end(), rank);
     const auto made = [&]() -> caller& {
       return *callers_.emplace_back(
-          std::make_unique<caller>(caller{*this, op, i, rank, world_.job(), calm_from_ns,
+          std::make_unique<caller>(caller{*this, op, i, rank, world_.job(), calm_from_ns, turnout_of(i),
                                           dice(seed_, purpose::program, (world_.job() << 32U) ^ (i << 16U) ^ rank)}));
     };
     runtime::scope& here = world_.programs_of(rank);
@@ -223,14 +253,73 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
 // Between calls: a while by chance, and the whole rest of the faults before the first calm one.
 task<> programs::rest(caller& c, std::uint64_t number) {
   runtime::executor& ex = world_.stage().clock(c.rank);
-  // What is said again only after a while must have the time for it before the calls are used up. Receives that are given up
-  // early meet their sends only where these come often.
   const bool calm = number >= c.op.calls;
-  const time_ns least = !calm ? 0 : c.op.timeout_ns < 1'000'000'000 ? 1'000'000 : 10'000'000;
-  time_ns span = c.luck.between(0, std::max(c.op.pause_ns, least));
+  time_ns span = c.luck.between(0, number >= c.planned() ? more_pause_ns : c.op.pause_ns);
   if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
   auto slept = co_await runtime::sleep_until(ex.now() + span);
   static_cast<void>(slept);
+}
+
+// Whether there is another call after this many. A campaign ends only as long as its op is called, and what was lost is said
+// again only after a while: where one still searches when the calls of the scenario have been made, there are more (L1).
+task<bool> programs::goes_on(caller& c, std::uint64_t made) {
+  runtime::executor& ex = world_.stage().clock(c.rank);
+  for (time_ns waited = 0; made >= c.total() && !c.over && !c.calls.ended; waited += look_pause_ns) {
+    if (c.rank == c.op.members.front()) {
+      const searching now = searches(c);
+      const bool late = waited >= longest_look_ns || c.total() >= c.planned() + most_more;
+      if (now == searching::nothing || late || !everybody_calls(c)) {
+        c.calls.ended = true;
+      } else if (now == searching::for_calls) {
+        c.calls.total += more_at_once;
+      }
+      if (c.calls.ended || made < c.total()) continue;
+    } else if (!everybody_calls(c)) {
+      break;
+    }
+    auto slept = co_await runtime::sleep_until(ex.now() + look_pause_ns);
+    if (!slept) break;
+  }
+  co_return made < c.total() && !c.over;
+}
+
+bool programs::everybody_calls(const caller& c) const {
+  return std::all_of(c.op.members.begin(), c.op.members.end(), [&](rank_id r) { return world_.find(r) != nullptr; }) &&
+         std::none_of(callers_.begin(), callers_.end(),
+                      [&](const auto& other) { return other->index == c.index && other->job == c.job && other->over; });
+}
+
+// What the campaigns of an op wait for, as far as its leader knows.
+programs::searching programs::searches(const caller& c) const {
+  searching all = searching::nothing;
+  const auto look = [&](const ops::edge_agreement& a) {
+    if (a.op != c.op.name) return;
+    for (const auto& one : a.assigned->campaigns()) {
+      if (one->where == actors::campaign::stage::trying) all = searching::for_calls;
+      if (one->where != actors::campaign::stage::decided && all == searching::nothing) all = searching::for_messages;
+    }
+  };
+  for (const rank_id r : c.op.members) {
+    if (const ops::rank* const member = world_.find(r)) {
+      for (const ops::edge_agreement& a : member->agreements()) look(a);
+      for (const ops::edge_agreement& a : leased(r)) look(a);
+    }
+  }
+  return play_.must_decide ? all : searching::nothing;
+}
+
+// What no call may do.
+task<> programs::await_agreement(caller& c) {
+  const auto agreed = [&] {
+    const std::vector<ops::edge_agreement> all = world_[c.rank].agreements();
+    return std::any_of(all.begin(), all.end(),
+                       [&](const ops::edge_agreement& a) { return a.op == c.op.name && a.assigned->opened(); });
+  };
+  runtime::executor& ex = world_.stage().clock(c.rank);
+  while (!agreed()) {
+    auto slept = co_await runtime::sleep_until(ex.now() + 100'000);
+    if (!slept) runtime::raise(slept.reason());
+  }
 }
 
 // --- Pairs -----------------------------------------------------------------------------------------------------------
@@ -239,8 +328,11 @@ task<> programs::send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::
   const std::span<std::byte> bytes = std::span(l.memory).first(c.size(number));
   fill(bytes, c.stream(c.rank), number);
   const call_record begun = c.begin(true, number);
+  if (c.all.mutant_awaits_agreement_) co_await c.all.await_agreement(c);
   auto outcome = co_await ops::attempt(t.send(bytes, {.to = to}));
   c.end(begun, outcome);
+  const bool early = c.op.timeout_ns < short_timeout_ns && outcome.code() == errc::timeout;
+  if (early && outcome.reason().what().find("has no room") != std::string::npos) ++c.calls.unsent;
 }
 
 task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
@@ -251,9 +343,11 @@ task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
     l.memory.resize(c.largest());
     if (c.op.registered) handles.push_back(t.registered(l.memory));
   }
-  for (std::uint64_t i = 0; i < c.total() && !c.over;) {
+  for (std::uint64_t i = 0;;) {
+    const bool more = co_await goes_on(c, i);
+    if (!more) break;
     co_await rest(c, i);
-    const std::uint64_t end = i < c.op.calls ? c.op.calls : c.total();
+    const std::uint64_t end = c.end_of_phase(i);
     runtime::scope calls(here);
     for (lane& l : c.lanes) {
       if (i == end) break;
@@ -313,12 +407,12 @@ task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
     if (c.op.registered) handles.push_back(t.registered(l.memory));
   }
   std::uint64_t attempts = 0;
-  const std::uint64_t most = 40 * c.total() + 1000;
-  while (c.matched < c.total() && !c.over && attempts < most) {
-    co_await rest(c, c.matched);
-    const std::uint64_t end = c.matched < c.op.calls ? c.op.calls : c.total();
-    const std::uint64_t at_once = std::min<std::uint64_t>(c.op.in_flight, end - c.matched);
-    const std::uint64_t first = c.matched;
+  while (attempts < most_attempts * c.total()) {
+    const std::uint64_t first = c.matched + c.calls.unsent;
+    const bool more = co_await goes_on(c, first);
+    if (!more) break;
+    co_await rest(c, first);
+    const std::uint64_t at_once = std::min<std::uint64_t>(c.op.in_flight, c.end_of_phase(first) - first);
     runtime::scope calls(here);
     for (std::uint64_t i = 0; i < at_once; ++i) calls.spawn(receive_one(c, t, from, c.lanes[i], first + i));
     co_await calls.join();
@@ -330,7 +424,7 @@ task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
     if (l.given_back && hash_of(l.memory) != l.left_as)
       violated(c, "a buffer was written into after its receive had ended");
   }
-  if (attempts == most)
+  if (attempts >= most_attempts * c.total())
     record_.at_once.push_back({"L2", c.op.name + ", on rank " + std::to_string(c.rank) + ": " +
                                          std::to_string(attempts) + " receives brought no more than " +
                                          std::to_string(c.matched) + " messages"});
@@ -384,9 +478,11 @@ task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {
 
 task<> programs::call_group(caller& c, ops::rank_group g) {
   runtime::scope& here = co_await runtime::this_scope;
-  for (std::uint64_t i = 0; i < c.total() && !c.over;) {
+  for (std::uint64_t i = 0;;) {
+    const bool more = co_await goes_on(c, i);
+    if (!more) break;
     co_await rest(c, i);
-    const std::uint64_t end = i < c.op.calls ? c.op.calls : c.total();
+    const std::uint64_t end = c.end_of_phase(i);
     runtime::scope calls(here);
     for (std::uint64_t k = 0; k < c.op.in_flight && i < end; ++k) calls.spawn(group_one(c, g, i++));
     co_await calls.join();
@@ -397,7 +493,9 @@ task<> programs::call_group(caller& c, ops::rank_group g) {
 
 task<> programs::call_symmetric(caller& c, ops::symmetric op) {
   std::vector<std::byte> data(c.largest());
-  for (std::uint64_t i = 0; i < c.total() && !c.over; ++i) {
+  for (std::uint64_t i = 0;; ++i) {
+    const bool more = co_await goes_on(c, i);
+    if (!more) break;
     co_await rest(c, i);
     const call_record begun = c.begin(op.end().leads(), i);
     auto outcome = co_await ops::attempt(op.run(std::span(data).first(c.size(i))));
@@ -453,9 +551,11 @@ task<> programs::run_pipeline(caller& c, ops::pipeline p) {
   c.pipeline->place = p.stage();
   // A few microbatches at a time, so that one failure does not end all of them.
   constexpr std::uint64_t at_once = 10;
-  for (std::uint64_t i = 0; i < c.total() && !c.over;) {
+  for (std::uint64_t i = 0;;) {
+    const bool more = co_await goes_on(c, i);
+    if (!more) break;
     co_await rest(c, i);
-    const std::uint64_t end = i < c.op.calls ? c.op.calls : c.total();
+    const std::uint64_t end = c.end_of_phase(i);
     const std::uint64_t n = std::min(at_once, end - i);
     std::vector<std::uint64_t> sizes;
     for (std::uint64_t k = 0; k < n; ++k) sizes.push_back(c.size(i + k));

@@ -14,12 +14,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::simulation {
 
 class programs {
  public:
+  /// Calls of an op beyond those of the scenario, where a campaign needs them to end.
+  static constexpr std::uint64_t most_more = 600;
   programs(const scenario& s, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
 
@@ -35,6 +38,7 @@ class programs {
 
  private:
   struct lane;
+  struct turnout;
   struct stage_of_pipeline;
   struct caller;
   runtime::task<> send_all(caller& c, ops::transfer t, rank_id to);
@@ -42,10 +46,16 @@ class programs {
   runtime::task<> call_group(caller& c, ops::rank_group g);
   runtime::task<> call_symmetric(caller& c, ops::symmetric op);
   runtime::task<> run_pipeline(caller& c, ops::pipeline p);
+  runtime::task<> await_agreement(caller& c);
   static runtime::task<> send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::uint64_t number);
   static runtime::task<> receive_one(caller& c, ops::transfer t, rank_id from, lane& l, std::uint64_t number);
   static runtime::task<> group_one(caller& c, ops::rank_group g, std::uint64_t number);
   runtime::task<> rest(caller& c, std::uint64_t number);
+  runtime::task<bool> goes_on(caller& c, std::uint64_t made);
+  enum class searching : std::uint8_t { nothing, for_messages, for_calls };
+  searching searches(const caller& c) const;
+  bool everybody_calls(const caller& c) const;
+  turnout& turnout_of(std::size_t op);
   void violated(const caller& c, std::string text);
 
   const scenario& play_;
@@ -53,10 +63,12 @@ class programs {
   world& world_;
   run_record& record_;
   bool mutant_claims_room_;
+  bool mutant_awaits_agreement_;
   std::vector<kernel_times> kernels_;
   collectives library_;
   std::map<std::size_t, std::uint64_t> communicators_;  // of the ops without headers, in this job
   std::uint64_t communicators_of_job_ = 0;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::unique_ptr<turnout>> turnouts_;  // by op and job
   std::vector<std::unique_ptr<caller>> callers_;
 };
 

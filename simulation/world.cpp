@@ -30,6 +30,7 @@ void world::start_all(const std::function<void(rank_id)>& launch) {
     node& n = *nodes_[r];
     stage_.as(r, [&] {
       ops::rank_foundation on{stage_.clock(r), network_[r], &n.disk, incarnations, {}};
+      on.mail.job = runtime::mix(options_.seed + job_);  // jobs have names of their own, as those of `parley run`
       if (!options_.offsets.empty()) {
         for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
       }

@@ -32,6 +32,7 @@ struct wishes {
   bool hashes = false;
   bool no_coverage = false;
   bool keep_going = false;
+  bool trace = false;
 };
 
 sim::scenario scenario_in(const std::string& path) {
@@ -75,7 +76,7 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen)
   std::uint64_t all = 0;  // a hash over all hashes
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const sim::tape t = sim::draw(s, seed);
-    const sim::outcome o = sim::run(s, t, seed, {.mutant = w.mutant});
+    const sim::outcome o = sim::run(s, t, seed, {.mutant = w.mutant, .trace = w.trace ? &std::cout : nullptr});
     steps += o.steps;
     calls += o.calls;
     all = runtime::mix(all ^ o.hash) + 1;
@@ -137,6 +138,7 @@ int main(int argc, char** argv) {
   app.add_flag("--twice", w.twice, "run every seed twice and compare");
   app.add_flag("--hashes", w.hashes, "print a line for every seed");
   app.add_flag("--no-coverage", w.no_coverage, "print no table of messages, and do not ask that every cell has one");
+  app.add_flag("--trace", w.trace, "print every message and every call; with --seed");
   app.add_flag("--keep-going", w.keep_going, "do not stop a scenario at its first failure");
   try {
     app.parse(argc, argv);

@@ -1,0 +1,34 @@
+#pragma once
+/// What happened in one run, line by line: every message as it leaves and as it is delivered, and every call that ended.
+///
+///     trace lines(stage);
+///     weather.tap(lines);
+///     lines.add(when_ns, "rank 1: receive 7 ended …");
+///     lines.print(std::cout);                             // in the order of their times
+#include <parley/simulation/timeline.hpp>
+#include <parley/simulation/weather.hpp>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace parley::simulation {
+
+class trace final : public wire_tap {
+ public:
+  explicit trace(const timeline& line) : line_(line) {}
+  void on_send(const parcel& p, const fate& f) override;
+  bool on_deliver(parcel& p) override;
+  void add(time_ns when, std::string text) { lines_.push_back({when, std::move(text)}); }
+  void print(std::ostream& out);
+
+ private:
+  struct entry {
+    time_ns when;
+    std::string text;
+  };
+  const timeline& line_;
+  std::vector<entry> lines_;
+};
+
+}  // namespace parley::simulation

@@ -1,0 +1,106 @@
+#include <parley/actors/messages.hpp>
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/frame.hpp>
+#include <parley/simulation/window_book.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+namespace parley::simulation {
+
+using runtime::link;
+
+namespace {
+
+bool read_flow(const parcel& p, runtime::frame_header& h, actors::matched& m) {
+  if (p.on != link::channel::control || p.header.size() != sizeof h) return false;
+  std::memcpy(&h, p.header.data(), sizeof h);
+  if (h.type != actors::matched::message_type) return false;
+  auto decoded = runtime::decode<actors::matched>(p.replaced ? std::span<const std::byte>(p.instead) : p.payload);
+  if (decoded) m = *decoded;
+  return static_cast<bool>(decoded);
+}
+
+std::uint64_t op_of(const runtime::frame_header& h) noexcept { return h.actor & ~std::uint64_t{3}; }
+
+}  // namespace
+
+void window_book::tell(const key& k, std::uint64_t count) {
+  auto& told = streams_[k].matched;
+  if (told.empty() || told.back().second < count) told.emplace_back(line_.now(), count);
+}
+
+void window_book::on_send(const parcel& p, const fate&) {
+  actors::stamp s;
+  runtime::frame_header h;
+  actors::matched m;
+  if (p.on == link::channel::data) {
+    if (!actors::read_stamp(p.header, s) || has(s.flags, actors::stamp_flags::rehearsal)) return;
+    streams_[{{s.op, s.generation, p.from}, p.to, s.tag}].stamps.try_emplace(s.invocation,
+                                                                             stream::mark{s.total_bytes, line_.now()});
+  } else if (read_flow(p, h, m) && m.what == actors::matched::kind::question) {
+    streams_[{{op_of(h), h.generation, p.from}, p.to, m.stream}].questions.push_back(line_.now());
+  }
+}
+
+bool window_book::on_deliver(parcel& p) {
+  actors::stamp s;
+  runtime::frame_header h;
+  actors::matched m;
+  if (p.on == link::channel::data) {
+    // Whoever sends of an invocation has begun it: the leader of a group takes that for a report.
+    if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal))
+      tell({{s.op, s.generation, p.to}, p.from, s.tag}, std::uint64_t{s.invocation} + 1);
+  } else if (read_flow(p, h, m) && m.what == actors::matched::kind::report) {
+    tell({{op_of(h), h.generation, p.to}, p.from, m.stream}, m.count);
+  }
+  return true;
+}
+
+time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
+  const auto size_of = [&](std::uint64_t i) {
+    const auto at = s.stamps.find(i);
+    return at == s.stamps.end() ? 0 : at->second.bytes;
+  };
+  // How many must have been matched: one of any size may go when all are.
+  std::uint64_t least = invocation;
+  for (std::uint64_t bytes = size_of(invocation); least > 0 && invocation - least + 1 < limits_.invocations; --least) {
+    bytes += size_of(least - 1);
+    if (bytes > limits_.bytes) break;
+  }
+  if (least == 0) return 0;
+  const auto enough = [&](const auto& told) { return told.second >= least; };
+  const auto at = std::find_if(s.matched.begin(), s.matched.end(), enough);
+  return at == s.matched.end() ? runtime::never : at->first;
+}
+
+time_ns window_book::room_at(const sender& s, std::uint64_t invocation) const {
+  time_ns latest = 0;
+  for (auto at = streams_.lower_bound({s, 0, 0}); at != streams_.end() && std::get<0>(at->first) == s; ++at) {
+    if (at->second.stamps.contains(invocation)) latest = std::max(latest, room_at(at->second, invocation));
+  }
+  return latest;
+}
+
+bool window_book::asked(const sender& s, time_ns from, time_ns until) const {
+  for (auto at = streams_.lower_bound({s, 0, 0}); at != streams_.end() && std::get<0>(at->first) == s; ++at) {
+    const auto& all = at->second.questions;
+    if (std::any_of(all.begin(), all.end(), [&](time_ns t) { return t >= from && t <= until; })) return true;
+  }
+  return false;
+}
+
+std::vector<window_book::early_stamp> window_book::overrun() const {
+  std::vector<early_stamp> all;
+  for (const auto& [k, s] : streams_) {
+    for (const auto& [invocation, mark] : s.stamps) {
+      const time_ns room = room_at(s, invocation);
+      if (room > mark.left_ns)
+        all.push_back(
+            {std::get<0>(k), std::get<1>(k), invocation, room == runtime::never ? room : room - mark.left_ns});
+    }
+  }
+  return all;
+}
+
+}  // namespace parley::simulation

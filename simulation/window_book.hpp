@@ -1,0 +1,67 @@
+#pragma once
+/// What the wire shows of windows: when there was room for an invocation, so that a wait for it can be told from a wait for
+/// agreement, and whether its sender kept to that.
+///
+///     window_book book(stage, {.invocations = 64, .bytes = 4 << 20});
+///     weather.tap(book);
+///     book.waited(edge, invocation, began_ns)              // there was none when its call began, and the sender asked at once
+///     book.overrun()                                        // stamps that left before there was room
+///
+/// A sender knows as matched what reports that reached it said, and nothing else; the leader of a group also what its workers'
+/// stamps show. Both count invocations and bytes from there.
+#include <parley/actors/edge_sender.hpp>
+#include <parley/simulation/timeline.hpp>
+#include <parley/simulation/weather.hpp>
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace parley::simulation {
+
+class window_book final : public wire_tap {
+ public:
+  window_book(const timeline& line, actors::window_limits limits) : line_(line), limits_(limits) {}
+  void on_send(const parcel& p, const fate& f) override;
+  bool on_deliver(parcel& p) override;
+
+  struct sender {
+    std::uint64_t op = 0;
+    std::uint64_t generation = 0;
+    rank_id rank = 0;
+    friend auto operator<=>(const sender&, const sender&) = default;
+  };
+  /// When all its receivers had room for it; 0: always.
+  time_ns room_at(const sender& s, std::uint64_t invocation) const;
+  /// Whether one of the receivers was asked for room in that time.
+  bool asked(const sender& s, time_ns from, time_ns until) const;
+  struct early_stamp {
+    sender from;
+    rank_id to = 0;
+    std::uint64_t invocation = 0;
+    time_ns ahead_ns = 0;  ///< of its room; `never`: there never was any
+  };
+  std::vector<early_stamp> overrun() const;
+
+ private:
+  struct stream {
+    struct mark {
+      std::uint64_t bytes = 0;
+      time_ns left_ns = 0;
+    };
+    std::map<std::uint64_t, mark> stamps;                    // the first of each invocation
+    std::vector<std::pair<time_ns, std::uint64_t>> matched;  // what the sender has been told, and when
+    std::vector<time_ns> questions;
+  };
+  using key = std::tuple<sender, rank_id, std::uint64_t>;  // and its receiver, and the stream's number
+  void tell(const key& k, std::uint64_t count);
+  time_ns room_at(const stream& s, std::uint64_t invocation) const;
+
+  const timeline& line_;
+  actors::window_limits limits_;
+  std::map<key, stream> streams_;
+};
+
+}  // namespace parley::simulation
