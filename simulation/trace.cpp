@@ -4,7 +4,6 @@
 #include <parley/runtime/frame.hpp>
 #include <parley/simulation/trace.hpp>
 
-#include <algorithm>
 #include <cstring>
 
 namespace parley::simulation {
@@ -70,9 +69,8 @@ bool trace::on_deliver(parcel& p) {
   return true;
 }
 
-void trace::print(std::ostream& out) {
-  std::stable_sort(lines_.begin(), lines_.end(), [](const entry& a, const entry& b) { return a.when < b.when; });
-  for (const entry& e : lines_) out << e.when << "  " << e.text << "\n";
+void trace::print(std::ostream& out) const {
+  for (const auto& [when, text] : lines_) out << when << "  " << text << "\n";
 }
 
 }  // namespace parley::simulation

@@ -8,9 +8,10 @@
 #include <parley/simulation/timeline.hpp>
 #include <parley/simulation/weather.hpp>
 
+#include <map>
 #include <ostream>
 #include <string>
-#include <vector>
+#include <utility>
 
 namespace parley::simulation {
 
@@ -19,16 +20,12 @@ class trace final : public wire_tap {
   explicit trace(const timeline& line) : line_(line) {}
   void on_send(const parcel& p, const fate& f) override;
   bool on_deliver(parcel& p) override;
-  void add(time_ns when, std::string text) { lines_.push_back({when, std::move(text)}); }
-  void print(std::ostream& out);
+  void add(time_ns when, std::string text) { lines_.emplace(when, std::move(text)); }
+  void print(std::ostream& out) const;
 
  private:
-  struct entry {
-    time_ns when;
-    std::string text;
-  };
   const timeline& line_;
-  std::vector<entry> lines_;
+  std::multimap<time_ns, std::string> lines_;  // those of one moment in the order in which they were added
 };
 
 }  // namespace parley::simulation
