@@ -133,6 +133,7 @@ class runner {
       const auto written = world_[r].write_results();
       if (!written) record_.at_once.push_back({"results", written.reason().what()});
     }
+    programs_.look_at_memory();
     record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
     world_.end_job();

@@ -57,7 +57,7 @@ struct by_arrival final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>, std::uint32_t> next;
 };
 
-// A rank for which all messages are of the generation that it is in.
+// A rank for which messages are of the job and generation that it is in.
 struct any_generation final : wire_tap {
   void on_send(const parcel& p, const fate&) override {
     // Whoever speaks does so in its own generation.
@@ -68,6 +68,7 @@ struct any_generation final : wire_tap {
     } else if (p.header.size() == sizeof h) {
       std::memcpy(&h, p.header.data(), sizeof h);
       if (h.type != 0) latest[h.actor & ~std::uint64_t{3}] = h.generation;
+      job = h.job;
     }
   }
   bool on_deliver(parcel& p) override {
@@ -76,11 +77,13 @@ struct any_generation final : wire_tap {
     if (p.on == link::channel::control && p.header.size() == sizeof h) {
       std::memcpy(&h, p.header.data(), sizeof h);
       if (h.type != 0) h.generation = latest[h.actor & ~std::uint64_t{3}];
+      h.job = job;
       std::memcpy(p.header.data(), &h, sizeof h);
     }
     return true;
   }
   std::map<std::uint64_t, std::uint64_t> latest;
+  std::uint64_t job = 0;
 };
 
 // A leader for which a failed repetition took no time.

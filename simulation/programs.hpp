@@ -32,6 +32,8 @@ class programs {
   std::vector<ops::edge_agreement> leased(rank_id rank) const;
   /// The gates and campaigns of one of them, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
+  /// At the end of a job: whether buffers that were given back are as they were then.
+  void look_at_memory();
   const collectives& library() const noexcept { return library_; }
   /// How slow the kernels of a rank are: thousandths on top.
   void slow_kernels(rank_id rank, std::uint64_t thousandths) { kernels_[rank].slowness = thousandths; }
