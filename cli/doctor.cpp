@@ -1,8 +1,8 @@
 #include <parley/cli/cuda.hpp>
 #include <parley/cli/doctor.hpp>
+#include <parley/cli/host_plane.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/version.hpp>
-#include <parley/transports/ucx_link.hpp>
 
 #include <arpa/inet.h>
 #include <boost/json/array.hpp>
@@ -53,13 +53,10 @@ finding compiler() {
 #endif
 }
 
-finding ucx() {
-  try {
-    const transports::ucx_link wire(transports::ucx_link::options{});
-    return {"plane host", verdict::works, wire.description()};
-  } catch (const std::exception& e) {
-    return {"plane host", verdict::missing, e.what()};
-  }
+finding host_plane() {
+  const auto tried = try_host_plane();
+  if (!tried) return {"plane host", verdict::missing, tried.reason().text()};
+  return {"plane host", verdict::works, *tried + "; a message went from one process to another and back"};
 }
 
 finding shared_memory() {
@@ -197,7 +194,7 @@ std::vector<finding> look() {
       compiler(),
       {"Boost", verdict::information,
        std::to_string(BOOST_VERSION / 100'000) + "." + std::to_string(BOOST_VERSION / 100 % 1'000)},
-      ucx(),
+      host_plane(),
       shared_memory(),
       cross_memory(),
       one_sided(),

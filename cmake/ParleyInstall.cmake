@@ -21,7 +21,16 @@ set(PARLEY_BOOST_COMPONENTS "")
 if("Boost::json" IN_LIST linked)
   set(PARLEY_BOOST_COMPONENTS "COMPONENTS json")
 endif()
-cmake_path(GET PARLEY_UCX_INCLUDE_DIR PARENT_PATH PARLEY_UCX_PREFIX)
+set(PARLEY_UCX_HINT "${PARLEY_UCX_PREFIX}")
+if(PARLEY_INSTALL_UCX)
+  # As a folder that UCX_ROOT could name. UCX looks for its modules beside its libraries, in lib/ucx.
+  install(DIRECTORY "${PARLEY_UCX_PREFIX}/include" DESTINATION "${PARLEY_UCX_DIR}")
+  install(DIRECTORY "${PARLEY_UCX_PREFIX}/lib" DESTINATION "${PARLEY_UCX_DIR}" FILES_MATCHING PATTERN "*.so*"
+          PATTERN cmake EXCLUDE PATTERN pkgconfig EXCLUDE)
+  # PACKAGE_PREFIX_DIR would be that of the last package which parley's own config has looked for.
+  file(RELATIVE_PATH to_ucx "/${PARLEY_PACKAGE_DIR}" "/${PARLEY_UCX_DIR}")
+  set(PARLEY_UCX_HINT "\${CMAKE_CURRENT_LIST_DIR}/${to_ucx}")
+endif()
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/parleyConfig.cmake.in"
                               "${PROJECT_BINARY_DIR}/parleyConfig.cmake"
                               INSTALL_DESTINATION "${PARLEY_PACKAGE_DIR}" NO_SET_AND_CHECK_MACRO)

@@ -20,9 +20,11 @@ namespace {
                                                   "; look at UCX_TLS and at what `parley doctor` finds here"});
 }
 
+bool set_by_user(const char* name) { return std::getenv((std::string("UCX_") + name).c_str()) != nullptr; }
+
 /// What the user has set stays. A setting that this UCX does not know, or no longer takes, is not worth a failure.
 void prefer(ucp_config_t* config, const char* name, const std::string& value) {
-  if (std::getenv((std::string("UCX_") + name).c_str()) != nullptr) return;
+  if (set_by_user(name)) return;
   static_cast<void>(ucp_config_modify(config, name, value.c_str()));
 }
 
@@ -40,8 +42,9 @@ ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) 
   prefer(config, "LOG_LEVEL", "error");
   prefer(config, "WARN_UNUSED_ENV_VARS", "n");
   prefer(config, "TLS", transports_);
-  prefer(config, "POSIX_ERROR_HANDLING", "y");
-  prefer(config, "SYSV_ERROR_HANDLING", "y");
+  // For both kinds of shared memory at once: UCX 1.13 takes it here by no other name.
+  if (!set_by_user("POSIX_ERROR_HANDLING") && !set_by_user("SYSV_ERROR_HANDLING"))
+    prefer(config, "MM_ERROR_HANDLING", "y");
   // UCX asks a process for its first connection whether its POSIX memory can still be reached. If the process is dead by then and
   // no other transport says yes, UCX 1.22 crashes: it looks for an endpoint's lanes that were never chosen. System V memory
   // always says yes and fails later, as it should. Called slow, it is chosen for nothing else.

@@ -8,7 +8,7 @@
 ///
 /// | setting | value | why |
 /// |---|---|---|
-/// | POSIX_ERROR_HANDLING, SYSV_ERROR_HANDLING | y | else endpoints that report dead peers silently move to TCP |
+/// | MM_ERROR_HANDLING | y | else endpoints that report dead peers move to TCP in silence, or there are none |
 /// | TLS | one host: posix, cma, self | no unauthenticated TCP listener, no GPU start-up |
 /// |     | several hosts: all but cuda | GPUs have planes of their own |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Installs a build into an empty folder, and builds and runs a program there that knows only find_package(parley)."""
+"""Installs a build, moves it elsewhere, and uses it as a stranger would: the command tunes, and two ranks of a program that
+knows only find_package(parley) send each other a message. Both must load the UCX that the build was made with."""
 
 import argparse
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,20 +19,41 @@ target_link_libraries(consumer PRIVATE parley::parley)
 """
 
 PROGRAM = """
-#include <parley/runtime/error.hpp>
+#include <parley/parley.hpp>
 #include <cstdio>
-int main() {
-  const parley::runtime::error late{parley::runtime::errc::timeout, "rank 1 sent nothing; is it running?"};
-  std::puts(late.what().c_str());
+#include <vector>
+
+parley::task<> rank_main(parley::rank& self) {
+  parley::transfer numbers = self.declare(parley::paired_transfer{
+      .name = "numbers",
+      .role = [](parley::rank_id r) { return r == 0 ? "sender" : "receiver"; },
+      .configs = {parley::direct()}});
+  std::vector<int> some(1000, self.id() == 0 ? 42 : 0);
+  if (self.id() == 0) {
+    co_await numbers.send(some, {.to = 1});
+  } else {
+    co_await numbers.receive(some, {.from = 0});
+    std::printf("rank 1 of %u has %d\\n", self.world_size(), some.back());
+  }
 }
+
+int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 """
 
-EXPECTED = "timeout: rank 1 sent nothing; is it running?\n"
+EXPECTED = "rank 1 of 2 has 42\n"
+SPEC = pathlib.Path(__file__).resolve().parents[2] / "examples/specs/send-recv.json"
+# Nothing may help the installed files to find UCX.
+PLAIN = {name: value for name, value in os.environ.items() if name not in ("UCX_ROOT", "LD_LIBRARY_PATH")}
 
 
 def run(*command):
     print("+", *command, flush=True)
-    subprocess.run([str(word) for word in command], check=True)
+    return subprocess.run([str(word) for word in command], check=True, env=PLAIN, text=True, stdout=subprocess.PIPE).stdout
+
+
+def ucx_of(parley):
+    found = {each["name"]: each["value"] for each in json.loads(run(parley, "doctor", "--json"))["validators"]}
+    return found["PARLEY_UCX"]
 
 
 def main():
@@ -41,11 +65,21 @@ def main():
         root = pathlib.Path(folder)
         (root / "CMakeLists.txt").write_text(PROJECT)
         (root / "consumer.cpp").write_text(PROGRAM)
-        run("cmake", "--install", arguments.build, "--prefix", root / "prefix")
+        run("cmake", "--install", arguments.build, "--prefix", root / "first")
+        (root / "first").rename(root / "prefix")
+        parley = root / "prefix/bin/parley"
+        expected, found = ucx_of(arguments.build / "cli/parley"), ucx_of(parley)
+        if found != expected:
+            print(f"the installed command loads UCX {found}, and it was built with {expected}")
+            return 1
+        tuned = json.loads(run(parley, "tune", SPEC, "--no-results", "--json"))
+        if not tuned["ok"]:
+            print("the installed command could not tune", SPEC)
+            return 1
         run("cmake", "-G", "Ninja", "-S", root, "-B", root / "build", f"-DCMAKE_PREFIX_PATH={root}/prefix",
             f"-DCMAKE_CXX_COMPILER={arguments.compiler}")
         run("cmake", "--build", root / "build")
-        output = subprocess.run([root / "build/consumer"], check=True, capture_output=True, text=True).stdout
+        output = run(parley, "run", "-n", "2", "--no-prefix", root / "build/consumer")
     if output != EXPECTED:
         print(f"the consumer printed {output!r}, expected {EXPECTED!r}")
         return 1

@@ -292,6 +292,24 @@ TEST_CASE("parley doctor tells what works, as text and as JSON") {
   CHECK(document.document().at("findings").as_array().size() >= 8);
 }
 
+TEST_CASE("parley doctor says that plane host works only when a message got from one process to another") {
+  const folder here;
+  const auto host = [&] {
+    const json::object document = here.parley("doctor --json").document();
+    for (const json::value& f : document.at("findings").as_array()) {
+      if (f.at("name").as_string() == "plane host") return f.as_object();
+    }
+    return json::object();
+  };
+  CHECK(host().at("works").as_bool());
+  // A transport that leaves no process: UCX starts, and no message gets through.
+  REQUIRE(::setenv("UCX_TLS", "self", 1) == 0);
+  const json::object cut_off = host();
+  ::unsetenv("UCX_TLS");
+  CHECK_FALSE(cut_off.at("works").as_bool());
+  has(std::string(cut_off.at("text").as_string()), "UCX says: ");
+}
+
 TEST_CASE("the examples' programs run") {
   const folder here;
   const auto send = here.parley("run -n 2 '" PARLEY_EXAMPLE_SEND_RECV "' 60");
