@@ -33,12 +33,11 @@ part_receiver::~part_receiver() {
   // Destroyed where it stands, in a tear down: nobody shall write into memory that is gone.
   if (one_sided_ != nullptr && one_sided_->credit != 0 && place_ != place::gone && !stamped_)
     one_sided_->region->withdraw_from_the_dead();
-  leave();
+  if (place_ == place::posted && linked()) --stream_.posted_count;  // it leaves its list by itself
 }
 
 void part_receiver::leave() noexcept {
-  if (!linked()) return;
-  if (place_ == place::posted) --stream_.posted_count;
+  if (place_ == place::posted && linked()) --stream_.posted_count;
   unlink();
 }
 
@@ -111,7 +110,8 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
       transfer_part* const part = new_part();
       started(part, net_.fetch(std::move(message), into, part));
     } else {
-      fail(net_.fetch(std::move(message), into, nullptr));
+      const errc fetched = net_.fetch(std::move(message), into, nullptr);
+      if (fetched != errc::none) fail(fetched);
     }
     wake_if_settled();
     return;

@@ -48,7 +48,9 @@ edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   if (stream* const known = find_stream(id)) return *known;
   streams_.push_back(std::make_unique<stream>());
   streams_.back()->id = id;
-  streams_.back()->sizes.resize(std::bit_ceil(window_.invocations));
+  const std::uint64_t ring = std::bit_ceil(window_.invocations);
+  streams_.back()->sizes = std::make_unique<std::uint64_t[]>(ring);
+  streams_.back()->ring_mask = ring - 1;
   return *streams_.back();
 }
 
@@ -171,6 +173,7 @@ void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ende
 
 void edge_sender::fail(errc why) noexcept {
   failed_ = why;
+  window_ = {.invocations = 0, .bytes = 0};
   if (one_sided_ != nullptr) one_sided_->fail(why);
   for (auto& s : streams_) {
     while (!s->waiting.empty()) s->waiting.front().owner->finish(why);

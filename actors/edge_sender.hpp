@@ -61,9 +61,8 @@ class edge_sender {
     }
     bool await_ready() {
       if (edge_.failed_ != runtime::errc::none) return true;
-      const auto number = edge_.try_admit(tag_, bytes_);
-      invocation_ = number.value_or(0);
-      return number.has_value();
+      invocation_ = edge_.try_admit(tag_, bytes_);
+      return invocation_ != not_admitted;
     }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
@@ -100,10 +99,11 @@ class edge_sender {
   admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline) noexcept {
     return {*this, tag, bytes, deadline};
   }
-  /// The same where that needs no wait.
-  std::optional<std::uint64_t> try_admit(std::uint32_t tag, std::uint64_t bytes) {
+  static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
+  /// The same where that needs no wait, else `not_admitted`.
+  std::uint64_t try_admit(std::uint32_t tag, std::uint64_t bytes) {
     stream& s = stream_of(tag);
-    if (failed_ != runtime::errc::none || !s.waiting.empty() || !has_room(s, bytes)) return std::nullopt;
+    if (!s.waiting.empty() || !has_room(s, bytes)) return not_admitted;
     return s.take_room(bytes);
   }
   /// Assigns a config to an admitted invocation. It must be ended.
@@ -162,10 +162,11 @@ class edge_sender {
     std::uint64_t admitted = 0;  // the next invocation
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
-    std::vector<std::uint64_t> sizes;  // of the unmatched ones, in a ring at least as large as the window
+    std::unique_ptr<std::uint64_t[]> sizes;  // of the unmatched ones, in a ring at least as large as the window
+    std::uint64_t ring_mask = 0;
     runtime::intrusive_list<admission::place> waiting;
 
-    std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & (sizes.size() - 1)]; }
+    std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & ring_mask]; }
     std::uint64_t take_room(std::uint64_t bytes) noexcept {
       size_of(admitted) = bytes;
       unmatched_bytes += bytes;
@@ -196,9 +197,10 @@ class edge_sender {
   }
   stream* find_stream(std::uint64_t id) noexcept;
   [[gnu::cold]] stream& find_or_add(std::uint64_t id);
+  // An edge that has failed has a window of nothing, so that a call inside the window need not ask.
   bool has_room(const stream& s, std::uint64_t bytes) const noexcept {
-    if (s.admitted == s.matched) return true;
-    return s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes;
+    if (s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes) return true;
+    return s.admitted == s.matched && failed_ == runtime::errc::none;
   }
   // S5: nothing from another generation changes anything.
   bool is_for_us(const runtime::envelope& from) const noexcept {

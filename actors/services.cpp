@@ -32,7 +32,13 @@ void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
     latest_op_ = s.op;
     latest_ = sink->second;
     latest_->on_data(s, std::move(message));
-  } else if (early_count_ < early_limit) {
+  } else {
+    keep_early(s, std::move(message));
+  }
+}
+
+void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
+  if (early_count_ < early_limit) {
     ++counters_.early;
     ++early_count_;
     early_[s.op].push_back(std::move(message));

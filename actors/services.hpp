@@ -52,6 +52,7 @@ class data_hub final : public runtime::link::handler {
 
  private:
   [[gnu::noinline]] void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
+  [[gnu::noinline]] void keep_early(const stamp& s, runtime::arrival&& message) noexcept;
   static constexpr std::size_t early_limit = 4096;
   runtime::link& net_;
   struct id_hash {  // they are hashes already

@@ -11,12 +11,12 @@ using runtime::task;
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
 bool send_call::await_ready() {
-  const auto number = edge_.sender_.try_admit(options_.tag, data_.size());
-  if (!number) {
+  const std::uint64_t number = edge_.sender_.try_admit(options_.tag, data_.size());
+  if (number == actors::edge_sender::not_admitted) {
     go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
   }
-  auto& [begun, whole] = invocation_.emplace(edge_.sender_, options_, data_, *number);
+  auto& [begun, whole] = invocation_.emplace(edge_.sender_, options_, data_, number);
   if (!edge_.find(begun.mark.digest)->goes_whole(data_.size())) {
     go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
     return false;
