@@ -166,6 +166,12 @@ void assignment::forbid_trials(std::string why) {
   policy_why_ = std::move(why);
 }
 
+void assignment::leave_out(const std::vector<std::string>& ids) {
+  constexpr std::size_t most_named = 4;
+  for (std::size_t i = 0; i < std::min(ids.size(), most_named); ++i) left_out_ += (i == 0 ? "" : ", ") + ids[i];
+  if (ids.size() > most_named) left_out_ += " and " + std::to_string(ids.size() - most_named) + " more";
+}
+
 campaign* assignment::next_to_announce() noexcept {
   for (auto& c : campaigns_) {
     if (c->where == campaign::stage::decided && !c->announced) return c.get();
@@ -352,6 +358,7 @@ void assignment::settle(campaign& c, std::size_t winner, decision_source source,
   c.source = source;
   c.why = std::move(why);
   if (!c.missed.empty()) c.why += "; of results files: " + c.missed;
+  if (!left_out_.empty()) c.why += "; not tried, for their rehearsals failed: " + left_out_;
   c.decided_ns = now;
   c.incumbent = winner;
   c.decided_time_ns = c.aggregates.empty() || !c.aggregates[winner].measured() ? 0 : c.aggregates[winner].time_ns;

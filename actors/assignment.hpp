@@ -185,6 +185,8 @@ class assignment {
             std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0);
   /// Before `open`: a participant has tuning switched off, `why` names it. What is remembered runs, else the default.
   void forbid_trials(std::string why);
+  /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
+  void leave_out(const std::vector<std::string>& ids);
   /// Whose invariants these are, when one does not hold.
   void placed(runtime::noticed_at here) noexcept { here_ = here; }
   /// Called when a campaign is decided as it begins, on the data path: `next_to_announce` has something.
@@ -220,6 +222,11 @@ class assignment {
   const std::vector<std::unique_ptr<campaign>>& campaigns() const noexcept { return campaigns_; }
   /// The campaign that messages of this size belong to; null before the first of them.
   const campaign* find(std::uint64_t bytes) const noexcept;
+  /// Whether that is the size of the invocation before, and `digest` is what runs.
+  bool has_settled_on(std::uint64_t bytes, std::uint64_t digest) const noexcept {
+    const campaign* const c = latest_for(bytes);
+    return c != nullptr && c->where == campaign::stage::decided && c->digest == digest;
+  }
   const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
   std::uint64_t machines() const noexcept { return machines_; }
@@ -234,8 +241,11 @@ class assignment {
   static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_retry_pause_ns = 600'000'000'000;
   campaign& campaign_of(std::uint64_t bytes, time_ns now) {
-    if (latest_ != nullptr && bytes >= latest_from_bytes_ && bytes <= latest_to_bytes_) return *latest_;
-    return find_or_add(bytes, now);
+    campaign* const c = latest_for(bytes);
+    return c != nullptr ? *c : find_or_add(bytes, now);
+  }
+  campaign* latest_for(std::uint64_t bytes) const noexcept {
+    return bytes >= latest_from_bytes_ && bytes <= latest_to_bytes_ ? latest_ : nullptr;
   }
   campaign& find_or_add(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
@@ -281,6 +291,7 @@ class assignment {
   std::uint64_t machines_ = 0;
   std::function<void()> settled_;
   std::vector<candidate_limit> limits_;
+  std::string left_out_;
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t latest_from_bytes_ = 0;

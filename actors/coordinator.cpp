@@ -319,17 +319,22 @@ class coordinator_behaviour {
     state_.assigned->limit(limits_of_all());
     std::vector<std::uint64_t> digests;
     std::vector<std::string> ids;
+    std::vector<std::string> left_out;
     for (const auto& c : state_.merged->candidates) {
       const bool everywhere = std::all_of(state_.participants.begin(), state_.participants.end(), [&](const auto& p) {
         return std::find(p.ready->begin(), p.ready->end(), c.digest) != p.ready->end();
       });
-      if (!everywhere && !digests.empty()) continue;
+      if (!everywhere && !digests.empty()) {
+        left_out.push_back(c.id);
+        continue;
+      }
       digests.push_back(c.digest);
       ids.push_back(c.id);
     }
     for (const auto& p : state_.participants) {
       if (!p.trials) state_.assigned->forbid_trials("tuning is switched off on rank " + std::to_string(p.rank));
     }
+    state_.assigned->leave_out(left_out);
     open_with(std::move(digests), std::move(ids));
     announce_decisions();
   }

@@ -25,7 +25,7 @@ part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64
   stream_.posted.push_back(*this);
   ++stream_.posted_count;
   if (stream_.first_posted < stream_.begun) edge_.match_posted(stream_);
-  if (edge_.one_sided_ != nullptr && memory_ != nullptr && place_ == place::posted)
+  if (edge_.may_offer_credit(stream_) && memory_ != nullptr && place_ == place::posted)
     edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
 }
 
@@ -66,9 +66,15 @@ void part_receiver::give_up(errc why) noexcept {
 // When all bytes are here, a part that is still waited for is one that the sender did not cut.
 void part_receiver::fail_if_unmet() noexcept {
   if (arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
-  bool unmet = false;
-  parts_.for_each([&](const transfer_part& part) { unmet = unmet || !part.with_transport; });
-  if (unmet) fail(errc::config_failed);
+  const transfer_part* const unmet = parts_.find_if([](const transfer_part& p) { return !p.with_transport; });
+  if (unmet != nullptr)
+    fail_unpaired("no part of " + std::to_string(unmet->into.size()) + " bytes at offset " +
+                  std::to_string(unmet->offset) + " was sent, though all bytes are here");
+}
+
+void part_receiver::fail_unpaired(std::string what) noexcept {
+  if (failed() == errc::none) kept().mismatch = "its two functions do not fit each other: " + std::move(what);
+  fail(errc::config_failed);
 }
 
 part_receiver::pieces::~pieces() = default;
@@ -79,10 +85,10 @@ part_receiver::pieces& part_receiver::kept() {
 }
 
 void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
-  if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
-    fail(errc::config_failed);
-    return;
-  }
+  if (message.length() != wanted.into.size())
+    return fail_unpaired("the part at offset " + std::to_string(wanted.offset) + " has " +
+                         std::to_string(message.length()) + " bytes, and " + std::to_string(wanted.into.size()) +
+                         " were asked for");
   received_bytes_ += message.length();
   wanted.with_transport = true;
   const errc started = net_.fetch(std::move(message), wanted.into, &wanted);
@@ -92,8 +98,11 @@ void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noe
 // The first part that is here says what the invocation is.
 inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) noexcept {
   if (edge_.one_sided_ != nullptr) {
-    const errc wrong = read_one_sided(s, message);
-    if (wrong != errc::none) return end(wrong);
+    edge_.one_sided_->note(s.flags);
+    if (one_sided_ != nullptr || has(s.flags, stamp_flags::landed | stamp_flags::to_be_got)) {
+      const errc wrong = read_one_sided(s, message);
+      if (wrong != errc::none) return end(wrong);
+    }
   }
   if (s.total_bytes > capacity_) {  // before anything is written (S8)
     end(errc::buffer_too_small);
@@ -147,11 +156,8 @@ void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
     return;
   }
   arrived_bytes_ += message.length();
-  transfer_part* wanted = nullptr;
-  parts_.for_each([&](transfer_part& part) {
-    if (!part.with_transport && part.offset == s.offset) wanted = &part;
-  });
-  if (wanted != nullptr) {
+  const auto waits_for_it = [&](const transfer_part& p) { return !p.with_transport && p.offset == s.offset; };
+  if (transfer_part* const wanted = parts_.find_if(waits_for_it)) {
     bring(*wanted, std::move(message));
   } else {
     kept().waiting.push(std::move(message));
@@ -160,7 +166,7 @@ void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
 }
 
 void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
-  if (failed() != errc::none) return;
+  if (failed() != errc::none || into.empty()) return;
   transfer_part* const wanted = new_part();
   wanted->offset = offset;
   wanted->into = into;
@@ -181,9 +187,10 @@ edge_receiver::edge_receiver(services& s, const op_declaration& op, generations 
       peer_(op.participants[0].rank) {
   services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::question) {
-      stream& asked = stream_of(m.stream);
-      asked.report_at = 0;
-      send_report(asked);
+      stream* const asked = known_or_new(m.stream);
+      if (asked == nullptr) return errc::none;
+      asked->report_at = 0;
+      send_report(*asked);
     }
     return errc::none;
   });
@@ -216,16 +223,16 @@ void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) no
   static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), s.generation, word));
 }
 
-edge_receiver::stream& edge_receiver::find_or_add(std::uint64_t id) {
-  if (stream* const known = find_stream(id)) return *known;
-  streams_.push_back(std::make_unique<stream>());
-  streams_.back()->id = id;
-  return *streams_.back();
+edge_receiver::stream* edge_receiver::look_up(std::uint64_t id) noexcept {
+  stream* its = streams_.find(id);
+  if (its == nullptr && !streams_.full()) its = &streams_.add(id);
+  if (its != nullptr) latest_ = its;
+  return its;
 }
 
 std::uint64_t edge_receiver::next_invocation(std::uint32_t tag) noexcept {
-  const stream& s = stream_of(stream_id(tag, false));
-  return s.first_posted + s.posted_count;
+  const stream* const s = streams_.find(stream_id(tag, false));
+  return s == nullptr ? 0 : s->first_posted + s->posted_count;
 }
 
 inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
@@ -243,7 +250,12 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
 void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.generation != generation() || s.source != peer_) [[unlikely]]  // S5
     return keep_unjoined(s, std::move(message));
-  stream& its = stream_of(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
+  stream* const at = known_or_new(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
+  if (at == nullptr) [[unlikely]] {
+    ++counters_.dropped;
+    return;
+  }
+  stream& its = *at;
   const std::uint64_t invocation = unwrap(s.invocation, its.first_posted);
   if (invocation == its.first_posted && its.begun <= invocation && !its.posted.empty()) {  // as most come
     its.begun = invocation + 1;
@@ -256,11 +268,7 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
   }
   its.begun = std::max(its.begun, invocation + 1);
   match_posted(its);
-  part_receiver* mine = nullptr;
-  its.active.for_each([&](part_receiver& r) {
-    if (r.index_ == invocation) mine = &r;
-  });
-  if (mine != nullptr) {
+  if (part_receiver* const mine = its.active.find_if([&](const part_receiver& r) { return r.index_ == invocation; })) {
     mine->deliver(s, std::move(message));
   } else if (invocation >= its.first_posted) {
     ++counters_.early_parts;

@@ -22,12 +22,15 @@
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/actors/stream_table.hpp>
 #include <parley/actors/transfer.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/mailbox.hpp>
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -122,6 +125,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t invocation() const noexcept { return index_; }
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
   runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
+  /// How the parts that came differ from those that were asked for; empty if they do not.
+  std::string_view mismatch() const noexcept { return pieces_ == nullptr ? std::string_view() : pieces_->mismatch; }
+  /// Whether all of the payload is here, be it in the buffer or not.
+  bool all_here() const noexcept { return stamped_ && arrived_bytes_ >= stamp_.total_bytes; }
 
  private:
   friend edge_receiver;
@@ -138,6 +145,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   pieces& kept();
   void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
   void fail_if_unmet() noexcept;
+  void fail_unpaired(std::string what) noexcept;
 
   edge_receiver& edge_;
   receive_stream& stream_;
@@ -150,6 +158,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     ~pieces();
     runtime::message_ring<runtime::arrival> waiting;  // that nobody has asked for yet
     std::unordered_set<std::uint64_t> seen_offsets;
+    std::string mismatch;
   };
   std::unique_ptr<pieces> pieces_;
   struct one_sided {
@@ -252,10 +261,14 @@ class edge_receiver final : public data_sink {
     edge_receiver& edge;
   };
   stream& stream_of(std::uint64_t id) {
-    if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
-    return *latest_;
+    stream* const its = known_or_new(id);
+    return its != nullptr ? *its : streams_.add(id);
   }
-  [[gnu::cold]] stream& find_or_add(std::uint64_t id);
+  /// Null where a peer would make this end keep more streams than there can be.
+  stream* known_or_new(std::uint64_t id) noexcept {
+    return latest_ != nullptr && latest_->id == id ? latest_ : look_up(id);
+  }
+  [[gnu::cold]] stream* look_up(std::uint64_t id) noexcept;
   struct repeat_timer : runtime::timer {
     explicit repeat_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
     static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).edge.repeat(); }
@@ -277,6 +290,7 @@ class edge_receiver final : public data_sink {
     memory_book memory;
     bool wanted = false;
     std::uint32_t unwanted = 0;
+    void note(stamp_flags flags) noexcept { unwanted = has(flags, stamp_flags::no_credits) ? unwanted + 1 : 0; }
     std::vector<exposed> known;           // the sender's memory
     std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
     repeat_timer timer;
@@ -287,7 +301,10 @@ class edge_receiver final : public data_sink {
   bool is_for_us(const runtime::envelope& from) const noexcept {
     return from.source == peer_ && from.generation == generation();
   }
-  stream* find_stream(std::uint64_t id) noexcept;
+  bool may_offer_credit(const stream& s) const noexcept {
+    return one_sided_ != nullptr &&
+           (s.id == stream_id(0, true) || (one_sided_->wanted && one_sided_->unwanted < unwanted_after));
+  }
   void offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept;
   void send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept;
   void send_revoke(stream& s) noexcept;
@@ -318,7 +335,7 @@ class edge_receiver final : public data_sink {
   generations generations_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
-  std::vector<std::unique_ptr<stream>> streams_;
+  stream_table<stream> streams_;
   stream* latest_ = nullptr;  // most calls have one tag
   bool fetch_may_wait_ = false;
   late_timer late_{*this};

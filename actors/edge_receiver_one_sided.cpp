@@ -18,8 +18,6 @@ constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
 
 // What the first stamp of the invocation says of its payload; not `none`: the receive ends with that.
 errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& message) {
-  auto& edge = *edge_.one_sided_;
-  edge.unwanted = has(s.flags, stamp_flags::no_credits) ? edge.unwanted + 1 : 0;
   if (has(s.flags, stamp_flags::landed)) {
     if (one_sided_ == nullptr || one_sided_->credit == 0) {
       runtime::blame({"S8", "nothing is put without a credit", edge_.here()}, edge_.peer_);
@@ -73,17 +71,8 @@ void edge_receiver::allow_one_sided() {
   bind.template operator()<taken>([this](taken&& m) { on_question(m); });
 }
 
-edge_receiver::stream* edge_receiver::find_stream(std::uint64_t id) noexcept {
-  for (auto& s : streams_) {
-    if (s->id == id) return s.get();
-  }
-  return nullptr;
-}
-
 void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept {
-  const bool rehearsal = s.id == stream_id(0, true);
-  if (one_sided_ == nullptr || failed_ != errc::none) return;
-  if (!rehearsal && (!one_sided_->wanted || one_sided_->unwanted >= unwanted_after)) return;
+  if (!may_offer_credit(s) || failed_ != errc::none) return;
   if (!s.given.may_give() || !s.given.may_leave(index)) return;  // R4; and credits ascend
   if (r.one_sided_ != nullptr && (r.one_sided_->credit != 0 || r.one_sided_->leaving != errc::none)) return;
   auto region = one_sided_->memory.find({r.memory_, static_cast<std::size_t>(r.capacity_)});
@@ -141,7 +130,7 @@ bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
 }
 
 void edge_receiver::on_revoked(const revoked& m) noexcept {
-  stream* const s = find_stream(m.stream);
+  stream* const s = streams_.find(m.stream);
   if (s == nullptr || !s->given.answered(m.number)) return;
   s->begun = std::max(s->begun, m.next);
   match_posted(*s);  // these wait for their data, and their sender may have used their credits
@@ -198,7 +187,7 @@ void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, err
 void edge_receiver::on_question(const taken& m) noexcept {
   if (m.what != taken::kind::question) return;
   errc outcome = failed_;
-  stream* const s = find_stream(m.stream);
+  stream* const s = streams_.find(m.stream);
   if (outcome == errc::none) {
     if (s == nullptr) return;
     bool may_be_read = m.invocation >= s->first_posted;

@@ -37,21 +37,13 @@ void edge_sender::retire() noexcept {
   services_.mail.unbind(number_of(op_, part::data_sender));
 }
 
-edge_sender::stream* edge_sender::find_stream(std::uint64_t id) noexcept {
-  for (auto& s : streams_) {
-    if (s->id == id) return s.get();
-  }
-  return nullptr;
-}
-
 edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
-  if (stream* const known = find_stream(id)) return *known;
-  streams_.push_back(std::make_unique<stream>());
-  streams_.back()->id = id;
+  if (stream* const known = streams_.find(id)) return *known;
+  stream& made = streams_.add(id);
   const std::uint64_t ring = std::bit_ceil(window_.invocations);
-  streams_.back()->sizes = std::make_unique<std::uint64_t[]>(ring);
-  streams_.back()->ring_mask = ring - 1;
-  return *streams_.back();
+  made.sizes = std::make_unique<std::uint64_t[]>(ring);
+  made.ring_mask = ring - 1;
+  return made;
 }
 
 void edge_sender::wait_for_room(admission& a) {
@@ -66,7 +58,7 @@ void edge_sender::wait_for_room(admission& a) {
 }
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
-  stream* const known = find_stream(id);
+  stream* const known = streams_.find(id);
   if (known == nullptr) return;  // nothing was ever sent there
   stream& s = *known;
   // The receiver goes on, so what still waits asks as soon as it did at first.
@@ -122,26 +114,26 @@ void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<s
   mine.peer = peer_;
   mine.next = [this](std::uint64_t id) {
     if (id == stream_id(0, true)) return rehearsals_;
-    const auto known = std::find_if(streams_.begin(), streams_.end(), [id](const auto& s) { return s->id == id; });
-    return known == streams_.end() ? 0 : (*known)->admitted;
+    const stream* const known = streams_.find(id);
+    return known == nullptr ? 0 : known->admitted;
   };
   one_sided_ = std::make_unique<one_sided_sender>(services_, std::move(mine), std::move(puts), std::move(gets));
 }
 
-// An invocation is stamped with a one-sided config only if it has what that needs, now. Where none is in question for its size
-// nothing is looked up.
-outgoing edge_sender::begin_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
-                                      pacing pace) {
+// An invocation is stamped with a one-sided config only if it has what that needs, now. Once another one is decided for its
+// size this is not asked any more.
+outgoing edge_sender::begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source,
+                                             std::uint64_t invocation, pacing pace) {
+  if (assigned_.has_settled_on(source.size(), two_sided_))
+    return begin_with(tag, source.size(), invocation, pace, {}, stamp_flags::no_credits);
   const std::uint64_t id = stream_id(tag, false);
   const campaign* const search = assigned_.find(source.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
-  const bool in_question = !settled || one_sided_->is_put(search->digest) || one_sided_->is_get(search->digest);
-  const auto lacking = in_question ? one_sided_->lacking(id, invocation, source) : std::span<const std::uint64_t>();
-  assignment::choice chosen = assigned_.choose(source.size(), tag, invocation, services_.ex.now(), pace, lacking);
-  rows_.set_measuring(assigned_.measuring());
-  if (settled && !one_sided_->is_put(search->digest)) chosen.flags = chosen.flags | stamp_flags::no_credits;
-  outgoing inv = stamped(chosen.digest, chosen.flags, tag, source.size(), invocation);
-  inv.access = one_sided_->begin(chosen.digest, id, invocation, source);
+  const bool put = settled && one_sided_->is_put(search->digest);
+  if (settled && !put && !one_sided_->is_get(search->digest)) two_sided_ = search->digest;
+  outgoing inv = begin_with(tag, source.size(), invocation, pace, one_sided_->lacking(id, invocation, source),
+                            settled && !put ? stamp_flags::no_credits : stamp_flags::none);
+  inv.access = one_sided_->begin(inv.mark.digest, id, invocation, source);
   return inv;
 }
 

@@ -20,6 +20,7 @@
 #include <parley/actors/one_sided.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/actors/stream_table.hpp>
 #include <parley/actors/transfer.hpp>
 
 #include <array>
@@ -110,10 +111,8 @@ class edge_sender {
   /// `source`, if given, is where the payload lies.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
                  const std::byte* source = nullptr) {
-    if (one_sided_ != nullptr) return begin_one_sided(tag, {source, bytes}, invocation, pace);
-    const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace);
-    rows_.set_measuring(assigned_.measuring());
-    return stamped(chosen.digest, chosen.flags, tag, bytes, invocation);
+    if (one_sided_ != nullptr) return begin_beside_one_sided(tag, {source, bytes}, invocation, pace);
+    return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
   }
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
@@ -195,7 +194,6 @@ class edge_sender {
     if (latest_ == nullptr || latest_->id != id) latest_ = &find_or_add(id);
     return *latest_;
   }
-  stream* find_stream(std::uint64_t id) noexcept;
   [[gnu::cold]] stream& find_or_add(std::uint64_t id);
   // An edge that has failed has a window of nothing, so that a call inside the window need not ask.
   bool has_room(const stream& s, std::uint64_t bytes) const noexcept {
@@ -213,7 +211,14 @@ class edge_sender {
   void ask_again_soon() noexcept;
   void ask(const stream& s);
 
-  outgoing begin_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
+  outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace,
+                      std::span<const std::uint64_t> lacking, stamp_flags more) {
+    const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace, lacking);
+    rows_.set_measuring(assigned_.measuring());
+    return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
+  }
+  outgoing begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
+                                  pacing pace);
 
   services& services_;
   row_log rows_;
@@ -225,7 +230,7 @@ class edge_sender {
   rank_id peer_;
   window_limits window_;
   runtime::errc failed_ = runtime::errc::none;
-  std::vector<std::unique_ptr<stream>> streams_;
+  stream_table<stream> streams_;
   stream* latest_ = nullptr;  // most calls have one tag
   std::uint64_t rehearsals_ = 0;
   bool retired_ = false;
@@ -234,6 +239,7 @@ class edge_sender {
   counters counters_;
   std::function<void()> ended_there_;
   std::unique_ptr<one_sided_sender> one_sided_;
+  std::uint64_t two_sided_ = 0;  // the last config decided on that is neither a put nor a get
 };
 
 }  // namespace parley::actors

@@ -49,6 +49,12 @@ one_sided_sender::held_stream* one_sided_sender::stream_of(std::uint64_t id) {
   return &streams_.back();
 }
 
+one_sided_sender::held_stream* one_sided_sender::stream_at(std::uint64_t id, std::uint64_t invocation) {
+  held_stream* const s = stream_of(id);
+  if (s != nullptr && invocation != 0) s->held.begun(invocation - 1);
+  return s;
+}
+
 void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
   held_credit c;
   c.index = m.index;
@@ -57,8 +63,9 @@ void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
   c.capacity = m.capacity;
   const auto key = std::as_bytes(std::span(m.key));
   c.key.assign(key.begin(), key.end());
-  held_stream* const s = m.key.size() > runtime::link::max_remote_key_bytes ? nullptr : stream_of(m.stream);
-  if (s == nullptr || !s->held.take(std::move(c), edge_.next(m.stream))) ++counters_.credits_ignored;
+  const std::uint64_t next = edge_.next(m.stream);
+  held_stream* const s = m.key.size() > runtime::link::max_remote_key_bytes ? nullptr : stream_at(m.stream, next);
+  if (s == nullptr || !s->held.take(std::move(c), next)) ++counters_.credits_ignored;
 }
 
 void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
@@ -80,7 +87,7 @@ bool one_sided_sender::is_get(std::uint64_t digest) const noexcept { return cont
 std::span<const std::uint64_t> one_sided_sender::lacking(std::uint64_t stream, std::uint64_t invocation,
                                                          std::span<const std::byte> source) {
   lacking_.clear();
-  const held_stream* const s = puts_.empty() ? nullptr : stream_of(stream);
+  const held_stream* const s = puts_.empty() ? nullptr : stream_at(stream, invocation);
   if (s == nullptr || source.empty() || s->held.find(invocation, source.size()) == nullptr)
     lacking_.insert(lacking_.end(), puts_.begin(), puts_.end());
   if (source.empty() || gets_.empty() || find(source) == nullptr)
@@ -91,7 +98,7 @@ std::span<const std::uint64_t> one_sided_sender::lacking(std::uint64_t stream, s
 const one_sided_access* one_sided_sender::begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
                                                 std::span<const std::byte> source) {
   std::unique_ptr<one_sided_access> use;
-  held_stream* const s = puts_.empty() ? nullptr : stream_of(stream);
+  held_stream* const s = puts_.empty() ? nullptr : stream_at(stream, invocation);
   if (is_put(digest)) {
     const held_credit* const c = s == nullptr ? nullptr : s->held.find(invocation, source.size());
     if (c != nullptr) {

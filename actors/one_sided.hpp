@@ -104,6 +104,8 @@ class one_sided_sender {
   void on_taken(const runtime::envelope& from, const taken& m) noexcept;
   void on_known(const runtime::envelope& from, const known& m) noexcept;
   held_stream* stream_of(std::uint64_t id);
+  /// The same without the credits of invocations before this one: they are used or void, and not every one passes here.
+  held_stream* stream_at(std::uint64_t id, std::uint64_t invocation);
   const announced* find(std::span<const std::byte> source) const noexcept;
   void announce(const announced& a) noexcept;
   void repeat() noexcept;

@@ -174,12 +174,25 @@ class participant_behaviour {
     std::erase_if(mine_.failed_here, again);
     std::erase_if(mine_.instead, [&](const auto& i) { return again(i.first); });
   }
+  struct under_way {
+    explicit under_way(std::size_t& of) noexcept : count(of) { ++count; }
+    ~under_way() { --count; }
+    under_way(const under_way&) = delete;
+    under_way& operator=(const under_way&) = delete;
+    std::size_t& count;
+  };
+  under_way a_rehearsal() noexcept { return under_way(mine_.rehearsing); }
   void note_rehearsed(std::uint64_t digest, const runtime::result<>& outcome) {
     if (outcome) {
       mine_.ready.push_back(digest);
-    } else {
-      mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
+      return;
     }
+    mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
+    const auto& own = mine_.failed_here;
+    if (std::find(own.begin(), own.end(), digest) != own.end())
+      warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
+                          mine_.role + "): config " + mine_.warm_errors.back() +
+                          "; it failed its rehearsal and will not be tried");
   }
   void send_warmed() {
     warmed w;
@@ -214,9 +227,8 @@ class participant_behaviour {
     return digest == mine_.declaration.default_digest || in(mine_.candidates) || in(mine_.ready);
   }
   std::string name_of(std::uint64_t digest) const {
-    const auto at = std::find(mine_.candidates.begin(), mine_.candidates.end(), digest);
-    return at == mine_.candidates.end() ? std::to_string(digest)
-                                        : mine_.ids[static_cast<std::size_t>(at - mine_.candidates.begin())];
+    const std::string* const id = mine_.id_of(digest);  // a rehearsal may begin before the merged list is here
+    return id == nullptr ? std::to_string(digest) : *id;
   }
 
   services& services_;
@@ -229,6 +241,7 @@ class participant_behaviour {
 };
 
 runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
+  const auto counted = me.a_rehearsal();
   auto outcome = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
   me.note_rehearsed(digest, outcome);
 }

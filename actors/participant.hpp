@@ -86,8 +86,9 @@ struct participant_state {
   std::vector<std::string> warm_errors;
   std::string no_common_config;
   std::vector<decision_record> decisions;
-  std::size_t owed = 0;  ///< messages that were not acknowledged yet
-  news changed;          ///< told whenever something above has come to be known
+  std::size_t owed = 0;        ///< messages that were not acknowledged yet
+  std::size_t rehearsing = 0;  ///< candidates
+  news changed;                ///< told whenever something above has come to be known
   participant_address actor;
 
   /// Which of its own configs this rank runs when `digest` is assigned.

@@ -13,12 +13,16 @@ void transfer_part::on_part_end(completion& self, errc outcome) noexcept {
   }
 }
 
-// What the transport still has lives until it lets go.
+// The buffer is about to go: whatever it costs, nobody may touch it afterwards. The records live until the transport lets go.
 void parts_in_flight::abandon() noexcept {
   while (!parts_.empty()) {
     transfer_part& left = parts_.pop_front();
     left.owner = nullptr;
-    if (!left.with_transport) delete &left;
+    if (left.with_transport) {
+      net_.abandon(left);
+    } else {
+      delete &left;
+    }
   }
 }
 
@@ -33,6 +37,11 @@ void parts_in_flight::fail(errc why) noexcept {
       ended(&part, errc::none);
     }
   });
+}
+
+bool part_sender::note_beyond(std::uint64_t offset) {
+  if (beyond_ == nullptr) beyond_ = std::make_unique<std::unordered_set<std::uint64_t>>();
+  return beyond_->insert(offset).second;
 }
 
 void part_sender::on_failed() noexcept {

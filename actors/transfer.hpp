@@ -10,9 +10,12 @@
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/scope.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <unordered_set>
 #include <utility>
 
 namespace parley::actors {
@@ -40,8 +43,10 @@ class parts_in_flight {
     if (!parts_.empty()) abandon();
   }
 
-  /// How many parts may be in flight at once; 1 at first.
-  void keep_in_flight(std::uint64_t limit) noexcept { limit_ = limit == 0 ? 1 : limit; }
+  /// How many parts may be in flight at once, 1 to `most_in_flight`; 1 at first.
+  void keep_in_flight(std::uint64_t limit) noexcept { limit_ = std::clamp<std::uint64_t>(limit, 1, most_in_flight); }
+  /// What ends an invocation goes through all that are in flight, in one turn of the loop.
+  static constexpr std::uint64_t most_in_flight = 4096;
   /// Why the invocation cannot succeed any more, or `none`.
   runtime::errc failed() const noexcept { return failed_; }
   /// Ends the invocation with `why`, the first time; what is with the transport is asked to stop.
@@ -151,7 +156,8 @@ class part_sender final : public parts_in_flight {
   part_sender(runtime::link& net, rank_id to, const stamp& s, const one_sided_access* access = nullptr) noexcept
       : parts_in_flight(net), to_(to), stamp_(s), access_(access) {}
 
-  /// Starts the part at `offset` and waits until another one may start. Throws what the invocation failed with.
+  /// Starts the part at `offset` and waits until another one may start. Throws what the invocation failed with: also
+  /// `bad_argument` for a part outside of the payload, or for an offset that was sent before.
   step send(std::uint64_t offset, std::span<const std::byte> part) {
     start(offset, part);
     return room();
@@ -159,12 +165,14 @@ class part_sender final : public parts_in_flight {
   /// The same without waiting.
   void start(std::uint64_t offset, std::span<const std::byte> part) {
     if (failed() != runtime::errc::none) return;
-    if (part.size() > stamp_.total_bytes || offset > stamp_.total_bytes - part.size()) {
+    if (part.empty() && stamp_.total_bytes != 0) return;
+    if (part.size() > stamp_.total_bytes || offset > stamp_.total_bytes - part.size() || !is_new(offset)) {
       fail(runtime::errc::bad_argument);
       return;
     }
     stamp s = stamp_;
     s.offset = offset;
+    if (offset == next_offset_) next_offset_ += part.size();
     sent_bytes_ += part.size();
     transfer_part* const sent = new_part();
     started(sent, net_.send(to_, runtime::link::channel::data, bytes_of(s), part, sent));
@@ -193,6 +201,13 @@ class part_sender final : public parts_in_flight {
   bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }
 
  private:
+  // The receiver takes a second part at one offset for the first one come twice.
+  bool is_new(std::uint64_t offset) {
+    if (offset == next_offset_ && beyond_ == nullptr) [[likely]]
+      return true;
+    return offset >= next_offset_ && note_beyond(offset);
+  }
+  [[gnu::cold]] bool note_beyond(std::uint64_t offset);
   void start_put(std::uint64_t offset, std::span<const std::byte> part) noexcept;
   void start_offer() noexcept;
   void on_failed() noexcept override;
@@ -201,6 +216,9 @@ class part_sender final : public parts_in_flight {
   const stamp& stamp_;
   const one_sided_access* access_;
   std::uint64_t sent_bytes_ = 0;
+  std::uint64_t next_offset_ = 0;  // all below it was sent
+  std::unique_ptr<std::unordered_set<std::uint64_t>>
+      beyond_;  // of a config that does not go from the front to the back
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
 };

@@ -1,10 +1,11 @@
 // The regret of agreeing, at every size from 8 B to 64 MiB: how much slower the agreed config is than the best one, chosen in
 // hindsight among runs of each config on its own, the median over sizes. Two pinned ranks with registered buffers; a transfer
-// is timed from its send, its receive being posted, to the end of the receive. All configs take turns, so that what else the
-// machine does hits all of them alike.
+// is timed from its send, its receive being posted, to the end of the receive. All configs take turns, in an order that is drawn
+// anew for each turn, so that what else the machine does hits all of them alike. Times count from the 64th turn on (the 4th of
+// large ones): after a decision the receiver gives credits for a little longer, and the first calls are timed for the drift watch.
 //
 //     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default
-//     sweep --only put                           put_16MiB and put_16MiB_direct
+//     sweep --only put [--repetitions R]         put_16MiB, put_16MiB_direct and get_16MiB
 //
 // A config runs on its own in an op whose only other config is the default, with a results file that says who won.
 #include <parley/bench/measure.hpp>
@@ -17,6 +18,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -31,6 +34,10 @@ std::vector<parley::config_ptr> candidates() {
   return {parley::direct(), parley::chunked(256 << 10, 4), parley::chunked(1 << 20, 4),
           parley::put(),    parley::put(1 << 20, 4),       parley::get()};
 }
+
+constexpr std::size_t the_default = 0;
+constexpr std::size_t the_put = 3;
+constexpr std::size_t the_get = 5;
 
 std::string name_of(std::size_t config) { return "only" + std::to_string(config); }
 
@@ -65,8 +72,7 @@ void write_decisions(const std::string& path, const std::vector<std::uint64_t>& 
 
 struct both {
   parley::rank& self;
-  std::vector<parley::transfer> alone;  // one for each candidate
-  parley::transfer tuned;
+  std::vector<parley::transfer> ops;  // one for each candidate, and the one that tunes
   parley::transfer beat;
   std::vector<std::byte> buffer;
   std::vector<parley::actors::registered_memory> registered;
@@ -108,7 +114,7 @@ bool decided(const parley::rank& self, std::uint64_t bytes) {
 
 parley::task<> agree(both& b, std::uint64_t bytes) {
   for (std::size_t n = 0; n < most_tries; ++n) {
-    co_await timed(b, b.tuned, bytes);
+    co_await timed(b, b.ops.back(), bytes);
     std::array<std::int64_t, 1> word{b.sends() && decided(b.self, bytes) ? 1 : 0};  // only the sender knows
     if (b.sends())
       co_await b.beat.send(word, {.to = 1});
@@ -126,36 +132,39 @@ parley::task<> wait_a_little(both& b) {
 
 parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t repetitions, std::string only) {
   co_await wait_a_little(b);  // rehearsals
+  std::vector<std::size_t> taking_part{the_default, the_put, the_get};
+  if (only == "regret") {
+    taking_part.resize(b.ops.size());
+    std::iota(taking_part.begin(), taking_part.end(), 0);
+  }
+  std::mt19937 dice(1);  // both ranks draw the same
   std::vector<double> regrets;
   std::vector<double> of_the_default;
   for (const std::uint64_t bytes : sizes) {
     if (only == "regret") co_await agree(b, bytes);
-    const std::int64_t turns = std::max<std::int64_t>(repetitions / (bytes > (4U << 20U) ? 4 : 1), 5);
-    std::vector<std::vector<double>> alone(b.alone.size());
-    std::vector<double> tuned;
-    for (std::int64_t n = -3; n < turns; ++n) {
-      for (std::size_t k = 0; k < b.alone.size(); ++k) {
-        const std::size_t i = (k * 5 + static_cast<std::size_t>(n + 3)) % b.alone.size();
-        const std::int64_t took = co_await timed(b, b.alone[i], bytes);
-        if (n >= 0) alone[i].push_back(double(took));
+    const bool large = bytes > (4U << 20U);
+    const std::int64_t turns = std::max<std::int64_t>(repetitions / (large ? 8 : 1), 5);
+    std::vector<std::vector<double>> times(b.ops.size());
+    for (std::int64_t n = large ? -3 : -63; n < turns; ++n) {
+      std::shuffle(taking_part.begin(), taking_part.end(), dice);
+      for (const std::size_t i : taking_part) {
+        const std::int64_t took = co_await timed(b, b.ops[i], bytes);
+        if (n >= 0) times[i].push_back(double(took));
       }
-      if (only != "regret") continue;
-      const std::int64_t took = co_await timed(b, b.tuned, bytes);
-      if (n >= 0) tuned.push_back(double(took));
     }
-    std::vector<double> medians;
-    for (auto& times : alone) medians.push_back(median(std::move(times)));
     if (b.sends()) continue;
+    std::vector<double> medians;
+    for (auto& each : times) medians.push_back(each.empty() ? 0 : median(std::move(each)));
     if (only == "put") {
-      report("figure", medians[3], "ns");
-      report("default", medians[0], "ns");
-      report("get", medians[5], "ns");
+      report("figure", medians[the_put], "ns");
+      report("default", medians[the_default], "ns");
+      report("get", medians[the_get], "ns");
+      continue;
     }
-    if (only != "regret") continue;
-    const double best = *std::min_element(medians.begin(), medians.end());
-    const double mine = median(std::move(tuned));
+    const double best = *std::min_element(medians.begin(), medians.end() - 1);
+    const double mine = medians.back();
     regrets.push_back(std::max(0.0, 100 * (mine / best - 1)));
-    of_the_default.push_back(100 * (medians[0] / best - 1));
+    of_the_default.push_back(100 * (medians[the_default] / best - 1));
     report("agreed_" + std::to_string(bytes), mine, "ns");
     report("best_" + std::to_string(bytes), best, "ns");
   }
@@ -210,15 +219,14 @@ int main(int argc, char** argv) {
         const auto configs = candidates();
         both b{self,
                {},
-               op("tuned", configs),
                self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
                std::vector<std::byte>(sizes.back(), std::byte(self.id() + 1)),
                {}};
         for (std::size_t i = 0; i < configs.size(); ++i)
-          b.alone.push_back(op(name_of(i), i == 0 ? std::vector{configs[0]} : std::vector{configs[0], configs[i]}));
-        b.registered.push_back(b.tuned.registered(b.buffer));
-        for (auto& t : b.alone) b.registered.push_back(t.registered(b.buffer));
-        parley::runtime::run(here.loop(), measure(b, sizes, given.number("repetitions", 40), only));
+          b.ops.push_back(op(name_of(i), i == 0 ? std::vector{configs[0]} : std::vector{configs[0], configs[i]}));
+        b.ops.push_back(op("tuned", configs));
+        for (auto& t : b.ops) b.registered.push_back(t.registered(b.buffer));
+        parley::runtime::run(here.loop(), measure(b, sizes, given.number("repetitions", 200), only));
       },
       options);
   std::filesystem::remove_all(folder);

@@ -107,6 +107,13 @@ class get_config final : public paired_config {
   std::uint64_t in_flight_;
 };
 
+void check_in_flight(const std::string& config, std::uint64_t in_flight) {
+  constexpr auto most = actors::parts_in_flight::most_in_flight;
+  if (in_flight == 0 || in_flight > most)
+    runtime::raise({errc::bad_argument, config + " takes in_flight of 1 to " + std::to_string(most) + ", not " +
+                                            std::to_string(in_flight)});
+}
+
 class function_config final : public paired_config {
  public:
   function_config(tuning::config_identity identity, send_function sends, receive_function receives)
@@ -154,18 +161,18 @@ runtime::result<> check_catalogue(std::string_view op, const std::vector<config_
 config_ptr direct() { return std::make_shared<direct_config>(); }
 
 config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
-  if (chunk_bytes == 0 || in_flight == 0)
-    runtime::raise({errc::bad_argument, "chunked needs chunk_bytes and in_flight of at least 1"});
+  if (chunk_bytes == 0) runtime::raise({errc::bad_argument, "chunked needs chunk_bytes of at least 1"});
+  check_in_flight("chunked", in_flight);
   return std::make_shared<chunked_config>(chunk_bytes, in_flight);
 }
 
 config_ptr put(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
-  if (in_flight == 0) runtime::raise({errc::bad_argument, "put needs in_flight of at least 1"});
+  check_in_flight("put", in_flight);
   return std::make_shared<put_config>(chunk_bytes, in_flight);
 }
 
 config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
-  if (in_flight == 0) runtime::raise({errc::bad_argument, "get needs in_flight of at least 1"});
+  check_in_flight("get", in_flight);
   return std::make_shared<get_config>(chunk_bytes, in_flight);
 }
 
@@ -186,7 +193,8 @@ runtime::result<config_ptr> named_config(std::string_view text) {
   std::uint64_t in_flight = one_sided ? 4 : 2;
   for (const tuning::parameter& p : parsed->parameters) {
     const auto number = tuning::parse_byte_size(p.value);
-    if (!number || number.value() == 0) return unknown(text, "has an impossible value for " + p.name);
+    const bool too_many = p.name == "in_flight" && number && number.value() > actors::parts_in_flight::most_in_flight;
+    if (!number || number.value() == 0 || too_many) return unknown(text, "has an impossible value for " + p.name);
     if (p.name == "chunk_bytes") {
       chunk_bytes = number.value();
     } else if (p.name == "in_flight") {

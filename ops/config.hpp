@@ -73,7 +73,7 @@ runtime::result<> check_catalogue(std::string_view op, const std::vector<config_
 /// The whole payload in one active message, eager or rendezvous as UCX decides.
 config_ptr direct();
 
-/// In pieces of `chunk_bytes`, `in_flight` of them at a time.
+/// In pieces of `chunk_bytes`, `in_flight` (1 to 4,096) of them at a time.
 config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
 
 /// The sender writes the payload into the receiver's buffer, in pieces of `chunk_bytes` (0: whole), `in_flight` of them at a

@@ -26,14 +26,39 @@ std::vector<std::byte> pattern_of(std::uint64_t digest) {
   return bytes;
 }
 
-// Ends an invocation whose parts are still in flight at its deadline.
+// Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own.
 struct deadline_guard : runtime::timer {
   deadline_guard(runtime::executor& ex, actors::parts_in_flight& p, time_ns until) noexcept
       : timer(&on_late), parts(p) {
     if (until != runtime::never) ex.arm(*this, until);
   }
-  static void on_late(timer& self) noexcept { static_cast<deadline_guard&>(self).parts.fail(errc::timeout); }
+  static void on_late(timer& self) noexcept {
+    auto& parts = static_cast<deadline_guard&>(self).parts;
+    parts.fail(parts.in_flight() == 0 ? errc::config_failed : errc::timeout);
+  }
   actors::parts_in_flight& parts;
+};
+
+// A matched receive waits for its data as long as that takes. But when all of it is here, or none will come any more, its
+// config has so long to end.
+struct patience final : runtime::timer {
+  patience(runtime::executor& e, const part_receiver& i, runtime::scope& s, time_ns for_ns) noexcept
+      : timer(&on_late), ex(e), in(i), config(s), span_ns(for_ns) {
+    look_later();
+  }
+  void look_later() noexcept {
+    if (const time_ns at = runtime::deadline_of(ex.now(), span_ns); at != runtime::never) ex.arm(*this, at);
+  }
+  static void on_late(timer& self) noexcept {
+    auto& mine = static_cast<patience&>(self);
+    const bool over = mine.in.failed() != errc::none || (mine.in.all_here() && mine.in.in_flight() == 0);
+    if (over) mine.config.cancel(errc::timeout);
+    mine.look_later();
+  }
+  runtime::executor& ex;
+  const part_receiver& in;
+  runtime::scope& config;
+  time_ns span_ns;
 };
 
 }  // namespace
@@ -53,6 +78,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   auto& op = participant_.declaration;
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
   participant_.configs = catalogue_of(options_.configs, op);
+  latest_ = options_.configs.front().get();
   auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);
@@ -126,9 +152,10 @@ actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest,
   return {};
 }
 
-const paired_config* edge_end::search(std::uint64_t digest) const noexcept {
+const paired_config* edge_end::search(std::uint64_t digest) noexcept {
   const auto at = std::find(digests_.begin(), digests_.end(), participant_.variant_of(digest));
-  return at == digests_.end() ? nullptr : options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
+  if (at == digests_.end()) return nullptr;
+  return latest_ = options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
 }
 
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
@@ -212,7 +239,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (data.empty()) {
       co_await out.send(0, data);
     } else {
-      co_await find(inv.mark.digest)->send(out, data);
+      runtime::scope& here = co_await runtime::this_scope;
+      runtime::scope config(here, {.deadline = until});
+      config.spawn(find(inv.mark.digest)->send(out, data));
+      co_await config.join();
     }
   } catch (...) {
     if (mine.why.empty()) mine.why = runtime::describe(std::current_exception()).what();
@@ -239,6 +269,9 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
   throw explained(out.failed(), inv.invocation,
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
+                      (out.failed() == errc::timeout ? ", which that rank has not taken: it has posted no receive, or "
+                                                       "reads too slowly for this deadline"
+                                                     : "") +
                       (why.empty() ? "" : "; " + std::string(why)));
 }
 
@@ -310,11 +343,16 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
                                                  ? "the stamp names a config that this rank does not have"
                                                  : "the stamp names a config that was not warmed here"});
     }
-    co_await run(in, ran, into);
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope config(here);
+    const patience limit(services_.ex, in, config, options_.timeout_ns);
+    config.spawn(run(in, ran, into));
+    co_await config.join();
   } catch (...) {
     why = runtime::describe(std::current_exception()).what();
     in.fail(failure_of_config(std::current_exception()));
   }
+  if (!in.mismatch().empty()) why = in.mismatch();
   const errc settled = co_await in.settle();
   static_cast<void>(settled);
   co_return end(in, ran, why);
@@ -369,7 +407,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     co_await run(in, digest, scratch);
   } catch (...) {
     thrown = std::current_exception();
-    in.fail(runtime::describe(thrown).code());
+    in.fail(failure_of_config(thrown));
   }
   const errc outcome = co_await in.settle();
   record(in, digest, outcome);

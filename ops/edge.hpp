@@ -89,8 +89,8 @@ class edge_end : private actors::implementations {
   actors::registered_memory registered(std::span<std::byte> memory);
   /// The same for memory that is registered already.
   void add_memory(const std::shared_ptr<actors::memory_region>& region);
-  /// Whether control messages of this end were not acknowledged yet.
-  virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed != 0; }
+  /// Whether control messages of this end were not acknowledged yet, or a rehearsal is under way.
+  virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed + participant_.rehearsing != 0; }
 
  protected:
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
@@ -104,12 +104,10 @@ class edge_end : private actors::implementations {
   friend agreement;
   friend declared_edge;
   const paired_config* find(std::uint64_t digest) noexcept {
-    if (latest_ == nullptr || latest_->digest() != digest) latest_ = search(digest);
-    return latest_;
+    return latest_->digest() == digest ? latest_ : search(digest);
   }
   time_ns deadline_after(time_ns timeout_ns) const noexcept {
-    const time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
-    return span == runtime::never ? runtime::never : services_.ex.now() + span;
+    return runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : options_.timeout_ns);
   }
   time_ns deadline(const call_options& call) const noexcept { return deadline_after(call.timeout_ns); }
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
@@ -131,10 +129,10 @@ class edge_end : private actors::implementations {
   std::optional<runtime::error> failed_;
 
  private:
-  const paired_config* search(std::uint64_t digest) const noexcept;
-  std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
-  const paired_config* latest_ = nullptr;
-  bool one_sided_ = false;  // some of them are, and the link can do it
+  const paired_config* search(std::uint64_t digest) noexcept;
+  std::vector<std::uint64_t> digests_;     // of options_.configs, for a short search
+  const paired_config* latest_ = nullptr;  // that was found; at first the default
+  bool one_sided_ = false;                 // some of them are, and the link can do it
   std::vector<std::shared_ptr<actors::memory_region>> memory_;
 };
 

@@ -219,7 +219,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns) {
   time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
   // The leader knows who is missing, so it may speak first.
   if (!leads() && span < runtime::never / 2) span += span / 8;
-  group_invocation inv(*group_, work.total_bytes, span == runtime::never ? span : services_.ex.now() + span);
+  group_invocation inv(*group_, work.total_bytes, runtime::deadline_of(services_.ex.now(), span));
   auto digest = co_await inv.begin();
   if (!digest) {
     group_->end(inv);
@@ -286,7 +286,8 @@ task<> group_end::rehearse(std::uint64_t digest) {
   work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
   work.element_bytes = sizeof(std::uint32_t);
   work.combine = add_words;
-  group_invocation inv(*group_, work.total_bytes, services_.ex.now() + options_.timeout_ns, digest);
+  group_invocation inv(*group_, work.total_bytes, runtime::deadline_of(services_.ex.now(), options_.timeout_ns),
+                       digest);
   std::exception_ptr thrown;
   try {
     co_await implement(inv, work);

@@ -175,7 +175,7 @@ failure symmetric_end::explained(errc code, std::uint64_t invocation, const std:
 
 task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
   const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : op_.timeout_ns;
-  const time_ns until = span == runtime::never ? runtime::never : services_.ex.now() + span;
+  const time_ns until = runtime::deadline_of(services_.ex.now(), span);
   const std::uint64_t bytes = call.bytes != 0 ? call.bytes : data.size();
   auto begun = co_await leases_.start(bytes, until);
   if (!begun)

@@ -17,6 +17,9 @@ using time_ns = std::int64_t;
 /// The deadline of a wait that may last for ever.
 inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
 
+/// The deadline of a wait that begins `now` and may last `span`: `never` where that is past the end of time.
+constexpr time_ns deadline_of(time_ns now, time_ns span) noexcept { return span >= never - now ? never : now + span; }
+
 inline namespace literals {
 constexpr time_ns operator""_ns(unsigned long long n) { return static_cast<time_ns>(n); }
 constexpr time_ns operator""_us(unsigned long long n) { return static_cast<time_ns>(n) * 1'000; }

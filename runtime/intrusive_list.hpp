@@ -70,6 +70,14 @@ class intrusive_list {
       hook = following;
     }
   }
+  /// The first one that `is` holds for; null if there is none.
+  template <class Is>
+  T* find_if(Is&& is) {
+    for (list_hook* hook = root_.next_; hook != &root_; hook = hook->next_) {
+      if (is(static_cast<T&>(*hook))) return &static_cast<T&>(*hook);
+    }
+    return nullptr;
+  }
 
  private:
   list_hook root_;

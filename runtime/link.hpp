@@ -174,6 +174,10 @@ class link {
   /// success; the buffer is in use until then.
   virtual void cancel(completion& pending) = 0;
 
+  /// The buffer of a pending operation is about to go, with the frame of whoever started it: once this returns, the link
+  /// neither reads nor writes it. That may cost the connection to the peer. Its completion is still called.
+  virtual void abandon(completion& pending) noexcept { cancel(pending); }
+
   virtual const counters& statistics() const noexcept = 0;
 
   // One-sided transfers. A link without them says why, and its other functions here are never called.

@@ -171,15 +171,18 @@ errc cuda_link::fetch(runtime::arrival&& message, std::span<std::byte> into, com
   }
 }
 
+void cuda_link::cancel(completion& pending) { stop(pending, &runtime::link::cancel); }
+void cuda_link::abandon(completion& pending) noexcept { stop(pending, &runtime::link::abandon); }
+
 // A copy is over soon; what the link below has can be asked to stop.
-void cuda_link::cancel(completion& pending) {
+void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&)) {
   const auto is_its = [&](const staging* s) { return s->done == &pending; };
   const auto at = std::find_if(shared_->active.begin(), shared_->active.end(), is_its);
   if (at == shared_->active.end()) {
     const bool ours = std::any_of(fences_.begin(), fences_.end(), [&](const auto& f) { return f.done == &pending; });
-    if (!ours) below_.cancel(pending);
+    if (!ours) (below_.*how)(pending);
   } else if ((*at)->below_has_it) {
-    below_.cancel(**at);
+    (below_.*how)(**at);
   }
 }
 

@@ -41,6 +41,7 @@ class cuda_link final : public runtime::link {
                      std::span<const std::byte> payload, runtime::completion* done) override;
   runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   void cancel(runtime::completion& pending) override;
+  void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return below_.statistics(); }
   runtime::result<> one_sided() const override { return below_.one_sided(); }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
@@ -61,6 +62,7 @@ class cuda_link final : public runtime::link {
   const plane_counters& planes() const noexcept { return planes_; }
 
  private:
+  void stop(runtime::completion& pending, void (runtime::link::*how)(runtime::completion&));
   struct shared;
   struct staging;
   struct peer_copy;

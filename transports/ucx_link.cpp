@@ -70,6 +70,7 @@ class ucx_link::state {
   runtime::exposed_memory expose(std::span<std::byte> memory);
   runtime::late_writes withdraw(std::uint64_t number);
   void cancel(completion& pending);
+  void abandon(completion& pending);
   void release(const void* held, bool remote) noexcept;
   bool poll();
   arm_state arm();
@@ -204,6 +205,7 @@ class ucx_link::state {
   void bury();
   void close_endpoint(ucp_ep_h endpoint, unsigned flags);
   bool has_pending(rank_id peer) const noexcept;
+  operation* find_pending(const completion& done) noexcept;
   void end(operation& ended);
   operation* acquire();
   void recycle(operation* used) noexcept;
@@ -568,13 +570,28 @@ runtime::late_writes ucx_link::state::withdraw(std::uint64_t number) {
   return runtime::late_writes::fail;
 }
 
+ucx_link::state::operation* ucx_link::state::find_pending(const completion& done) noexcept {
+  for (operation* at = pending_.next; at != &pending_; at = at->next)
+    if (at->done == &done && at->outcome == UCS_INPROGRESS) return at;
+  return nullptr;
+}
+
 void ucx_link::state::cancel(completion& pending) {
-  for (operation* at = pending_.next; at != &pending_; at = at->next) {
-    if (at->done != &pending || at->outcome != UCS_INPROGRESS) continue;
-    if (!at->put) ucp_request_cancel(worker_->handle(), at->request);
-    return;
+  operation* const at = find_pending(pending);
+  if (at == nullptr) {
+    carried_->cancel(pending);
+  } else if (!at->put) {
+    ucp_request_cancel(worker_->handle(), at->request);
   }
-  carried_->cancel(pending);
+}
+
+// UCX cannot take a send back; what it has queued for a peer goes with the endpoint, before any more of it is sent.
+void ucx_link::state::abandon(completion& pending) {
+  operation* const at = find_pending(pending);
+  if (at == nullptr) return carried_->cancel(pending);
+  if (at->peer < peers_.size()) break_off(peers_[at->peer]);
+  const auto until = clock::now() + burial_time;
+  while (at->outcome == UCS_INPROGRESS && clock::now() < until) ucp_worker_progress(worker_->handle());
 }
 
 void ucx_link::state::release(const void* held, bool remote) noexcept {
@@ -849,6 +866,7 @@ errc ucx_link::fetch(arrival&& message, std::span<std::byte> into, completion* d
   return state_->fetch(std::move(message), into, done);
 }
 void ucx_link::cancel(completion& pending) { state_->cancel(pending); }
+void ucx_link::abandon(completion& pending) noexcept { state_->abandon(pending); }
 runtime::result<runtime::exposed_memory> ucx_link::expose(std::span<std::byte> memory) {
   return state_->expose(memory);
 }

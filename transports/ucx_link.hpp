@@ -78,6 +78,8 @@ class ucx_link final : public runtime::link, public runtime::poller {
   /// `buffer_too_small` drops the message and writes nothing.
   runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   void cancel(runtime::completion& pending) override;
+  /// Breaks the connection to the peer.
+  void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override;
   runtime::result<> one_sided() const override { return {}; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;

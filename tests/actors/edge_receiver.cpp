@@ -257,6 +257,20 @@ TEST_CASE_FIXTURE(receiving, "tags are independent of each other and may be rece
   CHECK(in.next_invocation(7) == 2);
 }
 
+TEST_CASE_FIXTURE(receiving, "a peer cannot make a receiver keep streams without end") {
+  constexpr std::uint32_t made_up = 70'000;
+  for (std::uint32_t tag = 0; tag < made_up; ++tag) inject(stamp(0, 1, 0, tag), std::vector<std::byte>(1));
+  pass();
+  constexpr std::size_t most = actors::stream_table<actors::receive_stream>::most;
+  CHECK(in.statistics().early_parts == most);
+  CHECK(in.statistics().dropped == made_up - most);
+  CHECK_THROWS_AS(actors::part_receiver(in, made_up, 1), failure);
+  for (const std::uint32_t tag : {std::uint32_t{0}, std::uint32_t{most - 1}}) {
+    actors::part_receiver known(in, tag, 1);
+    CHECK(known.decided());
+  }
+}
+
 TEST_CASE_FIXTURE(receiving, "many receives may be posted ahead") {
   std::vector<watched_receive*> ahead;
   for (int i = 0; i < 500; ++i) ahead.push_back(&post());

@@ -64,6 +64,56 @@ task<> receive_one_eighth(part_receiver& in, std::span<std::byte> data) {
   throw std::runtime_error("the receiver's card is on fire");
 }
 
+task<> send_halves(part_sender& out, std::span<const std::byte> data) {
+  const std::size_t half = data.size() / 2;
+  out.keep_in_flight(2);
+  co_await out.send(half, data.subspan(half));
+  co_await out.send(0, data.first(half));
+}
+task<> receive_halves(part_receiver& in, std::span<std::byte> data) {
+  const std::size_t half = data.size() / 2;
+  in.keep_in_flight(2);
+  co_await in.receive(0, data.first(half));
+  co_await in.receive(half, data.subspan(half));
+}
+task<> send_a_half_twice(part_sender& out, std::span<const std::byte> data) {
+  const std::size_t half = data.size() / 2;
+  co_await out.send(half, data.subspan(half));
+  co_await out.send(half, data.subspan(half));
+}
+task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
+  const std::size_t third = data.size() / 3;
+  for (std::size_t i = 0; i < 3; ++i) co_await in.receive(third * i, data.subspan(third * i, third));
+}
+task<> wait_for_an_hour() {
+  const scope& here = co_await this_scope;
+  auto slept = co_await sleep_until(here.where().now() + 3600_s);
+  static_cast<void>(slept);
+}
+task<> send_after_an_hour(part_sender& out, std::span<const std::byte> data) {
+  co_await wait_for_an_hour();
+  co_await send_halves(out, data);
+}
+task<> receive_and_wait_an_hour(part_receiver& in, std::span<std::byte> data) {
+  co_await receive_halves(in, data);
+  co_await in.drain();
+  co_await wait_for_an_hour();
+}
+
+/// One message with a config as it must not be; the op has 2 seconds for a call.
+call_outcomes move_once(send_function sends, receive_function receives, time_ns& took) {
+  world w(2, eager());
+  const auto config = paired({.name = "odd", .wire_class = "odd"}, sends, receives);
+  auto op = pair_of({config});
+  op.timeout_ns = 2'000'000'000;
+  auto out = w[0].declare(op);
+  auto in = w[1].declare(op);
+  const time_ns began = w.clock.now();
+  auto all = move_each(w, out, in, {60'000});
+  took = w.clock.now() - began;
+  return all;
+}
+
 /// A pair that has agreed on `fragile`.
 struct fragile_world : world {
   fragile_world() : world(2, eager()) {
@@ -229,4 +279,44 @@ TEST_CASE(
   }
   pass(w, 1'000'000'000);
   CHECK(w[1].mail().sent_by_type()[actors::nack::message_type] == 2);
+}
+
+TEST_CASE("parts may go in any order, but an offset that is sent twice ends the call at both ends") {
+  time_ns took = 0;
+  CHECK(move_once(send_halves, receive_halves, took).failed() == 0);
+  const auto failed = move_once(send_a_half_twice, receive_halves, took);
+  CHECK(failed.sent[0].code() == errc::bad_argument);
+  CHECK(failed.received[0].code() == errc::config_failed);
+  CHECK(took < 1'000'000'000);
+}
+
+TEST_CASE("a config whose two functions cut differently is told where") {
+  time_ns took = 0;
+  const auto failed = move_once(send_halves, receive_thirds, took);
+  CHECK(failed.received[0].code() == errc::config_failed);
+  CHECK(says(failed.received[0], "do not fit each other"));
+  CHECK(says(failed.received[0], "the part at offset 0 has 30000 bytes, and 20000 were asked for"));
+}
+
+TEST_CASE("a config that waits for something of its own is ended at the deadline of its call, on either side") {
+  time_ns took = 0;
+  const auto at_sender = move_once(send_after_an_hour, receive_halves, took);
+  CHECK(at_sender.sent[0].code() == errc::config_failed);
+  CHECK_FALSE(at_sender.received[0]);
+  CHECK(took < 5'000'000'000);
+  const auto at_receiver = move_once(send_halves, receive_and_wait_an_hour, took);
+  CHECK(at_receiver.sent[0]);
+  CHECK(took < 5'000'000'000);
+}
+
+TEST_CASE("a deadline that is past the end of time is none") {
+  CHECK(deadline_of(5, 7) == 12);
+  CHECK(deadline_of(5, never) == never);
+  CHECK(deadline_of(5, never - 5) == never);
+  CHECK(deadline_of(5, never - 6) == never - 1);
+  world w(2, eager());
+  auto op = pair_of({direct()});
+  op.timeout_ns = never - 1;
+  pass(w, 1'000'000);
+  CHECK(move_each(w, w[0].declare(op), w[1].declare(op), {100, 100'000}).failed() == 0);
 }

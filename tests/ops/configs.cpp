@@ -195,7 +195,13 @@ TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, an
     const auto agreed = w[0].agreements();
     CHECK(agreed[0].assigned->ids() == std::vector<std::string>{"direct", chunked(64_KiB, 4)->id()});
     REQUIRE(agreed[0].warm_errors->size() >= 1);
-    CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank ") != std::string::npos);
+    CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank 1: bad") != std::string::npos);
+    CHECK(c->why.find("not tried, for their rehearsals failed: bad") != std::string::npos);
+    const auto& told = w[at_sender ? 0 : 1].warnings();
+    CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
+      return text.find("activations 0->1") != std::string::npos && text.find("config bad") != std::string::npos &&
+             text.find("it failed its rehearsal") != std::string::npos;
+    }));
     CHECK(join_flights(w).mismatches == 0);
   }
 }

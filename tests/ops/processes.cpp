@@ -20,6 +20,7 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <thread>
 
 using namespace parley;
 using namespace parley::ops;
@@ -195,6 +196,27 @@ void killed(job& here) {
     say(std::string("lost ") + f.what());
     throw;
   }
+}
+
+// Messages from memory that goes with the frame which throws, to a rank that is busy meanwhile: they queue up at their sender.
+task<> throw_amid_sends(rank& self, transfer t) {
+  std::vector<std::byte> hello(100);
+  scope& here = co_await this_scope;
+  if (self.id() == 0) {
+    co_await t.send(hello, {.to = 1});
+    const std::vector<std::byte> large(2'000'000);
+    scope sends(here);
+    sends.spawn(t.send(large, {.to = 1}));
+    co_await rest(self.where(), 20_ms);
+    throw std::runtime_error("the engine gives up");
+  }
+  const auto got = co_await t.receive(hello, {.from = 0});
+  static_cast<void>(got);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+}
+void throws_amid_sends(job& here) {
+  auto t = here.self().declare(pair_of({chunked(4'000, 1'000)}));
+  run(here.loop(), throw_amid_sends(here.self(), t));
 }
 
 void never_comes(job&) {}  // rank 1 does not get that far
@@ -377,6 +399,7 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"idle_third", idle_third},
                                                          {"killed", killed},
                                                          {"never_comes", never_comes},
+                                                         {"throws_amid_sends", throws_amid_sends},
                                                          {"too_small", too_small},
                                                          {"mismatch", mismatch},
                                                          {"one_sided", one_sided},
@@ -586,6 +609,14 @@ TEST_CASE("when a rank is killed the others say so within seconds, with op, rank
     CHECK_FALSE(run.end.ranks[survivor].by_launcher);
   }
   CHECK(run.seconds < 6);
+}
+
+TEST_CASE("a rank that throws while it sends ends with what it threw, though its payload is gone") {
+  const job_run run("throws_amid_sends", 2);
+  CHECK(run.end.status == 1);
+  for (const auto& rank : run.end.ranks)
+    CHECK_MESSAGE((rank.kind == transports::rank_end::how::exited || rank.by_launcher), run.all);
+  CHECK_MESSAGE(run.says(0, {"rank 0", "the engine gives up"}), run.all);
 }
 
 TEST_CASE("a rank that never comes is named by the others") {

@@ -2,6 +2,7 @@
 #include "ucx_fixture.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -214,6 +215,33 @@ TEST_CASE("a message that is dropped, small or large, ends well at its sender") 
     self.finish(all);
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("nothing touches the payload of a send that was abandoned") {
+  for (const std::size_t length : {std::size_t{6'000}, std::size_t{3'000'000}}) {
+    const outcomes ended = run_processes(2, [length](rank_id rank, meeting& all) {
+      node self(rank, 2, all);
+      self.listen();
+      if (rank == 0) {
+        // Where nothing else lies: whoever reads it afterwards dies.
+        void* const memory = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        PARLEY_EXPECT(memory != MAP_FAILED);
+        const std::span payload(static_cast<const std::byte*>(memory), length);
+        std::array<awaited, 1'000> sent;  // the peer polls nothing, so that most of these queue up here
+        for (awaited& each : sent) {
+          if (self.wire.send(1, channel::data, tests::bytes_of("x"), payload, &each) != errc::pending) ++each.calls;
+        }
+        PARLEY_EXPECT(sent.back().calls == 0);
+        for (awaited& each : sent)
+          if (each.calls == 0) self.wire.abandon(each);
+        PARLEY_EXPECT(::munmap(memory, length) == 0);
+        self.until(
+            [&] { return std::all_of(sent.begin(), sent.end(), [](const awaited& a) { return a.calls == 1; }); });
+      }
+      all.barrier();
+    });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
 }
 
 TEST_CASE("a fetch into too small a buffer writes nothing and drops the message") {
