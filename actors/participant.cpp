@@ -110,7 +110,8 @@ class participant_behaviour {
     const auto code = m.body.code <= static_cast<std::uint8_t>(errc::exception) ? static_cast<errc>(m.body.code)
                                                                                 : errc::declaration_mismatch;
     note(runtime::flight_event::rejected, {.tag = m.from.source});
-    mine_.runs->on_rejected({code, std::move(m.body.text)});
+    mine_.rejected = runtime::error(code, std::move(m.body.text));
+    mine_.runs->on_rejected(*mine_.rejected);
     mine_.changed.tell();
   }
   void on(received<decide>& m) {

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +86,7 @@ struct participant_state {
   std::vector<std::uint64_t> failed_here;  ///< of which this rank's own part failed in a rehearsal
   std::vector<std::string> warm_errors;
   std::string no_common_config;
+  std::optional<runtime::error> rejected;  ///< what the leader said against the declaration
   std::vector<decision_record> decisions;
   std::size_t owed = 0;        ///< messages that were not acknowledged yet
   std::size_t rehearsing = 0;  ///< candidates

@@ -104,14 +104,14 @@ std::string_view message_name(std::uint64_t type) {
 /// The hashes of one output against those that this process computes.
 class reference {
  public:
+  /// Of what came.
   std::optional<std::string> difference(const op_spec& op, std::size_t stages, const json::array& digests) {
     for (std::size_t i = 0; i < std::min<std::size_t>(digests.size(), op.sizes.size()); ++i) {
       if (number(digests[i]) != expected(i, op.sizes[i], stages))
         return "microbatch " + std::to_string(i) + " (" + tuning::byte_size_text(op.sizes[i]) +
                ") came out different from a single process's";
     }
-    if (digests.size() == op.sizes.size()) return std::nullopt;
-    return std::to_string(digests.size()) + " of " + std::to_string(op.sizes.size()) + " outputs came";
+    return std::nullopt;
   }
 
  private:
@@ -124,30 +124,33 @@ class reference {
 };
 
 struct output_check {
-  bool match = true;
+  bool match() const { return differ == 0 && seen == expected; }
+  std::uint64_t expected = 0;  ///< microbatches and messages
+  std::uint64_t seen = 0;
+  std::uint64_t differ = 0;  ///< ends that got at least one that is not right
   json::array differences;
 };
 
 output_check check_outputs(const spec& job, const rank_reports& reports) {
   output_check check;
   reference single;
-  std::size_t expected = 0;
-  std::size_t seen = 0;
-  for (const op_spec& op : job.ops) expected += op.kind == op_kind::pipeline ? 1 : op.edges.size();
+  for (const op_spec& op : job.ops)
+    check.expected += op.sizes.size() * (op.kind == op_kind::pipeline ? 1 : op.edges.size());
   for (const auto& report : reports) {
     if (!report) continue;
     for (const json::value& o : report->at("outputs").as_array()) {
-      ++seen;
       const op_spec* op = op_named(job, o.at("op").as_string());
       if (op == nullptr) continue;
+      check.seen += o.at("digests").as_array().size();
       const auto why = single.difference(*op, number(o.at("stages")), o.at("digests").as_array());
-      if (why) check.differences.push_back(json::value(op->name + ": " + *why));
+      if (!why) continue;
+      ++check.differ;
+      check.differences.push_back(json::value(op->name + ": " + *why));
     }
   }
-  if (seen != expected)
-    check.differences.push_back(json::value(std::to_string(expected - std::min(seen, expected)) + " of " +
-                                            std::to_string(expected) + " outputs never came"));
-  check.match = check.differences.empty();
+  if (check.seen != check.expected)
+    check.differences.push_back(json::value(std::to_string(check.expected - std::min(check.seen, check.expected)) +
+                                            " of " + std::to_string(check.expected) + " outputs never came"));
   return check;
 }
 
@@ -312,7 +315,10 @@ json::object summarize(const spec& job, const rank_reports& reports) {
   document["copied_bytes"] = copied;
   document["wall_ns"] = wall_ns;
   output_check outputs = check_outputs(job, reports);
-  document["outputs_match"] = outputs.match;
+  document["outputs_match"] = outputs.match();
+  document["outputs_expected"] = outputs.expected;
+  document["outputs_compared"] = outputs.seen;
+  document["outputs_differ"] = outputs.differ != 0;
   document["output_differences"] = std::move(outputs.differences);
   return document;
 }

@@ -156,6 +156,12 @@ int command(int argc, char** argv) {
   merge->add_option("-o,--output", results.out, "File to add to; its own entries win. It is made when missing")
       ->required();
 
+  if (const std::string_view word = argc > 1 ? argv[1] : "--help"; !word.starts_with('-')) {
+    const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+    if (std::none_of(all.begin(), all.end(), [&](const CLI::App* one) { return one->get_name() == word; }))
+      throw cli::text_error("parley: there is no command " + std::string(word) +
+                            "; there are run, tune, doctor and results, and `parley --help` says what they do");
+  }
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {

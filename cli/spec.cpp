@@ -183,6 +183,10 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
     configs.push_back(std::move(*config));
   }
   if (configs.empty()) at.fail(R"(the catalogue is empty; list at least the default, for example "direct")");
+  if (configs.front()->what_it_needs() != ops::needs::nothing)
+    at.list("configs").front().fail("config " + configs.front()->id() +
+                                    " cannot be the default, which has to run before the ranks know each other's "
+                                    R"(memory; put "direct" or a chunked one first)");
   return configs;
 }
 

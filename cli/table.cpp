@@ -119,6 +119,15 @@ std::string how_it_went(const agreements& of_edge) {
   return "\n  in the stream of microbatches:\n" + lines;
 }
 
+std::string what_came_out(const json::object& document) {
+  if (document.at("outputs_match").as_bool()) return "equal a single process's, bit for bit";
+  if (document.at("outputs_differ").as_bool()) return "DIFFER from a single process's";
+  const std::uint64_t compared = document.at("outputs_compared").to_number<std::uint64_t>();
+  if (compared == 0) return "never came, and nothing was compared";
+  return fmt::format("came {} of {} times, and those equal a single process's", compared,
+                     count(document.at("outputs_expected")));
+}
+
 }  // namespace
 
 std::string tables(const json::object& document) {
@@ -138,9 +147,7 @@ std::string tables(const json::object& document) {
       "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {}\n"
       "{} control messages ({} to ranks outside an op), {} of flow control, {} barriers, {} payload bytes copied\n",
       count(document.at("ranks")), count(document.at("invocations")), duration(document.at("wall_ns")),
-      count(document.at("mismatches")), count(document.at("unpaired")),
-      document.at("outputs_match").as_bool() ? "equal a single process's, bit for bit"
-                                             : "DIFFER from a single process's, or are missing",
+      count(document.at("mismatches")), count(document.at("unpaired")), what_came_out(document),
       count(document.at("control_messages")), count(document.at("control_messages_to_outsiders")),
       count(document.at("flow_messages")), count(document.at("barriers")), count(document.at("copied_bytes")));
   return all;

@@ -1,3 +1,4 @@
+#include <parley/cli/interruption.hpp>
 #include <parley/cli/job_summary.hpp>
 #include <parley/cli/progress.hpp>
 #include <parley/cli/rank_report.hpp>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -28,6 +30,7 @@ using transports::rank_end;
 namespace {
 
 constexpr int status_failed = 1;
+constexpr int status_wrong = 2;
 
 std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "tune-rank", s.spec_path,
@@ -85,7 +88,7 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
   ran_job ran;
   ran.reports.resize(job.ranks);
   progress_display display(job, STDERR_FILENO);
-  const std::string error = tune_in_one_process(job, s, [&](rank_id r, json::object&& report) {
+  const housed_end end = tune_in_one_process(job, s, [&](rank_id r, json::object&& report) {
     if (report.at("kind").as_string() == "final") {
       ran.reports[r] = std::move(report);
     } else {
@@ -93,8 +96,9 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
     }
   });
   display.close();
-  if (!error.empty()) std::fprintf(stderr, "parley: %s\n", error.c_str());
-  ran.end.status = error.empty() ? 0 : status_failed;
+  if (!end.error.empty() && end.signal == 0) std::fprintf(stderr, "parley: %s\n", end.error.c_str());
+  ran.end.status = end.error.empty() ? 0 : status_failed;
+  ran.end.signal = end.signal;
   rank_end ended;
   ended.kind = rank_end::how::exited;
   ended.code = ran.end.status;
@@ -105,7 +109,10 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
 std::string how_it_ended(const rank_end& e) {
   switch (e.kind) {
     case rank_end::how::not_started: return "was not started";
-    case rank_end::how::exited: return e.code == 0 ? "ok" : "failed with status " + std::to_string(e.code);
+    case rank_end::how::exited:
+      return e.code == 0     ? "ok"
+             : e.by_launcher ? "was ended, with the others"
+                             : "failed with status " + std::to_string(e.code);
     case rank_end::how::signalled: break;
   }
   return std::string(e.by_launcher ? "was ended, with the others, by signal " : "was killed by signal ") +
@@ -207,12 +214,14 @@ void complain(const spec& job, const json::object& document) {
     say(fmt::format("{}: {} invocations ran different configs at their two ends; this must never happen:", job.name,
                     document.at("mismatches").to_number<std::uint64_t>()));
   lines("mismatch_examples");
-  lines("output_differences");
+  if (!document.at("interrupted").as_bool()) lines("output_differences");
 }
 
 }  // namespace
 
-int tune(const tune_options& o) {
+namespace {
+
+int run_and_tell(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
   const bool housed = o.settings.housing == rank_housing::one_process;
   ran_job ran = housed ? run_housed(job, o.settings) : run_job(job, o.settings);
@@ -220,13 +229,15 @@ int tune(const tune_options& o) {
   int status = ran.end.status;
   if (document.at("mismatches").to_number<std::uint64_t>() != 0 || !document.at("outputs_match").as_bool())
     status = std::max(status, status_failed);
+  const bool interrupted = ran.end.signal != 0;
+  if (interrupted) status = status_of_signal(ran.end.signal);
 
   const std::string& path = o.settings.results_path;
   ops::kept_results results;
   std::string not_kept;
   const learned_results more = learned(ran.reports);
   fill_in_remembered_times(document, more.file);
-  if (!path.empty() && status == 0) {
+  if (!path.empty() && (status == 0 || interrupted)) {
     try {
       results = keep(path, more);
     } catch (const runtime::failure& e) {
@@ -243,6 +254,7 @@ int tune(const tune_options& o) {
   }
   document["results"] = results_part(results, not_kept);
   document["rank_ends"] = rank_ends(ran);
+  document["interrupted"] = interrupted;
   document["ok"] = status == 0;
   document["status"] = status;
 
@@ -250,11 +262,33 @@ int tune(const tune_options& o) {
   const bool as_json = o.format == output_format::json;
   print(as_json ? stderr : stdout, tables(document));
   if (as_json) print(stdout, json::serialize(document) + "\n");
+  if (interrupted)
+    say(std::string("interrupted (") + strsignal(ran.end.signal) + "); above is what was seen until then");
   complain(job, document);
   for (const std::string& w : results.warnings) say("warning: " + w);
   if (!not_kept.empty()) say(not_kept);
   if (results.what == ops::kept_results::how::written) say("results are in " + results.path);
   return status;
+}
+
+/// Who asked for JSON gets a document in any case.
+void tell_fault(const tune_options& o, int status, const char* what) {
+  if (o.format != output_format::json) return;
+  print(stdout, json::serialize(json::object{{"ok", false}, {"status", status}, {"error", what}}) + "\n");
+}
+
+}  // namespace
+
+int tune(const tune_options& o) {
+  try {
+    return run_and_tell(o);
+  } catch (const text_error& e) {
+    tell_fault(o, status_wrong, e.what());
+    throw;
+  } catch (const std::exception& e) {
+    tell_fault(o, status_failed, e.what());
+    throw;
+  }
 }
 
 }  // namespace parley::cli

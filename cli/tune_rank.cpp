@@ -1,4 +1,5 @@
 #include <parley/cli/cuda.hpp>
+#include <parley/cli/interruption.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/tune_rank.hpp>
 #include <parley/cli/workload.hpp>
@@ -27,6 +28,7 @@ namespace {
 constexpr runtime::time_ns progress_every_ns = 200'000'000;
 constexpr runtime::time_ns settle_within_ns = 1'000'000'000;
 constexpr std::size_t fewest_flight_records = 4'096;
+const std::string interrupted = "interrupted";
 
 runtime::time_ns wall_clock() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -267,19 +269,21 @@ int tune_rank(const tune_settings& s) {
     running = &work;
     const runtime::time_ns began = wall_clock();
     runtime::time_ns wall_ns = 0;
+    interruption stopped(
+        here.loop().io(), [&] { work.stop(); },
+        [&](int) { send_report(to, final_report(self, here.wire(), job, work, wall_clock() - began, interrupted)); });
     try {
       runtime::run(here.loop(), work.run());
       wall_ns = wall_clock() - began;
       runtime::run(here.loop(), self.settle(settle_within_ns));
     } catch (const std::exception& e) {
       wall_ns = wall_clock() - began;
-      error = e.what();
+      error = stopped.signal() == 0 ? e.what() : interrupted;
     }
-    send_report(here.report_descriptor(), final_report(self, here.wire(), job, work, wall_ns, error));
-    if (error.empty()) {
-      here.leave();
-      return 0;
-    }
+    send_report(to, final_report(self, here.wire(), job, work, wall_ns, error));
+    if (stopped.signal() != 0) return status_of_signal(stopped.signal());
+    if (error.empty()) return here.leave() == ops::parting::in_peace ? 0 : 1;
+    here.leave_after(error);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -312,7 +316,7 @@ ops::one_process::options housing_for(const tune_settings& s, const spec& job) {
 
 }  // namespace
 
-std::string tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report) {
+housed_end tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report) {
   ops::one_process here(housing_for(s, job));
   std::vector<std::unique_ptr<housed_rank>> ranks;
   for (rank_id r = 0; r < here.size(); ++r) {
@@ -321,20 +325,30 @@ std::string tune_in_one_process(const spec& job, const tune_settings& s, const r
     ranks.push_back(std::make_unique<housed_rank>(job, here[r], std::move(engine),
                                                   [&, r](json::object&& report) { on_report(r, std::move(report)); }));
   }
-  std::string error;
+  housed_end end;
   const runtime::time_ns began = wall_clock();
   runtime::time_ns wall_ns = 0;
+  const auto report_all = [&](const std::string& error) {
+    for (rank_id r = 0; r < here.size(); ++r)
+      on_report(r, final_report(here[r], here.wire(r), job, ranks[r]->work, wall_ns, error));
+  };
+  interruption stopped(
+      here.loop().io(),
+      [&] {
+        for (const auto& r : ranks) r->work.stop();
+      },
+      [](int) {});
   try {
     here.run([&](ops::rank& self) { return ranks[self.id()]->work.run(); });
     wall_ns = wall_clock() - began;
     here.settle(settle_within_ns);
   } catch (const std::exception& e) {
     wall_ns = wall_clock() - began;
-    error = e.what();
+    end.error = stopped.signal() == 0 ? e.what() : interrupted;
   }
-  for (rank_id r = 0; r < here.size(); ++r)
-    on_report(r, final_report(here[r], here.wire(r), job, ranks[r]->work, wall_ns, error));
-  return error;
+  report_all(end.error);
+  end.signal = stopped.signal();
+  return end;
 }
 
 }  // namespace parley::cli

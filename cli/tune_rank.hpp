@@ -39,9 +39,14 @@ struct tune_settings {
 
 int tune_rank(const tune_settings& s);
 
-/// All ranks here, without a launcher: reports come as `tune_rank` sends them. Answers what ended the workload, or nothing.
-/// Throws `unavailable` when there is no GPU to use.
+/// How ranks that share this process ended: with which error, or none, and which signal interrupted them, or 0.
+struct housed_end {
+  std::string error;
+  int signal = 0;
+};
+
+/// All ranks here, without a launcher: reports come as `tune_rank` sends them. Throws `unavailable` when there is no GPU to use.
 using report_handler = std::function<void(rank_id from, boost::json::object&& report)>;
-std::string tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report);
+housed_end tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report);
 
 }  // namespace parley::cli

@@ -127,8 +127,17 @@ workload::~workload() = default;
 task<> workload::run() {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope working(here);
+  struct while_it_lives {
+    runtime::scope*& at;
+    ~while_it_lives() { at = nullptr; }
+  } guard{working_};
+  working_ = &working;
   for (const auto& p : parts_) working.spawn(p->run());
   co_await working.join();
+}
+
+void workload::stop() noexcept {
+  if (working_ != nullptr) working_->cancel();
 }
 
 std::vector<outputs> workload::collected() const {

@@ -42,6 +42,8 @@ class workload {
   workload& operator=(const workload&) = delete;
 
   runtime::task<> run();
+  /// Ends `run` with `cancelled`, as soon as the transports let go.
+  void stop() noexcept;
   std::vector<outputs> collected() const;
   std::uint64_t steps_done() const noexcept { return done_; }
   std::uint64_t steps_in_all() const noexcept { return all_; }
@@ -55,6 +57,7 @@ class workload {
 
   workload_options options_;
   std::vector<std::unique_ptr<part>> parts_;
+  runtime::scope* working_ = nullptr;
   std::uint64_t done_ = 0;
   std::uint64_t all_ = 0;
 };

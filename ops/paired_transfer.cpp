@@ -15,6 +15,11 @@ std::string listed(const std::vector<rank_id>& ranks) {
   return text.empty() ? "none" : text;
 }
 
+/// A likely reason, at the end of what is wrong with an edge.
+std::string hint_for(rank_id world_size) {
+  return world_size == 1 ? "; this rank was started alone: start the ranks with `parley run -n 2 PROGRAM`" : "";
+}
+
 }  // namespace
 
 runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_transfer& op, rank_id world_size) {
@@ -25,24 +30,28 @@ runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_t
     if (!op.role) return error{errc::bad_argument, title + " has neither a role function nor edges"};
     std::vector<rank_id> senders;
     std::vector<rank_id> receivers;
+    std::string others;
     for (rank_id r = 0; r < world_size; ++r) {
       const std::string role = op.role(r);
+      if (role != "sender" && role != "receiver" && role != "idle" && !role.empty())
+        others += "; \"" + role + "\", which rank " + std::to_string(r) + " is, is neither";
       if (role == "sender") senders.push_back(r);
       if (role == "receiver") receivers.push_back(r);
     }
     if (senders.size() != receivers.size() || senders.empty())
       return error{errc::role_conflict,
                    title + ": in a world of " + std::to_string(world_size) + " the senders are " + listed(senders) +
-                       " and the receivers " + listed(receivers) +
-                       "; each sender needs one receiver of its own, so change the role function or list the edges"};
+                       " and the receivers " + listed(receivers) + others +
+                       "; each sender needs one receiver of its own, so change the role function or list the edges" +
+                       hint_for(world_size)};
     for (std::size_t i = 0; i < senders.size(); ++i) edges.emplace_back(senders[i], receivers[i]);
   }
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const auto [from, to] = edges[i];
     const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
     if (from >= world_size || to >= world_size)
-      return error{errc::bad_argument,
-                   edge + " names a rank outside the world of " + std::to_string(world_size) + "; ranks count from 0"};
+      return error{errc::bad_argument, edge + " names a rank outside the world of " + std::to_string(world_size) +
+                                           "; ranks count from 0" + hint_for(world_size)};
     if (from == to) return error{errc::bad_argument, edge + " is a self-send; a transfer needs two ranks"};
     if (std::count(edges.begin(), edges.end(), edges[i]) > 1)
       return error{errc::role_conflict, edge + " is listed twice"};

@@ -213,10 +213,13 @@ pipeline rank::declare(linear_pipeline op) {
   }
   for (std::size_t i = 0; i < op.stages.size(); ++i) {
     const rank_id r = op.stages[i];
-    if (r >= world_size() || std::count(op.stages.begin(), op.stages.end(), r) > 1)
-      runtime::raise({errc::bad_argument, "op " + op.name + ": stage " + std::to_string(i) + " is on rank " +
-                                              std::to_string(r) + ", which is outside the world of " +
-                                              std::to_string(world_size()) + " or has a stage already"});
+    const auto before = std::find(op.stages.begin(), op.stages.begin() + static_cast<std::ptrdiff_t>(i), r);
+    const auto earlier = static_cast<std::size_t>(before - op.stages.begin());
+    if (r < world_size() && earlier == i) continue;
+    runtime::raise(
+        {errc::bad_argument, "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
+                                 (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size())
+                                                    : ", which is stage " + std::to_string(earlier) + " already")});
   }
   pipeline p;
   const auto mine = std::find(op.stages.begin(), op.stages.end(), id());
@@ -318,10 +321,17 @@ void rank::for_each_end(const Visit& visit) noexcept {
   }
 }
 
-void rank::end_ops_with(rank_id lost, const std::string& why, errc code) noexcept {
+void rank::end_ops_with(const loss& l, errc code) noexcept {
+  const auto lacks = [&](const actors::op_declaration& op) -> std::string {
+    if (l.how != departure::returned) return "";
+    if (op.participants.front().role != "sender") return "; this op cannot go on without it";
+    return op.leader == l.who ? "; this receive has no sender" : "; this send has no receiver";
+  };
   for_each_end([&](const actors::op_declaration& op, const auto& has, const auto& end) {
-    if (!has(lost)) return;
-    end(error{code, op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(lost) + why}, lost);
+    if (!has(l.who)) return;
+    end(error{code,
+              op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(l.who) + l.why + lacks(op)},
+        l.who);
   });
 }
 
@@ -330,11 +340,12 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
                                             std::to_string(id()) + " in a world of " + std::to_string(world_size())});
   if (fenced_ || services_.incarnations[peer] == incarnation) return;
-  end_ops_with(peer,
-               " has restarted; its transfers go on in a new generation, from their first invocation, its groups and "
-               "pipelines have ended",
+  end_ops_with({peer,
+                " has restarted; its transfers go on in a new generation, from their first invocation, its groups and "
+                "pipelines have ended",
+                departure::died},
                errc::peer_restarted);
-  std::erase_if(lost_, [peer](const auto& entry) { return entry.first == peer; });
+  std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
   services_.incarnations[peer] = incarnation;
   mail_.forget(peer);
   for (declared_edge& e : declared_edges_) {
@@ -342,12 +353,20 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
   }
 }
 
-void rank::on_lost(rank_id lost, std::string_view why) noexcept {
+void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept {
   // A fenced rank sees the others close their connections. And what is found out first says most about a death.
-  const auto known = [&](const auto& entry) { return entry.first == lost; };
+  const auto known = [&](const loss& l) { return l.who == lost; };
   if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
-  lost_.emplace_back(lost, " is gone: " + std::string(why) + "; restart the job to continue");
-  end_ops_with(lost, lost_.back().second, errc::peer_failed);
+  const std::string text = how == departure::returned ? " has returned from rank_main"
+                           : how == departure::failed
+                               ? " ended with " + std::string(why)
+                               : " is gone: " + std::string(why) + "; restart the job to continue";
+  lost_.push_back({lost, text, how});
+  for (const auto& e : outs_) {
+    if (e->peer() == lost) note_undelivered(*e);
+  }
+  end_ops_with(lost_.back(), errc::peer_failed);
+  if (how == departure::returned) return;  // nothing has gone wrong with it
   runtime::flight_record gone;
   gone.began_ns = gone.ended_ns = services_.clocks.local(executor_.now());
   gone.what = runtime::flight_event::peer_lost;
@@ -364,7 +383,7 @@ void rank::on_fenced(std::string_view why) noexcept {
 }
 
 void rank::end_if_lost() noexcept {
-  for (const auto& [lost, why] : lost_) end_ops_with(lost, why, errc::peer_failed);
+  for (const loss& l : lost_) end_ops_with(l, errc::peer_failed);
   if (fenced_) on_fenced(*fenced_);
 }
 
@@ -391,6 +410,29 @@ task<> rank::settle(time_ns limit_ns) {
     auto slept = co_await runtime::sleep_until(executor_.now() + pause);
     if (!slept) co_return;
   }
+}
+
+void rank::note_undelivered(edge_out& e) {
+  if (e.delivered()) return;
+  undelivered_.push_back(e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
+                         std::to_string(e.peer()) +
+                         " has not taken all that was sent to it; let it receive each message before it returns");
+}
+
+left_over rank::unfinished() {
+  for (const auto& e : outs_) note_undelivered(*e);
+  left_over all;
+  all.undelivered = std::exchange(undelivered_, {});
+  for (const auto& g : groups_) {
+    if (!g->settled())
+      all.undelivered.push_back(g->declaration().title() + ", on rank " + std::to_string(id()) +
+                                ": some of its ranks have not taken all that was sent to them; let all run the same "
+                                "invocations before they return");
+  }
+  for (const actors::participant_state* p : participants()) {
+    if (p->rejected) all.rejected.push_back("the declaration was refused: " + p->rejected->what());
+  }
+  return all;
 }
 
 std::vector<tuning::result_entry> rank::learned() const {

@@ -89,6 +89,19 @@ struct edge_decision {
   actors::decision_record decision;
 };
 
+/// How a rank came to be gone.
+enum class departure : std::uint8_t {
+  died,      ///< nobody knows more than that its connections ended
+  failed,    ///< it said with which error it ended
+  returned,  ///< it has done all that its program does
+};
+
+/// What a rank that leaves has not brought to an end, a line for each op.
+struct left_over {
+  std::vector<std::string> undelivered;  ///< messages that their receivers did not take
+  std::vector<std::string> rejected;     ///< declarations in conflict, with the reason
+};
+
 class rank {
  public:
   rank(rank_foundation on, rank_settings settings);
@@ -110,8 +123,8 @@ class rank {
   /// Searches anew for every size on all edges of an op that this rank takes part in. Answers how many edges were asked: those that were used already.
   std::size_t retune(std::string_view op, std::string_view why = {});
 
-  /// A rank died: its ops end with `peer_failed`, here and now.
-  void on_lost(rank_id lost, std::string_view why) noexcept;
+  /// A rank is gone: its ops end with `peer_failed`, here and now.
+  void on_lost(rank_id lost, std::string_view why, departure how = departure::died) noexcept;
   /// The others hold this rank dead: all of its ops end with `fenced`, here and now, and no other reason counts any more.
   void on_fenced(std::string_view why) noexcept;
   /// A rank has come back as a new process, and the link knows it. Calls that are under way with the old one end with
@@ -121,6 +134,8 @@ class rank {
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
   /// sent but not matched, at most its op's timeout.
   runtime::task<> settle(time_ns limit_ns);
+  /// After `settle`, before the rank leaves.
+  left_over unfinished();
   /// Adds what was decided to this rank's results file (results_store.hpp), and what was not tuned to its list. Answers where
   /// the results are, or why nowhere.
   runtime::result<std::string> write_results();
@@ -165,7 +180,13 @@ class rank {
   /// `for_each(end, ends_with(error, culprit))` over the ends of all ops.
   template <class Visit>
   void for_each_end(const Visit& visit) noexcept;
-  void end_ops_with(rank_id lost, const std::string& why, runtime::errc code) noexcept;
+  struct loss {
+    rank_id who;
+    std::string why;  // begins behind "rank 3"
+    departure how;
+  };
+  void end_ops_with(const loss& l, runtime::errc code) noexcept;
+  void note_undelivered(edge_out& e);
   void end_if_lost() noexcept;  // what has just been made
   void complete(edge_options& o, const actors::op_declaration& op);
   template <class Configs>
@@ -192,7 +213,8 @@ class rank {
   std::vector<std::unique_ptr<edge_in>> ended_ins_;
   std::vector<std::unique_ptr<group_end>> groups_;
   std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
-  std::vector<std::pair<rank_id, std::string>> lost_;  // and why
+  std::vector<loss> lost_;
+  std::vector<std::string> undelivered_;  // lines of `unfinished` for edges that have ended since
   std::optional<std::string> fenced_;
   runtime::scope actors_;  // last: the actors end before what they work on
 };

@@ -11,9 +11,11 @@
 #include <parley/transports/ucx_link.hpp>
 
 #include <boost/asio/io_context.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -94,6 +96,14 @@ time_ns detection_of(time_ns mine) {
   return static_cast<time_ns>(seconds * 1e9);
 }
 
+/// What has no text is named, at least.
+runtime::error of_program(const std::exception_ptr& thrown) {
+  runtime::error why = runtime::describe(thrown);
+  if (why.code() != errc::exception || !why.text().empty()) return why;
+  return {errc::exception,
+          "the program threw something that is no std::exception; throw one, so that its text can be shown"};
+}
+
 }  // namespace
 
 struct job::state final : runtime::link::failure_handler {
@@ -161,6 +171,7 @@ struct job::state final : runtime::link::failure_handler {
     meeting.emplace(loop->io(), options, std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
+    meeting->on_member_left([this](rank_id left, const std::string& why) { on_left(left, why); });
     meeting->join(transports::this_process(wire->address()),
                   [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
@@ -193,10 +204,14 @@ struct job::state final : runtime::link::failure_handler {
     }
     const rank_settings settings = with_environment(std::move(o));
     self.emplace(rank_foundation{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts)}, settings);
+    if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
+      complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
+                               std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
     if (!settings.flight_dir.empty())
       on_signal.emplace(loop->io(), [this] { static_cast<void>(self->dump_flight("signal SIGUSR1")); });
     wire->on_failure(this);
     for (const auto& [lost, why] : lost_early) on_lost(lost, why);
+    for (const auto& [left, why] : left_early) on_left(left, why);
     complain_of_warnings();
   }
 
@@ -277,8 +292,27 @@ struct job::state final : runtime::link::failure_handler {
       complain(place.rank,
                "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops that do not involve it go on");
   }
+  /// One that ended with an error ends its ops here, too. One that has returned may still be heard: what it sent is on its way
+  /// until its connection is gone.
+  void on_left(rank_id left, const std::string& why) {
+    if (!self) {
+      left_early.emplace_back(left, why);
+    } else if (why.empty()) {
+      returned.push_back(left);
+    } else {
+      self->on_lost(left, why, departure::failed);
+      wire->give_up(left);
+    }
+  }
   void on_peer_failed(rank_id peer) noexcept override {
-    if (!end_with_verdicts(peer)) self->on_lost(peer, "its connection broke");
+    on_loop([this, peer] {
+      loop->io().poll();  // what it has said itself may be here, unread
+      if (std::count(returned.begin(), returned.end(), peer) != 0) {
+        self->on_lost(peer, {}, departure::returned);
+      } else if (!end_with_verdicts(peer)) {
+        self->on_lost(peer, "its connection broke");
+      }
+    });
   }
   /// However a death is noticed here, all ranks shall say the same of it: those who end because of it are not its cause.
   /// Answers whether this rank itself is held dead.
@@ -304,6 +338,8 @@ struct job::state final : runtime::link::failure_handler {
   std::size_t warnings_printed = 0;
   std::optional<flight_signal> on_signal;
   std::vector<std::pair<rank_id, std::string>> lost_early;
+  std::vector<std::pair<rank_id, std::string>> left_early;
+  std::vector<rank_id> returned;
   time_ns detection_ns;
   bool warned_of_host = false;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
@@ -330,9 +366,17 @@ void job::write_results() {
   state_->tell_what_verbose_asks();
 }
 
-void job::leave() {
+parting job::leave() {
   runtime::run(*state_->loop, state_->self->settle(settle_limit_ns));
+  const left_over left = state_->self->unfinished();
+  for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
+  for (const std::string& line : left.rejected) complain(state_->place.rank, line);
   if (state_->meeting) state_->meeting->leave();
+  return left.rejected.empty() ? parting::in_peace : parting::refused;
+}
+
+void job::leave_after(const std::string& error) {
+  if (state_->meeting) state_->meeting->leave(error);
 }
 
 std::vector<tuning::validator> machine_validators() {
@@ -347,16 +391,17 @@ int run(const std::function<void(job&)>& program, job_options o) {
     id = here.self().id();
     try {
       program(here);
-    } catch (const std::exception& e) {
-      static_cast<void>(here.self().dump_flight(e.what()));
+    } catch (...) {
+      const std::string why = of_program(std::current_exception()).what();
+      static_cast<void>(here.self().dump_flight(why));
+      here.leave_after(why);
       throw;
     }
     here.write_results();
-    here.leave();
-    return 0;
-  } catch (const std::exception& e) {
+    return here.leave() == parting::in_peace ? 0 : 1;
+  } catch (...) {
     if (const auto place = transports::from_environment(); place && !placed) id = place->rank;
-    complain(id, e.what());
+    complain(id, of_program(std::current_exception()).what());
     return 1;
   }
 }

@@ -5,7 +5,8 @@
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
 /// Started alone it is a world of one rank. Answers the exit status: 0, or 1 after printing the error, with op, rank and what
-/// to do, to standard error. An engine that owns its loop makes a `job` instead and polls it.
+/// to do, to standard error. A declaration that was refused makes it 1, too, and messages that nobody took are told there. An
+/// engine that owns its loop makes a `job` instead and polls it.
 ///
 /// A rank of this host that dies or is stopped is noticed within two seconds (transports/heartbeat.hpp), and its ops end with
 /// `peer_failed` on all others; if it comes back, its own calls end with `fenced`. PARLEY_DETECTION=SECONDS sets the time; 0
@@ -21,6 +22,7 @@
 #include <parley/transports/bootstrap.hpp>
 #include <parley/transports/cuda_link.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,6 +49,8 @@ struct job_options {
   transports::cuda_copies::options copies{};
 };
 
+enum class parting : std::uint8_t { in_peace, refused };  ///< refused: declarations of this rank were
+
 /// A rank over UCX that has joined its job.
 class job {
  public:
@@ -64,8 +68,11 @@ class job {
   runtime::reactor& loop() noexcept;
   /// Adds what was learned to results files, and prints warnings about them and what VERBOSE asks for. `run` does it.
   void write_results();
-  /// Lets go of the others in peace: settles what they still need, says bye.
-  void leave();
+  /// Lets go of the others in peace: settles what they still need, says bye. Prints to standard error, a line for each op,
+  /// what was not delivered and which declarations were refused.
+  parting leave();
+  /// Instead: tells the others with which error this rank ends.
+  void leave_after(const std::string& error);
   /// Where a launcher collects reports, or -1.
   int report_descriptor() const noexcept;
   bool authenticated() const noexcept;

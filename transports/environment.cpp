@@ -124,7 +124,8 @@ bool speaks(const reader& in, const dialect& d) {
       return (in.has("RANK") && (in.has("WORLD_SIZE") || in.has("MASTER_ADDR") || in.has("TORCHELASTIC_RUN_ID"))) ||
              (in.has("WORLD_SIZE") && (in.has("MASTER_ADDR") || in.has("TORCHELASTIC_RUN_ID")));
     case launcher_kind::pmi: return in.has("PMI_RANK") || in.has("PMI_SIZE") || in.has("PMI_FD");
-    case launcher_kind::slurm: return in.has("SLURM_PROCID") && in.has("SLURM_STEP_ID");
+    case launcher_kind::slurm:
+      return in.has("SLURM_PROCID") && (in.has("SLURM_STEP_ID") || in.has("SLURM_STEP_NUM_TASKS"));
     default: return in.has(d.rank) || in.has(d.world);
   }
 }

@@ -358,6 +358,7 @@ class job {
       } else if (*number != SIGCHLD && stage_ == stage::running) {
         notice("ended by " + signal_text(*number));
         failed_ = true;
+        told_by_ = *number;
         send_all(*number);
         enter(stage::asked, options_.kill_after_ns);
       }
@@ -553,6 +554,7 @@ class job {
   launch_end finish(int status) const {
     launch_end end;
     end.status = status;
+    end.signal = told_by_;
     for (const process& p : processes_) end.ranks.push_back(p.end);
     return end;
   }
@@ -572,6 +574,7 @@ class job {
   steady::time_point next_event_{};
   stage stage_ = stage::running;
   bool failed_ = false;
+  int told_by_ = 0;
 };
 
 }  // namespace

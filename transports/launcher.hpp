@@ -64,6 +64,7 @@ struct launch_options {
 };
 
 struct launch_end {
+  int signal = 0;  ///< which one told the launcher to end the job, or 0
   int status = 0;  ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
   std::vector<rank_end> ranks;
 };

@@ -135,12 +135,14 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     });
   }
   void on_loss(loss_handler handler) { lost_ = std::move(handler); }
+  void on_left(loss_handler handler) { left_ = std::move(handler); }
 
-  virtual void leave() { close(); }
+  virtual void leave(std::string_view) { close(); }
   virtual void close() {
     ended_ = true;
     done_ = nullptr;
     lost_ = nullptr;
+    left_ = nullptr;
     deadline_.cancel();
   }
   virtual std::vector<int> descriptors() { return {}; }
@@ -192,6 +194,16 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     const auto handler = lost_;  // it may destroy the rendezvous
     if (handler) handler(rank, why);
   }
+  void part_with(rank_id rank, const std::string& why) {
+    const auto handler = left_;
+    if (handler) handler(rank, why);
+  }
+  static wire::bytes notice(rank_id rank, const std::string& why) {
+    return wire::writer().number(rank).text(why.substr(0, wire::max_notice_bytes / 2)).take();
+  }
+  static wire::bytes reason(std::string_view why) {
+    return wire::writer().text(std::string(why.substr(0, wire::max_notice_bytes / 2))).take();
+  }
 
   /// One address to bind or to connect to, within the reach that is allowed.
   result<endpoint> resolve() {
@@ -242,6 +254,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   asio::steady_timer deadline_;
   join_handler done_;
   loss_handler lost_;
+  loss_handler left_;
   bool ended_ = false;
 };
 
@@ -269,10 +282,10 @@ class rendezvous::host final : public core {
       : core(io, std::move(options), std::move(key)), acceptor_(io), retry_(io), seats_(options_.world_size),
         entries_(options_.world_size) {}
 
-  void leave() override {
+  void leave(std::string_view why) override {
     for (auto& [address, c] : clients_) {
       if (!c->recognised()) continue;
-      c->send(wire::type::bye, std::span<const std::byte>());
+      c->send(wire::type::bye, reason(why));
       c->finish();
     }
     close();
@@ -307,7 +320,7 @@ class rendezvous::host final : public core {
         if (kind == wire::type::member) return wire::max_member_bytes;
         break;
       case client::phase::present:
-        if (kind == wire::type::bye) return 0;
+        if (kind == wire::type::bye) return wire::max_notice_bytes;
         break;
     }
     return std::nullopt;
@@ -320,7 +333,7 @@ class rendezvous::host final : public core {
     switch (frame.kind) {
       case wire::type::proof: return recognise(c);
       case wire::type::member: return seat(c, frame.payload);
-      case wire::type::bye: c.said_bye = true; return;
+      case wire::type::bye: return let_go(c, frame.payload);
       default: return;
     }
   }
@@ -563,11 +576,22 @@ class rendezvous::host final : public core {
     }
     if (!seated || c.said_bye || ended()) return;
     const std::string told = "rank " + std::to_string(rank) + " died: " + why;
-    const auto payload = wire::writer().number(rank).text(told.substr(0, wire::max_notice_bytes / 2)).take();
-    for (auto& [address, other] : clients_) {
-      if (other->at == client::phase::present) other->send(wire::type::lost, payload);
-    }
+    tell_all(wire::type::lost, notice(rank, told));
     lose(rank, told);
+  }
+
+  void let_go(client& c, std::span<const std::byte> why) {
+    if (std::exchange(c.said_bye, true) || joining()) return;
+    const rank_id rank = c.said.rank;
+    const std::string text = wire::scanner(why).text(why.size());
+    tell_all(wire::type::left, notice(rank, text));
+    part_with(rank, text);
+  }
+
+  void tell_all(wire::type what, const wire::bytes& payload) {
+    for (auto& [address, other] : clients_) {
+      if (other->at == client::phase::present && !other->said_bye) other->send(what, payload);
+    }
   }
 
   asio::ip::tcp::acceptor acceptor_;
@@ -586,10 +610,8 @@ class rendezvous::guest final : public core {
   guest(asio::io_context& io, rendezvous_options options, job_key key)
       : core(io, std::move(options), std::move(key)), connecting_(io), pause_(io) {}
 
-  void leave() override {
-    if (link_ && link_->open() && at_ == phase::joined) {
-      link_->send(wire::type::bye, std::span<const std::byte>());
-    }
+  void leave(std::string_view why) override {
+    if (link_ && link_->open() && at_ == phase::joined) link_->send(wire::type::bye, reason(why));
     close();
   }
 
@@ -620,8 +642,8 @@ class rendezvous::guest final : public core {
         if (kind == wire::type::reject) return wire::max_unauthenticated_bytes / 2;
         break;
       case phase::joined:
-        if (kind == wire::type::lost) return wire::max_notice_bytes;
-        if (kind == wire::type::bye) return 0;
+        if (kind == wire::type::lost || kind == wire::type::left || kind == wire::type::bye)
+          return wire::max_notice_bytes;
         break;
     }
     return std::nullopt;
@@ -637,11 +659,14 @@ class rendezvous::guest final : public core {
     switch (frame.kind) {
       case wire::type::roster: return take_roster(frame.payload);
       case wire::type::failed: return take_failure(frame.payload);
-      case wire::type::lost: return take_loss(frame.payload);
-      case wire::type::bye:
+      case wire::type::lost:
+      case wire::type::left: return take_notice(frame.kind, frame.payload);
+      case wire::type::bye: {
+        const std::string why = wire::scanner(frame.payload).text(frame.payload.size());
         link_->close();
-        link_.reset();
-        return;  // rank 0 has ended normally: nobody watches any more
+        link_.reset();  // nobody watches any more
+        return part_with(0, why);
+      }
       default: return;
     }
   }
@@ -774,10 +799,13 @@ class rendezvous::guest final : public core {
     broken(never_came(missing, total, options_.world_size, place(), options_.join_timeout_ns, ""));
   }
 
-  void take_loss(std::span<const std::byte> payload) {
+  void take_notice(wire::type what, std::span<const std::byte> payload) {
     wire::scanner in(payload);
     const auto rank = in.number<rank_id>();
-    if (in.good() && rank < options_.world_size) lose(rank, in.text(in.left()));
+    if (!in.good() || rank >= options_.world_size) return;
+    const std::string why = in.text(in.left());
+    if (what == wire::type::lost) return lose(rank, why);
+    part_with(rank, why);
   }
 
   void rejected(std::span<const std::byte> payload) {
@@ -846,7 +874,8 @@ rendezvous::rendezvous(asio::io_context& io, rendezvous_options options, job_key
 rendezvous::~rendezvous() { core_->close(); }
 void rendezvous::join(member me, join_handler done) { core_->join(std::move(me), std::move(done)); }
 void rendezvous::on_member_lost(loss_handler handler) { core_->on_loss(std::move(handler)); }
-void rendezvous::leave() { core_->leave(); }
+void rendezvous::on_member_left(loss_handler handler) { core_->on_left(std::move(handler)); }
+void rendezvous::leave(std::string_view why) { core_->leave(why); }
 std::vector<int> rendezvous::descriptors() const { return core_->descriptors(); }
 std::uint64_t rendezvous::dropped_clients() const { return core_->dropped(); }
 

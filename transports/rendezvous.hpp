@@ -10,6 +10,7 @@
 ///     });
 ///     io.run();            // or poll(); `descriptors()` are what an epoll loop of one's own has to watch
 ///     meeting.leave();     // a normal end; without it the others are told that this rank died
+///     meeting.leave(why);  // an error ends this rank: the others are told which
 ///
 /// Everything happens on the thread that runs the `io_context`, which must outlive this object; callbacks come from
 /// there, never from inside a call, and may destroy the rendezvous. No threads. A host *name* is looked up when joining,
@@ -34,6 +35,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace parley::transports {
@@ -103,8 +105,11 @@ class rendezvous {
   void join(member me, join_handler done);
   /// Called once per rank that dies after the join, at most once each. Set it before joining to miss none.
   void on_member_lost(loss_handler handler);
-  /// Says bye and closes. No callback comes after it.
-  void leave();
+  /// Called once per rank that leaves: `why` is the error that it ended with, or empty. Of two ranks other than 0 only while
+  /// rank 0 is there.
+  void on_member_left(loss_handler handler);
+  /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
+  void leave(std::string_view why = {});
 
   /// Open sockets, for an event loop that wants to know when to poll the `io_context`. Changes whenever it is polled.
   std::vector<int> descriptors() const;

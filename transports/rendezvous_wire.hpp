@@ -11,7 +11,8 @@
 ///     member + tag                       ->
 ///                                        <-  roster + tag, or failed {ranks that never came} + tag
 ///                                        <-  lost {rank, why} + tag, whenever one dies
-///     bye + tag                          <-> a normal end
+///     bye {why} + tag                    <-> an end of its own accord: without a reason a normal one
+///                                        <-  left {rank, why} + tag, whenever a rank has said bye
 ///
 /// A tag is HMAC-SHA256 with the connection's key, which is the HMAC of both sides' first payloads under the job key, so
 /// that it is fresh on every connection; it covers direction, sequence, type and payload. Thus nothing can be replayed,
@@ -34,7 +35,7 @@ namespace parley::transports::wire {
 using bytes = std::vector<std::byte>;
 using digest = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
 /// All that a client may send before it is authenticated.
@@ -43,7 +44,7 @@ inline constexpr std::size_t max_member_bytes =
     64 + member::max_affinity_words * 8 + member::max_address_bytes + member::max_version_bytes;
 inline constexpr std::size_t max_notice_bytes = 1024;
 
-enum class type : std::uint8_t { hello = 1, challenge, proof, member, roster, failed, lost, bye, reject };
+enum class type : std::uint8_t { hello = 1, challenge, proof, member, roster, failed, lost, bye, reject, left };
 enum class refusal : std::uint8_t { version = 1, job, world_size, rank, duplicate };
 enum class direction : std::uint8_t { to_host, to_member };
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -255,9 +256,8 @@ TEST_CASE("what is wrong with the command line or the spec is status 2, with not
   const folder here;
   here.write("bad.json", "{\n  \"name\": \"x\",\n  \"ranks\": 2,\n  \"ops\": [{\"op\": \"pipelin\"}]\n}\n");
   here.write("broken.json", "{\n  \"name\": \n}\n");
-  for (const char* words :
-       {"tune missing.json", "tune bad.json --json", "tune broken.json", "tune", "tune --frob x.json", "frob", "",
-        "run -n 2", "run -n 0 true", "run -n 2 -- ./no-such-program", "doctor extra"}) {
+  for (const char* words : {"tune missing.json", "tune bad.json", "tune broken.json", "tune", "tune --frob x.json",
+                            "frob", "", "run -n 2", "run -n 0 true", "run -n 2 -- ./no-such-program", "doctor extra"}) {
     INFO(words);
     const auto ran = here.parley(words);
     CHECK(ran.status == 2);
@@ -290,6 +290,43 @@ TEST_CASE("parley doctor tells what works, as text and as JSON") {
   const auto document = here.parley("doctor --json");
   CHECK(document.status == 0);
   CHECK(document.document().at("findings").as_array().size() >= 8);
+}
+
+TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 and the signal") {
+  const folder here;
+  // Far more messages than it gets to. A shell has its background jobs ignore SIGINT.
+  here.write("long.json", R"json({"name": "long", "ranks": 2, "ops": [
+    {"op": "paired_transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
+     "configs": ["direct", "chunked(chunk_bytes=64KiB)"], "messages": [{"bytes": "1MiB", "count": 90000}]}]})json");
+  here.write("interrupt.sh", "'" PARLEY_COMMAND "' tune long.json --results kept.csv --json >out 2>error &\n"
+                             "for i in $(seq 600); do grep -q 'agreed on' error && break; sleep 0.1; done\n"
+                             "kill -TERM $!\nwait $!\n");
+  const int status = std::system(("cd '" + here.path.string() + "' && sh ./interrupt.sh").c_str());
+  const std::string error = here.read("error");
+  REQUIRE(WIFEXITED(status));
+  CHECK_MESSAGE(WEXITSTATUS(status) == 128 + SIGTERM, error);
+  const json::object d = json::parse(here.read("out")).as_object();
+  CHECK(d.at("interrupted").as_bool());
+  CHECK_FALSE(d.at("outputs_differ").as_bool());
+  CHECK(number(d, "outputs_compared") > 0);
+  CHECK(number(d, "outputs_compared") < 90'000);
+  CHECK(d.at("agreements").as_array().size() == 1);
+  has(error, "interrupted");
+  CHECK(error.find("DIFFER") == std::string::npos);
+  CHECK(fs::exists(here.path / "kept.csv"));
+}
+
+TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of what is wrong") {
+  const folder here;
+  const auto word = here.parley("frob");
+  CHECK(word.status == 2);
+  has(word.error, "there is no command frob");
+  here.write("bad.json", R"({"name": "bad", "ranks": 2})");
+  const auto bad = here.parley("tune bad.json --json");
+  CHECK(bad.status == 2);
+  const json::object d = json::parse(bad.out).as_object();
+  CHECK_FALSE(d.at("ok").as_bool());
+  has(std::string(d.at("error").as_string()), "bad.json:1:1: ");
 }
 
 TEST_CASE("parley doctor says that plane host works only when a message got from one process to another") {

@@ -121,6 +121,7 @@ TEST_CASE("configs are known by name, and a catalogue is never empty") {
 TEST_CASE("ranks out of range, stages in use and self-sends are errors") {
   begins(fault_in(with("[0, 1, 3]", "[0, 1, 4]")), "s.json:5:57: rank 4 is outside the world of 4; ranks are 0 to 3");
   begins(fault_in(with("[0, 1, 3]", "[0, 0, 3]")), "s.json:5:54: rank 0 has a stage already");
+  begins(fault_in(with(R"(["direct"],)", R"(["put"],)")), "s.json:10:18: config put cannot be the default");
   begins(fault_in(with("[0, 1, 3]", "[0]")), "s.json:5:50: a pipeline needs at least two stages");
   begins(fault_in(good, {.ranks = 2}), "s.json:5:57: rank 3 is outside the world of 2");
   const std::string roles = R"("roles": {"sender": "rank % 2 == 0", "receiver": [1, 3]})";

@@ -50,6 +50,13 @@ TEST_CASE("two senders for one receiver are diagnosed with both sides") {
   CHECK(mentions(wrong(thirds, 4, errc::role_conflict), {"senders are 0, 3", "receivers 1"}));
 }
 
+TEST_CASE("a role that is none is named, and a rank that was started alone is told how to start two") {
+  const auto misspelt = with_role([](rank_id r) { return r == 0 ? "snder" : "receiver"; });
+  CHECK(mentions(wrong(misspelt, 2, errc::role_conflict), {"senders are none", "\"snder\", which rank 0 is"}));
+  const auto pair = with_role([](rank_id r) { return r == 0 ? "sender" : "receiver"; });
+  CHECK(mentions(wrong(pair, 1, errc::role_conflict), {"world of 1", "parley run -n 2"}));
+}
+
 TEST_CASE("an edge without a receiver, or an op without any, is diagnosed") {
   CHECK(mentions(wrong(with_role([](rank_id) { return "sender"; }), 2, errc::role_conflict), {"receivers none"}));
   CHECK(mentions(wrong(with_role([](rank_id) { return "idle"; }), 2, errc::role_conflict), {"senders are none"}));
@@ -139,9 +146,9 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
 TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
   world w(2);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}),
-                       doctest::Contains("stage 1 is on rank 2"), failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}), doctest::Contains("rank 0"),
-                       failure);
+                       doctest::Contains("stage 1 is on rank 2, which is outside the world of 2"), failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}),
+                       doctest::Contains("stage 1 is on rank 0, which is stage 0 already"), failure);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"),
                        failure);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"),

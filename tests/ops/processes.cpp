@@ -389,6 +389,51 @@ void signalled_with_own_handler(job& here) {
   say(file_is_there(flight_path(here.self())) ? "written" : "not written");
 }
 
+// ---- ranks that leave
+
+paired_transfer towards_rank_0() {
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{1, 0}};
+  return op;
+}
+
+task<> wait_for_a_message(transfer t) {
+  std::vector<std::byte> buffer(1000);
+  co_await t.receive(buffer, {.from = 1});
+}
+
+void throws_a_number(job& here) {
+  auto t = here.self().declare(towards_rank_0());
+  if (here.self().id() == 1) throw 42;
+  run(here.loop(), wait_for_a_message(t));
+}
+
+void returns_at_once(job& here) {
+  auto t = here.self().declare(towards_rank_0());
+  if (here.self().id() == 0) run(here.loop(), wait_for_a_message(t));
+}
+
+task<> send_three(transfer t) {
+  for (int i = 0; i < 3; ++i) {
+    const auto data = numbered(100, 0);
+    co_await t.send(data, {.to = 1});
+  }
+}
+
+void takes_nothing(job& here) {
+  auto t = here.self().declare(pair_of({direct()}));
+  if (here.self().id() == 0) run(here.loop(), send_three(t));
+}
+
+void refused_after_sending(job& here) {
+  auto op = pair_of({direct()});
+  op.dtype = here.self().id() == 0 ? "bf16" : "fp32";
+  auto t = here.self().declare(op);
+  std::vector<std::byte> buffer(1000);
+  if (here.self().id() == 0) run(here.loop(), send_three(t));
+}
+
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{{"every_size", every_size},
                                                          {"different_catalogues", different_catalogues},
@@ -405,6 +450,10 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"one_sided", one_sided},
                                                          {"four_stages", four_stages},
                                                          {"leader_and_workers", leader_and_workers},
+                                                         {"throws_a_number", throws_a_number},
+                                                         {"returns_at_once", returns_at_once},
+                                                         {"takes_nothing", takes_nothing},
+                                                         {"refused_after_sending", refused_after_sending},
                                                          {"signalled", signalled},
                                                          {"signalled_with_own_handler", signalled_with_own_handler}};
   return all;
@@ -639,6 +688,38 @@ TEST_CASE("declarations that differ are an error on both ranks, with both values
   const job_run run("mismatch", 2);
   for (const rank_id r : {rank_id{0}, rank_id{1}})
     CHECK_MESSAGE(run.says(r, {"declaration_mismatch: activations 0->1", "dtype bf16", "dtype fp32"}), run.all);
+}
+
+TEST_CASE("what is thrown and is no std::exception ends its rank with status 1, and the others are told of it") {
+  const job_run run("throws_a_number", 2);
+  CHECK(run.end.ranks[1].kind == transports::rank_end::how::exited);
+  CHECK_MESSAGE(run.says(1, {"rank 1: exception: the program threw something that is no std::exception"}), run.all);
+  CHECK_MESSAGE(
+      run.says(0, {"peer_failed: activations 1->0", "on rank 0", "rank 1 ended with exception: the program threw"}),
+      run.all);
+}
+
+TEST_CASE("a receive whose sender has returned is told that") {
+  const job_run run("returns_at_once", 2);
+  CHECK_MESSAGE(run.says(0, {"activations 1->0", "on rank 0", "rank 1 has returned from rank_main", "has no sender"}),
+                run.all);
+  CHECK(run.end.ranks[1].code == 0);
+  CHECK(run.seconds < 20);
+}
+
+TEST_CASE("messages that nobody took are told when their sender leaves") {
+  const job_run run("takes_nothing", 2);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK_MESSAGE(run.says(0, {"warning: activations 0->1, on rank 0: rank 1 has not taken all"}), run.all);
+}
+
+TEST_CASE("a declaration that was refused makes the status 1, also where no call has seen it") {
+  const job_run run("refused_after_sending", 2);
+  for (const rank_id r : {rank_id{0}, rank_id{1}}) {
+    CHECK_MESSAGE(run.says(r, {"the declaration was refused: declaration_mismatch: activations 0->1"}), run.all);
+    CHECK(run.end.ranks[r].kind == transports::rank_end::how::exited);
+    CHECK(run.end.ranks[r].code == 1);
+  }
 }
 
 TEST_CASE("four ranks run a pipeline whose edges tune themselves, bit for bit") {

@@ -278,6 +278,10 @@ TEST_CASE("RANK without the rest of torchrun's variables is not taken for a worl
   CHECK(read({{"RANK", "3"}, {"PARLEY_LAUNCHER", "none"}}).value().world_size == 1);
 }
 
+TEST_CASE("half of srun's variables are not taken for a world of one") {
+  refused({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "2"}}, {"SLURM_PROCID=3", "SLURM_STEP_NUM_TASKS=2"});
+}
+
 TEST_CASE("parley run hides the places that launchers around it have given") {
   const variables around{
       {"OMPI_COMM_WORLD_RANK", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"RANK", "general"}};

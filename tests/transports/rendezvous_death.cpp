@@ -108,6 +108,26 @@ TEST_CASE("leaving is not dying") {
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
 
+TEST_CASE("all are told of a rank that leaves, with the error that ended it") {
+  asio::io_context io;
+  const listener at;
+  auto ranks = start_world(io, 3, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  using leavers = std::vector<std::pair<rank_id, std::string>>;
+  ranks[1]->meeting->leave(std::string(100'000, 'e'));
+  CHECK(run_until(io, [&] { return ranks[0]->left.size() == 1 && ranks[2]->left.size() == 1; }));
+  for (const rank_id r : {rank_id{0}, rank_id{2}}) {
+    REQUIRE(ranks[r]->left.size() == 1);
+    CHECK(ranks[r]->left[0].first == 1);
+    CHECK(ranks[r]->left[0].second.starts_with("eeee"));
+    CHECK(ranks[r]->left[0].second.size() < 1000);
+  }
+  ranks[0]->meeting->leave();
+  CHECK(run_until(io, [&] { return ranks[2]->left.size() == 2; }));
+  CHECK(ranks[2]->left.back() == leavers::value_type{0, ""});
+  for (const auto& rank : ranks) CHECK(rank->lost.empty());
+}
+
 TEST_CASE("a rank that is destroyed without leaving counts as dead") {
   asio::io_context io;
   const listener at;

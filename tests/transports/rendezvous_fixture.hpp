@@ -72,6 +72,7 @@ struct party {
   party(asio::io_context& io, const rendezvous_options& options, const job_key& key)
       : meeting(std::make_unique<rendezvous>(io, options, key.duplicate())) {
     meeting->on_member_lost([this](rank_id rank, const std::string& why) { lost.emplace_back(rank, why); });
+    meeting->on_member_left([this](rank_id rank, const std::string& why) { left.emplace_back(rank, why); });
     meeting->join(entry_of(options.rank), [this](result<joined> all) { outcome.emplace(std::move(all)); });
   }
   party(const party&) = delete;
@@ -83,6 +84,7 @@ struct party {
   std::unique_ptr<rendezvous> meeting;
   std::optional<result<joined>> outcome;
   std::vector<std::pair<rank_id, std::string>> lost;
+  std::vector<std::pair<rank_id, std::string>> left;
 };
 
 using parties = std::vector<std::unique_ptr<party>>;
