@@ -56,10 +56,9 @@ parley::task<> rank_main(parley::rank& self) {
       }
     }
   }
-  for (const auto& edge : self.agreements()) {
-    for (const auto& search : edge.assigned->campaigns())
-      std::printf("%s: %s\n", search->winner.c_str(), search->why.c_str());
-  }
+  if (transfer.idle()) co_return;
+  const auto agreed = transfer.decision(1_MiB);
+  std::printf("%s: %s\n", agreed.config.c_str(), agreed.why.c_str());
 }
 
 }  // namespace

@@ -35,12 +35,10 @@ parley::task<> rank_main(parley::rank& self) {
     }
   }
 
-  for (const auto& edge : self.agreements()) {
-    for (const auto& search : edge.assigned->campaigns())
-      std::printf("%s %u->%u %s: %s, after %llu messages: %s\n", edge.op.c_str(), edge.sender, edge.receiver,
-                  search->key.c_str(), search->winner.c_str(),
-                  static_cast<unsigned long long>(search->invocations_to_agreement), search->why.c_str());
-  }
+  if (transfer.idle()) co_return;
+  const auto agreed =
+      transfer.decision(4_MiB);  // on both ranks; `why` says what is missing where nothing is decided yet
+  std::printf("%s %s: %s, %s\n", agreed.op.c_str(), agreed.key.c_str(), agreed.config.c_str(), agreed.why.c_str());
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-// The three thin layers in one program for four ranks: `parley run -n 4 build/examples/thin_layers`.
+// The three thin layers in one program for four ranks.
+//
+//     parley run -n 4 ./thin_layers
 #include <parley/ops/registration.hpp>
 #include <parley/parley.hpp>
 
