@@ -1,6 +1,6 @@
 #pragma once
-/// The control messages of one-sided transfers on an edge (PROTOCOL.md section 4). None of them holds anybody up on the way to
-/// an invocation: a sender without a credit, or whose memory is not known at the other side yet, runs another config.
+/// The control messages of one-sided transfers on an edge (docs/protocol.md, Edges). None of them holds anybody up on the way
+/// to an invocation: a sender without a credit, or whose memory is not known at the other side yet, runs another config.
 ///
 ///     receiver                       sender
 ///       credit   ------------------>          write invocation i here, if you like

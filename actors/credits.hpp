@@ -1,5 +1,5 @@
 #pragma once
-/// The bookkeeping of credits on one stream of an edge, for both ends (PROTOCOL.md section 4). A credit lets the sender of
+/// The bookkeeping of credits on one stream of an edge, for both ends (docs/protocol.md, Edges). A credit lets the sender of
 /// invocation i write into the receiver's buffer. It binds nobody to a config: a sender without one runs another config.
 ///
 ///     receiver                                          sender

@@ -1,5 +1,5 @@
 #pragma once
-/// The receiving end of an edge (PROTOCOL.md section 4): which receive gets which invocation, and what came early.
+/// The receiving end of an edge (docs/protocol.md, Edges): which receive gets which invocation, and what came early.
 ///
 ///     edge_receiver edge(services, declaration, generation);
 ///     part_receiver in(edge, tag, buffer.size());              // posts the receive

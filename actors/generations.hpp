@@ -1,6 +1,6 @@
 #pragma once
-/// What the receiving end of an edge does with data of other generations (PROTOCOL.md section 6). A generation ends when a
-/// participant comes back with another incarnation; its op then starts anew, with invocation 0.
+/// What the receiving end of an edge does with data of other generations (docs/protocol.md, State and guards). A generation
+/// ends when a participant comes back with another incarnation; its op then starts anew, with invocation 0.
 ///
 ///     generations all(first);
 ///     all.judge(s.generation)      // current: go on; ended: drop it and tell its sender; unknown: keep it

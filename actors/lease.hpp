@@ -1,5 +1,5 @@
 #pragma once
-/// Leases and gates (PROTOCOL.md sections 2, 5 and 6): how ops whose messages carry no header of ours agree on a change of
+/// Leases and gates (docs/protocol.md, State and guards): how ops whose messages carry no header of ours agree on a change of
 /// config. Pure state, one set per op and tuning key: it sends nothing, waits for nothing and knows no clock.
 ///
 ///     lease_writer w(generation, c0, participants);        // on the leader: the only one who appends to the log

@@ -8,7 +8,7 @@
 ///
 /// Trials are rehearsals (rounds on scratch buffers, off the user's calls) or leased: one campaign whose log entry holds the
 /// whole schedule of trials on real invocations, with the config of before as its tail. A decision is one more campaign, and
-/// after it there is no control traffic (PROTOCOL.md section 5). At most two gates can be met for one search (N2).
+/// after it there is no control traffic (docs/protocol.md, A campaign). At most two gates can be met for one search (N2).
 ///
 /// Nothing here is ever waited for by a call, except at a gate. A participant that does not promise in time, or refuses, makes
 /// the campaign be aborted and tried again later. If something throws here, what was scheduled stays in force, and it goes on

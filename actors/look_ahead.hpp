@@ -1,6 +1,6 @@
 #pragma once
-/// Stamps with look-ahead d (PROTOCOL.md sections 2 and 6), as values without any waiting: what the leader has assigned, and
-/// what a follower has learned of it.
+/// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as values without any waiting: what the leader
+/// has assigned, and what a follower has learned of it.
 ///
 ///     assigned_ahead log(d, c0);                 // at the leader, the only writer
 ///     learned_ahead seen(d, c0);                 // at each follower

@@ -1,5 +1,5 @@
 #pragma once
-/// The control messages of a campaign (PROTOCOL.md section 3), each a plain struct that lists its fields once. Every message
+/// The control messages of a campaign (docs/protocol.md, Messages), each a plain struct that lists its fields once. Every message
 /// with a `number` is sent again until its `ack` has come; handling one twice changes nothing.
 ///
 ///     participant            coordinator

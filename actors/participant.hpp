@@ -5,7 +5,7 @@
 ///     spawn_participant(services, op, mine);         // `mine` is the op's state on this rank, which outlives the actor
 ///
 /// What a participant has promised or learned lives in the op (`participant_state`), so that a restarted actor goes on. The
-/// actor ends with its scope. If it throws, the op goes on with what was assigned so far (PROTOCOL.md section 7).
+/// actor ends with its scope. If it throws, the op goes on with what was assigned so far (docs/protocol.md, Faults).
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-/// The stamp: the 64-byte header of every data message (PROTOCOL.md section 3). Whoever receives a part learns from it which
-/// invocation it belongs to, which config the leader assigned to that invocation, and where its bytes go.
+/// The stamp: the 64-byte header of every data message (docs/protocol.md, Messages). Whoever receives a part learns from it
+/// which invocation it belongs to, which config the leader assigned to that invocation, and where its bytes go.
 ///
 ///     stamp s{.op = id, .digest = config, .total_bytes = 300, .offset = 0, .invocation = 7};
 ///     link.send(peer, link::channel::data, bytes_of(s), part, &done);

@@ -1,4 +1,4 @@
-// Credits as a peer that breaks every rule gives and revokes them (PROTOCOL.md section 4).
+// Credits as a peer that breaks every rule gives and revokes them (docs/protocol.md, Edges).
 #include "fuzz.hpp"
 
 #include <parley/actors/credits.hpp>

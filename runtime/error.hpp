@@ -18,7 +18,7 @@
 
 namespace parley::runtime {
 
-/// What went wrong; the names are the ones of PROTOCOL.md section 7.
+/// What went wrong; docs/protocol.md, Faults, says who is told which.
 enum class errc : std::uint8_t {
   none,
   pending,               ///< not an error: the operation goes on

@@ -1,5 +1,5 @@
 #pragma once
-/// The 64-byte header of every control frame (PROTOCOL.md section 3) and its authentication.
+/// The 64-byte header of every control frame (docs/protocol.md, Messages) and its authentication.
 ///
 ///     frame_header h{…};
 ///     auto bytes = encode_frame(h, body, seal);                  // 64 bytes, the tag over header and body in its last 8

@@ -1,5 +1,6 @@
 #pragma once
-/// What must hold in every run, each invariant a checker of its own that is named after it (PROTOCOL.md section 7).
+/// What must hold in every run, each invariant a checker of its own that is named after it (docs/protocol.md, What always
+/// holds).
 ///
 ///     std::vector<violation> found = check(record);
 ///

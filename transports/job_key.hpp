@@ -1,5 +1,5 @@
 #pragma once
-/// The secret that the ranks of one job share: 32 bytes that let them recognise each other (PROTOCOL.md section 8).
+/// The secret that the ranks of one job share: 32 bytes that let them recognise each other (docs/protocol.md, Joining).
 ///
 ///     auto key = job_key::from_descriptor(placement.key_fd);     // what `parley run` handed down; the fd is closed
 ///     if (!key) return key.reason();

@@ -44,7 +44,7 @@ FORBIDDEN_HEADERS = {
 FORBIDDEN_WORDS = {folder: [(CLOCK_CALL, "no clock here: time comes from the executor or as a value")]
                    for folder in ("tuning", "actors", "simulation")}
 
-# Nothing that differs from run to run or from library to library may reach a decision (DESIGN.md section 7).
+# Nothing that differs from run to run or from library to library may reach a decision: a simulated run is repeated from its seed.
 CHANCE = (r"\bstd::(random_device|mt19937\w*|default_random_engine|\w+_distribution|shuffle|random_shuffle)\b"
           r"|\bstd::hash<|\b(rand|srand|drand48|getrandom|arc4random)\s*\(")
 PURE = ("tuning", "actors", "ops", "simulation")

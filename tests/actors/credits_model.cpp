@@ -1,5 +1,5 @@
 // Every interleaving of one stream of an edge at small scope: the product's credit bookkeeping (actors/credits.hpp) between a
-// sender and a receiver that follow PROTOCOL.md section 4, with control messages that come late, in any order and again, puts
+// sender and a receiver that follow docs/protocol.md (Edges), with control messages that come late, in any order and again, puts
 // that land any time, time-outs, failing sends, a change of generation and a sender that is only declared dead. Each rule
 // that is taken out must be found broken.
 #include <parley/actors/credits.hpp>
