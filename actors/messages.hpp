@@ -193,7 +193,7 @@ struct decide {
 
 /// What a participant asks of the leader, at any time.
 struct tuning_request {
-  static constexpr std::uint16_t message_type = 25;
+  static constexpr std::uint16_t message_type = 30;
   enum class kind : std::uint8_t { retune, abort, last = abort };
   std::uint32_t number = 0;
   kind what = kind::retune;

@@ -20,7 +20,7 @@
 namespace parley::actors {
 
 struct piece {
-  static constexpr std::uint16_t message_type = 24;
+  static constexpr std::uint16_t message_type = 29;
   std::uint32_t number = 0;
   std::uint16_t whole_type = 0;
   std::uint32_t whole = 0;  ///< names the message among those of its sender; later ones have higher names

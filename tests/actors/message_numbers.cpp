@@ -1,0 +1,30 @@
+// What actors say to each other is counted by its number.
+#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/generations.hpp>
+#include <parley/actors/lease_messages.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/other_way.hpp>
+#include <parley/actors/pieces.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+using namespace parley::actors;
+
+namespace {
+template <class... Ms>
+std::vector<std::uint16_t> numbers() {
+  return {Ms::message_type...};
+}
+}  // namespace
+
+TEST_CASE("no two kinds of message share a number") {
+  const auto all =
+      numbers<credit, struct revoke, revoked, exposed, known, taken, gen_end, lease_prepare, lease_schedule,
+              lease_reply, lease_waiting, rehearse, rehearsed, lease_end, lease_ended, ack, offer, merged, op_reject,
+              warm, warmed, report, decide, tuning_request, nack, matched, other_way, piece>();
+  CHECK(std::set<std::uint16_t>(all.begin(), all.end()).size() == all.size());
+}
