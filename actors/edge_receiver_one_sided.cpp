@@ -57,8 +57,9 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into) n
 
 // ---- credits ----------------------------------------------------------------------------------------------------------
 
-void edge_receiver::allow_one_sided() {
+void edge_receiver::allow_one_sided(std::function<bool(std::span<const std::byte>)> busy) {
   one_sided_ = std::make_unique<one_sided>(*this);
+  one_sided_->busy = std::move(busy);
   const std::uint64_t me = number_of(op_, part::data_receiver);
   const auto bind = [&]<class M>(auto handle) {
     services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
@@ -75,8 +76,9 @@ void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t inde
   if (!may_offer_credit(s) || failed_ != errc::none) return;
   if (!s.given.may_give() || !s.given.may_leave(index)) return;  // R4; and credits ascend
   if (r.one_sided_ != nullptr && (r.one_sided_->credit != 0 || r.one_sided_->leaving != errc::none)) return;
-  auto region = one_sided_->memory.find({r.memory_, static_cast<std::size_t>(r.capacity_)});
-  if (region == nullptr) return;
+  const std::span<const std::byte> buffer(r.memory_, static_cast<std::size_t>(r.capacity_));
+  auto region = one_sided_->memory.find(buffer);
+  if (region == nullptr || (one_sided_->busy && one_sided_->busy(buffer))) return;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   r.one_sided_->region = std::move(region);
   r.one_sided_->credit = s.given.give(index);

@@ -239,6 +239,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (data.empty()) {
       co_await out.send(0, data);
     } else {
+      // The receiver's device knows nothing of what is enqueued on this one.
+      if (find(inv.mark.digest)->what_it_needs() == needs::known_payload) co_await memory().settled(data);
       runtime::scope& here = co_await runtime::this_scope;
       runtime::scope config(here, {.deadline = until});
       config.spawn(find(inv.mark.digest)->send(out, data));
@@ -313,7 +315,12 @@ edge_in::edge_in(actors::services& s, const edge_options& o, const actors::gener
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
       receiver_(s, participant_.declaration, after(before, participant_.generation)) {
   if (options_.memory != nullptr) receiver_.expect_slow_fetches();
-  if (one_sided()) receiver_.allow_one_sided();
+  if (one_sided() && options_.memory == nullptr) {
+    receiver_.allow_one_sided();
+  } else if (one_sided()) {
+    receiver_.allow_one_sided(
+        [where = options_.memory](std::span<const std::byte> buffer) { return where->busy(buffer); });
+  }
   start(receiver_.rows());
 }
 

@@ -28,6 +28,8 @@ class host_space final : public memory_space {
 
 }  // namespace
 
+task<> memory_space::settled(std::span<const std::byte>) { co_return; }
+
 memory_space& host_memory() noexcept {
   static host_space space;
   return space;

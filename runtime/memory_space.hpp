@@ -25,6 +25,10 @@ class memory_space {
   virtual std::unique_ptr<block> make(std::size_t bytes) = 0;
   /// Between host memory and this space, or inside of it; the sizes are equal. Ends when it has happened.
   virtual task<> copy(std::span<std::byte> to, std::span<const std::byte> from) = 0;
+  /// Whether work that its owner has enqueued may still touch `memory`: nobody else may be let in yet.
+  virtual bool busy(std::span<const std::byte>) noexcept { return false; }
+  /// Ends once it does not. Throws `failure` when that work failed.
+  virtual task<> settled(std::span<const std::byte> memory);
 
  protected:
   ~memory_space() = default;

@@ -103,21 +103,44 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
   }
 }
 
-errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory) noexcept {
+// Those that have happened order nothing any more. `each` answers whether to go on.
+template <class Each>
+void cuda_copies::for_each_order(std::span<const std::byte> memory, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
     const ordering o = orderings_[i];
     if (o.begin >= memory.data() + memory.size() || memory.data() >= o.end) {
       ++i;
-    } else if (driver_.query(o.event) == errc::none) {  // it orders nothing any more
+    } else if (driver_.query(o.event) == errc::none) {
       free_events_.push_back(o.event);
       orderings_[i] = orderings_.back();
       orderings_.pop_back();
     } else {
-      if (const errc failed = driver_.wait(s, o.event); failed != errc::none) return failed;
+      if (!each(o)) return;
       ++i;
     }
   }
-  return errc::none;
+}
+
+errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory) noexcept {
+  errc failed = errc::none;
+  for_each_order(memory, [&](const ordering& o) { return (failed = driver_.wait(s, o.event)) == errc::none; });
+  return failed;
+}
+
+bool cuda_copies::busy(std::span<const std::byte> memory) noexcept {
+  bool found = false;
+  for_each_order(memory, [&](const ordering&) { return !(found = true); });
+  return found;
+}
+
+errc cuda_copies::settle(std::span<const std::byte> memory, completion* done) noexcept {
+  try {
+    queue& q = shortest();
+    const errc failed = order(q.stream, memory);
+    return failed == errc::none ? put_mark(q, done) : failed;
+  } catch (const runtime::failure& f) {
+    return f.code();
+  }
 }
 
 errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {

@@ -48,6 +48,10 @@ class cuda_copies final : public runtime::poller {
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// What is enqueued into `s` from here on comes after all that `after` said of `memory`.
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept;
+  /// Whether something that `after` said of `memory` has not happened yet.
+  bool busy(std::span<const std::byte> memory) noexcept;
+  /// Calls `done` once all that `after` said of `memory` has happened. Answers `pending` or `device_failed`.
+  runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept;
   /// Calls `done` once all that is in `stream` now has happened. Answers `pending` or `device_failed`.
   runtime::errc watch(cuda_stream stream, runtime::completion* done) noexcept;
   /// Nobody waits for `done` any more.
@@ -85,6 +89,8 @@ class cuda_copies final : public runtime::poller {
     const std::byte* end;
     cuda_event event;
   };
+  template <class Each>
+  void for_each_order(std::span<const std::byte> memory, Each each) noexcept;
   queue& shortest() noexcept;
   cuda_event take_event();
   runtime::errc enqueue(queue& q, std::span<std::byte> to, std::span<const std::byte> from,

@@ -15,18 +15,21 @@ class cuda_space final : public runtime::memory_space {
   std::unique_ptr<block> make(std::size_t bytes) override;
   /// Throws `device_failed` with CUDA's words.
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
+  bool busy(std::span<const std::byte> memory) noexcept override { return copies_.busy(memory); }
+  runtime::task<> settled(std::span<const std::byte> memory) override;
 
  private:
   class device_block;
   cuda_copies& copies_;
 };
 
-/// `auto outcome = co_await copied(copies, to, from);`: one copy, started where it is awaited, to its end.
-class [[nodiscard]] copied : private runtime::completion {
+/// One step of a device, started where it is awaited, to its end: `start(done)` answers as `link::fetch` does.
+template <class Start>
+class [[nodiscard]] device_step : private runtime::completion {
  public:
-  copied(cuda_copies& copies, std::span<std::byte> to, std::span<const std::byte> from) noexcept
-      : completion(&on_copied), copies_(copies), to_(to), from_(from) {}
-  ~copied() {
+  device_step(cuda_copies& copies, Start start) noexcept
+      : completion(&on_over), copies_(copies), start_(std::move(start)) {}
+  ~device_step() {
     if (outcome_ == runtime::errc::pending) copies_.forget(this);
   }
   bool await_ready() const noexcept { return false; }
@@ -34,7 +37,7 @@ class [[nodiscard]] copied : private runtime::completion {
   bool await_suspend(std::coroutine_handle<P> caller) noexcept {
     where_ = &caller.promise().home->where();
     caller_ = caller;
-    outcome_ = copies_.copy(to_, from_, this);
+    outcome_ = start_(this);
     return outcome_ == runtime::errc::pending;
   }
   runtime::result<> await_resume() const {
@@ -44,17 +47,21 @@ class [[nodiscard]] copied : private runtime::completion {
   }
 
  private:
-  static void on_copied(completion& self, runtime::errc how) noexcept {
-    auto& me = static_cast<copied&>(self);
+  static void on_over(completion& self, runtime::errc how) noexcept {
+    auto& me = static_cast<device_step&>(self);
     me.outcome_ = how;
     me.where_->schedule(me.caller_);
   }
   cuda_copies& copies_;
-  std::span<std::byte> to_;
-  std::span<const std::byte> from_;
+  Start start_;
   runtime::executor* where_ = nullptr;
   std::coroutine_handle<> caller_;
   runtime::errc outcome_ = runtime::errc::none;
 };
+
+/// `auto outcome = co_await copied(copies, to, from);`: one copy, to its end.
+inline auto copied(cuda_copies& copies, std::span<std::byte> to, std::span<const std::byte> from) noexcept {
+  return device_step(copies, [&copies, to, from](runtime::completion* done) { return copies.copy(to, from, done); });
+}
 
 }  // namespace parley::transports

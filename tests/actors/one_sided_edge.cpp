@@ -37,7 +37,7 @@ enum class ends : std::uint8_t { well, failing };
 struct putting : edge_pair {
   explicit putting(memory_link_options o = {}) : edge_pair({}, std::move(o)), memory(1 << 20), tasks(clock) {
     out.allow_one_sided({put_digest}, {});
-    in.allow_one_sided();
+    in.allow_one_sided([this](std::span<const std::byte>) { return at_work; });
     handle = registered_memory(links[1], memory);
     in.add_memory(handle.region());
     in.want_credits();
@@ -114,6 +114,7 @@ struct putting : edge_pair {
 
   std::vector<std::byte> memory;
   registered_memory handle;
+  bool at_work = false;  // the receiver's own device, on its buffers
   std::size_t used = 0;
   std::list<put_or_sent> sends;
   std::list<watched> receives;
@@ -127,6 +128,25 @@ memory_link_options landing_by_hand() {
 }
 
 }  // namespace
+
+TEST_CASE("a buffer that its owner is still at work on gets no credit, and its message comes another way") {
+  putting e;
+  e.at_work = true;
+  watched& first = e.receive(1000);
+  e.pass();
+  put_or_sent& sent = e.send(1000);
+  e.pass();
+  CHECK(sent.digest == 77);
+  CHECK(e.holds(first, 0));
+  CHECK(e.in.statistics().credits_sent == 0);
+  e.at_work = false;
+  watched& second = e.receive(1000);
+  e.pass();
+  put_or_sent& put = e.send(1000);
+  e.pass();
+  CHECK(put.digest == put_digest);
+  CHECK(e.holds(second, 1));
+}
 
 TEST_CASE("a message is put where there is a credit, and the receive ends only after the fence") {
   putting e(landing_by_hand());

@@ -46,7 +46,10 @@ struct two_ranks {
   }
   static task<> sends(transfer t, std::span<std::byte> from, int times) {
     const auto handle = t.registered(from);
-    for (int i = 0; i < times; ++i) co_await t.send(from, {.to = 1});
+    for (int i = 0; i < times; ++i) {
+      for (int turn = 0; turn < 8; ++turn) co_await yield;  // so that the receive is posted, and its credit here
+      co_await t.send(from, {.to = 1});
+    }
   }
   static task<> receives(transfer t, std::span<std::byte> to, int times) {
     const auto handle = t.registered(to);
@@ -114,6 +117,43 @@ TEST_CASE("puts and gets go from device to device over exported memory, and noth
       CHECK(gpu.imported > 0);
     }
     CHECK(gpu.imported == 0);
+  }
+}
+
+TEST_CASE("no rank reads or writes another's memory before the kernels that its owner has enqueued there") {
+  fake_cuda gpu;
+  for (const config_ptr& way : {chunked(30'000, 2), put(), get()}) {
+    CAPTURE(way->id());
+    const auto from = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    const auto to = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    two_ranks w(gpu, {direct(), way});
+    const auto known_at_sender = w.ends[0].registered(from.bytes());
+    const auto known_at_receiver = w.ends[1].registered(to.bytes());
+    const transports::cuda_stream makes = gpu.make_stream(0);
+    const transports::cuda_stream uses = gpu.make_stream(0);
+    fill(gpu, to.bytes(), 0);
+    unsigned wrong = 0;
+    unsigned overwritten = 0;
+    unsigned i = 1;
+    const auto* c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(100'001);
+    for (; i < 4'000 && (c == nullptr || c->where != actors::campaign::stage::decided); ++i) {
+      gpu.launch(makes, way->what_it_needs() == needs::credit ? 50 : 2'000,
+                 [&gpu, &from, i] { fill(gpu, from.bytes(), i); });
+      gpu.launch(uses, way->what_it_needs() == needs::credit ? 2'000 : 50,
+                 [&, i] { overwritten += holds(gpu, to.bytes(), i - 1) ? 0 : 1; });
+      REQUIRE(w.copies[0]->after(from.bytes(), makes) == errc::none);
+      REQUIRE(w.copies[1]->after(to.bytes(), uses) == errc::none);
+      w.move(from.bytes(), to.bytes(), 1);
+      wrong += holds(gpu, to.bytes(), i) ? 0 : 1;
+      c = w.campaign(100'001);
+    }
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->trials > 0);
+    CHECK(wrong == 0);
+    CHECK(overwritten == 0);
+    CHECK((way->what_it_needs() != needs::known_payload || w.wires[1]->planes().ipc > 0));
+    gpu.destroy(makes);
+    gpu.destroy(uses);
   }
 }
 
