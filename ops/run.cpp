@@ -299,11 +299,26 @@ struct job::state final : runtime::link::failure_handler {
       left_early.emplace_back(left, why);
     } else if (why.empty()) {
       returned.push_back(left);
+      goodbyes.push_back(std::make_unique<goodbye>(*this, left));
     } else {
       self->on_lost(left, why, departure::failed);
       wire->give_up(left);
     }
   }
+  /// Whoever has returned answers nothing more, even where no connection to it was ever made that could break. By then its
+  /// last messages have been polled: each look takes a turn of the loop.
+  struct goodbye : runtime::timer {
+    goodbye(state& s, rank_id r) : timer(&on_look), of(s), who(r) { look_later(); }
+    void look_later() { of.loop->arm(*this, of.loop->now() + 50'000'000); }
+    static void on_look(timer& self) noexcept {
+      auto& mine = static_cast<goodbye&>(self);
+      if (--mine.looks != 0) return mine.look_later();
+      mine.of.self->on_lost(mine.who, {}, departure::returned);
+    }
+    state& of;
+    rank_id who;
+    int looks = 5;
+  };
   void on_peer_failed(rank_id peer) noexcept override {
     on_loop([this, peer] {
       loop->io().poll();  // what it has said itself may be here, unread
@@ -340,6 +355,7 @@ struct job::state final : runtime::link::failure_handler {
   std::vector<std::pair<rank_id, std::string>> lost_early;
   std::vector<std::pair<rank_id, std::string>> left_early;
   std::vector<rank_id> returned;
+  std::vector<std::unique_ptr<goodbye>> goodbyes;
   time_ns detection_ns;
   bool warned_of_host = false;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
