@@ -29,16 +29,15 @@ part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64
     edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
 }
 
+inline void part_receiver::uncount() noexcept {
+  if (place_ == place::posted && linked()) --stream_.posted_count;
+}
+
 part_receiver::~part_receiver() {
   // Destroyed where it stands, in a tear down: nobody shall write into memory that is gone.
   if (one_sided_ != nullptr && one_sided_->credit != 0 && place_ != place::gone && !stamped_)
     one_sided_->region->withdraw_from_the_dead();
-  if (place_ == place::posted && linked()) --stream_.posted_count;  // it leaves its list by itself
-}
-
-void part_receiver::leave() noexcept {
-  if (place_ == place::posted && linked()) --stream_.posted_count;
-  unlink();
+  uncount();  // it leaves its list by itself
 }
 
 runtime::result<stamp> part_receiver::outcome() const noexcept {
@@ -48,7 +47,8 @@ runtime::result<stamp> part_receiver::outcome() const noexcept {
 
 void part_receiver::end(errc why) noexcept {
   if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_) edge_.report_taken(stream_.id, index_, why);
-  leave();
+  uncount();
+  unlink();
   place_ = place::gone;
   fail(why);
   if (watcher_ != nullptr) static_cast<void>(std::exchange(watcher_, nullptr)->on_decided(*this));

@@ -136,7 +136,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   friend runtime::intrusive_list<part_receiver>;
   runtime::result<stamp> outcome() const noexcept;
   void end(runtime::errc why) noexcept;
-  void leave() noexcept;
+  void uncount() noexcept;
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void keep(const stamp& s, runtime::arrival&& message) noexcept;

@@ -217,8 +217,8 @@ class part_sender final : public parts_in_flight {
   const one_sided_access* access_;
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t next_offset_ = 0;  // all below it was sent
-  std::unique_ptr<std::unordered_set<std::uint64_t>>
-      beyond_;  // of a config that does not go from the front to the back
+  // The offsets above it, of a config that does not go from the front to the back.
+  std::unique_ptr<std::unordered_set<std::uint64_t>> beyond_;
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
 };

@@ -154,6 +154,11 @@ errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
   }
 }
 
+runtime::result<> cuda_copies::in_words(errc outcome) const {
+  if (outcome != errc::device_failed) return outcome;
+  return runtime::error{outcome, "device " + std::to_string(device_) + ": " + driver_.fault()};
+}
+
 void cuda_copies::forget(completion* done) noexcept {
   const auto drop = [&](queue& q) {
     for (mark& m : q.marks) {

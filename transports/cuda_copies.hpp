@@ -54,6 +54,8 @@ class cuda_copies final : public runtime::poller {
   runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept;
   /// Calls `done` once all that is in `stream` now has happened. Answers `pending` or `device_failed`.
   runtime::errc watch(cuda_stream stream, runtime::completion* done) noexcept;
+  /// An outcome as a result, with the device's words where that failed.
+  runtime::result<> in_words(runtime::errc outcome) const;
   /// Nobody waits for `done` any more.
   void forget(runtime::completion* done) noexcept;
   std::size_t pending() const noexcept { return pending_; }
@@ -128,12 +130,7 @@ class [[nodiscard]] reached : private runtime::waiter, private runtime::completi
     if (!watching_) unlink();
     return watching_;
   }
-  runtime::result<> await_resume() {
-    if (outcome == runtime::errc::none) return {};
-    if (outcome == runtime::errc::device_failed)
-      return runtime::error{outcome, "device " + std::to_string(copies_.device()) + ": " + copies_.driver().fault()};
-    return outcome;
-  }
+  runtime::result<> await_resume() const { return copies_.in_words(outcome); }
 
  private:
   static void on_reached(completion& self, runtime::errc how) noexcept {

@@ -40,11 +40,7 @@ class [[nodiscard]] device_step : private runtime::completion {
     outcome_ = start_(this);
     return outcome_ == runtime::errc::pending;
   }
-  runtime::result<> await_resume() const {
-    if (outcome_ == runtime::errc::device_failed)
-      return runtime::error{outcome_, "device " + std::to_string(copies_.device()) + ": " + copies_.driver().fault()};
-    return outcome_;
-  }
+  runtime::result<> await_resume() const { return copies_.in_words(outcome_); }
 
  private:
   static void on_over(completion& self, runtime::errc how) noexcept {
