@@ -12,6 +12,7 @@
 #include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/ops/leader_worker.hpp>
+#include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/rank.hpp>
@@ -19,6 +20,7 @@
 #include <parley/ops/symmetric.hpp>
 #include <parley/runtime/actor.hpp>
 #include <parley/runtime/compute.hpp>
+#include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/run.hpp>
@@ -32,6 +34,7 @@ namespace parley {
 using namespace runtime::literals;
 namespace literals = runtime::literals;
 using ops::attempt;
+using ops::batch_options;
 using ops::chain;
 using ops::chunked;
 using ops::collective;
@@ -48,6 +51,7 @@ using ops::groups_of;
 using ops::job;
 using ops::leader_worker;
 using ops::linear_pipeline;
+using ops::p2p;
 using ops::paired;
 using ops::paired_config;
 using ops::paired_transfer;
@@ -55,6 +59,7 @@ using ops::part_receiver;
 using ops::part_sender;
 using ops::pipeline;
 using ops::pipeline_stage;
+using ops::point_to_point;
 using ops::put;
 using ops::rank;
 using ops::rank_group;
@@ -67,10 +72,15 @@ using ops::symmetric_config_ptr;
 using ops::symmetric_op;
 using ops::transfer;
 using runtime::compute;
+using runtime::compute_options;
+using runtime::compute_queue;
+using runtime::dataflow;
 using runtime::errc;
 using runtime::error;
 using runtime::failure;
+using runtime::flow_work;
 using runtime::rank_id;
+using runtime::reads;
 using runtime::result;
 using runtime::scope;
 using runtime::sleep_until;
@@ -81,8 +91,10 @@ using runtime::this_scope;
 using runtime::time_ns;
 using runtime::when_all;
 using runtime::when_any;
+using runtime::with_dataflow;
 using runtime::with_deadline;
 using runtime::work;
+using runtime::writes;
 using transports::bootstrap;
 
 }  // namespace parley

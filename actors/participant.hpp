@@ -9,10 +9,10 @@
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>
-#include <parley/actors/news.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/actor.hpp>
+#include <parley/runtime/news.hpp>
 #include <parley/tuning/bits.hpp>
 #include <parley/tuning/config.hpp>
 
@@ -90,7 +90,7 @@ struct participant_state {
   std::vector<decision_record> decisions;
   std::size_t owed = 0;        ///< messages that were not acknowledged yet
   std::size_t rehearsing = 0;  ///< candidates
-  news changed;                ///< told whenever something above has come to be known
+  runtime::news changed;       ///< told whenever something above has come to be known
   participant_address actor;
 
   /// Which of its own configs this rank runs when `digest` is assigned.

@@ -16,6 +16,7 @@ bool send_call::await_ready() {
     go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
   }
+  if (options_.watcher != nullptr) options_.watcher->on_begun();
   auto& [begun, whole] = invocation_.emplace(edge_.sender_, options_, data_, number);
   if (!edge_.find(begun.mark.digest)->goes_whole(data_.size())) {
     go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
@@ -77,6 +78,7 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 bool receive_call::await_ready() {
   in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
               static_cast<actors::match_watcher*>(this), into_.data());
+  if (options_.watcher != nullptr) options_.watcher->on_begun();
   return in_->decided() && in_->in_flight() == 0 && !rest_.child;
 }
 

@@ -30,10 +30,20 @@ using runtime::time_ns;
 class edge_in;
 class edge_out;
 
+/// Told when a call has its place among those of its tag: the ones that are made after that come behind it.
+class begin_watcher {
+ public:
+  virtual void on_begun() noexcept = 0;
+
+ protected:
+  ~begin_watcher() = default;
+};
+
 struct call_options {
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;  ///< 0: the op's
   actors::pacing pace = actors::pacing::within_budget;
+  begin_watcher* watcher = nullptr;
 };
 
 /// What both kinds of call are made of: a wait in the caller's scope, and the coroutine that a call goes on in.

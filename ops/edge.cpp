@@ -227,6 +227,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
     throw explained(number.code(), std::nullopt,
                     "rank " + std::to_string(options_.peer) +
                         " has no room: it has not posted the receives for what was sent before");
+  if (call.watcher != nullptr) call.watcher->on_begun();
   co_await run(sender_.begin(call.tag, data.size(), *number, call.pace, data.data()), data, until);
 }
 

@@ -32,6 +32,7 @@
 
 namespace parley::ops {
 
+class p2p_end;
 class rank;
 
 struct paired_transfer {
@@ -118,6 +119,7 @@ class transfer {
   bool idle() const noexcept { return outs_.empty() && ins_.empty(); }
 
  private:
+  friend p2p_end;
   friend rank;
   edge_out& edge_to(rank_id peer) const {
     for (declared_edge* e : outs_) {

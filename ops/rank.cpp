@@ -187,7 +187,21 @@ edge_options options_of(const Op& op, const rank_settings& settings) {
 }  // namespace
 
 transfer rank::declare(const paired_transfer& op) {
-  const auto edges = pair_up(op, world_size()).value();
+  return declare_pairs(op, pair_up(op, world_size()).value());
+}
+
+p2p rank::declare(const point_to_point& op) {
+  const paired_transfer mine = pairs_of(op, id(), world_size()).value();
+  p2p handle;
+  handle.name_ = op.name;
+  transfer pairs = declare_pairs(mine, mine.edges);
+  if (!takes_part(op, id())) return handle;
+  p2ps_.push_back(std::make_unique<p2p_end>(std::move(pairs), executor_, op, id()));
+  handle.end_ = p2ps_.back().get();
+  return handle;
+}
+
+transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges) {
   transfer t;
   t.name_ = op.name;
   t.self_ = id();

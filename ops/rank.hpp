@@ -14,6 +14,7 @@
 #include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/leader_worker.hpp>
+#include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/results_store.hpp>
@@ -116,6 +117,7 @@ class rank {
 
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);
+  p2p declare(const point_to_point& op);
   pipeline declare(linear_pipeline op);
   rank_group declare(const leader_worker& op);
   symmetric declare(symmetric_op op);
@@ -172,6 +174,7 @@ class rank {
   friend declared_edge;
   void declare_once(const actors::op_declaration& op);
   declared_edge& declare(edge_options o, declared_edge::end which);
+  transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges);
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o, const actors::generations* before = nullptr);
   edge_out& replace(edge_out& ended);
@@ -211,6 +214,7 @@ class rank {
   std::vector<std::unique_ptr<edge_in>> ins_;
   std::vector<std::unique_ptr<edge_out>> ended_outs_;  // of ended generations; calls may still be leaving them
   std::vector<std::unique_ptr<edge_in>> ended_ins_;
+  std::vector<std::unique_ptr<p2p_end>> p2ps_;
   std::vector<std::unique_ptr<group_end>> groups_;
   std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
   std::vector<loss> lost_;

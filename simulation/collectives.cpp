@@ -1,4 +1,4 @@
-#include <parley/actors/news.hpp>
+#include <parley/runtime/news.hpp>
 #include <parley/simulation/collectives.hpp>
 #include <parley/simulation/config_text.hpp>
 
@@ -59,7 +59,7 @@ class member final : public ops::communicator {
       if (!woken) runtime::raise(woken.reason());
     }
   }
-  actors::news changed;
+  runtime::news changed;
 
  private:
   std::shared_ptr<collectives::place> place_;

@@ -11,54 +11,52 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/timers.hpp>
 
-namespace parley::actors {
+namespace parley::runtime {
 
 class news {
  public:
-  class [[nodiscard]] waiting : private runtime::waiter, private runtime::timer {
+  class [[nodiscard]] waiting : private waiter, private timer {
    public:
-    waiting(news& of, runtime::time_ns deadline) noexcept : waiter(&on_cancelled), timer(&on_late), of_(of) {
-      when = deadline;
-    }
+    waiting(news& of, time_ns deadline) noexcept : waiter(&on_cancelled), timer(&on_late), of_(of) { when = deadline; }
     bool await_ready() const noexcept { return false; }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
       if (!enter(caller)) return false;
-      if (when != runtime::never) home->where().arm(*this, when);
+      if (when != never) home->where().arm(*this, when);
       place_.owner = this;
       of_.waiting_.push_back(place_);
       return true;
     }
-    runtime::result<> await_resume() const noexcept { return outcome; }
+    result<> await_resume() const noexcept { return outcome; }
 
    private:
     friend news;
-    struct place : runtime::list_hook {
+    struct place : list_hook {
       waiting* owner = nullptr;
     } place_;
-    void finish(runtime::errc why) noexcept {
+    void finish(errc why) noexcept {
       place_.unlink();
-      runtime::timer_wheel::disarm(*this);
+      timer_wheel::disarm(*this);
       wake(why);
     }
-    static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<waiting&>(self).finish(why); }
-    static void on_late(timer& self) noexcept { static_cast<waiting&>(self).finish(runtime::errc::timeout); }
+    static void on_cancelled(waiter& self, errc why) noexcept { static_cast<waiting&>(self).finish(why); }
+    static void on_late(timer& self) noexcept { static_cast<waiting&>(self).finish(errc::timeout); }
     news& of_;
   };
 
   news() noexcept = default;
   news(const news&) = delete;
   news& operator=(const news&) = delete;
-  ~news() { wake_all(runtime::errc::closed); }
+  ~news() { wake_all(errc::closed); }
 
-  waiting next(runtime::time_ns deadline) noexcept { return {*this, deadline}; }
-  void tell() noexcept { wake_all(runtime::errc::none); }
+  waiting next(time_ns deadline) noexcept { return {*this, deadline}; }
+  void tell() noexcept { wake_all(errc::none); }
 
  private:
-  void wake_all(runtime::errc why) noexcept {
+  void wake_all(errc why) noexcept {
     while (!waiting_.empty()) waiting_.front().owner->finish(why);
   }
-  runtime::intrusive_list<waiting::place> waiting_;
+  intrusive_list<waiting::place> waiting_;
 };
 
-}  // namespace parley::actors
+}  // namespace parley::runtime

@@ -1,0 +1,77 @@
+// Two rounds around a ring, in place, with computation beside each: who waits for whom follows from the buffers that are named.
+//
+//     parley run -n 4 ./ring_exchange [ROUNDS]
+#include <parley/parley.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+using namespace parley::literals;
+
+namespace {
+
+constexpr std::size_t count = 1'048'576;
+constexpr float c = 1.000244140625F;
+constexpr double sum_for_two_and_four = 1'609'760'640;
+int rounds = 20;
+
+using numbers = std::vector<float>;
+
+struct kernel_buffers {
+  numbers x0 = numbers(count);
+  numbers t0 = numbers(count);
+  numbers y0 = numbers(count);
+  numbers a = numbers(count);
+  numbers t1 = numbers(count);
+  numbers y1 = numbers(count);
+  numbers out = numbers(count);
+};
+
+template <class F>
+void for_each_element(F f) {
+  for (std::size_t i = 0; i < count; ++i) f(i);
+}
+
+parley::task<> exchange_twice(parley::dataflow& flow, parley::rank* self, parley::p2p ring, kernel_buffers* k) {
+  const parley::rank_id world = self->world_size();
+  const parley::rank_id next = (self->id() + 1) % world;
+  const parley::rank_id previous = (self->id() + world - 1) % world;
+  auto& [x0, t0, y0, a, t1, y1, out] = *k;
+
+  auto first = ring.start(flow, {ring.isend(x0, {.to = next}), ring.irecv(y0, {.from = previous})});
+  auto beside_first = flow.compute({parley::reads(x0), parley::writes(t0)},
+                                   [k] { for_each_element([k](std::size_t i) { k->t0[i] = 2 * k->x0[i] + 1; }); });
+  auto sum = flow.compute({parley::reads(y0), parley::reads(t0), parley::writes(a)},
+                          [k] { for_each_element([k](std::size_t i) { k->a[i] = k->y0[i] + k->t0[i]; }); });
+  auto second = ring.start(flow, {ring.isend(a, {.to = next}), ring.irecv(y1, {.from = previous})});
+  auto beside_second = flow.compute({parley::reads(a), parley::writes(t1)},
+                                    [k] { for_each_element([k](std::size_t i) { k->t1[i] = k->a[i] * c; }); });
+  auto result = flow.compute({parley::reads(y1), parley::reads(t1), parley::writes(out)},
+                             [k] { for_each_element([k](std::size_t i) { k->out[i] = k->y1[i] + k->t1[i]; }); });
+  co_await result;
+}
+
+parley::task<> rank_main(parley::rank& self) {
+  parley::p2p ring = self.declare(parley::point_to_point{
+      .name = "ring",
+      .configs = {parley::direct(), parley::chunked(256_KiB), parley::chunked(1_MiB, /*in_flight=*/4)}});
+  kernel_buffers k;
+  for_each_element([&](std::size_t i) { k.x0[i] = static_cast<float>((17 * self.id() + i) % 512); });
+  for (int round = 0; round < rounds; ++round) co_await parley::with_dataflow(exchange_twice, &self, ring, &k);
+
+  const double total = std::accumulate(k.out.begin(), k.out.end(), 0.0);
+  if (total != sum_for_two_and_four && (self.world_size() == 2 || self.world_size() == 4))
+    parley::runtime::raise({parley::errc::config_failed, "out sums to " + std::to_string(total)});
+  std::printf("rank %u: out sums to %.0f, copies by the library: %llu\n", self.id(), total,
+              static_cast<unsigned long long>(ring.copies()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) rounds = std::max(1, std::atoi(argv[1]));
+  return parley::run(argc, argv, rank_main);
+}

@@ -1,0 +1,147 @@
+#include <parley/ops/p2p.hpp>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+bool takes_part(const point_to_point& op, rank_id r) {
+  if (!op.ranks.empty()) return std::find(op.ranks.begin(), op.ranks.end(), r) != op.ranks.end();
+  const auto has = [r](const auto& e) { return e.first == r || e.second == r; };
+  return op.edges.empty() || std::any_of(op.edges.begin(), op.edges.end(), has);
+}
+
+runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
+  for (std::size_t i = 0; i < op.ranks.size(); ++i) {
+    const rank_id r = op.ranks[i];
+    const auto to_here = op.ranks.begin() + static_cast<std::ptrdiff_t>(i);
+    const bool again = std::find(op.ranks.begin(), to_here, r) != to_here;
+    if (r < world_size && !again) continue;
+    return error{errc::bad_argument,
+                 title + ": its ranks name rank " + std::to_string(r) +
+                     (again ? " twice" : ", which is outside the world of " + std::to_string(world_size))};
+  }
+  paired_transfer mine;
+  mine.name = op.name;
+  mine.configs = op.configs;
+  mine.capable = op.capable;
+  mine.dtype = op.dtype;
+  mine.timeout_ns = op.timeout_ns;
+  mine.memory = op.memory;
+  mine.allowed = op.allowed;
+  for (const auto& [from, to] : op.edges) {
+    const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
+    if (from >= world_size || to >= world_size)
+      return error{errc::bad_argument, edge + " names a rank outside the world of " + std::to_string(world_size)};
+    if (!takes_part(op, from) || !takes_part(op, to))
+      return error{errc::bad_argument, edge + " names a rank that is not one of the op's"};
+    if (from != to && (from == self || to == self)) mine.edges.emplace_back(from, to);
+  }
+  if (!op.edges.empty() || !takes_part(op, self)) return mine;
+  for (rank_id peer = 0; peer < world_size; ++peer) {
+    if (peer == self || !takes_part(op, peer)) continue;
+    mine.edges.emplace_back(self, peer);
+    mine.edges.emplace_back(peer, self);
+  }
+  return mine;
+}
+
+namespace {
+
+class p2p_step : public runtime::flow_step, private begin_watcher {
+ public:
+  p2p_step(const p2p_operation& o, const std::string& op) : operation_(o), op_(op) {}
+  std::string title() const override {
+    const bool sends = operation_.what == p2p_operation::kind::send;
+    return "op " + op_ + ": " + (sends ? "a send to rank " : "a receive from rank ") + std::to_string(operation_.peer) +
+           ", tag " + std::to_string(operation_.tag);
+  }
+  std::uint64_t bytes() const noexcept override { return moved_; }
+
+ protected:
+  call_options options() noexcept {
+    call_options o;
+    o.tag = operation_.tag;
+    o.timeout_ns = operation_.timeout_ns;
+    o.watcher = this;
+    return o;
+  }
+  const p2p_operation operation_;
+  std::uint64_t moved_ = 0;
+
+ private:
+  void on_begun() noexcept override { note_begun(); }
+  const std::string& op_;
+};
+
+template <class Edge>
+class send_step final : public p2p_step {
+ public:
+  send_step(Edge& edge, const p2p_operation& o, const std::string& op) : p2p_step(o, op), edge_(edge) {}
+  task<> run() override {
+    const call_options o = options();
+    co_await edge_.send(operation_.bytes, o);
+    moved_ = operation_.bytes.size();
+  }
+
+ private:
+  Edge& edge_;
+};
+
+template <class Edge>
+class receive_step final : public p2p_step {
+ public:
+  receive_step(Edge& edge, const p2p_operation& o, const std::string& op) : p2p_step(o, op), edge_(edge) {}
+  task<> run() override {
+    const call_options o = options();
+    moved_ = co_await edge_.receive(operation_.bytes, o);
+  }
+
+ private:
+  Edge& edge_;
+};
+
+}  // namespace
+
+std::shared_ptr<runtime::flow_step> p2p_end::step_for(const p2p_operation& o) {
+  const bool sends = o.what == p2p_operation::kind::send;
+  if (o.peer == self_) {
+    if (sends) return std::make_shared<send_step<self_edge>>(to_itself_, o, name_);
+    return std::make_shared<receive_step<self_edge>>(to_itself_, o, name_);
+  }
+  if (sends) return std::make_shared<send_step<edge_out>>(pairs_.edge_to(o.peer), o, name_);
+  return std::make_shared<receive_step<edge_in>>(pairs_.edge_from(o.peer), o, name_);
+}
+
+runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
+  const std::uint64_t key = (std::uint64_t{o.peer} << 32U) | o.tag;
+  return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
+}
+
+runtime::flow_work p2p_end::start(runtime::dataflow& flow, const std::vector<p2p_operation>& batch,
+                                  const batch_options& o) {
+  std::vector<std::shared_ptr<runtime::flow_step>> steps;
+  for (const p2p_operation& operation : batch) steps.push_back(step_for(operation));
+  std::vector<runtime::flow_work> started;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const bool sends = batch[i].what == p2p_operation::kind::send;
+    const runtime::buffer_access use{batch[i].bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
+    started.push_back(flow.add(std::move(steps[i]), {&use, 1},
+                               {.timeout_ns = o.timeout_ns, .after = o.after, .sequence = &sequence_of(batch[i])}));
+  }
+  return flow.together(std::move(started));
+}
+
+p2p_end& p2p::end() const {
+  if (end_ == nullptr)
+    runtime::raise({errc::bad_argument, "op " + name_ + ": this rank has no part in it; it may not start batches"});
+  return *end_;
+}
+
+}  // namespace parley::ops

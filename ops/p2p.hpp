@@ -1,0 +1,135 @@
+#pragma once
+/// Batches of sends and receives between any ranks, in place, in whatever order they are posted; each directed pair of ranks
+/// runs one config of several, the fastest, found out while the program runs.
+///
+///     auto ring = self.declare(point_to_point{.name = "ring", .configs = {direct(), chunked(256_KiB)}});
+///     dataflow flow(here);                                           // runtime/dataflow.hpp: who waits for whom
+///     auto round = ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})});
+///     co_await round[1];                                             // y is here; or `co_await round`
+///     co_await flow.join();
+///
+/// A send waits until the steps of the flow that wrote its buffer have ended, a receive until nobody needs what is in its
+/// buffer. Sends and receives of one pair and tag are matched in the order in which they were posted, also where they have to
+/// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine.
+///
+/// Failure: as of an edge (edge.hpp), per operation, with the title of the operation in front; a batch throws its first failure
+/// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp).
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/self_edge.hpp>
+#include <parley/runtime/dataflow.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+class rank;
+
+struct point_to_point {
+  std::string name;
+  std::vector<config_ptr> configs{direct()};
+  std::vector<rank_id> ranks{};  ///< who takes part; empty: all
+  /// Sender and receiver of each pair that may be used; empty: all pairs of `ranks`.
+  std::vector<std::pair<rank_id, rank_id>> edges{};
+  capability_function capable{};
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
+  tuning::constraints allowed{};
+};
+
+/// One send or receive of a batch, before it is started.
+struct p2p_operation {
+  enum class kind : std::uint8_t { send, receive } what;
+  rank_id peer = 0;
+  std::span<std::byte> bytes{};
+  std::uint32_t tag = 0;
+  time_ns timeout_ns = 0;
+};
+
+struct batch_options {
+  time_ns timeout_ns = runtime::never;      ///< of all of it, from now
+  runtime::compute_queue* after = nullptr;  ///< it begins after what is in there now
+};
+
+/// The op on one rank that has a part in it.
+class p2p_end {
+ public:
+  p2p_end(transfer pairs, runtime::executor& ex, const point_to_point& op, rank_id self)
+      : name_(op.name), pairs_(std::move(pairs)),
+        to_itself_(ex, op.memory == nullptr ? runtime::host_memory() : *op.memory, op.name, self, op.timeout_ns),
+        self_(self) {}
+  p2p_end(const p2p_end&) = delete;
+  p2p_end& operator=(const p2p_end&) = delete;
+
+  runtime::flow_work start(runtime::dataflow& flow, const std::vector<p2p_operation>& batch, const batch_options& o);
+  transfer& pairs() noexcept { return pairs_; }
+  const self_edge& to_itself() const noexcept { return to_itself_; }
+
+ private:
+  using sequences = std::unordered_map<std::uint64_t, runtime::begin_sequence>;  // by peer and tag
+  std::shared_ptr<runtime::flow_step> step_for(const p2p_operation& o);
+  runtime::begin_sequence& sequence_of(const p2p_operation& o);
+  std::string name_;
+  transfer pairs_;
+  self_edge to_itself_;
+  rank_id self_;
+  sequences sends_;
+  sequences receives_;
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class p2p {
+ public:
+  template <buffer B>
+  static p2p_operation isend(const B& data, send_options o) {
+    const auto bytes = std::as_bytes(std::span(data));
+    // Not written to: a send only reads.
+    return {p2p_operation::kind::send, o.to, {const_cast<std::byte*>(bytes.data()), bytes.size()}, o.tag, o.timeout_ns};
+  }
+  template <buffer B>
+  static p2p_operation irecv(B&& into, receive_options o) {
+    return {p2p_operation::kind::receive, o.from, std::as_writable_bytes(std::span(into)), o.tag, o.timeout_ns};
+  }
+  /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
+  /// been started then.
+  runtime::flow_work start(runtime::dataflow& flow, const std::vector<p2p_operation>& batch,
+                           const batch_options& o = {}) {
+    return end().start(flow, batch, o);
+  }
+
+  /// See `transfer`.
+  template <buffer B>
+  actors::registered_memory registered(B&& memory) {
+    return end().pairs().registered(std::forward<B>(memory));
+  }
+  agreement to(rank_id peer) const { return end().pairs().to(peer); }
+  agreement from(rank_id peer) const { return end().pairs().from(peer); }
+  void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const {
+    end().pairs().retune(bytes, why);
+  }
+  /// Payloads that the library copied on this rank: those of sends to oneself, once each.
+  std::uint64_t copies() const { return end().to_itself().copies(); }
+  /// Whether this rank has no part in it.
+  bool idle() const noexcept { return end_ == nullptr; }
+
+ private:
+  friend rank;
+  p2p_end& end() const;
+  std::string name_;
+  p2p_end* end_ = nullptr;
+};
+
+/// Whether rank `r` is one of the op's.
+bool takes_part(const point_to_point& op, rank_id r);
+
+/// The pairs that rank `self` has, or `bad_argument` saying what is wrong, the same on all ranks.
+runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self, rank_id world_size);
+
+}  // namespace parley::ops

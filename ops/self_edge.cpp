@@ -1,0 +1,79 @@
+#include <parley/ops/self_edge.hpp>
+
+#include <exception>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::task;
+
+// A pair that has met. Both sides wait for its end, which nothing hastens.
+struct self_edge::copying {
+  explicit copying(runtime::executor& ex) : scope(ex) {}
+  std::span<std::byte> from;
+  std::span<std::byte> into;
+  std::exception_ptr thrown;
+  runtime::scope scope;
+};
+
+task<> self_edge::copy(runtime::memory_space& memory, std::shared_ptr<copying> c) {
+  try {
+    co_await memory.copy(c->into.first(c->from.size()), c->from);
+  } catch (...) {
+    c->thrown = std::current_exception();
+  }
+}
+
+task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::intrusive_list<side>& waiting_here,
+                                                          runtime::intrusive_list<side>& partners, call_options o,
+                                                          const char* verb) {
+  if (o.watcher != nullptr) o.watcher->on_begun();
+  if (!partners.empty()) {
+    side& partner = partners.pop_front();
+    auto both = std::make_shared<copying>(executor_);
+    const bool sends = &partners == &lines_[o.tag].receives;
+    both->from = sends ? mine.bytes : partner.bytes;
+    both->into = sends ? partner.bytes : mine.bytes;
+    if (both->from.size() <= both->into.size() && !both->from.empty()) {
+      ++copies_;
+      both->scope.spawn(copy(memory_, both));
+    }
+    mine.met = both;
+    partner.met = both;
+    partner.changed.tell();
+  } else {
+    waiting_here.push_back(mine);
+    const time_ns limit_ns = o.timeout_ns != 0 ? o.timeout_ns : timeout_ns_;
+    auto woken = co_await mine.changed.next(runtime::deadline_of(executor_.now(), limit_ns));
+    mine.unlink();
+    if (mine.met == nullptr)
+      runtime::raise({woken.code(), "op " + op_ + ", rank " + std::to_string(self_) + ": " + verb + " itself, tag " +
+                                        std::to_string(o.tag) + ": its other side was not posted"});
+  }
+  co_await mine.met->scope.join();
+  if (mine.met->thrown) std::rethrow_exception(mine.met->thrown);
+  co_return mine.met;
+}
+
+task<> self_edge::send(std::span<const std::byte> data, call_options o) {
+  side mine;
+  mine.bytes = {const_cast<std::byte*>(data.data()), data.size()};  // of two sides of one kind; only read
+  line& l = lines_[o.tag];
+  auto met = co_await meet(mine, l.sends, l.receives, o, "a send to");
+  static_cast<void>(met);
+}
+
+task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o) {
+  side mine;
+  mine.bytes = into;
+  line& l = lines_[o.tag];
+  auto met = co_await meet(mine, l.receives, l.sends, o, "a receive from");
+  if (met->from.size() > into.size())
+    runtime::raise({errc::buffer_too_small, "op " + op_ + ", rank " + std::to_string(self_) +
+                                                ": a receive from itself, tag " + std::to_string(o.tag) + ": " +
+                                                std::to_string(met->from.size()) + " bytes do not fit into " +
+                                                std::to_string(into.size()) + "; nothing was written"});
+  co_return met->from.size();
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,64 @@
+#pragma once
+/// What a rank sends to itself: matched by tag and order like that of others, and copied once, from buffer to buffer, when
+/// both sides are there.
+///
+///     scope.spawn(edge.send(x, {.tag = 3}));
+///     std::uint64_t got = co_await edge.receive(y, {.tag = 3});
+///
+/// Failure: `timeout` for a side whose partner never came, `buffer_too_small` for a receive, with nothing written.
+/// Cancellation ends the wait for the partner; a copy that has begun is waited for.
+#include <parley/ops/calls.hpp>
+#include <parley/runtime/intrusive_list.hpp>
+#include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/news.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace parley::ops {
+
+class self_edge {
+ public:
+  self_edge(runtime::executor& ex, runtime::memory_space& memory, std::string op, rank_id self, time_ns timeout_ns)
+      : executor_(ex), memory_(memory), op_(std::move(op)), self_(self), timeout_ns_(timeout_ns) {}
+  self_edge(const self_edge&) = delete;
+  self_edge& operator=(const self_edge&) = delete;
+
+  runtime::task<> send(std::span<const std::byte> data, call_options o);
+  /// Answers how many bytes came; `into` may be larger.
+  runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options o);
+  std::uint64_t copies() const noexcept { return copies_; }
+
+ private:
+  struct copying;
+  struct side : runtime::list_hook {
+    std::span<std::byte> bytes;
+    std::shared_ptr<copying> met;  // once the partner is there
+    runtime::news changed;
+  };
+  struct line {
+    runtime::intrusive_list<side> sends;
+    runtime::intrusive_list<side> receives;
+  };
+  runtime::task<std::shared_ptr<copying>> meet(side& mine, runtime::intrusive_list<side>& waiting_here,
+                                               runtime::intrusive_list<side>& partners, call_options o,
+                                               const char* verb);
+  static runtime::task<> copy(runtime::memory_space& memory, std::shared_ptr<copying> c);
+
+  runtime::executor& executor_;
+  runtime::memory_space& memory_;
+  std::string op_;
+  rank_id self_;
+  time_ns timeout_ns_;
+  std::uint64_t copies_ = 0;
+  std::map<std::uint32_t, line> lines_;  // by tag
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,431 @@
+#include "../support/transfers.hpp"
+
+#include <parley/ops/p2p.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <numeric>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr float c = 1.000244140625F;
+
+point_to_point pairs_named(std::string name) {
+  point_to_point op;
+  op.name = std::move(name);
+  op.configs = {direct(), chunked(4_KiB, 2), chunked(64_KiB, 4)};
+  op.timeout_ns = 1'000'000'000;
+  return op;
+}
+
+// What is taken out of the program, to see what it was good for.
+enum class lacks : std::uint8_t { nothing, reading_y0, reading_y1 };
+enum class posting : std::uint8_t { sends_first, receives_first, all_before_computing };
+
+struct kernel {
+  explicit kernel(std::size_t n = 1) : x0(n), t0(n), y0(n), a(n), t1(n), y1(n), out(n) {}
+  std::vector<float> x0, t0, y0, a, t1, y1, out;
+  void twice_x() {
+    each([this](std::size_t i) { t0[i] = 2 * x0[i] + 1; });
+  }
+  void add_first() {
+    each([this](std::size_t i) { a[i] = y0[i] + t0[i]; });
+  }
+  void times_c() {
+    each([this](std::size_t i) { t1[i] = a[i] * c; });
+  }
+  void add_second() {
+    each([this](std::size_t i) { out[i] = y1[i] + t1[i]; });
+  }
+
+ private:
+  template <class F>
+  void each(F f) {
+    for (std::size_t i = 0; i < out.size(); ++i) f(i);
+  }
+};
+
+struct ring_options {
+  lacks what = lacks::nothing;
+  posting how = posting::sends_first;
+  rank_id late_rank = 99;
+  time_ns late_ns = 0;
+};
+
+task<> two_rounds(dataflow& flow, ops::rank* self, p2p ring, kernel* k, ring_options o) {
+  if (self->id() == o.late_rank) {
+    auto slept = co_await sleep_until(self->where().now() + o.late_ns);
+    static_cast<void>(slept);
+  }
+  const rank_id world = self->world_size();
+  const rank_id next = (self->id() + 1) % world;
+  const rank_id previous = (self->id() + world - 1) % world;
+  const auto batch = [&](std::vector<float>& from, std::vector<float>& to) {
+    std::vector<p2p_operation> both{p2p::isend(from, {.to = next}), p2p::irecv(to, {.from = previous})};
+    if (o.how == posting::receives_first) std::swap(both[0], both[1]);
+    return ring.start(flow, both);
+  };
+  const auto uses = [](std::initializer_list<buffer_access> all, bool first_too) {
+    return std::vector<buffer_access>(first_too ? all.begin() : all.begin() + 1, all.end());
+  };
+  const auto compute = [&](const std::vector<buffer_access>& named, auto f) {
+    auto step = std::make_shared<compute_step<decltype(f)>>(f, compute_options{.modelled_ns = 500});
+    return flow.add(std::move(step), named);
+  };
+  auto first = batch(k->x0, k->y0);
+  auto t0 = compute({reads(k->x0), writes(k->t0)}, [k] { k->twice_x(); });
+  auto a =
+      compute(uses({reads(k->y0), reads(k->t0), writes(k->a)}, o.what != lacks::reading_y0), [k] { k->add_first(); });
+  auto second = batch(k->a, k->y1);
+  auto t1 = compute({reads(k->a), writes(k->t1)}, [k] { k->times_c(); });
+  auto out = compute(uses({reads(k->y1), reads(k->t1), writes(k->out)}, o.what != lacks::reading_y1),
+                     [k] { k->add_second(); });
+  co_await out;
+}
+
+// Every rank's kernel after one pass.
+std::vector<kernel> ring_of(rank_id world_size, ring_options o = {}, std::size_t n = 1,
+                            memory_link_options links = {}) {
+  world w(world_size, {}, std::move(links));
+  std::vector<kernel> kernels;
+  for (rank_id r = 0; r < world_size; ++r) {
+    kernels.emplace_back(n);
+    for (std::size_t i = 0; i < n; ++i)
+      kernels[r].x0[i] = n == 1 ? static_cast<float>(r) : static_cast<float>((17 * r + i) % 512);
+  }
+  scope all(w.clock);
+  for (rank_id r = 0; r < world_size; ++r)
+    all.spawn(with_dataflow(two_rounds, &w[r], w[r].declare(pairs_named("ring")), &kernels[r], o));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(all.cancelled() == errc::none);
+  CHECK(join_flights(w).mismatches == 0);
+  return kernels;
+}
+
+std::vector<float> outs(const std::vector<kernel>& all) {
+  std::vector<float> out;
+  for (const kernel& k : all) out.push_back(k.out[0]);
+  return out;
+}
+
+const std::vector<float> right_of_four{13.0009765625F, 7.000732421875F, 9.00146484375F, 15.002197265625F};
+
+}  // namespace
+
+TEST_CASE("the two-round ring is right to the last bit, in every order of posting, whoever is late") {
+  for (const auto how : {posting::sends_first, posting::receives_first}) {
+    CHECK(outs(ring_of(4, {.how = how})) == right_of_four);
+    CHECK(outs(ring_of(2, {.how = how})) == std::vector<float>{5.00048828125F, 5.000732421875F});
+    for (rank_id late = 0; late < 4; ++late)
+      CHECK(outs(ring_of(4, {.how = how, .late_rank = late, .late_ns = 50'000'000})) == right_of_four);
+  }
+  const auto all = ring_of(4);
+  for (rank_id r = 0; r < 4; ++r) CHECK(all[r].a[0] == std::array{4.0F, 3.0F, 6.0F, 9.0F}[r]);
+}
+
+TEST_CASE("the two-round ring holds for one rank, which sends to itself, and for sixteen") {
+  const auto alone = ring_of(1);
+  CHECK(alone[0].out[0] == (2 + 1 / 4096.0F) * (3 * 0.0F + 1));
+  const auto many = ring_of(16);
+  float total = 0;
+  for (rank_id r = 0; r < 16; ++r) total += many[r].out[0];
+  CHECK(total == (2 + 1 / 4096.0F) * (3 * 120 + 16));
+}
+
+TEST_CASE("the two-round ring at full size adds up") {
+  for (const rank_id size : {rank_id{2}, rank_id{4}}) {
+    for (const kernel& k : ring_of(size, {}, 1'048'576))
+      CHECK(std::accumulate(k.out.begin(), k.out.end(), 0.0) == 1'609'760'640.0);
+  }
+}
+
+TEST_CASE("a buffer that a step does not name is read too early, with the results that are known for it") {
+  CHECK(outs(ring_of(4, {.what = lacks::reading_y1})) ==
+        std::vector<float>{4.0009765625F, 3.000732421875F, 6.00146484375F, 9.002197265625F});
+  CHECK(outs(ring_of(4, {.what = lacks::reading_y0})) ==
+        std::vector<float>{8.000244140625F, 4.000732421875F, 8.001220703125F, 12.001708984375F});
+}
+
+namespace {
+
+// One rank's part of a test: what it does over a flow of its own.
+using program = std::function<task<>(dataflow&, ops::rank&, p2p&)>;
+
+task<> guarded(dataflow& flow, const program* p, ops::rank* self, p2p ring) { co_await (*p)(flow, *self, ring); }
+
+task<> with_outcome(const program* p, ops::rank* self, p2p ring, result<>& outcome) {
+  std::exception_ptr thrown;
+  try {
+    co_await with_dataflow(guarded, p, self, ring);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+
+// Runs one program per rank; their outcomes, which are those of `dataflow::join` or what they threw.
+std::vector<result<>> run_each(world& w, const std::vector<program>& programs, const point_to_point& op) {
+  std::vector<result<>> outcomes(programs.size(), result<>(errc::pending));
+  scope all(w.clock);
+  for (rank_id r = 0; r < programs.size(); ++r)
+    all.spawn(with_outcome(&programs[r], &w[r], w[r].declare(op), outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  return outcomes;
+}
+
+task<> end_of(flow_work work) { co_await work; }
+
+}  // namespace
+
+TEST_CASE("tags are honoured, several messages are in flight, and one of a batch can be waited for alone") {
+  world w(2);
+  std::array<int, 3> sent{10, 11, 12};
+  std::array<int, 3> got{};
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    auto batch = pairs.start(flow, {p2p::isend(std::span(&sent[0], 1), {.to = 1, .tag = 5}),
+                                    p2p::isend(std::span(&sent[1], 1), {.to = 1, .tag = 6}),
+                                    p2p::isend(std::span(&sent[2], 1), {.to = 1, .tag = 5})});
+    return end_of(std::move(batch));
+  };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    auto batch = pairs.start(flow, {p2p::irecv(std::span(&got[1], 1), {.from = 0, .tag = 6}),
+                                    p2p::irecv(std::span(&got[0], 1), {.from = 0, .tag = 5}),
+                                    p2p::irecv(std::span(&got[2], 1), {.from = 0, .tag = 5})});
+    return end_of(batch[2]);
+  };
+  for (const auto& o : run_each(w, {sender, receiver}, pairs_named("tags"))) CHECK(o);
+  CHECK(got == sent);
+}
+
+TEST_CASE("a message keeps its place among those of its tag while it waits for its data") {
+  world w(2);
+  std::array<int, 2> sent{0, 11};
+  std::array<int, 2> got{};
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    auto made = flow.compute({writes(std::span(&sent[0], 1))}, [&sent] { sent[0] = 10; }, {.modelled_ns = 5'000'000});
+    auto batch = pairs.start(
+        flow, {p2p::isend(std::span(&sent[0], 1), {.to = 1}), p2p::isend(std::span(&sent[1], 1), {.to = 1})});
+    return end_of(std::move(batch));
+  };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    // The first buffer is in use for longer than the message needs.
+    auto used = flow.compute({reads(std::span(&got[0], 1))}, [] {}, {.modelled_ns = 9'000'000});
+    auto batch = pairs.start(
+        flow, {p2p::irecv(std::span(&got[0], 1), {.from = 0}), p2p::irecv(std::span(&got[1], 1), {.from = 0})});
+    return end_of(std::move(batch));
+  };
+  for (const auto& o : run_each(w, {sender, receiver}, pairs_named("order"))) CHECK(o);
+  CHECK(got == std::array{10, 11});
+}
+
+TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is written where it does not fit") {
+  world w(1);
+  const std::vector<int> sent{1, 2, 3};
+  std::vector<int> got(3);
+  std::vector<int> again(5);
+  std::vector<int> small{7, 7};
+  const program self = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    std::vector<flow_work> all;
+    all.push_back(pairs.start(flow, {p2p::isend(sent, {.to = 0}), p2p::irecv(got, {.from = 0})}));
+    all.push_back(pairs.start(flow, {p2p::irecv(again, {.from = 0, .tag = 1}), p2p::isend(sent, {.to = 0, .tag = 1}),
+                                     p2p::isend(std::vector<int>(), {.to = 0, .tag = 2}),
+                                     p2p::irecv(std::span<int>(), {.from = 0, .tag = 2})}));
+    all.push_back(pairs.start(flow, {p2p::irecv(small, {.from = 0, .tag = 3}), p2p::isend(sent, {.to = 0, .tag = 3})}));
+    return end_of(flow.together(std::move(all)));
+  };
+  ops::p2p pairs = w[0].declare(pairs_named("other"));
+  const auto outcomes = run_each(w, {self}, pairs_named("self"));
+  CHECK(
+      says(outcomes[0], "buffer_too_small: op self, rank 0: a receive from itself, tag 3: 12 bytes do not fit into 8"));
+  CHECK(got == sent);
+  CHECK(again == std::vector<int>{1, 2, 3, 0, 0});
+  CHECK(small == std::vector<int>{7, 7});
+  CHECK(pairs.copies() == 0);
+}
+
+TEST_CASE("batches differ from rank to rank, skip ranks, and hold messages of no bytes") {
+  world w(4);
+  std::array<std::array<int, 4>, 4> got{};
+  std::array<int, 4> values{100, 101, 102, 103};
+  // 0 sends to all, 1 to nobody, 2 to 0 and 3, 3 only nothing to 1.
+  const std::array<std::vector<rank_id>, 4> goes_to{std::vector<rank_id>{1, 2, 3}, {}, {0, 3}, {1}};
+  std::vector<program> programs;
+  for (rank_id r = 0; r < 4; ++r) {
+    programs.emplace_back([&, r](dataflow& flow, ops::rank&, p2p& pairs) {
+      std::vector<p2p_operation> batch;
+      for (rank_id from = 0; from < 4; ++from) {
+        const auto& all = goes_to[from];
+        if (std::find(all.begin(), all.end(), r) == all.end()) continue;
+        batch.push_back(p2p::irecv(std::span(&got[r][from], from == 3 ? 0 : 1), {.from = from}));
+      }
+      for (const rank_id to : goes_to[r])
+        batch.push_back(p2p::isend(std::span(&values[r], r == 3 ? 0 : 1), {.to = to}));
+      return end_of(pairs.start(flow, batch));
+    });
+  }
+  for (const auto& o : run_each(w, programs, pairs_named("skips"))) CHECK(o);
+  for (rank_id from = 0; from < 3; ++from) {
+    for (const rank_id to : goes_to[from]) CHECK(got[to][from] == values[from]);
+  }
+  CHECK(got[1][3] == 0);
+}
+
+TEST_CASE("a group of some ranks exchanges among itself; the others have no part in it") {
+  world w(4);
+  auto op = pairs_named("some");
+  op.ranks = {1, 3};
+  std::array<int, 4> values{0, 11, 0, 13};
+  std::array<int, 4> got{};
+  std::vector<program> programs;
+  for (rank_id r = 0; r < 4; ++r) {
+    programs.emplace_back([&, r](dataflow& flow, ops::rank&, p2p& pairs) {
+      CHECK(pairs.idle() == (r % 2 == 0));
+      const rank_id other = r == 1 ? 3 : 1;
+      return end_of(pairs.start(flow, {p2p::isend(std::span(&values[r], 1), {.to = other}),
+                                       p2p::irecv(std::span(&got[r], 1), {.from = other})}));
+    });
+  }
+  const auto outcomes = run_each(w, programs, op);
+  CHECK(says(outcomes[0], "op some: this rank has no part in it"));
+  CHECK(outcomes[1]);
+  CHECK(outcomes[3]);
+  CHECK(got == std::array{0, 13, 0, 11});
+  CHECK(w[2].flow_messages() == 0);
+}
+
+TEST_CASE("an orphan receive, a tag that is never sent and a rank outside of the op are named") {
+  world w(3);
+  auto op = pairs_named("orphans");
+  op.timeout_ns = 40'000'000;
+  op.edges = {{0, 1}};
+  int value = 5;
+  int got = 7;
+  int other = 8;
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::isend(std::span(&value, 1), {.to = 1, .tag = 1})}));
+  };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    CHECK_THROWS_WITH_AS(
+        static_cast<void>(pairs.start(flow, {p2p::irecv(std::span(&other, 1), {.from = 2})})),
+        "bad_argument: op orphans: rank 1 does not receive from rank 2; check the role function and `from`", failure);
+    return end_of(pairs.start(flow, {p2p::irecv(std::span(&other, 1), {.from = 0, .tag = 1}),
+                                     p2p::irecv(std::span(&got, 1), {.from = 0, .tag = 2})}));
+  };
+  const auto outcomes = run_each(w, {sender, receiver}, op);
+  CHECK(outcomes[0]);
+  CHECK(says(outcomes[1], "timeout: orphans 0->1, on rank 1"));
+  CHECK(says(outcomes[1], "tag 2"));
+  CHECK(got == 7);
+  CHECK(other == 5);
+}
+
+TEST_CASE("what was to come from a rank that has died fails what needs it, and nothing else") {
+  world w(2);
+  int got = 7;
+  int sum = 0;
+  bool beside = false;
+  const program receiver = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
+    auto came = pairs.start(flow, {p2p::irecv(std::span(&got, 1), {.from = 0})});
+    auto other = flow.compute({}, [&beside] { beside = true; }, {.modelled_ns = 5'000'000});
+    self.where().post([&self] { self.on_lost(0, "was killed"); });
+    return end_of(flow.compute({reads(std::span(&got, 1))}, [&sum, &got] { sum += got; }, {.name = "the sum"}));
+  };
+  const program nothing = [](dataflow& flow, ops::rank&, p2p&) { return end_of(flow.together({})); };
+  const auto outcomes = run_each(w, {nothing, receiver}, pairs_named("deaths"));
+  CHECK(outcomes[1].code() == errc::peer_failed);
+  CHECK(says(outcomes[1], "the sum was not done, because it needs what op deaths: a receive from rank 0, tag 0"));
+  CHECK(sum == 0);
+  CHECK(beside);
+}
+
+TEST_CASE("a batch without coroutines is tested and waited for from outside") {
+  world w(2);
+  std::vector<float> sent(10'000, 1.5F);
+  std::vector<float> got(10'000);
+  ops::p2p left = w[0].declare(pairs_named("plain"));
+  ops::p2p right = w[1].declare(pairs_named("plain"));
+  dataflow flow(w.clock);
+  auto out = left.start(flow, {p2p::isend(sent, {.to = 1})});
+  auto in = right.start(flow, {p2p::irecv(got, {.from = 0})});
+  while (!in.test()) w.clock.wait();
+  in.wait();
+  out.wait();
+  CHECK(got == sent);
+  CHECK(in.bytes() == 40'000);
+}
+
+TEST_CASE("a batch begins after what is in its compute queue, and ends in time or not at all") {
+  world w(2);
+  int sent = 0;
+  int got = 0;
+  int never_sent = 0;
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    compute_queue queue;
+    auto made = flow.compute({}, [&sent] { sent = 42; }, {.queue = &queue, .modelled_ns = 3'000'000});
+    return end_of(pairs.start(flow, {p2p::isend(std::span(&sent, 1), {.to = 1})}, {.after = &queue}));
+  };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    auto late = pairs.start(
+        flow,
+        {p2p::irecv(std::span(&got, 1), {.from = 0}), p2p::irecv(std::span(&never_sent, 1), {.from = 0, .tag = 9})},
+        {.timeout_ns = 20'000'000});
+    return end_of(std::move(late));
+  };
+  const auto outcomes = run_each(w, {sender, receiver}, pairs_named("queue"));
+  CHECK(outcomes[0]);
+  CHECK(got == 42);
+  CHECK(outcomes[1].code() == errc::timeout);
+  CHECK(w.clock.now() < 30'000'000);
+}
+
+TEST_CASE("every pair tunes itself while batches flow") {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  world w(3, s);
+  std::vector<std::vector<float>> out(3, std::vector<float>(25'000, 1.0F));
+  std::vector<std::vector<float>> in(3, std::vector<float>(25'000));
+  const auto many = [&](rank_id r) -> program {
+    return [&, r](dataflow& flow, ops::rank&, p2p& pairs) {
+      std::vector<flow_work> all;
+      for (int i = 0; i < 200; ++i)
+        all.push_back(
+            pairs.start(flow, {p2p::isend(out[r], {.to = (r + 1) % 3}), p2p::irecv(in[r], {.from = (r + 2) % 3})}));
+      return end_of(flow.together(std::move(all)));
+    };
+  };
+  for (const auto& o : run_each(w, {many(0), many(1), many(2)}, pairs_named("tuned"))) CHECK(o);
+  CHECK(join_flights(w).mismatches == 0);
+  for (rank_id r = 0; r < 3; ++r) {
+    const auto* campaign = campaign_of(w, "128KiB", r);
+    REQUIRE(campaign != nullptr);
+    CHECK(campaign->where == actors::campaign::stage::decided);
+  }
+}
+
+TEST_CASE("declarations of pairs that cannot be are named") {
+  world w(2);
+  auto op = pairs_named("bad");
+  op.ranks = {0, 2};
+  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: its ranks name rank 2, which is outside the world of 2",
+                       failure);
+  op.ranks = {0, 0};
+  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: its ranks name rank 0 twice", failure);
+  op.ranks = {};
+  op.edges = {{0, 5}};
+  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: edge 0->5 names a rank outside the world of 2",
+                       failure);
+  op.edges = {{0, 1}, {0, 1}};
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+  op.ranks = {0};
+  op.edges = {{0, 1}};
+  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: edge 0->1 names a rank that is not one of the op's",
+                       failure);
+}
