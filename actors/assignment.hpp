@@ -210,7 +210,7 @@ class assignment {
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
   time_ns next_give_up() const noexcept;
   /// A config failed in a real invocation: never again for this key, and the default next.
-  void quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, std::string why);
+  void quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, const std::string& why);
 
   /// Searches anew for the key of `bytes`, or for every key, where nothing is being searched. Answers how many searches began.
   std::size_t retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now);

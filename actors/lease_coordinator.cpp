@@ -203,6 +203,7 @@ void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bo
   std::vector<rehearsal_run> rest;
   const rank_id rank = state_.declaration.participants[participant].rank;
   const std::string who = "rank " + std::to_string(rank) + ": ";
+  const bool none = runs.empty();
   if (connected && at < runs.size()) {
     const std::uint64_t culprit = runs[at].digest;
     quarantine(k, culprit, "its rehearsal failed on " + who + text.substr(0, 500));
@@ -220,7 +221,7 @@ void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bo
     for (const rehearsal_run& r : runs) fail_run(k, rank, r);
   }
   if (state_.look_again) state_.look_again();
-  if (runs.empty() && rest.empty()) return;
+  if (none && rest.empty()) return;
   // Also with nothing left to run: what hangs on the other members ends with it, and their rows come.
   connect_anew();
   start_round(k, std::move(rest));

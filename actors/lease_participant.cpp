@@ -193,7 +193,7 @@ bool lease_participant::open(std::uint64_t bytes) const noexcept {
 
 std::string lease_participant::missing(std::uint64_t bytes) const {
   const key_state* k = find(bytes);
-  const std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);
+  std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);
   if (k == nullptr || !k->holder.gated()) return coordinator;
   const std::string gate = "at the gate of campaign " + std::to_string(k->holder.gated()->campaign) + " for ";
   if (k->waiting_campaign != k->holder.gated()->campaign || k->waiting_for.empty())

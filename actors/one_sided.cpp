@@ -103,12 +103,12 @@ const one_sided_access* one_sided_sender::begin(std::uint64_t digest, std::uint6
     const held_credit* const c = s == nullptr ? nullptr : s->held.find(invocation, source.size());
     if (c != nullptr) {
       ++counters_.credits_used;
-      use.reset(new one_sided_access{*this, stream, invocation, *c});
+      use = std::make_unique<one_sided_access>(one_sided_access{*this, stream, invocation, *c});
     }
   } else if (is_get(digest)) {
     if (const announced* const a = find(source)) {
       ++counters_.gets_offered;
-      use.reset(new one_sided_access{*this, stream, invocation, {}, a->region});
+      use = std::make_unique<one_sided_access>(one_sided_access{*this, stream, invocation, {}, a->region});
       use->place.region = a->number;
       use->place.offset = static_cast<std::uint64_t>(source.data() - a->region->memory.bytes.data());
     }

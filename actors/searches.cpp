@@ -55,7 +55,7 @@ void assignment::retry_later(campaign& c, time_ns now) noexcept {
   c.retry_at_ns = now + c.retry_pause_ns;
 }
 
-void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, std::string why) {
+void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, const std::string& why) {
   const auto index = std::find(candidates_.begin(), candidates_.end(), digest);
   if (digest == default_digest_ || index == candidates_.end()) return;
   const auto candidate = static_cast<std::size_t>(index - candidates_.begin());

@@ -139,7 +139,7 @@ class edge_end : private actors::implementations {
 class edge_out final : public edge_end {
  public:
   edge_out(actors::services& s, const edge_options& o);
-  ~edge_out();
+  ~edge_out() override;
 
   /// Ends when `data` may be reused.
   send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
@@ -191,7 +191,7 @@ class edge_in final : public edge_end {
  public:
   /// `before`: the generations that have ended.
   edge_in(actors::services& s, const edge_options& o, const actors::generations* before = nullptr);
-  ~edge_in();
+  ~edge_in() override;
 
   /// Answers how many bytes came; `into` may be larger.
   receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }

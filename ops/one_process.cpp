@@ -12,7 +12,7 @@ namespace parley::ops {
 
 using runtime::task;
 
-one_process::one_process(options o) : loop_({.compute_threads = o.compute_threads}) {
+one_process::one_process(const options& o) : loop_({.compute_threads = o.compute_threads}) {
   std::vector<transports::cuda_copies*> copies(o.ranks, nullptr);
   for (rank_id r = 0; o.gpu != nullptr && r < o.ranks; ++r) {
     const auto device = static_cast<int>(r % o.gpu->devices().size());

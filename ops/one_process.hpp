@@ -28,7 +28,7 @@ class one_process {
     transports::cuda_copies::options copies{};
     unsigned compute_threads = 1;  ///< for all ranks together
   };
-  explicit one_process(options o);
+  explicit one_process(const options& o);
   one_process(const one_process&) = delete;
   one_process& operator=(const one_process&) = delete;
   ~one_process();

@@ -35,7 +35,7 @@ void flow_step::end() noexcept {
     if (thrown && !e.thrown) e.thrown = thrown;
     if (--e.open == 0) e.told.tell();
   };
-  if (whole_ != nullptr) end_of(*whole_);
+  for (const auto& whole : wholes_) end_of(*whole);
   end_of(*this);
   for (const follower& f : std::exchange(followers_, {})) {
     if (thrown && f.needs_data && f.step->to_blame_ == nullptr) f.step->to_blame_ = shared_from_this();
@@ -166,7 +166,7 @@ flow_work dataflow::together(std::vector<flow_work> parts) {
   for (flow_work& part : parts) {
     for (auto& step : part.steps_) {
       if (step->open != 0) {
-        step->whole_ = all.end_;
+        step->wholes_.push_back(all.end_);
         ++all.end_->open;
       } else if (step->thrown && !all.end_->thrown) {
         all.end_->thrown = step->thrown;

@@ -96,8 +96,8 @@ class flow_step : private list_hook, public flow_end, public std::enable_shared_
   std::vector<buffer_access> uses_;
   std::vector<follower> followers_;
   std::shared_ptr<flow_step> next_begin_;
-  std::shared_ptr<flow_end> whole_;      // what it is a part of
-  std::shared_ptr<flow_step> to_blame_;  // its input, which failed
+  std::vector<std::shared_ptr<flow_end>> wholes_;  // what it is a part of
+  std::shared_ptr<flow_step> to_blame_;            // its input, which failed
   std::optional<scope> own_;
   news ready_;
   std::size_t unmet_ = 0;

@@ -55,19 +55,19 @@ std::string_view name(flight_event what) noexcept {
 
 std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about) {
   const std::vector<flight_record> records = recorder.in_order();
-  std::string text = fmt::format("{{\"rank\":{},\"why\":{},\"now_ns\":{},\"records_lost\":{},\"records\":[", about.rank,
+  std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"records":[)", about.rank,
                                  quoted(about.why), about.now_ns, recorder.total() - records.size());
   const auto out = std::back_inserter(text);
   std::string_view between = "\n";
   for (const flight_record& r : records) {
-    fmt::format_to(out, "{}{{\"at_ns\":{},\"took_ns\":{},\"what\":\"{}\",\"op\":{},\"generation\":\"{:016x}\"", between,
+    fmt::format_to(out, R"({}{{"at_ns":{},"took_ns":{},"what":"{}","op":{},"generation":"{:016x}")", between,
                    r.began_ns, r.ended_ns - r.began_ns, name(r.what), named(names.op, r.op), r.generation);
     between = ",\n";
-    if (r.digest != 0) fmt::format_to(out, ",\"config\":{}", named(names.config, r.digest));
-    fmt::format_to(out, ",\"{}\":{},\"bytes\":{}", is_transfer(r.what) ? "invocation" : "count", r.invocation, r.bytes);
-    fmt::format_to(out, ",\"{}\":{}", is_transfer(r.what) ? "tag" : "peer", r.tag);
+    if (r.digest != 0) fmt::format_to(out, R"(,"config":{})", named(names.config, r.digest));
+    fmt::format_to(out, R"(,"{}":{},"bytes":{})", is_transfer(r.what) ? "invocation" : "count", r.invocation, r.bytes);
+    fmt::format_to(out, R"(,"{}":{})", is_transfer(r.what) ? "tag" : "peer", r.tag);
     if (is_transfer(r.what))
-      fmt::format_to(out, ",\"trial\":{},\"rehearsal\":{}", (r.flags & 1U) != 0, (r.flags & 4U) != 0);
+      fmt::format_to(out, R"(,"trial":{},"rehearsal":{})", (r.flags & 1U) != 0, (r.flags & 4U) != 0);
     text += '}';
   }
   return text + "\n]}\n";

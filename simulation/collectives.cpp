@@ -90,7 +90,7 @@ class member_source final : public ops::communicator_source {
 class timed_collective final : public ops::symmetric_config {
  public:
   static constexpr rank_id none = static_cast<rank_id>(-1);
-  timed_collective(std::string name, timing t, rank_id fails_on, std::uint64_t after)
+  timed_collective(const std::string& name, timing t, rank_id fails_on, std::uint64_t after)
       : symmetric_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), fails_on_(fails_on),
         after_(after) {}
   task<> run(ops::symmetric_call call, std::span<std::byte>) const override {

@@ -20,7 +20,7 @@ struct misdeed {
 
 class timed_config final : public ops::paired_config {
  public:
-  timed_config(std::string name, timing t, misdeed m)
+  timed_config(const std::string& name, timing t, misdeed m)
       : paired_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), misdeed_(std::move(m)) {}
   task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
     co_await misbehave("sender");
@@ -50,7 +50,7 @@ class timed_config final : public ops::paired_config {
 
 class timed_group final : public ops::group_config {
  public:
-  timed_group(std::string name, timing t)
+  timed_group(const std::string& name, timing t)
       : group_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), like_(ops::star()) {}
   task<> lead(ops::group_call& g) const override { co_await like_->lead(g); }
   task<> work(ops::group_call& g) const override {

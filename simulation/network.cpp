@@ -338,7 +338,7 @@ void network::begin_crash(rank_id rank) { ports_[rank]->dead_ = true; }
 
 void network::end_crash(rank_id rank) {
   port& p = *ports_[rank];
-  for (std::size_t c = 0; c < link::channels; ++c) p.handlers_[c] = nullptr;
+  for (auto& handler : p.handlers_) handler = nullptr;
   p.failure_ = nullptr;
   p.offers_.for_each([](offered& o) {
     o.withdrawn = true;
@@ -346,7 +346,7 @@ void network::end_crash(rank_id rank) {
   });
   p.offers_.clear();
   while (!p.open_.empty()) p.open_.front().end(errc::peer_failed);
-  for (std::size_t c = 0; c < link::channels; ++c) p.early_[c].clear();
+  for (auto& early : p.early_) early.clear();
   for (flying_put& w : flying_) {
     if (w.from == rank && !w.left_origin) w.number = 0;
   }

@@ -2,7 +2,7 @@
 #include <parley/transports/rendezvous_wire.hpp>
 
 #include <fcntl.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX has more than <csignal>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

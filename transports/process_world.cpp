@@ -107,7 +107,7 @@ errc process_link::fetch(runtime::arrival&& message, std::span<std::byte> into, 
   }
   const errc started = move(into.first(payload.size()), payload, *from, moving.get());
   if (started == errc::pending) {
-    moving.release();
+    static_cast<void>(moving.release());
   } else {
     world_.end(moving->sender, started);
   }
@@ -179,7 +179,7 @@ errc process_link::get(rank_id from, const runtime::remote_place& at, std::span<
   moving->done = done;
   const std::span<const std::byte> payload(reinterpret_cast<const std::byte*>(at.address), into.size());
   const errc started = move(into, payload, world_[from], moving.get());
-  if (started == errc::pending) moving.release();
+  if (started == errc::pending) static_cast<void>(moving.release());
   return started;
 }
 

@@ -54,7 +54,7 @@ void trial_planner::plan_round() {
 }
 
 std::size_t trial_planner::repetitions_left() const noexcept {
-  double most = static_cast<double>(options_.maximum_in_all);
+  auto most = static_cast<double>(options_.maximum_in_all);
   if (slowest_ns_ > 0) most = std::min(most, std::floor(options_.maximum_ns / slowest_ns_));
   const auto whole = static_cast<std::size_t>(std::min(most, 1e9));
   return whole > made_ ? whole - made_ : 0;

@@ -95,7 +95,8 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen)
     if (!w.keep_going) break;
   }
   std::cout << path << ": " << failed << " of " << count << " seeds failed; " << steps << " steps, " << calls
-            << " calls, hash over all " << std::hex << all << std::dec << std::endl;
+            << " calls, hash over all " << std::hex << all << std::dec << '\n'
+            << std::flush;
   return failed == 0;
 }
 
@@ -115,7 +116,8 @@ bool run_mutants(const wishes& w, const std::string& folder) {
       }
     }
     std::cout << m.name << (caught.empty() ? ": NOT CAUGHT" : ": seed " + std::to_string(seed - 1) + ", " + caught)
-              << std::endl;
+              << '\n'
+              << std::flush;
     all = all && !caught.empty();
   }
   return all;

@@ -13,7 +13,7 @@ namespace {
 }  // namespace
 
 extern "C" {
-// NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): the linker's names
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the linker's names
 int __wrap_clock_gettime(int, void*) { refuse("the machine's clock"); }
 int __wrap_gettimeofday(void*, void*) { refuse("the machine's clock"); }
 long __wrap_time(long*) { refuse("the machine's clock"); }
@@ -22,5 +22,5 @@ int __wrap_rand() { refuse("chance"); }
 long long __wrap__ZNSt6chrono3_V212steady_clock3nowEv() { refuse("the machine's clock"); }
 long long __wrap__ZNSt6chrono3_V212system_clock3nowEv() { refuse("the machine's clock"); }
 unsigned __wrap__ZNSt13random_device9_M_getvalEv(void*) { refuse("chance"); }
-// NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }

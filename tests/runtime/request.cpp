@@ -45,7 +45,6 @@ task<> answer_backwards(actor<price>& self, int count) {
     auto m = co_await self.receive();
     asked.push_back(*m);
   }
-  // NOLINTNEXTLINE(modernize-loop-convert): ranges cost compile time
   for (auto m = asked.rbegin(); m != asked.rend(); ++m) m->reply.send(m->item * 10);
 }
 task<> wrap(actor<parcel>& self) {

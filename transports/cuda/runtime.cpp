@@ -135,7 +135,7 @@ class runtime_driver final : public cuda_driver {
     cudaPointerAttributes a{};
     if (note(cudaPointerGetAttributes(&a, address), "cudaPointerGetAttributes") != errc::none) return {};
     switch (a.type) {
-      case cudaMemoryTypeDevice: return {memory_place::kind::device, a.device};
+      case cudaMemoryTypeDevice:
       case cudaMemoryTypeManaged: return {memory_place::kind::device, a.device};
       case cudaMemoryTypeHost: return {memory_place::kind::pinned, -1};
       default: return {};
