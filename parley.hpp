@@ -11,6 +11,7 @@
 /// ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
 #include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>
+#include <parley/ops/halo.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
@@ -48,6 +49,12 @@ using ops::group_config;
 using ops::group_config_ptr;
 using ops::grouped;
 using ops::groups_of;
+using ops::grid_field;
+using ops::halo;
+using ops::halo_exchange;
+using ops::halo_plan;
+using ops::halo_reach;
+using ops::index_field;
 using ops::job;
 using ops::leader_worker;
 using ops::linear_pipeline;

@@ -13,6 +13,7 @@
 #include <parley/ops/declared_edge.hpp>
 #include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
+#include <parley/ops/halo.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
@@ -118,6 +119,7 @@ class rank {
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);
   p2p declare(const point_to_point& op);
+  halo declare(const halo_exchange& op);
   pipeline declare(linear_pipeline op);
   rank_group declare(const leader_worker& op);
   symmetric declare(symmetric_op op);

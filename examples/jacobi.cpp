@@ -1,0 +1,171 @@
+// Jacobi sweeps over a grid that the ranks share: the interior is computed while the rims move. 5 points, Dirichlet 0.
+//
+//     parley run -n 4 ./jacobi [-nx 4096] [-ny 4096] [-niter 100] [-nccheck 100] [-px 2] [-csv]
+//
+// -nx columns, -ny rows, -niter sweeps, -nccheck sweeps between two looks at the norm, -px blocks along the rows. It begins with an
+// eigenvector, sin(pi i / (ny+1)) sin(pi j / (nx+1)), so that the norm of each step is known: lambda^k (1 - lambda)
+// sqrt((nx+1)(ny+1)) / 2 with lambda = (cos(pi/(ny+1)) + cos(pi/(nx+1))) / 2.
+#include <parley/parley.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <numbers>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace {
+
+struct settings {
+  std::uint64_t nx = 1024;
+  std::uint64_t ny = 1024;
+  int niter = 100;
+  int nccheck = 100;
+  unsigned px = 0;  // 0: as square as it gets
+  bool csv = false;
+} options;
+
+// Rows and columns of this rank's block, and where it begins.
+struct block {
+  std::uint64_t rows, columns, first_row, first_column;
+};
+
+std::pair<std::uint64_t, std::uint64_t> share(std::uint64_t all, unsigned parts, unsigned mine) {
+  const std::uint64_t each = all / parts;
+  const std::uint64_t more = all % parts;
+  return {each + (mine < more ? 1 : 0), mine * each + std::min<std::uint64_t>(mine, more)};
+}
+
+unsigned squarest(unsigned ranks) {
+  unsigned best = 1;
+  for (unsigned p = 1; p * p <= ranks; ++p) best = ranks % p == 0 ? p : best;
+  return best;
+}
+
+class field {
+ public:
+  field(const block& b) : columns_(b.columns + 2), cells_((b.rows + 2) * columns_) {}
+  double& at(std::uint64_t row, std::uint64_t column) { return cells_[row * columns_ + column]; }
+  std::vector<double>& cells() { return cells_; }
+
+ private:
+  std::uint64_t columns_;
+  std::vector<double> cells_;
+};
+
+// Rows [r0, r1) and columns [c0, c1) of the block; answers the sum of the squares of what changed.
+double sweep(field& from, field& to, std::uint64_t r0, std::uint64_t r1, std::uint64_t c0, std::uint64_t c1) {
+  double sum = 0;
+  for (std::uint64_t r = r0; r < r1; ++r) {
+    for (std::uint64_t c = c0; c < c1; ++c) {
+      const double next = 0.25 * (from.at(r - 1, c) + from.at(r + 1, c) + from.at(r, c - 1) + from.at(r, c + 1));
+      const double changed = next - from.at(r, c);
+      sum += changed * changed;
+      to.at(r, c) = next;
+    }
+  }
+  return sum;
+}
+
+// What lies next to the rim, which has to wait for the neighbours.
+double sweep_edges(field& from, field& to, const block& b) {
+  const std::uint64_t last_row = b.rows;
+  const std::uint64_t last_column = b.columns;
+  double sum = sweep(from, to, 1, 2, 1, last_column + 1);
+  if (last_row > 1) sum += sweep(from, to, last_row, last_row + 1, 1, last_column + 1);
+  if (last_row > 2) sum += sweep(from, to, 2, last_row, 1, 2);
+  if (last_row > 2 && last_column > 1) sum += sweep(from, to, 2, last_row, last_column, last_column + 1);
+  return sum;
+}
+
+parley::task<> iterate(parley::dataflow& flow, parley::rank* self, parley::halo halo, parley::rank_group norms,
+                       block b) {
+  field u(b);
+  field v(b);
+  const double pi = std::numbers::pi;
+  const auto nx = static_cast<double>(options.nx + 1);
+  const auto ny = static_cast<double>(options.ny + 1);
+  for (std::uint64_t r = 1; r <= b.rows; ++r) {
+    for (std::uint64_t c = 1; c <= b.columns; ++c)
+      u.at(r, c) = std::sin(pi * static_cast<double>(b.first_row + r) / ny) *
+                   std::sin(pi * static_cast<double>(b.first_column + c) / nx);
+  }
+  parley::halo_plan of_u = halo.plan({parley::grid_field(u.cells(), {b.rows, b.columns})});
+  parley::halo_plan of_v = halo.plan({parley::grid_field(v.cells(), {b.rows, b.columns})});
+
+  const double lambda = (std::cos(pi / ny) + std::cos(pi / nx)) / 2;
+  field* from = &u;
+  field* to = &v;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int k = 0; k < options.niter; ++k) {
+    auto ghosts = (from == &u ? of_u : of_v).start(flow);
+    double changed = 0;
+    if (b.rows > 2 && b.columns > 2) {
+      auto interior = [from, to, b] { return sweep(*from, *to, 2, b.rows, 2, b.columns); };
+      changed = co_await parley::compute(interior);
+    }
+    co_await ghosts;
+    changed += sweep_edges(*from, *to, b);
+    std::swap(from, to);
+    if ((k + 1) % options.nccheck != 0 && k + 1 != options.niter && k != 0) continue;
+    if (!norms.idle()) co_await norms.all_reduce(std::span(&changed, 1));
+    const double norm = std::sqrt(changed);
+    const double expected = std::pow(lambda, k) * (1 - lambda) * std::sqrt(nx * ny) / 2;
+    if (self->id() == 0 && !options.csv) std::printf("%5d, %.15f\n", k, norm);
+    if (std::abs(norm - expected) > 1e-9 * expected + 1e-13)
+      parley::runtime::raise({parley::errc::config_failed, "the norm of sweep " + std::to_string(k) + " is " +
+                                                               std::to_string(norm) + " instead of " +
+                                                               std::to_string(expected)});
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (self->id() != 0) co_return;
+  if (options.csv)
+    std::printf("parley, %llu, %llu, %d, %d, %u, %f\n", static_cast<unsigned long long>(options.nx),
+                static_cast<unsigned long long>(options.ny), options.niter, options.nccheck, self->world_size(),
+                took.count());
+  else
+    std::printf("%llu x %llu, %u ranks: %.4f s, %.1f million cells/s\n", static_cast<unsigned long long>(options.ny),
+                static_cast<unsigned long long>(options.nx), self->world_size(), took.count(),
+                static_cast<double>(options.nx * options.ny) * options.niter / took.count() / 1e6);
+}
+
+parley::task<> rank_main(parley::rank& self) {
+  const unsigned ranks = self.world_size();
+  const unsigned px = options.px == 0 ? ranks / squarest(ranks) : options.px;
+  const unsigned py = ranks / px;
+  if (px * py != ranks)
+    parley::runtime::raise({parley::errc::bad_argument, "-px does not divide the number of ranks"});
+  parley::halo halo = self.declare(parley::halo_exchange{.name = "rims", .ranks = {py, px}});
+  parley::rank_group norms = self.declare(
+      parley::leader_worker{.name = "norms", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  const auto [rows, first_row] = share(options.ny, py, halo.place()[0]);
+  const auto [columns, first_column] = share(options.nx, px, halo.place()[1]);
+  const block mine{rows, columns, first_row, first_column};
+  co_await parley::with_dataflow(iterate, &self, halo, norms, mine);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    const auto number = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
+    if (name == "-nx")
+      options.nx = number();
+    else if (name == "-ny")
+      options.ny = number();
+    else if (name == "-niter")
+      options.niter = static_cast<int>(number());
+    else if (name == "-nccheck")
+      options.nccheck = static_cast<int>(std::max(1ULL, number()));
+    else if (name == "-px")
+      options.px = static_cast<unsigned>(number());
+    else if (name == "-csv")
+      options.csv = true;
+  }
+  return parley::run(argc, argv, rank_main);
+}

@@ -1,0 +1,368 @@
+#include <parley/ops/halo.hpp>
+#include <parley/ops/rank.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::flow_work;
+
+// ---- regions ----------------------------------------------------------------------------------------------------------
+
+std::uint64_t halo_region::total_bytes() const noexcept {
+  return bytes * (offsets.empty() ? outer[0].count * outer[1].count : offsets.size());
+}
+
+bool halo_region::contiguous() const noexcept { return offsets.empty() && outer[0].count * outer[1].count == 1; }
+
+namespace {
+
+// Calls `visit(piece)` for all of a region in order, with copies of a fixed size where pieces are single elements.
+template <class Visit>
+void for_each_piece(const halo_region& r, const Visit& visit) {
+  if (!r.offsets.empty()) {
+    for (const std::uint64_t offset : r.offsets) visit(r.base + offset);
+    return;
+  }
+  for (std::uint64_t i = 0; i < r.outer[0].count; ++i) {
+    std::byte* const row = r.base + i * r.outer[0].stride_bytes;
+    for (std::uint64_t j = 0; j < r.outer[1].count; ++j) visit(row + j * r.outer[1].stride_bytes);
+  }
+}
+
+template <class Copy>
+void with_fixed_size(std::uint64_t bytes, const Copy& copy) {
+  switch (bytes) {
+    case 4: copy(std::integral_constant<std::size_t, 4>()); break;
+    case 8: copy(std::integral_constant<std::size_t, 8>()); break;
+    default: copy(static_cast<std::size_t>(bytes));
+  }
+}
+
+}  // namespace
+
+void halo_region::pack(std::byte* into) const noexcept {
+  with_fixed_size(bytes, [&](auto size) {
+    for_each_piece(*this, [&](const std::byte* piece) {
+      std::memcpy(into, piece, size);
+      into += size;
+    });
+  });
+}
+
+void halo_region::unpack(const std::byte* from) const noexcept {
+  with_fixed_size(bytes, [&](auto size) {
+    for_each_piece(*this, [&](std::byte* piece) {
+      std::memcpy(piece, from, size);
+      from += size;
+    });
+  });
+}
+
+// ---- the declaration --------------------------------------------------------------------------------------------------
+
+namespace {
+
+using place = std::array<int, 3>;
+
+rank_id blocks_of(const halo_exchange& op) {
+  return std::accumulate(op.ranks.begin(), op.ranks.end(), rank_id{1}, std::multiplies<>());
+}
+
+std::vector<rank_id> place_of(const halo_exchange& op, rank_id r) {
+  std::vector<rank_id> at(op.ranks.size());
+  for (std::size_t d = at.size(); d-- > 0; r /= op.ranks[d]) at[d] = r % op.ranks[d];
+  return at;
+}
+
+std::vector<place> directions_of(const halo_exchange& op) {
+  std::vector<place> all;
+  const std::size_t dimensions = op.ranks.size();
+  std::size_t combinations = 1;
+  for (std::size_t d = 0; d < dimensions; ++d) combinations *= 3;
+  for (std::size_t code = 0; code < combinations; ++code) {
+    place to{};
+    int moved = 0;
+    std::size_t rest = code;
+    for (std::size_t d = dimensions; d-- > 0; rest /= 3) {
+      to[d] = static_cast<int>(rest % 3) - 1;
+      moved += to[d] != 0 ? 1 : 0;
+    }
+    if (moved == 1 || (moved > 1 && op.reach == halo_reach::corners)) all.push_back(to);
+  }
+  return all;
+}
+
+// What is sent in a direction has its number as a tag, so that two blocks may be neighbours twice.
+std::uint32_t tag_of(const place& to) {
+  return static_cast<std::uint32_t>((to[0] + 1) * 9 + (to[1] + 1) * 3 + to[2] + 1);
+}
+
+std::optional<rank_id> neighbour_of(const halo_exchange& op, const std::vector<rank_id>& at, const place& to) {
+  rank_id r = 0;
+  for (std::size_t d = 0; d < at.size(); ++d) {
+    const auto count = static_cast<std::int64_t>(op.ranks[d]);
+    std::int64_t there = std::int64_t{at[d]} + to[d];
+    const bool wraps = !op.periodic.empty() && op.periodic[d];
+    if ((there < 0 || there >= count) && !wraps) return std::nullopt;
+    there = (there + count) % count;
+    r = r * op.ranks[d] + static_cast<rank_id>(there);
+  }
+  return r;
+}
+
+}  // namespace
+
+runtime::result<point_to_point> messages_of(const halo_exchange& op, rank_id self, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  const auto wrong = [&](const std::string& what) { return error{errc::bad_argument, title + ": " + what}; };
+  point_to_point messages;
+  messages.name = op.name;
+  messages.configs = op.configs;
+  messages.dtype = op.dtype;
+  messages.timeout_ns = op.timeout_ns;
+  messages.allowed = op.allowed;
+  if (op.ranks.empty()) {  // a mesh
+    for (const rank_id r : op.neighbours) {
+      if (r >= world_size)
+        return wrong("its neighbours name rank " + std::to_string(r) + ", which is outside the world of " +
+                     std::to_string(world_size));
+      if (std::count(op.neighbours.begin(), op.neighbours.end(), r) > 1)
+        return wrong("its neighbours name rank " + std::to_string(r) + " twice");
+      messages.edges.emplace_back(self, r);
+      if (r != self) messages.edges.emplace_back(r, self);
+    }
+    if (messages.edges.empty()) messages.edges.emplace_back(self, self);
+    return messages;
+  }
+  if (op.ranks.size() > 3) return wrong("a grid has 1 to 3 dimensions");
+  if (!op.neighbours.empty()) return wrong("a grid of ranks has its own neighbours; leave the list empty");
+  if (!op.periodic.empty() && op.periodic.size() != op.ranks.size())
+    return wrong("`periodic` needs one entry per dimension");
+  if (!op.width.empty() && op.width.size() != op.ranks.size()) return wrong("`width` needs one entry per dimension");
+  const rank_id blocks = blocks_of(op);
+  if (blocks == 0 || blocks > world_size)
+    return wrong("its grid has " + std::to_string(blocks) + " blocks in a world of " + std::to_string(world_size));
+  if (self >= blocks) {
+    messages.edges.emplace_back(0, 0);
+    return messages;
+  }
+  const auto at = place_of(op, self);
+  const auto add = [&](rank_id from, rank_id to) {
+    const auto edge = std::pair(from, to);
+    if (std::find(messages.edges.begin(), messages.edges.end(), edge) == messages.edges.end())
+      messages.edges.push_back(edge);
+  };
+  for (const place& to : directions_of(op)) {
+    const auto peer = neighbour_of(op, at, to);
+    if (!peer) continue;
+    add(self, *peer);
+    add(*peer, self);
+  }
+  if (messages.edges.empty()) messages.edges.emplace_back(self, self);
+  return messages;
+}
+
+halo rank::declare(const halo_exchange& op) {
+  halo handle;
+  handle.messages_ = declare(messages_of(op, id(), world_size()).value());
+  handle.op_ = op;
+  handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
+  if (op.ranks.empty()) {
+    for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
+    return handle;
+  }
+  if (handle.messages_.idle()) return handle;
+  if (op.width.empty()) handle.op_.width.assign(op.ranks.size(), 1);
+  handle.place_ = place_of(op, id());
+  for (const place& to : directions_of(op)) {
+    const auto peer = neighbour_of(op, handle.place_, to);
+    if (peer) handle.directions_.push_back({*peer, to, tag_of(to), tag_of({-to[0], -to[1], -to[2]})});
+  }
+  return handle;
+}
+
+// ---- plans ------------------------------------------------------------------------------------------------------------
+
+void halo::check(const halo_field& f, std::size_t number) const {
+  const auto wrong = [&](const std::string& what) {
+    runtime::raise({errc::bad_argument, title_ + ": field " + std::to_string(number) + " " + what});
+  };
+  if (f.element_bytes == 0) wrong("has elements of no bytes");
+  const std::uint64_t elements = f.memory.size() / f.element_bytes;
+  if (op_.ranks.empty()) {
+    if (f.send.size() != directions_.size() || f.receive.size() != directions_.size())
+      wrong("needs a list to send and one to receive for each of " + std::to_string(directions_.size()) +
+            " neighbours");
+    for (const auto* lists : {&f.send, &f.receive}) {
+      for (const auto& list : *lists) {
+        for (const std::uint64_t i : list) {
+          if (i >= elements) wrong("has " + std::to_string(elements) + " elements, and no index " + std::to_string(i));
+        }
+      }
+    }
+    return;
+  }
+  if (f.cells.size() != op_.ranks.size())
+    wrong("has " + std::to_string(f.cells.size()) + " dimensions where the op has " + std::to_string(op_.ranks.size()));
+  if (!f.strides.empty() && (f.strides.size() != f.cells.size() || f.strides.back() != 1))
+    wrong("needs a stride per dimension, of which the last is 1");
+  std::uint64_t last = 0;
+  std::uint64_t whole = 1;
+  for (std::size_t d = f.cells.size(); d-- > 0;) {
+    const std::uint64_t with_rim = f.cells[d] + 2 * op_.width[d];
+    if (f.cells[d] < op_.width[d])
+      wrong("has " + std::to_string(f.cells[d]) + " cells where the rim alone is " + std::to_string(op_.width[d]) +
+            " wide");
+    const std::uint64_t stride = f.strides.empty() ? whole : f.strides[d];
+    if (stride < whole) wrong("has rows that overlap: a stride of " + std::to_string(stride));
+    last += (with_rim - 1) * stride;
+    whole = stride * with_rim;
+  }
+  if (last >= elements)
+    wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
+}
+
+halo_region halo::box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const {
+  const std::size_t dimensions = f.cells.size();
+  std::array<std::uint64_t, 3> count{1, 1, 1};
+  std::array<std::uint64_t, 3> stride{0, 0, 0};
+  std::uint64_t offset = 0;
+  std::uint64_t elements = 1;
+  // The dimensions of the block are the last ones of three.
+  for (std::size_t d = dimensions; d-- > 0;) {
+    const std::size_t at = 3 - dimensions + d;
+    const std::uint64_t width = op_.width[d];
+    stride[at] = f.strides.empty() ? elements : f.strides[d];
+    elements *= f.cells[d] + 2 * width;
+    std::uint64_t from = width;
+    count[at] = to[d] == 0 ? f.cells[d] : width;
+    if (to[d] > 0) from = ghosts ? width + f.cells[d] : f.cells[d];
+    if (to[d] < 0) from = ghosts ? 0 : width;
+    offset += from * stride[at];
+  }
+  halo_region r;
+  r.base = f.memory.data() + offset * f.element_bytes;
+  r.bytes = count[2] * f.element_bytes;
+  r.outer = {halo_region::repetition{count[0], stride[0] * f.element_bytes},
+             halo_region::repetition{count[1], stride[1] * f.element_bytes}};
+  // What lies side by side is one piece.
+  for (std::size_t k = 2; k-- > 0;) {
+    if (r.outer[k].count != 1 && r.outer[k].stride_bytes != r.bytes) break;
+    r.bytes *= r.outer[k].count;
+    r.outer[k] = {};
+  }
+  return r;
+}
+
+halo_region halo::region(const halo_field& f, std::size_t neighbour, bool ghosts) const {
+  if (!op_.ranks.empty()) return box(f, directions_[neighbour].to, ghosts);
+  halo_region r;
+  r.base = f.memory.data();
+  r.bytes = f.element_bytes;
+  r.outer[0].count = 0;  // also where the list is empty
+  for (const std::uint64_t i : (ghosts ? f.receive : f.send)[neighbour]) r.offsets.push_back(i * f.element_bytes);
+  return r;
+}
+
+namespace {
+
+std::uint64_t total_of(const std::vector<halo_region>& regions) {
+  std::uint64_t sum = 0;
+  for (const halo_region& r : regions) sum += r.total_bytes();
+  return sum;
+}
+
+bool in_place(const std::vector<halo_region>& regions) { return regions.size() == 1 && regions[0].contiguous(); }
+
+}  // namespace
+
+halo_plan halo::plan(const std::vector<halo_field>& fields) const {
+  halo_plan made;
+  made.state_->title = title_;
+  made.state_->messages = messages_;
+  for (std::size_t i = 0; i < fields.size(); ++i) check(fields[i], i);
+  for (std::size_t n = 0; n < directions_.size(); ++n) {
+    const direction& d = directions_[n];
+    halo_plan::link& l = made.state_->links.emplace_back();
+    l.peer = d.peer;
+    l.tag_out = d.tag_out;
+    l.tag_in = d.tag_in;
+    for (const halo_field& f : fields) {
+      l.out.push_back(region(f, n, false));
+      l.in.push_back(region(f, n, true));
+    }
+  }
+  for (halo_plan::link& l : made.state_->links) {
+    if (!in_place(l.out)) l.packed_out.resize(total_of(l.out));
+    if (!in_place(l.in)) l.packed_in.resize(total_of(l.in));
+    l.registered_out = made.state_->messages.registered(l.sent());
+    l.registered_in = made.state_->messages.registered(l.received());
+  }
+  return made;
+}
+
+std::span<std::byte> halo_plan::link::sent() noexcept {
+  return in_place(out) ? std::span(out[0].base, out[0].bytes) : std::span(packed_out);
+}
+
+std::span<std::byte> halo_plan::link::received() noexcept {
+  return in_place(in) ? std::span(in[0].base, in[0].bytes) : std::span(packed_in);
+}
+
+std::uint64_t halo_plan::sent_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for (link& l : state_->links) sum += l.sent().size();
+  return sum;
+}
+
+std::uint64_t halo_plan::packed_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for (const link& l : state_->links) sum += l.packed_out.size();
+  return sum;
+}
+
+void halo_plan::state::take_in(link& l, std::uint64_t came) const {
+  if (came != l.received().size())
+    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " sent " + std::to_string(came) +
+                                            " bytes where " + std::to_string(l.received().size()) +
+                                            " were expected; give neighbours fields that fit together"});
+  if (l.packed_in.empty()) return;
+  const std::byte* from = l.packed_in.data();
+  for (const halo_region& r : l.in) {
+    r.unpack(from);
+    from += r.total_bytes();
+  }
+}
+
+flow_work halo_plan::start(runtime::dataflow& flow) {
+  auto& links = state_->links;
+  std::vector<p2p_operation> batch;
+  for (link& l : links) batch.push_back(p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in}));
+  for (link& l : links) {
+    std::byte* into = l.packed_out.data();
+    for (std::size_t i = 0; i < l.out.size() && !l.packed_out.empty(); ++i) {
+      l.out[i].pack(into);
+      into += l.out[i].total_bytes();
+    }
+    batch.push_back(p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out}));
+  }
+  std::vector<flow_work> all;
+  if (batch.empty()) return flow.together(std::move(all));
+  const flow_work messages = state_->messages.start(flow, batch);
+  for (std::size_t i = 0; i < batch.size(); ++i) all.push_back(messages[i]);
+  for (std::size_t n = 0; n < links.size(); ++n) {
+    link& l = links[n];
+    auto unpack = [state = state_, &l, message = messages[n]] { state->take_in(l, message.bytes()); };
+    all.push_back(flow.compute({runtime::reads(l.received())}, std::move(unpack),
+                               {.name = state_->title + ": unpacking what came from rank " + std::to_string(l.peer),
+                                .where = runtime::compute_options::place::actor_thread}));
+  }
+  return flow.together(std::move(all));
+}
+
+}  // namespace parley::ops

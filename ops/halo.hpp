@@ -1,0 +1,164 @@
+#pragma once
+/// Halo exchange: every rank holds a block of a grid, or a part of a mesh, with a rim of cells that belong to its neighbours,
+/// and fetches them; each pair of neighbours runs one config of several, the fastest, found out while the program runs.
+///
+///     auto halo = self.declare(halo_exchange{.name = "u", .ranks = {2, 2}, .width = {1, 1}});      // a 2 x 2 grid of ranks
+///     auto ghosts_of_u = halo.plan({grid_field(u, {rows, columns})});     // u has (rows + 2) * (columns + 2) elements
+///     auto moving = ghosts_of_u.start(flow);                              // what neighbours need is read now
+///     interior(u, next);                                                  // all that needs no ghosts
+///     co_await moving;                                                    // the ghosts are here
+///     boundary(u, next);
+///
+/// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. Between `start` and
+/// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started. Several
+/// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place; the rest is packed.
+///
+/// Meshes name their neighbours themselves: `halo_exchange::neighbours` and `index_field`, with lists of indices.
+///
+/// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for fields that do not fit the declaration, and
+/// for a neighbour that sends another number of bytes. Ghosts are then undefined, all else is untouched.
+#include <parley/ops/p2p.hpp>
+#include <parley/runtime/dataflow.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+/// Which blocks are neighbours.
+enum class halo_reach : std::uint8_t {
+  faces,    ///< those that share a face: 2, 4 or 6
+  corners,  ///< also those that share an edge or a corner: 2, 8 or 26
+};
+
+struct halo_exchange {
+  std::string name;
+  std::vector<rank_id> ranks{};        ///< how many along each dimension, 1 to 3 of them; empty: a mesh
+  std::vector<bool> periodic{};        ///< per dimension; empty: none is
+  std::vector<std::uint64_t> width{};  ///< cells of the rim, per dimension; empty: 1 each
+  halo_reach reach = halo_reach::faces;
+  std::vector<rank_id> neighbours{};  ///< of a mesh: those of this rank; they name it in turn
+  std::vector<config_ptr> configs{direct(), chunked(64 * 1024, 4)};
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+  tuning::constraints allowed{};
+};
+
+/// One field on this rank. Addresses are those of the whole block, rim included.
+struct halo_field {
+  std::span<std::byte> memory;
+  std::uint64_t element_bytes = 0;
+  std::vector<std::uint64_t> cells{};  ///< of the block without its rim, per dimension
+  /// Elements from one index to the next, per dimension, the last one's is 1; empty: no padding.
+  std::vector<std::uint64_t> strides{};
+  /// Of a mesh, per neighbour in the order of the declaration: the elements to send it, and those that come from it.
+  std::vector<std::vector<std::uint64_t>> send{};
+  std::vector<std::vector<std::uint64_t>> receive{};
+};
+
+template <buffer B>
+halo_field grid_field(B& memory, std::vector<std::uint64_t> cells, std::vector<std::uint64_t> strides = {}) {
+  return {std::as_writable_bytes(std::span(memory)), sizeof(std::ranges::range_value_t<B>), std::move(cells),
+          std::move(strides)};
+}
+template <buffer B>
+halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
+                       std::vector<std::vector<std::uint64_t>> receive) {
+  return {std::as_writable_bytes(std::span(memory)),
+          sizeof(std::ranges::range_value_t<B>),
+          {},
+          {},
+          std::move(send),
+          std::move(receive)};
+}
+
+/// Pieces of a field: `bytes` at `offset`, repeated in up to two more dimensions; or single elements by their indices.
+struct halo_region {
+  struct repetition {
+    std::uint64_t count = 1;
+    std::uint64_t stride_bytes = 0;
+  };
+  std::byte* base = nullptr;
+  std::uint64_t bytes = 0;
+  std::array<repetition, 2> outer{};     // the slowest first
+  std::vector<std::uint64_t> offsets{};  // in bytes, of pieces of `bytes`; then base and outer do not count
+
+  std::uint64_t total_bytes() const noexcept;
+  bool contiguous() const noexcept;
+  void pack(std::byte* into) const noexcept;
+  void unpack(const std::byte* from) const noexcept;
+};
+
+/// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
+class halo_plan {
+ public:
+  /// Packs what neighbours need and starts to move it. The work ends when all ghosts are here; its parts are those of
+  /// `p2p::start`, and the unpacking.
+  runtime::flow_work start(runtime::dataflow& flow);
+  /// How many bytes this rank sends in one exchange, and how many of them are packed first.
+  std::uint64_t sent_bytes() const noexcept;
+  std::uint64_t packed_bytes() const noexcept;
+
+ private:
+  friend class halo;
+  struct link {
+    rank_id peer = 0;
+    std::uint32_t tag_out = 0;
+    std::uint32_t tag_in = 0;
+    std::vector<halo_region> out;  // one per field
+    std::vector<halo_region> in;
+    std::vector<std::byte> packed_out;  // empty where the region is sent in place
+    std::vector<std::byte> packed_in;
+    actors::registered_memory registered_out{};
+    actors::registered_memory registered_in{};
+    std::span<std::byte> sent() noexcept;
+    std::span<std::byte> received() noexcept;
+  };
+  // What works under way need, wherever the plan is moved.
+  struct state {
+    std::string title;
+    p2p messages;
+    std::vector<link> links;
+    void take_in(link& l, std::uint64_t came) const;
+  };
+  std::shared_ptr<state> state_ = std::make_shared<state>();
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class halo {
+ public:
+  /// Throws `bad_argument` for fields that do not fit. Registers its buffers where configs need that.
+  halo_plan plan(const std::vector<halo_field>& fields) const;
+  /// This rank's place along each dimension.
+  const std::vector<rank_id>& place() const noexcept { return place_; }
+  /// The neighbours of this rank, as many as messages go out.
+  std::size_t neighbours() const noexcept { return directions_.size(); }
+  agreement to(rank_id peer) const { return messages_.to(peer); }
+
+ private:
+  friend rank;
+  struct direction {
+    rank_id peer;
+    std::array<int, 3> to;  // -1, 0 or 1 per dimension; of a mesh: all 0
+    std::uint32_t tag_out;
+    std::uint32_t tag_in;
+  };
+  halo_region region(const halo_field& f, std::size_t neighbour, bool ghosts) const;
+  halo_region box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const;
+  void check(const halo_field& f, std::size_t number) const;
+  halo_exchange op_;
+  std::string title_;
+  std::vector<rank_id> place_;
+  std::vector<direction> directions_;
+  p2p messages_;
+};
+
+/// The messages of such an op, or `bad_argument`; the same on all ranks but for the neighbours of a mesh.
+runtime::result<point_to_point> messages_of(const halo_exchange& op, rank_id self, rank_id world_size);
+
+}  // namespace parley::ops

@@ -1,0 +1,412 @@
+#include "../support/transfers.hpp"
+
+#include <parley/ops/halo.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+halo_exchange rims(std::vector<rank_id> ranks) {
+  halo_exchange op;
+  op.name = "rims";
+  op.ranks = std::move(ranks);
+  op.configs = {direct(), chunked(256, 2), put(), get()};
+  op.timeout_ns = 1'000'000'000;
+  return op;
+}
+
+task<> exchange(dataflow& flow, halo_plan* plan, int times) {
+  for (int i = 0; i < times; ++i) {
+    auto moving = plan->start(flow);
+    co_await moving;
+  }
+}
+
+// Exchanges once, or more often, on all ranks; what each rank threw.
+std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int times = 1) {
+  std::vector<result<>> outcomes(plans.size(), result<>(errc::pending));
+  const auto one = [](halo_plan* plan, int n, result<>* outcome) -> task<> {
+    std::exception_ptr thrown;
+    try {
+      co_await with_dataflow(exchange, plan, n);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    *outcome = thrown ? result<>(describe(thrown)) : result<>();
+  };
+  scope all(w.clock);
+  for (std::size_t r = 0; r < plans.size(); ++r) all.spawn(one(&plans[r], times, &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  return outcomes;
+}
+
+// A grid of any number of dimensions, up to three: what a cell holds says where in the whole grid it is.
+struct grid {
+  grid(world& world_, halo_exchange op_, std::vector<std::uint64_t> cells_, std::uint64_t padding, std::size_t fields)
+      : w(world_), op(std::move(op_)), cells(std::move(cells_)) {
+    if (op.width.empty()) op.width.assign(op.ranks.size(), 1);
+    std::uint64_t elements = 1;
+    strides.resize(cells.size());
+    for (std::size_t d = cells.size(); d-- > 0;) {
+      strides[d] = elements;
+      elements *= cells[d] + 2 * op.width[d];
+      if (d + 1 == cells.size() && cells.size() > 1) elements += padding;
+    }
+    const std::size_t blocks = w.ranks.size();
+    memory.assign(blocks,
+                  std::vector<std::vector<std::uint32_t>>(fields, std::vector<std::uint32_t>(elements, nothing)));
+    for (rank_id r = 0; r < blocks; ++r) {
+      halos.push_back(w[r].declare(op));
+      std::vector<halo_field> all;
+      for (std::size_t f = 0; f < fields; ++f) {
+        all.push_back(grid_field(memory[r][f], cells, strides));
+        for_each_cell([&](const auto& at, std::uint64_t index, int outside) {
+          if (outside == 0) memory[r][f][index] = value(r, at, f);
+        });
+      }
+      plans.push_back(halos.back().plan(all));
+    }
+  }
+
+  static constexpr std::uint32_t nothing = 0xffffffff;
+  using coordinates = std::array<std::int64_t, 3>;
+
+  // With coordinates from -width, the place in memory, and in how many dimensions it lies in the rim.
+  template <class Visit>
+  void for_each_cell(const Visit& visit) const {
+    std::array<std::int64_t, 3> low{};
+    std::array<std::int64_t, 3> high{1, 1, 1};
+    for (std::size_t d = 0; d < cells.size(); ++d) {
+      low[d] = -static_cast<std::int64_t>(op.width[d]);
+      high[d] = static_cast<std::int64_t>(cells[d] + op.width[d]);
+    }
+    coordinates at{};
+    for (at[0] = low[0]; at[0] < high[0]; ++at[0]) {
+      for (at[1] = low[1]; at[1] < high[1]; ++at[1]) {
+        for (at[2] = low[2]; at[2] < high[2]; ++at[2]) {
+          std::uint64_t index = 0;
+          int outside = 0;
+          for (std::size_t d = 0; d < cells.size(); ++d) {
+            index += static_cast<std::uint64_t>(at[d] - low[d]) * strides[d];
+            outside += at[d] < 0 || at[d] >= static_cast<std::int64_t>(cells[d]) ? 1 : 0;
+          }
+          visit(at, index, outside);
+        }
+      }
+    }
+  }
+
+  // Of the cell at these coordinates of a block; in the rim: of the cell of the whole grid that lies there, if there is one.
+  std::uint32_t value(rank_id r, const coordinates& at, std::size_t field) const {
+    std::uint32_t code = static_cast<std::uint32_t>(field);
+    const auto& place = halos[r].place();
+    for (std::size_t d = 0; d < cells.size(); ++d) {
+      const auto whole = static_cast<std::int64_t>(op.ranks[d] * cells[d]);
+      std::int64_t x = static_cast<std::int64_t>(place[d] * cells[d]) + at[d];
+      const bool wraps = !op.periodic.empty() && op.periodic[d];
+      if ((x < 0 || x >= whole) && !wraps) return nothing;
+      code = code * 100 + static_cast<std::uint32_t>((x + whole) % whole);
+    }
+    return code;
+  }
+
+  // How many cells are not as they should be; untouched where no exchange reaches.
+  std::size_t wrong() const {
+    std::size_t count = 0;
+    for (rank_id r = 0; r < memory.size(); ++r) {
+      for (std::size_t f = 0; f < memory[r].size(); ++f) {
+        for_each_cell([&](const auto& at, std::uint64_t index, int outside) {
+          const bool reached = outside <= 1 || op.reach == halo_reach::corners;
+          count += memory[r][f][index] == (reached ? value(r, at, f) : nothing) ? 0 : 1;
+        });
+      }
+    }
+    return count;
+  }
+
+  world& w;
+  halo_exchange op;
+  std::vector<std::uint64_t> cells;
+  std::vector<std::uint64_t> strides;
+  std::vector<std::vector<std::vector<std::uint32_t>>> memory;
+  std::vector<halo> halos;
+  std::vector<halo_plan> plans;
+};
+
+std::size_t wrong_after(halo_exchange op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
+                        std::size_t fields = 1) {
+  rank_id blocks = 1;
+  for (const rank_id n : op.ranks) blocks *= n;
+  world w(blocks);
+  grid g(w, std::move(op), std::move(cells), padding, fields);
+  const std::size_t before = g.wrong();
+  for (const auto& outcome : exchange_all(w, g.plans)) CHECK(outcome);
+  if (blocks > 1) CHECK(before > 0);
+  return g.wrong();
+}
+
+}  // namespace
+
+TEST_CASE("ghosts hold what the neighbours have, in one, two and three dimensions, to faces or to all 26") {
+  for (const auto reach : {halo_reach::faces, halo_reach::corners}) {
+    for (const bool wraps : {false, true}) {
+      const auto with = [&](std::vector<rank_id> ranks) {
+        auto op = rims(std::move(ranks));
+        op.reach = reach;
+        op.periodic.assign(op.ranks.size(), wraps);
+        return op;
+      };
+      CHECK(wrong_after(with({4}), {7}) == 0);
+      CHECK(wrong_after(with({1, 4}), {5, 3}) == 0);
+      CHECK(wrong_after(with({4, 1}), {5, 3}) == 0);
+      CHECK(wrong_after(with({2, 2}), {5, 3}) == 0);
+      CHECK(wrong_after(with({3, 2}), {2, 6}) == 0);
+      CHECK(wrong_after(with({2, 2, 2}), {3, 4, 5}) == 0);
+      CHECK(wrong_after(with({1, 1, 3}), {3, 4, 5}) == 0);
+    }
+  }
+}
+
+TEST_CASE("rims may be wider, differ by dimension, and wrap in one dimension only") {
+  auto op = rims({2, 3});
+  op.width = {2, 3};
+  op.periodic = {true, false};
+  op.reach = halo_reach::corners;
+  CHECK(wrong_after(op, {4, 5}) == 0);
+  op.width = {0, 2};
+  CHECK(wrong_after(op, {4, 5}) == 0);
+}
+
+TEST_CASE("several fields go together, and rows may be padded") {
+  auto op = rims({2, 2});
+  op.reach = halo_reach::corners;
+  CHECK(wrong_after(op, {6, 5}, 3, 3) == 0);
+  auto cube = rims({2, 1, 2});
+  CHECK(wrong_after(cube, {3, 3, 3}, 5, 2) == 0);
+}
+
+TEST_CASE("what lies in one piece is not packed") {
+  world w(4);
+  grid rows(w, rims({4, 1}), {10, 20}, 0, 1);
+  CHECK(rows.plans[1].sent_bytes() == 2 * 20 * 4);
+  CHECK(rows.plans[1].packed_bytes() == 0);
+  auto other = rims({1, 4});
+  other.name = "columns";
+  grid columns(w, other, {10, 20}, 0, 1);
+  CHECK(columns.plans[1].packed_bytes() == 2 * 10 * 4);
+}
+
+TEST_CASE("neighbours agree on a config while they exchange, also one that writes into the other's rim") {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  world w(2, s);
+  grid g(w, rims({2, 1}), {40, 30'000 / 4}, 0, 1);
+  for (const auto& outcome : exchange_all(w, g.plans, 400)) CHECK(outcome);
+  CHECK(g.wrong() == 0);
+  CHECK(join_flights(w).mismatches == 0);
+  const auto* campaign = campaign_of(w, "32KiB", 0);
+  REQUIRE(campaign != nullptr);
+  CHECK(campaign->where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("a mesh exchanges what its lists of indices name") {
+  world w(3);
+  // A ring of three parts, each with four elements of its own and two of its neighbours.
+  std::vector<std::vector<double>> values(3);
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 3; ++r) {
+    for (int i = 0; i < 4; ++i) values[r].push_back(10.0 * r + i);
+    values[r].resize(6, -1.0);
+    halo_exchange op;
+    op.name = "mesh";
+    op.neighbours = {(r + 1) % 3, (r + 2) % 3};
+    halo mesh = w[r].declare(op);
+    plans.push_back(mesh.plan({index_field(values[r], {{3, 2}, {}}, {{}, {5, 4}})}));
+  }
+  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+  for (rank_id r = 0; r < 3; ++r) {
+    const rank_id from = (r + 2) % 3;
+    CHECK(values[r][5] == 10.0 * from + 3);
+    CHECK(values[r][4] == 10.0 * from + 2);
+  }
+}
+
+TEST_CASE("a neighbour that sends another number of cells, or does not know of it, is named") {
+  world w(2);
+  std::vector<std::vector<double>> values(2, std::vector<double>(8, 1.0));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op;
+    op.name = "mesh";
+    op.neighbours = {1 - r};
+    halo mesh = w[r].declare(op);
+    plans.push_back(mesh.plan({index_field(
+        values[r], {r == 0 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 2}}, {{5, 6}})}));
+  }
+  auto outcomes = exchange_all(w, plans);
+  CHECK(outcomes[0]);
+  CHECK(says(outcomes[1], "bad_argument: op mesh, rank 1: rank 0 sent 8 bytes where 16 were expected"));
+
+  world lonely(2);
+  halo_exchange op;
+  op.name = "one-sided";
+  op.timeout_ns = 50'000'000;
+  op.neighbours = {1};
+  std::vector<halo_plan> one;
+  one.push_back(lonely[0].declare(op).plan({index_field(values[0], {{1}}, {{5}})}));
+  outcomes = exchange_all(lonely, one);
+  CHECK(says(outcomes[0], "timeout: one-sided 1->0, on rank 0"));
+}
+
+TEST_CASE("declarations and fields that cannot be are named") {
+  world w(4);
+  const auto refused = [&](const halo_exchange& op) -> std::string {
+    try {
+      static_cast<void>(w[0].declare(op));
+    } catch (const failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  auto op = rims({3, 2});
+  CHECK(refused(op) == "bad_argument: op rims: its grid has 6 blocks in a world of 4");
+  op = rims({2, 2});
+  op.width = {1};
+  CHECK(refused(op) == "bad_argument: op rims: `width` needs one entry per dimension");
+  op = rims({1, 1, 1, 1});
+  CHECK(refused(op) == "bad_argument: op rims: a grid has 1 to 3 dimensions");
+  halo_exchange mesh;
+  mesh.name = "mesh";
+  mesh.neighbours = {1, 1};
+  CHECK(refused(mesh) == "bad_argument: op mesh: its neighbours name rank 1 twice");
+
+  const halo grid = w[0].declare(rims({2, 2}));
+  std::vector<double> cells(6 * 6);
+  const auto wrong = [&](const halo_field& field) -> std::string {
+    try {
+      static_cast<void>(grid.plan({field}));
+    } catch (const failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  CHECK(wrong(grid_field(cells, {4, 4})).empty());
+  CHECK(wrong(grid_field(cells, {4, 5})) ==
+        "bad_argument: op rims, rank 0: field 0 has 36 elements, and with its rim needs 42");
+  CHECK(wrong(grid_field(cells, {4})) == "bad_argument: op rims, rank 0: field 0 has 1 dimensions where the op has 2");
+  CHECK(wrong(grid_field(cells, {2, 4}, {5, 1})).find("rows that overlap") != std::string::npos);
+  CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells where the rim alone is 1 wide") != std::string::npos);
+}
+
+namespace {
+
+constexpr std::size_t size = 62;
+
+struct sheet {
+  sheet(std::size_t r, std::size_t c) : rows(r), columns(c), cells((r + 2) * (c + 2)) {}
+  double& at(std::size_t r, std::size_t c) { return cells[r * (columns + 2) + c]; }
+  std::size_t rows, columns;
+  std::vector<double> cells;
+};
+
+// One rank's part of `sweeps` Jacobi sweeps over the eigenvector (1, 1); the squares of the last and first change.
+task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std::vector<double>* changes) {
+  halo_plan of_u = h.plan({grid_field(u->cells, {u->rows, u->columns})});
+  halo_plan of_v = h.plan({grid_field(v->cells, {v->rows, v->columns})});
+  for (int k = 0; k < sweeps; ++k) {
+    auto ghosts = (k % 2 == 0 ? of_u : of_v).start(flow);
+    co_await ghosts;
+    sheet& from = k % 2 == 0 ? *u : *v;
+    sheet& to = k % 2 == 0 ? *v : *u;
+    double sum = 0;
+    for (std::size_t r = 1; r <= u->rows; ++r) {
+      for (std::size_t c = 1; c <= u->columns; ++c) {
+        const double next = 0.25 * (from.at(r - 1, c) + from.at(r + 1, c) + from.at(r, c - 1) + from.at(r, c + 1));
+        sum += (next - from.at(r, c)) * (next - from.at(r, c));
+        to.at(r, c) = next;
+      }
+    }
+    changes->push_back(sum);
+  }
+}
+
+struct jacobi_result {
+  std::vector<double> field = std::vector<double>(size * size);
+  std::vector<double> norms;
+};
+
+jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> configs) {
+  constexpr int sweeps = 100;
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  world w(rows * columns, s);
+  auto op = rims({rows, columns});
+  op.configs = std::move(configs);
+  std::vector<std::unique_ptr<sheet>> u;
+  std::vector<std::unique_ptr<sheet>> v;
+  std::vector<std::vector<double>> changes(w.ranks.size());
+  std::vector<std::pair<std::size_t, std::size_t>> origin;
+  scope all(w.clock);
+  for (rank_id r = 0; r < w.ranks.size(); ++r) {
+    const halo h = w[r].declare(op);
+    const auto part = [](rank_id parts, rank_id mine) {  // of 62 rows or columns
+      const std::size_t each = size / parts;
+      const std::size_t more = size % parts;
+      return std::pair(each + (mine < more ? 1 : 0), mine * each + std::min<std::size_t>(mine, more));
+    };
+    const auto [n, top] = part(rows, h.place()[0]);
+    const auto [m, left] = part(columns, h.place()[1]);
+    u.push_back(std::make_unique<sheet>(n, m));
+    v.push_back(std::make_unique<sheet>(n, m));
+    origin.emplace_back(top, left);
+    for (std::size_t i = 1; i <= n; ++i) {
+      for (std::size_t j = 1; j <= m; ++j)
+        u[r]->at(i, j) = std::sin(std::numbers::pi * static_cast<double>(top + i) / 63) *
+                         std::sin(std::numbers::pi * static_cast<double>(left + j) / 63);
+    }
+    all.spawn(with_dataflow(jacobi, h, u[r].get(), v[r].get(), sweeps, &changes[r]));
+  }
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(all.cancelled() == errc::none);
+  CHECK(join_flights(w).mismatches == 0);
+  jacobi_result answer;
+  for (rank_id r = 0; r < w.ranks.size(); ++r) {
+    for (std::size_t i = 1; i <= u[r]->rows; ++i) {
+      for (std::size_t j = 1; j <= u[r]->columns; ++j)
+        answer.field[(origin[r].first + i - 1) * size + origin[r].second + j - 1] = u[r]->at(i, j);
+    }
+  }
+  for (int k = 0; k < sweeps; ++k) {
+    double sum = 0;
+    for (const auto& c : changes) sum += c[static_cast<std::size_t>(k)];
+    answer.norms.push_back(std::sqrt(sum));
+  }
+  return answer;
+}
+
+}  // namespace
+
+TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut and whatever the config") {
+  const jacobi_result alone = jacobi_on(1, 1, {direct()});
+  CHECK(alone.norms.front() == doctest::Approx(0.03915698160394615).epsilon(1e-11));
+  CHECK(alone.norms.back() == doctest::Approx(0.03462020197359978).epsilon(1e-11));
+  for (const auto& configs :
+       {std::vector<config_ptr>{direct()}, {chunked(64, 3)}, {direct(), chunked(100, 2), put(), get()}}) {
+    for (const auto& [rows, columns] : {std::pair<rank_id, rank_id>{1, 4}, {4, 1}, {2, 2}}) {
+      const jacobi_result cut = jacobi_on(rows, columns, configs);
+      CHECK(cut.field == alone.field);
+      CHECK(cut.norms.back() == doctest::Approx(0.03462020197359978).epsilon(1e-11));
+    }
+  }
+}
