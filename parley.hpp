@@ -8,7 +8,7 @@
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
 /// Where to look next: ops/paired_transfer.hpp, ops/pipeline.hpp and ops/leader_worker.hpp for the ops, ops/config.hpp for configs of one's own,
-/// ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
+/// ops/tunable_op.hpp for kernels of one's own, ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
 #include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
@@ -19,6 +19,7 @@
 #include <parley/ops/rank.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/ops/symmetric.hpp>
+#include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/actor.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -56,6 +57,7 @@ using ops::halo_plan;
 using ops::halo_reach;
 using ops::index_field;
 using ops::job;
+using ops::kernel_outputs;
 using ops::leader_worker;
 using ops::linear_pipeline;
 using ops::p2p;
@@ -78,6 +80,8 @@ using ops::symmetric_config;
 using ops::symmetric_config_ptr;
 using ops::symmetric_op;
 using ops::transfer;
+using ops::tunable_context;
+using ops::tunable_op;
 using runtime::compute;
 using runtime::compute_options;
 using runtime::compute_queue;
@@ -103,5 +107,6 @@ using runtime::with_deadline;
 using runtime::work;
 using runtime::writes;
 using transports::bootstrap;
+using tuning::kernel_key;
 
 }  // namespace parley

@@ -41,9 +41,10 @@ rank::rank(rank_foundation on, rank_settings settings)
                 std::move(on.incarnations),
                 0,
                 actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
-      results_(on.disk, results_options()), actors_(on.ex) {
+      results_(on.disk, results_options()), kernels_(on.ex, on.disk, kernel_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
   disk_ = on.disk;
+  kernels_.remember(results_.remembered());
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
 }
 
@@ -57,6 +58,19 @@ results_store::options rank::results_options() {
           .validators = settings_.validators,
           .unique = services_.incarnations[id()],
           .spare_folder = settings_.spare_folder};
+}
+
+tunable_context::options rank::kernel_options() const {
+  tunable_context::options o;
+  o.mine = settings_.kernels;
+  if (!settings_.results_path.empty()) o.mine.file = settings_.results_path;
+  o.environment = settings_.kernel_environment;
+  o.ordinal = id();
+  o.validators = settings_.validators;
+  o.unique = services_.incarnations[id()];
+  o.spare_folder = settings_.spare_folder;
+  o.write_file_on_exit = false;  // `write_results` does it
+  return o;
 }
 
 rank::~rank() = default;
@@ -305,6 +319,12 @@ symmetric rank::declare(symmetric_op op) {
   return handle;
 }
 
+void rank::keep(std::unique_ptr<attached_op> op) {
+  declare_once(op->declaration());
+  attached_.push_back(std::move(op));
+  end_if_lost();
+}
+
 std::size_t rank::retune(std::string_view op, std::string_view why) {
   std::size_t asked = 0;
   const auto ask = [&](edge_end& e) {
@@ -332,6 +352,10 @@ void rank::for_each_end(const Visit& visit) noexcept {
   for (auto& s : symmetrics_) {
     const auto has = [&](rank_id r) { return s->has(r); };
     visit(s->declaration(), has, [&](const error& why, rank_id) { s->fail(why); });
+  }
+  for (auto& a : attached_) {
+    const auto has = [&](rank_id r) { return a->has(r); };
+    visit(a->declaration(), has, [&](const error& why, rank_id) { a->fail(why); });
   }
 }
 
@@ -409,7 +433,8 @@ task<> rank::settle(time_ns limit_ns) {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(groups_.begin(), groups_.end(), [](const auto& g) { return g->owes_messages(); }) ||
-           std::any_of(symmetrics_.begin(), symmetrics_.end(), [](const auto& e) { return e->owes_messages(); });
+           std::any_of(symmetrics_.begin(), symmetrics_.end(), [](const auto& e) { return e->owes_messages(); }) ||
+           std::any_of(attached_.begin(), attached_.end(), [](const auto& e) { return e->owes_messages(); });
   };
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     // A receiver may be slow, and what it has not matched would be lost with this rank.
@@ -461,6 +486,7 @@ std::vector<tuning::result_entry> rank::learned() const {
   for (const auto& e : ins_) add(*e);
   for (const auto& g : groups_) add(*g);
   for (const auto& e : symmetrics_) add(*e);
+  all.insert(all.end(), kernels_.learned().begin(), kernels_.learned().end());
   return all;
 }
 
@@ -496,6 +522,7 @@ std::vector<std::string> rank::untuned() const {
   for (const auto& e : symmetrics_) {
     if (e->leads()) add(e->declaration(), *e->assigned());
   }
+  lines.insert(lines.end(), kernels_.untuned().begin(), kernels_.untuned().end());
   return lines;
 }
 

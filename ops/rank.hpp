@@ -10,6 +10,7 @@
 /// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
 #include <parley/actors/services.hpp>
+#include <parley/ops/attached_op.hpp>
 #include <parley/ops/declared_edge.hpp>
 #include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
@@ -20,6 +21,7 @@
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/results_store.hpp>
 #include <parley/ops/symmetric.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/link.hpp>
@@ -51,7 +53,9 @@ struct rank_settings {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
-  tuning::constraints allowed{};  ///< of every op, beside its own
+  tuning::constraints allowed{};                      ///< of every op, beside its own
+  tuning::settings kernels{};                         ///< of tunable kernels (ops/tunable_op.hpp); off unless enabled
+  tuning::environment_settings kernel_environment{};  ///< which beats them
   std::size_t flight_records = 16384;
   /// A folder for `parley-flight-RANK.json`: what the flight recorder holds when a call fails or a peer is lost, at most once a
   /// second, and when the program asks. Empty: nowhere.
@@ -124,6 +128,19 @@ class rank {
   rank_group declare(const leader_worker& op);
   symmetric declare(symmetric_op op);
 
+  /// For ops of other kinds, such as `contextual`. Throws `bad_argument` where the op is declared already.
+  template <class Op>
+  Op& attach(std::unique_ptr<Op> op) {
+    Op& added = *op;
+    keep(std::move(op));
+    return added;
+  }
+  actors::services& services() noexcept { return services_; }
+
+  /// Of this rank's tunable kernels; what they learn is written with this rank's results.
+  tunable_context& kernels() noexcept { return kernels_; }
+  const tunable_context& kernels() const noexcept { return kernels_; }
+
   /// Searches anew for every size on all edges of an op that this rank takes part in. Answers how many edges were asked: those that were used already.
   std::size_t retune(std::string_view op, std::string_view why = {});
 
@@ -175,6 +192,7 @@ class rank {
   friend pipeline;
   friend declared_edge;
   void declare_once(const actors::op_declaration& op);
+  void keep(std::unique_ptr<attached_op> op);
   declared_edge& declare(edge_options o, declared_edge::end which);
   transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges);
   edge_out& add_out(edge_options o);
@@ -197,6 +215,7 @@ class rank {
   template <class Configs>
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
   results_store::options results_options();
+  tunable_context::options kernel_options() const;
   void dump_after_fault(std::string_view why) noexcept;
 
   runtime::executor& executor_;
@@ -209,6 +228,7 @@ class rank {
   actors::data_hub data_;
   actors::services services_;
   results_store results_;
+  tunable_context kernels_;
   std::unordered_set<std::uint64_t> declared_;  // ids of all ops
   std::deque<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -219,6 +239,7 @@ class rank {
   std::vector<std::unique_ptr<p2p_end>> p2ps_;
   std::vector<std::unique_ptr<group_end>> groups_;
   std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
+  std::vector<std::unique_ptr<attached_op>> attached_;
   std::vector<loss> lost_;
   std::vector<std::string> undelivered_;  // lines of `unfinished` for edges that have ended since
   std::optional<std::string> fenced_;

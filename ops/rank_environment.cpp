@@ -75,6 +75,8 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   heed_drift(s.plan.drift, lookup);
   if (env.has(setting::check) && all.told.check.on)
     s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);
+  s.kernel_environment = env;
+  if (s.policy == actors::tuning_policy::off) s.kernels.tuning = false;
   if (all.told.record_untuned) s.untuned_path = all.told.untuned_file;
   limit_trials(s.plan, env, all.told);
   return all;
@@ -95,6 +97,7 @@ std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
       lines.push_back(fmt::format("  config {:016x}: {}, {} repetitions, {}", v.digest, text_of_time(v.time_ns),
                                   v.repetitions, v.status));
   }
+  lines.insert(lines.end(), self.kernels().log().begin(), self.kernels().log().end());
   return lines;
 }
 

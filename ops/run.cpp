@@ -229,6 +229,9 @@ struct job::state final : runtime::link::failure_handler {
   void complain_of_warnings() {
     for (; warnings_printed < self->warnings().size(); ++warnings_printed)
       complain(place.rank, "warning: " + self->warnings()[warnings_printed]);
+    const auto& of_kernels = self->kernels().warnings();
+    for (; kernel_warnings_printed < of_kernels.size(); ++kernel_warnings_printed)
+      complain(place.rank, "warning: " + of_kernels[kernel_warnings_printed]);
   }
   void tell_what_verbose_asks() {
     std::string text;
@@ -351,6 +354,7 @@ struct job::state final : runtime::link::failure_handler {
   std::optional<rank> self;
   tuning::settings told;
   std::size_t warnings_printed = 0;
+  std::size_t kernel_warnings_printed = 0;
   std::optional<flight_signal> on_signal;
   std::vector<std::pair<rank_id, std::string>> lost_early;
   std::vector<std::pair<rank_id, std::string>> left_early;

@@ -1,0 +1,28 @@
+#pragma once
+/// An op that a rank keeps without knowing what it is: what a rank has to be able to say to it.
+///
+///     class my_end final : public attached_op { … };
+///     my_end& mine = self.attach(std::make_unique<my_end>(self.services(), …));
+///
+/// It lives as long as the rank, is told of ranks that are gone, and holds back a rank that leaves while it owes messages.
+#include <parley/actors/declaration.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/identifiers.hpp>
+
+namespace parley::ops {
+
+class attached_op {
+ public:
+  attached_op() = default;
+  attached_op(const attached_op&) = delete;
+  attached_op& operator=(const attached_op&) = delete;
+  virtual ~attached_op() = default;
+  virtual const actors::op_declaration& declaration() const noexcept = 0;
+  /// Whether it cannot do without this rank.
+  virtual bool has(runtime::rank_id r) const noexcept = 0;
+  /// A rank that it has is gone, or this one was fenced: what waits ends with `why`.
+  virtual void fail(const runtime::error& why) noexcept = 0;
+  virtual bool owes_messages() const noexcept = 0;
+};
+
+}  // namespace parley::ops

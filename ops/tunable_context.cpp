@@ -1,0 +1,143 @@
+#include <parley/ops/tunable_context.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using tuning::setting;
+
+namespace {
+
+constexpr std::size_t most_lines = 10'000;
+constexpr std::uint64_t usual_l2_bytes = std::uint64_t{1} << 20U;
+constexpr const char* no_icache_flush =
+    "ICACHE_FLUSH_ENABLED: a program cannot flush a CPU's instruction cache, so kernels are timed without; set it to 0";
+
+std::uint64_t l2_bytes() noexcept {
+  const long found = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return found > 0 ? static_cast<std::uint64_t>(found) : usual_l2_bytes;
+}
+
+}  // namespace
+
+tunable_context::tunable_context(runtime::executor& ex, runtime::storage* disk, options o)
+    : executor_(ex), disk_(disk), environment_(std::move(o.environment)), mine_(std::move(o.mine)),
+      now_(environment_.over(mine_)), ordinal_(o.ordinal), write_on_exit_(o.write_file_on_exit), unique_(o.unique),
+      spare_folder_(std::move(o.spare_folder)), validators_(std::move(o.validators)) {
+  for (const tuning::validator& v : validators_) static_cast<void>(known_.add(v));
+  if (environment_.has(setting::flush_icache) && now_.flush_icache) warn(no_icache_flush);
+}
+
+tunable_context::~tunable_context() {
+  if (write_on_exit_ && disk_ != nullptr && !learned_.empty()) static_cast<void>(write_file());
+}
+
+void tunable_context::enable_icache_flush(bool on) {
+  if (on) warn(no_icache_flush);
+}
+
+std::uint64_t tunable_context::get_rotating_buffer_size() const noexcept {
+  return now_.rotating_buffer_bytes ? *now_.rotating_buffer_bytes : l2_bytes();
+}
+
+void tunable_context::enable_family(std::string_view family, bool on) {
+  if (on) {
+    const auto at = families_off_.find(family);
+    if (at != families_off_.end()) families_off_.erase(at);
+  } else {
+    families_off_.emplace(family);
+  }
+}
+
+// ---- files ------------------------------------------------------------------------------------------------------------
+
+void tunable_context::set_filename(std::string name, bool insert_device_ordinal) {
+  insert_ordinal_ = insert_device_ordinal;
+  set([&](auto& s) { s.file = std::move(name); });
+}
+
+std::string tunable_context::get_filename() const {
+  // A name from the environment is for all ranks.
+  const bool insert = insert_ordinal_ || environment_.has(setting::file);
+  return insert ? tuning::name_with_ordinal(now_.file, ordinal_) : now_.file;
+}
+
+runtime::result<> tunable_context::read_file(const std::string& name) {
+  const std::string path = name.empty() ? get_filename() : name;
+  if (disk_ == nullptr) return error{errc::unavailable, path + ": this context was made without a disk"};
+  const auto text = disk_->read(path);
+  if (!text) return text.reason();
+  auto parsed = tuning::parse_results(*text);
+  if (!parsed) return error{errc::malformed, path + ": " + parsed.reason().text};
+  for (const auto& w : parsed->warnings) warn(path + ":" + std::to_string(w.line) + ": " + w.text);
+  if (const auto why = tuning::compare_validators(parsed->file.validators(), validators_, path))
+    return error{errc::bad_argument, path + ": " + why->text};
+  remember(parsed->file);
+  return {};
+}
+
+runtime::result<std::string> tunable_context::write_file(const std::string& name) {
+  const std::string path = name.empty() ? get_filename() : name;
+  if (disk_ == nullptr) return error{errc::unavailable, path + ": this context was made without a disk"};
+  tuning::results_file file;
+  for (const tuning::validator& v : validators_) static_cast<void>(file.add(v));
+  for (const tuning::result_entry& e : learned_) static_cast<void>(file.add(e));
+  keep_options how;
+  how.superseded = superseded_;
+  how.unique = unique_;
+  how.spare_folder = spare_folder_;
+  auto kept = keep_results(*disk_, path, file, how);
+  if (!kept) return kept.reason();
+  for (std::string& w : kept->warnings) warn(std::move(w));
+  return kept->path;
+}
+
+tuning::results_file tunable_context::get_tuning_results() const { return known_; }
+
+void tunable_context::remember(const tuning::results_file& file) {
+  for (const tuning::result_entry& e : file.entries()) static_cast<void>(known_.add(e));
+  ++version_;
+}
+
+void tunable_context::learn(tuning::result_entry entry) {
+  const auto* before = known_.find(entry.op, entry.parameters);
+  if (before != nullptr && before->solution != entry.solution) superseded_.push_back(*before);
+  const auto same = [&](const tuning::result_entry& e) { return e.op == entry.op && e.parameters == entry.parameters; };
+  std::erase_if(learned_, same);
+  static_cast<void>(known_.replace(entry));
+  learned_.push_back(std::move(entry));
+}
+
+// ---- what there is to tell --------------------------------------------------------------------------------------------
+
+void tunable_context::note_untuned(std::string line) {
+  if (std::find(untuned_.begin(), untuned_.end(), line) == untuned_.end()) untuned_.push_back(std::move(line));
+}
+
+void tunable_context::note(unsigned verbosity, std::string line) {
+  if (now_.verbosity >= verbosity && log_.size() < most_lines) log_.push_back(std::move(line));
+}
+
+void tunable_context::warn(std::string text) {
+  if (warnings_.size() < tuning::limits::warnings) warnings_.push_back(std::move(text));
+}
+
+void tunable_context::claim(const std::string& kernel) {
+  if (!claimed_.insert(kernel).second)
+    runtime::raise({errc::bad_argument, "kernel " + kernel + " is declared twice; give each one a name of its own"});
+}
+
+void tunable_context::evict() {
+  const std::uint64_t bytes = get_rotating_buffer_size();
+  if (bytes == 0) return;
+  rotating_.resize(bytes);
+  constexpr std::size_t line_bytes = 64;
+  for (std::size_t i = 0; i < rotating_.size(); i += line_bytes) rotating_[i] = static_cast<std::byte>(i ^ bytes);
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,110 @@
+#include <parley/tuning/kernel_trials.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace parley::tuning {
+
+namespace {
+
+/// How often something that takes `estimate_ns` fits, at most 2^31 - 1 times as the settings are.
+std::size_t runs_within(std::uint32_t duration_ms, double estimate_ns) {
+  return static_cast<std::size_t>(std::min(1e6 * duration_ms / estimate_ns, 2147483647.0));
+}
+
+}  // namespace
+
+kernel_trials::kernel_trials(std::size_t candidates, const settings& limits, checks c)
+    : limits_(limits), checks_(c), tried_(candidates) {
+  if (candidates == 0) throw invalid({fault::empty, "a kernel needs at least its default implementation"});
+}
+
+void kernel_trials::leave_out(std::size_t candidate, std::string why) {
+  if (candidate != 0) tried_.at(candidate).detail = std::move(why);
+}
+
+std::optional<kernel_trials::step> kernel_trials::next() const noexcept {
+  if (candidate_ == tried_.size()) return std::nullopt;
+  return step{what_ == act::reference ? 0 : candidate_, what_};
+}
+
+void kernel_trials::begin_phase(act what) noexcept {
+  what_ = what;
+  times_ns_.clear();
+  switch (what) {
+    case act::probe: runs_left_ = probing_runs; break;
+    case act::reference:
+    case act::check: runs_left_ = 1; break;
+    case act::warm_up: runs_left_ = warm_ups(); break;
+    case act::timed: runs_left_ = timings(); break;
+  }
+}
+
+void kernel_trials::next_candidate() noexcept {
+  do {
+    ++candidate_;
+  } while (candidate_ != tried_.size() && !tried_[candidate_].detail.empty());
+  begin_phase(act::probe);
+}
+
+/// A limit of 0 limits nothing; two of them ask for none.
+std::size_t kernel_trials::warm_ups() const noexcept {
+  const std::size_t within = runs_within(limits_.max_warmup_duration_ms, estimate_ns_);
+  const std::size_t most = limits_.max_warmup_iterations;
+  if (limits_.max_warmup_duration_ms == 0) return most;
+  return most == 0 ? within : std::min(most, within);
+}
+
+std::size_t kernel_trials::timings() const noexcept {
+  const std::size_t within = runs_within(limits_.max_tuning_duration_ms, estimate_ns_);
+  return std::max<std::size_t>(std::min<std::size_t>(limits_.max_tuning_iterations, within), 1);
+}
+
+double kernel_trials::best_ns() const noexcept {
+  double best = infinite_ns;
+  for (const aggregate& a : tried_) best = std::min(best, a.time_ns);
+  return best;
+}
+
+void kernel_trials::done(double elapsed_ns) {
+  times_ns_.push_back(elapsed_ns);
+  if (what_ == act::timed) ++timed_runs_;
+  if (--runs_left_ != 0) return;
+  switch (what_) {
+    case act::probe:
+      estimate_ns_ = std::max(*std::min_element(times_ns_.begin() + 1, times_ns_.end()), 1.0);
+      if (const double best = best_ns(); estimate_ns_ > hopeless_factor * best) {
+        tried_[candidate_].detail = fmt::format(
+            "hopeless: about {:.6g} ms in its probe, the best so far takes {:.6g} ms", estimate_ns_ / 1e6, best / 1e6);
+        return next_candidate();
+      }
+      if (checks_ == checks::against_default && candidate_ != 0) return begin_phase(act::reference);
+      [[fallthrough]];
+    case act::check:
+      begin_phase(act::warm_up);
+      if (runs_left_ != 0) return;
+      [[fallthrough]];
+    case act::warm_up: return begin_phase(act::timed);
+    case act::reference: return begin_phase(act::check);
+    case act::timed: {
+      const std::vector<std::vector<double>> one{times_ns_};
+      tried_[candidate_] = aggregate_times(one);
+      return next_candidate();
+    }
+  }
+}
+
+void kernel_trials::failed(std::string why) {
+  aggregate& a = tried_[candidate_];
+  a.status = what_ == act::check ? aggregate_status::wrong_data : aggregate_status::failed;
+  a.detail = std::move(why);
+  next_candidate();
+}
+
+decision kernel_trials::decide(std::span<const std::string> names) const {
+  return tuning::decide(tried_, {.names = names});
+}
+
+}  // namespace parley::tuning
