@@ -17,6 +17,7 @@
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/ring_attention.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/tunable_op.hpp>
@@ -36,7 +37,10 @@ namespace parley {
 using namespace runtime::literals;
 namespace literals = runtime::literals;
 using ops::attempt;
+using ops::attention;
+using ops::attention_shape;
 using ops::batch_options;
+using ops::bf16;
 using ops::chain;
 using ops::chunked;
 using ops::collective;
@@ -72,6 +76,7 @@ using ops::point_to_point;
 using ops::put;
 using ops::rank;
 using ops::rank_group;
+using ops::ring_attention;
 using ops::run;
 using ops::star;
 using ops::symmetric;
@@ -100,6 +105,7 @@ using runtime::start_options;
 using runtime::task;
 using runtime::this_scope;
 using runtime::time_ns;
+using runtime::updates;
 using runtime::when_all;
 using runtime::when_any;
 using runtime::with_dataflow;

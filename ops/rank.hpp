@@ -20,6 +20,7 @@
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/results_store.hpp>
+#include <parley/ops/ring_attention.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/executor.hpp>
@@ -124,6 +125,7 @@ class rank {
   transfer declare(const paired_transfer& op);
   p2p declare(const point_to_point& op);
   halo declare(const halo_exchange& op);
+  attention declare(const ring_attention& op);
   pipeline declare(linear_pipeline op);
   rank_group declare(const leader_worker& op);
   symmetric declare(symmetric_op op);

@@ -19,7 +19,11 @@
 
 namespace parley::runtime {
 
-enum class buffer_use : std::uint8_t { read, write };
+enum class buffer_use : std::uint8_t {
+  read,
+  write,   ///< what was there is not needed
+  update,  ///< reads and writes
+};
 
 struct buffer_access {
   std::span<const std::byte> bytes;
@@ -92,7 +96,7 @@ class buffer_order {
 
   template <class WaitFor>
   static void touch(piece& p, const handle& step, buffer_use use, const WaitFor& wait_for) {
-    if (p.writer != nullptr && p.writer != step) wait_for(p.writer, use == buffer_use::read);
+    if (p.writer != nullptr && p.writer != step) wait_for(p.writer, use != buffer_use::write);
     if (use == buffer_use::read) {
       p.readers.push_back(step);
       return;
@@ -100,7 +104,6 @@ class buffer_order {
     for (const handle& reader : p.readers) {
       if (reader != step) wait_for(reader, false);
     }
-    // Who reads and writes depends on what was there: `read` first, then `write`.
     p.readers.clear();
     p.writer = step;
   }

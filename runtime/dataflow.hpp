@@ -52,10 +52,14 @@ template <std::ranges::contiguous_range B>
 buffer_access reads(const B& buffer) {
   return {std::as_bytes(std::span(buffer)), buffer_use::read};
 }
-/// Also for what a step reads and writes.
 template <std::ranges::contiguous_range B>
 buffer_access writes(const B& buffer) {
   return {std::as_bytes(std::span(buffer)), buffer_use::write};
+}
+/// Reads and writes.
+template <std::ranges::contiguous_range B>
+buffer_access updates(const B& buffer) {
+  return {std::as_bytes(std::span(buffer)), buffer_use::update};
 }
 
 /// The end of one step, or of several together.

@@ -31,7 +31,7 @@ struct wild {
   template <class T>
   void fill(T& value) {
     if constexpr (has_fields<T>) {
-      std::apply([this](auto&... field) { (fill(field), ...); }, value.fields());
+      std::apply([this](auto&... field) { (this->fill(field), ...); }, value.fields());
     } else if constexpr (std::is_enum_v<T>) {
       value = static_cast<T>(dice.below(static_cast<std::uint64_t>(T::last) + 1));
     } else if constexpr (std::is_same_v<T, bool>) {

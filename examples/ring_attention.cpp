@@ -1,0 +1,79 @@
+// Attention over a sequence that the ranks share: keys and values go around the ring while every rank computes.
+//
+//     parley run -n 4 ./ring_attention [--rows 256] [--heads 4] [--dimensions 64] [--causal]
+#include <parley/parley.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+parley::attention_shape shape{.heads = 4, .rows = 256, .dimensions = 64};
+
+// Numbers that each rank can make for every place of the sequence.
+float number(std::uint64_t seed, std::uint64_t row, std::uint64_t i) {
+  return static_cast<float>(std::sin(static_cast<double>(seed * 7919 + row * 104'729 + i * 1'299'709)));
+}
+
+std::vector<float> rows_of(std::uint64_t seed, std::uint64_t rank) {
+  std::vector<float> all(shape.elements());
+  for (std::uint64_t i = 0; i < all.size(); ++i) {
+    const std::uint64_t row = i / shape.dimensions % shape.rows + rank * shape.rows;
+    const std::uint64_t head = i / shape.dimensions / shape.rows;
+    all[i] = number(seed, row, head * shape.dimensions + i % shape.dimensions);
+  }
+  return all;
+}
+
+parley::task<> rank_main(parley::rank& self) {
+  parley::attention ring = self.declare(parley::ring_attention{.name = "attention"});
+  const auto q = rows_of(1, self.id());
+  const auto k = rows_of(2, self.id());
+  const auto v = rows_of(3, self.id());
+  std::vector<float> out(shape.elements());
+  const auto begin = std::chrono::steady_clock::now();
+  co_await ring.forward<float>(shape, q, k, v, std::span(out));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+
+  // The last row of this rank in head 0, computed in one piece.
+  const std::uint64_t row = self.id() * shape.rows + shape.rows - 1;
+  const std::uint64_t sequence = shape.rows * self.world_size();
+  std::vector<double> right(shape.dimensions);
+  double total = 0;
+  for (std::uint64_t j = 0; j < (shape.causal ? row + 1 : sequence); ++j) {
+    double score = 0;
+    for (std::uint64_t d = 0; d < shape.dimensions; ++d) score += number(1, row, d) * number(2, j, d);
+    const double weight = std::exp(score / std::sqrt(static_cast<double>(shape.dimensions)));
+    total += weight;
+    for (std::uint64_t d = 0; d < shape.dimensions; ++d) right[d] += weight * number(3, j, d);
+  }
+  double farthest = 0;
+  for (std::uint64_t d = 0; d < shape.dimensions; ++d)
+    farthest = std::max(farthest, std::abs(out[(shape.rows - 1) * shape.dimensions + d] - right[d] / total));
+  std::printf("rank %u: %llu rows of %llu in %.1f ms, at most %.1e from dense attention\n", self.id(),
+              static_cast<unsigned long long>(shape.rows), static_cast<unsigned long long>(sequence), took.count(),
+              farthest);
+  if (!(farthest < 2e-5)) parley::runtime::raise({parley::errc::config_failed, "attention came out wrong"});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    const auto value = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
+    if (name == "--rows")
+      shape.rows = value();
+    else if (name == "--heads")
+      shape.heads = value();
+    else if (name == "--dimensions")
+      shape.dimensions = value();
+    else if (name == "--causal")
+      shape.causal = true;
+  }
+  return parley::run(argc, argv, rank_main);
+}

@@ -1,0 +1,56 @@
+#include <parley/ops/rank.hpp>
+#include <parley/ops/ring_attention.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+namespace parley::ops {
+
+using runtime::errc;
+
+attention rank::declare(const ring_attention& op) {
+  std::vector<rank_id> order = op.ranks;
+  if (order.empty()) {
+    order.resize(world_size());
+    std::iota(order.begin(), order.end(), rank_id{0});
+  }
+  point_to_point messages;
+  messages.name = op.name;
+  messages.configs = op.configs;
+  messages.ranks = order;
+  messages.timeout_ns = op.timeout_ns;
+  messages.allowed = op.allowed;
+  const std::size_t size = order.size();
+  for (std::size_t i = 0; i < size; ++i) messages.edges.emplace_back(order[i], order[(i + 1) % size]);
+  attention handle;
+  handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
+  handle.ring_ = declare(messages);
+  const auto mine = std::find(order.begin(), order.end(), id());
+  if (mine == order.end()) return handle;
+  handle.size_ = size;
+  handle.place_ = static_cast<std::uint64_t>(mine - order.begin());
+  handle.next_ = order[(handle.place_ + 1) % size];
+  handle.previous_ = order[(handle.place_ + size - 1) % size];
+  return handle;
+}
+
+void attention::check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const {
+  if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
+  if (shape.heads == 0 || shape.rows == 0 || shape.dimensions == 0)
+    runtime::raise({errc::bad_argument, title_ + ": heads, rows and dimensions are at least 1"});
+  const auto fits = [&](std::size_t elements) { return elements == shape.elements(); };
+  if (std::all_of(sizes.begin(), sizes.end(), fits)) return;
+  std::string found;
+  for (const std::size_t n : sizes) found += (found.empty() ? "" : ", ") + std::to_string(n);
+  runtime::raise({errc::bad_argument, title_ + ": q, k, v and out have " + found + " elements where the shape has " +
+                                          std::to_string(shape.elements())});
+}
+
+void attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {
+  if (bytes == expected) return;
+  runtime::raise({errc::bad_argument, title_ + ": rank " + std::to_string(previous_) + " sent " +
+                                          std::to_string(bytes) + " bytes of keys or values where " +
+                                          std::to_string(expected) + " were expected; give all ranks the same shape"});
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,208 @@
+#pragma once
+/// Attention over a sequence that the ranks share: keys and values go around the ring while each rank computes with those that
+/// it has. Each pair of neighbours runs one config of several, the fastest, found out while the program runs.
+///
+///     auto ring = self.declare(ring_attention{.name = "attention"});
+///     co_await ring.forward<float>({.heads = 8, .rows = 1024, .dimensions = 64, .causal = true}, q, k, v, out);
+///
+/// Arrays are [heads][rows][dimensions], `rows` of the sequence on each rank, in the order of the ranks; out = softmax(q k^T
+/// scale) v over the whole sequence. Keys and values move exactly P - 1 times; while a block is computed the next one comes.
+/// A causal rank skips blocks that lie after its own, but passes them on. `float`, `double` or `bf16`, with sums in at least
+/// single precision, in the order of the rotation: the same bits in every run.
+///
+/// The arithmetic of one block may be the user's own (`attention_block`), such as a kernel for a GPU.
+///
+/// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
+/// on the neighbour. `out` is then undefined, the inputs are untouched.
+#include <parley/ops/p2p.hpp>
+#include <parley/runtime/dataflow.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace parley::ops {
+
+struct ring_attention {
+  std::string name;
+  std::vector<rank_id> ranks{};  ///< in the order of the sequence; empty: all
+  std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
+  time_ns timeout_ns = 30'000'000'000;
+  tuning::constraints allowed{};
+};
+
+/// The upper half of a `float`, rounded to nearest even.
+struct bf16 {
+  bf16() noexcept = default;
+  bf16(float value) noexcept {  // NOLINT(google-explicit-constructor): a number
+    const auto all = std::bit_cast<std::uint32_t>(value);
+    const bool nan = (all & 0x7fffffffU) > 0x7f800000U;
+    bits = static_cast<std::uint16_t>(nan ? (all >> 16U) | 0x40U : (all + 0x7fffU + ((all >> 16U) & 1U)) >> 16U);
+  }
+  operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }  // NOLINT
+  std::uint16_t bits = 0;
+};
+
+struct attention_shape {
+  std::uint64_t heads = 1;
+  std::uint64_t rows = 0;  ///< of the sequence, per rank
+  std::uint64_t dimensions = 0;
+  bool causal = false;
+  double scale = 0;               ///< 0: 1 / sqrt(dimensions)
+  runtime::time_ns block_ns = 0;  ///< how long a block takes in virtual time
+
+  std::uint64_t elements() const noexcept { return heads * rows * dimensions; }
+};
+
+template <class T>
+using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// What one rank has summed up so far.
+template <class T>
+struct attention_state {
+  using sum = attention_sum<T>;
+  explicit attention_state(const attention_shape& s)
+      : shape(s), maximum(s.heads * s.rows, -std::numeric_limits<sum>::infinity()), weight(s.heads * s.rows),
+        weighted(s.elements()) {}
+  attention_shape shape;
+  std::vector<sum> maximum;
+  std::vector<sum> weight;
+  std::vector<sum> weighted;
+};
+
+/// Adds the block of keys and values to the state. `first_key - first_query` rows lie between the two blocks in the sequence.
+template <class T>
+using attention_block = std::function<void(attention_state<T>& state, std::span<const T> q, std::span<const T> k,
+                                           std::span<const T> v, std::uint64_t first_query, std::uint64_t first_key)>;
+
+/// The one for processors, with the running softmax.
+template <class T>
+void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
+                         std::uint64_t first_query, std::uint64_t first_key) {
+  using sum = attention_sum<T>;
+  const attention_shape& s = state.shape;
+  const auto scale = static_cast<sum>(s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions)));
+  std::vector<sum> score(s.rows);
+  for (std::uint64_t row = 0; row < s.heads * s.rows; ++row) {
+    const std::uint64_t head = row / s.rows;
+    const std::uint64_t query = first_query + row % s.rows;
+    const std::uint64_t visible = s.causal ? (query < first_key ? 0 : std::min(query - first_key + 1, s.rows)) : s.rows;
+    if (visible == 0) continue;
+    const T* const mine = q.data() + row * s.dimensions;
+    const T* const keys = k.data() + head * s.rows * s.dimensions;
+    const T* const values = v.data() + head * s.rows * s.dimensions;
+    sum highest = state.maximum[row];
+    for (std::uint64_t j = 0; j < visible; ++j) {
+      sum product = 0;
+      for (std::uint64_t d = 0; d < s.dimensions; ++d)
+        product += static_cast<sum>(mine[d]) * static_cast<sum>(keys[j * s.dimensions + d]);
+      score[j] = product * scale;
+      highest = std::max(highest, score[j]);
+    }
+    const sum shrink = std::exp(state.maximum[row] - highest);
+    sum* const out = state.weighted.data() + row * s.dimensions;
+    for (std::uint64_t d = 0; d < s.dimensions; ++d) out[d] *= shrink;
+    state.weight[row] *= shrink;
+    for (std::uint64_t j = 0; j < visible; ++j) {
+      const sum weight = std::exp(score[j] - highest);
+      state.weight[row] += weight;
+      for (std::uint64_t d = 0; d < s.dimensions; ++d)
+        out[d] += weight * static_cast<sum>(values[j * s.dimensions + d]);
+    }
+    state.maximum[row] = highest;
+  }
+}
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class attention {
+ public:
+  template <class T>
+  runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
+                          std::span<T> out, attention_block<T> block = add_attention_block<T>) {
+    check(shape, {q.size(), k.size(), v.size(), out.size()});
+    call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), {}};
+    co_await runtime::with_dataflow(rotate<T>, this, &c);
+  }
+  /// Whether this rank has no part in it.
+  bool idle() const noexcept { return ring_.idle() || size_ == 0; }
+  std::uint64_t size() const noexcept { return size_; }
+  agreement to_next() const { return ring_.to(next_); }
+
+ private:
+  friend rank;
+  template <class T>
+  struct call {
+    attention_shape shape;
+    std::span<const T> q;
+    std::span<const T> k;
+    std::span<const T> v;
+    std::span<T> out;
+    attention_state<T> state;
+    attention_block<T> block;
+    std::vector<T> came[2];  // keys and values in turn: one is computed with while the other comes
+  };
+  void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
+  void check_came(std::uint64_t bytes, std::uint64_t expected) const;
+
+  template <class T>
+  static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {
+    using runtime::reads;
+    using runtime::writes;
+    const std::uint64_t n = c->shape.elements();
+    for (auto& both : c->came) both.resize(self->size_ > 1 ? 2 * n : 0);
+    std::span<const T> keys = c->k;
+    std::span<const T> values = c->v;
+    for (std::uint64_t step = 0; step < self->size_; ++step) {
+      const std::span<T> next(c->came[step % 2]);
+      if (step + 1 < self->size_) {
+        auto moving = self->ring_.start(
+            flow, {p2p::isend(keys, {.to = self->next_, .tag = 0}), p2p::isend(values, {.to = self->next_, .tag = 1}),
+                   p2p::irecv(next.first(n), {.from = self->previous_, .tag = 0}),
+                   p2p::irecv(next.last(n), {.from = self->previous_, .tag = 1})});
+        for (const std::size_t part : {2, 3}) {
+          auto check = [self, n, message = moving[part]] { self->check_came(message.bytes(), n * sizeof(T)); };
+          const auto half = part == 2 ? next.first(n) : next.last(n);
+          auto checked = flow.compute({runtime::updates(half)}, std::move(check), self->here());
+        }
+      }
+      const std::uint64_t from = (self->place_ + self->size_ - step) % self->size_;
+      auto add = [self, c, keys, values, from] {
+        if (c->shape.causal && from > self->place_) return;
+        c->block(c->state, c->q, keys, values, self->place_ * c->shape.rows, from * c->shape.rows);
+      };
+      auto added = flow.compute({reads(c->q), reads(keys), reads(values), runtime::updates(c->state.weighted)}, std::move(add),
+                                {.name = self->title_ + ": a block", .modelled_ns = c->shape.block_ns});
+      keys = next.first(std::min<std::size_t>(n, next.size()));
+      values = next.last(std::min<std::size_t>(n, next.size()));
+    }
+    auto divide = [c] {
+      for (std::uint64_t row = 0; row < c->state.weight.size(); ++row) {
+        for (std::uint64_t d = 0; d < c->shape.dimensions; ++d) {
+          const std::uint64_t i = row * c->shape.dimensions + d;
+          c->out[i] = static_cast<T>(c->state.weighted[i] / c->state.weight[row]);
+        }
+      }
+    };
+    auto done = flow.compute({reads(c->state.weighted), writes(c->out)}, std::move(divide), self->here());
+    co_await done;
+  }
+  runtime::compute_options here() const {
+    return {.name = title_, .where = runtime::compute_options::place::actor_thread};
+  }
+
+  std::string title_;
+  p2p ring_;
+  std::uint64_t size_ = 0;
+  std::uint64_t place_ = 0;
+  rank_id next_ = 0;
+  rank_id previous_ = 0;
+};
+
+}  // namespace parley::ops

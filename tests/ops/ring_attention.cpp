@@ -1,0 +1,212 @@
+#include "../support/transfers.hpp"
+
+#include <parley/ops/ring_attention.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr std::uint64_t sequence = 64;
+constexpr std::uint64_t dimensions = 16;
+constexpr std::uint64_t heads = 2;
+
+// Of the whole sequence, [heads][rows][dimensions].
+template <class T>
+struct problem {
+  problem() : q(heads * sequence * dimensions), k(q.size()), v(q.size()) {
+    std::mt19937 dice(11);
+    for (auto* all : {&q, &k, &v}) {
+      for (T& x : *all) x = static_cast<T>(static_cast<float>(static_cast<int>(dice() % 2001) - 1000) / 500.0F);
+    }
+  }
+  std::vector<T> q, k, v;
+};
+
+// Attention in one piece, summed up as `Sum`.
+template <class Sum, class T>
+std::vector<double> dense(const problem<T>& p, bool causal) {
+  std::vector<double> out(p.q.size());
+  const Sum scale = static_cast<Sum>(1 / std::sqrt(static_cast<double>(dimensions)));
+  for (std::uint64_t row = 0; row < heads * sequence; ++row) {
+    const std::uint64_t head = row / sequence;
+    const std::uint64_t seen = causal ? row % sequence + 1 : sequence;
+    std::vector<Sum> score(seen);
+    for (std::uint64_t j = 0; j < seen; ++j) {
+      for (std::uint64_t d = 0; d < dimensions; ++d)
+        score[j] += static_cast<Sum>(p.q[row * dimensions + d]) *
+                    static_cast<Sum>(p.k[(head * sequence + j) * dimensions + d]) * scale;
+    }
+    const Sum highest = *std::max_element(score.begin(), score.end());
+    Sum total = 0;
+    for (Sum& s : score) total += s = std::exp(s - highest);
+    for (std::uint64_t d = 0; d < dimensions; ++d) {
+      Sum sum = 0;
+      for (std::uint64_t j = 0; j < seen; ++j)
+        sum += score[j] * static_cast<Sum>(p.v[(head * sequence + j) * dimensions + d]);
+      out[row * dimensions + d] = static_cast<double>(static_cast<T>(sum / total));
+    }
+  }
+  return out;
+}
+
+template <class T>
+struct part {
+  part(const problem<T>& p, std::uint64_t ranks, std::uint64_t mine)
+      : rows(sequence / ranks), out(heads * rows * dimensions) {
+    for (const auto& [from, to] : {std::pair(&p.q, &q), {&p.k, &k}, {&p.v, &v}}) {
+      for (std::uint64_t h = 0; h < heads; ++h) {
+        const auto begin = from->begin() + static_cast<std::ptrdiff_t>((h * sequence + mine * rows) * dimensions);
+        to->insert(to->end(), begin, begin + static_cast<std::ptrdiff_t>(rows * dimensions));
+      }
+    }
+  }
+  std::uint64_t rows;
+  std::vector<T> q, k, v, out;
+};
+
+template <class T>
+task<> forward(ops::attention ring, attention_shape shape, part<T>* p, result<>* outcome) {
+  std::exception_ptr thrown;
+  try {
+    co_await ring.forward<T>(shape, p->q, p->k, p->v, std::span(p->out));
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  *outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+
+template <class T>
+struct in_a_ring {
+  in_a_ring(std::uint64_t ranks, bool causal, time_ns block_ns = 0, memory_link_options links = {})
+      : w(static_cast<rank_id>(ranks), {}, std::move(links)), outcomes(ranks) {
+    scope all(w.clock);
+    for (std::uint64_t r = 0; r < ranks; ++r) parts.push_back(std::make_unique<part<T>>(all_of, ranks, r));
+    for (std::uint64_t r = 0; r < ranks; ++r) {
+      ring_attention op;
+      op.name = "attention";
+      op.configs = {direct(), chunked(512, 2)};
+      const attention_shape shape{heads, sequence / ranks, dimensions, causal, 0, block_ns};
+      all.spawn(forward<T>(w[static_cast<rank_id>(r)].declare(op), shape, parts[r].get(), &outcomes[r]));
+    }
+    run_until(w.clock, [&] { return all.running() == 0; });
+    for (const auto& o : outcomes) CHECK(o);
+  }
+  double farthest_from(const std::vector<double>& right) const {
+    double most = 0;
+    for (std::uint64_t r = 0; r < parts.size(); ++r) {
+      const part<T>& p = *parts[r];
+      for (std::uint64_t i = 0; i < p.out.size(); ++i) {
+        const std::uint64_t head = i / (p.rows * dimensions);
+        const std::uint64_t at = (head * sequence + r * p.rows) * dimensions + i % (p.rows * dimensions);
+        most = std::max(most, std::abs(static_cast<double>(p.out[i]) - right[at]));
+      }
+    }
+    return most;
+  }
+  problem<T> all_of;
+  world w;
+  std::vector<result<>> outcomes;
+  std::vector<std::unique_ptr<part<T>>> parts;
+};
+
+// How many messages with user data arrived, of all ranks.
+std::size_t received(world& w) {
+  std::size_t count = 0;
+  for (auto& rank : w.ranks) {
+    for (const auto& r : rank->flight().in_order())
+      count += r.what == flight_event::received && (r.flags & 4U) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("attention around a ring is that of one process, full and causal") {
+  for (const bool causal : {false, true}) {
+    for (const std::uint64_t ranks : {1, 2, 4, 8}) {
+      const in_a_ring<double> exact(ranks, causal);
+      CHECK(exact.farthest_from(dense<double>(exact.all_of, causal)) <= 1e-13);
+      const in_a_ring<float> single(ranks, causal);
+      CHECK(single.farthest_from(dense<double>(single.all_of, causal)) <= 2e-6);
+      const in_a_ring<bf16> half(ranks, causal);
+      problem<double> same;
+      for (std::size_t i = 0; i < same.q.size(); ++i) {
+        same.q[i] = half.all_of.q[i];
+        same.k[i] = half.all_of.k[i];
+        same.v[i] = half.all_of.v[i];
+      }
+      const auto right = dense<double>(same, causal);
+      const auto dense_half = dense<float>(half.all_of, causal);
+      double dense_error = 0;
+      for (std::size_t i = 0; i < right.size(); ++i)
+        dense_error = std::max(dense_error, std::abs(right[i] - dense_half[i]));
+      CHECK(half.farthest_from(right) <= 2.5 * dense_error + 2e-3);
+    }
+  }
+}
+
+TEST_CASE("keys and values move P - 1 times, whatever is skipped") {
+  for (const bool causal : {false, true}) {
+    in_a_ring<float> four(4, causal);
+    CHECK(received(four.w) == 4 * 3 * 2);
+    in_a_ring<float> one(1, causal);
+    CHECK(received(one.w) == 0);
+  }
+}
+
+TEST_CASE("the ring has the same bits in every run, whoever is late") {
+  const in_a_ring<float> once(4, true);
+  memory_link_options slow;
+  slow.delay = [](rank_id from, rank_id, link::channel) { return from == 2 ? 700'000 : 0; };
+  const in_a_ring<float> again(4, true, 0, slow);
+  for (std::size_t r = 0; r < 4; ++r) CHECK(once.parts[r]->out == again.parts[r]->out);
+}
+
+TEST_CASE("moving keys and values is hidden behind blocks that take longer") {
+  memory_link_options links;
+  links.latency_ns = 300'000;
+  const in_a_ring<float> alone(4, false, 0, links);
+  const time_ns moving = alone.w.clock.now();
+  const in_a_ring<float> both(4, false, 1'000'000, links);
+  CHECK(moving >= 3 * 300'000);
+  CHECK(both.w.clock.now() >= 4 * 1'000'000);
+  CHECK(both.w.clock.now() < 4 * 1'000'000 + moving / 10);
+}
+
+TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
+  world w(2);
+  const problem<float> all;
+  part<float> left(all, 2, 0);
+  part<float> right(all, 4, 1);
+  std::vector<result<>> outcomes(2);
+  const auto declared = [&](rank_id r) {
+    ring_attention op;
+    op.name = "attention";
+    op.timeout_ns = 100'000'000;
+    return w[r].declare(op);
+  };
+  scope both(w.clock);
+  both.spawn(forward<float>(declared(0), {heads, 32, dimensions}, &left, &outcomes[0]));
+  both.spawn(forward<float>(declared(1), {heads, 16, dimensions}, &right, &outcomes[1]));
+  run_until(w.clock, [&] { return both.running() == 0; });
+  CHECK(says(outcomes[0], "bad_argument: op attention, rank 0: rank 1 sent 2048 bytes of keys or values where 4096"));
+  CHECK(says(outcomes[1], "buffer_too_small"));
+
+  scope again(w.clock);
+  ring_attention other;
+  other.name = "other";
+  again.spawn(forward<float>(w[0].declare(other), {heads, 16, dimensions}, &left, &outcomes[0]));
+  run_until(w.clock, [&] { return again.running() == 0; });
+  CHECK(says(outcomes[0],
+             "op other, rank 0: q, k, v and out have 1024, 1024, 1024, 1024 elements where the shape has 512"));
+}
