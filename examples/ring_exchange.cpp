@@ -1,7 +1,9 @@
 // Two rounds around a ring, in place, with computation beside each: who waits for whom follows from the buffers that are named.
 //
 //     parley run -n 4 ./ring_exchange [ROUNDS]
+//     ./ring_exchange --sim 16
 #include <parley/parley.hpp>
+#include <parley/simulation/program.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -73,5 +75,5 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   if (argc > 1) rounds = std::max(1, std::atoi(argv[1]));
-  return parley::run(argc, argv, rank_main);
+  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
 }

@@ -200,9 +200,7 @@ edge_options options_of(const Op& op, const rank_settings& settings) {
 }
 }  // namespace
 
-transfer rank::declare(const paired_transfer& op) {
-  return declare_pairs(op, pair_up(op, world_size()).value());
-}
+transfer rank::declare(const paired_transfer& op) { return declare_pairs(op, pair_up(op, world_size()).value()); }
 
 p2p rank::declare(const point_to_point& op) {
   const paired_transfer mine = pairs_of(op, id(), world_size()).value();

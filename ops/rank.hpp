@@ -22,6 +22,7 @@
 #include <parley/ops/results_store.hpp>
 #include <parley/ops/ring_attention.hpp>
 #include <parley/ops/symmetric.hpp>
+#include <parley/ops/training_pipeline.hpp>
 #include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
@@ -127,6 +128,7 @@ class rank {
   halo declare(const halo_exchange& op);
   attention declare(const ring_attention& op);
   pipeline declare(linear_pipeline op);
+  training declare(const training_pipeline& op);
   rank_group declare(const leader_worker& op);
   symmetric declare(symmetric_op op);
 

@@ -177,8 +177,8 @@ class attention {
         if (c->shape.causal && from > self->place_) return;
         c->block(c->state, c->q, keys, values, self->place_ * c->shape.rows, from * c->shape.rows);
       };
-      auto added = flow.compute({reads(c->q), reads(keys), reads(values), runtime::updates(c->state.weighted)}, std::move(add),
-                                {.name = self->title_ + ": a block", .modelled_ns = c->shape.block_ns});
+      auto added = flow.compute({reads(c->q), reads(keys), reads(values), runtime::updates(c->state.weighted)},
+                                std::move(add), {.name = self->title_ + ": a block", .modelled_ns = c->shape.block_ns});
       keys = next.first(std::min<std::size_t>(n, next.size()));
       values = next.last(std::min<std::size_t>(n, next.size()));
     }

@@ -1,0 +1,212 @@
+#include <parley/ops/rank.hpp>
+#include <parley/ops/training_pipeline.hpp>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace parley::ops {
+
+using runtime::buffer_access;
+using runtime::errc;
+using runtime::task;
+using kind = pipeline_action::kind;
+
+training rank::declare(const training_pipeline& op) {
+  const auto wrong = [&](const std::string& what) {
+    runtime::raise({errc::bad_argument, "op " + op.name + ": " + what});
+  };
+  if (const auto sound = check(op.schedule); !sound) wrong(sound.reason().text());
+  auto whole = std::make_shared<training_pipeline>(op);
+  const std::size_t parts = op.schedule.ranks.size();
+  if (whole->ranks.empty()) {
+    whole->ranks.resize(parts);
+    std::iota(whole->ranks.begin(), whole->ranks.end(), rank_id{0});
+  }
+  if (whole->ranks.size() != parts)
+    wrong("its schedule is for " + std::to_string(parts) + " ranks, and " + std::to_string(whole->ranks.size()) +
+          " are named");
+  point_to_point messages;
+  messages.name = op.name;
+  messages.configs = op.configs;
+  messages.ranks = whole->ranks;
+  messages.dtype = op.dtype;
+  messages.timeout_ns = op.timeout_ns;
+  messages.allowed = op.allowed;
+  std::set<std::pair<rank_id, rank_id>> edges;
+  for (std::uint32_t stage = 0; stage + 1 < op.schedule.stages; ++stage) {
+    const rank_id from = whole->ranks[op.schedule.rank_of(stage)];
+    const rank_id to = whole->ranks[op.schedule.rank_of(stage + 1)];
+    edges.insert({from, to});
+    edges.insert({to, from});
+  }
+  if (edges.empty()) edges.insert({whole->ranks[0], whole->ranks[0]});
+  messages.edges.assign(edges.begin(), edges.end());
+  training handle;
+  handle.title_ = "op " + op.name;
+  handle.messages_ = declare(messages);
+  const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), id());
+  if (mine == whole->ranks.end()) return handle;
+  handle.place_ = static_cast<rank_id>(mine - whole->ranks.begin());
+  handle.op_ = std::move(whole);
+  return handle;
+}
+
+// One pass on this rank. Buffers belong to a microbatch of a stage, from its forward to its backward.
+class training::pass {
+ public:
+  pass(const training& t, pipeline_stages& stages, runtime::dataflow& flow)
+      : op_(*t.op_), title_(t.title_), messages_(t.messages_), stages_(stages), flow_(flow) {}
+
+  task<> run(const std::vector<pipeline_action>& actions) {
+    const time_ns began = flow_.where().precise_now();
+    for (const pipeline_action& a : actions) {
+      if (a.computes()) {
+        co_await compute(a);
+      } else {
+        transfer(a);
+      }
+    }
+    co_await flow_.join();
+    report.elapsed_ns = flow_.where().precise_now() - began;
+  }
+  pipeline_report report;
+  time_ns busy_forward_ns = 0;
+  time_ns busy_backward_ns = 0;
+
+ private:
+  using bytes = std::vector<std::byte>;
+  struct held {
+    bytes in;
+    bytes out;
+    bytes gradient_out;
+    bytes gradient_in;
+    runtime::flow_work leaving[2];  // the activation, the gradient
+    runtime::flow_work coming[2];
+  };
+  held& held_of(const pipeline_action& a) {
+    held& h = held_[{a.stage, a.microbatch}];
+    return h;
+  }
+  std::uint64_t in_bytes(std::uint32_t stage) const { return stage == 0 ? 0 : stages_.activation_bytes(stage - 1); }
+  std::uint64_t out_bytes(std::uint32_t stage) const { return stages_.activation_bytes(stage); }
+  bool last(std::uint32_t stage) const noexcept { return stage + 1 == op_.schedule.stages; }
+
+  void transfer(const pipeline_action& a) {
+    held& h = held_of(a);
+    const bool forward = a.what == kind::send_forward || a.what == kind::receive_forward;
+    const bool up = a.what == kind::send_forward || a.what == kind::receive_backward;
+    const std::uint32_t other = up ? a.stage + 1 : a.stage - 1;
+    const rank_id peer = op_.ranks[op_.schedule.rank_of(other)];
+    const std::uint32_t tag = (std::min(a.stage, other) << 1U) | (forward ? 0U : 1U);
+    if (a.sends()) {
+      ++report.sent;
+      const bytes& what = forward ? h.out : h.gradient_in;
+      h.leaving[forward ? 0 : 1] = messages_.start(flow_, {p2p::isend(what, {.to = peer, .tag = tag})});
+    } else {
+      bytes& into = forward ? h.in : h.gradient_out;
+      into.resize(forward ? in_bytes(a.stage) : out_bytes(a.stage));
+      h.coming[forward ? 0 : 1] = messages_.start(flow_, {p2p::irecv(into, {.from = peer, .tag = tag})});
+    }
+  }
+
+  task<> compute(pipeline_action a) {
+    held& h = held_of(a);
+    const bool forward = a.what == kind::forward;
+    if (runtime::flow_work& coming = h.coming[forward ? 0 : 1]; coming.size() != 0) {
+      co_await coming;
+      check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).size());
+    }
+    if (forward) {
+      h.out.resize(out_bytes(a.stage));
+      report.most_alive = std::max(report.most_alive, ++alive_[a.stage]);
+    } else {
+      h.gradient_in.resize(in_bytes(a.stage));
+    }
+    auto work = [this, a, &h, forward] {
+      if (forward) {
+        stages_.forward(a.stage, a.microbatch, h.in, h.out);
+      } else {
+        stages_.backward(a.stage, a.microbatch, {h.in, h.out, h.gradient_out, h.gradient_in});
+      }
+    };
+    const time_ns began = flow_.where().precise_now();
+    co_await runtime::compute(work, stages_.modelled_ns(a));
+    const time_ns took = flow_.where().precise_now() - began;
+    report.busy_ns += took;
+    (forward ? busy_forward_ns : busy_backward_ns) += took;
+    if (forward) co_return;
+    --alive_[a.stage];
+    // Its activation has long left; the gradient leaves with what is sent next.
+    co_await let_go();
+    finished_.push_back({a.stage, a.microbatch});
+  }
+
+  // Frees the memory of microbatches that are done with.
+  task<> let_go() {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> still;
+    for (const auto& key : finished_) {
+      held& h = held_[key];
+      if (h.leaving[0].done() && h.leaving[1].done()) {
+        held_.erase(key);
+      } else {
+        still.push_back(key);
+      }
+    }
+    finished_ = std::move(still);
+    // What nobody takes must not pile up.
+    if (finished_.size() > most_leaving) {
+      held& oldest = held_[finished_.front()];
+      if (oldest.leaving[0].size() != 0) co_await oldest.leaving[0];
+      if (oldest.leaving[1].size() != 0) co_await oldest.leaving[1];
+    }
+  }
+
+  void check_came(const pipeline_action& a, std::uint64_t came, std::uint64_t expected) const {
+    if (came == expected) return;
+    runtime::raise({errc::bad_argument, title_ + ", " + text_of(a) + ": " + std::to_string(came) +
+                                            " bytes came where " + std::to_string(expected) +
+                                            " were expected; give all ranks the same activation_bytes"});
+  }
+
+  static constexpr std::size_t most_leaving = 64;
+  const training_pipeline& op_;
+  const std::string& title_;
+  p2p messages_;
+  pipeline_stages& stages_;
+  runtime::dataflow& flow_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
+  std::map<std::uint32_t, std::uint32_t> alive_;
+};
+
+task<pipeline_report> training::run(pipeline_stages& stages) {
+  if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
+  runtime::scope& here = co_await runtime::this_scope;
+  std::exception_ptr thrown;
+  runtime::dataflow flow(here);
+  pass mine(*this, stages, flow);
+  const auto& actions = op_->schedule.ranks[place_];
+  try {
+    co_await mine.run(actions);
+  } catch (...) {
+    thrown = std::current_exception();
+    flow.cancel();
+  }
+  try {
+    co_await flow.join();  // before the buffers go
+  } catch (...) {
+    if (!thrown) thrown = std::current_exception();
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  pipeline_report& report = mine.report;
+  const auto computed = static_cast<double>(std::max<time_ns>(report.busy_ns, 1));
+  report.idle_share = 1 - computed / static_cast<double>(std::max<time_ns>(report.elapsed_ns, 1));
+  const pipeline_times mean{static_cast<double>(std::max<time_ns>(mine.busy_forward_ns, 1)),
+                            static_cast<double>(std::max<time_ns>(mine.busy_backward_ns, 1))};
+  report.ideal_idle_share = estimate(op_->schedule, mean).ranks[place_].idle_share;
+  co_return report;
+}
+
+}  // namespace parley::ops

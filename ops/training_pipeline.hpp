@@ -1,0 +1,91 @@
+#pragma once
+/// A pipeline of stages, forward and backward, after a schedule that is data (schedule.hpp). Every pair of neighbours tunes its
+/// transfers while it runs; what a stage computes may be tuned on its own (tunable_op.hpp), and its waits are not charged to it.
+///
+///     auto pipe = self.declare(training_pipeline{.name = "layers", .schedule = one_forward_one_backward(4, 8)});
+///     pipeline_report report = co_await pipe.run(my_stages);         // one pass: forward and backward of all microbatches
+///
+///     class my_stages final : public pipeline_stages {
+///       std::uint64_t activation_bytes(std::uint32_t stage) const override;             // of what it gives to the next one
+///       void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in, std::span<std::byte> out) override;
+///       void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& m) override;
+///     };
+///
+/// Computations run one after the other on a worker thread, in the order of the schedule. A send begins when what it sends is
+/// there, a receive when its place in the schedule is reached; both go on beside the computations, which wait for nothing else
+/// than their inputs. So a late stage delays others only by what they need of it.
+///
+/// Failure: what a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when
+/// the rank leaves, `peer_failed`. All buffers are the run's own.
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/schedule.hpp>
+#include <parley/runtime/dataflow.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+struct training_pipeline {
+  std::string name;
+  pipeline_schedule schedule;
+  std::vector<rank_id> ranks{};  ///< who plays which part of the schedule; empty: rank i part i
+  std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+  tuning::constraints allowed{};
+};
+
+/// What a stage has of one microbatch when it goes backward. The first stage has no input, the last no gradient from behind.
+struct pipeline_memory {
+  std::span<const std::byte> in;  ///< as it was in `forward`
+  std::span<const std::byte> out;
+  std::span<const std::byte> gradient_out;  ///< with respect to `out`
+  std::span<std::byte> gradient_in;         ///< with respect to `in`, to be written
+};
+
+class pipeline_stages {
+ public:
+  virtual ~pipeline_stages() = default;
+  /// Of what a stage gives to the next one, and of the gradient that it gets back. The last one's is never sent.
+  virtual std::uint64_t activation_bytes(std::uint32_t stage) const = 0;
+  virtual void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
+                       std::span<std::byte> out) = 0;
+  virtual void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& memory) = 0;
+  /// How long these take in virtual time.
+  virtual time_ns modelled_ns(const pipeline_action&) const { return 0; }
+};
+
+/// One pass, as this rank saw it.
+struct pipeline_report {
+  time_ns elapsed_ns = 0;
+  time_ns busy_ns = 0;           ///< of that it computed
+  double idle_share = 0;         ///< of this rank, until its own end
+  double ideal_idle_share = 0;   ///< of this rank with free communication, and stages that all take as long as its own
+  std::uint64_t sent = 0;        ///< messages
+  std::uint32_t most_alive = 0;  ///< microbatches of one stage between forward and backward
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class training {
+ public:
+  /// All ranks of the pipeline call it.
+  runtime::task<pipeline_report> run(pipeline_stages& stages);
+  bool idle() const noexcept { return op_ == nullptr; }
+  agreement to(rank_id peer) const { return messages_.to(peer); }
+  agreement from(rank_id peer) const { return messages_.from(peer); }
+
+ private:
+  friend rank;
+  class pass;
+  std::shared_ptr<const training_pipeline> op_;  // with all of `ranks`
+  rank_id place_ = 0;                            // in the schedule
+  std::string title_;
+  p2p messages_;
+};
+
+}  // namespace parley::ops

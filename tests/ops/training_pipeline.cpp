@@ -1,0 +1,236 @@
+#include "../support/transfers.hpp"
+
+#include <parley/ops/training_pipeline.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+// A model of stages y = tanh(w x + b), element by element, with mean squares as its loss: small, and with real gradients.
+struct model {
+  explicit model(std::uint32_t n) : stages(n), weight(n), weight_gradient(n) {
+    for (std::uint32_t s = 0; s < n; ++s) weight[s] = 0.5 + 0.1 * s;
+  }
+  std::uint32_t stages;
+  std::vector<double> weight;
+  std::vector<double> weight_gradient;
+};
+
+constexpr std::size_t width = 50;
+
+double input(std::uint32_t microbatch, std::size_t i) {
+  return std::sin(0.3 * static_cast<double>(microbatch * width + i));
+}
+
+struct part_of_model final : pipeline_stages {
+  part_of_model(std::uint32_t stages, time_ns forward_ns_) : m(stages), forward_ns(forward_ns_) {}
+  std::uint64_t activation_bytes(std::uint32_t) const override { return width * sizeof(double); }
+  void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
+               std::span<std::byte> out) override {
+    if (throws_at == static_cast<int>(microbatch)) raise({errc::exception, "the model is on fire"});
+    const auto* x = reinterpret_cast<const double*>(in.data());
+    auto* y = reinterpret_cast<double*>(out.data());
+    for (std::size_t i = 0; i < width; ++i)
+      y[i] = std::tanh(m.weight[stage] * (stage == 0 ? input(microbatch, i) : x[i]));
+    order.push_back(text_of({stage, pipeline_action::kind::forward, microbatch}));
+  }
+  void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& memory) override {
+    const auto* x = reinterpret_cast<const double*>(memory.in.data());
+    const auto* y = reinterpret_cast<const double*>(memory.out.data());
+    const auto* after = reinterpret_cast<const double*>(memory.gradient_out.data());
+    auto* before = reinterpret_cast<double*>(memory.gradient_in.data());
+    CHECK(memory.gradient_out.empty() == (stage + 1 == m.stages));
+    CHECK(memory.gradient_in.empty() == (stage == 0));
+    for (std::size_t i = 0; i < width; ++i) {
+      const double given = stage + 1 == m.stages ? y[i] : after[i];
+      const double inside = given * (1 - y[i] * y[i]);
+      m.weight_gradient[stage] += inside * (stage == 0 ? input(microbatch, i) : x[i]);
+      if (stage != 0) before[i] = inside * m.weight[stage];
+    }
+    order.push_back(text_of({stage, pipeline_action::kind::backward, microbatch}));
+  }
+  time_ns modelled_ns(const pipeline_action& a) const override {
+    return (a.what == pipeline_action::kind::forward ? 1 : 2) * forward_ns + (a == late ? late_ns : 0);
+  }
+  model m;
+  time_ns forward_ns;
+  pipeline_action late{99, pipeline_action::kind::forward, 0};
+  time_ns late_ns = 0;
+  int throws_at = -1;
+  std::vector<std::string> order;
+};
+
+std::vector<double> gradients_alone(std::uint32_t stages, std::uint32_t microbatches) {
+  part_of_model all(stages, 0);
+  for (std::uint32_t m = 0; m < microbatches; ++m) {
+    std::vector<std::vector<double>> x(stages + 1, std::vector<double>(width));
+    for (std::uint32_t s = 0; s < stages; ++s)
+      all.forward(s, m, std::as_bytes(std::span(x[s])), std::as_writable_bytes(std::span(x[s + 1])));
+    std::vector<double> gradient;
+    for (std::uint32_t s = stages; s-- > 0;) {
+      std::vector<double> before(s == 0 ? 0 : width);
+      all.backward(s, m,
+                   {std::as_bytes(std::span(x[s])), std::as_bytes(std::span(x[s + 1])),
+                    std::as_bytes(std::span(gradient)), std::as_writable_bytes(std::span(before))});
+      gradient = before;
+    }
+  }
+  return all.m.weight_gradient;
+}
+
+struct trained {
+  explicit trained(const pipeline_schedule& schedule, time_ns forward_ns = 0, memory_link_options links = free_links())
+      : w(static_cast<rank_id>(schedule.ranks.size()), {}, std::move(links)), s(schedule), reports(s.ranks.size()),
+        outcomes(s.ranks.size()) {
+    for (std::size_t r = 0; r < s.ranks.size(); ++r) {
+      parts.push_back(std::make_unique<part_of_model>(s.stages, forward_ns));
+    }
+  }
+  static memory_link_options free_links() {
+    memory_link_options links;
+    links.latency_ns = 0;
+    links.ns_per_byte = 0;
+    return links;
+  }
+  static task<> pass(training t, part_of_model* p, pipeline_report* report, result<>* outcome, time_ns* ended) {
+    std::exception_ptr thrown;
+    try {
+      *report = co_await t.run(*p);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    if (thrown) *outcome = describe(thrown);
+    scope& here = co_await this_scope;
+    *ended = here.where().now();
+  }
+  trained& run(time_ns timeout_ns = 1'000'000'000) {
+    training_pipeline op;
+    op.name = "layers";
+    op.schedule = s;
+    op.configs = {direct(), chunked(128, 2)};
+    op.timeout_ns = timeout_ns;
+    ended.resize(s.ranks.size());
+    scope all(w.clock);
+    for (rank_id r = 0; r < s.ranks.size(); ++r)
+      all.spawn(pass(w[r].declare(op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+    run_until(w.clock, [&] { return all.running() == 0; });
+    return *this;
+  }
+  std::vector<double> gradients() const {
+    std::vector<double> all(s.stages);
+    for (std::uint32_t stage = 0; stage < s.stages; ++stage)
+      all[stage] = parts[s.rank_of(stage)]->m.weight_gradient[stage];
+    return all;
+  }
+  world w;
+  pipeline_schedule s;
+  std::vector<pipeline_report> reports;
+  std::vector<result<>> outcomes;
+  std::vector<time_ns> ended;
+  std::vector<std::unique_ptr<part_of_model>> parts;
+};
+
+}  // namespace
+
+TEST_CASE("a pipeline's gradients are those of one process, to the last bit, in every schedule") {
+  for (const auto& s : {gpipe(1, 3), gpipe(3, 4), one_forward_one_backward(4, 8), one_forward_one_backward(2, 1),
+                        interleaved(2, 4, 3), interleaved(4, 8, 2), interleaved(1, 2, 2)}) {
+    trained t(s, 1000, {});
+    t.run();
+    for (const auto& o : t.outcomes) CHECK(o);
+    CHECK(t.gradients() == gradients_alone(s.stages, s.microbatches));
+    CHECK(join_flights(t.w).mismatches == 0);
+    for (rank_id r = 0; r < s.ranks.size(); ++r) {
+      std::vector<std::string> expected;
+      for (const auto& a : s.ranks[r]) {
+        if (a.computes()) expected.push_back(text_of(a));
+      }
+      CHECK(t.parts[r]->order == expected);
+    }
+  }
+}
+
+TEST_CASE("with free communication the pass takes exactly what the schedule says") {
+  struct row {
+    pipeline_schedule schedule;
+    double units;
+    std::uint32_t chunks;
+  };
+  for (const row& r :
+       {row{one_forward_one_backward(2, 8), 27, 1}, row{interleaved(2, 8, 2), 25.5, 2},
+        row{interleaved(2, 8, 4), 24.75, 4}, row{one_forward_one_backward(3, 8), 30, 1},
+        row{one_forward_one_backward(4, 8), 33, 1}, row{interleaved(4, 8, 2), 28.5, 2},
+        row{interleaved(4, 8, 4), 26.25, 4}, row{one_forward_one_backward(4, 16), 57, 1},
+        row{interleaved(4, 16, 2), 52.5, 2}, row{interleaved(4, 16, 4), 50.25, 4}, row{gpipe(4, 8), 33, 1}}) {
+    constexpr time_ns unit_ns = 1'000'000;
+    trained t(r.schedule, unit_ns / r.chunks);
+    t.run();
+    time_ns last = 0;
+    std::uint64_t sent = 0;
+    for (std::size_t i = 0; i < t.ended.size(); ++i) {
+      last = std::max(last, t.ended[i]);
+      sent += t.reports[i].sent;
+      CHECK(t.reports[i].busy_ns == static_cast<time_ns>(3 * r.schedule.microbatches * unit_ns));
+      CHECK(t.reports[i].ideal_idle_share == doctest::Approx(estimate(r.schedule, {1, 2}).ranks[i].idle_share));
+      CHECK(t.reports[i].idle_share == doctest::Approx(t.reports[i].ideal_idle_share));
+      CHECK(t.reports[i].most_alive == estimate(r.schedule).alive[i]);
+    }
+    CHECK(last == static_cast<time_ns>(r.units * unit_ns));
+    CHECK(sent == r.schedule.messages());
+  }
+}
+
+TEST_CASE("a stage that is late once delays nobody by more than that") {
+  constexpr time_ns unit_ns = 1'000'000;
+  trained on_time(one_forward_one_backward(4, 8), unit_ns);
+  on_time.run();
+  trained t(one_forward_one_backward(4, 8), unit_ns);
+  t.parts[1]->late = {1, pipeline_action::kind::forward, 3};
+  t.parts[1]->late_ns = 10 * unit_ns;
+  t.run();
+  for (rank_id r = 0; r < 4; ++r) CHECK(t.ended[r] - on_time.ended[r] <= 10 * unit_ns);
+  CHECK(t.ended[1] > on_time.ended[1]);
+}
+
+TEST_CASE("schedules that users bring run as they are written") {
+  const auto own = parse_schedule("0F0, 0F1, 0B1, 0B0\n1F0, 1F1, 1B1, 1B0\n");
+  REQUIRE(own);
+  trained t(*own, 1000);
+  t.run();
+  CHECK(t.parts[0]->order == std::vector<std::string>{"0F0", "0F1", "0B1", "0B0"});
+  CHECK(t.gradients() != std::vector<double>(2));
+}
+
+TEST_CASE("a stage that throws ends its rank's pass, and its neighbours' in bounded time") {
+  trained t(one_forward_one_backward(3, 4), 1000);
+  t.parts[1]->throws_at = 2;
+  t.run(50'000'000);
+  CHECK(says(t.outcomes[1], "the model is on fire"));
+  CHECK(t.outcomes[0].code() == errc::timeout);
+  CHECK(t.outcomes[2].code() == errc::timeout);
+  CHECK(t.w.clock.now() < 1'000'000'000);
+}
+
+TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
+  world w(2);
+  training_pipeline op;
+  op.name = "layers";
+  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op layers: schedule: it is empty", failure);
+  op.schedule = gpipe(3, 2);
+  CHECK_THROWS_AS(w[0].declare(op), failure);
+  op.ranks = {0, 1};
+  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op layers: its schedule is for 3 ranks, and 2 are named",
+                       failure);
+  op.schedule = gpipe(1, 2);
+  op.ranks = {1};
+  CHECK(w[0].declare(op).idle());
+}
