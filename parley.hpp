@@ -10,6 +10,7 @@
 /// Where to look next: ops/paired_transfer.hpp, ops/pipeline.hpp and ops/leader_worker.hpp for the ops, ops/config.hpp for configs of one's own,
 /// ops/tunable_op.hpp for kernels of one's own, ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
 #include <parley/ops/config.hpp>
+#include <parley/ops/contextual.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
 #include <parley/ops/leader_worker.hpp>
@@ -48,6 +49,8 @@ using ops::collective;
 using ops::communicator;
 using ops::communicator_source;
 using ops::config_ptr;
+using ops::contextual;
+using ops::contextual_op;
 using ops::direct;
 using ops::get;
 using ops::group_call;

@@ -5,6 +5,7 @@
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/pieces.hpp>
+#include <parley/actors/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
 #include <parley/runtime/router.hpp>
@@ -75,7 +76,8 @@ void message(input bytes) {
   using namespace actors;
   check_one_of<ack, offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched, credit,
                revoke, revoked, exposed, known, taken, piece, lease_prepare, lease_schedule, lease_reply, lease_waiting,
-               rehearse, rehearsed, lease_end, lease_ended>(which, from.rest());
+               rehearse, rehearsed, lease_end, lease_ended, round_said, round_outcome, round_question>(which,
+                                                                                                       from.rest());
 }
 
 void stamp(input bytes) {

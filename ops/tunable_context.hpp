@@ -111,6 +111,7 @@ class tunable_context {
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
   const tuning::settings& settings() const noexcept { return now_; }
   runtime::executor& where() const noexcept { return executor_; }
+  runtime::storage* disk() const noexcept { return disk_; }
 
   // ---- for kernels, and for what tunes them
 

@@ -52,6 +52,13 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
+/// One level, for logs that have a folder of their own. Several ranks do it at once.
+bool make_folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  if (slash == std::string::npos || slash == 0) return false;
+  return ::mkdir(path.substr(0, slash).c_str(), 0777) == 0 || errno == EEXIST;
+}
+
 /// The file that is meant: a rename would otherwise put a plain file where the user has a link.
 std::string behind_links(const std::string& path) {
   char resolved[PATH_MAX];
@@ -161,7 +168,10 @@ result<> file_storage::update(const std::string& path, const edit& change) {
 }
 
 result<> file_storage::append(const std::string& path, std::string_view text) {
-  descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  constexpr int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
+  int opened = ::open(path.c_str(), how, 0666);
+  if (opened < 0 && errno == ENOENT && make_folder_of(path)) opened = ::open(path.c_str(), how, 0666);
+  descriptor file(opened);
   if (!file.open()) return refused(path, "open it to add to it", errno);
   struct stat about{};
   if (::fstat(file.get(), &about) == 0 && !S_ISREG(about.st_mode)) return error{errc::io, path + ": not a plain file"};

@@ -119,6 +119,15 @@ TEST_CASE("a replacement that fails leaves the old file and nothing else") {
   CHECK(here.files() == 1);
 }
 
+TEST_CASE("the folder of what is appended is made, one level of it") {
+  const folder here;
+  file_storage disk;
+  PARLEY_EXPECT(disk.append(here.file("logs/rank-0.log"), "a\n"));
+  PARLEY_EXPECT(disk.append(here.file("logs/rank-0.log"), "b\n"));
+  CHECK(disk.read(here.file("logs/rank-0.log")).value() == "a\nb\n");
+  CHECK(disk.append(here.file("no/such/file"), "a\n").code() == errc::io);
+}
+
 TEST_CASE("texts that several ranks append stay whole") {
   const folder here;
   const auto ended = tests::run_processes(3, [&](runtime::rank_id rank, tests::meeting&) {

@@ -1,0 +1,112 @@
+#pragma once
+/// Members of a group that make the same calls, and sometimes have to agree on something after one: each says what it has, the
+/// first member merges, all are told the same.
+///
+///     rounds talk(services, declaration, {.merge = put_together, .on_failed = end_what_runs});
+///     auto outcome = co_await talk.exchange(call, round, body, deadline);      // result<rounds::outcome>
+///     talk.passed(call);                    // this call is over here; nothing was to be said, or no more is
+///     talk.failed(call, why, …);            // it ends with `why` on every member
+///
+/// A call that nobody has anything to say of costs no message. Where only some have, they are told so (`apart`), because the
+/// others may be further on. A round ends with `timeout` naming who was silent, with `peer_failed` when a member dies, or with
+/// what another member failed with; all members that are in that call learn the same. Lost, late and repeated messages cost
+/// time only.
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/round_messages.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/news.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+using round_body = std::vector<std::uint8_t>;
+
+class rounds {
+ public:
+  struct options {
+    /// On the leader, of all members' bodies in their order. What it throws fails the call everywhere.
+    std::function<round_body(std::span<const round_body> said)> merge;
+    /// A call that this member is in, or is yet to make, has failed elsewhere.
+    std::function<void(std::uint64_t call)> on_failed;
+  };
+  struct outcome {
+    enum class kind : std::uint8_t { agreed, apart } what = kind::agreed;
+    round_body body;
+    std::string text;  ///< of `apart`: who had nothing to say
+  };
+  enum class told : std::uint8_t { everybody, who_asks };
+
+  rounds(services& s, const op_declaration& op, options o);
+  rounds(const rounds&) = delete;
+  rounds& operator=(const rounds&) = delete;
+  ~rounds();
+
+  /// `deadline` is the leader's; members give it an eighth of its time more, because it knows who is missing.
+  runtime::task<runtime::result<outcome>> exchange(std::uint64_t call, std::uint32_t round, round_body body,
+                                                   runtime::time_ns timeout_ns);
+  void passed(std::uint64_t call);
+  /// `who_asks`: it was no matter of agreement as far as is known here.
+  void failed(std::uint64_t call, const runtime::error& why, told whom);
+  /// Why this call fails, if a member has said so.
+  std::optional<runtime::error> failure_of(std::uint64_t call) const;
+  /// Ends all rounds, and those to come.
+  void fail(const runtime::error& why) noexcept;
+  const std::optional<runtime::error>& broken() const noexcept { return broken_; }
+
+  bool leads() const noexcept { return leader_ == services_.net.rank(); }
+  bool owes_messages() const noexcept { return !broken_ && (!unknown_to_.empty() || failure_untold_); }
+  const std::vector<rank_id>& members() const noexcept { return members_; }
+
+ private:
+  static constexpr runtime::time_ns resend_ns = 50'000'000;
+  struct failed_call {
+    std::uint64_t call;
+    runtime::error why;
+  };
+
+  void on_said(rank_id from, round_said&& m);
+  void on_outcome(round_outcome&& m);
+  void on_question(const round_question& m);
+  runtime::task<runtime::result<outcome>> lead(std::uint64_t call, std::uint32_t round, round_body body,
+                                               runtime::time_ns deadline);
+  runtime::task<runtime::result<outcome>> follow(std::uint64_t call, std::uint32_t round, round_body body,
+                                                 runtime::time_ns deadline);
+  std::optional<runtime::result<outcome>> conclude_if_all(std::uint64_t call, std::uint32_t round,
+                                                          const round_body& mine);
+  void conclude(round_outcome o);
+  void conclude_failed(std::uint64_t call, std::uint32_t round, const runtime::error& why);
+  round_said failure_said() const;
+  runtime::task<> repeat();
+  template <class M>
+  void send(rank_id to, part actor, const M& message) {
+    static_cast<void>(services_.mail.send(to, number_of(op_, actor), generation_, message));
+  }
+
+  services& services_;
+  options options_;
+  std::uint64_t op_;
+  std::uint64_t generation_;
+  rank_id leader_;
+  std::vector<rank_id> members_;
+  runtime::news changed_;  ///< for the exchange that waits
+  runtime::news work_;     ///< for `repeat`
+  std::optional<runtime::error> broken_;
+  std::uint64_t passed_ = 0;  ///< calls below are over here
+  std::optional<std::uint64_t> asked_;
+  std::optional<failed_call> failed_;  ///< the latest that failed, here or elsewhere
+  bool failure_untold_ = false;        ///< it failed here, and the leader may not know
+  std::optional<round_outcome> latest_;
+  std::vector<round_said> said_;  ///< at the leader, by member
+  std::set<rank_id> unknown_to_;  ///< at the leader: who has not acknowledged `latest_`
+};
+
+}  // namespace parley::actors

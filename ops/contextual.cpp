@@ -1,0 +1,379 @@
+#include <parley/ops/contextual.hpp>
+#include <parley/ops/rank.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace parley::ops {
+
+using actors::round_body;
+using runtime::errc;
+using runtime::error;
+using runtime::failure;
+using runtime::rank_id;
+using runtime::task;
+
+namespace {
+
+constexpr std::size_t largest_report_bytes = 900 << 10;
+
+template <class M>
+round_body packed(const M& message) {
+  std::vector<std::byte> bytes;
+  runtime::encode(message, bytes);
+  if (bytes.size() > largest_report_bytes)
+    runtime::raise(
+        {errc::bad_argument, "so many configs of so many kernels do not fit into a message; tune fewer at once"});
+  round_body body(bytes.size());
+  if (!bytes.empty()) std::memcpy(body.data(), bytes.data(), bytes.size());
+  return body;
+}
+
+template <class M>
+M unpacked(const round_body& body) {
+  return runtime::decode<M>(std::as_bytes(std::span(body))).value();
+}
+
+actors::op_declaration declare(const contextual_op& op, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  actors::op_declaration d;
+  d.name = op.name;
+  d.scheme = fmt::format("contextual, {} iterations, {} warm-ups, {}", op.iterations, op.warm_ups,
+                         op.order == tuning::contextual_order::grouped ? "grouped" : "interleaved");
+  for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
+  for (const rank_id r : op.members) {
+    const auto same = [&](const auto& p) { return p.rank == r; };
+    if (r >= world_size || std::any_of(d.participants.begin(), d.participants.end(), same))
+      runtime::raise({errc::bad_argument, title + ": member " + std::to_string(r) + " is outside the world of " +
+                                              std::to_string(world_size) + " or listed twice"});
+    d.participants.push_back({r, "member"});
+  }
+  if (auto name = tuning::checked({op.name}); !name)
+    runtime::raise({errc::bad_argument, title + ": " + name.reason().text});
+  if (op.iterations == 0)
+    runtime::raise({errc::bad_argument, title + " asks for no iterations; at least 1 measures something"});
+  d.leader = d.participants.front().rank;
+  return d;
+}
+
+std::string milliseconds(double ns) { return std::isfinite(ns) ? fmt::format("{:.6g} ms", ns / 1e6) : "inf ms"; }
+
+}  // namespace
+
+// ---- declaration ------------------------------------------------------------------------------------------------------
+
+contextual::contextual(rank& self, contextual_op op) : name_(op.name) {
+  const auto d = declare(op, self.world_size());
+  const auto me = [&](const auto& p) { return p.rank == self.id(); };
+  if (std::none_of(d.participants.begin(), d.participants.end(), me)) return;
+  const bool on = self.settings().policy == actors::tuning_policy::online;
+  end_ = &self.attach(std::make_unique<contextual_end>(self.services(), self.kernels(), std::move(op),
+                                                       on ? contextual_end::trials::on : contextual_end::trials::off));
+}
+
+contextual_end& contextual::end_or_raise() const {
+  if (end_ == nullptr)
+    runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});
+  return *end_;
+}
+
+task<> contextual::call_now(std::function<void()> f) {
+  f();
+  co_return;
+}
+
+contextual_end::contextual_end(actors::services& s, tunable_context& kernels, contextual_op op, trials t)
+    : services_(s), kernels_(kernels), op_(std::move(op)), declaration_(declare(op_, s.net.world_size())), trials_(t),
+      talk_(s, declaration_, agreement()) {}
+
+actors::rounds::options contextual_end::agreement() {
+  actors::rounds::options o;
+  o.merge = [this](std::span<const round_body> bodies) {
+    std::vector<contextual_said> said;
+    for (const round_body& b : bodies) said.push_back(unpacked<contextual_said>(b));
+    return packed(agree(said, progress_).value());
+  };
+  o.on_failed = [this](std::uint64_t call) {
+    if (running_ != nullptr && call + 1 == calls_) running_->cancel();
+  };
+  return o;
+}
+
+bool contextual_end::has(rank_id r) const noexcept {
+  const auto& members = talk_.members();
+  return std::find(members.begin(), members.end(), r) != members.end();
+}
+
+void contextual_end::fail(const error& why) noexcept {
+  talk_.fail(why);
+  if (running_ != nullptr) running_->cancel();
+}
+
+std::string contextual_end::best(const std::string& kernel, const std::string& key) const {
+  const auto at = contexts_.find({kernel, key});
+  return at == contexts_.end() || !at->second.best ? std::string() : at->second.ids[*at->second.best];
+}
+
+// ---- a call -----------------------------------------------------------------------------------------------------------
+
+failure contextual_end::explained(std::uint64_t call, const error& why) const {
+  failure f({why.code(), declaration_.title() + ", call " + std::to_string(call) + ", on rank " +
+                             std::to_string(services_.net.rank()) + ": " +
+                             (why.text().empty() ? why.what() : why.text())});
+  services_.call_failed(f.reason());
+  return f;
+}
+
+task<> contextual_end::run(thunk f) {
+  if (kernels_.contextual() != nullptr) {  // a part of the run around it
+    co_await f();
+    co_return;
+  }
+  const std::uint64_t call = calls_++;
+  const bool first = contexts_.empty();
+  kernels_.set_contextual(this);
+  // Also when the caller's frame is torn down.
+  struct until_over {
+    tunable_context& kernels;
+    ~until_over() { kernels.set_contextual(nullptr); }
+  };
+  std::exception_ptr thrown;
+  bool trying = first;
+  {
+    const until_over here{kernels_};
+    progress_ = {};
+    try {
+      co_await tune(call, std::move(f));
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    trying = trying || undecided();
+  }
+  mode_ = mode::settled;
+  if (!thrown) {
+    talk_.passed(call);
+    co_return;
+  }
+  const error own = runtime::describe(thrown);
+  const auto elsewhere = talk_.failure_of(call);
+  talk_.failed(call, own, trying ? actors::rounds::told::everybody : actors::rounds::told::who_asks);
+  talk_.passed(call);
+  std::erase_if(contexts_, [](const auto& c) { return !c.second.best; });
+  write_log();
+  if (elsewhere) throw explained(call, *elsewhere);
+  if (trying && talk_.broken()) throw explained(call, *talk_.broken());
+  if (!trying) std::rethrow_exception(thrown);
+  throw explained(call, own);
+}
+
+task<> contextual_end::tune(std::uint64_t call, thunk f) {
+  if (const auto why = talk_.failure_of(call)) runtime::raise(*why);
+  mode_ = trials_ == trials::on ? mode::trying : mode::settled;
+  for (std::uint32_t round = 0;; ++round) {
+    if (round == 0 && !contexts_.empty()) {
+      co_await f();
+    } else {
+      co_await run_guarded(f);
+    }
+    ++runs_;
+    write_log();
+    if (round == 0 && !undecided()) co_return;
+    auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout_ns);
+    if (!agreed) runtime::raise(agreed.reason());
+    if (agreed->what == actors::rounds::outcome::kind::apart) {
+      leave_default(agreed->text);
+      co_return;
+    }
+    const auto verdict = unpacked<contextual_verdict>(agreed->body);
+    take(verdict);
+    write_log();
+    if (!verdict.unfinished) break;
+  }
+  mode_ = mode::settled;
+  co_await f();
+  ++runs_;
+}
+
+/// A run that ends when another rank's has failed, or after its time.
+task<> contextual_end::run_guarded(thunk f) {
+  runtime::scope& around = co_await runtime::this_scope;
+  runtime::scope here(around, {.deadline = runtime::deadline_of(services_.ex.now(), op_.timeout_ns)});
+  struct while_running {
+    runtime::scope*& running;
+    ~while_running() { running = nullptr; }
+  };
+  std::exception_ptr thrown;
+  {
+    const while_running now{running_};
+    running_ = &here;
+    here.spawn(f());
+    try {
+      co_await here.join();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  if (!thrown) co_return;
+  if (here.cancelled() == errc::timeout && around.cancelled() == errc::none)
+    runtime::raise({errc::timeout, "a run took longer than " + milliseconds(static_cast<double>(op_.timeout_ns)) +
+                                       "; see what holds it up, or allow more time"});
+  std::rethrow_exception(thrown);
+}
+
+bool contextual_end::undecided() const {
+  return std::any_of(contexts_.begin(), contexts_.end(), [](const auto& c) { return !c.second.best; });
+}
+
+contextual_said contextual_end::report() const {
+  contextual_said said;
+  for (const auto& [name, c] : contexts_) {
+    if (c.best) continue;
+    contextual_report r;
+    r.kernel = c.kernel;
+    r.key = c.key;
+    r.complete = c.plan.complete();
+    r.steps = c.plan.taken();
+    r.digests = c.digests;
+    for (std::size_t i = 0; i < c.ids.size(); ++i) r.average_ns.push_back(c.plan.average_ns(i));
+    if (c.remembered) {
+      r.remembered = c.digests[*c.remembered];
+      r.remembered_ns = c.remembered_ns;
+    }
+    said.reports.push_back(std::move(r));
+  }
+  return said;
+}
+
+void contextual_end::take(const contextual_verdict& v) {
+  for (const contextual_best& best : v.decided) {
+    agreed_[{best.kernel, best.key}] = best;
+    const auto at = contexts_.find({best.kernel, best.key});
+    if (at != contexts_.end() && !at->second.best) settle(at->second, best);
+  }
+}
+
+void contextual_end::settle(context& c, const contextual_best& best) {
+  const auto at = std::find(c.digests.begin(), c.digests.end(), best.digest);
+  c.best = at == c.digests.end() ? 0 : static_cast<std::size_t>(at - c.digests.begin());
+  const std::string& id = c.ids[*c.best];
+  log(c, fmt::format("best-config-id: {} | best-config: {{{}}} | best-latency: {}", *c.best, id,
+                     milliseconds(best.latency_ns)));
+  if (best.latency_ns > 0 && !best.from_results)
+    kernels_.learn({op_.name + "/" + c.kernel, c.key, id, best.latency_ns / 1e6});
+}
+
+void contextual_end::leave_default(const std::string& who) {
+  for (auto& [name, c] : contexts_) {
+    if (c.best) continue;
+    c.best = 0;
+    kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) + ": kernel " + c.kernel +
+                  ", key {" + c.key + "}, keeps its default, because " + who +
+                  " had nothing to tune in that call; let all ranks meet new keys in the same one");
+  }
+}
+
+// ---- its kernels ------------------------------------------------------------------------------------------------------
+
+contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel, const kernel_entry& e) {
+  const auto at = contexts_.find({kernel.name(), e.parameters});
+  if (at != contexts_.end()) return &at->second;
+  const bool alone = talk_.members().size() == 1;
+  if (mode_ == mode::settled && !(alone && trials_ == trials::off)) return nullptr;
+  context made(kernel, e.parameters, {op_.iterations, op_.warm_ups, op_.order});
+  recall(kernel, made);
+  if (alone && made.remembered) made.best = made.remembered;
+  if (trials_ == trials::off && !made.best) return nullptr;
+  context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
+  const auto agreed = agreed_.find({kernel.name(), e.parameters});
+  if (agreed != agreed_.end()) settle(kept, agreed->second);
+  return &kept;
+}
+
+void contextual_end::recall(const kernel_core& kernel, context& c) {
+  const auto* known = kernels_.remembered(op_.name + "/" + c.kernel, c.key);
+  if (known == nullptr) return;
+  if (const auto solution = kernel.find(known->solution)) {
+    c.remembered = *solution;
+    c.remembered_ns = known->time_ms * 1e6;
+  } else {
+    kernels_.warn(declaration_.title() + ": `" + known->solution +
+                  "` of the results file is no implementation of kernel " + c.kernel + "; it is tuned anew");
+  }
+}
+
+contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_entry& e) {
+  turn t;
+  if (context* const c = find_or_make(kernel, e)) {
+    t.of = c;
+    if (c->best) {
+      t.config = *c->best;
+    } else if (const auto step = c->plan.take()) {
+      t.step = ++c->next_step;
+      c->under_way.emplace(t.step, *step);
+      t.counts = !c->plan.failed(step->config);
+      t.config = t.counts ? step->config : c->plan.stand_in().value_or(0);
+    } else {
+      t.config = c->plan.stand_in().value_or(0);  // all steps are taken, and the others are still to be heard
+    }
+  }
+  t.began_ns = services_.ex.precise_now();
+  return t;
+}
+
+bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
+  const auto took_ns = static_cast<double>(services_.ex.precise_now() - t.began_ns);
+  auto* const c = static_cast<context*>(t.of);
+  const bool stopping = running_ != nullptr && running_->cancelled() != errc::none;
+  if (thrown) {
+    const error why = runtime::describe(thrown);
+    if (c == nullptr || stopping || c->best || why.code() == errc::cancelled) std::rethrow_exception(thrown);
+    c->plan.fail(t.config);
+    c->faults += fmt::format("; config-{} ({}): {}", t.config, c->ids[t.config], why.what());
+    kernels_.warn(fmt::format("{}, on rank {}: kernel {}, key {{{}}}: config {} throws: {}", declaration_.title(),
+                              services_.net.rank(), c->kernel, c->key, c->ids[t.config], why.what()));
+    const auto other = c->plan.stand_in();
+    if (!other)
+      runtime::raise(
+          {errc::config_failed, "cannot find valid config: func " + c->kernel + ", key {" + c->key + "}" + c->faults});
+    t.config = *other;
+    t.counts = false;
+    t.began_ns = services_.ex.precise_now();
+    return false;
+  }
+  if (c == nullptr || t.step == 0) return true;
+  const auto at = c->under_way.find(t.step);
+  const tuning::contextual_plan::step step = at->second;
+  c->under_way.erase(at);
+  c->plan.end(step, t.counts ? std::optional(took_ns) : std::nullopt);
+  if (!step.measured) return true;
+  std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", step.config, c->ids[step.config],
+                                 step.iteration);
+  if (step.last)
+    line += fmt::format(" | config-{} average latency: {}", step.config, milliseconds(c->plan.average_ns(step.config)));
+  log(*c, line);
+  return true;
+}
+
+// ---- the log ----------------------------------------------------------------------------------------------------------
+
+void contextual_end::log(const context& c, const std::string& rest) {
+  if (op_.log_folder.empty()) return;
+  log_ += fmt::format("[rank-{}] func: {} | key: {{{}}} | {}\n", services_.net.rank(), c.kernel, c.key, rest);
+}
+
+/// Between runs, where nothing is timed.
+void contextual_end::write_log() {
+  if (log_.empty()) return;
+  const std::string text = std::exchange(log_, {});
+  if (kernels_.disk() == nullptr || log_refused_) return;
+  const std::string path = op_.log_folder + "/rank-" + std::to_string(services_.net.rank()) + ".log";
+  const auto written = kernels_.disk()->append(path, text);
+  if (written) return;
+  log_refused_ = true;  // said once
+  kernels_.warn("the log of op " + op_.name + " is not kept: " + written.reason().what());
+}
+
+}  // namespace parley::ops

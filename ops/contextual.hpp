@@ -1,0 +1,156 @@
+#pragma once
+/// Tunes a whole function with tunable kernels inside: it is run again and again, each of its kernels tries its configs where
+/// it will run, beside the copies and the other kernels that it competes with, and all ranks take the same.
+///
+///     contextual layer(self, {.name = "layer", .iterations = 5});
+///     co_await layer.run([&] { return gather_and_multiply(a, b, c); });      // calls tunable_ops, on all ranks
+///     co_await layer.run([&] { return gather_and_multiply(a, b, c); });      // one run, with the best of each
+///
+/// With 2 and 3 configs and 2 iterations a first call makes 7 runs: the second kernel's last config takes runs 4 and 5, during
+/// which the first one runs its best, and the last run is the one whose results count. A kernel that is called m times per
+/// run advances m steps; kernels may call others; each kernel *and key* is tuned on its own, new keys at any later call. The
+/// thunk has to give the same however often it is run.
+///
+/// Times are plain averages, of which the longest of all ranks counts, and one best holds for all. A config that throws is
+/// out, and the first that has not thrown runs in its place. When none is left anywhere, or each has failed on some rank,
+/// every rank's call ends with `config_failed`: `cannot find valid config`. What the thunk throws on one rank while they tune
+/// ends the call on all; so do `timeout` of a run or of a rank that does not come, and `peer_failed`. Then the next call begins
+/// again. A call with nothing new costs no message. A cancelled call fails on all.
+///
+/// One call at a time; a call inside a thunk is part of the run around it, and so is what other coroutines of this rank call.
+/// Each run is logged in `.autotune_logs/rank-R.log`. The best is kept in results as `layer/KERNEL`.
+#include <parley/actors/rounds.hpp>
+#include <parley/ops/attached_op.hpp>
+#include <parley/ops/contextual_agreement.hpp>
+#include <parley/ops/kernel_core.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
+#include <parley/tuning/contextual_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+class rank;
+
+struct contextual_op {
+  std::string name;
+  std::vector<runtime::rank_id> members{};  ///< empty: all ranks; the first one leads
+  std::size_t iterations = 5;               ///< measured, per config
+  std::size_t warm_ups = 0;                 ///< before them, per config
+  tuning::contextual_order order = tuning::contextual_order::grouped;
+  std::string log_folder = ".autotune_logs";  ///< empty: no log
+  time_ns timeout_ns = 30'000'000'000;        ///< of one run, and of waiting for the other ranks after it
+};
+
+class contextual_end final : public attached_op, private contextual_run {
+ public:
+  using thunk = std::function<runtime::task<>()>;
+  enum class trials : std::uint8_t { on, off };
+
+  contextual_end(actors::services& s, tunable_context& kernels, contextual_op op, trials t);
+  runtime::task<> run(thunk f);
+
+  const actors::op_declaration& declaration() const noexcept override { return declaration_; }
+  bool has(runtime::rank_id r) const noexcept override;
+  void fail(const runtime::error& why) noexcept override;
+  bool owes_messages() const noexcept override { return talk_.owes_messages(); }
+
+  /// How often thunks were run, in all calls.
+  std::uint64_t runs() const noexcept { return runs_; }
+  /// The best config's id, or nothing.
+  std::string best(const std::string& kernel, const std::string& key) const;
+
+ private:
+  enum class mode : std::uint8_t { trying, settled };
+  struct context {
+    context(const kernel_core& k, std::string parameters, tuning::contextual_limits limits)
+        : kernel(k.name()), key(std::move(parameters)), ids(k.ids()), plan(ids.size(), limits) {
+      for (const auto& i : k.implementations()) digests.push_back(i.digest);
+    }
+    std::string kernel;
+    std::string key;
+    std::vector<std::string> ids;
+    std::vector<std::uint64_t> digests;
+    tuning::contextual_plan plan;
+    std::map<std::size_t, tuning::contextual_plan::step> under_way{};
+    std::size_t next_step = 0;
+    std::string faults{};
+    std::optional<std::size_t> best{};
+    std::optional<std::size_t> remembered{};
+    double remembered_ns = 0;
+  };
+  using name_of = std::pair<std::string, std::string>;
+
+  turn begin(const kernel_core& kernel, kernel_entry& e) override;
+  bool end(turn& t, const std::exception_ptr& thrown) override;
+
+  runtime::task<> tune(std::uint64_t call, thunk f);
+  runtime::task<> run_guarded(thunk f);
+  context* find_or_make(const kernel_core& kernel, const kernel_entry& e);
+  void recall(const kernel_core& kernel, context& c);
+  contextual_said report() const;
+  bool undecided() const;
+  void take(const contextual_verdict& v);
+  void settle(context& c, const contextual_best& best);
+  void leave_default(const std::string& who);
+  void log(const context& c, const std::string& rest);
+  void write_log();
+  runtime::failure explained(std::uint64_t call, const runtime::error& why) const;
+  actors::rounds::options agreement();
+
+  actors::services& services_;
+  tunable_context& kernels_;
+  contextual_op op_;
+  actors::op_declaration declaration_;
+  trials trials_;
+  contextual_progress progress_;  // at the leader, of the call that is under way
+  actors::rounds talk_;
+  std::map<name_of, context> contexts_;
+  std::map<name_of, contextual_best> agreed_;
+  mode mode_ = mode::settled;
+  runtime::scope* running_ = nullptr;
+  std::uint64_t calls_ = 0;
+  std::uint64_t runs_ = 0;
+  std::string log_;
+  bool log_refused_ = false;
+};
+
+/// A light handle; what it stands for lives as long as its rank.
+class contextual {
+ public:
+  /// On all ranks. Throws `bad_argument`: a name that is taken, members that cannot be, no iterations.
+  contextual(rank& self, contextual_op op);
+  /// `f()` gives a `task<>`, or nothing for a thunk that never waits. One that captures more than references and numbers is
+  /// named before it is given (g++ 12 destroys such temporaries of a `co_await` twice).
+  template <class F>
+  runtime::task<> run(const F& f) {
+    if constexpr (std::is_same_v<std::invoke_result_t<const F&>, runtime::task<>>) {
+      return end_or_raise().run(contextual_end::thunk(f));
+    } else {
+      return end_or_raise().run(at_once(f));
+    }
+  }
+  /// Whether this rank is no member.
+  bool idle() const noexcept { return end_ == nullptr; }
+  const contextual_end& end() const { return end_or_raise(); }
+
+ private:
+  static runtime::task<> call_now(std::function<void()> f);
+  static contextual_end::thunk at_once(std::function<void()> f) {
+    return [f = std::move(f)] { return call_now(f); };
+  }
+  contextual_end& end_or_raise() const;
+  contextual_end* end_ = nullptr;
+  std::string name_;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,504 @@
+#include "../support/world.hpp"
+
+#include <parley/ops/contextual.hpp>
+#include <parley/ops/tunable_op.hpp>
+#include <parley/runtime/compute.hpp>
+#include <parley/runtime/when.hpp>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using tuning::kernel_key;
+
+namespace {
+
+using timed_kernel = tunable_op<task<>(std::uint64_t)>;
+
+/// How long config `c` takes on a rank in its `n`-th run; a negative time throws.
+using time_model = std::function<time_ns(rank_id, std::size_t c, std::size_t n)>;
+
+/// The configs of one kernel on one rank, in the order in which they ran.
+struct ran_configs {
+  std::vector<std::size_t> order;
+  std::vector<std::uint64_t> keys;
+  std::map<std::size_t, std::size_t> count;
+};
+
+task<> run_config(time_model takes, rank_id self, std::size_t c, ran_configs* ran, std::uint64_t key) {
+  ran->order.push_back(c);
+  ran->keys.push_back(key);
+  const time_ns ns = takes(self, c, ran->count[c]++);
+  co_await compute([] {}, ns < 0 ? 10 : ns);
+  if (ns < 0) raise({errc::unavailable, "out of registers"});
+}
+
+timed_kernel::options kernel_of(std::string name, std::size_t configs, time_model takes, rank_id self,
+                                ran_configs& ran) {
+  timed_kernel::options o;
+  o.name = std::move(name);
+  o.key = [](std::uint64_t n) { return kernel_key{{"n", n}}; };
+  for (std::size_t c = 0; c < configs; ++c)
+    o.implementations.push_back({"config_" + std::to_string(c), [takes, self, c, r = &ran](std::uint64_t n) {
+                                   return run_config(takes, self, c, r, n);
+                                 }});
+  return o;
+}
+
+/// Two kernels on each rank of a world, with 2 and 3 configs: the worked case.
+struct two_kernels : world {
+  explicit two_kernels(rank_id n, time_model first, time_model second, contextual_op op = table(),
+                       rank_settings settings = {})
+      : world(n, settings), ran_0(n), ran_1(n), runs(n), outcomes(n) {
+    op.name = "layer";
+    for (rank_id r = 0; r < n; ++r) {
+      kernel_0.push_back(
+          std::make_unique<timed_kernel>(ranks[r]->kernels(), kernel_of("kernel-0", 2, first, r, ran_0[r])));
+      kernel_1.push_back(
+          std::make_unique<timed_kernel>(ranks[r]->kernels(), kernel_of("kernel-1", 3, second, r, ran_1[r])));
+      layers.emplace_back(*ranks[r], op);
+    }
+  }
+  static contextual_op table() {
+    contextual_op op;
+    op.iterations = 2;
+    op.timeout_ns = 1'000'000'000;
+    return op;
+  }
+  std::string log(rank_id r) { return disk[r].files[".autotune_logs/rank-" + std::to_string(r) + ".log"]; }
+
+  std::vector<ran_configs> ran_0;
+  std::vector<ran_configs> ran_1;
+  std::vector<std::size_t> runs;
+  std::vector<result<>> outcomes;
+  std::vector<std::unique_ptr<timed_kernel>> kernel_0;
+  std::vector<std::unique_ptr<timed_kernel>> kernel_1;
+  std::vector<contextual> layers;
+};
+
+task<> both_kernels(two_kernels* w, rank_id r, std::uint64_t key) {
+  ++w->runs[r];
+  co_await (*w->kernel_0[r])(key);
+  co_await (*w->kernel_1[r])(key);
+}
+
+using program = std::function<task<>(rank_id)>;
+task<> tuned(two_kernels* w, rank_id r, program f) {
+  const auto thunk = [&f, r] { return f(r); };
+  auto outcome = co_await attempt(w->layers[r].run(thunk));
+  w->outcomes[r] = outcome;
+}
+
+/// One call on each rank of `on`; the others are silent.
+void call_on(two_kernels& w, const program& f, std::vector<rank_id> on) {
+  scope calls(w.clock);
+  for (const rank_id r : on) calls.spawn(tuned(&w, r, f));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+}
+void call_all(two_kernels& w, const program& f) {
+  std::vector<rank_id> all;
+  for (rank_id r = 0; r < w.ranks.size(); ++r) all.push_back(r);
+  call_on(w, f, all);
+}
+program with_key(two_kernels& w, std::uint64_t key) {
+  return [&w, key](rank_id r) { return both_kernels(&w, r, key); };
+}
+
+time_model takes(std::vector<time_ns> ns) {
+  return [ns](rank_id, std::size_t c, std::size_t) { return ns[c]; };
+}
+
+using order = std::vector<std::size_t>;
+
+}  // namespace
+
+TEST_CASE("the worked case: 7 runs in the stated order, and 1 at the next call") {
+  for (const rank_id n : {1U, 3U}) {
+    CAPTURE(n);
+    two_kernels w(n, takes({2'000'000, 1'000'000}), takes({3'000'000, 1'000'000, 2'000'000}));
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < n; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 7);
+      CHECK(w.ran_0[r].order == order{0, 0, 1, 1, 1, 1, 1});
+      CHECK(w.ran_1[r].order == order{0, 0, 1, 1, 2, 2, 1});
+    }
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < n; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 8);
+      CHECK(w.ran_0[r].order.back() == 1);
+      CHECK(w.ran_1[r].order.back() == 1);
+      CHECK(w.layers[r].end().runs() == 8);
+    }
+  }
+}
+
+TEST_CASE("the log says each step, its averages and the best, byte for byte") {
+  two_kernels w(1, takes({2'500'000, 1'000'000}), takes({3'000'000, 1'000'000, 2'000'000}));
+  call_all(w, with_key(w, 8));
+  std::string expected;
+  const auto step = [&](int kernel, int config, int iteration, const std::string& average) {
+    expected += "[rank-0] func: kernel-" + std::to_string(kernel) +
+                " | key: {n=8} | config-id: " + std::to_string(config) + " | config: {config_" +
+                std::to_string(config) + "} | measure-iter: " + std::to_string(iteration);
+    if (iteration == 1) expected += " | config-" + std::to_string(config) + " average latency: " + average + " ms";
+    expected += "\n";
+  };
+  const auto best = [&](int kernel, const std::string& latency) {
+    expected += "[rank-0] func: kernel-" + std::to_string(kernel) +
+                " | key: {n=8} | best-config-id: 1 | best-config: {config_1} | best-latency: " + latency + " ms\n";
+  };
+  for (const int i : {0, 1}) {
+    step(0, 0, i, "2.5");
+    step(1, 0, i, "3");
+  }
+  for (const int i : {0, 1}) {
+    step(0, 1, i, "1");
+    step(1, 1, i, "1");
+  }
+  best(0, "1");
+  step(1, 2, 0, "2");
+  step(1, 2, 1, "2");
+  best(1, "1");
+  CHECK(w.log(0) == expected);
+}
+
+TEST_CASE("averages are plain: one outlier counts") {
+  const auto outlier = [](rank_id, std::size_t c, std::size_t n) -> time_ns {
+    return c == 1 ? (n == 0 ? 100 : 7'900) : 3'000;  // 4000 on average
+  };
+  two_kernels w(1, outlier, takes({3'000, 2'000, 1'000}));
+  call_all(w, with_key(w, 8));
+  CHECK(w.layers[0].end().best("kernel-0", "n=8") == "config_0");
+  CHECK(w.layers[0].end().best("kernel-1", "n=8") == "config_2");
+}
+
+TEST_CASE("the longest of all ranks counts, and one best holds for all") {
+  // Rank 2 is slow with what is fastest on the others.
+  const auto uneven = [](rank_id r, std::size_t c, std::size_t) -> time_ns {
+    return c == 1 ? (r == 2 ? 9'000 : 1'000) : 5'000;
+  };
+  two_kernels w(3, uneven, takes({3'000, 2'000, 1'000}));
+  call_all(w, with_key(w, 8));
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK(w.outcomes[r]);
+    CHECK(w.layers[r].end().best("kernel-0", "n=8") == "config_0");
+    CHECK(w.log(r).find("best-config-id: 0 | best-config: {config_0} | best-latency: 0.005 ms") != std::string::npos);
+  }
+}
+
+TEST_CASE("interleaved, the configs take turns") {
+  auto op = two_kernels::table();
+  op.order = tuning::contextual_order::interleaved;
+  op.warm_ups = 1;
+  two_kernels w(1, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), op);
+  call_all(w, with_key(w, 8));
+  CHECK(w.ran_0[0].order == order{0, 1, 0, 1, 0, 1, 1, 1, 1, 1});
+  CHECK(w.ran_1[0].order == order{0, 1, 2, 0, 1, 2, 0, 1, 2, 1});
+  CHECK(w.runs[0] == 10);
+}
+
+TEST_CASE("a kernel that is called m times per run advances m steps, and each key is tuned on its own") {
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
+    ++all->runs[r];
+    for (int i = 0; i < 2; ++i) co_await (*all->kernel_0[r])(8);
+    co_await (*all->kernel_0[r])(9);
+    for (int i = 0; i < 3; ++i) co_await (*all->kernel_1[r])(8);
+  };
+  call_all(w, [&](rank_id r) { return thunk(&w, r); });
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(w.outcomes[r]);
+    // Key 9 takes 4 runs, key 8 of kernel-0 and kernel-1 take 2.
+    CHECK(w.runs[r] == 5);
+    CHECK(w.ran_1[r].order == order{0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+    order of_8;
+    order of_9;
+    for (std::size_t i = 0; i < w.ran_0[r].order.size(); ++i)
+      (w.ran_0[r].keys[i] == 8 ? of_8 : of_9).push_back(w.ran_0[r].order[i]);
+    CHECK(of_8 == order{0, 0, 1, 1, 1, 1, 1, 1, 1, 1});
+    CHECK(of_9 == order{0, 0, 1, 1, 1});
+  }
+  call_all(w, with_key(w, 10));  // new keys at a later call
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(w.outcomes[r]);
+    CHECK(w.runs[r] == 5 + 7);
+    CHECK(w.layers[r].end().best("kernel-1", "n=10") == "config_1");
+  }
+}
+
+TEST_CASE("a kernel may call another one, and a tuned thunk another one") {
+  two_kernels w(1, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  tunable_op<task<>(int)> outer(w[0].kernels(),
+                                {.name = "outer",
+                                 .implementations = {{"slow", [&](int) { return (*w.kernel_0[0])(8); }},
+                                                     {"slower", [&](int) { return (*w.kernel_1[0])(8); }}}});
+  contextual inner(w[0], {.name = "inner"});
+  const auto within = [](tunable_op<task<>(int)>* o, two_kernels* all) -> task<> {
+    ++all->runs[0];
+    co_await (*o)(1);
+  };
+  const auto thunk = [](contextual i, tunable_op<task<>(int)>* o, two_kernels* all, auto f) -> task<> {
+    const auto part = [=] { return f(o, all); };
+    co_await i.run(part);
+  };
+  call_all(w, [&](rank_id) { return thunk(inner, &outer, &w, within); });
+  CHECK(w.outcomes[0]);
+  CHECK(inner.end().runs() == 0);
+  CHECK(w.layers[0].end().best("outer", "all") == "slow");
+  CHECK(w.layers[0].end().best("kernel-0", "n=8") == "config_1");
+}
+
+TEST_CASE("a config that fails on one rank is out on all, and what has not failed runs in its place") {
+  for (const rank_id n : {1U, 3U}) {
+    CAPTURE(n);
+    const auto broken = [n](rank_id r, std::size_t c, std::size_t) -> time_ns {
+      return c == 1 && r == n - 1 ? -1 : c == 1 ? 100 : 5'000;
+    };
+    two_kernels w(n, broken, takes({3'000, 1'000, 2'000}));
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < n; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 7);
+      CHECK(w.layers[r].end().best("kernel-0", "n=8") == "config_0");
+    }
+    CHECK(w.ran_0[n - 1].order == order{0, 0, 1, 0, 0, 0, 0, 0});
+    CHECK(w.log(n - 1).find("config-id: 1 | config: {config_1} | measure-iter: 1 | config-1 average latency: inf ms") !=
+          std::string::npos);
+    REQUIRE(w[n - 1].kernels().warnings().size() == 1);
+    CHECK(w[n - 1].kernels().warnings()[0].find("config config_1 throws: unavailable: out of registers") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("the last config, the default and each in turn may fail, and there is a decision on every rank") {
+  for (const rank_id n : {1U, 3U}) {
+    for (const std::size_t failing : {0U, 1U, 2U}) {
+      CAPTURE(n);
+      CAPTURE(failing);
+      const auto broken = [failing](rank_id r, std::size_t c, std::size_t) -> time_ns {
+        return c == failing && r == 0 ? -1 : static_cast<time_ns>(1'000 * (c + 1));
+      };
+      two_kernels w(n, takes({2'000, 1'000}), broken);
+      call_all(w, with_key(w, 8));
+      for (rank_id r = 0; r < n; ++r) {
+        CHECK(w.outcomes[r]);
+        CHECK(w.runs[r] == 7);
+        CHECK(w.layers[r].end().best("kernel-1", "n=8") == (failing == 0 ? "config_1" : "config_0"));
+      }
+    }
+  }
+}
+
+TEST_CASE("where each config has failed, on one rank or on different ones, every rank is told that there is none") {
+  const auto all_on_one = [](rank_id r, std::size_t, std::size_t) -> time_ns { return r == 0 ? -1 : 1'000; };
+  const auto one_on_each = [](rank_id r, std::size_t c, std::size_t) -> time_ns { return c == r ? -1 : 1'000; };
+  for (const rank_id n : {1U, 3U}) {
+    for (const bool on_one : {true, false}) {
+      if (n == 1 && !on_one) continue;
+      CAPTURE(n);
+      CAPTURE(on_one);
+      bool cured = false;
+      const auto broken = [&](rank_id r, std::size_t c, std::size_t i) -> time_ns {
+        return cured ? 1'000 : on_one ? all_on_one(r, c, i) : one_on_each(r, c, i);
+      };
+      two_kernels w(n, takes({2'000, 1'000}), broken);
+      const time_ns began = w.clock.now();
+      call_all(w, with_key(w, 8));
+      CHECK(w.clock.now() - began < 1'000'000'000);
+      for (rank_id r = 0; r < n; ++r) {
+        CAPTURE(r);
+        REQUIRE_FALSE(w.outcomes[r]);
+        CHECK(w.outcomes[r].code() == errc::config_failed);
+        CHECK(w.outcomes[r].reason().what().find("cannot find valid config") != std::string::npos);
+      }
+      cured = true;  // the next call begins again
+      call_all(w, with_key(w, 8));
+      for (rank_id r = 0; r < n; ++r) CHECK(w.outcomes[r]);
+    }
+  }
+}
+
+TEST_CASE("what the thunk throws on one rank while they tune ends the call on all, wherever they wait") {
+  for (const rank_id culprit : {0U, 2U}) {
+    CAPTURE(culprit);
+    two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+    bool cured = false;
+    const auto thunk = [](two_kernels* all, rank_id r, rank_id bad, bool* good) -> task<> {
+      co_await both_kernels(all, r, 8);
+      if (r == bad && all->runs[r] == 3 && !*good) raise({errc::io, "no more disk"});
+      // The others wait for something that never comes.
+      if (r == 1 && all->runs[r] == 3 && !*good) {
+        auto woken = co_await sleep_until(never - 1);
+        if (!woken) raise(woken.reason());
+      }
+    };
+    const time_ns began = w.clock.now();
+    const program f = [&](rank_id r) { return thunk(&w, r, culprit, &cured); };
+    call_all(w, f);
+    CHECK(w.clock.now() - began < 100'000'000);
+    for (rank_id r = 0; r < 3; ++r) {
+      REQUIRE_FALSE(w.outcomes[r]);
+      CHECK(w.outcomes[r].code() == errc::io);
+      CHECK(w.outcomes[r].reason().what().find("no more disk") != std::string::npos);
+    }
+    cured = true;
+    for (auto& runs : w.runs) runs = 0;
+    call_all(w, f);
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 7);
+    }
+  }
+}
+
+TEST_CASE("a rank that never comes ends in a time-out that names it, and one that dies in peer_failed, on all others") {
+  for (const bool dies : {false, true}) {
+    CAPTURE(dies);
+    for (const rank_id missing : {0U, 2U}) {
+      CAPTURE(missing);
+      two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+      std::vector<rank_id> others{0, 1, 2};
+      std::erase(others, missing);
+      scope calls(w.clock);
+      const auto f = with_key(w, 8);
+      for (const rank_id r : others) calls.spawn(tuned(&w, r, f));
+      const time_ns began = w.clock.now();
+      run_until(w.clock, [&] { return w.runs[others[0]] == 1 && w.runs[others[1]] == 1; });
+      if (dies) {
+        for (const rank_id r : others) w[r].on_lost(missing, "killed");
+      }
+      run_until(w.clock, [&] { return calls.running() == 0; });
+      CHECK(w.clock.now() - began < 1'200'000'000);
+      for (const rank_id r : others) {
+        REQUIRE_FALSE(w.outcomes[r]);
+        CHECK(w.outcomes[r].code() == (dies ? errc::peer_failed : errc::timeout));
+        CHECK(w.outcomes[r].reason().what().find("rank " + std::to_string(missing)) != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("a run that takes too long ends on every rank") {
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
+    co_await both_kernels(all, r, 8);
+    if (r == 1) {
+      auto woken = co_await sleep_until(never - 1);
+      if (!woken) raise(woken.reason());
+    }
+  };
+  call_all(w, [&](rank_id r) { return thunk(&w, r); });
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.outcomes[r].code() == errc::timeout);
+}
+
+TEST_CASE("what only some ranks could tune keeps its default there, and says so") {
+  for (const rank_id odd : {0U, 1U}) {
+    CAPTURE(odd);
+    two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+    call_all(w, with_key(w, 8));
+    call_all(w, [&](rank_id r) { return both_kernels(&w, r, r == odd ? 9 : 8); });
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 8);
+      CHECK(w[r].kernels().warnings().size() == (r == odd ? 2 : 0));
+    }
+    CHECK(w.layers[odd].end().best("kernel-0", "n=9") == "config_0");
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < 3; ++r) CHECK(w.runs[r] == 9);
+  }
+}
+
+TEST_CASE("a kernel that is not called any more is decided by what was measured") {
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
+    if (++all->runs[r] <= 3) co_await (*all->kernel_1[r])(8);
+  };
+  call_all(w, [&](rank_id r) { return thunk(&w, r); });
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(w.outcomes[r]);
+    CHECK(w.runs[r] == 5);
+    CHECK(w.layers[r].end().best("kernel-1", "n=8") == "config_1");
+  }
+}
+
+TEST_CASE("lost, late and overtaking messages cost time, and never a decision that differs") {
+  for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
+    CAPTURE(seed);
+    two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+    random_stream dice(seed, 5);
+    w.links.options().lose = [&](rank_id, rank_id, link::channel) { return dice.below(4) == 0; };
+    w.links.options().delay = [&](rank_id, rank_id, link::channel) { return static_cast<time_ns>(dice.below(90'000)); };
+    for (int call = 0; call < 3; ++call) call_all(w, with_key(w, 8 + static_cast<std::uint64_t>(call % 2)));
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 15);
+      CHECK(w.layers[r].end().best("kernel-1", "n=9") == "config_1");
+    }
+  }
+}
+
+TEST_CASE("the best of a thunk is kept in results, for it alone, and a rank that lacks it takes the others'") {
+  rank_settings s;
+  s.results_path = "results.csv";
+  std::vector<std::map<std::string, std::string>> files;
+  {
+    two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), two_kernels::table(), s);
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < 2; ++r) {
+      static_cast<void>(w[r].write_results().value());
+      files.push_back(w.disk[r].files);
+    }
+  }
+  CHECK(files[0].at("results0.csv").find("\nlayer/kernel-1,n=8,config_1,0.001\n") != std::string::npos);
+  for (const bool on_both : {true, false}) {
+    CAPTURE(on_both);
+    two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), two_kernels::table(), s);
+    for (rank_id r = on_both ? 0 : 1; r < 2; ++r)
+      w[r].kernels().remember(tuning::parse_results(files[r].at("results" + std::to_string(r) + ".csv")).value().file);
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < 2; ++r) {
+      CHECK(w.outcomes[r]);
+      CHECK(w.runs[r] == 2);  // the first one is what tells the others
+      CHECK(w.ran_1[r].order == order{0, 1});
+    }
+  }
+}
+
+TEST_CASE("alone a rank starts with what it remembers, and with tuning off it tries nothing") {
+  rank_settings s;
+  for (const bool off : {false, true}) {
+    CAPTURE(off);
+    if (off) s.policy = actors::tuning_policy::off;
+    two_kernels w(1, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), two_kernels::table(), s);
+    tuning::results_file known;
+    static_cast<void>(known.add(tuning::result_entry{"layer/kernel-1", "n=8", "config_2", 1.0}));
+    static_cast<void>(known.add(tuning::result_entry{"layer/kernel-0", "n=8", "Default", 0}));
+    w[0].kernels().remember(known);
+    call_all(w, with_key(w, 8));
+    CHECK(w.outcomes[0]);
+    CHECK(w.runs[0] == 1);
+    CHECK(w.ran_0[0].order == order{0});
+    CHECK(w.ran_1[0].order == order{2});
+    call_all(w, with_key(w, 9));
+    CHECK(w.runs[0] == (off ? 2 : 8));
+  }
+}
+
+TEST_CASE("a contextual op that cannot work is refused when it is declared") {
+  world w(2);
+  CHECK_THROWS_AS(contextual(w[0], {.name = "a", .iterations = 0}), failure);
+  CHECK_THROWS_AS(contextual(w[0], {.name = "a", .members = {0, 7}}), failure);
+  CHECK_THROWS_AS(contextual(w[0], {.name = "a,b"}), failure);
+  contextual others(w[0], {.name = "a", .members = {1}});
+  CHECK(others.idle());
+  CHECK_THROWS_AS(others.run([] {}), failure);
+  contextual once(w[0], {.name = "b", .members = {0}});
+  CHECK_THROWS_AS(contextual(w[0], {.name = "b", .members = {0}}), failure);
+}
