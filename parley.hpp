@@ -13,6 +13,7 @@
 #include <parley/ops/contextual.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
+#include <parley/ops/hierarchical.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
@@ -64,6 +65,8 @@ using ops::halo;
 using ops::halo_exchange;
 using ops::halo_plan;
 using ops::halo_reach;
+using ops::hierarchical;
+using ops::hierarchy;
 using ops::index_field;
 using ops::interleaved;
 using ops::job;
@@ -100,6 +103,7 @@ using ops::symmetric_op;
 using ops::training;
 using ops::training_pipeline;
 using ops::transfer;
+using ops::tree;
 using ops::tunable_context;
 using ops::tunable_op;
 using runtime::compute;

@@ -30,31 +30,33 @@ group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, tim
 }
 
 group_invocation::~group_invocation() {
-  while (!parts_.empty()) {
-    part& left = parts_.pop_front();
+  for_each_part([](part& left) {
+    left.unlink();
     left.owner = nullptr;
     if (!left.with_transport) delete &left;
-  }
+  });
 }
 
 rank_id group_invocation::self() const noexcept { return group_.services_.net.rank(); }
 
-bool group_invocation::reached(mark goal) noexcept {
-  if (goal == to_begin) return begun() || fault_.why != errc::none || group_.try_begin(*this);
-  return parts_.empty() || parts_.front().number > goal;
+bool group_invocation::reached(const waiting& w) noexcept {
+  if (w.goal_ == to_begin) return begun() || fault_.why != errc::none || group_.try_begin(*this);
+  const auto ended = [&w](auto& parts) { return parts.empty() || parts.front().number > w.goal_; };
+  return ended(sends_) && (w.whose_ == waiting::whose::own_sends || ended(receives_));
 }
 
 void group_invocation::wake_if_reached() noexcept {
-  if (waiting_ != nullptr && reached(waiting_->goal_)) std::exchange(waiting_, nullptr)->wake(errc::none);
+  if (waiting_ != nullptr && reached(*waiting_)) std::exchange(waiting_, nullptr)->wake(errc::none);
 }
 
-group_invocation::part& group_invocation::begin_part(rank_id peer, std::uint64_t offset, std::uint32_t lane) {
+group_invocation::part& group_invocation::begin_part(runtime::intrusive_list<part>& in, rank_id peer,
+                                                     std::uint64_t offset, std::uint32_t lane) {
   auto& p = *new part(*this);
   p.peer = peer;
   p.offset = offset;
   p.lane = lane;
   p.number = ++posted_;
-  parts_.push_back(p);
+  in.push_back(p);
   return p;
 }
 
@@ -81,7 +83,7 @@ group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, 
   stamp s = group_.stamp_of(*this, to);
   s.offset = offset;
   s.tag = lane;
-  part& p = begin_part(to, offset, lane);
+  part& p = begin_part(sends_, to, offset, lane);
   const mark number = p.number;
   started(p, group_.services_.net.send(to, runtime::link::channel::data, bytes_of(s), data, &p));
   return number;
@@ -90,15 +92,13 @@ group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, 
 group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t offset, std::span<std::byte> into,
                                                  std::uint32_t lane) {
   if (fault_.why != errc::none) return posted_;
-  part& wanted = begin_part(from, offset, lane);
+  part& wanted = begin_part(receives_, from, offset, lane);
   wanted.into = into;
-  wanted.incoming = true;
   const mark number = wanted.number;
-  for (std::uint32_t i = 0; i < waiting_parts_.size(); ++i) {
-    const auto s = read_stamp(waiting_parts_[i].header());
-    if (!s || s->source != from || s->offset != offset || s->tag != lane) continue;
-    bring(wanted, *s, waiting_parts_.take(i));
-    break;
+  if (group_.place(from) == group_.members().size()) return number;  // it comes from nobody, and times out
+  if (auto here = waiting_parts_.extract(key_of(from, offset, lane))) {
+    const auto s = read_stamp(here.mapped().header());
+    bring(wanted, *s, std::move(here.mapped()));
   }
   return number;
 }
@@ -118,9 +118,11 @@ void group_invocation::other_config(const stamp& s) noexcept {
   group_.contradicted(s, "S2", "all parts of an invocation are of one config", this);
 }
 
-bool group_invocation::is_new(const stamp& s) {
-  return seen_.insert((s.offset * lanes + s.tag) * group_.members().size() + group_.place(s.source)).second;
+std::uint64_t group_invocation::key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept {
+  return (offset * lanes + lane) * group_.members().size() + group_.place(source);
 }
+
+bool group_invocation::is_new(const stamp& s) { return seen_.insert(key_of(s.source, s.offset, s.tag)).second; }
 
 void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.source == group_.leader()) flags_ = s.flags;
@@ -145,14 +147,13 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     ++group_.counters_.dropped;
     return;
   }
-  part* wanted = nullptr;
-  parts_.for_each([&](part& p) {
-    if (p.incoming && !p.with_transport && p.peer == s.source && p.offset == s.offset && p.lane == s.tag) wanted = &p;
+  part* const wanted = receives_.find_if([&](const part& p) {
+    return !p.with_transport && p.peer == s.source && p.offset == s.offset && p.lane == s.tag;
   });
   if (wanted != nullptr) {
     bring(*wanted, s, std::move(message));
   } else {
-    waiting_parts_.push(std::move(message));
+    waiting_parts_.emplace(key_of(s.source, s.offset, s.tag), std::move(message));
   }
 }
 
@@ -160,10 +161,8 @@ void group_invocation::time_out() noexcept {
   const auto add = [this](rank_id r) {
     if (std::find(late_.begin(), late_.end(), r) == late_.end()) late_.push_back(r);
   };
-  parts_.for_each([&](const part& p) {
-    if (p.incoming) add(p.peer);
-  });
-  if (late_.empty()) parts_.for_each([&](const part& p) { add(p.peer); });
+  receives_.for_each([&](const part& p) { add(p.peer); });
+  if (late_.empty()) sends_.for_each([&](const part& p) { add(p.peer); });
   if (late_.empty() && group_.leader() != self()) add(group_.leader());
   fail(errc::timeout, late_.empty() ? self() : late_.front());
 }
@@ -172,11 +171,9 @@ void group_invocation::fail(errc why, rank_id culprit) noexcept {
   if (fault_.why != errc::none || why == errc::none) return;
   fault_ = {why, culprit};
   runtime::timer_wheel::disarm(deadline_timer_);
-  while (waiting_parts_.size() != 0) {
-    const runtime::arrival dropped = waiting_parts_.pop();  // so that its sender gets its buffer back
-  }
+  waiting_parts_.clear();                                      // so that their senders get their buffers back
   if (group_.fault().why == errc::none) group_.failed(*this);  // else everybody hears of it by other ways
-  parts_.for_each([this](part& p) {
+  for_each_part([this](part& p) {
     if (p.with_transport) {
       group_.services_.net.cancel(p);
     } else {

@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <unordered_set>
@@ -52,17 +53,19 @@ class group_invocation final : private runtime::list_hook {
   mark send(rank_id to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0);
   /// Brings the part at `offset` of rank `from` into `into` when it comes.
   mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
-  static constexpr std::uint32_t lanes = 4;
+  static constexpr std::uint32_t lanes = 4096;
   mark posted() const noexcept { return posted_; }
 
   class [[nodiscard]] waiting : private runtime::waiter {
    public:
-    waiting(group_invocation& inv, mark goal) noexcept : waiter(&on_cancelled), inv_(inv), goal_(goal) {}
-    bool await_ready() const noexcept { return inv_.reached(goal_); }
+    enum class whose : std::uint8_t { all_parts, own_sends };
+    waiting(group_invocation& inv, mark goal, whose w = whose::all_parts) noexcept
+        : waiter(&on_cancelled), inv_(inv), goal_(goal), whose_(w) {}
+    bool await_ready() const noexcept { return inv_.reached(*this); }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) noexcept {
       if (!enter(caller)) inv_.fail(outcome, inv_.self());
-      if (inv_.reached(goal_)) {
+      if (inv_.reached(*this)) {
         unlink();
         return false;
       }
@@ -80,6 +83,7 @@ class group_invocation final : private runtime::list_hook {
     }
     group_invocation& inv_;
     mark goal_;
+    whose whose_;
   };
   /// Throws what the invocation failed with.
   struct [[nodiscard]] step : waiting {
@@ -99,6 +103,8 @@ class group_invocation final : private runtime::list_hook {
   beginning begin() noexcept { return beginning(*this); }
   /// Until all parts that were posted up to `m` have ended.
   step until(mark m) noexcept { return {*this, m}; }
+  /// The same of those that were sent: what is to be received may come much later.
+  step until_sent(mark m) noexcept { return {*this, m, waiting::whose::own_sends}; }
   step drain() noexcept { return {*this, posted_}; }
   /// The same as `drain`, with the failure as a value.
   waiting settle() noexcept { return {*this, posted_}; }
@@ -109,7 +115,7 @@ class group_invocation final : private runtime::list_hook {
   /// Of an invocation that timed out: the ranks that something was still expected from.
   const std::vector<rank_id>& late() const noexcept { return late_; }
   /// Whether something came that nobody asked for: the two ends do not cut alike.
-  bool leftover() const noexcept { return waiting_parts_.size() != 0; }
+  bool leftover() const noexcept { return !waiting_parts_.empty(); }
 
   std::uint64_t index() const noexcept { return index_; }
   std::uint64_t total_bytes() const noexcept { return bytes_; }
@@ -134,7 +140,6 @@ class group_invocation final : private runtime::list_hook {
     mark number = 0;
     std::uint32_t lane = 0;
     rank_id peer = 0;
-    bool incoming = false;
     bool with_transport = false;
   };
   struct deadline_timer : runtime::timer {
@@ -144,15 +149,16 @@ class group_invocation final : private runtime::list_hook {
   };
   static constexpr mark to_begin = ~mark{0};
 
-  bool reached(mark goal) noexcept;
+  bool reached(const waiting& w) noexcept;
   rank_id self() const noexcept;
-  part& begin_part(rank_id peer, std::uint64_t offset, std::uint32_t lane);
+  part& begin_part(runtime::intrusive_list<part>& in, rank_id peer, std::uint64_t offset, std::uint32_t lane);
   void started(part& p, runtime::errc outcome) noexcept;
   void ended(part& p, runtime::errc outcome) noexcept;
   void bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void time_out() noexcept;
   void wake_if_reached() noexcept;
+  std::uint64_t key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept;
   bool is_new(const stamp& s);
   void other_config(const stamp& s) noexcept;
 
@@ -169,9 +175,16 @@ class group_invocation final : private runtime::list_hook {
   std::vector<rank_id> addressed_;  // at the leader: who has its stamp already
   waiting* waiting_ = nullptr;
   mark posted_ = 0;
-  runtime::intrusive_list<part> parts_;  // in the order of posting
-  runtime::message_ring<runtime::arrival> waiting_parts_;
-  std::unordered_set<std::uint64_t> seen_;  // parts, by source and offset
+  // Each in the order of posting.
+  runtime::intrusive_list<part> sends_;
+  runtime::intrusive_list<part> receives_;
+  template <class Visit>
+  void for_each_part(const Visit& visit) {
+    sends_.for_each(visit);
+    receives_.for_each(visit);
+  }
+  std::map<std::uint64_t, runtime::arrival> waiting_parts_;  // that nobody has asked for yet, by `key_of`
+  std::unordered_set<std::uint64_t> seen_;                   // parts, by source and offset
   deadline_timer deadline_timer_;
 };
 

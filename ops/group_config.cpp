@@ -62,15 +62,15 @@ struct pieces {
   }
 };
 
-/// Keeps a few pieces in flight: waits for the one that was posted `depth` steps ago.
+/// Keeps a few pieces in flight: waits for the one that was sent some steps ago.
 class pace {
  public:
   explicit pace(group_call& g) noexcept : call_(g) {}
-  actors::group_invocation::step posted(group_call::mark m) noexcept {
+  actors::group_invocation::step sent(group_call::mark m) noexcept {
     const group_call::mark before = marks_[at_];
     marks_[at_] = m;
     at_ = (at_ + 1) % marks_.size();
-    return call_.until(before);
+    return call_.until_sent(before);
   }
 
  private:
@@ -180,7 +180,7 @@ task<> star_config::give(group_call& g, std::uint64_t chunk_bytes) {
   pace steps(g);
   for (std::uint64_t i = 0; i < all.count(); ++i) {
     return_piece(g, all, i);
-    co_await steps.posted(g.posted());
+    co_await steps.sent(g.posted());
   }
   co_await g.drain();
 }
@@ -203,7 +203,7 @@ task<> star_config::follow(group_call& g, std::uint64_t chunk_bytes) {
     if (g.what() != collective::broadcast) g.send(g.leader(), base + all.offset(i), all[i]);
     // The result of a piece cannot come before the leader has taken our part of it out of the same memory.
     if (g.what() != collective::gather) g.receive(g.leader(), all.offset(i), all[i]);
-    co_await steps.posted(g.posted());
+    co_await steps.sent(g.posted());
   }
   co_await g.drain();
 }
@@ -288,6 +288,96 @@ task<> chain_config::pass_on(group_call& g, pieces all) {
   co_await g.drain();
 }
 
+// ---- tree -------------------------------------------------------------------------------------------------------------
+
+class tree_config final : public group_config {
+ public:
+  tree_config() : group_config(chunked_identity("tree", 0)) {}
+  task<> lead(group_call& g) const override { return run(g); }
+  task<> work(group_call& g) const override { return run(g); }
+  tuning::demands demands_of(collective c, std::size_t size) const override {
+    if (c == collective::broadcast) return {};
+    return {.memory_per_byte = c == collective::all_reduce ? static_cast<double>(size) : 1};
+  }
+
+ private:
+  // A place counted from the leader, and back.
+  static std::size_t turned(const group_call& g, std::size_t place) {
+    return (place + g.size() - g.leader()) % g.size();
+  }
+  static std::size_t place_of(const group_call& g, std::size_t turned) { return (turned + g.leader()) % g.size(); }
+  // How many places hang on one, itself included: the lowest bit of its number.
+  static std::size_t below(const group_call& g, std::size_t turned) {
+    const std::size_t whole = turned == 0 ? g.size() : turned & (~turned + 1);
+    return std::min(whole, g.size() - turned);
+  }
+  static task<> run(group_call& g);
+  static task<> collect(group_call& g);
+  static task<> give(group_call& g);
+  static constexpr std::size_t most_places = 1024;
+  static constexpr std::uint32_t back = most_places;  // a lane; the others are those of the contributors
+};
+
+task<> tree_config::run(group_call& g) {
+  if (g.size() > most_places) runtime::raise({errc::unavailable, "a tree has at most 1024 places"});
+  if (g.what() != collective::broadcast) co_await collect(g);
+  if (g.what() == collective::gather) co_return;
+  if (g.self() == g.leader()) co_await g.between();
+  co_await give(g);
+}
+
+// Each contribution goes up on a lane of its own.
+task<> tree_config::collect(group_call& g) {
+  const bool gathers = g.what() == collective::gather;
+  const std::size_t me = turned(g, g.self());
+  const std::size_t mine = below(g, me);
+  const std::uint64_t bytes = gathers ? g.block_bytes() : g.data().size();
+  const bool root = me == 0;
+  // The leader of a gather has a place for everyone's block already.
+  const std::span<std::byte> others = gathers && root ? std::span<std::byte>() : g.scratch(bytes * mine);
+  const auto slot = [&](std::size_t which) {  // `which` is counted from the leader
+    if (gathers && root) return g.data().subspan(place_of(g, which) * bytes, bytes);
+    return others.subspan((which - me) * bytes, bytes);
+  };
+  const auto offset = [&](std::size_t which) { return gathers ? place_of(g, which) * bytes : 0; };
+  for (std::size_t child = 1; child < mine; child *= 2) {
+    for (std::size_t i = 0; i < below(g, me + child); ++i) {
+      const std::size_t which = me + child + i;
+      g.receive(place_of(g, me + child), offset(which), slot(which), static_cast<std::uint32_t>(which));
+    }
+  }
+  if (!root) {
+    const std::size_t parent = place_of(g, me & (me - 1));
+    const std::span<std::byte> own = gathers ? g.data() : g.data().first(bytes);
+    g.send(parent, offset(me), own, static_cast<std::uint32_t>(me));
+    co_await g.drain();  // what is to be passed on is here
+    for (std::size_t i = 1; i < mine; ++i)
+      g.send(parent, offset(me + i), slot(me + i), static_cast<std::uint32_t>(me + i));
+  }
+  co_await g.drain();
+  if (!root || gathers) co_return;
+  const auto from = [&](std::size_t place) { return place == g.self() ? g.data() : slot(turned(g, place)); };
+  const std::span<std::byte> sum = slot(0);  // nobody's: its own contribution is where it was
+  std::copy(from(0).begin(), from(0).end(), sum.begin());
+  for (std::size_t place = 1; place < g.size(); ++place) g.combine(sum, from(place));
+  std::copy(sum.begin(), sum.end(), g.data().begin());
+}
+
+task<> tree_config::give(group_call& g) {
+  const std::size_t me = turned(g, g.self());
+  if (me != 0) {
+    const auto here = g.receive(place_of(g, me & (me - 1)), 0, g.data(), back);
+    co_await g.until(here);
+  }
+  std::size_t child = 1;
+  while (child < below(g, me)) child *= 2;
+  // The largest part of the tree first.
+  for (; child > 1; child /= 2) {
+    if (child / 2 < below(g, me)) g.send(place_of(g, me + child / 2), 0, g.data(), back);
+  }
+  co_await g.drain();
+}
+
 // ---- two functions ----------------------------------------------------------------------------------------------------
 
 class function_group final : public group_config {
@@ -311,6 +401,7 @@ class function_group final : public group_config {
 
 group_config_ptr star(std::uint64_t chunk_bytes) { return std::make_shared<star_config>(chunk_bytes); }
 group_config_ptr chain(std::uint64_t chunk_bytes) { return std::make_shared<chain_config>(chunk_bytes); }
+group_config_ptr tree() { return std::make_shared<tree_config>(); }
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work) {
   return std::make_shared<function_group>(std::move(identity), lead, work);
 }

@@ -86,6 +86,8 @@ class group_call {
   mark posted() const noexcept { return inv_.posted(); }
   /// Waits for everything posted up to `m`, or at all. Throws what the invocation failed with.
   actors::group_invocation::step until(mark m) noexcept { return inv_.until(m); }
+  /// The same of those that were sent: what is to be received may come much later, when the leader is done in between.
+  actors::group_invocation::step until_sent(mark m) noexcept { return inv_.until_sent(m); }
   actors::group_invocation::step drain() noexcept { return inv_.drain(); }
 
   /// At the leader, once everything is combined and before anything is returned.
@@ -120,8 +122,11 @@ using group_config_ptr = std::shared_ptr<const group_config>;
 
 /// Everyone with the leader, in pieces of `chunk_bytes` or in one: while one piece comes the one before returns.
 group_config_ptr star(std::uint64_t chunk_bytes = 0);
-/// From place to place, and back along the same line: each rank talks to two. Not for gather.
+/// Along a ring of places, and once more around it with the result: each rank talks to two. Not for gather.
 group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
+/// Along a binomial tree whose root is the leader: each rank talks to at most log2(size) others, for twice that many steps. So
+/// that sums are formed in the order of the places here, too, contributions travel as they are. For up to 1,024 places.
+group_config_ptr tree();
 
 /// One made of two functions. Throws `bad_argument` naming the role whose function is null.
 using group_function = runtime::task<> (*)(group_call& g);

@@ -15,6 +15,7 @@
 #include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/halo.hpp>
+#include <parley/ops/hierarchical.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
@@ -130,6 +131,7 @@ class rank {
   pipeline declare(linear_pipeline op);
   training declare(const training_pipeline& op);
   rank_group declare(const leader_worker& op);
+  hierarchy declare(const hierarchical& op);
   symmetric declare(symmetric_op op);
 
   /// For ops of other kinds, such as `contextual`. Throws `bad_argument` where the op is declared already.

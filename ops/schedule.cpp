@@ -172,7 +172,6 @@ std::optional<std::uint32_t> number_at(std::string_view text, std::size_t& at) {
 }
 
 std::optional<pipeline_action> action_at(std::string_view line, std::size_t& at) {
-  pipeline_action a;
   const auto stage = number_at(line, at);
   const auto named =
       std::find_if(names.begin(), names.end(), [&](const auto& n) { return line.substr(at).starts_with(n.text); });

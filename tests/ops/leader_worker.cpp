@@ -10,7 +10,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 
 TEST_CASE("a group of 4 sums exactly, on every config and whoever leads") {
-  for (const auto& config : {star(), star(4_KiB), chain(4_KiB), star(10), chain(1)}) {
+  for (const auto& config : {star(), star(4_KiB), chain(4_KiB), star(10), chain(1), tree()}) {
     for (const rank_id leader : {0U, 2U, 3U}) {
       CAPTURE(config->id());
       CAPTURE(leader);
@@ -55,7 +55,7 @@ TEST_CASE("a group agrees on one of several configs, and no invocation is ever r
 
 TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is tried again") {
   world w(3, eager_trials());
-  const auto groups = declare_all(w, led_by(0, {star(), star(1_KiB)}));
+  const auto groups = declare_all(w, led_by(0, {star(), star(40'000)}));
   // No guess from one call ago can be right more than half of the time.
   std::vector<std::size_t> sizes;
   std::uint64_t dice = 1;
@@ -255,4 +255,28 @@ TEST_CASE("leaders combine with each other between collecting and returning: 30 
   }
   CHECK(x[0][0] == 136);
   CHECK(after - before == 30);
+}
+
+TEST_CASE("a leader may do something in between however many pieces there are, on every config") {
+  for (const auto& config : {star(), star(16), chain(16), tree()}) {
+    CAPTURE(config->id());
+    world w(3);
+    const auto groups = declare_all(w, led_by(0, {config}));
+    std::vector<std::vector<float>> x;
+    for (rank_id r = 0; r < 3; ++r) x.push_back(contribution(r, 1000));
+    const auto reduce = [](rank_group g, std::span<float> data) -> task<> {
+      std::function<task<>(std::span<float>)> twice;
+      if (g.leads()) {
+        twice = [](std::span<float> sum) {
+          for (float& v : sum) v *= 2;
+          return [](int) -> task<> { co_return; }(0);
+        };
+      }
+      co_await g.all_reduce(data, std::move(twice));
+    };
+    scope working(w.clock);
+    for (rank_id r = 0; r < 3; ++r) working.spawn(reduce(groups[r], x[r]));
+    run_until(w.clock, [&] { return working.running() == 0; });
+    for (const auto& mine : x) CHECK(mine[1] == 2 * (1 + 2 + 3) * 2);
+  }
 }
