@@ -1,0 +1,124 @@
+// A function with two kernels, tuned as it runs: each kernel tries its implementations beside the other one, on all ranks, and
+// all ranks take the same.
+//
+//     ./contextual                          alone
+//     parley run -n 2 ./contextual          the slower rank counts
+//
+// A matrix product and a row-wise softmax of its result. The log of every run is in .autotune_logs/rank-R.log; with
+// PARLEY_RESULTS=results.csv the next start knows the winners.
+#include <parley/parley.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <span>
+#include <vector>
+
+namespace {
+
+using numbers = std::span<float>;
+using operand = std::span<const float>;
+
+/// c = a * b, all of them n x n, in row order.
+void multiply_by_dots(operand a, operand b, numbers c, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (std::size_t k = 0; k < n; ++k) sum += a[i * n + k] * b[k * n + j];
+      c[i * n + j] = sum;
+    }
+  }
+}
+
+void multiply_by_rows(operand a, operand b, numbers c, std::size_t n) {
+  std::fill(c.begin(), c.end(), 0.0F);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k < n; ++k) {
+      const float factor = a[i * n + k];
+      for (std::size_t j = 0; j < n; ++j) c[i * n + j] += factor * b[k * n + j];
+    }
+  }
+}
+
+void multiply_in_blocks(operand a, operand b, numbers c, std::size_t n) {
+  constexpr std::size_t block = 32;
+  std::fill(c.begin(), c.end(), 0.0F);
+  for (std::size_t first = 0; first < n; first += block) {
+    const std::size_t end = std::min(n, first + block);
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t k = first; k < end; ++k) {
+        const float factor = a[i * n + k];
+        for (std::size_t j = 0; j < n; ++j) c[i * n + j] += factor * b[k * n + j];
+      }
+    }
+  }
+}
+
+/// Each row becomes exp(x) / sum(exp(x)).
+void softmax_in_three_passes(operand x, numbers y, std::size_t n) {
+  for (std::size_t row = 0; row < x.size(); row += n) {
+    const float largest = *std::max_element(x.begin() + static_cast<std::ptrdiff_t>(row),
+                                            x.begin() + static_cast<std::ptrdiff_t>(row + n));
+    float sum = 0;
+    for (std::size_t i = row; i < row + n; ++i) sum += std::exp(x[i] - largest);
+    for (std::size_t i = row; i < row + n; ++i) y[i] = std::exp(x[i] - largest) / sum;
+  }
+}
+
+void softmax_keeping_exponentials(operand x, numbers y, std::size_t n) {
+  for (std::size_t row = 0; row < x.size(); row += n) {
+    const float largest = *std::max_element(x.begin() + static_cast<std::ptrdiff_t>(row),
+                                            x.begin() + static_cast<std::ptrdiff_t>(row + n));
+    float sum = 0;
+    for (std::size_t i = row; i < row + n; ++i) sum += y[i] = std::exp(x[i] - largest);
+    for (std::size_t i = row; i < row + n; ++i) y[i] /= sum;
+  }
+}
+
+using multiplication = parley::tunable_op<void(operand, operand, numbers, std::size_t)>;
+using normalization = parley::tunable_op<void(operand, numbers, std::size_t)>;
+
+parley::task<> rank_main(parley::rank& self) {
+  multiplication multiply(
+      self.kernels(),
+      {.name = "multiply",
+       .key = [](operand, operand, numbers, std::size_t n) { return parley::kernel_key{{"n", n}}; },
+       .implementations = {
+           {"dots", multiply_by_dots}, {"rows", multiply_by_rows}, {"blocks(of=32)", multiply_in_blocks}}});
+  normalization softmax(
+      self.kernels(),
+      {.name = "softmax",
+       .key = [](operand, numbers, std::size_t n) { return parley::kernel_key{{"n", n}}; },
+       .implementations = {{"three_passes", softmax_in_three_passes}, {"two_passes", softmax_keeping_exponentials}}});
+  parley::contextual layer(self, {.name = "layer", .iterations = 3});
+
+  constexpr std::size_t n = 96;
+  std::vector<float> a(n * n);
+  std::vector<float> b(n * n);
+  std::vector<float> product(n * n);
+  std::vector<float> y(n * n);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<float>(i % 7) / 7;
+    b[i] = static_cast<float>(i % 5) / 5;
+  }
+  const auto thunk = [&] {
+    multiply(a, b, product, n);
+    softmax(product, y, n);
+  };
+  for (int step = 0; step < 3; ++step) co_await layer.run(thunk);
+
+  for (std::size_t row = 0; row < y.size(); row += n) {
+    float sum = 0;
+    for (std::size_t i = row; i < row + n; ++i) sum += y[i];
+    if (!(std::abs(sum - 1) < 1e-3F))
+      parley::runtime::raise({parley::errc::config_failed, "a row of probabilities adds up to " + std::to_string(sum)});
+  }
+  std::printf("rank %u ran the layer %llu times: multiply %s, softmax %s\n", self.id(),
+              static_cast<unsigned long long>(layer.end().runs()), layer.end().best("multiply", "n=96").c_str(),
+              layer.end().best("softmax", "n=96").c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }

@@ -1,0 +1,258 @@
+// Matrix products that overlap their own communication, each tuned as a whole on all ranks.
+//
+//     parley run -n 4 ./overlapped_gemm
+//     ./overlapped_gemm --sim 8
+//
+// All-gather + GEMM: rank r holds rows r of A and columns r of B and wants A * B for its columns. A producer copies the shards of
+// A from all others while the consumer's GEMM works on those that are here. GEMM + reduce-scatter: rank r holds columns r of A and
+// rows r of B and wants rows r of A * B. The product is made block by block; each goes to its owner while the next one is made.
+//
+// Which order and which kernel is best depends on how fast shards come, so each is tried inside the whole. A time includes what
+// the kernel waited for shards: that is what the order is about. Results are compared with a product made by one process.
+#include <parley/parley.hpp>
+#include <parley/runtime/news.hpp>
+#include <parley/simulation/program.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using parley::rank_id;
+using matrix = std::vector<float>;  // in row order
+
+constexpr std::size_t rows = 48;     // of a shard
+constexpr std::size_t inner = 64;    // that is summed over, on each rank
+constexpr std::size_t columns = 48;  // of a rank's result
+
+// Small whole numbers: every order of summing gives the same bits.
+float a_at(std::size_t row, std::size_t column) { return static_cast<float>((row * 7 + column * 3) % 5) - 2; }
+float b_at(std::size_t row, std::size_t column) { return static_cast<float>((row * 5 + column) % 7) - 3; }
+
+template <class At>
+matrix filled(std::size_t height, std::size_t width, At at) {
+  matrix m(height * width);
+  for (std::size_t i = 0; i < m.size(); ++i) m[i] = at(i / width, i % width);
+  return m;
+}
+
+struct product {
+  std::span<const float> a;  // height x depth
+  std::span<const float> b;  // depth x width
+  std::span<float> c;
+  std::size_t depth;
+  std::size_t width;
+};
+
+void by_dots(product p) {
+  for (std::size_t i = 0; i < p.c.size(); ++i) {
+    float sum = 0;
+    for (std::size_t k = 0; k < p.depth; ++k) sum += p.a[i / p.width * p.depth + k] * p.b[k * p.width + i % p.width];
+    p.c[i] = sum;
+  }
+}
+
+void by_rows(product p) {
+  std::fill(p.c.begin(), p.c.end(), 0.0F);
+  for (std::size_t i = 0; i * p.width < p.c.size(); ++i) {
+    for (std::size_t k = 0; k < p.depth; ++k) {
+      for (std::size_t j = 0; j < p.width; ++j) p.c[i * p.width + j] += p.a[i * p.depth + k] * p.b[k * p.width + j];
+    }
+  }
+}
+
+using gemm = void (*)(product);
+
+/// Away from the actor thread, which keeps the shards moving. In virtual time it takes what this says.
+parley::task<> multiply(gemm how, product p) {
+  const auto flops = static_cast<parley::time_ns>(2 * p.c.size() * p.depth);
+  const parley::time_ns modelled_ns = how == by_dots ? flops / 4 : flops / 8;
+  co_await parley::compute([how, p] { how(p); }, modelled_ns);
+}
+
+void check(const matrix& c, const matrix& expected, const char* what) {
+  if (c != expected)
+    parley::runtime::raise({parley::errc::config_failed, std::string(what) + " differs from one process's product"});
+}
+
+// ---- all-gather + GEMM ------------------------------------------------------------------------------------------------
+
+struct gathering {
+  rank_id self;
+  rank_id world;
+  parley::transfer shards;
+  matrix a{};  // rows x world high; this rank's shard is filled
+  matrix b{};
+  matrix c{};
+  std::vector<bool> here{};
+  parley::runtime::news arrived{};
+
+  std::span<float> shard(rank_id r) { return std::span(a).subspan(r * rows * inner, rows * inner); }
+};
+
+parley::task<> send_shard(gathering* g, rank_id to) { co_await g->shards.send(g->shard(g->self), {.to = to}); }
+parley::task<> receive_shard(gathering* g, rank_id from) {
+  co_await g->shards.receive(g->shard(from), {.from = from});
+  g->here[from] = true;
+  g->arrived.tell();
+}
+
+/// The consumer: a shard at a time, as `step` says where to go from the own one.
+parley::task<> consume(gathering* g, rank_id step, gemm how) {
+  rank_id r = g->self;
+  for (rank_id i = 0; i < g->world; ++i, r = (r + step) % g->world) {
+    while (!g->here[r]) {
+      auto woken = co_await g->arrived.next(parley::runtime::never);
+      if (!woken) parley::runtime::raise(woken.reason());
+    }
+    const auto part = std::span(g->c).subspan(r * rows * columns, rows * columns);
+    co_await multiply(how, {g->shard(r), g->b, part, inner, columns});
+  }
+}
+
+using consumer = parley::tunable_op<parley::task<>(gathering*)>;
+
+parley::task<> consume_with(consumer* kernel, gathering* g) { co_await (*kernel)(g); }
+
+parley::task<> gather_and_multiply(gathering* g, consumer* kernel) {
+  for (rank_id r = 0; r < g->world; ++r) g->here[r] = r == g->self;
+  parley::scope& around = co_await parley::this_scope;
+  parley::scope all(around);  // a copy that fails ends the consumer's wait
+  for (rank_id i = 1; i < g->world; ++i) {
+    all.spawn(receive_shard(g, (g->self + i) % g->world));
+    all.spawn(send_shard(g, (g->self + g->world - i) % g->world));
+  }
+  all.spawn(consume_with(kernel, g));
+  co_await all.join();
+}
+
+parley::task<> all_gather_gemm(parley::rank* self, parley::transfer shards) {
+  gathering g{.self = self->id(), .world = self->world_size(), .shards = std::move(shards)};
+  g.a.resize(g.world * rows * inner);
+  g.c.resize(g.world * rows * columns);
+  g.here.resize(g.world);
+  const std::size_t first = g.self * columns;
+  const matrix own = filled(rows, inner, [&](auto i, auto j) { return a_at(g.self * rows + i, j); });
+  std::copy(own.begin(), own.end(), g.shard(g.self).begin());
+  g.b = filled(inner, columns, [&](auto i, auto j) { return b_at(i, first + j); });
+
+  const rank_id back = g.world - 1;
+  consumer kernel(
+      self->kernels(),
+      {.name = "consume",
+       .implementations = {{"ascending_dots", [](gathering* x) { return consume(x, 1, by_dots); }},
+                           {"ascending_rows", [](gathering* x) { return consume(x, 1, by_rows); }},
+                           {"descending_rows", [back](gathering* x) { return consume(x, back, by_rows); }}}});
+  parley::contextual whole(*self, {.name = "all_gather_gemm", .iterations = 3});
+  const auto thunk = [&] { return gather_and_multiply(&g, &kernel); };
+  for (int step = 0; step < 3; ++step) {
+    co_await whole.run(thunk);
+    matrix expected(g.c.size());
+    const matrix a = filled(g.world * rows, inner, a_at);
+    by_dots({a, g.b, expected, inner, columns});
+    check(g.c, expected, "all-gather + GEMM");
+  }
+  std::printf("rank %u: all-gather + GEMM takes %s\n", g.self, whole.end().best("consume", "all").c_str());
+}
+
+// ---- GEMM + reduce-scatter --------------------------------------------------------------------------------------------
+
+using block_kernel = parley::tunable_op<parley::task<>(product)>;
+
+struct scattering {
+  rank_id self;
+  rank_id world;
+  parley::transfer blocks;
+  matrix a{};         // this rank's columns of A, all rows
+  matrix b{};         // this rank's rows of B
+  matrix partial{};   // all blocks of rows of this rank's product
+  matrix received{};  // this rank's block, as each other rank has it
+  matrix c{};
+
+  std::span<float> block(rank_id r) { return std::span(partial).subspan(r * rows * columns, rows * columns); }
+  std::span<float> from(rank_id r) { return std::span(received).subspan(r * rows * columns, rows * columns); }
+};
+
+parley::task<> send_block(scattering* s, rank_id to) { co_await s->blocks.send(s->block(to), {.to = to}); }
+parley::task<> receive_block(scattering* s, rank_id from) { co_await s->blocks.receive(s->from(from), {.from = from}); }
+
+/// The own block comes last: nobody waits for it.
+parley::task<> produce(scattering* s, block_kernel* kernel, parley::scope* sends) {
+  for (rank_id i = 1; i <= s->world; ++i) {
+    const rank_id r = (s->self + i) % s->world;
+    const auto part = std::span<const float>(s->a).subspan(r * rows * inner, rows * inner);
+    const product p{part, s->b, s->block(r), inner, columns};
+    co_await (*kernel)(p);
+    if (r != s->self) sends->spawn(send_block(s, r));
+  }
+}
+
+parley::task<> multiply_and_scatter(scattering* s, block_kernel* kernel) {
+  parley::scope& around = co_await parley::this_scope;
+  parley::scope all(around);
+  for (rank_id r = 0; r < s->world; ++r) {
+    if (r != s->self) all.spawn(receive_block(s, r));
+  }
+  all.spawn(produce(s, kernel, &all));
+  co_await all.join();
+  s->c.assign(rows * columns, 0.0F);
+  for (rank_id r = 0; r < s->world; ++r) {  // in the order of ranks, for the same bits in every run
+    const auto part = r == s->self ? s->block(r) : s->from(r);
+    for (std::size_t i = 0; i < s->c.size(); ++i) s->c[i] += part[i];
+  }
+}
+
+parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) {
+  scattering s{.self = self->id(), .world = self->world_size(), .blocks = std::move(blocks)};
+  const std::size_t first = s.self * inner;
+  s.a = filled(s.world * rows, inner, [&](auto i, auto j) { return a_at(i, first + j); });
+  s.b = filled(inner, columns, [&](auto i, auto j) { return b_at(first + i, j); });
+  s.partial.resize(s.world * rows * columns);
+  s.received.resize(s.world * rows * columns);
+
+  // Called once for each block: a run advances as many steps as there are ranks.
+  block_kernel kernel(self->kernels(), {.name = "block",
+                                        .key = [](product p) { return parley::kernel_key{{"k", p.depth}}; },
+                                        .implementations = {{"dots", [](product p) { return multiply(by_dots, p); }},
+                                                            {"rows", [](product p) { return multiply(by_rows, p); }}}});
+  parley::contextual whole(*self, {.name = "gemm_reduce_scatter", .iterations = 6});
+  const auto thunk = [&] { return multiply_and_scatter(&s, &kernel); };
+  for (int step = 0; step < 3; ++step) {
+    co_await whole.run(thunk);
+    const matrix a = filled(rows, s.world * inner, [&](auto i, auto j) { return a_at(s.self * rows + i, j); });
+    const matrix b = filled(s.world * inner, columns, b_at);
+    matrix expected(rows * columns);
+    by_dots({a, b, expected, s.world * inner, columns});
+    check(s.c, expected, "GEMM + reduce-scatter");
+  }
+  std::printf("rank %u: GEMM + reduce-scatter takes %s, after %llu runs\n", s.self,
+              whole.end().best("block", "k=64").c_str(), static_cast<unsigned long long>(whole.end().runs()));
+}
+
+parley::paired_transfer between_all(const parley::rank& self, const char* name) {
+  parley::paired_transfer op;
+  op.name = name;
+  op.configs = {parley::direct(), parley::chunked(8 << 10)};
+  for (rank_id from = 0; from < self.world_size(); ++from) {
+    for (rank_id to = 0; to < self.world_size(); ++to) {
+      if (from != to) op.edges.emplace_back(from, to);
+    }
+  }
+  return op;
+}
+
+parley::task<> rank_main(parley::rank& self) {
+  if (self.world_size() == 1)
+    parley::runtime::raise({parley::errc::bad_argument, "one rank has nobody to gather from: parley run -n 4 PROGRAM"});
+  co_await all_gather_gemm(&self, self.declare(between_all(self, "shards")));
+  co_await gemm_reduce_scatter(&self, self.declare(between_all(self, "blocks")));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }
