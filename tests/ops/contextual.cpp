@@ -277,6 +277,18 @@ TEST_CASE("a config that fails on one rank is out on all, and what has not faile
   }
 }
 
+TEST_CASE("a config that was fast before it failed has no time") {
+  const auto fails_later = [](rank_id r, std::size_t c, std::size_t n) -> time_ns {
+    return c == 1 ? (r == 1 && n == 1 ? -1 : 100) : 5'000;
+  };
+  two_kernels w(2, fails_later, takes({3'000, 1'000, 2'000}));
+  call_all(w, with_key(w, 8));
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(w.outcomes[r]);
+    CHECK(w.layers[r].end().best("kernel-0", "n=8") == "config_0");
+  }
+}
+
 TEST_CASE("the last config, the default and each in turn may fail, and there is a decision on every rank") {
   for (const rank_id n : {1U, 3U}) {
     for (const std::size_t failing : {0U, 1U, 2U}) {
