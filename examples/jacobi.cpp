@@ -86,8 +86,7 @@ double sweep_edges(field& from, field& to, const block& b) {
   return sum;
 }
 
-parley::task<> iterate(parley::dataflow& flow, parley::rank* self, parley::halo halo, parley::rank_group norms,
-                       block b) {
+parley::task<> iterate(parley::rank* self, parley::halo halo, parley::rank_group norms, block b) {
   field u(b);
   field v(b);
   const double pi = std::numbers::pi;
@@ -100,6 +99,9 @@ parley::task<> iterate(parley::dataflow& flow, parley::rank* self, parley::halo 
   }
   parley::halo_plan of_u = halo.plan({parley::grid_field(u.cells(), {b.rows, b.columns})});
   parley::halo_plan of_v = halo.plan({parley::grid_field(v.cells(), {b.rows, b.columns})});
+
+  parley::scope& here = co_await parley::this_scope;
+  parley::dataflow flow(here);  // after what it works on
 
   const double lambda = (std::cos(pi / ny) + std::cos(pi / nx)) / 2;
   field* from = &u;
@@ -125,6 +127,7 @@ parley::task<> iterate(parley::dataflow& flow, parley::rank* self, parley::halo 
                                                                std::to_string(norm) + " instead of " +
                                                                std::to_string(expected)});
   }
+  co_await flow.join();
   const double took_s = static_cast<double>(self->where().precise_now() - begin) / 1e9;
   if (self->id() != 0) co_return;
   if (options.csv)
@@ -148,7 +151,7 @@ parley::task<> rank_main(parley::rank& self) {
   const auto [rows, first_row] = share(options.ny, py, halo.place()[0]);
   const auto [columns, first_column] = share(options.nx, px, halo.place()[1]);
   const block mine{rows, columns, first_row, first_column};
-  co_await parley::with_dataflow(iterate, &self, halo, norms, mine);
+  co_await iterate(&self, halo, norms, mine);
 }
 
 }  // namespace

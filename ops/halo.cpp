@@ -355,9 +355,9 @@ flow_work halo_plan::start(runtime::dataflow& flow) {
   if (batch.empty()) return flow.together(std::move(all));
   const flow_work messages = state_->messages.start(flow, batch);
   for (std::size_t i = 0; i < batch.size(); ++i) all.push_back(messages[i]);
-  for (std::size_t n = 0; n < links.size(); ++n) {
-    link& l = links[n];
-    auto unpack = [state = state_, &l, message = messages[n]] { state->take_in(l, message.bytes()); };
+  std::size_t number = 0;
+  for (link& l : links) {
+    auto unpack = [state = state_, &l, message = messages[number++]] { state->take_in(l, message.bytes()); };
     all.push_back(flow.compute({runtime::reads(l.received())}, std::move(unpack),
                                {.name = state_->title + ": unpacking what came from rank " + std::to_string(l.peer),
                                 .where = runtime::compute_options::place::actor_thread}));

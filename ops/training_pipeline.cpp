@@ -140,7 +140,7 @@ class training::pass {
     --alive_[a.stage];
     // Its activation has long left; the gradient leaves with what is sent next.
     co_await let_go();
-    finished_.push_back({a.stage, a.microbatch});
+    finished_.emplace_back(a.stage, a.microbatch);
   }
 
   // Frees the memory of microbatches that are done with.

@@ -21,8 +21,9 @@
 ///
 /// Failure: a step whose input failed does not run, and fails with a text that names the step to blame. A step that only has to
 /// come after a failed one runs. `join` throws the first failure that nobody was told of. Cancellation: of one work, or of the
-/// flow, ends the waits inside its steps; they still have to be joined, as in a scope. A flow made in a coroutine is joined
-/// before that ends, whatever it throws (`with_dataflow` sees to it); one made over an executor joins in its destructor.
+/// flow, ends the waits inside its steps; they still have to be joined, as in a scope. One that ends
+/// unjoined, as when an exception passes, is torn down like a scope; `with_dataflow` joins whatever happens, and one made over an
+/// executor joins in its destructor. Buffers outlive the flow: make them before it, and outside of the body of `with_dataflow`.
 #include <parley/runtime/buffer_order.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/error.hpp>
@@ -211,7 +212,7 @@ class dataflow {
   executor& where() const noexcept { return all_.where(); }
   /// `f` has no argument; it answers nothing, or a `task<>`.
   template <class F>
-  flow_work compute(std::initializer_list<buffer_access> uses, F f, compute_options o = {});
+  flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {});
   flow_work add(std::shared_ptr<flow_step> step, std::span<const buffer_access> uses, const step_options& o = {});
   /// Several works as one.
   flow_work together(std::vector<flow_work> parts);
@@ -277,7 +278,7 @@ class compute_step final : public flow_step {
 };
 
 template <class F>
-flow_work dataflow::compute(std::initializer_list<buffer_access> uses, F f, compute_options o) {
+flow_work dataflow::compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o) {
   flow_work made = add(std::make_shared<compute_step<F>>(std::move(f), o), uses, {.after = o.queue});
   if (o.queue != nullptr) o.queue->tail_ = made.steps_;
   return made;

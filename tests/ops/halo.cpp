@@ -53,8 +53,9 @@ std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int 
 
 // A grid of any number of dimensions, up to three: what a cell holds says where in the whole grid it is.
 struct grid {
-  grid(world& world_, halo_exchange op_, std::vector<std::uint64_t> cells_, std::uint64_t padding, std::size_t fields)
-      : w(world_), op(std::move(op_)), cells(std::move(cells_)) {
+  grid(world& all, halo_exchange exchange, std::vector<std::uint64_t> extents, std::uint64_t padding,
+       std::size_t fields)
+      : w(all), op(std::move(exchange)), cells(std::move(extents)) {
     if (op.width.empty()) op.width.assign(op.ranks.size(), 1);
     std::uint64_t elements = 1;
     strides.resize(cells.size());
@@ -109,7 +110,7 @@ struct grid {
 
   // Of the cell at these coordinates of a block; in the rim: of the cell of the whole grid that lies there, if there is one.
   std::uint32_t value(rank_id r, const coordinates& at, std::size_t field) const {
-    std::uint32_t code = static_cast<std::uint32_t>(field);
+    auto code = static_cast<std::uint32_t>(field);
     const auto& place = halos[r].place();
     for (std::size_t d = 0; d < cells.size(); ++d) {
       const auto whole = static_cast<std::int64_t>(op.ranks[d] * cells[d]);

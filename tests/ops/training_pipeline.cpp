@@ -32,7 +32,7 @@ double input(std::uint32_t microbatch, std::size_t i) {
 }
 
 struct part_of_model final : pipeline_stages {
-  part_of_model(std::uint32_t stages, time_ns forward_ns_) : m(stages), forward_ns(forward_ns_) {}
+  part_of_model(std::uint32_t stages, time_ns unit_ns) : m(stages), forward_ns(unit_ns) {}
   std::uint64_t activation_bytes(std::uint32_t) const override { return width * sizeof(double); }
   void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
                std::span<std::byte> out) override {
