@@ -1,4 +1,6 @@
 // The command as people run it: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
+#include "../support/folder.hpp"
+
 #include <parley/runtime/version.hpp>
 
 #include <boost/json/array.hpp>
@@ -23,23 +25,7 @@ namespace {
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-/// A folder of this test's own, gone with it.
-struct folder {
-  folder() {
-    std::string name = (fs::temp_directory_path() / "parley-cli-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~folder() { fs::remove_all(path); }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-
-  std::string read(const std::string& name) const {
-    std::ifstream in(path / name);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  void write(const std::string& name, std::string_view text) const { std::ofstream(path / name) << text; }
-
+struct folder : parley::tests::scratch_folder {
   struct ended {
     int status = -1;
     std::string out;

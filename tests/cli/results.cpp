@@ -1,4 +1,6 @@
 // `parley results` as people run it, and warm starts of whole jobs. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
+#include "../support/folder.hpp"
+
 #include <parley/ops/run.hpp>
 #include <parley/runtime/version.hpp>
 
@@ -20,22 +22,7 @@ namespace {
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-struct folder {
-  folder() {
-    std::string name = (fs::temp_directory_path() / "parley-results-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~folder() { fs::remove_all(path); }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-
-  std::string read(const std::string& name) const {
-    std::ifstream in(path / name);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  void write(const std::string& name, std::string_view text) const { std::ofstream(path / name) << text; }
-
+struct folder : parley::tests::scratch_folder {
   struct ended {
     int status = -1;
     std::string out;

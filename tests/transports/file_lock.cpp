@@ -1,3 +1,5 @@
+#include "../support/folder.hpp"
+
 #include <parley/transports/file_lock.hpp>
 #include <parley/transports/file_storage.hpp>
 
@@ -27,26 +29,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t at_once_ns = 0;
 constexpr std::int64_t patience_ns = 20'000'000'000;
 
-class folder {
- public:
-  folder() {
-    std::string name = (fs::temp_directory_path() / "parley-lock-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~folder() { fs::remove_all(path_); }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-  std::string file(const char* name) const { return (path_ / name).string(); }
-  std::size_t files() const {
-    std::size_t n = 0;
-    for ([[maybe_unused]] const auto& each : fs::directory_iterator(path_)) ++n;
-    return n;
-  }
-
- private:
-  fs::path path_;
-};
+using folder = parley::tests::scratch_folder;
 
 std::string this_boot() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");

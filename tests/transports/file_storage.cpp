@@ -1,3 +1,5 @@
+#include "../support/folder.hpp"
+
 #include <parley/transports/file_storage.hpp>
 
 #include "processes.hpp"
@@ -21,26 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class folder {
- public:
-  folder() {
-    std::string name = (fs::temp_directory_path() / "parley-storage-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~folder() { fs::remove_all(path_); }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-  std::string file(const char* name) const { return (path_ / name).string(); }
-  std::size_t files() const {
-    std::size_t n = 0;
-    for ([[maybe_unused]] const auto& each : fs::directory_iterator(path_)) ++n;
-    return n;
-  }
-
- private:
-  fs::path path_;
-};
+using folder = parley::tests::scratch_folder;
 
 }  // namespace
 
