@@ -49,7 +49,9 @@ class reader {
   }
 
   std::uint64_t required(const char* name, std::uint64_t low, std::uint64_t high, const char* beside) {
-    if (!has(name)) complain(name, std::string("it must be set beside ") + beside + "; unset both or set both");
+    if (!has(name))
+      complain(name, std::string("it must be set beside ") + beside +
+                         ", as the job's launcher does; start the program with it, or unset both");
     return number(name, low, high).value_or(low);
   }
 
@@ -251,10 +253,14 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
       return;
     }
   }
+  const bool by_hand = d.launcher == launcher_kind::parley_run;  // which always says where
   in.complain(
       variable::rendezvous,
-      std::string(name(d.launcher)) +
-          " does not say where its ranks can meet; set it to host:port of rank 0, the same on every rank" +
+      (by_hand
+           ? std::string("PARLEY_RANK and PARLEY_WORLD are set without the launcher that sets them, so nothing says "
+                         "where the ranks can meet; start them with parley run -n N, unset both for a world of one, or")
+           : std::string(name(d.launcher)) + " does not say where its ranks can meet;") +
+          " set it to host:port of rank 0, the same on every rank" +
           (one_host ? ""
                     : ", and PARLEY_KEY_FILE to a 0600 file with 32 random bytes; a program that runs MPI may hand "
                       "over its communicator instead (job_options::bootstrap)"));

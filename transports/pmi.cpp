@@ -38,7 +38,8 @@ std::optional<std::string> field(std::string_view line, std::string_view name) {
 class conversation {
  public:
   conversation(int fd, runtime::time_ns limit_ns)
-      : fd_(fd), until_(std::chrono::steady_clock::now() + std::chrono::nanoseconds(limit_ns)) {}
+      : fd_(fd), until_(std::chrono::steady_clock::now() + std::chrono::nanoseconds(limit_ns)),
+        limit_(std::to_string(limit_ns / 1'000'000) + " ms") {}
 
   /// The line that answers, which must be of this kind and say rc=0 where it says rc at all.
   result<std::string> ask(const std::string& question, std::string_view kind) {
@@ -81,7 +82,7 @@ class conversation {
 
   result<> write(std::string_view text) {
     while (!text.empty()) {
-      if (!ready(POLLOUT)) return fault(errc::timeout, "did not read within the time for joining");
+      if (!ready(POLLOUT)) return fault(errc::timeout, "did not read within " + limit_);
       // A launcher that is gone must not end this process by SIGPIPE.
       const ssize_t put = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -94,8 +95,7 @@ class conversation {
   result<std::string> read_line() {
     std::string line;
     for (;;) {
-      if (!ready(POLLIN))
-        return fault(errc::timeout, "did not answer within the time for joining; a rank may be missing");
+      if (!ready(POLLIN)) return fault(errc::timeout, "did not answer within " + limit_ + "; a rank may be missing");
       char c = 0;
       const ssize_t got = ::recv(fd_, &c, 1, MSG_DONTWAIT);
       if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -109,6 +109,7 @@ class conversation {
 
   int fd_;
   std::chrono::steady_clock::time_point until_;
+  std::string limit_;  // in words
   std::string step_;
 };
 
