@@ -144,13 +144,17 @@ outcome<merged> merge(std::vector<offer> offers, variants allowed) {
   for (offer& o : offers) all.participants.push_back(joined(std::move(o), united));
   all.configs = std::move(united.configs);
   all.excluded = std::move(united.excluded);
+  std::set<std::vector<std::size_t>> combinations;
   for (std::size_t config = 0; config < all.configs.size(); ++config) {
     if (united.ambiguous.contains(all.configs[config].digest)) continue;
     std::optional<candidate> made = candidate_of(all, config, allowed);
     // A mixture that amounts to an earlier candidate would only be measured twice.
-    const auto same = [&](const candidate& c) { return c.variants == made->variants; };
-    if (made && (allowed == variants::equal || std::none_of(all.candidates.begin(), all.candidates.end(), same)))
+    if (!made || (allowed == variants::wire_class && !combinations.insert(made->variants).second)) continue;
+    if (all.candidates.size() < limits::configs) {
       all.candidates.push_back(*std::move(made));
+    } else {
+      all.excluded.push_back({made->id, fmt::format("an op has at most {} candidates", limits::configs)});
+    }
   }
   if (all.candidates.size() == 1 && all.configs.size() > 1) all.no_common_config = describe_nothing_common(all);
   return all;

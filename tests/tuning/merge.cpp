@@ -248,3 +248,20 @@ TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
   lacks.available.clear(1);
   CHECK(ids(merge({lacks, offer_of(1, "r", {plain("d")})}, variants::wire_class).value()) == texts{"d"});
 }
+
+TEST_CASE("of catalogues that have nothing but a wire class in common no more than one catalogue's worth is tried") {
+  const auto many = [](const std::string& kind) {
+    std::vector<config_identity> all{plain("direct", "d")};
+    for (std::size_t i = 1; i < limits::configs; ++i) all.push_back(plain(kind + std::to_string(i)));
+    return all;
+  };
+  const auto all =
+      merge({offer_of(0, "sender", many("mine")), offer_of(1, "receiver", many("theirs"))}, variants::wire_class);
+  REQUIRE(all);
+  CHECK(all->configs.size() == 2 * limits::configs - 1);
+  CHECK(all->candidates.size() == limits::configs);
+  CHECK(all->candidates[0].id == "direct");
+  CHECK(all->candidates[1].variants == std::vector<std::size_t>{1, limits::configs});
+  CHECK_FALSE(all->excluded.empty());
+  CHECK(all->excluded.back().why == "an op has at most 4096 candidates");
+}
