@@ -180,7 +180,29 @@ result<std::string> results_store::add(const results_file& learned, std::span<co
                    {.superseded = superseded, .unique = options_.unique, .spare_folder = options_.spare_folder});
   if (!kept) return kept.reason();
   warnings_.insert(warnings_.end(), kept->warnings.begin(), kept->warnings.end());
+  replace_in_common(learned, superseded);
   return kept->path;
+}
+
+// What stands there is read first, so an entry that was decided otherwise would come back with the next run. Nothing is added: what
+// is in that file is its owner's choice.
+void results_store::replace_in_common(const results_file& learned, std::span<const tuning::result_entry> superseded) {
+  if (superseded.empty() || own_path() == options_.path) return;
+  const auto there = disk_->read(options_.path);
+  const auto parsed = tuning::parse_results(there ? *there : std::string());
+  if (!there || !parsed) return;
+  results_file instead;
+  for (const tuning::validator& v : learned.validators()) static_cast<void>(instead.add(v));
+  for (const tuning::result_entry& old : superseded) {
+    const auto* const stands = parsed->file.find(old.op, old.parameters);
+    const auto* const now = learned.find(old.op, old.parameters);
+    if (stands != nullptr && now != nullptr && *stands == old) static_cast<void>(instead.add(*now));
+  }
+  if (instead.entries().empty()) return;
+  const addition a = try_file(*disk_, options_.path, instead, superseded);
+  if (a.what == addition::state::refused || a.what == addition::state::unreadable)
+    warnings_.push_back(options_.path + " keeps " + std::to_string(instead.entries().size()) +
+                        " results that this run decided otherwise: " + a.why);
 }
 
 }  // namespace parley::ops

@@ -63,7 +63,8 @@ class results_store {
   std::string own_path() const { return tuning::name_with_ordinal(options_.path, options_.ordinal); }
   runtime::storage* disk() const noexcept { return disk_; }
   bool in_use() const noexcept { return disk_ != nullptr && !options_.path.empty(); }
-  /// Adds to this rank's file and answers where they are. `unavailable`: no results file was asked for.
+  /// Adds to this rank's file and answers where they are. `unavailable`: no results file was asked for. What was superseded is
+  /// replaced in the common file, too, where it still stands there.
   runtime::result<std::string> add(const tuning::results_file& learned,
                                    std::span<const tuning::result_entry> superseded);
   /// What was wrong with files that were read or written.
@@ -73,6 +74,7 @@ class results_store {
 
  private:
   void read(const std::string& path);
+  void replace_in_common(const tuning::results_file& learned, std::span<const tuning::result_entry> superseded);
 
   runtime::storage* disk_;
   options options_;

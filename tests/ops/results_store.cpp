@@ -94,6 +94,25 @@ TEST_CASE("an entry that was decided otherwise is replaced, unless another job h
   CHECK(disk.files.at("r0.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
 }
 
+TEST_CASE("an entry of the common file that was decided otherwise is replaced there, too, and nothing is added to it") {
+  memory_storage disk;
+  disk.files["r.csv"] = header + "op,a,gone,1\nop,b,gone,1\n";
+  results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
+  results_store other(&disk, {.path = "r.csv", .ordinal = 1, .validators = here});
+  const std::vector<result_entry> superseded = store.remembered().entries();
+  disk.files["r.csv"] = header + "op,a,gone,1\nop,b,theirs,1\n";
+  CHECK(store.add(learned("op,a,new,2\nop,b,new,2\nop,c,new,2\n"), superseded).value() == "r0.csv");
+  CHECK(disk.files.at("r.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
+  CHECK(disk.files.at("r0.csv") == header + "op,a,new,2\nop,b,new,2\nop,c,new,2\n");
+  CHECK(other.add(learned("op,a,later,3\n"), superseded));  // the first one has it
+  CHECK(disk.files.at("r.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
+  disk.locked.insert("r.csv");
+  disk.files["r.csv"] = header + "op,a,gone,1\n";
+  CHECK(store.add(learned("op,a,new,2\n"), superseded));
+  REQUIRE(store.warnings().size() == 1);
+  CHECK(store.warnings()[0].find("r.csv keeps 1 results that this run decided otherwise") != std::string::npos);
+}
+
 TEST_CASE("files that are not ours or not whole stay as they are, and results go beside them and are found again") {
   std::string bad;
   SUBCASE("another machine's") { bad = "Validator,A,2\nop,a,x,1\n"; }
