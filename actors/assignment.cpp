@@ -219,13 +219,25 @@ bool assignment::is_reported(std::vector<tuning::row>& rows, rank_id participant
   return known != rows.end() && known->digest != 0;
 }
 
+namespace {
+// Past that no clock shows anything, and differences of differences would not fit.
+constexpr time_ns farthest_ns = time_ns{1} << 60U;
+bool possible(time_ns t) noexcept { return t > -farthest_ns && t < farthest_ns; }
+}  // namespace
+
+// What no clock can have shown is no measurement.
 tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order,
                                         const wire_row& r) {
   const auto known = find_row(rows, participant, order);
   if (known != rows.end()) rows.erase(known);  // so far only when it ended
+  const bool measured = possible(r.start_ns) && possible(r.end_ns) && possible(r.previous_end_ns);
+  if (!measured) {
+    rows.push_back({participant, order, r.digest, 0, 0, tuning::row_status::failed, r.check});
+    return tuning::row_status::failed;
+  }
   const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
   rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.check});
-  if (r.previous_end_ns != 0 && find_row(rows, participant, order - 1) == rows.end())
+  if (r.previous_end_ns != 0 && order != 0 && find_row(rows, participant, order - 1) == rows.end())
     rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
   return status;
 }

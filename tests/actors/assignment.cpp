@@ -307,3 +307,24 @@ TEST_CASE("whatever rows are lost or spoilt, every campaign ends and no spoilt c
     if (spoilt_failed) CHECK(l.only().digest != spoilt);
   }
 }
+
+TEST_CASE("times that no clock can have shown are no measurement, whatever their differences would be") {
+  for (const std::int64_t far : {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
+                                 std::int64_t{1} << 60, -(std::int64_t{1} << 60)}) {
+    for (const int field : {0, 1, 2}) {
+      CAPTURE(far);
+      CAPTURE(field);
+      leader l(tuning_policy::online, without_budget());
+      l.open();
+      l.spoil = [&](rank_id r, wire_row& row) {
+        if (r == 1 && row.digest == a)
+          (field == 0 ? row.start_ns : field == 1 ? row.end_ns : row.previous_end_ns) = far;
+        return true;
+      };
+      CHECK(l.run() < 200);
+      CHECK(l.decided());
+      CHECK(l.only().digest != a);
+      CHECK(l.only().aggregates[1].status == tuning::aggregate_status::failed);
+    }
+  }
+}
