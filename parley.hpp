@@ -8,7 +8,8 @@
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
 /// Where to look next: ops/paired_transfer.hpp, ops/pipeline.hpp and ops/leader_worker.hpp for the ops, ops/config.hpp for configs of one's own,
-/// ops/tunable_op.hpp for kernels of one's own, ops/run.hpp for other people's loops, runtime/actor.hpp for actors of one's own.
+/// ops/tunable_op.hpp for kernels of one's own, ops/run.hpp for other people's loops, runtime/work.hpp for programs without coroutines,
+/// runtime/actor.hpp for actors of one's own. A `decision` names the `config` that runs, be it a winner or still the default.
 #include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
 #include <parley/ops/group_config.hpp>
@@ -54,13 +55,13 @@ using ops::contextual;
 using ops::contextual_op;
 using ops::direct;
 using ops::get;
+using ops::grid_field;
 using ops::group_call;
 using ops::group_config;
 using ops::group_config_ptr;
 using ops::gpipe;
 using ops::grouped;
 using ops::groups_of;
-using ops::grid_field;
 using ops::halo;
 using ops::halo_exchange;
 using ops::halo_plan;

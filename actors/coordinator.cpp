@@ -97,8 +97,7 @@ class coordinator_behaviour {
     if (m.body.round != warm_round_ || p.ready) return;
     p.ready = std::move(m.body.ready);
     p.failed = std::move(m.body.failed);
-    for (const std::string& e : m.body.errors)
-      state_.warm_errors.push_back("rank " + std::to_string(m.from.source) + ": " + e);
+    keep_errors(m.from.source, m.body.errors);
     const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
     if (!std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
     const auto again = next_mixtures();
@@ -205,7 +204,14 @@ class coordinator_behaviour {
       }
     }
   }
-  static std::string shortened(const std::string& text) { return text.substr(0, 500); }
+  static std::string shortened(const std::string& text) { return text.substr(0, most_error_bytes); }
+  // Bounded, whatever a peer says.
+  void keep_errors(rank_id of, const std::vector<std::string>& errors) {
+    for (const std::string& e : errors) {
+      if (state_.warm_errors.size() == most_warm_errors) return;
+      state_.warm_errors.push_back("rank " + std::to_string(of) + ": " + shortened(e));
+    }
+  }
   template <class M>
   void tell_all(const M& message) {
     for (const op_participant& p : state_.declaration.participants) out_.post(p.rank, part::participant, message);

@@ -151,8 +151,15 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
 void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.total_bytes == 0 || has(s.flags, stamp_flags::landed) || has(s.flags, stamp_flags::to_be_got)) return;
   const bool whole = message.length() == s.total_bytes;
-  if (message.length() > s.total_bytes - s.offset || (!whole && !kept().seen_offsets.insert(s.offset).second)) {
+  const bool impossible = message.length() == 0 || message.length() > s.total_bytes - s.offset;
+  if (impossible || all_here() || (!whole && !kept().seen_offsets.insert(s.offset).second)) {
     ++edge_.counters_.dropped;
+    return;
+  }
+  // Parts that overlap would let a sender have more of this rank's memory than the payload has.
+  if (message.length() > s.total_bytes - arrived_bytes_) {
+    runtime::blame({"S8", "parts of one payload do not overlap", edge_.here()}, edge_.peer_);
+    fail_unpaired("more bytes came than the payload has");
     return;
   }
   arrived_bytes_ += message.length();
@@ -210,8 +217,9 @@ std::vector<runtime::arrival> edge_receiver::retire() noexcept {
 
 void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.source == peer_ && generations_.judge(s.generation) == generations::verdict::unknown &&
-      unjoined_.size() < most_unjoined) {
+      unjoined_.size() < most_unjoined && unjoined_bytes_ < services_.early_bytes) {
     ++counters_.unjoined;
+    unjoined_bytes_ += bytes_held_by(message);
     unjoined_.push_back(std::move(message));
     return;
   }
@@ -273,10 +281,27 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
   } else if (invocation >= its.first_posted) {
     ++counters_.early_parts;
     if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
-    its.early.push(std::move(message));
+    keep_early(its, std::move(message));
   } else {
     ++counters_.dropped;
   }
+}
+
+void edge_receiver::keep_early(stream& s, runtime::arrival&& message) noexcept {
+  if (failed_ != errc::none) return;
+  if (counters_.early_bytes + bytes_held_by(message) > services_.early_bytes) {
+    ++counters_.dropped;
+    if (overflow_) overflow_();
+    return;
+  }
+  counters_.early_bytes += bytes_held_by(message);
+  s.early.push(std::move(message));
+}
+
+runtime::arrival edge_receiver::take_early(stream& s, std::uint32_t place) noexcept {
+  runtime::arrival taken = s.early.take(place);
+  counters_.early_bytes -= bytes_held_by(taken);
+  return taken;
 }
 
 // What a failed sender still offers is let go, so that it gets its buffer back.
@@ -287,7 +312,7 @@ void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
       ++i;
       continue;
     }
-    const runtime::arrival dropped = s.early.take(i);
+    const runtime::arrival dropped = take_early(s, i);
   }
 }
 
@@ -307,7 +332,7 @@ void edge_receiver::deliver_early(stream& s, part_receiver& receive) noexcept {
       ++i;
       continue;
     }
-    receive.deliver(*early, s.early.take(i));
+    receive.deliver(*early, take_early(s, i));
   }
 }
 
@@ -362,6 +387,7 @@ void edge_receiver::fail(errc why) noexcept {
   for (auto& s : streams_) {
     while (!s->posted.empty()) s->posted.front().end(why);
     while (!s->active.empty()) s->active.front().end(why);
+    while (s->early.size() != 0) const runtime::arrival dropped = take_early(*s, s->early.size() - 1);
   }
 }
 

@@ -125,6 +125,8 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
+  /// Where it was told that its buffer lies; null where it was not told.
+  const std::byte* memory() const noexcept { return memory_; }
   runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
   /// How the parts that came differ from those that were asked for; empty if they do not.
   std::string_view mismatch() const noexcept { return pieces_ == nullptr ? std::string_view() : pieces_->mismatch; }
@@ -217,6 +219,9 @@ class edge_receiver final : public data_sink {
   /// unknown here is for that one, by way of the data hub.
   std::vector<runtime::arrival> retire() noexcept;
   const generations& known_generations() const noexcept { return generations_; }
+  /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
+  /// go on. An honest sender's window keeps it from that.
+  void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
   /// Tells the sender at once what has been matched, for a rank that is about to leave.
   void report_all() noexcept;
 
@@ -245,6 +250,7 @@ class edge_receiver final : public data_sink {
     std::uint64_t ended = 0;         ///< those of an ended generation
     std::uint64_t unjoined = 0;      ///< came for a generation that is not known yet
     std::uint64_t early_parts = 0;   ///< came before their receive was posted
+    std::uint64_t early_bytes = 0;   ///< that they hold now
     std::uint64_t matched_sent = 0;  ///< flow control messages
     std::uint64_t credits_sent = 0;
     std::uint64_t revokes_sent = 0;
@@ -328,6 +334,8 @@ class edge_receiver final : public data_sink {
   }
   [[gnu::cold]] void end_late() noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
+  void keep_early(stream& s, runtime::arrival&& message) noexcept;
+  runtime::arrival take_early(stream& s, std::uint32_t place) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;
 
@@ -342,7 +350,9 @@ class edge_receiver final : public data_sink {
   bool fetch_may_wait_ = false;
   late_timer late_{*this};
   counters counters_;
+  std::function<void()> overflow_;
   std::vector<runtime::arrival> unjoined_;
+  std::uint64_t unjoined_bytes_ = 0;
   bool retired_ = false;
   std::unique_ptr<one_sided> one_sided_;
 };

@@ -1,5 +1,6 @@
 #include <parley/actors/edge_sender.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/tuning/payload_check.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -89,6 +90,15 @@ bool edge_sender::all_matched() {
   return all;
 }
 
+edge_sender::delivered edge_sender::delivery() const noexcept {
+  delivered all;
+  for (const auto& s : streams_) {
+    all.sent += s->admitted;
+    all.unmatched += s->admitted - s->matched;
+  }
+  return all;
+}
+
 void edge_sender::ask_for_room() noexcept {
   bool waiting = false;
   for (auto& s : streams_) {
@@ -118,6 +128,31 @@ void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<s
     return known == nullptr ? 0 : known->admitted;
   };
   one_sided_ = std::make_unique<one_sided_sender>(services_, std::move(mine), std::move(puts), std::move(gets));
+  unusual_ = true;
+}
+
+void edge_sender::compare_trials(std::vector<std::uint64_t> inexact) {
+  inexact_ = std::make_unique<std::vector<std::uint64_t>>(std::move(inexact));
+  unusual_ = true;
+}
+
+outgoing edge_sender::begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
+                                    pacing pace) {
+  outgoing inv = one_sided_ != nullptr ? begin_beside_one_sided(tag, source, invocation, pace)
+                                       : begin_with(tag, source.size(), invocation, pace, {}, stamp_flags::none);
+  const auto is_inexact = [&] {
+    return std::find(inexact_->begin(), inexact_->end(), inv.mark.digest) != inexact_->end();
+  };
+  // While a search goes on, the default and what warms up, too: a config that brings other bytes is found before it is timed.
+  const auto is_trial = [&] {
+    const campaign* const c = assigned_.find(source.size());
+    return has(inv.mark.flags, stamp_flags::timed) || (c != nullptr && c->where != campaign::stage::decided);
+  };
+  if (inexact_ == nullptr || source.empty() || !is_trial() || is_inexact()) return inv;
+  inv.mark.next_digest = tuning::payload_check(source);
+  inv.mark.flags = inv.mark.flags | stamp_flags::checked;
+  inv.began_ns = rows_.clock();  // that is not charged to the config
+  return inv;
 }
 
 // An invocation is stamped with a one-sided config only if it has what that needs, now. Once another one is decided for its

@@ -110,7 +110,7 @@ class edge_sender {
   /// `source`, if given, is where the payload lies.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
                  const std::byte* source = nullptr) {
-    if (one_sided_ != nullptr) return begin_beside_one_sided(tag, {source, bytes}, invocation, pace);
+    if (unusual_) return begin_unusual(tag, {source, bytes}, invocation, pace);
     return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
   }
   /// One of the rehearsals, outside window and assignment.
@@ -129,6 +129,11 @@ class edge_sender {
 
   /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
   bool all_matched();
+  struct delivered {
+    std::uint64_t sent = 0;       ///< messages in all
+    std::uint64_t unmatched = 0;  ///< of those, not known to have been taken
+  };
+  delivered delivery() const noexcept;
   void fail(runtime::errc why) noexcept;
   /// Ends its part in the op for good: another one, of the next generation, takes its place.
   void retire() noexcept;
@@ -142,6 +147,9 @@ class edge_sender {
 
   /// Lets it use the configs, by digest, that put and that let the receiver get.
   void allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
+  /// Calls of a size that is being searched for, and those that are timed, say what was sent, so that the receiver can compare; but for configs, by digest, that say they are not exact.
+  /// Payloads must lie where this thread can read them.
+  void compare_trials(std::vector<std::uint64_t> inexact);
   /// Null where that is not allowed.
   one_sided_sender* one_sided() const noexcept { return one_sided_.get(); }
   /// Whether the next rehearsal has what this config needs.
@@ -216,6 +224,7 @@ class edge_sender {
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
   }
+  outgoing begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
   outgoing begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
                                   pacing pace);
 
@@ -238,7 +247,9 @@ class edge_sender {
   counters counters_;
   std::function<void()> ended_there_;
   std::unique_ptr<one_sided_sender> one_sided_;
-  std::uint64_t two_sided_ = 0;  // the last config decided on that is neither a put nor a get
+  std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared
+  bool unusual_ = false;                                 // one of these two is there
+  std::uint64_t two_sided_ = 0;                          // the last config decided on that is neither a put nor a get
 };
 
 }  // namespace parley::actors

@@ -38,9 +38,9 @@ struct ended_invocation {
   if (has(e.mark.flags, stamp_flags::flush)) rows.flush(e.mark.tag, e.invocation);
 }
 
-/// Answers when it ended.
-inline runtime::time_ns note_ended(services& s, row_log& rows, const ended_invocation& e) {
-  const runtime::time_ns ended_ns = rows.clock();
+/// One that ended at `ended_ns`. Answers that.
+inline runtime::time_ns note_ended_at(services& s, row_log& rows, const ended_invocation& e,
+                                      runtime::time_ns ended_ns) {
   s.flight.add({.op = e.mark.op,
                 .generation = e.mark.generation,
                 .invocation = e.invocation,
@@ -54,6 +54,10 @@ inline runtime::time_ns note_ended(services& s, row_log& rows, const ended_invoc
   if (e.mark.flags != stamp_flags::none) note_trial(rows, e, ended_ns);
   if (!has(e.mark.flags, stamp_flags::rehearsal)) rows.ended(ended_ns);
   return ended_ns;
+}
+/// The same for one that has ended now.
+inline runtime::time_ns note_ended(services& s, row_log& rows, const ended_invocation& e) {
+  return note_ended_at(s, rows, e, rows.clock());
 }
 
 }  // namespace parley::actors

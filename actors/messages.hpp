@@ -64,6 +64,11 @@ struct ack {
   PARLEY_FIELDS(number, send_list, clock)
 };
 
+/// How much of what went wrong with configs one rank tells another, and how much of that is kept.
+inline constexpr std::size_t most_faults = 64;
+inline constexpr std::size_t most_error_bytes = 500;
+inline constexpr std::size_t most_warm_errors = 1024;
+
 struct offer {
   static constexpr std::uint16_t message_type = 2;
   std::uint32_t number = 0;

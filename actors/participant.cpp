@@ -60,6 +60,15 @@ class participant_behaviour {
     out_.post(to, part::coordinator, std::move(o));
   }
 
+  /// The leader hears of them with what its `warm` brings about.
+  void tell_of_faults() {
+    for (const std::string& f : mine_.faults) {
+      warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
+                          mine_.role + "): config " + f + "; it will not be tried");
+      if (mine_.warm_errors.size() < most_faults) mine_.warm_errors.push_back(f.substr(0, most_error_bytes));
+    }
+  }
+
   /// A leader that does not even acknowledge our offer may not know that it leads. Its own side asks by itself.
   void ask_for_other_way() {
     if (!mine_.candidates.empty() || mine_.declaration.leader == services_.net.rank()) return;
@@ -250,6 +259,7 @@ runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
 runtime::task<> participate(participant_actor& self, services& s, participant_state& mine) {
   participant_behaviour me(s, mine);
   runtime::scope& here = co_await runtime::this_scope;
+  me.tell_of_faults();
   me.send_offer(participant_behaviour::catalogue_list::no, mine.declaration.leader);
   for (;;) {
     auto m = co_await self.receive(me.out().next_resend());

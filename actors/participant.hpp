@@ -71,7 +71,8 @@ struct participant_state {
   tuning::catalogue configs;
   tuning::bits available;
   std::vector<remembered_best> remembered;
-  std::vector<wire_limit> limits;  ///< what the user's constraints forbid here
+  std::vector<wire_limit> limits;   ///< what the user's constraints forbid here
+  std::vector<std::string> faults;  ///< what the user's code threw when it was asked what this rank can run
   tuning_policy policy = tuning_policy::online;
   implementations* runs = nullptr;
   row_log* rows = nullptr;
@@ -111,6 +112,11 @@ struct participant_state {
 };
 
 participant_address spawn_participant(services& s, participant_state& mine);
+
+/// Asks the leader, on whatever rank it is. An op that has ended asks nobody.
+inline void ask_leader(const participant_state& mine, tuning_request wish) {
+  static_cast<void>(mine.actor.try_send(std::move(wish)));
+}
 
 /// Stops control messages from reaching the op's participant.
 void unbind_participant(services& s, const participant_state& mine);

@@ -1,5 +1,7 @@
 #include <parley/actors/services.hpp>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace parley::actors {
@@ -12,6 +14,7 @@ void data_hub::bind(std::uint64_t op, data_sink& sink) {
   auto messages = std::move(waiting->second);
   early_.erase(waiting);
   early_count_ -= messages.size();
+  for (const runtime::arrival& m : messages) early_bytes_ -= bytes_held_by(m);
   for (runtime::arrival& m : messages) on_arrival(std::move(m));
 }
 
@@ -37,10 +40,33 @@ void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
   }
 }
 
+namespace {
+// Of an invocation that brings nothing nobody will want the parts: its sender gets its buffers back, be the op declared or not.
+std::vector<runtime::arrival> take_poisoned(const stamp& poison, std::vector<runtime::arrival>& early) {
+  const auto is_other = [&](const runtime::arrival& m) {
+    const auto s = read_stamp(m.header());
+    return !s || s->source != poison.source || s->generation != poison.generation || s->tag != poison.tag ||
+           s->invocation != poison.invocation || has(s->flags | poison.flags, stamp_flags::rehearsal);
+  };
+  const auto first = std::stable_partition(early.begin(), early.end(), is_other);
+  std::vector<runtime::arrival> taken(std::make_move_iterator(first), std::make_move_iterator(early.end()));
+  early.erase(first, early.end());
+  return taken;
+}
+}  // namespace
+
 void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
-  if (early_count_ < early_limit) {
+  if (has(s.flags, stamp_flags::poison)) {
+    if (const auto waiting = early_.find(s.op); waiting != early_.end()) {
+      const auto dropped = take_poisoned(s, waiting->second);
+      early_count_ -= dropped.size();
+      for (const runtime::arrival& m : dropped) early_bytes_ -= bytes_held_by(m);
+    }
+  }
+  if (early_count_ < early_limit && early_bytes_ < most_early_bytes) {
     ++counters_.early;
     ++early_count_;
+    early_bytes_ += bytes_held_by(message);
     early_[s.op].push_back(std::move(message));
   } else {
     ++counters_.refused;

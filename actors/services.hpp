@@ -19,6 +19,13 @@
 
 namespace parley::actors {
 
+/// What one edge, and the ops that are not declared yet, may hold of what came before anybody asked for it. A sender's window
+/// keeps it far below that, but for one long send in small pieces.
+inline constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30U;
+inline std::uint64_t bytes_held_by(const runtime::arrival& m) noexcept {
+  return sizeof m + (m.remote() ? 0 : m.length());
+}
+
 /// Takes the data messages of one op on this rank.
 class data_sink {
  public:
@@ -64,6 +71,7 @@ class data_hub final : public runtime::link::handler {
   data_sink* latest_ = nullptr;  // messages come in runs for one op
   std::unordered_map<std::uint64_t, std::vector<runtime::arrival>> early_;
   std::size_t early_count_ = 0;
+  std::uint64_t early_bytes_ = 0;
   counters counters_;
 };
 
@@ -77,6 +85,7 @@ struct services {
   std::vector<std::uint64_t> incarnations;  ///< of all ranks, from the roster
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
+  std::uint64_t early_bytes = most_early_bytes;  ///< per edge
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
   /// Called when a call of an op ends with an error that its caller gets; may be empty.

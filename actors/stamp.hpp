@@ -27,6 +27,7 @@ enum class stamp_flags : std::uint16_t {
   landed = 16,      ///< the payload was put where a credit said; the data part is empty
   to_be_got = 32,   ///< the payload is to be got from the sender's memory; the data part says where
   no_credits = 64,  ///< messages like this one are not put for now
+  checked = 128,    ///< `next_digest` is the payload's check (tuning/payload_check.hpp): the receiver compares
 };
 constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
   return static_cast<stamp_flags>(static_cast<std::uint16_t>(a) | static_cast<std::uint16_t>(b));
@@ -60,7 +61,7 @@ inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std
 inline bool read_stamp(std::span<const std::byte> header, stamp& s) noexcept {
   if (header.size() != sizeof s) return false;
   std::memcpy(&s, header.data(), sizeof s);
-  constexpr std::uint16_t known = 127;
+  constexpr std::uint16_t known = 255;
   return s.reserved == 0 && (static_cast<std::uint16_t>(s.flags) & ~known) == 0 && s.offset <= s.total_bytes;
 }
 inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {

@@ -49,8 +49,8 @@ class stream_table {
     }
     return *all_.back();
   }
-  auto begin() noexcept { return all_.begin(); }
-  auto end() noexcept { return all_.end(); }
+  auto begin() const noexcept { return all_.begin(); }
+  auto end() const noexcept { return all_.end(); }
 
  private:
   static constexpr std::size_t few = 8;  // fewer are looked through as fast

@@ -85,7 +85,7 @@ void agreement::ask(actors::tuning_request::kind what, std::optional<std::uint64
   wish.every_size = !bytes;
   wish.bytes = bytes.value_or(0);
   wish.why = why;
-  static_cast<void>(edge_->participant().actor.try_send(std::move(wish)));  // closed: the op has ended
+  actors::ask_leader(edge_->participant(), std::move(wish));
 }
 
 void agreement::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {

@@ -42,6 +42,8 @@ bool send_call::wait() {
   }
   if (const time_ns until = edge_.deadline(options_); until != runtime::never) home->where().arm(whole, until);
   whole.out.wake_at(0, *this);
+  whole.listed.out = &whole.out;
+  edge_.wholes_.push_back(whole.listed);
   return true;
 }
 
@@ -105,11 +107,14 @@ std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcep
     const std::span<std::byte> into = into_.first(s.total_bytes);
     const paired_config* const config = edge_.runnable(ran_);
     if (config == nullptr || !config->goes_whole(into.size())) {
-      go_on_in(edge_.receive_in_parts(in, into));
-      if (suspended_) start_rest();
-      return {};
-    }
-    if (!into.empty()) {
+      try {
+        go_on_in(edge_.receive_in_parts(in, into));
+        if (suspended_) start_rest();
+        return {};
+      } catch (...) {  // no memory for its coroutine
+        in.fail(errc::exception);
+      }
+    } else if (!into.empty()) {
       if (suspended_) in.wake_at(0, *this);
       return into;
     }

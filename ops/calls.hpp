@@ -46,6 +46,11 @@ struct call_options {
   begin_watcher* watcher = nullptr;
 };
 
+/// A payload that goes whole while the transport has its buffer, as its edge knows it.
+struct whole_send : runtime::list_hook {
+  actors::part_sender* out = nullptr;
+};
+
 /// What both kinds of call are made of: a wait in the caller's scope, and the coroutine that a call goes on in.
 template <class T>
 class call : protected runtime::waiter {
@@ -100,6 +105,7 @@ class [[nodiscard]] send_call final : public call<void> {
     whole_payload(runtime::link& net, rank_id to, const actors::stamp& s) noexcept : timer(&on_late), out(net, to, s) {}
     static void on_late(timer& self) noexcept;
     actors::part_sender out;
+    whole_send listed;
   };
   struct invocation {
     invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)

@@ -6,28 +6,26 @@ namespace parley::ops {
 
 using runtime::errc;
 
-capability_function asked_now(const capability_function& capable, runtime::rank_id self) {
-  if (!capable) return {};
-  try {
-    return [answer = capable(self)](runtime::rank_id) { return answer; };
-  } catch (...) {
-    return
-        [thrown = std::current_exception()](runtime::rank_id) -> std::vector<bool> { std::rethrow_exception(thrown); };
-  }
+namespace {
+void leave_out(capabilities& found, std::size_t i, const op_config& config, const std::string& why) {
+  found.available.clear(i);
+  found.missing.push_back(config.id() + ": " + why);
 }
+
+// What the user's code threw, whatever that is.
+std::string thrown_by(std::string_view question) {
+  return std::string(question) + " threw " + runtime::describe(std::current_exception()).what();
+}
+}  // namespace
 
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
                              const capability_function& capable) {
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
-  const auto leave_out = [&](std::size_t i, const std::string& why) {
-    found.available.clear(i);
-    found.missing.push_back(configs[i]->id() + ": " + why);
-  };
   const auto ask_each = [&](auto&& why_not) {
     for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always there
       const std::string why = why_not(i);
-      if (!why.empty()) leave_out(i, why);
+      if (!why.empty()) leave_out(found, i, *configs[i], why);
     }
   };
   if (!capable) {
@@ -36,7 +34,8 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
         const auto can = configs[i]->available();
         return can ? std::string() : can.reason().what();
       } catch (...) {
-        return "asking for it threw " + runtime::describe(std::current_exception()).what();
+        found.faults.push_back(configs[i]->id() + ": " + thrown_by("asking for it"));
+        return thrown_by("asking for it");
       }
     });
     return found;
@@ -46,7 +45,8 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   try {
     answer = capable(self);
   } catch (...) {
-    thrown = "the capability function threw " + runtime::describe(std::current_exception()).what();
+    thrown = thrown_by("the capability function");
+    found.faults.push_back(thrown);
   }
   if (thrown.empty() && answer.size() != configs.size())
     runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
@@ -60,21 +60,29 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   return found;
 }
 
-std::vector<actors::wire_limit> limits_of(const std::vector<tuning::demands>& demanded,
-                                          const tuning::constraints& user) {
-  std::vector<actors::wire_limit> all;
-  for (std::size_t i = 1; i < demanded.size(); ++i) {  // c0 is always allowed
-    for (const tuning::broken_constraint& b : tuning::broken_by(demanded[i], user)) {
+void add_limits(capabilities& found, const std::vector<const op_config*>& configs, const tuning::constraints& user,
+                const std::function<tuning::demands(std::size_t index)>& demands_of) {
+  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always allowed
+    tuning::demands demanded;
+    try {
+      demanded = demands_of(i);
+    } catch (...) {
+      if (!found.available.test(i)) continue;  // it has its reason already
+      leave_out(found, i, *configs[i], thrown_by("asking what it demands"));
+      found.faults.push_back(found.missing.back());
+      continue;
+    }
+    if (demanded.relative_error != 0) found.inexact.push_back(configs[i]->digest());
+    for (const tuning::broken_constraint& b : tuning::broken_by(demanded, user)) {
       actors::wire_limit l;
       l.config = static_cast<std::uint32_t>(i);
       l.kind = b.kind;
       l.largest_bytes = b.largest_bytes;
       l.needs = b.needs;
       l.allowed = b.allowed;
-      all.push_back(l);
+      found.limits.push_back(l);
     }
   }
-  return all;
 }
 
 }  // namespace parley::ops

@@ -6,14 +6,16 @@
 ///
 /// A user's constraints are applied here, too: what they forbid on this rank goes out with its offer (tuning/constraint.hpp).
 ///
-/// Without such a function every config is asked itself (`available`). A function or config that throws cannot run, and the
-/// reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`.
+/// Without such a function every config is asked itself (`available`). A function or config that throws, whatever it is, cannot
+/// run, and the reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`.
+/// All are asked once, by the declaration: an op that is made later, by data that comes for it, runs no code of the user's.
 #include <parley/actors/messages.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/tuning/bits.hpp>
 #include <parley/tuning/constraint.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,39 +27,33 @@ namespace parley::ops {
 /// Asked on each rank for itself, once, when the op is declared.
 using capability_function = std::function<std::vector<bool>(runtime::rank_id self)>;
 
-/// The same function for an op that is made later, perhaps where nothing may be thrown: it is asked now.
-capability_function asked_now(const capability_function& capable, runtime::rank_id self);
-
 struct capabilities {
   tuning::bits available;
-  std::vector<std::string> missing;  ///< `h100_optimized: …`, one sentence per config that is not available
+  std::vector<std::string> missing;        ///< `h100_optimized: …`, a sentence per config that is not available
+  std::vector<std::string> faults;         ///< those of them that threw when they were asked: all ranks hear of it
+  std::vector<actors::wire_limit> limits;  ///< what the user's constraints forbid
+  std::vector<std::uint64_t> inexact;      ///< with constraints: digests of configs that say they are not exact
 };
 
 /// `what` titles the error.
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
                              const capability_function& capable);
 
-template <class Config>
+/// Adds what constraints forbid. One that cannot say what it demands cannot run where the user allows less than anything.
+void add_limits(capabilities& found, const std::vector<const op_config*>& configs, const tuning::constraints& user,
+                const std::function<tuning::demands(std::size_t index)>& demands_of);
+
+/// Both; `demands_of(config)` says what one of them demands.
+template <class Config, class Demands>
 capabilities capabilities_of(std::string_view what, runtime::rank_id self,
                              const std::vector<std::shared_ptr<const Config>>& configs,
-                             const capability_function& capable) {
+                             const capability_function& capable, const tuning::constraints& user,
+                             const Demands& demands_of) {
   std::vector<const op_config*> plain;
   for (const auto& c : configs) plain.push_back(c.get());
-  return capabilities_of(what, self, plain, capable);
-}
-
-/// What constraints forbid, of configs that demand this each.
-std::vector<actors::wire_limit> limits_of(const std::vector<tuning::demands>& demanded,
-                                          const tuning::constraints& user);
-
-/// `demands_of(config)` says what one of them demands.
-template <class Config, class Demands>
-std::vector<actors::wire_limit> limits_of(const std::vector<std::shared_ptr<const Config>>& configs,
-                                          const tuning::constraints& user, const Demands& demands_of) {
-  if (!user.any()) return {};
-  std::vector<tuning::demands> demanded;
-  for (const auto& c : configs) demanded.push_back(demands_of(*c));
-  return limits_of(demanded, user);
+  auto found = capabilities_of(what, self, plain, capable);
+  if (user.any()) add_limits(found, plain, user, [&](std::size_t i) { return demands_of(*configs[i]); });
+  return found;
 }
 
 }  // namespace parley::ops

@@ -46,10 +46,15 @@ void declared_edge::make() {
   if (made()) return;
   stop_listening();
   const rank_id peer = options_.peer;
-  if (which_ == end::out) {
-    out_ = &rank_.add_out(std::move(options_));
-  } else {
-    in_ = &rank_.add_in(std::move(options_));
+  try {
+    if (which_ == end::out) {
+      out_ = &rank_.add_out(options_);
+    } else {
+      in_ = &rank_.add_in(options_);
+    }
+  } catch (...) {
+    listen();
+    throw;
   }
   options_ = {};
   options_.peer = peer;
@@ -73,13 +78,25 @@ void declared_edge::renew() {
 void declared_edge::make_soon() {
   if (std::exchange(being_made_, true)) return;
   rank_.executor_.post([this, alive = std::weak_ptr<bool>(rank_.alive_)] {
-    if (!alive.expired()) make();
+    if (!alive.expired()) make_or_warn();
   });
 }
 
+// No user's code runs there, but memory may be short: then the next use tries again, and a call tells its caller.
+void declared_edge::make_or_warn() noexcept {
+  try {
+    make();
+  } catch (...) {
+    being_made_ = false;
+    actors::warn(rank_.services_, "an edge with rank " + std::to_string(options_.peer) +
+                                      " could not be made, and what came for it is lost: " +
+                                      runtime::describe(std::current_exception()).what());
+  }
+}
+
 void declared_edge::on_data(const actors::stamp&, runtime::arrival&& message) noexcept {
-  make();
-  rank_.data_.on_arrival(std::move(message));
+  make_or_warn();
+  if (made()) rank_.data_.on_arrival(std::move(message));
 }
 
 }  // namespace parley::ops

@@ -47,12 +47,13 @@ class declared_edge final : private actors::data_sink {
  private:
   bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }
   void make_soon();
+  void make_or_warn() noexcept;
   void listen();
   void stop_listening();
   void on_data(const actors::stamp& s, runtime::arrival&& message) noexcept override;
 
   rank& rank_;
-  edge_options options_;  // moved out of, but for the peer, when it is made
+  edge_options options_;  // but for the peer they go when it is made
   std::uint64_t id_;
   end which_;
   bool being_made_ = false;

@@ -1,4 +1,5 @@
 #include <parley/ops/edge.hpp>
+#include <parley/tuning/payload_check.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -71,6 +72,11 @@ tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const act
   return std::move(made).value();
 }
 
+capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, rank_id self) {
+  return capabilities_of(op.title(), self, o.configs, o.capable, o.allowed,
+                         [](const paired_config& c) { return c.demands(); });
+}
+
 // ---- what both ends share ---------------------------------------------------------------------------------------------
 
 edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role)
@@ -79,11 +85,12 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
   participant_.configs = catalogue_of(options_.configs, op);
   latest_ = options_.configs.front().get();
-  auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
+  auto can = options_.asked != nullptr ? *options_.asked : capabilities_of(options_, op, s.net.rank());
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);
-  participant_.limits =
-      limits_of(options_.configs, options_.allowed, [](const paired_config& c) { return c.demands(); });
+  participant_.limits = std::move(can.limits);
+  participant_.faults = std::move(can.faults);
+  inexact_ = std::move(can.inexact);
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {
     digests_.push_back(options_.configs[i]->digest());
     const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;
@@ -113,6 +120,15 @@ void edge_end::start(actors::row_log& rows) {
 void edge_end::retire_participant() noexcept {
   actors::unbind_participant(services_, participant_);
   participant_.actor.stop();
+}
+
+void edge_end::reject(const error& why) noexcept {
+  fail(why);
+  actors::op_reject word;
+  word.code = static_cast<std::uint8_t>(why.code());
+  word.text = why.text();
+  static_cast<void>(services_.mail.send(options_.peer, actors::number_of(declaration().id(), actors::part::participant),
+                                        participant_.generation, word));
 }
 
 void edge_end::add_memory(const std::shared_ptr<actors::memory_region>& region) {
@@ -190,6 +206,8 @@ edge_out::edge_out(actors::services& s, const edge_options& o)
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
+  // Payloads of a device are not read from here.
+  if (options_.allowed.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
   participant_.assigned = &assigned_;
   leads_ = actors::spawn_coordinator(services_, coordinator_);
@@ -214,6 +232,13 @@ void edge_out::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
   sender_.fail(why.code());
+}
+
+// With the roles in conflict nobody is there to take what is under way.
+void edge_out::on_rejected(const error& why) noexcept {
+  fail(why);
+  under_way_.for_each([&](under_way& send) { send.out.fail(why.code()); });
+  wholes_.for_each([&](whole_send& send) { send.out->fail(why.code()); });
 }
 
 void edge_out::take_memory(const std::shared_ptr<actors::memory_region>& region) {
@@ -319,6 +344,11 @@ edge_in::edge_in(actors::services& s, const edge_options& o, const actors::gener
   if (one_sided()) {
     receiver_.allow_one_sided([&where = memory()](std::span<const std::byte> buffer) { return where.busy(buffer); });
   }
+  receiver_.on_overflow([this] {
+    reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
+                            " bytes came to rank " + std::to_string(services_.net.rank()) +
+                            " before it posted the receives for them; post them earlier, or send in larger pieces"});
+  });
   start(receiver_.rows());
 }
 
@@ -363,14 +393,26 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   co_return end(in, ran, why);
 }
 
+void edge_in::record_compared(part_receiver& in, std::uint64_t ran) {
+  const time_ns ended_ns = receiver_.rows().clock();
+  const bool readable = options_.memory == nullptr && in.memory() != nullptr;
+  if (readable && tuning::payload_check({in.memory(), in.total_bytes()}) != in.mark()->next_digest)
+    in.fail(errc::config_failed);
+  actors::note_ended_at(services_, receiver_.rows(), ended(in, ran, in.failed()), ended_ns);
+  receiver_.note_end(in);
+}
+
 void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why) {
   const paired_config* config = find(ran);
+  const bool other_bytes = has(in.mark()->flags, stamp_flags::checked) && in.received_bytes() == in.total_bytes() &&
+                           in.failed() == errc::config_failed && in.sender_failure() == errc::none && why.empty();
   const std::string what =
       "config " + (config == nullptr ? std::to_string(ran) : config->id()) + " received " +
       std::to_string(in.received_bytes()) + " of " + std::to_string(in.total_bytes()) + " bytes from rank " +
       std::to_string(options_.peer) +
       (in.sender_failure() == errc::none ? ""
                                          : ", where it ended with " + std::string(runtime::name(in.sender_failure()))) +
+      (other_bytes ? "; they are other bytes than were sent, which the comparison of trials found" : "") +
       (why.empty() ? "" : "; " + std::string(why));
   report_failure(in, ran, in.failed(), what);
   throw explained(in.failed(), in.invocation(), what);

@@ -54,6 +54,7 @@ struct edge_options {
   actors::window_limits window{};
   capability_function capable{};
   tuning::constraints allowed{};
+  std::shared_ptr<const capabilities> asked{};      ///< what came of these two, where they were asked already
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
   bool mutant_ignores_stamp = false;
@@ -64,6 +65,9 @@ runtime::errc failure_of_config(const std::exception_ptr& thrown);
 
 /// The configs of an edge as a catalogue. Throws `bad_argument`, naming `op`, when they cannot be one.
 tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op);
+
+/// Which of its configs an edge's end can run on `self`, by what they and the user say. Throws where `capable` answers wrongly.
+capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, rank_id self);
 
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.
 class edge_end : private actors::implementations {
@@ -122,11 +126,14 @@ class edge_end : private actors::implementations {
   /// Tells the leader that a config failed here inside a real invocation.
   void report_failure(const part_receiver& in, std::uint64_t ran, runtime::errc why, const std::string& what);
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
+  /// Ends the op on both ranks, here and now, with what is wrong with it.
+  void reject(const runtime::error& why) noexcept;
 
   actors::services& services_;
   edge_options options_;
   actors::participant_state participant_;
   std::optional<runtime::error> failed_;
+  std::vector<std::uint64_t> inexact_;  // configs, by digest, that say of themselves that they are
 
  private:
   const paired_config* search(std::uint64_t digest) noexcept;
@@ -169,6 +176,7 @@ class edge_out final : public edge_end {
   [[noreturn]] void end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why);
 
   void on_nack(const actors::nack& n) noexcept;
+  void on_rejected(const runtime::error& why) noexcept override;
 
   // A send of several parts, which the receiver's word that it failed can still reach.
   struct under_way : runtime::list_hook {
@@ -181,6 +189,7 @@ class edge_out final : public edge_end {
   // What leaves inside its message. From a device's memory nothing does: that takes a copy which somebody has to wait for.
   std::size_t short_bytes_ = options_.memory == nullptr ? actors::short_payload_bytes : 0;
   runtime::intrusive_list<under_way> under_way_;
+  runtime::intrusive_list<whole_send> wholes_;
   actors::assignment assigned_;
   actors::edge_sender sender_;
   actors::coordinator_state coordinator_;
@@ -229,20 +238,27 @@ class edge_in final : public edge_end {
     if (options_.policy != actors::tuning_policy::online) return;
     receiver_.rows().note_stamp(has(s.flags, actors::stamp_flags::timed));
   }
-  void record(const part_receiver& in, std::uint64_t ran, runtime::errc outcome) {
+  void record(part_receiver& in, std::uint64_t ran, runtime::errc outcome) {
     const actors::stamp& s = *in.mark();
     auto& rows = receiver_.rows();
-    if (rows.measuring() || s.flags != actors::stamp_flags::none) note_stamp(s);
-    actors::note_ended(services_, rows,
-                       {.mark = s,
-                        .invocation = in.invocation(),
-                        .ran = ran,
-                        .began_ns = in.posted_ns(),
-                        .outcome = outcome,
-                        .what = runtime::flight_event::received,
-                        .failed = runtime::flight_event::receive_failed});
+    if (rows.measuring() || s.flags != actors::stamp_flags::none) {
+      note_stamp(s);
+      if (has(s.flags, actors::stamp_flags::checked) && outcome == runtime::errc::none) return record_compared(in, ran);
+    }
+    actors::note_ended(services_, rows, ended(in, ran, outcome));
     receiver_.note_end(in);
   }
+  static actors::ended_invocation ended(const part_receiver& in, std::uint64_t ran, runtime::errc outcome) noexcept {
+    return {.mark = *in.mark(),
+            .invocation = in.invocation(),
+            .ran = ran,
+            .began_ns = in.posted_ns(),
+            .outcome = outcome,
+            .what = runtime::flight_event::received,
+            .failed = runtime::flight_event::receive_failed};
+  }
+  /// Fails it when it brought other bytes than its sender says it sent. That takes time, which is not charged to the config.
+  [[gnu::cold]] void record_compared(part_receiver& in, std::uint64_t ran);
 
   actors::edge_receiver receiver_;
 };

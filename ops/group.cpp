@@ -121,12 +121,13 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   auto made = tuning::catalogue::make(std::move(identities));
   if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
   participant_.configs = std::move(made).value();
-  auto can = capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable);
+  auto can =
+      capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable, options_.allowed,
+                      [&](const group_config& c) { return c.demands_of(options_.does, op.participants.size()); });
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);
-  participant_.limits = limits_of(options_.configs, options_.allowed, [&](const group_config& c) {
-    return c.demands_of(options_.does, op.participants.size());
-  });
+  participant_.limits = std::move(can.limits);
+  participant_.faults = std::move(can.faults);
   participant_.role = op.leader == s.net.rank() ? "leader" : "worker";
   participant_.remembered = options_.remembered;
   participant_.policy = options_.policy;

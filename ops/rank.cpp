@@ -43,6 +43,7 @@ rank::rank(rank_foundation on, rank_settings settings)
                 actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
       results_(on.disk, results_options()), kernels_(on.ex, on.disk, kernel_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
+  services_.early_bytes = settings_.early_bytes;
   disk_ = on.disk;
   kernels_.remember(results_.remembered());
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
@@ -132,15 +133,23 @@ void rank::declare_once(const actors::op_declaration& op) {
 declared_edge& rank::declare(edge_options o, declared_edge::end which) {
   const bool leads = which == declared_edge::end::out;
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
-  static_cast<void>(catalogue_of(o.configs, op));  // what is wrong with it is said now, not at its first use
-  o.capable = asked_now(o.capable, id());
-  static_cast<void>(capabilities_of(op.title(), id(), o.configs, o.capable));
+  // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
+  static_cast<void>(catalogue_of(o.configs, op));
+  o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, id()));
+  o.capable = {};
   declare_once(op);
+  if (o.memory != nullptr) warn_not_compared(op.title(), o.allowed, "because its payloads lie in a device's memory");
   declared_edge& declared = declared_edges_.emplace_back(*this, std::move(o), which);
   // A few may as well get to know their peers before their first call: conflicts are then found before it.
   constexpr std::size_t made_at_once = 16;
   if (declared_edges_.size() <= made_at_once) declared.make();
   return declared;
+}
+
+void rank::warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why) {
+  if (allowed.compare_trials)
+    results_.warn({op + ": what its trials bring is not compared (NUMERICAL_CHECK), " + std::string(why) +
+                   "; what its configs say of their own accuracy counts"});
 }
 
 void rank::complete(edge_options& o, const actors::op_declaration& op) {
@@ -292,6 +301,7 @@ rank_group rank::declare(const leader_worker& op) {
 group_end& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   declare_once(op);
+  warn_not_compared(op.title(), o.allowed, "only what its rehearsals bring is, with known data");
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
@@ -310,6 +320,7 @@ symmetric rank::declare(symmetric_op op) {
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return handle;
   declare_once(d);
   op.allowed = tuning::both(op.allowed, settings_.allowed);
+  warn_not_compared(d.title(), op.allowed, "because the library sees no data of an op without headers");
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
   auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   end_if_lost();
@@ -325,13 +336,14 @@ void rank::keep(std::unique_ptr<attached_op> op) {
 
 std::size_t rank::retune(std::string_view op, std::string_view why) {
   std::size_t asked = 0;
-  const auto ask = [&](edge_end& e) {
-    if (e.declaration().name != op) return;
-    e.agreed().retune({}, why);
+  for (const actors::participant_state* p : participants()) {
+    if (p->declaration.name != op) continue;
+    actors::tuning_request wish;
+    wish.every_size = true;
+    wish.why = why;
+    ask_leader(*p, std::move(wish));
     ++asked;
-  };
-  for (auto& e : outs_) ask(*e);
-  for (auto& e : ins_) ask(*e);
+  }
   return asked;
 }
 
@@ -451,9 +463,11 @@ task<> rank::settle(time_ns limit_ns) {
 
 void rank::note_undelivered(edge_out& e) {
   if (e.delivered()) return;
+  const auto [sent, unmatched] = e.sender().delivery();
   undelivered_.push_back(e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
-                         std::to_string(e.peer()) +
-                         " has not taken all that was sent to it; let it receive each message before it returns");
+                         std::to_string(e.peer()) + " has not taken " + std::to_string(unmatched) + " of the " +
+                         std::to_string(sent) +
+                         " messages that were sent to it; let it receive each message before it returns");
 }
 
 left_over rank::unfinished() {
@@ -550,6 +564,13 @@ std::vector<edge_agreement> rank::agreements() const {
     const auto& members = g->data_path().members();
     all.push_back({g->declaration().name, id(), members.back(), g->assigned(), &g->coordinator()->warm_errors,
                    g->participant().no_common_config, members, &g->participant().decisions});
+  }
+  for (const auto& e : symmetrics_) {
+    if (!e->leads()) continue;
+    std::vector<rank_id> members;
+    for (const auto& p : e->declaration().participants) members.push_back(p.rank);
+    all.push_back({e->declaration().name, id(), members.back(), e->assigned(), &e->coordinator()->warm_errors,
+                   e->participant().no_common_config, members, &e->participant().decisions});
   }
   return all;
 }

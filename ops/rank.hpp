@@ -56,6 +56,8 @@ struct rank_settings {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
+  std::uint64_t early_bytes =
+      actors::most_early_bytes;                       ///< what one edge may hold of data that came before its receives
   tuning::constraints allowed{};                      ///< of every op, beside its own
   tuning::settings kernels{};                         ///< of tunable kernels (ops/tunable_op.hpp); off unless enabled
   tuning::environment_settings kernel_environment{};  ///< which beats them
@@ -147,7 +149,8 @@ class rank {
   tunable_context& kernels() noexcept { return kernels_; }
   const tunable_context& kernels() const noexcept { return kernels_; }
 
-  /// Searches anew for every size on all edges of an op that this rank takes part in. Answers how many edges were asked: those that were used already.
+  /// Searches anew for every size of an op that this rank takes part in, of whatever kind. Answers how many ends were asked: a
+  /// group's counts as one, and edges that nobody has used yet are not asked.
   std::size_t retune(std::string_view op, std::string_view why = {});
 
   /// A rank is gone: its ops end with `peer_failed`, here and now.
@@ -177,7 +180,7 @@ class rank {
   /// Entries as they were read from a file which this job decided otherwise: its decisions take their places.
   std::vector<tuning::result_entry> superseded() const;
 
-  /// Of the ops that have been used here so far.
+  /// Of the ops that have been used here so far, of every kind; also those that agree by lease.
   std::vector<edge_agreement> agreements() const;
   /// What this rank's ends have been told so far, senders and receivers alike.
   std::vector<edge_decision> decisions() const;
@@ -218,6 +221,7 @@ class rank {
   void note_undelivered(edge_out& e);
   void end_if_lost() noexcept;  // what has just been made
   void complete(edge_options& o, const actors::op_declaration& op);
+  void warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why);
   template <class Configs>
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
   results_store::options results_options();

@@ -73,8 +73,10 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
     s.policy = actors::tuning_policy::off;
   }
   heed_drift(s.plan.drift, lookup);
-  if (env.has(setting::check) && all.told.check.on)
+  if (env.has(setting::check) && all.told.check.on) {
     s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);
+    s.allowed.compare_trials = true;
+  }
   s.kernel_environment = env;
   if (s.policy == actors::tuning_policy::off) s.kernels.tuning = false;
   if (all.told.record_untuned) s.untuned_path = all.told.untuned_file;

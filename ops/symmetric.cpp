@@ -62,10 +62,12 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   auto made = tuning::catalogue::make(std::move(identities));
   if (!made) runtime::raise({errc::bad_argument, declaration.title() + ": " + made.reason().text});
   configs = std::move(made).value();
-  auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, {});
+  auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, {}, op.allowed,
+                             [](const symmetric_config& c) { return c.demands(); });
   available = std::move(can.available);
   unavailable = std::move(can.missing);
-  limits = limits_of(op.configs, op.allowed, [](const symmetric_config& c) { return c.demands(); });
+  limits = std::move(can.limits);
+  faults = std::move(can.faults);
   remembered = settings.remembered;
   policy = settings.policy;
 }

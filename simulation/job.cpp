@@ -180,9 +180,7 @@ class runner {
   void each_campaign(rank_id r, Visit visit) const {
     const ops::rank* const self = world_.find(r);
     if (self == nullptr) return;
-    std::vector<ops::edge_agreement> all = self->agreements();
-    for (ops::edge_agreement& a : programs_.leased(r)) all.push_back(std::move(a));
-    for (const ops::edge_agreement& a : all) {
+    for (const ops::edge_agreement& a : self->agreements()) {
       for (const auto& c : a.assigned->campaigns()) visit(a, *c);
     }
   }

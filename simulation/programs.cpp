@@ -302,7 +302,6 @@ programs::searching programs::searches(const caller& c) const {
   for (const rank_id r : c.op.members) {
     if (const ops::rank* const member = world_.find(r)) {
       for (const ops::edge_agreement& a : member->agreements()) look(a);
-      for (const ops::edge_agreement& a : leased(r)) look(a);
     }
   }
   return play_.must_decide ? all : searching::nothing;
@@ -508,18 +507,6 @@ task<> programs::call_symmetric(caller& c, ops::symmetric op) {
     // Members whose calls failed in the middle no longer meet: the next ones would be of different numbers.
     if (!outcome && outcome.code() != errc::config_failed) c.over = true;
   }
-}
-
-std::vector<ops::edge_agreement> programs::leased(rank_id rank) const {
-  std::vector<ops::edge_agreement> all;
-  for (const auto& c : callers_) {
-    if (c->rank != rank || c->job != world_.job() || !c->without_headers) continue;
-    const ops::symmetric_end& end = c->without_headers->end();
-    if (!end.leads()) continue;
-    all.push_back({c->op.name, rank, c->op.members.back(), end.assigned(), &end.coordinator()->warm_errors,
-                   end.participant().no_common_config, c->op.members, &end.participant().decisions});
-  }
-  return all;
 }
 
 std::vector<lease_view> programs::leases(rank_id rank) const {

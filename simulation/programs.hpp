@@ -28,8 +28,6 @@ class programs {
 
   /// `calm_from_ns`: when the second half of the calls begins.
   void launch(rank_id rank, time_ns calm_from_ns);
-  /// What the ops without headers of a rank have agreed on, as far as it leads them.
-  std::vector<ops::edge_agreement> leased(rank_id rank) const;
   /// The gates and campaigns of one of them, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
   /// At the end of a job: whether buffers that were given back are as they were then.

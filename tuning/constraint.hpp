@@ -7,6 +7,8 @@
 ///
 /// Accuracy is of the config's result, relative to the default's; memory is what it needs beside the caller's buffers, on the rank
 /// that asks. The default is what others are measured by, so that no constraint takes it away.
+///
+/// With `compare_trials` nobody is believed: a config that says it is exact and brings other bytes has failed.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -27,8 +29,9 @@ struct demands {
 struct constraints {
   double relative_error = std::numeric_limits<double>::infinity();
   std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();
+  bool compare_trials = false;  ///< what a timed invocation brings is compared with what was sent
   bool any() const noexcept {
-    return relative_error < std::numeric_limits<double>::infinity() ||
+    return compare_trials || relative_error < std::numeric_limits<double>::infinity() ||
            memory_bytes < std::numeric_limits<std::uint64_t>::max();
   }
 };
@@ -46,7 +49,8 @@ struct broken_constraint {
 
 /// What satisfies both.
 constexpr constraints both(const constraints& a, const constraints& b) noexcept {
-  return {std::min(a.relative_error, b.relative_error), std::min(a.memory_bytes, b.memory_bytes)};
+  return {std::min(a.relative_error, b.relative_error), std::min(a.memory_bytes, b.memory_bytes),
+          a.compare_trials || b.compare_trials};
 }
 
 /// At most one of each kind. What is no number, or negative, is as bad as can be.

@@ -71,3 +71,18 @@ TEST_CASE("a group of 4 agrees within 3 round trips beyond its rehearsals and tr
   over = true;
   run_until(w.clock, [&] { return working.running() == 0; });
 }
+
+TEST_CASE("a group searches anew when any of its ranks asks for it by the op's name") {
+  world w(3, eager_trials());
+  const auto groups = declare_all(w, led_by(0, {star(), chain()}));
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
+  wait_a_while(w, 1'000'000'000);
+  const auto search = [&] { return w[0].agreements().front().assigned->campaigns().front()->search; };
+  CHECK(search() == 1);
+  CHECK(w[2].retune("gradients", "it is warm now") == 1);
+  wait_a_while(w, 1'000'000'000);
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
+  CHECK(search() == 2);
+  CHECK(w[0].agreements().front().assigned->campaigns().front()->search_reason ==
+        "rank 2 asked for it: it is warm now");
+}

@@ -181,3 +181,130 @@ TEST_CASE("configs whose digests collide are left out on both ends, and the othe
   CHECK(candidates == "direct;" + chunked(16_KiB, 8)->id() + ";");
   CHECK(join_flights(w).mismatches == 0);
 }
+
+namespace {
+
+/// Rank 1 is ours; rank 0 holds the key and says what the test lets it say. Rank 1 receives from it, or sends to it.
+struct beside_a_liar {
+  explicit beside_a_liar(std::uint64_t early_bytes = most_early_bytes) : links(clock, 2), liar(clock, links[0], {}) {
+    rank_settings s = eager();
+    s.early_bytes = early_bytes;
+    mine = std::make_unique<ops::rank>(rank_foundation{clock, links[1], nullptr, incarnations, {}}, s);
+  }
+  void say(const stamp& s, std::span<const std::byte> payload) {
+    static_cast<void>(links[0].send(1, link::channel::data, bytes_of(s), payload, nullptr));
+  }
+  stamp stamp_of(std::uint32_t invocation, std::uint64_t total, std::uint64_t offset, const paired_config& c) const {
+    return {.op = op.id(),
+            .generation = generation,
+            .digest = c.digest(),
+            .total_bytes = total,
+            .offset = offset,
+            .invocation = invocation,
+            .source = 0};
+  }
+  void pass(time_ns span) {
+    const auto sleep = [](time_ns until) -> task<> {
+      auto woken = co_await sleep_until(until);
+      static_cast<void>(woken);
+    };
+    run(clock, sleep(clock.now() + span));
+  }
+  virtual_time clock;
+  memory_world links;
+  std::vector<std::uint64_t> incarnations{1000, 1001};
+  router liar;
+  std::unique_ptr<ops::rank> mine;
+  op_declaration op = declare_edge("activations", 0, 1, "");
+  std::uint64_t generation = first_generation(op, incarnations);
+};
+
+task<> receive_once(transfer in, std::vector<std::byte>& buffer, result<std::uint64_t>& outcome) {
+  outcome = co_await attempt(in.receive(buffer, {.from = 0}));
+}
+
+}  // namespace
+
+TEST_CASE("a sender that floods an edge nobody receives on fills no more than a limit, and both ends are told") {
+  beside_a_liar job(std::uint64_t{1} << 20U);
+  auto in = job.mine->declare(pair_of({direct()}));
+  std::string told;
+  job.liar.bind<op_reject>(number_of(job.op.id(), part::participant), [&](envelope, op_reject&& r) {
+    CHECK(r.code == static_cast<std::uint8_t>(errc::full));
+    told = r.text;
+    return errc::none;
+  });
+  const std::vector<std::byte> payload(8'000);
+  std::vector<std::byte> buffer(8'000);
+  // Below the limit an early message is as good as any.
+  for (std::uint32_t i = 0; i < 100; ++i) job.say(job.stamp_of(i, 8'000, 0, *direct()), payload);
+  job.pass(1'000'000'000);
+  result<std::uint64_t> outcome = errc::pending;
+  run(job.clock, receive_once(in, buffer, outcome));
+  CHECK(outcome);
+  CHECK(told.empty());
+  for (std::uint32_t i = 100; i < 300; ++i) job.say(job.stamp_of(i, 8'000, 0, *direct()), payload);
+  job.pass(1'000'000'000);
+  CHECK(told.find("activations 0->1: more than 1048576 bytes came to rank 1 before it posted the receives") == 0);
+  run(job.clock, receive_once(in, buffer, outcome));
+  CHECK(outcome.code() == errc::full);
+  // Also in parts that hold nothing but their stamps.
+  beside_a_liar other(std::uint64_t{1} << 20U);
+  in = other.mine->declare(pair_of({direct()}));
+  for (std::uint32_t i = 0; i < 8'000; ++i) other.say(other.stamp_of(i, 0, 0, *direct()), {});
+  other.pass(1'000'000'000);
+  run(other.clock, receive_once(in, buffer, outcome));
+  CHECK(outcome.code() == errc::full);
+}
+
+TEST_CASE("parts that overlap, or are empty, take no more room than their payload has") {
+  const auto config = chunked(600, 1);
+  beside_a_liar job;
+  auto in = job.mine->declare(pair_of({config}));
+  std::vector<std::byte> payload(1'000), buffer(1'000);
+  std::uint64_t blamed = 0;
+  breach_watch watch([&](const breach& b) { blamed += b.culprit == 0U && b.name == "S8" ? 1 : 0; });
+  for (std::uint64_t offset = 0; offset < 400; ++offset)
+    job.say(job.stamp_of(0, 1'000, offset, *config), std::span(payload).first(600));
+  result<std::uint64_t> outcome = errc::pending;
+  run(job.clock, receive_once(in, buffer, outcome));
+  CHECK(outcome.code() == errc::config_failed);
+  if (!outcome) CHECK(outcome.reason().what().find("more bytes came than the payload has") != std::string::npos);
+  CHECK(blamed == 1);
+  // Empty parts are nothing; what is right still comes through.
+  for (std::uint64_t offset = 0; offset < 1'000; ++offset) job.say(job.stamp_of(1, 1'000, offset, *config), {});
+  job.say(job.stamp_of(1, 1'000, 0, *config), std::span(payload).first(600));
+  job.say(job.stamp_of(1, 1'000, 600, *config), std::span(payload).subspan(600));
+  outcome = errc::pending;
+  run(job.clock, receive_once(in, buffer, outcome));
+  CHECK(outcome);
+}
+
+TEST_CASE("what a participant says went wrong in its rehearsals is kept up to a limit") {
+  beside_a_liar job;
+  job.op = declare_edge("activations", 1, 0, "");
+  job.generation = first_generation(job.op, job.incarnations);
+  auto op = pair_of({direct(), chunked(16_KiB, 2)});
+  op.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
+  job.mine->declare(op);
+  const participant_state& leader = *job.mine->participants().front();
+  const auto say = [&](auto message) {
+    static_cast<void>(job.liar.send(1, number_of(job.op.id(), part::coordinator), job.generation, message));
+    job.pass(100'000'000);
+  };
+  offer o;
+  o.number = 1;
+  o.decl_hash = leader.declaration.hash();
+  o.role = "receiver";
+  o.catalogue_hash = leader.configs.hash();
+  o.available = {1, 1};
+  say(o);
+  warmed w;
+  w.number = 2;
+  w.errors.assign(5'000, "y");
+  w.errors.front() = std::string(10'000, 'z');
+  say(w);
+  const auto agreed = job.mine->agreements().front();
+  CHECK(agreed.warm_errors->size() == most_warm_errors);
+  for (const std::string& e : *agreed.warm_errors) CHECK(e.size() < most_error_bytes + 50);
+}

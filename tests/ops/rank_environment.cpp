@@ -86,6 +86,7 @@ TEST_CASE("a numerical check forbids configs that are less accurate than it tole
   CHECK_FALSE(heed({}).settings.allowed.any());
   CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.allowed.any());
   CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1e-3_0.25"}}).settings.allowed.relative_error == 0.25);
+  CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.allowed.compare_trials);
   CHECK(heed({{"PYTORCH_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.allowed.relative_error == 1e-5);
 }
 

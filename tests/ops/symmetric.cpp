@@ -598,3 +598,27 @@ TEST_CASE("declarations that cannot work say so") {
   static_cast<void>(w[0].declare(op));
   CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
 }
+
+TEST_CASE("leased ops are among a rank's agreements, at their leader, and search anew when any member asks") {
+  job_of job(3);
+  job.start(4000, {5'000, 3'000});
+  job.finish();
+  REQUIRE(job[0].agreements().size() == 1);
+  CHECK(job[1].agreements().empty());
+  const edge_agreement agreed = job[0].agreements()[0];
+  CHECK(agreed.op == "gradients");
+  CHECK(agreed.group == std::vector<rank_id>{0, 1, 2});
+  CHECK(agreed.assigned->find(4096)->winner == "ring");
+  CHECK(agreed.decisions->size() == 1);
+  CHECK(job.campaign()->search == 1);
+  CHECK(job[2].retune("another op") == 0);
+  CHECK(job[2].retune("gradients", "the switch was changed") == 1);
+  job.start(4000, {5'000, 3'000});
+  job.finish();
+  CHECK(job.campaign()->search == 2);
+  CHECK(job.campaign()->search_reason == "rank 2 asked for it: the switch was changed");
+  CHECK(job.winner() == "ring");
+  CHECK(job.steady() == "ring");
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+}

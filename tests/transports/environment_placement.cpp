@@ -108,7 +108,7 @@ TEST_CASE("values that contradict one another are an error") {
   refused(changed(parley_run, "PARLEY_RANK", "4"), {"PARLEY_RANK=4", "PARLEY_WORLD=4"});
   refused(without(parley_run, "PARLEY_WORLD"), {"PARLEY_WORLD is not set", "PARLEY_RANK"});
   refused(without(parley_run, "PARLEY_RANK"), {"PARLEY_RANK is not set", "PARLEY_WORLD"});
-  refused(without(parley_run, "PARLEY_RENDEZVOUS"),
+  refused({{"PARLEY_RANK", "0"}, {"PARLEY_WORLD", "2"}},
           {"PARLEY_RENDEZVOUS is not set", "without the launcher that sets them", "parley run -n N", "unset both"});
   refused(changed(parley_run, "PARLEY_LOCAL_SIZE", "5"), {"PARLEY_LOCAL_SIZE=5", "PARLEY_WORLD=4"});
   refused(changed(parley_run, "PARLEY_LOCAL_SIZE", "2"), {"PARLEY_LOCAL_RANK=2"});

@@ -1,0 +1,132 @@
+// The user's own functions that answer questions: what they throw is told, and ends nothing.
+#include "../support/transfers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <new>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+enum class thrown : std::uint8_t { nothing, failure, standard, memory, something };
+
+void do_throw(thrown what) {
+  if (what == thrown::failure) raise({errc::device_failed, "the driver does not answer"});
+  if (what == thrown::standard) throw std::runtime_error("the driver does not answer");
+  if (what == thrown::memory) throw std::bad_alloc();
+  if (what == thrown::something) throw 7;
+}
+
+struct questions {
+  int available = 0;
+  int demands = 0;
+};
+
+/// The whole payload at once; throws when it is asked what it needs.
+class moody final : public paired_config {
+ public:
+  moody(thrown at_available, thrown at_demands, questions* asked = nullptr)
+      : paired_config({.name = "moody"}), at_available_(at_available), at_demands_(at_demands), asked_(asked) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
+  result<> available() const override {
+    if (asked_ != nullptr) ++asked_->available;
+    do_throw(at_available_);
+    return {};
+  }
+  tuning::demands demands() const override {
+    if (asked_ != nullptr) ++asked_->demands;
+    do_throw(at_demands_);
+    return {};
+  }
+
+ private:
+  thrown at_available_, at_demands_;
+  questions* asked_;
+};
+
+rank_settings careful() {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  s.allowed.relative_error = 1e-3;  // so that demands matter
+  return s;
+}
+
+// The first 16 ops of a rank are made when they are declared; a later one is made by the first thing that comes for it.
+void declare_fillers(world& w) {
+  for (std::size_t n = 0; n < 16; ++n) {
+    auto op = pair_of({direct()});
+    op.name = "filler" + std::to_string(n);
+    w[0].declare(op);
+    w[1].declare(op);
+  }
+  pass(w, 1'000'000'000);
+}
+
+bool mentions(const std::vector<std::string>& lines, std::string_view text) {
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const std::string& line) { return line.find(text) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("a config that throws when it is asked does not run, both ranks are told why, and the op goes on") {
+  for (const bool at_sender : {true, false}) {
+    for (const bool asked_for_demands : {true, false}) {
+      for (const thrown what : {thrown::failure, thrown::standard, thrown::memory, thrown::something}) {
+        if (at_sender && what != thrown::failure) continue;  // which of the two is asked makes no difference to that
+        CAPTURE(at_sender);
+        CAPTURE(asked_for_demands);
+        CAPTURE(static_cast<int>(what));
+        world w(2, careful());
+        declare_fillers(w);
+        const auto good = std::make_shared<moody>(thrown::nothing, thrown::nothing);
+        const auto bad = asked_for_demands ? std::make_shared<moody>(thrown::nothing, what)
+                                           : std::make_shared<moody>(what, thrown::nothing);
+        auto out = w[0].declare(pair_of({direct(), at_sender ? bad : good}));
+        auto in = w[1].declare(pair_of({direct(), at_sender ? good : bad}));
+        CHECK(move_each(w, out, in, std::vector<std::size_t>(20, 100'000)).failed() == 0);
+        pass(w, 1'000'000'000);
+        const auto agreed = w[0].agreements().back();
+        CHECK(agreed.assigned->ids() == std::vector<std::string>{"direct"});
+        const std::string who = std::string("rank ") + (at_sender ? "0" : "1");
+        CHECK(mentions(*agreed.warm_errors, who + ": moody: asking "));
+        CHECK(mentions(w[at_sender ? 0 : 1].warnings(), "config moody: asking "));
+        CHECK(w[at_sender ? 1 : 0].warnings().empty());
+        if (what == thrown::failure) CHECK(mentions(*agreed.warm_errors, "the driver does not answer"));
+      }
+    }
+  }
+}
+
+TEST_CASE("the default is not asked, and others once, however often their op is made") {
+  world w(2, careful());
+  declare_fillers(w);
+  questions first;
+  questions second;
+  const auto op = pair_of({std::make_shared<moody>(thrown::memory, thrown::memory, &first),
+                           std::make_shared<moody>(thrown::nothing, thrown::nothing, &second)});
+  CHECK_THROWS_AS(w[0].declare(op), failure);  // both are called the same
+  auto named = pair_of({std::make_shared<moody>(thrown::memory, thrown::memory, &first), chunked(16_KiB, 2)});
+  auto out = w[0].declare(named);
+  auto in = w[1].declare(named);
+  CHECK(first.available + first.demands == 0);
+  CHECK(move_each(w, out, in, {1'000, 100'000}).failed() == 0);
+
+  auto another = pair_of({direct(), std::make_shared<moody>(thrown::nothing, thrown::nothing, &second)});
+  another.name = "another";
+  out = w[0].declare(another);
+  in = w[1].declare(another);
+  const questions declared = second;
+  CHECK(declared.available == 2);  // once on each rank
+  CHECK(declared.demands == 2);
+  CHECK(move_each(w, out, in, {1'000, 100'000}).failed() == 0);
+  w.restart(0);
+  w.tell_of(0);  // rank 1's end is made anew
+  CHECK(second.available == declared.available);
+  CHECK(second.demands == declared.demands);
+}
