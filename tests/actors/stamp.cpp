@@ -49,7 +49,7 @@ TEST_CASE("a stamp of a wrong length, with unknown bits or outside its own messa
   std::vector<std::byte> longer(65);
   CHECK(read_stamp(longer).code() == errc::malformed);
   stamp flagged = s;
-  flagged.flags = static_cast<stamp_flags>(128);
+  flagged.flags = static_cast<stamp_flags>(256);
   CHECK(read_stamp(bytes_of(flagged)).code() == errc::malformed);
   stamp reserved = s;
   reserved.reserved = 1;

@@ -1,5 +1,5 @@
 // The command as people run it: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
-#include "../support/folder.hpp"
+#include "command_folder.hpp"
 
 #include <parley/runtime/version.hpp>
 
@@ -25,25 +25,7 @@ namespace {
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-struct folder : parley::tests::scratch_folder {
-  struct ended {
-    int status = -1;
-    std::string out;
-    std::string error;
-    json::object document() const {
-      INFO(error);
-      return json::parse(out).as_object();
-    }
-  };
-  /// Runs `parley WORDS` in this folder.
-  ended parley(const std::string& words) const {
-    const std::string line = "cd '" + path.string() + "' && '" PARLEY_COMMAND "' " + words + " >out 2>error";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("error")};
-  }
-
-  fs::path path;
-};
+using folder = parley::tests::command_folder;
 
 const std::string send_recv = PARLEY_EXAMPLES "/specs/send-recv.json";
 

@@ -1,5 +1,5 @@
 // `parley results` as people run it, and warm starts of whole jobs. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
-#include "../support/folder.hpp"
+#include "command_folder.hpp"
 
 #include <parley/ops/run.hpp>
 #include <parley/runtime/version.hpp>
@@ -22,24 +22,7 @@ namespace {
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-struct folder : parley::tests::scratch_folder {
-  struct ended {
-    int status = -1;
-    std::string out;
-    std::string error;
-    json::object document() const {
-      INFO(out);
-      return json::parse(out).as_object();
-    }
-  };
-  ended parley(const std::string& words) const {
-    const std::string line = "cd '" + path.string() + "' && '" PARLEY_COMMAND "' " + words + " >out 2>error";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("error")};
-  }
-
-  fs::path path;
-};
+using folder = parley::tests::command_folder;
 
 bool has(const std::string& text, std::string_view part) {
   INFO(text);

@@ -53,9 +53,9 @@ std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int 
 
 // A grid of any number of dimensions, up to three: what a cell holds says where in the whole grid it is.
 struct grid {
-  grid(world& all, halo_exchange exchange, std::vector<std::uint64_t> extents, std::uint64_t padding,
+  grid(world& job, halo_exchange exchange, std::vector<std::uint64_t> extents, std::uint64_t padding,
        std::size_t fields)
-      : w(all), op(std::move(exchange)), cells(std::move(extents)) {
+      : w(job), op(std::move(exchange)), cells(std::move(extents)) {
     if (op.width.empty()) op.width.assign(op.ranks.size(), 1);
     std::uint64_t elements = 1;
     strides.resize(cells.size());
