@@ -151,6 +151,41 @@ class Added:
         return self.whole.measure() - self.part.measure()
 
 
+class Ratios:
+    """Two programs that print the same figures, such as one for each size, in turns: what `pick` makes of their ratios, own by
+    peer's. The measurements that share a sweep share its runs."""
+
+    exact = True
+
+    class Sweep:
+        def __init__(self, own, peer, runs=3):
+            self.own, self.peer, self.runs, self.ratios = own, peer, runs, None
+
+        def prepare(self, build):
+            self.own.prepare(build)
+            self.peer.prepare(build)
+
+        def measured(self):
+            if self.ratios is None:
+                found = [(figures(self.own.run()), figures(self.peer.run())) for _ in range(self.runs)]
+                self.ratios = {}
+                for name in found[0][0]:
+                    if any(name not in theirs for _, theirs in found):
+                        raise Failed(f"{self.peer.name} printed no figure named {name}")
+                    self.ratios[name] = (statistics.median(own[name] for own, _ in found) /
+                                         statistics.median(theirs[name] for _, theirs in found))
+            return self.ratios
+
+    def __init__(self, label, sweep, pick):
+        self.label, self.sweep, self.pick = label, sweep, pick
+
+    def prepare(self, build):
+        self.sweep.prepare(build)
+
+    def measure(self):
+        return self.pick(sorted(self.sweep.measured().values()))
+
+
 def wait_for_listener(port):
     """Until some process listens on the TCP port; asking by connecting would take the server's only connection."""
     listening = re.compile(rf":{port:04X} \S+ 0A ")

@@ -1,8 +1,9 @@
 """The rows of `./dev bench`: what is measured, what it is compared with, and what it should reach."""
 
 import dataclasses
+import statistics
 
-from harness import INSTALL, MPI, UCX, Added, Instructions, Program, Reported, UcxPerftest
+from harness import INSTALL, MPI, UCX, Added, Instructions, Program, Ratios, Reported, UcxPerftest
 
 
 @dataclasses.dataclass
@@ -89,6 +90,9 @@ def leases(line, label="parley"):
     return Reported(label, Program("lease_gates"), line)
 
 
+# Batches of two, both ways at once, from 8 B to 2 MiB: each size's time by MPI's.
+EXCHANGE = Ratios.Sweep(Program("exchange", (), UCX), Program("mpi_exchange", (), MPI, ranks=2, install=INSTALL["mpi"]))
+
 # What both sides of the tuning rows are given. 8 configs; the usual scheme times each of them 5 times, whereas parley's
 # coordinator sets the counts as it goes: 2 where times hardly scatter, 7 to 24 of the finalists where they do.
 TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
@@ -124,6 +128,9 @@ ROWS = [
         [Reported("always the default", Program("sweep", ("--only", "regret"), UCX), "default_sweep_regret")], at_most=3),
     Row("put_16MiB", "ns", parley("sweep", "put", "put_16MiB"),
         [Reported("direct", Program("sweep", ("--only", "put"), UCX), "put_16MiB_direct")], ratio_at_most=1.0),
+    Row("p2p_vs_mpi", "ratio", Ratios("parley", EXCHANGE, statistics.median),
+        [Ratios("95th percentile", EXCHANGE, lambda ratios: ratios[int(0.95 * (len(ratios) - 1))])],
+        beside=[Ratios("worst", EXCHANGE, max)], at_most=1.0, runs=1),
     Row("tuned_call_instructions", "instructions",
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
         beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],
