@@ -1,7 +1,6 @@
 #include <parley/actors/services.hpp>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace parley::actors {
@@ -48,9 +47,10 @@ std::vector<runtime::arrival> take_poisoned(const stamp& poison, std::vector<run
     return !s || s->source != poison.source || s->generation != poison.generation || s->tag != poison.tag ||
            s->invocation != poison.invocation || has(s->flags | poison.flags, stamp_flags::rehearsal);
   };
-  const auto first = std::stable_partition(early.begin(), early.end(), is_other);
-  std::vector<runtime::arrival> taken(std::make_move_iterator(first), std::make_move_iterator(early.end()));
-  early.erase(first, early.end());
+  std::vector<runtime::arrival> taken;
+  std::vector<runtime::arrival> kept;
+  for (runtime::arrival& m : early) (is_other(m) ? kept : taken).push_back(std::move(m));
+  early = std::move(kept);
   return taken;
 }
 }  // namespace
