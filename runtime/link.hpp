@@ -65,7 +65,7 @@ class arrival {
   arrival(link* owner, std::span<const std::byte> header, std::uint64_t length, const void* held, bool remote) noexcept
       : owner_(owner), held_(held), length_(length), header_size_(static_cast<std::uint8_t>(header.size())),
         remote_(remote) {
-    std::memcpy(bytes_.data(), header.data(), header.size());
+    if (!header.empty()) std::memcpy(bytes_.data(), header.data(), header.size());
   }
   /// For a payload that is small enough to be copied: header and payload together fit `inline_bytes`.
   arrival(std::span<const std::byte> header, std::span<const std::byte> payload) noexcept
