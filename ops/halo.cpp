@@ -1,4 +1,5 @@
 #include <parley/ops/halo.hpp>
+
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
@@ -117,15 +118,10 @@ std::optional<rank_id> neighbour_of(const halo_exchange& op, const std::vector<r
 
 }  // namespace
 
-runtime::result<point_to_point> messages_of(const halo_exchange& op, rank_id self, rank_id world_size) {
+runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   const auto wrong = [&](const std::string& what) { return error{errc::bad_argument, title + ": " + what}; };
-  point_to_point messages;
-  messages.name = op.name;
-  messages.configs = op.configs;
-  messages.dtype = op.dtype;
-  messages.timeout_ns = op.timeout_ns;
-  messages.allowed = op.allowed;
+  point_to_point messages = messages_of(op);
   if (op.ranks.empty()) {  // a mesh
     for (const rank_id r : op.neighbours) {
       if (r >= world_size)
@@ -169,7 +165,7 @@ runtime::result<point_to_point> messages_of(const halo_exchange& op, rank_id sel
 
 halo rank::declare(const halo_exchange& op) {
   halo handle;
-  handle.messages_ = declare(messages_of(op, id(), world_size()).value());
+  handle.messages_ = declare(halo_messages(op, id(), world_size()).value());
   handle.op_ = op;
   handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
   if (op.ranks.empty()) {
@@ -339,6 +335,25 @@ void halo_plan::state::take_in(link& l, std::uint64_t came) const {
   }
 }
 
+// Once a message is here.
+class halo_plan::unpacking final : public runtime::flow_step {
+ public:
+  unpacking(std::shared_ptr<state> plan, link& l, flow_work message)
+      : plan_(std::move(plan)), link_(l), message_(std::move(message)) {}
+  std::string title() const override {
+    return plan_->title + ": unpacking what came from rank " + std::to_string(link_.peer);
+  }
+  runtime::task<> run() override {
+    plan_->take_in(link_, message_.bytes());
+    co_return;
+  }
+
+ private:
+  std::shared_ptr<state> plan_;
+  link& link_;
+  flow_work message_;
+};
+
 flow_work halo_plan::start(runtime::dataflow& flow) {
   auto& links = state_->links;
   std::vector<p2p_operation> batch;
@@ -352,17 +367,15 @@ flow_work halo_plan::start(runtime::dataflow& flow) {
     batch.push_back(p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out}));
   }
   std::vector<flow_work> all;
-  if (batch.empty()) return flow.together(std::move(all));
+  if (batch.empty()) return flow.together(all);
   const flow_work messages = state_->messages.start(flow, batch);
   for (std::size_t i = 0; i < batch.size(); ++i) all.push_back(messages[i]);
   std::size_t number = 0;
   for (link& l : links) {
-    auto unpack = [state = state_, &l, message = messages[number++]] { state->take_in(l, message.bytes()); };
-    all.push_back(flow.compute({runtime::reads(l.received())}, std::move(unpack),
-                               {.name = state_->title + ": unpacking what came from rank " + std::to_string(l.peer),
-                                .where = runtime::compute_options::place::actor_thread}));
+    const runtime::buffer_access use = runtime::reads(l.received());
+    all.push_back(flow.add(runtime::new_step<unpacking>(state_, l, messages[number++]), {&use, 1}));
   }
-  return flow.together(std::move(all));
+  return flow.together(all);
 }
 
 }  // namespace parley::ops

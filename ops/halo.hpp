@@ -44,6 +44,7 @@ struct halo_exchange {
   halo_reach reach = halo_reach::faces;
   std::vector<rank_id> neighbours{};  ///< of a mesh: those of this rank; they name it in turn
   std::vector<config_ptr> configs{direct(), chunked(64 * 1024, 4)};
+  capability_function capable{};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   tuning::constraints allowed{};
@@ -126,6 +127,7 @@ class halo_plan {
     std::vector<link> links;
     void take_in(link& l, std::uint64_t came) const;
   };
+  class unpacking;
   std::shared_ptr<state> state_ = std::make_shared<state>();
 };
 
@@ -158,7 +160,7 @@ class halo {
   p2p messages_;
 };
 
-/// The messages of such an op, or `bad_argument`; the same on all ranks but for the neighbours of a mesh.
-runtime::result<point_to_point> messages_of(const halo_exchange& op, rank_id self, rank_id world_size);
+/// The messages that rank `self` exchanges, or `bad_argument`; the same on all ranks but for the neighbours of a mesh.
+runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

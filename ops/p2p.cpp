@@ -1,6 +1,9 @@
 #include <parley/ops/p2p.hpp>
 
+#include <boost/container/small_vector.hpp>
+
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 namespace parley::ops {
@@ -8,6 +11,13 @@ namespace parley::ops {
 using runtime::errc;
 using runtime::error;
 using runtime::task;
+
+std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count) {
+  if (!named.empty()) return named;
+  std::vector<rank_id> first(count);
+  std::iota(first.begin(), first.end(), rank_id{0});
+  return first;
+}
 
 bool takes_part(const point_to_point& op, rank_id r) {
   if (!op.ranks.empty()) return std::find(op.ranks.begin(), op.ranks.end(), r) != op.ranks.end();
@@ -27,14 +37,13 @@ runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self
                  title + ": its ranks name rank " + std::to_string(r) +
                      (again ? " twice" : ", which is outside the world of " + std::to_string(world_size))};
   }
-  paired_transfer mine;
-  mine.name = op.name;
-  mine.configs = op.configs;
-  mine.capable = op.capable;
-  mine.dtype = op.dtype;
-  mine.timeout_ns = op.timeout_ns;
-  mine.memory = op.memory;
-  mine.allowed = op.allowed;
+  paired_transfer mine{.name = op.name,
+                       .configs = op.configs,
+                       .capable = op.capable,
+                       .dtype = op.dtype,
+                       .timeout_ns = op.timeout_ns,
+                       .memory = op.memory,
+                       .allowed = op.allowed};
   for (const auto& [from, to] : op.edges) {
     const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
     if (from >= world_size || to >= world_size)
@@ -109,14 +118,14 @@ class receive_step final : public p2p_step {
 
 }  // namespace
 
-std::shared_ptr<runtime::flow_step> p2p_end::step_for(const p2p_operation& o) {
+runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o) {
   const bool sends = o.what == p2p_operation::kind::send;
   if (o.peer == self_) {
-    if (sends) return std::make_shared<send_step<self_edge>>(to_itself_, o, name_);
-    return std::make_shared<receive_step<self_edge>>(to_itself_, o, name_);
+    if (sends) return runtime::new_step<send_step<self_edge>>(to_itself_, o, name_);
+    return runtime::new_step<receive_step<self_edge>>(to_itself_, o, name_);
   }
-  if (sends) return std::make_shared<send_step<edge_out>>(pairs_.edge_to(o.peer), o, name_);
-  return std::make_shared<receive_step<edge_in>>(pairs_.edge_from(o.peer), o, name_);
+  if (sends) return runtime::new_step<send_step<edge_out>>(pairs_.edge_to(o.peer), o, name_);
+  return runtime::new_step<receive_step<edge_in>>(pairs_.edge_from(o.peer), o, name_);
 }
 
 runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
@@ -124,18 +133,16 @@ runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
 }
 
-runtime::flow_work p2p_end::start(runtime::dataflow& flow, const std::vector<p2p_operation>& batch,
+runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
                                   const batch_options& o) {
-  std::vector<std::shared_ptr<runtime::flow_step>> steps;
+  boost::container::small_vector<runtime::flow_step_ptr, 8> steps;
   for (const p2p_operation& operation : batch) steps.push_back(step_for(operation));
-  std::vector<runtime::flow_work> started;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const bool sends = batch[i].what == p2p_operation::kind::send;
     const runtime::buffer_access use{batch[i].bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
-    started.push_back(flow.add(std::move(steps[i]), {&use, 1},
-                               {.timeout_ns = o.timeout_ns, .after = o.after, .sequence = &sequence_of(batch[i])}));
+    static_cast<void>(flow.add(steps[i], {&use, 1}, {o.timeout_ns, o.after, &sequence_of(batch[i])}));
   }
-  return flow.together(std::move(started));
+  return flow.together(steps);
 }
 
 p2p_end& p2p::end() const {

@@ -20,7 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -68,13 +68,13 @@ class p2p_end {
   p2p_end(const p2p_end&) = delete;
   p2p_end& operator=(const p2p_end&) = delete;
 
-  runtime::flow_work start(runtime::dataflow& flow, const std::vector<p2p_operation>& batch, const batch_options& o);
+  runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
 
  private:
   using sequences = std::unordered_map<std::uint64_t, runtime::begin_sequence>;  // by peer and tag
-  std::shared_ptr<runtime::flow_step> step_for(const p2p_operation& o);
+  runtime::flow_step_ptr step_for(const p2p_operation& o);
   runtime::begin_sequence& sequence_of(const p2p_operation& o);
   std::string name_;
   transfer pairs_;
@@ -99,9 +99,12 @@ class p2p {
   }
   /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
   /// been started then.
-  runtime::flow_work start(runtime::dataflow& flow, const std::vector<p2p_operation>& batch,
-                           const batch_options& o = {}) {
+  runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o = {}) {
     return end().start(flow, batch, o);
+  }
+  runtime::flow_work start(runtime::dataflow& flow, std::initializer_list<p2p_operation> batch,
+                           const batch_options& o = {}) {
+    return start(flow, std::span(batch.begin(), batch.size()), o);
   }
 
   /// See `transfer`.
@@ -125,6 +128,23 @@ class p2p {
   std::string name_;
   p2p_end* end_ = nullptr;
 };
+
+/// The messages of an op that is made of them: what both have in common.
+template <class Op>
+point_to_point messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
+  point_to_point messages;
+  messages.name = op.name;
+  messages.configs = op.configs;
+  messages.ranks = std::move(ranks);
+  messages.capable = op.capable;
+  messages.timeout_ns = op.timeout_ns;
+  messages.allowed = op.allowed;
+  if constexpr (requires { op.dtype; }) messages.dtype = op.dtype;
+  return messages;
+}
+
+/// `named`, or the first `count` ranks where none are.
+std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count);
 
 /// Whether rank `r` is one of the op's.
 bool takes_part(const point_to_point& op, rank_id r);

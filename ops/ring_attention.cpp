@@ -1,25 +1,16 @@
-#include <parley/ops/rank.hpp>
 #include <parley/ops/ring_attention.hpp>
 
+#include <parley/ops/rank.hpp>
+
 #include <algorithm>
-#include <numeric>
 
 namespace parley::ops {
 
 using runtime::errc;
 
 attention rank::declare(const ring_attention& op) {
-  std::vector<rank_id> order = op.ranks;
-  if (order.empty()) {
-    order.resize(world_size());
-    std::iota(order.begin(), order.end(), rank_id{0});
-  }
-  point_to_point messages;
-  messages.name = op.name;
-  messages.configs = op.configs;
-  messages.ranks = order;
-  messages.timeout_ns = op.timeout_ns;
-  messages.allowed = op.allowed;
+  const std::vector<rank_id> order = named_or_first(op.ranks, world_size());
+  point_to_point messages = messages_of(op, order);
   const std::size_t size = order.size();
   for (std::size_t i = 0; i < size; ++i) messages.edges.emplace_back(order[i], order[(i + 1) % size]);
   attention handle;

@@ -34,6 +34,7 @@ struct ring_attention {
   std::string name;
   std::vector<rank_id> ranks{};  ///< in the order of the sequence; empty: all
   std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
+  capability_function capable{};
   time_ns timeout_ns = 30'000'000'000;
   tuning::constraints allowed{};
 };

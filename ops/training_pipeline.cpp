@@ -1,9 +1,9 @@
-#include <parley/ops/rank.hpp>
 #include <parley/ops/training_pipeline.hpp>
+
+#include <parley/ops/rank.hpp>
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 namespace parley::ops {
@@ -20,20 +20,11 @@ training rank::declare(const training_pipeline& op) {
   if (const auto sound = check(op.schedule); !sound) wrong(sound.reason().text());
   auto whole = std::make_shared<training_pipeline>(op);
   const std::size_t parts = op.schedule.ranks.size();
-  if (whole->ranks.empty()) {
-    whole->ranks.resize(parts);
-    std::iota(whole->ranks.begin(), whole->ranks.end(), rank_id{0});
-  }
+  whole->ranks = named_or_first(op.ranks, parts);
   if (whole->ranks.size() != parts)
     wrong("its schedule is for " + std::to_string(parts) + " ranks, and " + std::to_string(whole->ranks.size()) +
           " are named");
-  point_to_point messages;
-  messages.name = op.name;
-  messages.configs = op.configs;
-  messages.ranks = whole->ranks;
-  messages.dtype = op.dtype;
-  messages.timeout_ns = op.timeout_ns;
-  messages.allowed = op.allowed;
+  point_to_point messages = messages_of(op, whole->ranks);
   std::set<std::pair<rank_id, rank_id>> edges;
   for (std::uint32_t stage = 0; stage + 1 < op.schedule.stages; ++stage) {
     const rank_id from = whole->ranks[op.schedule.rank_of(stage)];
@@ -53,23 +44,24 @@ training rank::declare(const training_pipeline& op) {
   return handle;
 }
 
-// One pass on this rank. Buffers belong to a microbatch of a stage, from its forward to its backward.
+// One pass on this rank. Buffers belong to a microbatch of a stage, from its forward to its backward; they outlive the flow.
 class training::pass {
  public:
-  pass(const training& t, pipeline_stages& stages, runtime::dataflow& flow)
-      : op_(*t.op_), title_(t.title_), messages_(t.messages_), stages_(stages), flow_(flow) {}
+  pass(const training& t, pipeline_stages& stages)
+      : op_(*t.op_), title_(t.title_), messages_(t.messages_), stages_(stages) {}
 
-  task<> run(const std::vector<pipeline_action>& actions) {
-    const time_ns began = flow_.where().precise_now();
+  static task<> run(runtime::dataflow& flow, pass& self, const std::vector<pipeline_action>& actions) {
+    self.flow_ = &flow;
+    const time_ns began = flow.where().precise_now();
     for (const pipeline_action& a : actions) {
       if (a.computes()) {
-        co_await compute(a);
+        co_await self.compute(a);
       } else {
-        transfer(a);
+        self.transfer(a);
       }
     }
-    co_await flow_.join();
-    report.elapsed_ns = flow_.where().precise_now() - began;
+    co_await flow.join();
+    self.report.elapsed_ns = flow.where().precise_now() - began;
   }
   pipeline_report report;
   time_ns busy_forward_ns = 0;
@@ -103,11 +95,11 @@ class training::pass {
     if (a.sends()) {
       ++report.sent;
       const bytes& what = forward ? h.out : h.gradient_in;
-      h.leaving[forward ? 0 : 1] = messages_.start(flow_, {p2p::isend(what, {.to = peer, .tag = tag})});
+      h.leaving[forward ? 0 : 1] = messages_.start(*flow_, {p2p::isend(what, {.to = peer, .tag = tag})});
     } else {
       bytes& into = forward ? h.in : h.gradient_out;
       into.resize(forward ? in_bytes(a.stage) : out_bytes(a.stage));
-      h.coming[forward ? 0 : 1] = messages_.start(flow_, {p2p::irecv(into, {.from = peer, .tag = tag})});
+      h.coming[forward ? 0 : 1] = messages_.start(*flow_, {p2p::irecv(into, {.from = peer, .tag = tag})});
     }
   }
 
@@ -131,9 +123,9 @@ class training::pass {
         stages_.backward(a.stage, a.microbatch, {h.in, h.out, h.gradient_out, h.gradient_in});
       }
     };
-    const time_ns began = flow_.where().precise_now();
+    const time_ns began = flow_->where().precise_now();
     co_await runtime::compute(work, stages_.modelled_ns(a));
-    const time_ns took = flow_.where().precise_now() - began;
+    const time_ns took = flow_->where().precise_now() - began;
     report.busy_ns += took;
     (forward ? busy_forward_ns : busy_backward_ns) += took;
     if (forward) co_return;
@@ -175,7 +167,7 @@ class training::pass {
   const std::string& title_;
   p2p messages_;
   pipeline_stages& stages_;
-  runtime::dataflow& flow_;
+  runtime::dataflow* flow_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
   std::map<std::uint32_t, std::uint32_t> alive_;
@@ -183,23 +175,8 @@ class training::pass {
 
 task<pipeline_report> training::run(pipeline_stages& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
-  runtime::scope& here = co_await runtime::this_scope;
-  std::exception_ptr thrown;
-  runtime::dataflow flow(here);
-  pass mine(*this, stages, flow);
-  const auto& actions = op_->schedule.ranks[place_];
-  try {
-    co_await mine.run(actions);
-  } catch (...) {
-    thrown = std::current_exception();
-    flow.cancel();
-  }
-  try {
-    co_await flow.join();  // before the buffers go
-  } catch (...) {
-    if (!thrown) thrown = std::current_exception();
-  }
-  if (thrown) std::rethrow_exception(thrown);
+  pass mine(*this, stages);
+  co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));
   pipeline_report& report = mine.report;
   const auto computed = static_cast<double>(std::max<time_ns>(report.busy_ns, 1));
   report.idle_share = 1 - computed / static_cast<double>(std::max<time_ns>(report.elapsed_ns, 1));

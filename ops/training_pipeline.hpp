@@ -35,6 +35,7 @@ struct training_pipeline {
   pipeline_schedule schedule;
   std::vector<rank_id> ranks{};  ///< who plays which part of the schedule; empty: rank i part i
   std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
+  capability_function capable{};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   tuning::constraints allowed{};

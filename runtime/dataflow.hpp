@@ -26,19 +26,15 @@
 /// executor joins in its destructor. Buffers outlive the flow: make them before it, and outside of the body of `with_dataflow`.
 #include <parley/runtime/buffer_order.hpp>
 #include <parley/runtime/compute.hpp>
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/news.hpp>
+#include <parley/runtime/flow_work.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
 #include <memory>
-#include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -46,144 +42,6 @@
 #include <vector>
 
 namespace parley::runtime {
-
-class dataflow;
-
-template <std::ranges::contiguous_range B>
-buffer_access reads(const B& buffer) {
-  return {std::as_bytes(std::span(buffer)), buffer_use::read};
-}
-template <std::ranges::contiguous_range B>
-buffer_access writes(const B& buffer) {
-  return {std::as_bytes(std::span(buffer)), buffer_use::write};
-}
-/// Reads and writes.
-template <std::ranges::contiguous_range B>
-buffer_access updates(const B& buffer) {
-  return {std::as_bytes(std::span(buffer)), buffer_use::update};
-}
-
-/// The end of one step, or of several together.
-struct flow_end {
-  std::size_t open = 1;
-  std::exception_ptr thrown;  // by the first that failed
-  news told;
-};
-
-/// Something that a flow does. It is made by `std::make_shared` and given to `dataflow::add`.
-class flow_step : private list_hook, public flow_end, public std::enable_shared_from_this<flow_step> {
- public:
-  virtual ~flow_step() = default;
-  /// What it does, once its turn has come.
-  virtual task<> run() = 0;
-  /// `receive from rank 3, tag 0`: what errors call it.
-  virtual std::string title() const = 0;
-  /// For those that move data: how much.
-  virtual std::uint64_t bytes() const noexcept { return 0; }
-
- protected:
-  /// For steps of a `begin_sequence`: the next one may begin.
-  void note_begun() noexcept;
-
- private:
-  friend dataflow;
-  friend class flow_work;
-  friend class compute_queue;
-  friend class intrusive_list<flow_step>;
-  struct follower {
-    std::shared_ptr<flow_step> step;
-    bool needs_data;
-  };
-  void wait_for(flow_step& earlier, bool data);
-  void one_met() noexcept;
-  void end() noexcept;
-
-  std::vector<buffer_access> uses_;
-  std::vector<follower> followers_;
-  std::shared_ptr<flow_step> next_begin_;
-  std::vector<std::shared_ptr<flow_end>> wholes_;  // what it is a part of
-  std::shared_ptr<flow_step> to_blame_;            // its input, which failed
-  std::optional<scope> own_;
-  news ready_;
-  std::size_t unmet_ = 0;
-  bool begun_ = false;
-  bool seen_ = false;  // somebody was told of its failure
-};
-
-/// Steps that must begin in the order in which they were added, such as messages that are matched by their order.
-class begin_sequence {
-  friend dataflow;
-  std::weak_ptr<flow_step> last_;
-};
-
-/// What was started: one step, or a batch of several. Dropping it changes nothing: the flow joins.
-class [[nodiscard]] flow_work {
- public:
-  flow_work() noexcept = default;
-  flow_work(flow_work&&) noexcept = default;
-  flow_work& operator=(flow_work&&) noexcept = default;
-
-  std::size_t size() const noexcept { return steps_.size(); }
-  /// One of a batch, by its place.
-  flow_work operator[](std::size_t i) const;
-  bool done() const noexcept { return end_ == nullptr || end_->open == 0; }
-  /// One turn of the loop; then whether it has ended. For code that is no coroutine.
-  bool test();
-  /// Drives the loop until it has ended; throws what it failed with. For code that is no coroutine.
-  void wait();
-  result<> outcome();
-  /// Of receives and sends, once they have ended: how much came or went.
-  std::uint64_t bytes() const noexcept;
-  /// Ends its waits with `why`; it ends when the transports have let go.
-  void cancel(errc why = errc::cancelled) noexcept;
-  /// What is put into `queue` from now on begins after this has ended.
-  void wait_on(class compute_queue& queue) const;
-
-  class [[nodiscard]] awaiter {
-   public:
-    explicit awaiter(const flow_work& of) : of_(of), waiting_(of.end_->told.next(never)) {}
-    bool await_ready() const noexcept { return of_.done(); }
-    template <class P>
-    bool await_suspend(std::coroutine_handle<P> caller) {
-      return waiting_.await_suspend(caller);
-    }
-    void await_resume() const {
-      if (!of_.done()) raise(waiting_.await_resume().reason());
-      of_.take();
-    }
-
-   private:
-    const flow_work& of_;
-    news::waiting waiting_;
-  };
-  /// Until all of it has ended; throws the first failure.
-  awaiter operator co_await() const {
-    if (end_ == nullptr) raise({errc::bad_argument, "there is nothing to wait for: this work was moved away"});
-    return awaiter(*this);
-  }
-
- private:
-  friend dataflow;
-  friend class compute_queue;
-  void take() const;
-  void outside_coroutines() const;
-  executor* where_ = nullptr;
-  std::shared_ptr<flow_end> end_;
-  std::vector<std::shared_ptr<flow_step>> steps_;
-};
-
-/// Computations in one order, as a stream of a GPU has them. After a failure nothing more of it runs.
-class compute_queue {
- public:
-  compute_queue() noexcept = default;
-  compute_queue(const compute_queue&) = delete;
-  compute_queue& operator=(const compute_queue&) = delete;
-
- private:
-  friend dataflow;
-  friend flow_work;
-  std::vector<std::shared_ptr<flow_step>> tail_;  // what the next one comes after
-};
 
 struct step_options {
   time_ns timeout_ns = never;      ///< from now, waiting for others included
@@ -213,9 +71,10 @@ class dataflow {
   /// `f` has no argument; it answers nothing, or a `task<>`.
   template <class F>
   flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {});
-  flow_work add(std::shared_ptr<flow_step> step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// Several works as one.
-  flow_work together(std::vector<flow_work> parts);
+  flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
+  /// Several works as one, or several steps of the flow.
+  flow_work together(const std::vector<flow_work>& parts);
+  flow_work together(std::span<const flow_step_ptr> steps);
   class [[nodiscard]] joiner : private list_hook {
    public:
     explicit joiner(dataflow& joined) noexcept : joined_(joined) {}
@@ -238,18 +97,21 @@ class dataflow {
   std::size_t running() const noexcept { return running_; }
 
  private:
-  static task<> perform(dataflow& flow, std::shared_ptr<flow_step> step);
+  friend flow_step;
   void note_end(flow_step& step) noexcept;
+  void one_met(flow_step& step) noexcept;
+  void release(flow_step& first) noexcept;
   void throw_unseen();
 
   static constexpr std::size_t most_unseen = 64;
   scope all_;
   enum class at_end : std::uint8_t { torn_down, joined } at_end_;
-  buffer_order<flow_step> order_;
-  intrusive_list<flow_step> live_;
+  buffer_order<flow_step_ptr> order_;
+  intrusive_list<flow_step> live_;  // not released yet
+  intrusive_list<flow_step> releasing_;
   std::size_t running_ = 0;
   intrusive_list<joiner> joiners_;
-  std::vector<std::shared_ptr<flow_step>> failed_;
+  std::vector<flow_step_ptr> failed_;
 };
 
 template <class F>
@@ -279,8 +141,8 @@ class compute_step final : public flow_step {
 
 template <class F>
 flow_work dataflow::compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o) {
-  flow_work made = add(std::make_shared<compute_step<F>>(std::move(f), o), uses, {.after = o.queue});
-  if (o.queue != nullptr) o.queue->tail_ = made.steps_;
+  flow_work made = add(new_step<compute_step<F>>(std::move(f), o), uses, {.after = o.queue});
+  if (o.queue != nullptr) o.queue->tail_ = {made.step_};
   return made;
 }
 

@@ -29,6 +29,8 @@ struct waiter : list_hook {
   /// Enters the caller's scope. Returns false, with `outcome` set, when that has been cancelled already.
   template <class P>
   bool enter(std::coroutine_handle<P> caller) noexcept;
+  /// For one that is no coroutine: `on_cancel` is all that it is told.
+  bool enter(scope& s) noexcept;
   /// Leaves the scope and continues the coroutine with `why`.
   void wake(errc why) noexcept;
 
@@ -114,16 +116,20 @@ class scope final : private list_hook, public task_observer {
   deadline_timer deadline_timer_;
 };
 
-template <class P>
-bool waiter::enter(std::coroutine_handle<P> caller) noexcept {
-  home = caller.promise().home;
-  coroutine = caller;
-  if (home->cancelled_ != errc::none) {
-    outcome = home->cancelled_;
+inline bool waiter::enter(scope& s) noexcept {
+  home = &s;
+  if (s.cancelled_ != errc::none) {
+    outcome = s.cancelled_;
     return false;
   }
-  home->waiters_.push_back(*this);
+  s.waiters_.push_back(*this);
   return true;
+}
+
+template <class P>
+bool waiter::enter(std::coroutine_handle<P> caller) noexcept {
+  coroutine = caller;
+  return enter(*caller.promise().home);
 }
 
 inline void waiter::wake(errc why) noexcept {

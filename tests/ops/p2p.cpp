@@ -77,7 +77,7 @@ task<> two_rounds(dataflow& flow, ops::rank* self, p2p ring, kernel* k, ring_opt
     return std::vector<buffer_access>(first_too ? all.begin() : all.begin() + 1, all.end());
   };
   const auto compute = [&](const std::vector<buffer_access>& named, auto f) {
-    auto step = std::make_shared<compute_step<decltype(f)>>(f, compute_options{.modelled_ns = 500});
+    auto step = new_step<compute_step<decltype(f)>>(f, compute_options{.modelled_ns = 500});
     return flow.add(std::move(step), named);
   };
   auto first = batch(k->x0, k->y0);
@@ -239,7 +239,7 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
                                      p2p::isend(std::vector<int>(), {.to = 0, .tag = 2}),
                                      p2p::irecv(std::span<int>(), {.from = 0, .tag = 2})}));
     all.push_back(pairs.start(flow, {p2p::irecv(small, {.from = 0, .tag = 3}), p2p::isend(sent, {.to = 0, .tag = 3})}));
-    return end_of(flow.together(std::move(all)));
+    return end_of(flow.together(all));
   };
   ops::p2p pairs = w[0].declare(pairs_named("other"));
   const auto outcomes = run_each(w, {self}, pairs_named("self"));
@@ -338,7 +338,9 @@ TEST_CASE("what was to come from a rank that has died fails what needs it, and n
     self.where().post([&self] { self.on_lost(0, "was killed"); });
     return end_of(flow.compute({reads(std::span(&got, 1))}, [&sum, &got] { sum += got; }, {.name = "the sum"}));
   };
-  const program nothing = [](dataflow& flow, ops::rank&, p2p&) { return end_of(flow.together({})); };
+  const program nothing = [](dataflow& flow, ops::rank&, p2p&) {
+    return end_of(flow.together(std::vector<flow_work>()));
+  };
   const auto outcomes = run_each(w, {nothing, receiver}, pairs_named("deaths"));
   CHECK(outcomes[1].code() == errc::peer_failed);
   CHECK(says(outcomes[1], "the sum was not done, because it needs what op deaths: a receive from rank 0, tag 0"));
@@ -398,7 +400,7 @@ TEST_CASE("every pair tunes itself while batches flow") {
       for (int i = 0; i < 200; ++i)
         all.push_back(
             pairs.start(flow, {p2p::isend(out[r], {.to = (r + 1) % 3}), p2p::irecv(in[r], {.from = (r + 2) % 3})}));
-      return end_of(flow.together(std::move(all)));
+      return end_of(flow.together(all));
     };
   };
   for (const auto& o : run_each(w, {many(0), many(1), many(2)}, pairs_named("tuned"))) CHECK(o);

@@ -54,10 +54,10 @@ class logged final : public flow_step {
 
 struct flowing {
   flow_work step(char letter, std::vector<buffer_access> uses, time_ns takes_ns = 1000, step_options o = {}) {
-    return flow.add(std::make_shared<logged>(log, letter, takes_ns), uses, o);
+    return flow.add(new_step<logged>(log, letter, takes_ns), uses, o);
   }
   flow_work failing(char letter, std::vector<buffer_access> uses) {
-    auto s = std::make_shared<logged>(log, letter, 1000);
+    auto s = new_step<logged>(log, letter, 1000);
     s->fails = true;
     return flow.add(std::move(s), uses);
   }
@@ -134,7 +134,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
   std::mt19937 dice(7);
   std::array<std::byte, 40> bytes{};
   for (int round = 0; round < 200; ++round) {
-    buffer_order<named_step> order;
+    buffer_order<std::shared_ptr<named_step>> order;
     struct use {
       std::shared_ptr<named_step> who;
       std::size_t from;
@@ -149,15 +149,11 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
         const auto waited_for = [&](const use& u) { return gone->waits_for.contains(u.who->number); };
         if (std::any_of(live.begin(), live.end(), waited_for)) continue;  // it has not even begun
         order.remove(*gone->who, {std::span(bytes).subspan(gone->from, gone->size), gone->how},
-                     buffer_order<named_step>::afterwards::forgotten);
+                     buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
         live.erase(gone);
         continue;
       }
-      use mine{std::make_shared<named_step>(number),
-               dice() % 40,
-               0,
-               static_cast<buffer_use>(dice() % 3),
-               {}};
+      use mine{std::make_shared<named_step>(number), dice() % 40, 0, static_cast<buffer_use>(dice() % 3), {}};
       mine.size = dice() % (41 - mine.from);
       std::set<int> found;
       order.add(mine.who, {std::span(bytes).subspan(mine.from, mine.size), mine.how},
@@ -180,7 +176,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
     }
     for (const use& u : live)
       order.remove(*u.who, {std::span(bytes).subspan(u.from, u.size), u.how},
-                   buffer_order<named_step>::afterwards::forgotten);
+                   buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
     CHECK(order.size() == 0);
   }
 }
@@ -231,7 +227,7 @@ TEST_CASE("a batch ends when all of it has, and throws its first failure") {
   parts.push_back(f.step('a', {}, 100));
   parts.push_back(f.failing('b', {}));
   parts.push_back(f.step('c', {}, 9000));
-  flow_work all = f.flow.together(std::move(parts));
+  flow_work all = f.flow.together(parts);
   CHECK_FALSE(all.done());
   flow_work first = all[0];
   first.wait();
@@ -265,6 +261,71 @@ TEST_CASE("cancelling one work ends its waits and those of nobody else") {
   CHECK(a.outcome().code() == errc::cancelled);
   CHECK(c.outcome());
   CHECK(f.log.text == "<a<c>a>c");
+}
+
+TEST_CASE("who comes behind a step that was given up still waits for those whom it waited for") {
+  flowing f;
+  begin_sequence sequence;
+  flow_work a = f.step('a', {reads(f.m.bytes)}, 50'000, {.sequence = &sequence});
+  flow_work b = f.step('b', {writes(f.m.bytes)}, 10, {.sequence = &sequence});
+  flow_work c = f.step('c', {writes(f.m.bytes)}, 10, {.timeout_ns = 5'000});  // gives up behind b
+  flow_work d = f.step('d', {updates(f.m.part(0, 8))}, 10);
+  b.cancel();
+  CHECK(b.outcome().code() == errc::cancelled);
+  flow_work e = f.step('e', {writes(f.m.bytes)}, 10, {.sequence = &sequence});
+  CHECK(c.outcome().code() == errc::timeout);
+  f.run_all();
+  CHECK(f.log.text == "<a>a<e>e");
+  CHECK(d.outcome().code() == errc::timeout);  // c was to bring what it updates
+  CHECK(e.outcome());
+  CHECK(f.clock.now() == 50'010);
+}
+
+TEST_CASE("any number of steps that wait for one another may be given up at once") {
+  flowing f;
+  std::vector<flow_work> all;
+  for (int i = 0; i < 20'000; ++i) all.push_back(f.step('a', {writes(f.m.bytes)}, 50'000));
+  f.clock.turn();
+  f.flow.cancel();
+  f.run_all();
+  for (flow_work& w : all) CHECK(w.outcome().code() == errc::cancelled);
+  CHECK(f.log.text == "<a>a");
+}
+
+TEST_CASE(
+    "a step that has ended is kept by nobody, so that a buffer that is read again and again costs no more each time") {
+  struct counted final : flow_step {
+    explicit counted(int& alive) : alive_(alive) { ++alive_; }
+    ~counted() override { --alive_; }
+    std::string title() const override { return "a counted step"; }
+    task<> run() override { co_return; }
+    int& alive_;
+  };
+  flowing f;
+  int alive = 0;
+  for (const buffer_access& use : {reads(f.m.bytes), writes(f.m.bytes), updates(f.m.bytes)}) {
+    for (int i = 0; i < 3; ++i) static_cast<void>(f.flow.add(new_step<counted>(alive), std::array{use}));
+    f.run_all();
+    CHECK(alive == 0);
+  }
+}
+
+TEST_CASE("a flow that is torn down leaves nobody waiting for its steps in a sequence") {
+  virtual_time clock;
+  memory m;
+  log_of_steps log;
+  begin_sequence sequence;
+  const std::array use{reads(m.bytes)};
+  {
+    scope outer(clock);
+    dataflow torn(outer);
+    const auto a = torn.add(new_step<logged>(log, 'a', 1000), use, {.sequence = &sequence});
+    const auto b = torn.add(new_step<logged>(log, 'b', 1000), use, {.sequence = &sequence});
+  }
+  dataflow flow(clock);
+  flow_work c = flow.add(new_step<logged>(log, 'c', 1000), use, {.sequence = &sequence});
+  CHECK(c.outcome());
+  CHECK(log.text == "<c>c");
 }
 
 TEST_CASE("a deadline counts from the start, waiting for others included") {
@@ -360,7 +421,7 @@ TEST_CASE("a flow over an executor ends what still runs when it is destroyed") {
   log_of_steps log;
   {
     dataflow flow(clock);
-    const auto a = flow.add(std::make_shared<logged>(log, 'a', 1'000'000), {});
+    const auto a = flow.add(new_step<logged>(log, 'a', 1'000'000), {});
     run_until(clock, [&] { return !log.text.empty(); });
   }
   CHECK(log.text == "<a>a");

@@ -1,0 +1,79 @@
+#include <parley/runtime/flow_work.hpp>
+
+#include <parley/runtime/run.hpp>
+
+#include <exception>
+#include <string>
+
+namespace parley::runtime {
+
+std::size_t flow_work::size() const noexcept {
+  return batch_ != nullptr ? batch_->parts().size() : (step_ != nullptr ? 1 : 0);
+}
+
+flow_work flow_work::operator[](std::size_t i) const {
+  if (i >= size())
+    raise({errc::bad_argument,
+           "this work has " + std::to_string(size()) + " parts; there is no part " + std::to_string(i)});
+  return {*where_, batch_ != nullptr ? batch_->parts()[i].step : step_};
+}
+
+void flow_work::take() const {
+  for_each_step([](const flow_step_ptr& s) {
+    for (flow_step* seen = s.get(); seen != nullptr; seen = seen->to_blame_.get()) seen->seen_ = true;
+  });
+  if (end()->thrown) std::rethrow_exception(end()->thrown);
+}
+
+void flow_work::check_not_moved() const {
+  if (end() == nullptr) raise({errc::bad_argument, "there is nothing to wait for: this work was moved away"});
+}
+
+void flow_work::outside_coroutines() const {
+  if (where_->resuming())
+    raise({errc::bad_argument,
+           "a work was asked to wait inside a coroutine, which would hold up all others; co_await it there"});
+}
+
+bool flow_work::test() {
+  if (done()) return true;
+  outside_coroutines();
+  where_->catch_up();
+  return done();
+}
+
+void flow_work::wait() {
+  check_not_moved();
+  if (!done()) {
+    outside_coroutines();
+    run_until(*where_, [this] { return done(); });
+  }
+  take();
+}
+
+result<> flow_work::outcome() {
+  try {
+    wait();
+    return {};
+  } catch (const failure& f) {
+    return f.reason();
+  }
+}
+
+std::uint64_t flow_work::bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for_each_step([&sum](const flow_step_ptr& s) { sum += s->bytes(); });
+  return sum;
+}
+
+void flow_work::cancel(errc why) noexcept {
+  for_each_step([why](const flow_step_ptr& s) {
+    if (s->open != 0) s->own_->cancel(why);
+  });
+}
+
+void flow_work::wait_on(compute_queue& queue) const {
+  for_each_step([&queue](const flow_step_ptr& s) { queue.tail_.push_back(s); });
+}
+
+}  // namespace parley::runtime

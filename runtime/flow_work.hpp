@@ -1,0 +1,101 @@
+#pragma once
+/// What a flow gives back for what was started in it (dataflow.hpp): to be awaited, waited for, cancelled, or put before what
+/// a compute queue does next.
+///
+///     flow_work both = exchange.start(flow, {…});
+///     co_await both[1];                          // one of a batch; throws what it failed with
+///     both.wait_on(queue);                       // what is put into the queue from now on comes after both
+///     both.wait();                               // in code that is no coroutine: drives the loop
+#include <parley/runtime/flow_step.hpp>
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace parley::runtime {
+
+/// What was started: one step, or a batch of several. Dropping it changes nothing: the flow joins.
+class [[nodiscard]] flow_work {
+ public:
+  flow_work() noexcept = default;
+  flow_work(flow_work&&) noexcept = default;
+  flow_work& operator=(flow_work&&) noexcept = default;
+
+  std::size_t size() const noexcept;
+  /// One of a batch, by its place.
+  flow_work operator[](std::size_t i) const;
+  bool done() const noexcept { return end() == nullptr || end()->open == 0; }
+  /// One turn of the loop; then whether it has ended. For code that is no coroutine.
+  bool test();
+  /// Drives the loop until it has ended; throws what it failed with. For code that is no coroutine.
+  void wait();
+  result<> outcome();
+  /// Of receives and sends, once they have ended: how much came or went.
+  std::uint64_t bytes() const noexcept;
+  /// Ends its waits with `why`; it ends when the transports have let go.
+  void cancel(errc why = errc::cancelled) noexcept;
+  /// What is put into `queue` from now on begins after this has ended.
+  void wait_on(class compute_queue& queue) const;
+
+  class [[nodiscard]] awaiter {
+   public:
+    explicit awaiter(const flow_work& of) : of_(of), waiting_(of.end()->told.next(never)) {}
+    bool await_ready() const noexcept { return of_.done(); }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      return waiting_.await_suspend(caller);
+    }
+    void await_resume() const {
+      if (!of_.done()) raise(waiting_.await_resume().reason());
+      of_.take();
+    }
+
+   private:
+    const flow_work& of_;
+    news::waiting waiting_;
+  };
+  /// Until all of it has ended; throws the first failure.
+  awaiter operator co_await() const {
+    check_not_moved();
+    return awaiter(*this);
+  }
+
+ private:
+  friend dataflow;
+  friend class compute_queue;
+  flow_work(executor& where, flow_step_ptr step) noexcept : where_(&where), step_(std::move(step)) {}
+  flow_work(executor& where, boost::intrusive_ptr<flow_batch> batch) noexcept
+      : where_(&where), batch_(std::move(batch)) {}
+  flow_end* end() const noexcept {
+    return batch_ != nullptr ? static_cast<flow_end*>(batch_.get()) : static_cast<flow_end*>(step_.get());
+  }
+  template <class Visit>
+  void for_each_step(const Visit& visit) const {
+    if (step_ != nullptr) visit(step_);
+    if (batch_ == nullptr) return;
+    for (const flow_batch::part& p : batch_->parts()) visit(p.step);
+  }
+  void take() const;
+  void check_not_moved() const;
+  void outside_coroutines() const;
+  executor* where_ = nullptr;
+  flow_step_ptr step_;  // one, or
+  boost::intrusive_ptr<flow_batch> batch_;
+};
+
+/// Computations in one order, as a stream of a GPU has them. After a failure nothing more of it runs.
+class compute_queue {
+ public:
+  compute_queue() noexcept = default;
+  compute_queue(const compute_queue&) = delete;
+  compute_queue& operator=(const compute_queue&) = delete;
+
+ private:
+  friend dataflow;
+  friend flow_work;
+  std::vector<flow_step_ptr> tail_;  // what the next one comes after
+};
+
+}  // namespace parley::runtime
