@@ -1,5 +1,6 @@
-#include <parley/runtime/error.hpp>
 #include <parley/runtime/reactor.hpp>
+
+#include <parley/runtime/error.hpp>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -33,6 +34,7 @@ constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives: so tha
 constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
 constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
+constexpr time_ns longest_yield_ns = 1'000'000;  // longer ones went to somebody who computes
 
 time_ns read_clock() noexcept {
   timespec t{};
@@ -270,10 +272,13 @@ bool reactor::wait() {
 // Says true, with all pollers armed, when nothing has come for so long that sleeping is better.
 bool reactor::spin_or_arm() {
   state& s = *state_;
-  // The clock is read once in a while only: most waits are over before that.
   ++s.idle_turns;
-  for (std::uint32_t i = 0; i < polls_per_clock_read; ++i) {
-    if (s.settings.cores == sharing::shared_core) sched_yield();
+  // The clock is read once in a while only: most waits are over before that. Of yields each is looked at, as one may last for a
+  // time slice of somebody who computes: then this rank sleeps, as who is woken need not wait for the others' slices to end.
+  const bool yields = s.settings.cores == sharing::shared_core;
+  const time_ns before = now();
+  for (std::uint32_t i = 0; i < (yields ? 1 : polls_per_clock_read); ++i) {
+    if (yields) sched_yield();
     s.polled = s.poll_all();
     if (s.polled || s.any_posted.load(std::memory_order_acquire)) return false;
   }
@@ -282,7 +287,7 @@ bool reactor::spin_or_arm() {
     s.idle_since = now();
     return false;
   }
-  if (now() - s.idle_since < s.spin_ns) return false;
+  if (now() - s.idle_since < s.spin_ns && now() - before < longest_yield_ns) return false;
   if (!arm_pollers()) return false;
   s.spin_ns = std::max(shortest_spin_ns, s.spin_ns / 2);
   s.idle_since = never;
@@ -290,8 +295,10 @@ bool reactor::spin_or_arm() {
   return true;
 }
 
+// The last one first: what is attached after the transport, such as a GPU's copies, knows at once that it is busy, and arming a
+// transport takes microseconds.
 bool reactor::arm_pollers() {
-  return std::all_of(state_->pollers.begin(), state_->pollers.end(),
+  return std::all_of(state_->pollers.rbegin(), state_->pollers.rend(),
                      [](poller* p) { return p->arm() == poller::arm_state::armed; });
 }
 
