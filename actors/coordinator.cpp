@@ -58,11 +58,12 @@ class coordinator_behaviour {
       return;
     }
     if (m.body.decl_hash != state_.declaration.hash()) {
-      acknowledge(m.from, m.body.number);
+      // The refusal first: a rank that leaves as soon as its offer has been acknowledged shall have heard it.
       reject(conflict_with(m.body), state_.declaration.title() + ": rank " + std::to_string(m.from.source) +
                                         " declares {" + m.body.declaration + "}, the leader rank " +
                                         std::to_string(state_.declaration.leader) + " declares {" +
                                         state_.declaration.text() + "}; declare the op alike on all its ranks");
+      acknowledge(m.from, m.body.number);
       return;
     }
     auto& p = participant(m.from.source, m.body.role);
@@ -95,7 +96,7 @@ class coordinator_behaviour {
     if (state_.assigned->opened() || !state_.merged) return;
     auto& p = participant(m.from.source, {});
     if (m.body.round != warm_round_ || p.ready) return;
-    p.ready = std::move(m.body.ready);
+    p.ready = warmed_of(m);
     p.failed = std::move(m.body.failed);
     keep_errors(m.from.source, m.body.errors);
     const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
@@ -105,6 +106,19 @@ class coordinator_behaviour {
     for (auto& j : state_.participants) j.ready.reset();
     ++warm_round_;
     send_warm(again);
+  }
+
+  // S3, of whoever says that it has warmed what nobody has asked it to.
+  std::vector<std::uint64_t> warmed_of(received<warmed>& m) const {
+    std::vector<std::uint64_t> ready = std::move(m.body.ready);
+    const auto stranger = [this](std::uint64_t digest) {
+      return std::none_of(state_.merged->candidates.begin(), state_.merged->candidates.end(),
+                          [&](const tuning::candidate& c) { return c.digest == digest; });
+    };
+    if (std::erase_if(ready, stranger) != 0)
+      runtime::blame({"S3", "only candidates are warmed", {state_.declaration.id(), state_.declaration.leader}},
+                     m.from.source);
+    return ready;
   }
 
   void on(received<report>& m) {

@@ -106,7 +106,12 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void expire_at(runtime::time_ns deadline) noexcept;
   /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another one may start.
   step get(std::uint64_t offset, std::span<std::byte> into) {
-    start_get(offset, into);
+    start_get(offset, into, &runtime::link::get);
+    return room();
+  }
+  /// The same by the devices of both ranks (`link::joint_get`).
+  step joint_get(std::uint64_t offset, std::span<std::byte> into) {
+    start_get(offset, into, &runtime::link::joint_get);
     return room();
   }
   /// Whether the whole payload was put into the buffer before the stamp came.
@@ -142,7 +147,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void keep(const stamp& s, runtime::arrival&& message) noexcept;
-  void start_get(std::uint64_t offset, std::span<std::byte> into) noexcept;
+  using get_function = runtime::errc (runtime::link::*)(rank_id, const runtime::remote_place&, std::span<std::byte>,
+                                                        runtime::completion*);
+  void start_get(std::uint64_t offset, std::span<std::byte> into, get_function how) noexcept;
   runtime::errc read_one_sided(const stamp& s, const runtime::arrival& message);
   struct pieces;
   pieces& kept();

@@ -35,7 +35,7 @@ errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& messa
   return one_sided_ == nullptr ? errc::none : one_sided_->leaving;
 }
 
-void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into) noexcept {
+void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, get_function how) noexcept {
   if (failed() != errc::none) return;
   const exposed* from = nullptr;
   if (one_sided_ != nullptr && one_sided_->to_be_got) {
@@ -52,7 +52,7 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into) n
   transfer_part* const part = new_part();
   const runtime::remote_place there{std::as_bytes(std::span(from->key)),
                                     from->address + one_sided_->place.offset + offset};
-  started(part, net_.get(edge_.peer_, there, into, part));
+  started(part, (net_.*how)(edge_.peer_, there, into, part));
 }
 
 // ---- credits ----------------------------------------------------------------------------------------------------------

@@ -32,6 +32,18 @@ std::vector<rank_id> ranks_of(const op_declaration& op) {
   return ranks;
 }
 
+/// Of a mixture: which config that rank runs for it.
+std::uint64_t part_of(rank_id rank, std::uint64_t digest, const coordinator_state& state) {
+  if (!state.merged) return digest;
+  const auto mixture = state.merged->find_candidate(digest);
+  if (!mixture) return digest;
+  const auto& everybody = state.merged->participants;
+  const auto at = std::find_if(everybody.begin(), everybody.end(), [&](const auto& p) { return p.rank == rank; });
+  if (at == everybody.end()) return digest;
+  const auto place = static_cast<std::size_t>(at - everybody.begin());
+  return state.merged->configs[state.merged->candidates[*mixture].variants[place]].digest;
+}
+
 wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordinator_state& state,
                           const std::vector<rank_id>& ranks) {
   const tuning::aggregate& a = c.aggregates[candidate];
@@ -59,6 +71,7 @@ wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordi
     own.time_ns = m.median_ns;
     own.repetitions = static_cast<std::uint32_t>(m.repetitions);
     own.status = std::string(tuning::name(m.status));
+    own.ran = part_of(own.rank, e.digest, state);
     e.ranks.push_back(std::move(own));
   }
   return e;

@@ -29,11 +29,17 @@ group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, tim
   group_.enter(*this);
 }
 
-group_invocation::~group_invocation() {
-  for_each_part([](part& left) {
+group_invocation::~group_invocation() { abandon(); }
+
+void group_invocation::abandon() noexcept {
+  for_each_part([this](part& left) {
     left.unlink();
     left.owner = nullptr;
-    if (!left.with_transport) delete &left;
+    if (left.with_transport) {
+      group_.services_.net.abandon(left);
+    } else {
+      delete &left;
+    }
   });
 }
 
@@ -97,8 +103,8 @@ group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t off
   const mark number = wanted.number;
   if (group_.place(from) == group_.members().size()) return number;  // it comes from nobody, and times out
   if (auto here = waiting_parts_.extract(key_of(from, offset, lane))) {
-    const auto s = read_stamp(here.mapped().header());
-    bring(wanted, *s, std::move(here.mapped()));
+    const auto s = read_stamp(here.mapped().message().header());
+    bring(wanted, *s, std::move(here.mapped()).take());
   }
   return number;
 }
@@ -152,8 +158,11 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
   });
   if (wanted != nullptr) {
     bring(*wanted, s, std::move(message));
-  } else {
-    waiting_parts_.emplace(key_of(s.source, s.offset, s.tag), std::move(message));
+  } else if (group_.early_room_.has_room_for(message)) {
+    waiting_parts_.emplace(key_of(s.source, s.offset, s.tag), early_part(std::move(message), group_.early_room_));
+  } else {  // it cannot be had again
+    ++group_.counters_.refused;
+    fail(errc::full, s.source);
   }
 }
 
@@ -165,6 +174,14 @@ void group_invocation::time_out() noexcept {
   if (late_.empty()) sends_.for_each([&](const part& p) { add(p.peer); });
   if (late_.empty() && group_.leader() != self()) add(group_.leader());
   fail(errc::timeout, late_.empty() ? self() : late_.front());
+}
+
+void group_invocation::begin_timing() noexcept { began_ns_ = group_.rows_.clock(); }
+void group_invocation::end_timing() noexcept { timed_until_ns_ = group_.rows_.clock(); }
+
+tuning::row_status group_invocation::status() const noexcept {
+  if (fault_.why != errc::none) return tuning::row_status::failed;
+  return wrong_data_ ? tuning::row_status::wrong_data : tuning::row_status::ok;
 }
 
 void group_invocation::fail(errc why, rank_id culprit) noexcept {

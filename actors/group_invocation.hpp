@@ -13,11 +13,13 @@
 /// invocation on all sides. The first failure decides: what is with the transport is asked to stop and still awaited, a worker
 /// tells the leader and the leader tells everyone, so that no participant waits for what will not come. An invocation that
 /// fails before it began has used up its index all the same, here and therefore everywhere.
+#include <parley/actors/early_part.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/tuning/statistics.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +55,8 @@ class group_invocation final : private runtime::list_hook {
   mark send(rank_id to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0);
   /// Brings the part at `offset` of rank `from` into `into` when it comes.
   mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
-  static constexpr std::uint32_t lanes = 4096;
+  /// Half of them for an implementation; one that is compared with another one has the other half.
+  static constexpr std::uint32_t lanes = 8192;
   mark posted() const noexcept { return posted_; }
 
   class [[nodiscard]] waiting : private runtime::waiter {
@@ -109,6 +112,9 @@ class group_invocation final : private runtime::list_hook {
   /// The same as `drain`, with the failure as a value.
   waiting settle() noexcept { return {*this, posted_}; }
 
+  /// What parts are left is about to lose its buffers with the frames that they lie in: its rank leaves, or a scope was torn down.
+  /// Nobody reads or writes them any more.
+  void abandon() noexcept;
   /// Ends the invocation, the first time. `culprit` is the rank that the others will name.
   void fail(runtime::errc why, rank_id culprit) noexcept;
   const group_fault& fault() const noexcept { return fault_; }
@@ -119,7 +125,18 @@ class group_invocation final : private runtime::list_hook {
 
   std::uint64_t index() const noexcept { return index_; }
   std::uint64_t total_bytes() const noexcept { return bytes_; }
+  /// What the stamp says.
   std::uint64_t digest() const noexcept { return digest_; }
+  /// The config that is meant.
+  std::uint64_t config() const noexcept { return compared_ ? compared_with_default(digest_) : digest_; }
+  /// The stamp asks for a comparison with the default.
+  void set_compared() noexcept { compared_ = true; }
+  bool compared() const noexcept { return compared_; }
+  /// Of a compared one: only this part of it counts as the config's time.
+  void begin_timing() noexcept;
+  void end_timing() noexcept;
+  void set_wrong_data() noexcept { wrong_data_ = true; }
+  tuning::row_status status() const noexcept;
   bool begun() const noexcept { return digest_ != 0; }
   bool rehearsal() const noexcept { return rehearsal_; }
   /// Whether the leader said that it failed, so that it need not be told.
@@ -167,6 +184,9 @@ class group_invocation final : private runtime::list_hook {
   std::uint64_t index_;
   std::uint64_t digest_;
   bool rehearsal_;
+  bool compared_ = false;
+  bool wrong_data_ = false;
+  time_ns timed_until_ns_ = 0;
   time_ns began_ns_ = 0;
   std::optional<stamp_flags> flags_;
   group_fault fault_;
@@ -183,8 +203,8 @@ class group_invocation final : private runtime::list_hook {
     sends_.for_each(visit);
     receives_.for_each(visit);
   }
-  std::map<std::uint64_t, runtime::arrival> waiting_parts_;  // that nobody has asked for yet, by `key_of`
-  std::unordered_set<std::uint64_t> seen_;                   // parts, by source and offset
+  std::map<std::uint64_t, early_part> waiting_parts_;  // that nobody has asked for yet, by `key_of`
+  std::unordered_set<std::uint64_t> seen_;             // parts, by source and offset
   deadline_timer deadline_timer_;
 };
 

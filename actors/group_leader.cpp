@@ -88,6 +88,13 @@ bool group_leader::try_begin(group_invocation& inv) {
   return true;
 }
 
+// Whatever is not in force yet: what warms up, too, so that nobody gets what nobody has compared.
+bool group_leader::is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept {
+  if (!comparing_ || c.digest == default_digest_) return false;
+  const campaign* const search = assigned_.find(bytes);
+  return search != nullptr && search->where != campaign::stage::decided && c.digest != search->digest;
+}
+
 // In their order, so that "the one before" means the same to the assignment as to the participants.
 void group_leader::assign_through(std::uint64_t invocation) {
   while (log_.unwritten() <= invocation) {
@@ -95,7 +102,8 @@ void group_leader::assign_through(std::uint64_t invocation) {
     const std::uint64_t bytes = sizes_.expected(n);
     const auto choice = assigned_.choose(bytes, 0, n, services_.ex.now());
     foreseen_.put(n, {choice, bytes});
-    runtime::invariant(log_.write(choice.digest), {"S1", "each invocation is assigned once, in order", here()});
+    const std::uint64_t stamped = is_compared(choice, bytes) ? compared_with_default(choice.digest) : choice.digest;
+    runtime::invariant(log_.write(stamped), {"S1", "each invocation is assigned once, in order", here()});
   }
 }
 
@@ -142,7 +150,7 @@ void group_leader::end(group_invocation& inv) {
       if (r != leader_ && std::find(known.begin(), known.end(), r) == known.end()) send_stamp(inv, r);
     }
   }
-  const time_ns ended_ns = rows_.clock();
+  const time_ns ended_ns = ended_at(inv);
   record(inv, ended_ns);
   if (inv.rehearsal()) {
     leave(inv);
@@ -155,10 +163,10 @@ void group_leader::end(group_invocation& inv) {
     if (outcome == errc::none || blames_config) {
       wire_row row;
       row.invocation = inv.index();
-      row.digest = inv.digest();
+      row.digest = inv.config();
       row.start_ns = inv.began_ns();
       row.end_ns = ended_ns;
-      row.status = static_cast<std::uint8_t>(blames_config ? tuning::row_status::failed : tuning::row_status::ok);
+      row.status = static_cast<std::uint8_t>(inv.status());
       rows_.add(row);
     } else {
       assigned_.withdraw(0, inv.index());  // a caller who gave up says nothing about the config
@@ -166,11 +174,11 @@ void group_leader::end(group_invocation& inv) {
   }
   if (has(flags, stamp_flags::flush)) rows_.flush(0, inv.index());
   rows_.ended(ended_ns);
-  if (rows_.measuring() && outcome == errc::none && inv.digest() == default_digest_)
+  if (rows_.measuring() && outcome == errc::none && inv.config() == default_digest_)
     assigned_.note_default(inv.total_bytes(), ended_ns - inv.began_ns());
   if (blames_config && inv.begun())
     assigned_.quarantine(
-        inv.total_bytes(), inv.digest(), services_.ex.now(),
+        inv.total_bytes(), inv.config(), services_.ex.now(),
         "it failed on rank " + std::to_string(inv.fault().culprit) + " in invocation " + std::to_string(inv.index()));
   const std::uint64_t over = leave(inv);
   log_.drop_below(std::min(over, log_.unwritten()));

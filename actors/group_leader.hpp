@@ -34,6 +34,8 @@ class group_leader final : public rooted_group {
 
   void end(group_invocation& inv) override;
   bool settled() override;
+  /// Candidates are compared with the default while they are tried (`group_invocation::compared`).
+  void compare_trials() noexcept { comparing_ = true; }
   /// What the invocations so far have been assigned, for tests.
   const assigned_ahead& log() const noexcept { return log_; }
 
@@ -52,6 +54,7 @@ class group_leader final : public rooted_group {
   void heard(const stamp& s, std::uint64_t invocation, group_invocation* active) override;
   void failed(group_invocation& inv) noexcept override;
   void assign_through(std::uint64_t invocation);
+  bool is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept;
   bool has_room(const group_invocation& inv) noexcept;
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
@@ -67,6 +70,7 @@ class group_leader final : public rooted_group {
   std::vector<std::uint64_t> begun_;         // per member: invocations that it has begun
   back_pressure pressure_;
   window_limits window_;
+  bool comparing_ = false;
   question_timer question_timer_;
   time_ns question_pause_ns_ = 0;
 };

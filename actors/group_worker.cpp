@@ -74,7 +74,7 @@ void group_worker::report_rows(stamp_flags flags, const wire_row& row) {
 
 void group_worker::end(group_invocation& inv) {
   const errc outcome = inv.fault().why;
-  const time_ns ended_ns = rows_.clock();
+  const time_ns ended_ns = ended_at(inv);
   record(inv, ended_ns);
   if (inv.rehearsal()) {
     leave(inv);
@@ -82,11 +82,11 @@ void group_worker::end(group_invocation& inv) {
   }
   wire_row row;
   row.invocation = inv.index();
-  row.digest = inv.digest();
+  row.digest = inv.config();
   row.start_ns = inv.began_ns();
   row.end_ns = ended_ns;
   row.previous_end_ns = rows_.last_end_ns();
-  row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+  row.status = static_cast<std::uint8_t>(inv.status());
   const bool tells = outcome == errc::none || outcome == errc::config_failed || outcome == errc::config_mismatch;
   if (!tells) {
     if (inv.flags() && has(*inv.flags(), stamp_flags::flush)) rows_.flush(0, inv.index());

@@ -106,7 +106,8 @@ void lease_coordinator::advance(key_state& k) {
   if (c->where == campaign::stage::trying) {
     if (path_ == trial_path::rehearsals) {
       if (connection_ == 0) connect_anew();  // it may throw: before trials are taken from the plan
-      auto runs = fetch_trials(k, k.rehearsal_index);
+      auto runs = comparisons(k, *c);
+      if (runs.empty()) runs = fetch_trials(k, k.rehearsal_index);
       if (!runs.empty()) start_round(k, std::move(runs));
     } else if (may_try(*c)) {
       prepare(k, purpose::trials);
@@ -116,7 +117,9 @@ void lease_coordinator::advance(key_state& k) {
     const bool ran = c->digest == state_.declaration.default_digest || k.rehearsed.count(c->digest) != 0;
     if (path_ == trial_path::leased || ran) return prepare(k, purpose::decision);
     if (connection_ == 0) connect_anew();
-    start_round(k, {{k.rehearsal_index++, c->digest}});
+    auto runs = comparisons(k, *c);
+    if (runs.empty()) runs.push_back({k.rehearsal_index++, c->digest});
+    start_round(k, std::move(runs));
   }
 }
 
@@ -151,6 +154,19 @@ void lease_coordinator::connect_anew() {
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
 }
 
+// A round of their own, before the first that is timed: one whose numbers are wrong is out by then, whoever finds it.
+std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const campaign& c) {
+  std::vector<rehearsal_run> runs;
+  const auto& candidates = state_.assigned->candidates();
+  for (std::size_t i = 1; comparing_ && i < candidates.size() && runs.size() < most_trials; ++i) {
+    const auto out = [i](const campaign::exclusion& e) { return e.candidate == i; };
+    if (k.compared.count(candidates[i]) != 0 || std::any_of(c.excluded.begin(), c.excluded.end(), out)) continue;
+    if (runs.empty()) runs.push_back({k.rehearsal_index++, candidates[0], rehearsal_run::kind::reference});
+    runs.push_back({k.rehearsal_index++, candidates[i], rehearsal_run::kind::compared});
+  }
+  return runs;
+}
+
 void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> runs) {
   ++counters_.rounds;
   round_.of = &k;
@@ -176,11 +192,25 @@ void lease_coordinator::on(received<rehearsed>& m) {
       return fail_round(p, m.body.at, m.body.what == rehearsed::kind::failed, m.body.text);
     case rehearsed::kind::done: break;
   }
+  if (!round_.done[p]) note_unlike(p, m.body.unlike);
   round_.done[p] = true;
   if (std::find(round_.done.begin(), round_.done.end(), false) != round_.done.end()) return;
   connections_failed_ = 0;
-  for (const rehearsal_run& r : round_.letter.runs) round_.of->rehearsed.insert(r.digest);
+  for (const rehearsal_run& r : round_.letter.runs) {
+    round_.of->rehearsed.insert(r.digest);
+    if (r.what == rehearsal_run::kind::compared) round_.of->compared.insert(r.digest);
+  }
   round_.of = nullptr;
+}
+
+void lease_coordinator::note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike) {
+  const std::string who = "on rank " + std::to_string(state_.declaration.participants[participant].rank) + " ";
+  for (const unlike_run& u : unlike) {
+    const bool was_run = std::any_of(round_.letter.runs.begin(), round_.letter.runs.end(), [&](const rehearsal_run& r) {
+      return r.digest == u.digest && r.what == rehearsal_run::kind::compared;
+    });
+    if (was_run) quarantine(*round_.of, u.digest, who + u.how.substr(0, most_error_bytes));
+  }
 }
 
 // In the name of the one that failed: others may have run it well and said so.
@@ -218,7 +248,11 @@ void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bo
     rest = std::move(runs);
   } else {
     state_.warm_errors.push_back("rehearsals are not possible, " + who + text.substr(0, 500));
-    for (const rehearsal_run& r : runs) fail_run(k, rank, r);
+    for (const rehearsal_run& r : runs) {
+      fail_run(k, rank, r);
+      if (r.what == rehearsal_run::kind::compared)
+        quarantine(k, r.digest, "it cannot be compared, " + who + text.substr(0, 500));
+    }
   }
   if (state_.look_again) state_.look_again();
   if (none && rest.empty()) return;
@@ -292,8 +326,8 @@ bool lease_coordinator::has_failed_trials(const key_state& k, const campaign& c)
   });
 }
 
-void lease_coordinator::quarantine(const key_state& k, std::uint64_t digest, std::string why) {
-  state_.assigned->quarantine(k.bytes, digest, services_.ex.now(), std::move(why));
+void lease_coordinator::quarantine(const key_state& k, std::uint64_t digest, const std::string& why) {
+  state_.assigned->quarantine(k.bytes, digest, services_.ex.now(), why);
 }
 
 // ---- generations ------------------------------------------------------------------------------------------------------

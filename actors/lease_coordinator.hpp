@@ -51,6 +51,8 @@ class lease_coordinator {
 
   /// Starts its actor.
   void start();
+  /// Each candidate is compared with the default on known numbers before it is timed. For rehearsals.
+  void compare_candidates() noexcept { comparing_ = true; }
   void key_seen(std::uint64_t bytes) { post({bytes, true}); }
   /// Ends this generation on every participant and begins the next one with an empty log.
   void end_generation(const std::string& why);
@@ -101,6 +103,7 @@ class lease_coordinator {
     time_ns retry_pause_ns = 0;
     std::uint64_t rehearsal_index = 0;
     std::set<std::uint64_t> rehearsed;  // digests that every participant has run
+    std::set<std::uint64_t> compared;   // digests whose numbers are the default's
     bool cut_short = false;             // some of the trials scheduled last will never run
   };
   struct round_state {
@@ -128,6 +131,8 @@ class lease_coordinator {
   time_ns next_event() const noexcept;
 
   std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
+  std::vector<rehearsal_run> comparisons(key_state& k, const campaign& c);
+  void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
   void start_round(key_state& k, std::vector<rehearsal_run> runs);
   void fail_round(std::size_t participant, std::uint64_t at, bool connected, const std::string& text);
   void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
@@ -136,7 +141,7 @@ class lease_coordinator {
   void prepare(key_state& k, purpose p);
   void schedule(key_state& k);
   void abort(key_state& k);
-  void quarantine(const key_state& k, std::uint64_t digest, std::string why);
+  void quarantine(const key_state& k, std::uint64_t digest, const std::string& why);
   bool has_failed_trials(const key_state& k, const campaign& c) const;
 
   template <class M>
@@ -152,6 +157,7 @@ class lease_coordinator {
   coordinator_state& state_;
   id_maker make_id_;
   trial_path path_;
+  bool comparing_ = false;
   double budget_fraction_;
   std::uint64_t generation_;
   std::vector<std::unique_ptr<key_state>> keys_;

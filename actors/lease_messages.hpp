@@ -59,9 +59,16 @@ struct lease_waiting {
 };
 
 struct rehearsal_run {
+  enum class kind : std::uint8_t {
+    timed,      ///< or a warm-up, on whatever numbers
+    reference,  ///< of the default, on known numbers: what it brings is kept
+    compared,   ///< on the same numbers: what it brings is compared with that
+    last = compared
+  };
   std::uint64_t index = 0;  ///< the rehearsals' own counter
   std::uint64_t digest = 0;
-  PARLEY_FIELDS(index, digest)
+  kind what = kind::timed;
+  PARLEY_FIELDS(index, digest, what)
 };
 /// One round: everybody runs the same ones in the same order. A later round ends an earlier one where it stands.
 struct rehearse {
@@ -74,6 +81,12 @@ struct rehearse {
   std::vector<rehearsal_run> runs;
   PARLEY_FIELDS(round, key, bytes, connection, id, runs)
 };
+/// A compared run whose numbers were others here.
+struct unlike_run {
+  std::uint64_t digest = 0;
+  std::string how;
+  PARLEY_FIELDS(digest, how)
+};
 struct rehearsed {
   static constexpr std::uint16_t message_type = 45;
   enum class kind : std::uint8_t { running, done, failed, unconnected, last = unconnected };
@@ -81,7 +94,8 @@ struct rehearsed {
   kind what = kind::running;
   std::uint64_t at = 0;  ///< which run of the round failed
   std::string text;
-  PARLEY_FIELDS(round, what, at, text)
+  std::vector<unlike_run> unlike;
+  PARLEY_FIELDS(round, what, at, text, unlike)
 };
 
 /// The generation in the envelope has begun; the one before ends here, with all that waits in it.

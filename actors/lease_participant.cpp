@@ -352,6 +352,7 @@ runtime::task<> lease_participant::run_round(rehearse r) {
     const time_ns start_ns = services_.ex.precise_now();
     errc outcome = errc::none;
     std::string text;
+    std::string unlike;
     {
       runtime::scope inner(here, {.deadline = services_.ex.now() + rehearsal_limit_ns});
       const under_way mine(running_, inner);
@@ -362,7 +363,7 @@ runtime::task<> lease_participant::run_round(rehearse r) {
         std::transform(r.id.begin(), r.id.end(), id.begin(), [](std::uint8_t b) { return std::byte{b}; });
         inner.spawn(runs_.connect(std::move(id)));
       } else {
-        inner.spawn(runs_.run_scratch(r.runs[next - 1].digest, r.bytes, r.runs[next - 1].index));
+        inner.spawn(runs_.run_scratch(r.runs[next - 1], r.bytes, unlike));
       }
       std::exception_ptr thrown;
       try {
@@ -395,6 +396,8 @@ runtime::task<> lease_participant::run_round(rehearse r) {
     }
     if (connecting) continue;
     ++counters_.rehearsals;
+    if (!unlike.empty()) state_.unlike.push_back({r.runs[next - 1].digest, unlike.substr(0, most_error_bytes)});
+    if (r.runs[next - 1].what != rehearsal_run::kind::timed) continue;
     wire_row row;
     row.tag = r.key;
     row.invocation = r.runs[next - 1].index;

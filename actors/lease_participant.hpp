@@ -43,7 +43,9 @@ class rehearsals {
  public:
   /// Makes the communicator of which everybody has the same id. Throws why it cannot.
   virtual runtime::task<> connect(std::vector<std::byte> id) = 0;
-  virtual runtime::task<> run_scratch(std::uint64_t digest, std::uint64_t bytes, std::uint64_t index) = 0;
+  /// Throws why it failed. `unlike` becomes a sentence where the numbers of a compared run are not the default's; that is no failure
+  /// of what it ran over.
+  virtual runtime::task<> run_scratch(rehearsal_run run, std::uint64_t bytes, std::string& unlike) = 0;
   /// Something failed on it: what still hangs there has to end. The next `connect` makes another one.
   virtual void abandon() noexcept = 0;
 

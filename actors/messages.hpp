@@ -150,8 +150,9 @@ struct wire_own_time {
   std::uint32_t rank = 0;
   double time_ns = 0;  ///< the median; infinite without a good repetition
   std::uint32_t repetitions = 0;
-  std::string status;  ///< a `tuning::aggregate_status`
-  PARLEY_FIELDS(rank, time_ns, repetitions, status)
+  std::string status;     ///< a `tuning::aggregate_status`
+  std::uint64_t ran = 0;  ///< the config that it ran: of a mixture, its part
+  PARLEY_FIELDS(rank, time_ns, repetitions, status, ran)
 };
 struct wire_evidence {
   std::uint64_t digest = 0;

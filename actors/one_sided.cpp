@@ -1,5 +1,6 @@
-#include <parley/actors/declaration.hpp>
 #include <parley/actors/one_sided.hpp>
+
+#include <parley/actors/declaration.hpp>
 #include <parley/actors/stamp.hpp>
 
 #include <algorithm>

@@ -1,11 +1,13 @@
+#include <parley/actors/participant.hpp>
+
 #include <parley/actors/inbox.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
-#include <parley/actors/participant.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <variant>
 
@@ -125,8 +127,14 @@ class participant_behaviour {
   }
   void on(received<decide>& m) {
     acknowledge(m.from, m.body.number);
-    if (!knows(m.body.digest)) {
-      runtime::blame({"S4", "a decision names a candidate", {mine_.declaration.id(), services_.net.rank()}},
+    const char* const broken = !knows(m.body.digest)          ? "S4"
+                               : !is_ready(m.body.digest)     ? "S3"
+                               : !rests_on_whole_rows(m.body) ? "S6"
+                                                              : nullptr;
+    if (broken != nullptr) {
+      runtime::blame({broken,
+                      "a decision names a candidate that all have warmed and measured",
+                      {mine_.declaration.id(), services_.net.rank()}},
                      m.from.source);
       return;
     }
@@ -235,6 +243,26 @@ class participant_behaviour {
       return std::find(list.begin(), list.end(), digest) != list.end();
     };
     return digest == mine_.declaration.default_digest || in(mine_.candidates) || in(mine_.ready);
+  }
+  bool is_ready(std::uint64_t digest) const {
+    return digest == mine_.declaration.default_digest ||
+           std::find(mine_.ready.begin(), mine_.ready.end(), digest) != mine_.ready.end();
+  }
+  // S6 as the others see it: who won a first search by trials was measured by every participant. What stays after a later search
+  // was measured in an earlier one.
+  bool rests_on_whole_rows(const decide& d) const {
+    if (d.source != decision_source::trials || d.search > 1 || d.digest == mine_.declaration.default_digest)
+      return true;
+    const auto won = std::find_if(d.evidence.begin(), d.evidence.end(),
+                                  [&](const wire_evidence& e) { return e.digest == d.digest; });
+    if (won == d.evidence.end() || won->repetitions == 0 || !std::isfinite(won->time_ns) ||
+        won->status != tuning::name(tuning::aggregate_status::measured))
+      return false;
+    const auto& all = mine_.declaration.participants;
+    return std::all_of(all.begin(), all.end(), [&](const op_participant& p) {
+      return std::any_of(won->ranks.begin(), won->ranks.end(),
+                         [&](const wire_own_time& own) { return own.rank == p.rank && own.repetitions != 0; });
+    });
   }
   std::string name_of(std::uint64_t digest) const {
     const std::string* const id = mine_.id_of(digest);  // a rehearsal may begin before the merged list is here

@@ -9,7 +9,6 @@ using runtime::errc;
 
 namespace {
 constexpr std::uint64_t farthest_ahead = 1024;  // invocations; more than any window or depth
-constexpr std::uint32_t early_limit = 65'536;   // parts of invocations to come
 }  // namespace
 
 op_declaration declare_group(std::string name, std::vector<op_participant> participants, std::uint64_t depth,
@@ -57,9 +56,9 @@ void rooted_group::enter(group_invocation& inv) {
     return;
   }
   for (std::uint32_t i = 0; i < its.early.size();) {
-    const auto s = read_stamp(its.early[i].header());
+    const auto s = read_stamp(its.early[i].message().header());
     if (unwrap(s->invocation, inv.index_) == inv.index_) {
-      inv.deliver(*s, its.early.take(i));
+      inv.deliver(*s, its.early.take(i).take());
     } else {
       ++i;
     }
@@ -92,12 +91,12 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
     active->deliver(s, std::move(message));
   } else if (invocation >= its.next) {
     if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
-    if (its.early.size() == early_limit) {
+    if (!early_room_.has_room_for(message)) {
       ++counters_.refused;
       return;
     }
     ++counters_.early_parts;
-    its.early.push(std::move(message));
+    its.early.push(early_part(std::move(message), early_room_));
   } else if (message.length() != 0) {
     ++counters_.dropped;
   }
@@ -114,12 +113,12 @@ void rooted_group::contradicted(const stamp& s, std::string_view invariant, std:
 // What a failed invocation still brings is let go, so that its senders get their buffers back.
 void rooted_group::drop_early(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < s.early.size();) {
-    const auto early = read_stamp(s.early[i].header());
+    const auto early = read_stamp(s.early[i].message().header());
     if (unwrap(early->invocation, invocation) != invocation) {
       ++i;
       continue;
     }
-    const runtime::arrival dropped = s.early.take(i);
+    const early_part dropped = s.early.take(i);
   }
 }
 
@@ -134,6 +133,10 @@ std::uint64_t rooted_group::leave(group_invocation& inv) noexcept {
 
 std::uint64_t rooted_group::ended_below() noexcept {
   return calls_.active.empty() ? calls_.next : calls_.active.front().index_;
+}
+
+time_ns rooted_group::ended_at(const group_invocation& inv) noexcept {
+  return inv.timed_until_ns_ != 0 ? inv.timed_until_ns_ : rows_.clock();
 }
 
 stamp rooted_group::plain_stamp(const group_invocation& inv) const noexcept {
@@ -169,7 +172,7 @@ void rooted_group::record(const group_invocation& inv, time_ns ended_ns) noexcep
       {.op = op_,
        .generation = generation_,
        .invocation = inv.index_,
-       .digest = inv.digest_,
+       .digest = inv.config(),
        .bytes = inv.bytes_,
        .began_ns = inv.began_ns_,
        .ended_ns = ended_ns,

@@ -10,6 +10,7 @@
 /// those can be follows from the scheme: a worker starts invocation n only with the stamp of n - d, and the leader stays
 /// within the window of those whom it does not hear from.
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/early_part.hpp>
 #include <parley/actors/group_invocation.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
@@ -77,6 +78,8 @@ class rooted_group : public data_sink {
   void begin_all() noexcept;
   void send_poison(group_invocation& inv, rank_id to) noexcept;
   void send_stamp(group_invocation& inv, rank_id to) noexcept;
+  /// When what is timed of it has ended: now, unless only a part of it counts.
+  time_ns ended_at(const group_invocation& inv) noexcept;
   stamp plain_stamp(const group_invocation& inv) const noexcept;
   void record(const group_invocation& inv, time_ns ended_ns) noexcept;
   /// Takes it off the list of those that run. Answers below which invocation all have ended here.
@@ -94,7 +97,7 @@ class rooted_group : public data_sink {
   struct stream {
     std::uint64_t next = 0;
     runtime::intrusive_list<group_invocation> active;
-    runtime::message_ring<runtime::arrival> early;
+    runtime::message_ring<early_part> early;
   };
   services& services_;
   row_log rows_;
@@ -103,6 +106,7 @@ class rooted_group : public data_sink {
   rank_id leader_;
   std::vector<rank_id> members_;
   std::uint64_t default_digest_;
+  early_room early_room_;  // of both streams and of what their invocations keep
   stream calls_;
   stream rehearsals_;
   group_fault fault_;

@@ -70,6 +70,10 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
   return s;
 }
 
+/// What stands in a stamp for a config that is compared with the default: whoever learns it runs both. It is known as early as
+/// any config is, and nobody can take one for the other.
+constexpr std::uint64_t compared_with_default(std::uint64_t digest) noexcept { return digest ^ 0x6a09e667f3bcc908U; }
+
 /// Whether an invocation that ended so is the fault of the config that ran it. A caller who gave up, a peer that is late and
 /// one that died say nothing about it.
 constexpr bool blames_config(runtime::errc outcome) noexcept {

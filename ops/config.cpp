@@ -107,6 +107,15 @@ class get_config final : public paired_config {
   std::uint64_t in_flight_;
 };
 
+// A get whose bytes both GPUs move. NCCL cuts and overlaps them by itself.
+class nccl_config final : public paired_config {
+ public:
+  nccl_config() : paired_config({.name = "nccl", .wire_class = "nccl"}, cut::own, needs::known_payload) {}
+  runtime::result<> works_over(const runtime::link& net) const override { return net.joint(); }
+  task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.joint_get(0, data); }
+};
+
 void check_in_flight(const std::string& config, std::uint64_t in_flight) {
   constexpr auto most = actors::parts_in_flight::most_in_flight;
   if (in_flight == 0 || in_flight > most)
@@ -134,7 +143,7 @@ class function_config final : public paired_config {
 error unknown(std::string_view text, const std::string& why) {
   return {errc::bad_argument,
           "config \"" + std::string(text) + "\" " + why +
-              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), and put and get, which "
+              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), nccl, and put and get, which "
               "may have the same parameters"};
 }
 
@@ -176,6 +185,8 @@ config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
   return std::make_shared<get_config>(chunk_bytes, in_flight);
 }
 
+config_ptr nccl() { return std::make_shared<nccl_config>(); }
+
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive) {
   return std::make_shared<function_config>(std::move(identity), send, receive);
 }
@@ -183,9 +194,9 @@ config_ptr paired(tuning::config_identity identity, send_function send, receive_
 runtime::result<config_ptr> named_config(std::string_view text) {
   const auto parsed = tuning::parse_config_id(text);
   if (!parsed) return unknown(text, "cannot be read: " + parsed.reason().text);
-  if (parsed->name == "direct") {
+  if (parsed->name == "direct" || parsed->name == "nccl") {
     if (!parsed->parameters.empty()) return unknown(text, "takes no parameters");
-    return direct();
+    return parsed->name == "direct" ? direct() : nccl();
   }
   const bool one_sided = parsed->name == "put" || parsed->name == "get";
   if (parsed->name != "chunked" && !one_sided) return unknown(text, "is unknown");

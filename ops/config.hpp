@@ -54,6 +54,8 @@ class paired_config : public op_config {
   virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
   bool goes_whole(std::size_t bytes) const noexcept { return cut_ == cut::whole || bytes == 0; }
   needs what_it_needs() const noexcept { return needs_; }
+  /// Whether this rank's link has what it moves through; an error says why not.
+  virtual runtime::result<> works_over(const runtime::link&) const { return {}; }
 
  protected:
   /// Throws `bad_argument` when the identity cannot be canonical.
@@ -83,13 +85,17 @@ config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 /// The receiver reads the payload from the sender's memory, cut like that of `put`. Only for sends from registered memory.
 config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 
+/// The payload goes from GPU to GPU by a send and a receive of NCCL, in a communicator of parley's own that the two ranks make
+/// when they first need it. For device buffers between processes; only for sends from registered memory.
+config_ptr nccl();
+
 /// A pair made of two functions. Throws `bad_argument` naming the role whose function is null.
 using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);
 using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::byte> data);
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);
 
 /// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`,
-/// `put`, `get(chunk_bytes=4MiB)`.
+/// `put`, `get(chunk_bytes=4MiB)`, `nccl`.
 /// The error lists the names that exist.
 runtime::result<config_ptr> named_config(std::string_view text);
 

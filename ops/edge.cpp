@@ -95,10 +95,13 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
     digests_.push_back(options_.configs[i]->digest());
     const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;
     one_sided_ = one_sided_ || (needs_memory && s.net.one_sided());
-    if (i == 0 || !needs_memory || one_sided_ || !participant_.available.test(i)) continue;
+    if (i == 0 || !participant_.available.test(i)) continue;
+    runtime::result<> works = options_.configs[i]->works_over(s.net);
+    if (needs_memory && !one_sided_)
+      works = error{errc::unavailable, "the transport cannot write into another rank's memory"};
+    if (works) continue;
     participant_.available.clear(i);
-    participant_.unavailable.push_back(options_.configs[i]->id() +
-                                       ": the transport cannot write into another rank's memory");
+    participant_.unavailable.push_back(options_.configs[i]->id() + ": " + works.reason().text());
   }
   op.default_config = options_.configs.front()->id();
   op.default_digest = options_.configs.front()->digest();
@@ -256,6 +259,13 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   co_await run(sender_.begin(call.tag, data.size(), *number, call.pace, data.data()), data, until);
 }
 
+namespace {
+bool was_warmed(const actors::participant_state& mine, std::uint64_t digest) noexcept {
+  return digest == mine.declaration.default_digest ||
+         std::find(mine.ready.begin(), mine.ready.end(), digest) != mine.ready.end();
+}
+}  // namespace
+
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   under_way mine(inv, out);
@@ -265,6 +275,9 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (data.empty()) {
       co_await out.send(0, data);
     } else {
+      if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
+        runtime::invariant(was_warmed(participant_, inv.mark.digest),
+                           {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
       // The receiver's device knows nothing of what is enqueued on this one.
       if (find(inv.mark.digest)->what_it_needs() == needs::known_payload) co_await memory().settled(data);
       runtime::scope& here = co_await runtime::this_scope;
@@ -429,10 +442,7 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
                : ""));
 }
 
-bool edge_in::warmed(std::uint64_t digest) const noexcept {
-  const auto& ready = participant_.ready;
-  return std::find(ready.begin(), ready.end(), digest) != ready.end();
-}
+bool edge_in::warmed(std::uint64_t digest) const noexcept { return was_warmed(participant_, digest); }
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
   const paired_config* config = find(digest);

@@ -138,8 +138,10 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
     lead_->coordinator.configs = participant_.configs;
     const auto pressure =
         options_.does == collective::broadcast ? actors::back_pressure::window : actors::back_pressure::contributions;
-    group_ = std::make_unique<actors::group_leader>(s, op, participant_.generation, lead_->assigned, options_.depth,
-                                                    pressure, options_.window);
+    auto leader = std::make_unique<actors::group_leader>(s, op, participant_.generation, lead_->assigned,
+                                                         options_.depth, pressure, options_.window);
+    if (options_.allowed.compare_trials) leader->compare_trials();
+    group_ = std::move(leader);
     actors::spawn_coordinator(services_, lead_->coordinator);
   } else {
     auto worker = std::make_unique<actors::group_worker>(s, op, participant_.generation, options_.depth);
@@ -179,10 +181,13 @@ void group_end::on_rejected(const error& why) noexcept { fail(why, services_.net
 
 const group_config& group_end::config_for(const group_invocation& inv) const {
   const auto& ready = participant_.ready;
-  const std::uint64_t digest = inv.digest();
+  const std::uint64_t digest = inv.config();
   const bool warmed = inv.rehearsal() || digest == options_.configs.front()->digest() ||
                       std::find(ready.begin(), ready.end(), digest) != ready.end();
   const group_config* config = find(digest);
+  if (leads())
+    runtime::invariant(config != nullptr && warmed,
+                       {"S3", "only what was warmed here is assigned", {group_->op(), services_.net.rank()}});
   if (config == nullptr || !warmed) {  // the poison that follows is the nack
     runtime::blame({"S3", "only what was warmed here is stamped", {group_->op(), services_.net.rank()}},
                    group_->leader());
@@ -191,21 +196,131 @@ const group_config& group_end::config_for(const group_invocation& inv) const {
   return *config;
 }
 
+task<> group_end::role_in(group_call& call, const group_config& config, const group_work& work) const {
+  if (work.total_bytes == 0) return move_nothing(call);
+  if (leads()) return config.lead(call);
+  return config.work(call);
+}
+
+void group_end::check_between(const group_call& call, const group_config& config, const group_work& work) const {
+  if (leads() && work.between && !call.between_ran())
+    runtime::raise({errc::config_failed, "config " + config.id() + " left out what is to be done in between"});
+}
+
+std::size_t group_end::place() const noexcept {
+  const auto& members = group_->members();
+  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), services_.net.rank()) -
+                                  members.begin());
+}
+
+// ---- comparing --------------------------------------------------------------------------------------------------------
+
+/// The two runs of a compared invocation, and what they work on.
+struct group_end::comparison {
+  comparison(const group_work& work, bool leads, std::size_t place, std::size_t members)
+      : data(work.data.begin(), work.data.end()), right(work), tried(work) {
+    tried.data = data;
+    // What the candidate has to bring must not be there by chance.
+    const auto blank = [](std::span<std::byte> part) {
+      for (std::byte& b : part) b = ~b;
+    };
+    if (work.what == collective::broadcast && !leads) blank(data);
+    if (work.what != collective::gather || !leads) return;
+    const std::size_t block = data.size() / members;
+    blank(std::span(data).first(place * block));
+    blank(std::span(data).subspan((place + 1) * block));
+  }
+  void note(std::span<const std::byte> candidates, std::span<const std::byte> defaults) {
+    if (!unlike) unlike = tuning::first_unlike(right.numbers, candidates, defaults, within);
+  }
+  std::vector<std::byte> data;      // the candidate's copy of what is in the caller's buffer
+  std::vector<std::byte> combined;  // what the default had before the leader did something in between
+  group_work right;
+  group_work tried;
+  tuning::numerical_check within;
+  std::optional<group_call> first;
+  std::optional<group_call> second;
+  std::optional<tuning::unlike_number> unlike;
+};
+
+namespace {
+
+task<> nothing() { co_return; }
+
+// Of a frame that is torn down: before the memory goes that parts to several peers lie in, as giving up one moves the others.
+struct abandoning {
+  explicit abandoning(group_invocation& i) noexcept : inv(i) {}
+  abandoning(const abandoning&) = delete;
+  abandoning& operator=(const abandoning&) = delete;
+  ~abandoning() { inv.abandon(); }
+  group_invocation& inv;
+};
+
+}  // namespace
+
+// First the default, in the caller's buffer: whatever becomes of the candidate, the caller has what is right. What the leader
+// does in between is done once, and the candidate is given what came of it.
+task<> group_end::run_both(group_invocation& inv, const group_config& config, comparison& with) {
+  const auto& members = group_->members();
+  const rank_id me = services_.net.rank();
+  if (with.right.between) {
+    with.right.between = [&with, does = with.tried.between](std::span<std::byte> data) {
+      with.combined.assign(data.begin(), data.end());
+      return does(data);
+    };
+    with.tried.between = [&with](std::span<std::byte> data) {
+      with.note(data, with.combined);
+      std::copy(with.right.data.begin(), with.right.data.end(), data.begin());
+      return nothing();
+    };
+  }
+  const group_config& standard = *options_.configs.front();
+  with.first.emplace(inv, members, me, group_->leader(), with.right);
+  co_await role_in(*with.first, standard, with.right);
+  check_between(*with.first, standard, with.right);
+  co_await inv.drain();
+  inv.begin_timing();
+  with.second.emplace(inv, members, me, group_->leader(), with.tried, group_call::pass::second);
+  co_await role_in(*with.second, config, with.tried);
+  check_between(*with.second, config, with.tried);
+  co_await inv.drain();
+  inv.end_timing();
+}
+
+// The row says that it brought wrong data, so that it cannot win; the message says which, and ends its trials.
+void group_end::compare(group_invocation& inv, comparison& with) {
+  with.note(with.data, with.right.data);
+  if (!with.unlike) return;
+  inv.set_wrong_data();
+  actors::nack n;
+  n.invocation = inv.index();
+  n.digest = inv.config();
+  n.bytes = inv.total_bytes();
+  n.code = static_cast<std::uint8_t>(errc::config_failed);
+  n.text = "its numbers are not the default's: " + tuning::sentence(*with.unlike, with.within);
+  static_cast<void>(participant_.actor.try_send(std::move(n)));
+}
+
+// ---- calls ------------------------------------------------------------------------------------------------------------
+
 task<> group_end::implement(group_invocation& inv, const group_work& work) {
   const rank_id me = services_.net.rank();
+  // What its parts lie in outlives them, also of a config that throws while some are under way.
+  std::optional<group_call> call;
+  std::optional<comparison> both;
+  const abandoning parts(inv);
   std::exception_ptr thrown;
   try {
     const group_config& config = config_for(inv);
-    group_call call(inv, group_->members(), me, group_->leader(), work);
-    if (work.total_bytes == 0) {
-      co_await move_nothing(call);
-    } else if (leads()) {
-      co_await config.lead(call);
+    if (inv.compared() && work.total_bytes != 0) {
+      both.emplace(work, leads(), place(), group_->members().size());
+      both->within = tuning::tolerance_of(options_.allowed);
+      co_await run_both(inv, config, *both);
     } else {
-      co_await config.work(call);
+      call.emplace(inv, group_->members(), me, group_->leader(), work);
+      co_await role_in(*call, config, work);
+      check_between(*call, config, work);
     }
-    if (leads() && work.between && !call.between_ran())
-      runtime::raise({errc::config_failed, "config " + config.id() + " left out what is to be done in between"});
   } catch (...) {
     thrown = std::current_exception();
     const errc code = runtime::describe(thrown).code();
@@ -214,6 +329,7 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   const actors::group_fault fault = co_await inv.settle();
   if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);
   if (inv.fault().why != errc::none) throw explained(inv, thrown);
+  if (both) compare(inv, *both);
 }
 
 task<> group_end::run(group_work work, time_ns timeout_ns) {
@@ -226,6 +342,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns) {
     group_->end(inv);
     throw explained(inv, nullptr);
   }
+  if (find(*digest) == nullptr && find(actors::compared_with_default(*digest)) != nullptr) inv.set_compared();
   std::exception_ptr thrown;
   try {
     co_await implement(inv, work);
@@ -236,21 +353,21 @@ task<> group_end::run(group_work work, time_ns timeout_ns) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
-  failure why = in_words(inv, thrown);
+group_failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
+  group_failure why = in_words(inv, thrown);
   services_.call_failed(why.reason());
   return why;
 }
 
-failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
-  if (failed_)
-    return failure(
-        {failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"});
+group_failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   const actors::group_fault& fault = inv.fault();
+  if (failed_)
+    return {{failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"},
+            fault.culprit};
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
   const std::string culprit = listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
-  const group_config* config = find(inv.digest());
+  const group_config* config = find(inv.config());
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
   switch (fault.why) {
     case errc::timeout: text += culprit + " did not come in time; see what holds it up, or allow more time"; break;
@@ -266,13 +383,11 @@ failure group_end::in_words(const group_invocation& inv, const std::exception_pt
     default: text += culprit + " failed"; break;
   }
   if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
-  return failure({fault.why, std::move(text)});
+  return {{fault.why, std::move(text)}, fault.culprit};
 }
 
 task<> group_end::rehearse(std::uint64_t digest) {
-  const std::size_t place = static_cast<std::size_t>(
-      std::lower_bound(group_->members().begin(), group_->members().end(), services_.net.rank()) -
-      group_->members().begin());
+  const std::size_t place = this->place();
   const std::size_t members = group_->members().size();
   const bool gathers = options_.does == collective::gather;
   const std::size_t mine = gathers && leads() ? rehearsal_elements * members : rehearsal_elements;

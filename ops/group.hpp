@@ -10,6 +10,11 @@
 /// invocation that fails fails on every rank of the group; the next one goes on, with the default if a config was to blame.
 /// Calls are matched in the order in which each rank makes them; several may be under way at once. A worker's timeout is an
 /// eighth longer than it asked for: the leader, who knows who is missing, speaks first.
+///
+/// With NUMERICAL_CHECK (`constraints::compare_trials`) on the leader, a call that tries a candidate runs two configs: the default in
+/// the caller's buffer, then the candidate on a copy of what was in it, which is what is timed. Both are parts of one invocation, on
+/// lanes of their own, and the leader's stamp says so as early as it says what runs: all members run both, or none does. Where what
+/// they bring differs by more than that member allows, the candidate is out on all, by name; no caller ever gets it.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/group_leader.hpp>
@@ -91,9 +96,15 @@ class group_end final : private actors::implementations {
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
   void on_rejected(const runtime::error& why) noexcept override;
   runtime::task<> implement(actors::group_invocation& inv, const group_work& work);
+  struct comparison;
+  runtime::task<> role_in(group_call& call, const group_config& config, const group_work& work) const;
+  void check_between(const group_call& call, const group_config& config, const group_work& work) const;
+  runtime::task<> run_both(actors::group_invocation& inv, const group_config& config, comparison& with);
+  void compare(actors::group_invocation& inv, comparison& with);
+  std::size_t place() const noexcept;
   const group_config& config_for(const actors::group_invocation& inv) const;
-  runtime::failure explained(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
-  runtime::failure in_words(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
+  group_failure explained(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
+  group_failure in_words(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
   const group_config* find(std::uint64_t digest) const noexcept;
 
   actors::services& services_;

@@ -21,11 +21,11 @@ std::string_view name(collective c) noexcept {
 // ---- one call ---------------------------------------------------------------------------------------------------------
 
 group_call::group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
-                       const group_work& work)
+                       const group_work& work, pass which)
     : inv_(inv), members_(members),
       self_(static_cast<std::size_t>(std::find(members.begin(), members.end(), self) - members.begin())),
       leader_(static_cast<std::size_t>(std::find(members.begin(), members.end(), leader) - members.begin())),
-      work_(work) {}
+      work_(work), first_lane_(which == pass::first ? 0 : lanes) {}
 
 std::uint64_t group_call::piece_bytes(std::uint64_t bytes) const noexcept {
   if (bytes == 0) return std::max<std::uint64_t>(work_.total_bytes, 1);
@@ -42,6 +42,9 @@ task<> group_call::between() {
   std::exception_ptr thrown;
   try {
     co_await work_.between(work_.data);
+  } catch (const group_failure& of_others) {
+    thrown = std::current_exception();
+    inv_.fail(of_others.code(), of_others.culprit());
   } catch (...) {
     thrown = std::current_exception();
     inv_.fail(runtime::describe(thrown).code(), members_[self_]);  // the caller's doing, not the config's
@@ -250,13 +253,15 @@ task<> chain_config::add_up(group_call& g, pieces all) {
     std::array<group_call::mark, 2> left{};
     for (std::uint64_t i = 0; i < all.count(); ++i) {
       const std::span<std::byte> own = all[i];
-      co_await g.until(left[i % 2]);  // the memory is free again
+      co_await g.until_sent(left[i % 2]);  // the memory is free again
       const std::span<std::byte> piece = sum[i % 2].first(own.size());
       const auto here = g.receive(me - 1, all.offset(i), piece, partial);
       co_await g.until(here);
       g.combine(piece, own);
       if (me != last) {
         left[i % 2] = g.send(me + 1, all.offset(i), piece, partial);
+        // The last one waits until its sums are taken, and the ones before it wait for it: now, not after the last piece.
+        if (me == g.leader()) g.receive(last, all.offset(i), own, whole);
       } else if (me != g.leader()) {
         left[i % 2] = g.send(g.leader(), all.offset(i), piece, whole);
       } else {
@@ -264,7 +269,7 @@ task<> chain_config::add_up(group_call& g, pieces all) {
       }
     }
   }
-  if (me == g.leader() && me != last) {
+  if (me == 0 && me == g.leader() && me != last) {
     for (std::uint64_t i = 0; i < all.count(); ++i) g.receive(last, all.offset(i), all[i], whole);
   }
   co_await g.drain();

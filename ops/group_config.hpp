@@ -18,6 +18,7 @@
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/task.hpp>
+#include <parley/tuning/numbers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +46,17 @@ using combine_function = void (*)(std::span<std::byte> into, std::span<const std
 /// What the leader does between collecting and returning, with the combined data.
 using between_function = std::function<runtime::task<>(std::span<std::byte>)>;
 
+/// What a call of a group throws, with the rank whose doing it was: of this group, or of another that its leader spoke with in
+/// between.
+class group_failure : public runtime::failure {
+ public:
+  group_failure(runtime::error why, rank_id culprit) : failure(std::move(why)), culprit_(culprit) {}
+  rank_id culprit() const noexcept { return culprit_; }
+
+ private:
+  rank_id culprit_;
+};
+
 /// What one call consists of, apart from the transport.
 struct group_work {
   collective what = collective::all_reduce;
@@ -53,14 +65,17 @@ struct group_work {
   std::size_t element_bytes = 1;
   combine_function combine = nullptr;
   between_function between{};
+  tuning::number_type numbers = tuning::number_type::bytes;  ///< how the data of two configs is compared
 };
 
 /// One invocation as an implementation sees it. Participants are named by their place: 0 .. size() - 1, ranks ascending.
 class group_call {
  public:
   using mark = actors::group_invocation::mark;
+  /// Of an invocation that runs two configs each has lanes of its own.
+  enum class pass : std::uint8_t { first, second };
   group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
-             const group_work& work);
+             const group_work& work, pass which = pass::first);
 
   collective what() const noexcept { return work_.what; }
   std::size_t size() const noexcept { return members_.size(); }
@@ -77,11 +92,12 @@ class group_call {
   std::span<std::byte> scratch(std::size_t bytes);
 
   /// `offset` counts within `total_bytes`. Two parts with one source, lane and offset are one: the second is dropped.
+  static constexpr std::uint32_t lanes = actors::group_invocation::lanes / 2;
   mark send(std::size_t to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0) {
-    return inv_.send(members_[to], offset, part, lane);
+    return inv_.send(members_[to], offset, part, own(lane));
   }
   mark receive(std::size_t from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0) {
-    return inv_.receive(members_[from], offset, into, lane);
+    return inv_.receive(members_[from], offset, into, own(lane));
   }
   mark posted() const noexcept { return inv_.posted(); }
   /// Waits for everything posted up to `m`, or at all. Throws what the invocation failed with.
@@ -96,11 +112,14 @@ class group_call {
   bool between_ran() const noexcept { return between_ran_; }
 
  private:
+  // One too many is one for the invocation, too.
+  std::uint32_t own(std::uint32_t lane) const noexcept { return lane < lanes ? first_lane_ + lane : 2 * lanes; }
   actors::group_invocation& inv_;
   std::span<const rank_id> members_;
   std::size_t self_;
   std::size_t leader_;
   const group_work& work_;
+  std::uint32_t first_lane_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
   bool between_ran_ = false;
 };

@@ -4,19 +4,24 @@
 ///
 ///     auto all = self.declare(hierarchical{.name = "gradients", .leads = [](rank_id r) { return r % 4 == 0; }});
 ///     co_await all.all_reduce(std::span(gradients));                           // in place: the same bits on all ranks
-///     co_await all.all_reduce_each(std::span(weights), std::span(biases));     // several buffers in one exchange
+///     co_await all.all_reduce_each(std::span(weights), std::span(biases));     // several buffers together
 ///
-/// A group is a leader and the ranks behind it, up to the next leader; the last one may be smaller. A worker that spawns its call
-/// computes while the leaders talk. Sums are formed inside a group in the order of its ranks, and then in the order of the
+/// A group is a leader and the ranks behind it, up to the next leader; the last one may be smaller. Or ranks are grouped by what
+/// they have in common, such as the GPU that they compute on, so that each kind gets a config of its own:
+///
+///     hierarchical{.name = "gradients", .group_by = [&](rank_id r) { return self.kind_of(r); }}
+///
+/// A worker that spawns its call computes while the leaders talk. Sums are formed inside a group in the order of its ranks, and then in the order of the
 /// groups: the same bits in every run, whatever the configs.
 ///
 /// Every rank makes the same calls in the same order, with the same sizes. Failure and cancellation: see group.hpp; a failure in
-/// one group reaches all others through their leaders. Several buffers are packed for the exchange, and those copies counted.
+/// one group reaches all others through their leaders. Small buffers are packed for an exchange, and those copies counted.
 #include <parley/ops/leader_worker.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -30,7 +35,8 @@ class rank;
 
 struct hierarchical {
   std::string name;
-  std::function<bool(rank_id)> leads{};  ///< rank 0 always does; empty: it alone, so that there is one group
+  std::function<bool(rank_id)> leads{};            ///< rank 0 always does; empty: it alone, so that there is one group
+  std::function<std::string(rank_id)> group_by{};  ///< instead: equal answers are a group, led by its lowest rank
   std::vector<group_config_ptr> inside{star(), star(65'536), chain(), tree()};
   std::vector<group_config_ptr> between{star(), star(65'536), chain(), tree()};
   std::uint64_t depth = 1;  ///< calls that a rank may have under way before it must wait
@@ -48,23 +54,24 @@ class hierarchy {
  public:
   bool leads() const noexcept { return leads_; }
   /// Of this rank's group.
-  std::size_t group_size() const noexcept { return inside_.idle() ? 1 : inside_.size(); }
-  std::size_t groups() const noexcept { return groups_; }
+  std::size_t group_size() const noexcept { return group_size_; }
+  std::size_t groups() const noexcept { return groups_.size(); }
 
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {
-    if (inside_.idle()) {  // a group of one
-      if (!between_.idle()) co_await between_.all_reduce<Combine, T>(data, o);
-    } else if (leads_ && !between_.idle()) {
-      std::function<runtime::task<>(std::span<T>)> among_leaders = [this, o](std::span<T> sum) {
-        return between_.all_reduce<Combine, T>(sum, o);
+    if (has_group() && among_leaders()) {
+      std::function<runtime::task<>(std::span<T>)> between = [this, o](std::span<T> sum) {
+        return at(level::between).template all_reduce<Combine, T>(sum, o);
       };
-      co_await inside_.all_reduce<Combine, T>(data, std::move(among_leaders), o);
-    } else {
-      co_await inside_.all_reduce<Combine, T>(data, o);
+      co_await at(level::inside).template all_reduce<Combine, T>(data, std::move(between), o);
+    } else if (has_group()) {
+      co_await at(level::inside).template all_reduce<Combine, T>(data, o);
+    } else if (among_leaders()) {
+      co_await at(level::between).template all_reduce<Combine, T>(data, o);
     }
   }
-  /// Several buffers of one type in one exchange.
+  /// Several buffers of one type, together: large ones in place, each in an exchange of its own beside the others; small ones
+  /// are packed into one exchange.
   template <class Combine = std::plus<>, group_element T, class... Spans>
   runtime::task<> all_reduce_each(std::span<T> first, Spans... more) {
     std::vector<std::span<T>> buffers{first, std::span<T>(more)...};
@@ -72,21 +79,34 @@ class hierarchy {
   }
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce_list(std::vector<std::span<T>> buffers, group_call_options o = {}) {
-    std::vector<T> packed;
-    for (const std::span<T> b : buffers) packed.insert(packed.end(), b.begin(), b.end());
-    co_await all_reduce<Combine, T>(std::span<T>(packed), o);
-    auto from = packed.cbegin();
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope together(here);
+    std::vector<std::span<T>> small;
     for (const std::span<T> b : buffers) {
+      if (b.size_bytes() < packed_below_bytes) {
+        small.push_back(b);
+      } else {
+        together.spawn(all_reduce<Combine, T>(b, o));
+      }
+    }
+    std::vector<T> packed;
+    for (const std::span<T> b : small) packed.insert(packed.end(), b.begin(), b.end());
+    if (small.size() == 1) together.spawn(all_reduce<Combine, T>(small[0], o));
+    if (small.size() > 1) together.spawn(all_reduce<Combine, T>(std::span<T>(packed), o));
+    co_await together.join();
+    if (small.size() < 2) co_return;
+    auto from = packed.cbegin();
+    for (const std::span<T> b : small) {
       std::copy_n(from, b.size(), b.begin());
       from += static_cast<std::ptrdiff_t>(b.size());
     }
-    copies_ += 2 * buffers.size();
+    copies_ += 2 * small.size();
   }
   /// From rank 0 to all.
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    if (!down_between_.idle()) co_await down_between_.broadcast(data, o);
-    if (!down_inside_.idle()) co_await down_inside_.broadcast(data, o);
+    if (among_leaders()) co_await at(level::down_between).broadcast(data, o);
+    if (has_group()) co_await at(level::down_inside).broadcast(data, o);
   }
   /// `mine` of every rank, in the order of the ranks, into `all` of every rank.
   template <group_element T>
@@ -96,15 +116,16 @@ class hierarchy {
     const std::size_t share = mine.size();
     std::vector<T> own(mine.begin(), mine.end());
     std::vector<T> group(leads_ ? largest_ * share : 0);
-    if (!up_inside_.idle()) {
-      co_await up_inside_.gather(std::span<T>(own), std::span<T>(group).first(leads_ ? group_size() * share : 0), o);
+    if (has_group()) {
+      co_await at(level::up_inside)
+          .gather(std::span<T>(own), std::span<T>(group).first(leads_ ? group_size() * share : 0), o);
     } else {
       group = std::move(own);
       group.resize(largest_ * share);
     }
-    if (leads_ && !up_between_.idle()) {
-      std::vector<T> padded(self_ == 0 ? groups_ * largest_ * share : 0);
-      co_await up_between_.gather(std::span<T>(group), std::span<T>(padded), o);
+    if (among_leaders()) {
+      std::vector<T> padded(self_ == 0 ? groups() * largest_ * share : 0);
+      co_await at(level::up_between).gather(std::span<T>(group), std::span<T>(padded), o);
       if (self_ == 0) unpad(std::as_bytes(std::span(padded)), std::as_writable_bytes(all), share * sizeof(T));
     } else if (leads_) {
       std::copy_n(group.begin(), all.size(), all.begin());
@@ -118,26 +139,29 @@ class hierarchy {
     co_await all_reduce<Combine, T>(data, o);
     std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(self_ * mine.size()), mine.size(), mine.begin());
   }
-  /// Buffers that were copied to make several of them one, and back.
+  /// Of small buffers, to make several of them one, and back.
   std::uint64_t copies() const noexcept { return copies_; }
 
  private:
   friend rank;
+  enum class level : std::uint8_t { inside, between, up_inside, up_between, down_inside, down_between };
+  struct levels;
+  static constexpr std::size_t packed_below_bytes = 65'536;
+  /// Declared when it is first called: who only sums exchanges nothing about gathering.
+  rank_group& at(level which);
+  bool has_group() const noexcept { return group_size_ > 1; }
+  bool among_leaders() const noexcept { return leads_ && groups() > 1; }
   void check_share(std::size_t share, std::size_t all, const char* what) const;
+  /// From blocks by group and place to blocks by rank.
   void unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const;
   std::string name_;
   rank_id self_ = 0;
   rank_id world_size_ = 1;
   bool leads_ = false;
-  std::size_t groups_ = 1;
+  std::size_t group_size_ = 1;
   std::size_t largest_ = 1;
-  std::vector<std::size_t> sizes_;  // of all groups
-  rank_group inside_;               // all_reduce
-  rank_group between_;
-  rank_group up_inside_;  // gather
-  rank_group up_between_;
-  rank_group down_inside_;  // broadcast
-  rank_group down_between_;
+  std::vector<std::vector<rank_id>> groups_;  // of the world; each is led by its first rank
+  std::shared_ptr<levels> levels_;
   std::uint64_t copies_ = 0;
 };
 

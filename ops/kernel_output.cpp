@@ -1,10 +1,8 @@
 #include <parley/ops/kernel_output.hpp>
-
-#include <fmt/format.h>
+#include <parley/tuning/numbers.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
+#include <span>
 
 namespace parley::ops {
 
@@ -31,16 +29,9 @@ std::string kernel_outputs::compare(const std::vector<std::byte>& reference,
   std::size_t at = 0;
   for (std::size_t which = 0; which < parts_.size(); ++which) {
     const part& p = parts_[which];
-    for (std::size_t i = 0; i < p.bytes.size(); i += p.element_bytes) {
-      const double got = p.load(p.bytes.data() + i);
-      const double expected = p.load(reference.data() + at + i);
-      // Equal covers infinities; a NaN is right only where the default has one.
-      const bool same = got == expected || (std::isnan(got) && std::isnan(expected)) ||
-                        std::abs(got - expected) <= within.atol + within.rtol * std::abs(expected);
-      if (!same)
-        return fmt::format("element {} of output {} is {:.9g} where the default has {:.9g} (atol {:.6g}, rtol {:.6g})",
-                           i / p.element_bytes, which, got, expected, within.atol, within.rtol);
-    }
+    const auto expected = std::span(reference).subspan(at, p.bytes.size());
+    if (const auto bad = tuning::first_unlike(p.bytes, expected, p.element_bytes, p.load, within))
+      return tuning::sentence(*bad, within, " of output " + std::to_string(which));
     at += p.bytes.size();
   }
   return {};

@@ -106,6 +106,7 @@ class rank_group {
     work.data = std::as_writable_bytes(data);
     work.total_bytes = work.data.size();
     work.element_bytes = sizeof(T);
+    work.numbers = tuning::number_type_for<T>();
     work.combine = [](std::span<std::byte> into, std::span<const std::byte> from) {
       T* const a = reinterpret_cast<T*>(into.data());
       const T* const b = reinterpret_cast<const T*>(from.data());

@@ -1,6 +1,7 @@
+#include <parley/ops/rank.hpp>
+
 #include <parley/actors/other_way.hpp>
 #include <parley/ops/op_results.hpp>
-#include <parley/ops/rank.hpp>
 #include <parley/runtime/flight_dump.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
@@ -31,7 +32,7 @@ rank_settings with_library_validators(rank_settings s, rank_id world) {
 
 rank::rank(rank_foundation on, rank_settings settings)
     : executor_(on.ex), net_(on.net), settings_(with_library_validators(std::move(settings), on.net.world_size())),
-      flight_(settings_.flight_records), mail_(on.ex, on.net, on.mail), data_(on.net),
+      kinds_(std::move(on.kinds)), flight_(settings_.flight_records), mail_(on.ex, on.net, on.mail), data_(on.net),
       services_{on.ex,
                 actors_,
                 on.net,
@@ -301,7 +302,6 @@ rank_group rank::declare(const leader_worker& op) {
 group_end& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   declare_once(op);
-  warn_not_compared(op.title(), o.allowed, "only what its rehearsals bring is, with known data");
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
@@ -320,7 +320,8 @@ symmetric rank::declare(symmetric_op op) {
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return handle;
   declare_once(d);
   op.allowed = tuning::both(op.allowed, settings_.allowed);
-  warn_not_compared(d.title(), op.allowed, "because the library sees no data of an op without headers");
+  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
+    results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
   auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   end_if_lost();
@@ -586,6 +587,29 @@ std::vector<edge_decision> rank::decisions() const {
   for (const auto& g : groups_) add(*g);
   for (const auto& e : symmetrics_) add(*e);
   return all;
+}
+
+runtime::result<tuning::predicted_time> rank::predict(std::string_view op, std::string_view config, std::uint64_t bytes,
+                                                      rank_id of) const {
+  tuning::time_model model(kinds_);
+  const auto add = [&](const actors::participant_state& known) {
+    if (known.declaration.name != op) return;
+    for (const actors::decision_record& d : known.decisions) {
+      const auto key = tuning::parse_key(op, d.key);
+      if (!key) continue;
+      for (const actors::wire_evidence& e : d.evidence) {
+        for (const actors::wire_own_time& own : e.ranks) {
+          if (const std::string* ran = known.id_of(own.ran))
+            model.add({own.rank, *ran, key->size.largest_bytes(), own.time_ns});
+        }
+      }
+    }
+  };
+  for (const auto& g : groups_) add(g->participant());
+  for (const auto& e : symmetrics_) add(e->participant());
+  auto p = model.predict(of, config, tuning::size_bucket::of(bytes).largest_bytes());
+  if (!p) return error{errc::unavailable, "op " + std::string(op) + ": " + p.reason().text};
+  return std::move(p).value();
 }
 
 std::vector<const actors::participant_state*> rank::participants() const {

@@ -32,6 +32,7 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/storage.hpp>
 #include <parley/tuning/results.hpp>
+#include <parley/tuning/time_model.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -76,6 +77,7 @@ struct rank_foundation {
   std::vector<std::uint64_t> incarnations;
   runtime::router::options mail{};
   std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
+  std::vector<std::string> kinds{};    ///< what each computes on; empty: all are alike
   actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
 };
 
@@ -124,6 +126,9 @@ class rank {
   rank_id world_size() const noexcept { return net_.world_size(); }
   runtime::executor& where() const noexcept { return executor_; }
   const rank_settings& settings() const noexcept { return settings_; }
+  /// What a rank of the job computes on, such as `NVIDIA H200`: equal for ranks that are alike. The same on all ranks; empty where
+  /// nobody has said.
+  std::string kind_of(rank_id r) const { return r < kinds_.size() ? kinds_[r] : std::string(); }
 
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);
@@ -186,6 +191,11 @@ class rank {
   std::vector<edge_decision> decisions() const;
   /// The same with all that this rank's participants have learned, for those who check it.
   std::vector<const actors::participant_state*> participants() const;
+  /// What rank `of` would need for a call of a group's or a symmetric op of that many bytes with `config`, by its own clock and
+  /// waits included: measured, or foreseen from what its members measured in the searches whose decisions this rank knows, with
+  /// a range that says how sure it is (tuning/time_model.hpp). `unavailable` when nothing was measured; sizes of one key are one.
+  runtime::result<tuning::predicted_time> predict(std::string_view op, std::string_view config, std::uint64_t bytes,
+                                                  rank_id of) const;
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
   /// Writes the flight recorder to `flight_dir`, over what was there. Answers where, or why not. Blocks for the disk.
   runtime::result<std::string> dump_flight(std::string_view why);
@@ -231,6 +241,7 @@ class rank {
   runtime::executor& executor_;
   runtime::link& net_;
   rank_settings settings_;
+  std::vector<std::string> kinds_;
   runtime::flight_recorder flight_;
   time_ns next_fault_dump_ns_ = 0;
   runtime::storage* disk_ = nullptr;

@@ -75,6 +75,7 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   heed_drift(s.plan.drift, lookup);
   if (env.has(setting::check) && all.told.check.on) {
     s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);
+    s.allowed.absolute_error = all.told.check.atol;
     s.allowed.compare_trials = true;
   }
   s.kernel_environment = env;

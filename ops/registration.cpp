@@ -1,5 +1,6 @@
-#include <parley/ops/rank.hpp>
 #include <parley/ops/registration.hpp>
+
+#include <parley/ops/rank.hpp>
 
 #include <algorithm>
 #include <exception>

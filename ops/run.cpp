@@ -1,6 +1,7 @@
+#include <parley/ops/run.hpp>
+
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/rank_environment.hpp>
-#include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
@@ -32,8 +33,6 @@ using runtime::errc;
 using runtime::reactor;
 
 namespace {
-
-constexpr time_ns settle_limit_ns = 1'000'000'000;
 
 std::size_t processors(const std::vector<std::uint64_t>& mask) {
   std::size_t count = 0;
@@ -108,11 +107,11 @@ runtime::error of_program(const std::exception_ptr& thrown) {
 
 struct job::state final : runtime::link::failure_handler {
   state(std::unique_ptr<reactor> made, job_options o)
-      : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)) {
+      : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns) {
     if (o.bootstrap) {
-      join_through(*o.bootstrap);
+      join_through(o);
     } else {
-      join_by_environment(o.join_timeout_ns);
+      join_by_environment(o);
     }
     for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
     loop->set_sharing(sharing_of(all.members, place.rank));
@@ -127,6 +126,10 @@ struct job::state final : runtime::link::failure_handler {
     meeting.reset();
     if (wire) wire->on_failure(nullptr);
     on_signal.reset();
+    if (over_gpu) {
+      if (over_gpu->nccl() != nullptr) loop->detach(*over_gpu->nccl());
+      over_gpu->end_joint();
+    }
     if (copies) copies->drain();
     self.reset();
     over_gpu.reset();
@@ -142,7 +145,8 @@ struct job::state final : runtime::link::failure_handler {
     const auto count = static_cast<std::ptrdiff_t>(o.gpu->devices().size());
     copies.emplace(*o.gpu, o.device.value_or(static_cast<int>(before % count)), o.copies);
     loop->attach(*copies);
-    over_gpu.emplace(*wire, *copies);
+    over_gpu.emplace(*wire, *copies, o.planes);
+    if (over_gpu->nccl() != nullptr) loop->attach(*over_gpu->nccl());
   }
   runtime::link& net() noexcept {
     if (over_gpu) return *over_gpu;
@@ -162,31 +166,44 @@ struct job::state final : runtime::link::failure_handler {
     loop->attach(*wire);
   }
 
-  void join_by_environment(time_ns limit_ns) {
+  /// What the others are told of this process.
+  transports::member introduction(const job_options& o) const {
+    transports::member me = transports::this_process(wire->address());
+    me.kind = o.kind;
+    if (me.kind.empty() && o.gpu != nullptr && !o.gpu->devices().empty()) {
+      const auto& of_host = o.gpu->devices();
+      const auto in_turn = static_cast<std::size_t>(place.local_rank.value_or(0));
+      me.kind = of_host[(o.device ? static_cast<std::size_t>(*o.device) : in_turn) % of_host.size()].name;
+    }
+    if (me.kind.empty()) me.kind = processor_model();
+    if (me.kind.size() > transports::member::max_kind_bytes) me.kind.resize(transports::member::max_kind_bytes);
+    return me;
+  }
+
+  void join_by_environment(const job_options& o) {
+    const time_ns limit_ns = o.join_timeout_ns;
     auto found = transports::find_meeting(transports::from_environment().value(), limit_ns).value();
     place = found.place;
     open_wire(place.local_size ? *place.local_size == place.world_size : place.world_size == 1);
-    auto options = transports::options_for(place);
-    options.join_timeout_ns = limit_ns;
-    meeting.emplace(loop->io(), options, std::move(found.key));
+    meeting.emplace(loop->io(), transports::options_for(found), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
     meeting->on_member_left([this](rank_id left, const std::string& why) { on_left(left, why); });
-    meeting->join(transports::this_process(wire->address()),
-                  [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
+    meeting->join(introduction(o), [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
     found.published.remove();
     for (const int descriptor : meeting->descriptors()) loop->watch(descriptor);
   }
 
-  void join_through(const transports::bootstrap& through) {
+  void join_through(const job_options& o) {
+    const transports::bootstrap& through = *o.bootstrap;
     place.rank = through.rank;
     place.world_size = through.world_size;
     transports::bootstrap_meeting exchange(through);
     place.job = exchange.job();
     open_wire(exchange.one_host());
-    all = exchange.join(transports::this_process(wire->address()));
+    all = exchange.join(introduction(o));
   }
 
   void make_rank(job_options o) {
@@ -198,12 +215,16 @@ struct job::state final : runtime::link::failure_handler {
     }
     std::vector<std::uint64_t> incarnations;
     std::vector<std::uint64_t> hosts;
+    std::vector<std::string> kinds;
     for (const transports::member& m : all.members) {
       incarnations.push_back(m.incarnation);
       hosts.push_back(m.host);
+      kinds.push_back(m.kind);
     }
     const rank_settings settings = with_environment(std::move(o));
-    self.emplace(rank_foundation{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts)}, settings);
+    self.emplace(
+        rank_foundation{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)},
+        settings);
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
@@ -272,7 +293,7 @@ struct job::state final : runtime::link::failure_handler {
       if (!still.expired()) does();
     });
   }
-  /// A rank that comes back sees broken connections before its heart has told it why.
+  /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
   bool see_whether_fenced() {
     const std::string why = heart ? heart->fenced() : std::string();
     if (why.empty()) return false;
@@ -303,7 +324,7 @@ struct job::state final : runtime::link::failure_handler {
     } else if (why.empty()) {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
-    } else {
+    } else if (!see_whether_fenced()) {
       self->on_lost(left, why, departure::failed);
       wire->give_up(left);
     }
@@ -324,6 +345,7 @@ struct job::state final : runtime::link::failure_handler {
   };
   void on_peer_failed(rank_id peer) noexcept override {
     on_loop([this, peer] {
+      if (over_gpu) over_gpu->on_peer_failed(peer);
       loop->io().poll();  // what it has said itself may be here, unread
       if (std::count(returned.begin(), returned.end(), peer) != 0) {
         self->on_lost(peer, {}, departure::returned);
@@ -361,6 +383,7 @@ struct job::state final : runtime::link::failure_handler {
   std::vector<rank_id> returned;
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   time_ns detection_ns;
+  time_ns settle_limit_ns;
   bool warned_of_host = false;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   std::unique_ptr<transports::heartbeat> heart;
@@ -387,7 +410,7 @@ void job::write_results() {
 }
 
 parting job::leave() {
-  runtime::run(*state_->loop, state_->self->settle(settle_limit_ns));
+  runtime::run(*state_->loop, state_->self->settle(state_->settle_limit_ns));
   const left_over left = state_->self->unfinished();
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
   for (const std::string& line : left.rejected) complain(state_->place.rank, line);

@@ -37,6 +37,8 @@ namespace parley::ops {
 struct job_options {
   rank_settings settings{};
   runtime::time_ns join_timeout_ns = 30'000'000'000;
+  /// How long a rank that returns waits for others to acknowledge what it said; those that are gone are not waited for.
+  runtime::time_ns settle_limit_ns = 1'000'000'000;
   /// How soon the silence of a rank of this host means its death; 0: never. PARLEY_DETECTION wins.
   runtime::time_ns detection_ns = 2'000'000'000;
   /// Instead of a launcher's environment and a rendezvous: the program's own way in which all ranks exchange bytes, such as
@@ -46,7 +48,10 @@ struct job_options {
   /// in turn unless `device` says which.
   transports::cuda_driver* gpu = nullptr;
   std::optional<int> device{};
+  /// What this rank computes on, so that others know whether they are alike (`rank::kind_of`); empty: its GPU or its processor.
+  std::string kind{};
   transports::cuda_copies::options copies{};
+  transports::cuda_link::options planes{};  ///< between processes: whether NCCL is one of them
 };
 
 enum class parting : std::uint8_t { in_peace, refused };  ///< refused: declarations of this rank were

@@ -1,5 +1,6 @@
-#include <parley/ops/capability.hpp>
 #include <parley/ops/symmetric.hpp>
+
+#include <parley/ops/capability.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -52,6 +53,15 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
   return d;
 }
 
+std::string why_not_compared(const symmetric_op& op) {
+  if (op.rehearse == nullptr)
+    return "an op whose candidates are tried on its own calls cannot compare them; give it a communicator_source "
+           "(symmetric_op::rehearse)";
+  if (!tuning::number_type_of(op.dtype))
+    return "the op does not say what numbers it computes with; set symmetric_op::dtype to f32, bf16, i32 or alike";
+  return {};
+}
+
 symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings) {
   declaration = declaration_of(op, s.net.world_size()).value();
   // Generations of such ops are counted in the low bits.
@@ -62,12 +72,19 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   auto made = tuning::catalogue::make(std::move(identities));
   if (!made) runtime::raise({errc::bad_argument, declaration.title() + ": " + made.reason().text});
   configs = std::move(made).value();
-  auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, {}, op.allowed,
+  auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, op.capable, op.allowed,
                              [](const symmetric_config& c) { return c.demands(); });
   available = std::move(can.available);
   unavailable = std::move(can.missing);
   limits = std::move(can.limits);
   faults = std::move(can.faults);
+  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty()) {
+    for (std::size_t i = 1; i < op.configs.size(); ++i) {
+      if (!available.test(i)) continue;
+      available.clear(i);
+      unavailable.push_back(op.configs[i]->id() + ": NUMERICAL_CHECK is on, and " + why);
+    }
+  }
   remembered = settings.remembered;
   policy = settings.policy;
 }
@@ -106,6 +123,7 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
           op.rehearse == nullptr ? actors::trial_path::leased : actors::trial_path::rehearsals,
           settings.plan.budget_fraction) {
   state.assigned = &assigned;
+  if (op.allowed.compare_trials && why_not_compared(op).empty()) leases.compare_candidates();
 }
 
 symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings)
@@ -275,14 +293,59 @@ task<> symmetric_end::connect(std::vector<std::byte> id) {
   rehearsing_over_ = std::move(made);
 }
 
-task<> symmetric_end::run_scratch(std::uint64_t digest, std::uint64_t bytes, std::uint64_t index) {
-  const symmetric_config* const config = find(digest);
-  if (config == nullptr || !may_run(digest))
+task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes, std::string& unlike) {
+  using kind = actors::rehearsal_run::kind;
+  const symmetric_config* const config = find(run.digest);
+  if (config == nullptr || !may_run(run.digest))
     runtime::raise({errc::config_mismatch, "a config that was not warmed here"});
-  scratch_.resize(static_cast<std::size_t>(bytes));  // zeros: valid numbers of every type
+  co_await make_scratch(bytes);
+  const std::span<std::byte> scratch = scratch_->bytes().first(static_cast<std::size_t>(bytes));
+  const auto type = tuning::number_type_of(op_.dtype);
+  const bool compared = run.what != kind::timed && type.has_value();
+  if (compared) co_await fill_scratch(scratch, *type);
   const std::shared_ptr<communicator> over = rehearsing_over_;
-  const symmetric_call call = call_of(index, bytes, over.get(), symmetric_call::stream::rehearsal);
-  co_await config->run(call, scratch_);
+  const symmetric_call call = call_of(run.index, bytes, over.get(), symmetric_call::stream::rehearsal);
+  co_await config->run(call, scratch);
+  if (compared) co_await compare_scratch(run, scratch, *type, unlike);
+}
+
+runtime::memory_space& symmetric_end::memory() const noexcept {
+  return op_.memory != nullptr ? *op_.memory : runtime::host_memory();
+}
+
+// The same numbers before each compared run: of this member's place, so that every member's part shows in a sum.
+task<> symmetric_end::fill_scratch(std::span<std::byte> scratch, tuning::number_type type) {
+  std::vector<std::byte> numbers(scratch.size());
+  const auto me = std::find(members_.begin(), members_.end(), services_.net.rank());
+  tuning::fill_with_numbers(type, numbers, static_cast<std::uint64_t>(me - members_.begin()));
+  co_await memory().copy(scratch, numbers);
+}
+
+task<> symmetric_end::compare_scratch(actors::rehearsal_run run, std::span<std::byte> scratch, tuning::number_type type,
+                                      std::string& unlike) {
+  std::vector<std::byte> came(scratch.size());
+  co_await memory().copy(came, scratch);
+  scratch_.reset();  // what is timed next begins with zeros
+  if (run.what == actors::rehearsal_run::kind::reference) {
+    reference_ = std::move(came);
+    co_return;
+  }
+  if (reference_.size() != came.size())
+    runtime::raise({errc::config_failed, "there is nothing of the default to compare its numbers with"});
+  const tuning::numerical_check within = tuning::tolerance_of(op_.allowed);
+  if (const auto bad = tuning::first_unlike(type, came, reference_, within))
+    unlike = "its numbers are not the default's: " + tuning::sentence(*bad, within);
+}
+
+// Zeros: valid numbers of every type.
+task<> symmetric_end::make_scratch(std::uint64_t bytes) {
+  if (scratch_ != nullptr && scratch_->bytes().size() >= bytes) co_return;
+  auto made = memory().make(static_cast<std::size_t>(bytes));
+  if (op_.memory != nullptr) {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(bytes));
+    co_await memory().copy(made->bytes(), zeros);
+  }
+  scratch_ = std::move(made);
 }
 
 void symmetric_end::abandon() noexcept {

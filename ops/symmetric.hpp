@@ -12,6 +12,10 @@
 /// default. Without a `communicator_source` they are tried on the calls themselves. When a winner is known, all members
 /// switch to it at one invocation, and from then on the op costs no message.
 ///
+/// With NUMERICAL_CHECK (`constraints::compare_trials`) each candidate is rehearsed on known numbers first, and one whose result is
+/// not the default's within the leader's tolerance is out, on all members. For that the op has to name its `dtype` and to have a
+/// `communicator_source`; on a member without them only the default runs, and its warning says so.
+///
 /// All members make the same calls in the same order with the same number of bytes; where they hold different amounts, they
 /// all name one common number. Their ranks have to make progress between calls, as `poll` or any wait does: a promise is
 /// answered there, and a rank that cannot answer may hold up others at a gate.
@@ -26,7 +30,10 @@
 #include <parley/actors/participant.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/capability.hpp>
 #include <parley/ops/symmetric_config.hpp>
+#include <parley/runtime/memory_space.hpp>
+#include <parley/tuning/numbers.hpp>
 #include <parley/tuning/plan.hpp>
 
 #include <cstddef>
@@ -53,6 +60,8 @@ struct symmetric_op {
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
+  capability_function capable{};  ///< which configs this rank can run, or shall; empty: they are asked themselves
+  runtime::memory_space* memory = nullptr;  ///< where buffers lie, and the scratch of rehearsals; null: host memory
 };
 
 struct symmetric_settings {
@@ -68,6 +77,9 @@ struct symmetric_options {
 
 /// The members of such an op, or `bad_argument` / `role_conflict`; the same on all ranks.
 runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size);
+
+/// Why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; nothing when it can.
+std::string why_not_compared(const symmetric_op& op);
 
 class symmetric_end final : private actors::implementations, private actors::rehearsals {
  public:
@@ -113,9 +125,14 @@ class symmetric_end final : private actors::implementations, private actors::reh
   runtime::task<> rehearse(std::uint64_t digest) override;  // here: gets ready; it is run in a round of rehearsals
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
   runtime::task<> connect(std::vector<std::byte> id) override;
-  runtime::task<> run_scratch(std::uint64_t digest, std::uint64_t bytes, std::uint64_t index) override;
+  runtime::task<> run_scratch(actors::rehearsal_run run, std::uint64_t bytes, std::string& unlike) override;
+  runtime::task<> fill_scratch(std::span<std::byte> scratch, tuning::number_type type);
+  runtime::task<> compare_scratch(actors::rehearsal_run run, std::span<std::byte> scratch, tuning::number_type type,
+                                  std::string& unlike);
   void abandon() noexcept override;
+  runtime::task<> make_scratch(std::uint64_t bytes);
 
+  runtime::memory_space& memory() const noexcept;
   const symmetric_config* find(std::uint64_t digest) const noexcept;
   bool may_run(std::uint64_t digest) const noexcept;
   runtime::task<> implement(symmetric_call call, const symmetric_config& config, std::span<std::byte> data,
@@ -134,7 +151,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
   actors::lease_participant leases_;
   std::unique_ptr<leading> lead_;
   std::shared_ptr<communicator> rehearsing_over_;
-  std::vector<std::byte> scratch_;
+  std::unique_ptr<runtime::memory_space::block> scratch_;
+  std::vector<std::byte> reference_;  // what the default has brought from known numbers, for NUMERICAL_CHECK
   runtime::intrusive_list<running> running_;
   std::optional<runtime::error> failed_;
 };

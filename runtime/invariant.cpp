@@ -1,5 +1,6 @@
-#include <parley/runtime/error.hpp>
 #include <parley/runtime/invariant.hpp>
+
+#include <parley/runtime/error.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -70,7 +70,7 @@ class arrival {
   /// For a payload that is small enough to be copied: header and payload together fit `inline_bytes`.
   arrival(std::span<const std::byte> header, std::span<const std::byte> payload) noexcept
       : length_(payload.size()), header_size_(static_cast<std::uint8_t>(header.size())) {
-    std::memcpy(bytes_.data(), header.data(), header.size());
+    if (!header.empty()) std::memcpy(bytes_.data(), header.data(), header.size());
     if (!payload.empty()) std::memcpy(bytes_.data() + header.size(), payload.data(), payload.size());
   }
   /// Gives up what is held without dropping it: the transport takes it over.
@@ -123,8 +123,9 @@ class link {
     control,
     data,
     transfers,  ///< a link's own, where it carries puts and gets by messages
+    devices,    ///< of a link over this one, between the GPUs of both ranks
   };
-  static constexpr std::size_t channels = 3;
+  static constexpr std::size_t channels = 4;
   static constexpr std::size_t max_header_bytes = 64;
 
   class handler {
@@ -195,6 +196,12 @@ class link {
   /// Ends once all puts that were started towards `to` before it have reached its memory. If it fails, none is known to have.
   virtual errc fence(rank_id to, completion* done);
 
+  /// Whether there are reads in which the devices of both ranks take part, as in NCCL, whose receive needs a send.
+  virtual result<> joint() const { return error{errc::unavailable, "this link has no transfers by both devices"}; }
+  /// A `get` of that kind; it needs the other rank to poll. One that has begun cannot be taken back: cancelling it costs all
+  /// that are under way between the two, which end with an error.
+  virtual errc joint_get(rank_id from, const remote_place& at, std::span<std::byte> into, completion* done);
+
  private:
   friend class arrival;
   /// Drops a payload that nobody fetched.
@@ -208,6 +215,9 @@ inline errc link::put(rank_id, const remote_place&, std::span<const std::byte>, 
 }
 inline errc link::get(rank_id, const remote_place&, std::span<std::byte>, completion*) { return errc::unavailable; }
 inline errc link::fence(rank_id, completion*) { return errc::unavailable; }
+inline errc link::joint_get(rank_id, const remote_place&, std::span<std::byte>, completion*) {
+  return errc::unavailable;
+}
 
 inline void arrival::drop() noexcept {
   if (held_ != nullptr) owner_->release(std::exchange(held_, nullptr), remote_);

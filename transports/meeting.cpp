@@ -1,5 +1,6 @@
 #include <parley/transports/meeting.hpp>
 #include <parley/transports/pmi.hpp>
+#include <parley/transports/rendezvous.hpp>
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -31,6 +32,8 @@ using runtime::result;
 namespace {
 
 constexpr std::size_t max_file_bytes = 512;
+// Rank 0 has been found at the last moment: time for one answer.
+constexpr runtime::time_ns shortest_rest_ns = 10'000'000;
 
 error io_fault(const std::string& what, const std::string& path) {
   const int reason = errno;
@@ -236,6 +239,14 @@ result<meeting> meet_by_pmi(meeting found, runtime::time_ns limit_ns) {
   return found;
 }
 
+result<meeting> meet(meeting found, runtime::time_ns limit_ns) {
+  switch (found.place.meeting) {
+    case meeting_kind::file: return meet_by_file(std::move(found), limit_ns);
+    case meeting_kind::pmi: return meet_by_pmi(std::move(found), limit_ns);
+    default: return found;
+  }
+}
+
 }  // namespace
 
 result<std::string> private_folder(const std::vector<std::string>& candidates) {
@@ -312,14 +323,21 @@ void meeting_file::remove() noexcept {
 }
 
 result<meeting> find_meeting(placement place, runtime::time_ns limit_ns) {
+  const auto began = std::chrono::steady_clock::now();
   auto key = read_key(place);
   if (!key) return key.reason();
-  meeting found{std::move(place), std::move(key).value(), {}};
-  switch (found.place.meeting) {
-    case meeting_kind::file: return meet_by_file(std::move(found), limit_ns);
-    case meeting_kind::pmi: return meet_by_pmi(std::move(found), limit_ns);
-    default: return found;
+  auto found = meet(meeting{std::move(place), std::move(key).value(), {}}, limit_ns);
+  if (found) {
+    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
+    found->left_ns = std::max(limit_ns - runtime::time_ns{took.count()}, shortest_rest_ns);
   }
+  return found;
+}
+
+rendezvous_options options_for(const meeting& found) {
+  rendezvous_options o = options_for(found.place);
+  o.join_timeout_ns = found.left_ns;
+  return o;
 }
 
 }  // namespace parley::transports

@@ -3,7 +3,7 @@
 ///
 ///     auto found = find_meeting(from_environment().value(), 30_s);      // may wait for rank 0
 ///     if (!found) return found.reason();
-///     rendezvous here(io, options_for(found->place), std::move(found->key));
+///     rendezvous here(io, options_for(*found), std::move(found->key)); // what is left of the limit is for joining
 ///     …                                                                // all have joined:
 ///     found->published.remove();
 ///
@@ -27,6 +27,8 @@
 #include <utility>
 
 namespace parley::transports {
+
+struct rendezvous_options;
 
 /// Rank 0's file for as long as this object lives.
 class meeting_file {
@@ -52,10 +54,14 @@ class meeting_file {
 struct meeting {
   placement place;  ///< with rendezvous_host and rendezvous_port, or listening_fd
   job_key key;
-  meeting_file published;  ///< keep it until all have joined
+  meeting_file published;        ///< keep it until all have joined
+  runtime::time_ns left_ns = 0;  ///< of the limit: finding rank 0 and joining it share one
 };
 
+/// `limit_ns` counts from now.
 runtime::result<meeting> find_meeting(placement place, runtime::time_ns limit_ns);
+/// How to join there within what is left of that limit.
+rendezvous_options options_for(const meeting& found);
 
 /// The first of these that is a folder of this user's alone, otherwise /tmp/parley-UID, which is made.
 runtime::result<std::string> private_folder(const std::vector<std::string>& candidates);

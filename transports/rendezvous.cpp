@@ -242,7 +242,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
                                            std::to_string(max_world_size) + " ranks");
     }
     if (me_.address.size() > member::max_address_bytes || me_.affinity.size() > member::max_affinity_words ||
-        me_.version.size() > member::max_version_bytes) {
+        me_.version.size() > member::max_version_bytes || me_.kind.size() > member::max_kind_bytes) {
       return error(errc::bad_argument, "rank " + std::to_string(o.rank) +
                                            "'s entry is too large: its UCX address has " +
                                            std::to_string(me_.address.size()) + " of at most " +

@@ -45,6 +45,7 @@ struct member {
   static constexpr std::size_t max_address_bytes = 8 * 1024;
   static constexpr std::size_t max_affinity_words = 128;  // 8,192 processors
   static constexpr std::size_t max_version_bytes = 32;
+  static constexpr std::size_t max_kind_bytes = 128;
 
   runtime::rank_id rank = 0;      ///< set by `join` from the options
   std::uint64_t incarnation = 0;  ///< random per process start; 0 lets `join` make one
@@ -53,6 +54,7 @@ struct member {
   std::vector<std::uint64_t> affinity;  ///< bit p of word p / 64: processor p may run this rank
   std::vector<std::byte> address;       ///< of the UCX worker, at most `max_address_bytes`
   std::string version;                  ///< of the library, at most `max_version_bytes`
+  std::string kind;                     ///< what it computes on: `NVIDIA H200`; at most `max_kind_bytes`
 
   friend bool operator==(const member&, const member&) = default;
 };

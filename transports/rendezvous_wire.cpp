@@ -111,6 +111,7 @@ bytes encode_member(const member& entry) {
   for (const std::uint64_t word : entry.affinity) out.number(word);
   out.number(static_cast<std::uint16_t>(entry.address.size())).raw(entry.address);
   out.number(static_cast<std::uint8_t>(entry.version.size())).text(entry.version);
+  out.number(static_cast<std::uint8_t>(entry.kind.size())).text(entry.kind);
   return out.take();
 }
 
@@ -130,6 +131,9 @@ std::optional<member> decode_member(scanner& in) {
   const auto version_size = in.number<std::uint8_t>();
   if (version_size > member::max_version_bytes) return std::nullopt;
   out.version = in.text(version_size);
+  const auto kind_size = in.number<std::uint8_t>();
+  if (kind_size > member::max_kind_bytes) return std::nullopt;
+  out.kind = in.text(kind_size);
   if (!in.good() || out.incarnation == 0) return std::nullopt;
   return out;
 }

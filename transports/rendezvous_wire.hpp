@@ -35,13 +35,13 @@ namespace parley::transports::wire {
 using bytes = std::vector<std::byte>;
 using digest = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 3;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
 /// All that a client may send before it is authenticated.
 inline constexpr std::size_t max_unauthenticated_bytes = 256;
-inline constexpr std::size_t max_member_bytes =
-    64 + member::max_affinity_words * 8 + member::max_address_bytes + member::max_version_bytes;
+inline constexpr std::size_t max_member_bytes = 64 + member::max_affinity_words * 8 + member::max_address_bytes +
+                                                member::max_version_bytes + member::max_kind_bytes;
 inline constexpr std::size_t max_notice_bytes = 1024;
 
 enum class type : std::uint8_t { hello = 1, challenge, proof, member, roster, failed, lost, bye, reject, left };

@@ -8,7 +8,10 @@
 /// Accuracy is of the config's result, relative to the default's; memory is what it needs beside the caller's buffers, on the rank
 /// that asks. The default is what others are measured by, so that no constraint takes it away.
 ///
-/// With `compare_trials` nobody is believed: a config that says it is exact and brings other bytes has failed.
+/// With `compare_trials` nobody is believed: a config that says it is exact and brings other bytes has failed, and so has one whose
+/// numbers are off by more than is allowed.
+#include <parley/tuning/settings.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +32,8 @@ struct demands {
 struct constraints {
   double relative_error = std::numeric_limits<double>::infinity();
   std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();
-  bool compare_trials = false;  ///< what a timed invocation brings is compared with what was sent
+  bool compare_trials = false;  ///< what a trial brings is compared with what was sent, or with what the default brings
+  double absolute_error = numerical_check{}.atol;  ///< of numbers that are compared, beside the relative one
   bool any() const noexcept {
     return compare_trials || relative_error < std::numeric_limits<double>::infinity() ||
            memory_bytes < std::numeric_limits<std::uint64_t>::max();
@@ -50,7 +54,13 @@ struct broken_constraint {
 /// What satisfies both.
 constexpr constraints both(const constraints& a, const constraints& b) noexcept {
   return {std::min(a.relative_error, b.relative_error), std::min(a.memory_bytes, b.memory_bytes),
-          a.compare_trials || b.compare_trials};
+          a.compare_trials || b.compare_trials, std::min(a.absolute_error, b.absolute_error)};
+}
+
+/// How numbers are compared by who allows that.
+constexpr numerical_check tolerance_of(const constraints& user) noexcept {
+  const bool said = user.relative_error < std::numeric_limits<double>::infinity();
+  return {user.compare_trials, user.absolute_error, said ? user.relative_error : numerical_check{}.rtol};
 }
 
 /// At most one of each kind. What is no number, or negative, is as bad as can be.

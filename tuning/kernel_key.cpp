@@ -1,5 +1,6 @@
-#include <parley/tuning/config.hpp>
 #include <parley/tuning/kernel_key.hpp>
+
+#include <parley/tuning/config.hpp>
 
 #include <utility>
 

@@ -1,5 +1,6 @@
-#include <parley/tuning/hash.hpp>
 #include <parley/tuning/results.hpp>
+
+#include <parley/tuning/hash.hpp>
 
 #include <algorithm>
 #include <array>

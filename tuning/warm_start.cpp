@@ -1,6 +1,7 @@
+#include <parley/tuning/warm_start.hpp>
+
 #include <parley/tuning/hash.hpp>
 #include <parley/tuning/results.hpp>
-#include <parley/tuning/warm_start.hpp>
 
 #include <algorithm>
 #include <functional>

@@ -71,6 +71,25 @@ TEST_CASE("equal configs keep the default") {
   CHECK(m.only().digest == c0);
 }
 
+TEST_CASE(
+    "a row of another config than its invocation was assigned is its participant's breach, and decides nothing (S6)") {
+  leader l(tuning_policy::online, without_budget());
+  std::set<rank_id> named;
+  const breach_watch watch([&](const breach& broken) {
+    CHECK(broken.name == "S6");
+    named.insert(broken.culprit.value_or(99));
+  });
+  l.spoil = [](rank_id r, wire_row& row) {
+    if (r == 1 && row.digest == a) row.digest = b;
+    return true;
+  };
+  l.open();
+  l.run();
+  CHECK(l.decided());
+  CHECK(l.only().digest != a);
+  CHECK(named == std::set<rank_id>{1});
+}
+
 TEST_CASE("rows that never come count as infinitely slow, after a bounded wait") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id r, const wire_row& row) { return !(r == 1 && row.digest == a); };

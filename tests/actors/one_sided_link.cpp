@@ -1,4 +1,5 @@
 // The link that the other tests of puts and credits stand on: a put lands late, a fence waits for it.
+#include "../support/awaited.hpp"
 #include "../support/edges.hpp"
 
 #include <doctest/doctest.h>
@@ -6,16 +7,6 @@
 using namespace parley;
 using namespace parley::runtime;
 using namespace parley::tests;
-
-namespace {
-
-struct noted : completion {
-  noted() noexcept : completion(&noted::note) {}
-  static void note(completion& self, errc outcome) noexcept { static_cast<noted&>(self).outcome = outcome; }
-  std::optional<errc> outcome;
-};
-
-}  // namespace
 
 TEST_CASE("a put lands when the test says so, and a fence ends only then") {
   memory_link_options o;
@@ -25,20 +16,20 @@ TEST_CASE("a put lands when the test says so, and a fence ends only then") {
   const auto exposed = e.links[1].expose(memory).value();
   const remote_place at{exposed.key, reinterpret_cast<std::uint64_t>(memory.data()) + 10};
   const auto data = pattern(900, 1);
-  noted put;
-  noted fence;
+  awaited put;
+  awaited fence;
   CHECK(e.links[0].put(1, at, data, &put) == errc::pending);
   CHECK(e.links[0].fence(1, &fence) == errc::pending);
   e.pass();
   CHECK(put.outcome == errc::none);
-  CHECK_FALSE(fence.outcome);
+  CHECK(fence.calls == 0);
   CHECK(memory[10] == std::byte{0});
   CHECK(e.links.land());
   e.pass();
   CHECK(fence.outcome == errc::none);
   CHECK(std::equal(data.begin(), data.end(), memory.begin() + 10));
 
-  noted beyond;
+  awaited beyond;
   CHECK(e.links[0].put(1, {exposed.key, at.address + 91}, data, &beyond) == errc::bad_argument);
   CHECK(e.links.puts().outside == 1);
   e.links[1].withdraw(exposed);

@@ -1,4 +1,5 @@
 // The leader's data path against a worker that repeats itself, lies, or speaks of another time.
+#include "../support/awaited.hpp"
 #include "../support/edges.hpp"
 
 #include <parley/actors/group_leader.hpp>
@@ -77,6 +78,18 @@ void go(leader_alone& a, const watched& w) {
   run_until(a.clock, [&] { return w.ended.has_value(); });
 }
 
+// Gone while its part is with the transport, as when its rank leaves during a rehearsal.
+task<> send_and_go(group_leader& group, std::span<const std::byte> data) {
+  group_invocation inv(group, data.size(), never);
+  static_cast<void>(co_await inv.begin());
+  inv.send(1, 0, data);
+}
+
+struct keeper final : link::handler {
+  void on_arrival(arrival&& message) noexcept override { kept.emplace(std::move(message)); }
+  std::optional<arrival> kept;
+};
+
 /// Lets everything that was injected arrive.
 void pass(leader_alone& a) {
   bool over = false;
@@ -141,6 +154,55 @@ TEST_CASE("what is of another generation, from a stranger, or far ahead changes 
   CHECK(a.group.statistics().refused == 1);
 }
 
+TEST_CASE(
+    "parts that nobody asks for wait in bounded number; one more ends the invocation, and the next one has room") {
+  leader_alone a;
+  constexpr std::size_t total = 2 * early_room::most_parts + 2;
+  watched w;
+  w.got.resize(total);
+  scope working(a.clock);
+  working.spawn(receive_two(a.group, w));
+  const std::byte one{1};
+  for (std::size_t i = 1; i <= early_room::most_parts; ++i) a.inject(a.from_worker(0, total, i), std::span(&one, 1));
+  pass(a);
+  CHECK_FALSE(w.ended);
+  a.inject(a.from_worker(0, total, total - 1), std::span(&one, 1));
+  go(a, w);
+  CHECK(*w.ended == errc::full);
+  CHECK(w.culprit == 1);
+  CHECK(a.group.statistics().refused == 1);
+  const auto data = pattern(100, 3);
+  watched next;
+  next.got.resize(100);
+  working.spawn(receive_two(a.group, next));
+  a.inject(a.from_worker(1, 100, 50), std::span(data).subspan(50));
+  a.inject(a.from_worker(1, 100, 0), std::span(data).first(50));
+  go(a, next);
+  CHECK(*next.ended == errc::none);
+  CHECK(next.got == data);
+}
+
+TEST_CASE("parts that wait are bounded in bytes, too, and what is taken or dropped makes room") {
+  early_room room;
+  const std::byte somewhere{};
+  const auto part = [&](std::uint64_t bytes) { return arrival(nullptr, {}, bytes, &somewhere, false); };
+  const auto drop = [](early_part p) { std::move(p).take().surrender(); };
+  arrival whole = part(early_room::most_bytes);
+  CHECK(room.has_room_for(whole));
+  early_part first(std::move(whole), room);
+  arrival more = part(1);
+  CHECK_FALSE(room.has_room_for(more));
+  const arrival remote(nullptr, {}, early_room::most_bytes, nullptr, true);
+  CHECK(room.has_room_for(remote));  // its payload stays where it is
+  early_part second(arrival(nullptr, {}, 5, nullptr, true), room);
+  std::swap(first, second);
+  drop(std::move(second));
+  CHECK(room.has_room_for(more));
+  CHECK(room.bytes() == 0);
+  CHECK(room.parts() == 1);
+  more.surrender();
+}
+
 TEST_CASE("another config, another size, another cut and a poison end the invocation, and the worker is to blame") {
   const auto data = pattern(100, 3);
   const auto outcome_of = [&](auto&& change) {
@@ -201,6 +263,26 @@ TEST_CASE("the leader asserts that a worker runs what it assigned, also when the
   pass(a);
   CHECK(broken == std::vector<std::string>{"S2"});
   CHECK(a.group.statistics().contradictions == 1);
+}
+
+TEST_CASE("nothing reads the buffer of a part whose invocation has gone") {
+  leader_alone a;
+  keeper at_worker;
+  a.links[1].listen(link::channel::data, &at_worker);
+  auto data = pattern(100'000, 3);  // too large to be copied when it is sent
+  scope working(a.clock);
+  working.spawn(send_and_go(a.group, data));
+  pass(a);
+  REQUIRE(at_worker.kept);
+  std::fill(data.begin(), data.end(), std::byte{0});
+  std::vector<std::byte> got(data.size(), std::byte{1});
+  const std::vector<std::byte> untouched = got;
+  awaited fetched;
+  REQUIRE(a.links[1].fetch(std::move(*at_worker.kept), got, &fetched) == errc::pending);
+  pass(a);
+  CHECK(fetched.outcome == errc::peer_failed);
+  CHECK(got == untouched);
+  a.links[1].listen(link::channel::data, nullptr);
 }
 
 TEST_CASE("a worker waits for the stamp of n - d, and no longer") {

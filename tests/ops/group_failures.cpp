@@ -1,4 +1,5 @@
 #include "../support/groups.hpp"
+#include "../support/transfers.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,10 +11,6 @@ using namespace parley::runtime;
 using namespace parley::tests;
 
 namespace {
-
-bool says(const result<>& outcome, std::string_view text) {
-  return !outcome && outcome.reason().what().find(text) != std::string::npos;
-}
 
 /// A star that fails on one rank once it is told to.
 struct fault {

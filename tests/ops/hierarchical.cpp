@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -87,6 +88,72 @@ std::uint64_t data_messages(world& w) {
 }
 }  // namespace
 
+namespace {
+
+// Ranks of two kinds, mixed.
+hierarchical by_kind(std::vector<group_config_ptr> configs = {star()}) {
+  hierarchical op = by_four(std::move(configs));
+  op.leads = nullptr;
+  op.group_by = [](rank_id r) -> std::string { return r % 3 == 1 ? "A100" : "H100"; };
+  return op;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are grouped by what they have in common sum, gather and share in the order of the ranks") {
+  const auto groups = groups_of(by_kind(), 7).value();
+  CHECK(groups == std::vector<std::vector<rank_id>>{{0, 2, 3, 5, 6}, {1, 4}});
+  for (const auto& config : {star(), chain(64), tree()}) {
+    const reduced all(7, by_kind({config}));
+    for (const auto& x : all.x) CHECK(wrong_sums(x, 7) == 0);
+  }
+  world w(7);
+  std::vector<std::vector<int>> gathered(7, std::vector<int>(14));
+  std::vector<std::vector<int>> kept(7, std::vector<int>(2));
+  const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
+    return [](hierarchy* all, rank_id me, std::vector<int>* into, std::vector<int>* share) -> task<> {
+      const std::vector<int> mine{static_cast<int>(me) * 10, static_cast<int>(me) * 10 + 1};
+      co_await all->all_gather(std::span(mine), std::span(*into));
+      std::vector<int> sums(14);
+      std::iota(sums.begin(), sums.end(), 0);
+      co_await all->reduce_scatter(std::span(sums), std::span(*share));
+    }(&h, self.id(), &gathered[self.id()], &kept[self.id()]);
+  };
+  for (const auto& o : on_all(w, by_kind(), p)) CHECK((o ? "" : o.reason().what()) == "");
+  for (rank_id r = 0; r < 7; ++r) {
+    CAPTURE(r);
+    for (int i = 0; i < 14; ++i) CHECK(gathered[r][static_cast<std::size_t>(i)] == i / 2 * 10 + i % 2);
+    CHECK(kept[r] == std::vector<int>{7 * static_cast<int>(2 * r), 7 * static_cast<int>(2 * r + 1)});
+  }
+}
+
+TEST_CASE("each kind of rank agrees on a config of its own, and those that some lack are no matter to the others") {
+  // What only the H100s have is faster for them; the A100s have two others.
+  hierarchical op = by_kind({star(), chain(64), tree()});
+  op.capable = [](rank_id r) {
+    return r % 3 == 1 ? std::vector<bool>{true, true, false} : std::vector<bool>{true, false, true};
+  };
+  const reduced all(7, op, 1000, 200, eager_trials());
+  for (const auto& x : all.x) CHECK(wrong_sums(x, 7) == 0);
+  const auto ids_at = [&](rank_id leader) {
+    for (const auto& a : all.w.ranks[leader]->agreements()) {
+      if (a.op.find("inside") != std::string::npos && a.sender == leader) return a.assigned->ids();
+    }
+    return std::vector<std::string>();
+  };
+  CHECK(ids_at(0) == std::vector<std::string>{star()->id(), tree()->id()});
+  CHECK(ids_at(1) == std::vector<std::string>{star()->id(), chain(64)->id()});
+}
+
+TEST_CASE("two ways of grouping at once are refused") {
+  hierarchical op = by_kind();
+  op.leads = [](rank_id) { return true; };
+  const auto groups = groups_of(op, 4);
+  REQUIRE_FALSE(groups);
+  CHECK(groups.code() == errc::bad_argument);
+  CHECK(groups.reason().text().find("group_by") != std::string::npos);
+}
+
 TEST_CASE("16 ranks sum with 30 messages in a star") {
   reduced once(16, by_four({star()}), 100, 1);
   reduced twice(16, by_four({star()}), 100, 2);
@@ -134,9 +201,9 @@ task<> computes_meanwhile(hierarchy* h, std::vector<float>* x, time_ns* computed
   co_await call.join();
 }
 
-task<> several(hierarchy* h, std::vector<float>* a, std::vector<float>* b) {
+task<> several(hierarchy* h, std::vector<float>* a, std::vector<float>* b, std::uint64_t* copies) {
   co_await h->all_reduce_each(std::span(*a), std::span(*b));
-  CHECK(h->copies() == 4);
+  *copies = h->copies();
 }
 
 task<> from_the_first(hierarchy* h, std::vector<int>* x) { co_await h->broadcast(std::span(*x)); }
@@ -167,22 +234,33 @@ TEST_CASE("workers compute while the leaders talk") {
   CHECK(w.clock.now() > 50'000);
 }
 
-TEST_CASE("several buffers are summed in place in one exchange") {
-  world w(5);
-  std::vector<std::vector<float>> a;
-  std::vector<std::vector<float>> b;
-  for (rank_id r = 0; r < 5; ++r) {
-    a.push_back(contribution(r, 10));
-    b.push_back(contribution(r, 1));
+TEST_CASE("several buffers are summed together: small ones in one exchange, large ones in place") {
+  for (const std::size_t large : {std::size_t{10}, std::size_t{20'000}}) {
+    CAPTURE(large);
+    const bool packed = large == 10;
+    world w(5);
+    std::vector<std::vector<float>> a;
+    std::vector<std::vector<float>> b;
+    std::array<std::uint64_t, 5> copies{};
+    for (rank_id r = 0; r < 5; ++r) {
+      a.push_back(contribution(r, large));
+      b.push_back(contribution(r, 1));
+    }
+    const program p = [&](hierarchy& h, ops::rank& self) {
+      return several(&h, &a[self.id()], &b[self.id()], &copies[self.id()]);
+    };
+    for (const auto& o : on_all(w, by_four({star()}), p)) CHECK(o);
+    for (rank_id r = 0; r < 5; ++r) {
+      CHECK(wrong_sums(a[r], 5) == 0);
+      CHECK(wrong_sums(b[r], 5) == 0);
+      CHECK(copies[r] == (packed ? 4 : 0));
+    }
+    const auto messages_for = [](std::size_t count) {
+      reduced alone(5, by_four({star()}), count);
+      return data_messages(alone.w);
+    };
+    CHECK(data_messages(w) == (packed ? messages_for(large + 1) : messages_for(large) + messages_for(1)));
   }
-  const program p = [&](hierarchy& h, ops::rank& self) { return several(&h, &a[self.id()], &b[self.id()]); };
-  for (const auto& o : on_all(w, by_four({star()}), p)) CHECK(o);
-  for (rank_id r = 0; r < 5; ++r) {
-    CHECK(wrong_sums(a[r], 5) == 0);
-    CHECK(wrong_sums(b[r], 5) == 0);
-  }
-  reduced one_buffer(5, by_four({star()}), 11);
-  CHECK(data_messages(w) == data_messages(one_buffer.w));
 }
 
 TEST_CASE("broadcast, all-gather and reduce-scatter are made of the same parts") {

@@ -308,3 +308,101 @@ TEST_CASE("what a participant says went wrong in its rehearsals is kept up to a 
   CHECK(agreed.warm_errors->size() == most_warm_errors);
   for (const std::string& e : *agreed.warm_errors) CHECK(e.size() < most_error_bytes + 50);
 }
+
+namespace {
+
+/// What is noticed of rank 0 while it lives.
+struct blamed {
+  std::vector<std::string> names;
+  breach_watch watch{[this](const breach& b) {
+    if (b.culprit == 0U) names.emplace_back(b.name);
+  }};
+};
+
+struct idle_config final : symmetric_config {
+  explicit idle_config(std::string name) : symmetric_config({.name = std::move(name), .wire_class = "idle"}) {}
+  task<> run(symmetric_call, std::span<std::byte>) const override { co_return; }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a participant that says that it warmed what nobody asked it to is named, and its word changes nothing (S3)") {
+  beside_a_liar job;
+  const blamed seen;
+  job.op = declare_edge("activations", 1, 0, "");
+  job.generation = first_generation(job.op, job.incarnations);
+  const std::vector configs{direct(), chunked(16_KiB, 2)};
+  auto op = pair_of(configs);
+  op.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
+  job.mine->declare(op);
+  const participant_state& leader = *job.mine->participants().front();
+  const auto say = [&](auto message) {
+    static_cast<void>(job.liar.send(1, number_of(job.op.id(), part::coordinator), job.generation, message));
+    job.pass(100'000'000);
+  };
+  offer o;
+  o.number = 1;
+  o.decl_hash = leader.declaration.hash();
+  o.role = "receiver";
+  o.catalogue_hash = leader.configs.hash();
+  o.available = {1, 1};
+  say(o);
+  warmed w;
+  w.number = 2;
+  w.ready = {configs[0]->digest(), 4711};
+  say(w);
+  CHECK(seen.names == std::vector<std::string>{"S3"});
+}
+
+TEST_CASE(
+    "a decision for what was not warmed here, or not measured by all, is its sender's breach and is not believed") {
+  beside_a_liar job;
+  const blamed seen;
+  symmetric_op op;
+  op.name = "sums";
+  op.configs = {std::make_shared<idle_config>("default"), std::make_shared<idle_config>("other")};
+  op.over = std::make_shared<communicator>();
+  job.mine->declare(op);
+  const participant_state& mine = *job.mine->participants().front();
+  const std::uint64_t c0 = op.configs[0]->digest();
+  const std::uint64_t other = op.configs[1]->digest();
+  std::uint32_t number = 0;
+  const auto say = [&](auto message) {
+    message.number = ++number;
+    static_cast<void>(job.liar.send(1, number_of(mine.declaration.id(), part::participant), mine.generation, message));
+    job.pass(100'000'000);
+  };
+  merged m;
+  m.candidates = {c0, other};
+  m.ids = {"default", "other"};
+  say(m);
+  decide d;
+  d.key = "4KiB";
+  d.digest = other;
+  d.version = 1;
+  d.search = 1;
+  d.source = decision_source::results;
+  say(d);
+  CHECK(seen.names == std::vector<std::string>{"S3"});
+  warm w;
+  w.candidates = w.variants = {c0, other};
+  say(w);
+  d.source = decision_source::trials;
+  wire_evidence e;
+  e.digest = other;
+  e.time_ns = 1000;
+  e.repetitions = 3;
+  e.status = "measured";
+  e.ranks = {{.rank = 0, .time_ns = 1000, .repetitions = 3, .status = "measured"}};
+  say(d);  // no evidence
+  d.evidence = {e};
+  say(d);  // rank 1 measured nothing
+  CHECK(seen.names == std::vector<std::string>{"S3", "S6", "S6"});
+  CHECK(mine.decisions.empty());
+  d.evidence[0].ranks.push_back({.rank = 1, .time_ns = 900, .repetitions = 3, .status = "measured"});
+  say(d);
+  CHECK(seen.names.size() == 3);
+  REQUIRE(mine.decisions.size() == 1);
+  CHECK(mine.decisions[0].digest == other);
+}

@@ -82,6 +82,17 @@ TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is trie
   }
 }
 
+TEST_CASE("a chain gets through however many pieces there are, wherever its leader stands") {
+  for (rank_id leader = 0; leader < 4; ++leader) {
+    CAPTURE(leader);
+    world w(4);
+    const auto groups = declare_all(w, led_by(leader, {chain(16_KiB)}));
+    const auto all = reduce_all(w, groups, {25'000, 100'000});
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+  }
+}
+
 TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged one and one of a single rank too") {
   world w(10, eager_trials());
   leader_worker op;

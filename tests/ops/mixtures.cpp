@@ -49,11 +49,12 @@ struct outcome {
   std::string winner;
   std::map<std::string, tuning::aggregate> measured;
   machine_room room;
+  std::vector<result<tuning::predicted_time>> foreseen;  // by each rank: h100_optimized on rank 2
 };
 
 outcome heterogeneous(const std::string& wire_of_optimized) {
   outcome o;
-  world w(4, eager_trials());
+  world w(4, eager_trials(), {}, {.kinds = {"H100", "H100", "A100", "A100"}});
   leader_worker op = led_by(0, {});
   const std::vector<group_config_ptr> configs{
       std::make_shared<timed_star>(o.room, w.clock, "nccl", "wire", everywhere(10'500_us)),
@@ -74,6 +75,8 @@ outcome heterogeneous(const std::string& wire_of_optimized) {
   o.winner = c->winner;
   const auto& ids = w[0].agreements().front().assigned->ids();
   for (std::size_t i = 0; i < ids.size(); ++i) o.measured[ids[i]] = c->aggregates[i];
+  for (auto& r : w.ranks) o.foreseen.push_back(r->predict("gradients", "h100_optimized", 4000, 2));
+  CHECK(w[3].kind_of(0) == "H100");
   CHECK(join_group_flights(w).mismatches == 0);
   CHECK(groups[2].details()->participant().unavailable.size() == 1);
   CHECK(groups[0].details()->participant().unavailable.empty());
@@ -104,6 +107,42 @@ TEST_CASE("in one wire class the newer ranks run h100_optimized, the others thei
   CHECK(o.room.ran["nccl"][2] == o.room.ran["nccl"][0] + o.room.ran["h100_optimized"][0]);
   // As fast as nccl on all, so that the default stays.
   CHECK(o.winner == "nccl");
+  // What rank 2 cannot run is foreseen on every rank alike, from ranks that can and from what both kinds have measured.
+  for (const auto& p : o.foreseen) {
+    REQUIRE(p);
+    CHECK_FALSE(p.value().measured);
+    CHECK(p.value().low_ns < p.value().time_ns);
+    CHECK(p.value().time_ns > 10'000'000);
+    CHECK(p.value().time_ns < 11'000'000);
+    CHECK(p.value().high_ns < 1.8 * p.value().low_ns);
+    CHECK(p.value().from.find("H100") != std::string::npos);
+    CHECK(p.value().time_ns == o.foreseen[0].value().time_ns);
+  }
+}
+
+TEST_CASE(
+    "what was measured is no forecast, its mixture's part counts as what it is, and of a stranger nothing is known") {
+  machine_room room;
+  world w(4, eager_trials());
+  leader_worker op = led_by(0, {});
+  op.configs = {std::make_shared<timed_star>(room, w.clock, "nccl", "wire", everywhere(10_ms)),
+                std::make_shared<timed_star>(room, w.clock, "fused", "wire", everywhere(5_ms))};
+  op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
+  CHECK(w[0].predict("gradients", "nccl", 4000, 0).code() == errc::unavailable);  // not yet declared
+  const auto groups = declare_all(w, op);
+  for (int round = 0; round < 5; ++round) {
+    CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
+    wait_a_while(w, 1_s);
+  }
+  for (rank_id r = 0; r < 4; ++r) {
+    CAPTURE(r);
+    CHECK(w[r].predict("gradients", "nccl", 4000, 2).value().measured);
+    CHECK(w[r].predict("gradients", "fused", 4000, 0).value().measured);
+    CHECK_FALSE(w[r].predict("gradients", "fused", 4000, 2).value().measured);  // it ran nccl in its place
+    CHECK_FALSE(w[r].predict("gradients", "nccl", 400'000, 2).value().measured);
+    CHECK(w[r].predict("gradients", "none", 4000, 2).code() == errc::unavailable);
+    CHECK(w[r].predict("nothing", "nccl", 4000, 2).code() == errc::unavailable);
+  }
 }
 
 TEST_CASE("a mixture that is faster wins, and every rank then runs its own part of it") {

@@ -6,6 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <functional>
+
 using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
@@ -144,11 +147,198 @@ TEST_CASE("comparing is fine with every kind of config, and the sender's word de
 
 TEST_CASE("an op whose trials cannot be compared says so, by name") {
   world w(2, checking());
-  auto op = led_by(0, {star(), chain()});
-  op.name = "gradients";
-  for (rank_id r = 0; r < 2; ++r) {
-    w[r].declare(op);
-    REQUIRE(w[r].warnings().size() == 1);
-    CHECK(w[r].warnings()[0].find("gradients 0->1: what its trials bring is not compared (NUMERICAL_CHECK)") == 0);
+  auto op = pair_of({direct(), chunked(4096, 1)});
+  op.name = "activations";
+  op.memory = &host_memory();  // as a device's would be
+  w[0].declare(op);
+  REQUIRE(w[0].warnings().size() == 1);
+  CHECK(w[0].warnings()[0].find("activations 0->1: what its trials bring is not compared (NUMERICAL_CHECK)") == 0);
+}
+
+// ---- groups -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr std::size_t elements = size / sizeof(float);
+
+/// Right in its rehearsal, whose payload is of another size; afterwards it forgets a part of the last place's contribution.
+task<> forgetful_lead(group_call& g) {
+  std::vector<std::span<std::byte>> parts(g.size());
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p == g.leader()) continue;
+    parts[p] = g.scratch(g.data().size());
+    g.receive(p, 0, parts[p]);
   }
+  co_await g.drain();
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p == g.leader()) continue;
+    const bool forgets = p + 1 == g.size() && g.data().size() == size;
+    const std::size_t bytes = g.data().size() - (forgets ? sizeof(float) : 0);
+    g.combine(g.data().first(bytes), parts[p].first(bytes));
+  }
+  if (g.has_between()) co_await g.between();
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p != g.leader()) g.send(p, 0, g.data());
+  }
+  co_await g.drain();
+}
+task<> forgetful_work(group_call& g) {
+  const auto sent = g.send(g.leader(), 0, g.data());
+  co_await g.until(sent);
+  g.receive(g.leader(), 0, g.data());
+  co_await g.drain();
+}
+group_config_ptr forgetful() {
+  return grouped({.name = "forgetful", .wire_class = "forgetful"}, forgetful_lead, forgetful_work);
+}
+
+const actors::campaign* campaign_of(const rank_group& leader) { return leader.details()->assigned()->find(size); }
+
+task<> give_each(rank_group g, bool root, int times, std::size_t& wrong) {
+  for (int n = 0; n < times; ++n) {
+    std::vector<std::byte> data = root ? numbered(size, static_cast<std::uint64_t>(n)) : std::vector<std::byte>(size);
+    co_await g.broadcast(std::span(data));
+    if (data != numbered(size, static_cast<std::uint64_t>(n))) ++wrong;
+  }
+}
+task<> gather_each(rank_group g, rank_id me, std::size_t members, int times, std::size_t& wrong) {
+  const std::size_t block = size / members;
+  for (int n = 0; n < times; ++n) {
+    std::vector<std::byte> mine = numbered(block, me + 10 * static_cast<std::uint64_t>(n));
+    std::vector<std::byte> all(g.leads() ? block * members : 0);
+    co_await g.gather(std::span(mine), std::span(all));
+    for (std::size_t p = 0; p < members && g.leads(); ++p) {
+      const auto right = numbered(block, p + 10 * static_cast<std::uint64_t>(n));
+      if (!std::equal(right.begin(), right.end(), all.begin() + static_cast<std::ptrdiff_t>(p * block))) ++wrong;
+    }
+  }
+}
+
+task<> nothing() { co_return; }
+
+task<> reduce_between(rank_group g, rank_id me, int times, int& between, std::size_t& wrong) {
+  for (int n = 0; n < times; ++n) {
+    std::vector<float> x = contribution(me, elements);
+    if (g.leads()) {
+      const std::function<task<>(std::span<float>)> twice = [&between](std::span<float> all) {
+        ++between;
+        for (float& v : all) v *= 2;
+        return nothing();
+      };
+      co_await g.all_reduce(std::span(x), twice);
+    } else {
+      co_await g.all_reduce(std::span(x));
+    }
+    for (float& v : x) v /= 2;
+    wrong += wrong_sums(x, 3);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a group's config with other sums than the default's is out on all ranks, by name, and no call gets what it "
+          "brings") {
+  for (const rank_id leader : {0U, 1U}) {
+    for (const std::size_t at_once : {1U, 2U}) {
+      CAPTURE(leader);
+      CAPTURE(at_once);
+      world w(3, checking());
+      const auto wrong = forgetful();
+      const auto groups = declare_all(w, led_by(leader, {star(), wrong, chain()}));
+      const auto first = reduce_all(w, groups, {elements});
+      wait_a_while(w, 1'000'000'000);
+      const auto all = reduce_all(w, groups, std::vector<std::size_t>(400, elements), at_once);
+      CHECK(first.failed() + all.failed() == 0);
+      CHECK(all.wrong == 0);
+      const auto* c = campaign_of(groups[leader]);
+      REQUIRE(c != nullptr);
+      CHECK(c->where == actors::campaign::stage::decided);
+      CHECK(c->winner != "forgetful");
+      REQUIRE(c->excluded.size() == 1);
+      CHECK(c->excluded[0].why.find("its numbers are not the default's: element 24999 is ") != std::string::npos);
+      wait_a_while(w, 1'000'000'000);
+      for (rank_id r = 0; r < 3; ++r) {
+        const auto decisions = w[r].decisions();
+        REQUIRE(decisions.size() == 1);
+        const auto& evidence = decisions[0].decision.evidence;
+        CHECK(std::any_of(evidence.begin(), evidence.end(), [&](const auto& e) {
+          return e.digest == wrong->digest() && e.detail.find("its numbers are not the default's") != std::string::npos;
+        }));
+      }
+      CHECK(join_group_flights(w).mismatches == 0);
+    }
+  }
+}
+
+TEST_CASE("the leader's word decides whether a group's trials are compared") {
+  for (const bool leads : {true, false}) {
+    CAPTURE(leads);
+    world w(3, checking(false));
+    std::vector<rank_group> groups;
+    for (rank_id r = 0; r < 3; ++r) {
+      auto op = led_by(0, {star(), forgetful()});
+      op.allowed.compare_trials = (r == 0) == leads;
+      groups.push_back(w[r].declare(op));
+    }
+    static_cast<void>(reduce_all(w, groups, {elements}));
+    wait_a_while(w, 1'000'000'000);
+    const auto all = reduce_all(w, groups, std::vector<std::size_t>(200, elements));
+    CHECK(all.failed() == 0);
+    CHECK((all.wrong == 0) == leads);
+    CHECK(campaign_of(groups[0])->excluded.size() == (leads ? 1 : 0));
+  }
+}
+
+TEST_CASE("comparing is fine with every collective and every config of the library, and every candidate is timed") {
+  for (const collective what : {collective::all_reduce, collective::broadcast, collective::gather}) {
+    CAPTURE(name(what));
+    world w(4, checking());
+    auto op = led_by(1, {star(), star(16_KiB), tree()});
+    if (what != collective::gather) op.configs.push_back(chain());
+    op.does = what;
+    const auto groups = declare_all(w, op);
+    std::size_t wrong = 0;
+    const auto call = [&](int times) {
+      scope working(w.clock);
+      for (rank_id r = 0; r < 4; ++r) {
+        if (what == collective::broadcast) working.spawn(give_each(groups[r], r == 1, times, wrong));
+        if (what == collective::gather) working.spawn(gather_each(groups[r], r, 4, times, wrong));
+      }
+      if (what == collective::all_reduce)
+        wrong += reduce_all(w, groups, std::vector<std::size_t>(static_cast<std::size_t>(times), elements)).wrong;
+      run_until(w.clock, [&] { return working.running() == 0; });
+    };
+    call(1);
+    wait_a_while(w, 1'000'000'000);
+    call(400);
+    CHECK(wrong == 0);
+    const auto* c = campaign_of(groups[1]);
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->excluded.empty());
+    REQUIRE(c->aggregates.size() == op.configs.size());
+    for (const auto& a : c->aggregates) CHECK(a.count > 0);
+    CHECK(join_group_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE(
+    "what a leader does in between is done once for both configs, and what the candidate had by then is compared") {
+  world w(3, checking());
+  const auto groups = declare_all(w, led_by(0, {star(), forgetful(), chain()}));
+  int between = 0;
+  std::size_t wrong = 0;
+  const auto call = [&](int times) {
+    scope working(w.clock);
+    for (rank_id r = 0; r < 3; ++r) working.spawn(reduce_between(groups[r], r, times, between, wrong));
+    run_until(w.clock, [&] { return working.running() == 0; });
+  };
+  call(1);
+  wait_a_while(w, 1'000'000'000);
+  call(300);
+  CHECK(wrong == 0);
+  CHECK(between == 301);
+  REQUIRE(campaign_of(groups[0])->excluded.size() == 1);
+  CHECK(campaign_of(groups[0])->excluded[0].why.find("its numbers are not the default's") != std::string::npos);
+  CHECK(campaign_of(groups[0])->winner != "forgetful");
 }

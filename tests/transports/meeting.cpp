@@ -1,4 +1,5 @@
 #include <parley/transports/meeting.hpp>
+#include <parley/transports/rendezvous.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -86,6 +88,21 @@ TEST_CASE("a rank 0 that never comes is a timeout that names the file") {
   REQUIRE_FALSE(missing);
   CHECK(missing.code() == errc::timeout);
   CHECK(missing.reason().what().find(at.file()) != std::string::npos);
+}
+
+TEST_CASE("looking for rank 0 and joining there share one limit") {
+  using clock = std::chrono::steady_clock;
+  const folder at;
+  const meeting first = find_meeting(place_in(at, 0), 10_s).value();
+  const auto began = clock::now();
+  const meeting second = find_meeting(place_in(at, 1), 10_s).value();
+  const auto took = std::chrono::nanoseconds(clock::now() - began).count();
+  const auto left = options_for(second).join_timeout_ns;
+  CHECK(left < 10_s);
+  CHECK(left >= 10_s - took);
+  ::close(first.place.listening_fd);
+  const meeting late = find_meeting(place_in(at, 1), 0).value();
+  CHECK(options_for(late).join_timeout_ns > 0);  // at the last moment: there is time for one answer
 }
 
 TEST_CASE("a file whose writer was killed is not believed, and the next rank 0 replaces it") {

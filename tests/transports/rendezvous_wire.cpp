@@ -17,6 +17,7 @@ member sample(parley::runtime::rank_id rank) {
   entry.affinity = {0xff, 0x1};
   entry.address.assign(300, std::byte{0x5a});
   entry.version = "0.1.0";
+  entry.kind = "a processor";
   return entry;
 }
 

@@ -21,6 +21,8 @@ class generator {
   std::uint64_t below(std::uint64_t limit) { return next() % limit; }
   /// From -1 to 1.
   double symmetric() { return static_cast<double>(next() >> 11U) * 0x1p-52 - 1.0; }
+  /// About normal, with a standard deviation of 1.
+  double normal() { return symmetric() + symmetric() + symmetric(); }
   std::string text(std::size_t longest, const std::string& letters) {
     std::string out(below(longest + 1), ' ');
     for (char& c : out) c = letters.empty() ? static_cast<char>(next()) : letters[below(letters.size())];

@@ -17,9 +17,6 @@ aggregate took(double time_ns, std::size_t count, double spread_ns = 0) {
   return {time_ns, spread_ns, count, aggregate_status::measured, {}};
 }
 
-/// About normal, with a standard deviation of 1.
-double normal(testing::generator& random) { return random.symmetric() + random.symmetric() + random.symmetric(); }
-
 }  // namespace
 
 TEST_CASE("few repetitions show the deviation that many show") {
@@ -29,7 +26,7 @@ TEST_CASE("few repetitions show the deviation that many show") {
     constexpr int samples = 4000;
     for (int i = 0; i < samples; ++i) {
       std::vector<double> times;
-      for (std::size_t n = 0; n < count; ++n) times.push_back(1000 + 10 * normal(random));
+      for (std::size_t n = 0; n < count; ++n) times.push_back(1000 + 10 * random.normal());
       sum += deviation_ns(of(times));
     }
     CAPTURE(count);
@@ -81,7 +78,7 @@ TEST_CASE("equal candidates are told apart by mistake in fewer than one comparis
       std::vector<std::size_t> which;
       for (std::size_t c = 0; c < 4; ++c) {
         std::vector<double> times;
-        for (std::size_t n = 0; n < count; ++n) times.push_back(1000 * (1 + 0.05 * normal(random)));
+        for (std::size_t n = 0; n < count; ++n) times.push_back(1000 * (1 + 0.05 * random.normal()));
         field.push_back(of(times));
         which.push_back(c);
       }

@@ -1,0 +1,130 @@
+// Two kinds of GPU in one job: what a rank lacks it replaces by its own best, ranks of one kind agree on what suits them, and
+// what a rank cannot measure is foreseen from those that can.
+//
+//     parley run -n 4 ./mixed_cluster [--steps 400] [--kinds H100,H100,A100,A100]
+//     ./mixed_cluster --sim 16
+//
+// Kernels are stood in for by their lengths. Without --kinds the processors of the ranks are what tells them apart.
+#include <parley/parley.hpp>
+#include <parley/simulation/program.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace parley::literals;
+
+namespace {
+
+int steps = 400;
+std::vector<std::string> kinds{"H100", "H100", "A100", "A100"};
+
+/// An all-reduce that prepares its data with a kernel of one's own. What goes over the wire is a star in any case, so that ranks
+/// with different kernels can work together.
+class prepared_star final : public parley::group_config {
+ public:
+  prepared_star(const char* kernel, std::map<std::string, parley::time_ns> takes_ns, parley::rank& self)
+      : group_config({.name = kernel, .wire_class = "prepared_star"}), kind_(kind_of(self, self.id())),
+        takes_ns_(std::move(takes_ns)), executor_(self.where()) {}
+
+  static std::string kind_of(const parley::rank& self, parley::rank_id r) {
+    return kinds.empty() ? self.kind_of(r) : kinds[r % kinds.size()];
+  }
+  parley::result<> available() const override {
+    if (takes_ns_.contains(kind_)) return {};
+    return parley::error{parley::errc::unavailable, "there is no such kernel for " + kind_};
+  }
+  parley::task<> lead(parley::group_call& g) const override { return run(g, &group_config::lead); }
+  parley::task<> work(parley::group_call& g) const override { return run(g, &group_config::work); }
+
+ private:
+  using role = parley::task<> (group_config::*)(parley::group_call& g) const;
+  parley::task<> run(parley::group_call& g, role as) const {
+    auto prepared = co_await parley::runtime::sleep_until(executor_.now() + takes_ns_.at(kind_));
+    static_cast<void>(prepared);
+    co_await (star_.get()->*as)(g);
+  }
+
+  std::string kind_;
+  std::map<std::string, parley::time_ns> takes_ns_;
+  parley::runtime::executor& executor_;
+  parley::group_config_ptr star_ = parley::star();
+};
+
+void print_agreements(parley::rank& self, std::size_t bytes) {
+  for (const auto& a : self.agreements()) {
+    const auto* c = a.assigned == nullptr ? nullptr : a.assigned->find(bytes);
+    if (c == nullptr) continue;
+    std::printf("%s, group of %zu led by rank %u: %s\n", a.op.c_str(), a.group.size(), self.id(),
+                c->winner.empty() ? "not yet agreed" : (c->winner + ", " + c->why).c_str());
+  }
+}
+
+parley::task<> rank_main(parley::rank& self) {
+  const auto kind_of = [&self](parley::rank_id r) { return prepared_star::kind_of(self, r); };
+  const auto config = [&self](const char* kernel, std::map<std::string, parley::time_ns> takes_ns) {
+    return std::make_shared<const prepared_star>(kernel, std::move(takes_ns), self);
+  };
+  // The library is slow on the newer ones; a kernel for them alone makes up for that.
+  std::map<std::string, parley::time_ns> library{{"H100", 1'050'000}};
+  std::map<std::string, parley::time_ns> graph{{"H100", 1'230'000}};
+  for (parley::rank_id r = 0; r < self.world_size(); ++r) {
+    library.try_emplace(kind_of(r), 750'000);
+    graph.try_emplace(kind_of(r), 900'000);
+  }
+  const std::vector<parley::group_config_ptr> configs{config("library", library), config("graph", graph),
+                                                      config("h100_optimized", {{"H100", 800'000}})};
+
+  parley::rank_group together = self.declare(parley::leader_worker{
+      .name = "together", .groups = parley::groups_of(self.world_size(), self.world_size()), .configs = configs});
+  parley::hierarchy by_kind = self.declare(
+      parley::hierarchical{.name = "by kind", .group_by = kind_of, .inside = configs, .between = {parley::star()}});
+
+  std::vector<float> values(1000);
+  const float sum = static_cast<float>(self.world_size() * (self.world_size() + 1) / 2);
+  for (int step = 0; step < 2 * steps; ++step) {
+    values.assign(values.size(), static_cast<float>(self.id() + 1));
+    if (step < steps) {
+      co_await together.all_reduce(std::span(values));
+    } else {
+      co_await by_kind.all_reduce(std::span(values));
+    }
+    for (const float v : values) {
+      if (v != sum) parley::runtime::raise({parley::errc::config_failed, "a sum is wrong"});
+    }
+  }
+
+  const std::size_t bytes = values.size() * sizeof(float);
+  print_agreements(self, bytes);
+  if (self.id() != 0) co_return;
+  for (parley::rank_id r = 0; r < std::min<parley::rank_id>(self.world_size(), 4); ++r) {
+    const auto p = self.predict("together", "h100_optimized", bytes, r);
+    if (!p) {
+      std::printf("h100_optimized on rank %u (%s): %s\n", r, kind_of(r).c_str(), p.reason().what().c_str());
+    } else {
+      std::printf("h100_optimized on rank %u (%s): %s %.2f ms, %.2f to %.2f, from %s\n", r, kind_of(r).c_str(),
+                  p.value().measured ? "measured" : "would take", p.value().time_ns / 1e6, p.value().low_ns / 1e6,
+                  p.value().high_ns / 1e6, p.value().from.c_str());
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (name == "--steps") steps = std::atoi(argv[i + 1]);
+    if (name != "--kinds") continue;
+    kinds.clear();
+    std::istringstream list(argv[i + 1]);
+    for (std::string kind; std::getline(list, kind, ',');) kinds.push_back(kind);
+  }
+  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+}
