@@ -7,6 +7,7 @@
 /// Nothing is looked for before the first call. The kernels give the bytes that payload.hpp's functions give; launching one
 /// answers nothing, or CUDA's words.
 #include <parley/transports/cuda_driver.hpp>
+#include <parley/transports/nccl_library.hpp>
 
 #include <cstdint>
 #include <span>
@@ -15,6 +16,7 @@
 namespace parley::cli {
 
 runtime::result<transports::cuda_driver*> find_cuda();
+runtime::result<transports::nccl_library*> find_nccl();
 
 std::string launch_make_payload(std::uint64_t number, std::span<std::byte> into, int device,
                                 transports::cuda_stream stream);

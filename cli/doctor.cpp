@@ -1,5 +1,6 @@
-#include <parley/cli/cuda.hpp>
 #include <parley/cli/doctor.hpp>
+
+#include <parley/cli/cuda.hpp>
 #include <parley/cli/host_plane.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/version.hpp>
@@ -185,7 +186,12 @@ void add_gpus(std::vector<finding>& all) {
   all.push_back({"plane cuda_copy", verdict::works, "ranks of one process copy between their streams"});
   all.push_back({"plane staged", verdict::works, "between processes, through pinned memory, by direct and chunked"});
   all.push_back(cuda_ipc(gpu));
-  all.push_back({"plane nccl", verdict::missing, "this version has none; planes cuda_ipc and staged are used"});
+  const auto nccl = find_nccl();
+  all.push_back(
+      nccl ? finding{"plane nccl", verdict::works,
+                     "NCCL " + transports::nccl_version_text((*nccl)->version()) +
+                         ", between processes with a GPU each, by nccl"}
+           : finding{"plane nccl", verdict::missing, nccl.reason().text() + "; planes cuda_ipc and staged are used"});
 }
 
 std::vector<finding> look() {

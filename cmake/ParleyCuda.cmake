@@ -36,10 +36,10 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/transports/cuda/
      "${PROJECT_SOURCE_DIR}/transports/cuda/*.cu" "${PROJECT_SOURCE_DIR}/transports/cuda/*.hpp")
 add_library(parley_cuda STATIC ${cuda_sources})
 add_library(parley::cuda ALIAS parley_cuda)
-set_target_properties(parley_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON CUDA_STANDARD 20
-                                             CUDA_RUNTIME_LIBRARY Static)
+set_target_properties(parley_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Static)
 target_link_libraries(parley_cuda PUBLIC parley CUDA::cudart_static)
-# Kernels are nvcc's, whose own warnings and generated code know other rules.
+# Kernels are nvcc's, whose own warnings and generated code know other rules. (The standard is named because the CUDA_STANDARD
+# of CMake 3.25 leaves it out for CUDA 13.)
 get_target_property(cuda_warnings parley_flags INTERFACE_COMPILE_OPTIONS)
 target_compile_options(parley_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${cuda_warnings}>"
-                                           "$<$<COMPILE_LANGUAGE:CUDA>:-Werror;all-warnings>")
+                                           "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Werror;all-warnings>")

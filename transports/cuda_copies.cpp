@@ -193,7 +193,8 @@ bool cuda_copies::poll() {
   if (pending_ == 0) return false;
   std::size_t count = 0;
   for (queue& q : streams_) count += finish(q, errc::none);
-  for (queue& q : watched_) count += finish(q, errc::none);
+  // NOLINTNEXTLINE(modernize-loop-convert): it may grow meanwhile
+  for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], errc::none);
   std::erase_if(watched_, [](const queue& q) { return q.marks.empty(); });
   return count != 0;
 }

@@ -57,6 +57,21 @@ struct exported_memory {
   std::uint64_t offset = 0;  ///< of the memory in its allocation
 };
 
+/// What a kernel needs to sum together with those of other GPUs. Each member has a box in its own memory, which the others
+/// reach: flags, then two stages that calls use in turn.
+struct peer_boxes {
+  static constexpr unsigned most_members = 8;
+  static constexpr unsigned most_blocks = 64;
+  static constexpr std::size_t flag_bytes = sizeof(std::uint32_t) * most_members * most_blocks;
+  std::byte* box[most_members]{};  ///< by place, as this process reaches them
+  unsigned members = 0;
+  unsigned place = 0;
+  unsigned blocks = 0;
+  std::uint32_t number = 0;             ///< of the call, counted from 1, the same on all members
+  std::size_t stage_bytes = 0;          ///< at least as large as what is summed
+  const std::uint32_t* stop = nullptr;  ///< pinned; once it is not 0 the kernel ends, whatever the others do
+};
+
 class cuda_driver {
  public:
   virtual ~cuda_driver() = default;
@@ -83,6 +98,8 @@ class cuda_driver {
   /// The same by a kernel of so many blocks, for device memory only.
   virtual runtime::errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks,
                                        cuda_stream s) noexcept = 0;
+  /// The sum of all members' floats, in place, in the order of their places, by one kernel on each GPU.
+  virtual runtime::errc sum_with_peers(std::span<std::byte> floats, const peer_boxes& with, cuda_stream s) noexcept = 0;
   virtual memory_place place_of(const void* address) noexcept = 0;
 
   virtual runtime::result<exported_memory> export_memory(const void* address) = 0;

@@ -22,11 +22,22 @@ constexpr std::size_t most_mapped = 256;
 enum class key_kind : std::uint8_t { below = 1, ipc = 2, unreachable = 3 };
 
 struct ipc_key {
-  cuda_ipc_handle handle;
+  cuda_ipc_handle handle;     // zeros where the memory is unreachable
+  std::uint64_t number = 0;   // the owner's name for what is exposed
   std::uint64_t offset = 0;   // of the memory in its allocation
   std::uint64_t address = 0;  // at its owner
   std::uint64_t bytes = 0;
 };
+
+bool read_key(const runtime::remote_place& at, ipc_key& key) noexcept {
+  if (at.key.size() != 1 + sizeof key) return false;
+  std::memcpy(&key, at.key.data() + 1, sizeof key);
+  return true;
+}
+
+bool covers(const ipc_key& key, std::uint64_t address, std::uint64_t bytes) noexcept {
+  return address >= key.address && address - key.address <= key.bytes && bytes <= key.bytes - (address - key.address);
+}
 
 std::vector<std::byte> key_of(key_kind kind, std::span<const std::byte> rest) {
   std::vector<std::byte> key(1 + rest.size(), static_cast<std::byte>(kind));
@@ -109,12 +120,15 @@ struct cuda_link::staging final : completion {
   std::array<std::byte, max_header_bytes> header{};
 };
 
-cuda_link::cuda_link(runtime::link& below, cuda_copies& copies)
-    : below_(below), copies_(copies), shared_(std::make_shared<shared>(copies)) {
+cuda_link::cuda_link(runtime::link& below, cuda_copies& copies, options o)
+    : below_(below), copies_(copies), shared_(std::make_shared<shared>(copies)), no_nccl_(std::move(o.no_nccl)) {
   shared_->below = &below;
+  const auto may = [this](const nccl_pairs::place& at) { return is_exposed(at); };
+  if (o.nccl != nullptr) nccl_.emplace(below, copies, *o.nccl, may, o.pairs);
 }
 
 cuda_link::~cuda_link() {
+  end_joint();
   shared_->below = nullptr;
   for (const waiting_fence& f : fences_) f.done->on_end(*f.done, errc::closed);
   // Copies into what peers have lent must have ended before it is unmapped.
@@ -171,8 +185,12 @@ errc cuda_link::fetch(runtime::arrival&& message, std::span<std::byte> into, com
   }
 }
 
-void cuda_link::cancel(completion& pending) { stop(pending, &runtime::link::cancel); }
-void cuda_link::abandon(completion& pending) noexcept { stop(pending, &runtime::link::abandon); }
+void cuda_link::cancel(completion& pending) {
+  if (!nccl_ || !nccl_->stop(pending)) stop(pending, &runtime::link::cancel);
+}
+void cuda_link::abandon(completion& pending) noexcept {
+  if (!nccl_ || !nccl_->abandon(pending)) stop(pending, &runtime::link::abandon);
+}
 
 // A copy is over soon; what the link below has can be asked to stop.
 void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&)) {
@@ -196,14 +214,20 @@ runtime::result<runtime::exposed_memory> cuda_link::expose(std::span<std::byte> 
   }
   runtime::exposed_memory made;
   made.bytes = memory;
-  auto exported = copies_.driver().export_memory(memory.data());
-  if (!exported) {
+  made.number = ++last_exposed_;
+  exposed_[made.number] = memory;
+  ipc_key key;
+  key.number = made.number;
+  key.address = reinterpret_cast<std::uint64_t>(memory.data());
+  key.bytes = memory.size();
+  const auto exported = copies_.driver().export_memory(memory.data());
+  if (exported) {
+    key.handle = exported->handle;
+    key.offset = exported->offset;
+  } else {
     planes_.ipc_refused = exported.reason().text();
-    made.key = key_of(key_kind::unreachable, {});
-    return made;
   }
-  const ipc_key key{exported->handle, exported->offset, reinterpret_cast<std::uint64_t>(memory.data()), memory.size()};
-  made.key = key_of(key_kind::ipc, std::as_bytes(std::span(&key, 1)));
+  made.key = key_of(exported ? key_kind::ipc : key_kind::unreachable, std::as_bytes(std::span(&key, 1)));
   return made;
 }
 
@@ -213,6 +237,7 @@ runtime::late_writes cuda_link::withdraw(const runtime::exposed_memory& memory) 
     theirs.key.erase(theirs.key.begin());
     return below_.withdraw(theirs);
   }
+  exposed_.erase(memory.number);
   return runtime::late_writes::may_land;
 }
 
@@ -222,11 +247,8 @@ std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, 
   why = errc::bad_argument;
   if (at.key.empty()) return nullptr;
   if (at.key.front() == static_cast<std::byte>(key_kind::unreachable)) why = errc::unavailable;
-  if (at.key.front() != static_cast<std::byte>(key_kind::ipc) || at.key.size() != 1 + sizeof key) return nullptr;
-  std::memcpy(&key, at.key.data() + 1, sizeof key);
-  if (at.address < key.address || at.address - key.address > key.bytes ||
-      bytes > key.bytes - (at.address - key.address))
-    return nullptr;
+  if (at.key.front() != static_cast<std::byte>(key_kind::ipc) || !read_key(at, key)) return nullptr;
+  if (!covers(key, at.address, bytes)) return nullptr;
   const auto known =
       std::find_if(mapped_.begin(), mapped_.end(), [&](const mapped& m) { return m.handle == key.handle; });
   if (known != mapped_.end()) return known->at + key.offset + (at.address - key.address);
@@ -293,6 +315,35 @@ errc cuda_link::get(rank_id from, const runtime::remote_place& at, std::span<std
   errc why = errc::none;
   const std::byte* const there = reach(at, into.size(), why);
   return there == nullptr ? why : copy_peer(into, {there, into.size()}, world_size(), done);
+}
+
+// ---- by both GPUs -----------------------------------------------------------------------------------------------------
+
+runtime::result<> cuda_link::joint() const {
+  if (nccl_) return {};
+  return runtime::error{errc::unavailable, no_nccl_};
+}
+
+errc cuda_link::joint_get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
+  if (!nccl_) return errc::unavailable;
+  if (from >= world_size() || at.key.empty()) return errc::bad_argument;
+  // Host memory, there or here, is nothing for it.
+  if (at.key.front() == static_cast<std::byte>(key_kind::below) || !on_device(into.data())) return errc::unavailable;
+  ipc_key key;
+  if (!read_key(at, key) || !covers(key, at.address, into.size())) return errc::bad_argument;
+  return nccl_->get(from, {key.number, at.address, into.size()}, into, done);
+}
+
+bool cuda_link::is_exposed(const nccl_pairs::place& at) const noexcept {
+  const auto found = exposed_.find(at.region);
+  if (found == exposed_.end()) return false;
+  const auto begin = reinterpret_cast<std::uint64_t>(found->second.data());
+  const std::uint64_t size = found->second.size();
+  return at.address >= begin && at.address - begin <= size && at.bytes <= size - (at.address - begin);
+}
+
+void cuda_link::on_peer_failed(rank_id peer) noexcept {
+  if (nccl_) nccl_->on_peer_failed(peer);
 }
 
 // Puts through the link below, and those of copy engines, which have landed once their events say so.

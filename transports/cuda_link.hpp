@@ -9,6 +9,9 @@
 /// three. Puts and gets of exposed device memory go from GPU to GPU by the origin's copy engine, over an IPC handle in the key
 /// (plane `cuda_ipc`), and need neither the peer's processor nor its multiprocessors.
 ///
+/// With an NCCL (`options::nccl`), device memory can also be got by both GPUs (`joint_get`, transports/nccl_pairs.hpp), where
+/// memory cannot be exported, too.
+///
 /// Where the driver refuses to export memory, exposing it still succeeds, and puts and gets of it answer `unavailable`: rehearsals
 /// then fail, and configs that use them are not agreed on. What a peer has mapped stays mapped until this object ends, because CUDA
 /// cannot revoke it: withdrawn memory answers `may_land` while peers may have copies under way, and must not be freed before
@@ -16,11 +19,14 @@
 /// fails, operations end with `device_failed`. Destroy it before the link below and the copies.
 #include <parley/runtime/link.hpp>
 #include <parley/transports/cuda_copies.hpp>
+#include <parley/transports/nccl_pairs.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +34,13 @@ namespace parley::transports {
 
 class cuda_link final : public runtime::link {
  public:
-  cuda_link(runtime::link& below, cuda_copies& copies);
+  struct options {
+    nccl_library* nccl = nullptr;  ///< null: why there is none stands in `no_nccl`
+    std::string no_nccl = "no NCCL was given to this rank's link";
+    nccl_pairs::options pairs{};
+  };
+  cuda_link(runtime::link& below, cuda_copies& copies) : cuda_link(below, copies, options{}) {}
+  cuda_link(runtime::link& below, cuda_copies& copies, options o);
   ~cuda_link() override;
   cuda_link(const cuda_link&) = delete;
   cuda_link& operator=(const cuda_link&) = delete;
@@ -51,6 +63,17 @@ class cuda_link final : public runtime::link {
   runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                     runtime::completion* done) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
+  runtime::result<> joint() const override;
+  runtime::errc joint_get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+                          runtime::completion* done) override;
+
+  /// To be polled beside the copies; null without NCCL.
+  nccl_pairs* nccl() noexcept { return nccl_ ? &*nccl_ : nullptr; }
+  const nccl_pairs* nccl() const noexcept { return nccl_ ? &*nccl_ : nullptr; }
+  /// What its GPU does for that peer ends: the link below notices a death only of peers that it has operations with.
+  void on_peer_failed(runtime::rank_id peer) noexcept;
+  /// Ends what both GPUs do together, so that nothing that is under way waits for another rank any more.
+  void end_joint() noexcept { nccl_.reset(); }
 
   struct plane_counters {
     std::uint64_t staged = 0;  ///< messages that went through pinned memory
@@ -81,6 +104,7 @@ class cuda_link final : public runtime::link {
   runtime::errc copy_peer(std::span<std::byte> to, std::span<const std::byte> from, runtime::rank_id put_to,
                           runtime::completion* done);
   void look_at_fences();
+  bool is_exposed(const nccl_pairs::place& at) const noexcept;
 
   runtime::link& below_;
   cuda_copies& copies_;
@@ -90,7 +114,11 @@ class cuda_link final : public runtime::link {
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;
   bool put_failed_ = false;
+  std::map<std::uint64_t, std::span<std::byte>> exposed_;  // device memory, by number
+  std::uint64_t last_exposed_ = 0;
   plane_counters planes_;
+  std::string no_nccl_;
+  std::optional<nccl_pairs> nccl_;
 };
 
 }  // namespace parley::transports

@@ -6,12 +6,20 @@
 #include <parley/runtime/memory_space.hpp>
 #include <parley/transports/cuda_copies.hpp>
 
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+
 namespace parley::transports {
 
 class cuda_space final : public runtime::memory_space {
  public:
   /// On the device of `copies`, which does the copies and outlives it.
   explicit cuda_space(cuda_copies& copies) noexcept : copies_(copies) {}
+  /// Blocks that have been given back are used again, and freed with the space: CUDA frees memory only once the device is idle,
+  /// which it may not be before this thread has answered another rank.
   std::unique_ptr<block> make(std::size_t bytes) override;
   /// Throws `device_failed` with CUDA's words.
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
@@ -20,7 +28,9 @@ class cuda_space final : public runtime::memory_space {
 
  private:
   class device_block;
+  using kept = std::multimap<std::size_t, cuda_memory>;  // by size
   cuda_copies& copies_;
+  std::shared_ptr<kept> kept_ = std::make_shared<kept>();
 };
 
 /// One step of a device, started where it is awaited, to its end: `start(done)` answers as `link::fetch` does.

@@ -44,8 +44,54 @@ check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" --de
 tail -n 3 "$out/processes-pipeline.log"
 if [ -x "$build/tests/test_gpu" ]; then check test_gpu 300 "$build/tests/test_gpu"; fi
 
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
-if [ -n "$sanitizer" ]; then
+# What NCCL does for transfers, by itself: the same messages with only it beside the default.
+check processes-nccl 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results
+tail -n 12 "$out/processes-nccl.log"
+
+# fails_as NAME SECONDS TEXT COMMAND...: it ends in time, with a status of its own, and says TEXT.
+fails_as() {
+  local name=$1 limit=$2 text=$3 status began
+  shift 3
+  began=$(date +%s%N)
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1
+  status=$?
+  if [ "$status" -ne 0 ] && [ "$status" -lt 124 ] && grep -qE "$text" "$out/$name.log"; then
+    passed=$((passed + 1)) status="ok, status $status: $(grep -E "$text" "$out/$name.log" | head -n 1 | cut -c1-200)"
+  else
+    failed=$((failed + 1)) status="FAILED with status $status, see $out/$name.log"
+  fi
+  printf '%-44s %6d ms  %s\n' "$name" $((($(date +%s%N) - began) / 1000000)) "$status"
+}
+for rank in 0 1; do
+  fails_as "nccl-rank-$rank-dies" 60 "rank $rank is gone" "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results \
+    --kill "$rank@400"
+done
+# Another program has taken all memory but 2 GiB of each GPU.
+python3 -c 'import time, torch
+taken = [torch.empty(torch.cuda.mem_get_info(d)[0] - (2 << 30), dtype=torch.uint8, device=d) for d in range(torch.cuda.device_count())]
+print("filled", flush=True)
+time.sleep(60)' >"$out/filler.log" 2>&1 &
+filler=$!
+for _ in $(seq 100); do grep -q filled "$out/filler.log" && break; sleep 0.2; done
+fails_as out-of-memory 60 "cudaErrorMemoryAllocation" "$parley" tune "$here/tests/gpu/filled.json" --device cuda --no-results
+kill "$filler" && wait "$filler" 2>/dev/null
+# The heterogeneous all-reduce: NCCL, and a kernel of parley's own that a rank may lack, each result compared.
+sums=$build/bench/gpu_sums
+if [ -x "$sums" ]; then
+  for bytes in 4096 65536 1048576 16777216; do
+    check "sums-$bytes" 60 "$parley" run -n 2 -- "$sums" --bytes "$bytes" --calls "$((bytes > 100000 ? 400 : 2000))"
+    tail -n 2 "$out/sums-$bytes.log"
+  done
+  check sums-masked 60 "$parley" run -n 2 -- "$sums" --mask 1
+  tail -n 2 "$out/sums-masked.log"
+  fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- "$sums" --kill 1
+  fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n 2 -- "$sums" --fault 1
+fi
+# The GPUs are as good as before.
+check processes-after-faults 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results --microbatches 40
+
+[ "${SANITIZE:-yes}" = no ] || sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
+if [ -n "${sanitizer:-}" ]; then
   for tool in memcheck racecheck; do
     check "$tool-one-process" 400 "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
       --one-process --no-results --microbatches 12
@@ -56,7 +102,7 @@ if [ -n "$sanitizer" ]; then
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
 else
-  echo "compute-sanitizer was not found: memcheck and racecheck did not run"
+  echo "compute-sanitizer was not found, or SANITIZE=no: memcheck and racecheck did not run"
 fi
 
 echo "gpu: $gpus GPUs, $passed checks passed, $failed failed; logs in $out"

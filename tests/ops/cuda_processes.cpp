@@ -1,5 +1,6 @@
 // Ranks that would be processes: device buffers over a link that moves host memory only.
 #include "../support/fake_cuda.hpp"
+#include "../support/fake_nccl.hpp"
 
 #include <doctest/doctest.h>
 #include <parley/ops/rank.hpp>
@@ -19,12 +20,15 @@ using namespace parley::runtime;
 using namespace parley::tests;
 
 struct two_ranks {
-  two_ranks(fake_cuda& gpu, std::vector<config_ptr> configs) : below(2) {
+  two_ranks(fake_cuda& gpu, const std::vector<config_ptr>& configs, fake_nccl* nccl = nullptr) : below(2) {
+    transports::cuda_link::options planes;
+    planes.nccl = nccl;
     loop.attach(below);
     for (rank_id r = 0; r < 2; ++r) {
       copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
       loop.attach(*copies.back());
-      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back()));
+      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back(), planes));
+      if (nccl != nullptr) loop.attach(*wires.back()->nccl());
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
     }
     for (rank_id r = 0; r < 2; ++r) {
@@ -37,6 +41,10 @@ struct two_ranks {
     }
   }
   ~two_ranks() {
+    for (auto& w : wires) {
+      if (w->nccl() != nullptr) loop.detach(*w->nccl());
+      w->end_joint();
+    }
     for (auto& c : copies) c->drain();
     ranks.clear();
     wires.clear();
@@ -169,6 +177,53 @@ TEST_CASE("where memory cannot be exported, puts and gets are not agreed on, and
   const auto* const c = w.campaign(10'000);
   CHECK((c == nullptr || c->winner.empty() || c->winner == "direct"));
   CHECK(w.wires[0]->planes().ipc_refused.find("cudaErrorNotSupported") == 0);
+}
+
+TEST_CASE("NCCL moves payloads from device to device, and needs no exported memory") {
+  fake_cuda gpu;
+  gpu.ipc = fake_cuda::ipc_state::refused;
+  fake_nccl library(gpu);
+  const auto from = transports::cuda_memory::on_device(gpu, 0, 100'001);
+  const auto to = transports::cuda_memory::on_device(gpu, 0, 100'001);
+  {
+    two_ranks w(gpu, {direct(), nccl()}, &library);
+    fill(gpu, from.bytes(), 4);
+    move_until_tried(w, from.bytes(), to.bytes());
+    CHECK(holds(gpu, to.bytes(), 4));
+    CHECK(w.campaign(100'001)->trials > 0);
+    CHECK(w.wires[1]->nccl()->statistics().gets > 1);
+    CHECK(w.wires[1]->nccl()->statistics().communicators == 1);
+    CHECK(w.wires[0]->nccl()->statistics().sends == w.wires[1]->nccl()->statistics().gets);
+    CHECK(w.wires[1]->nccl()->statistics().aborted == 0);
+  }
+  CHECK(library.mismatches == 0);
+  CHECK(library.communicators() == 0);
+}
+
+TEST_CASE("without NCCL its config is not offered, and the reason is told") {
+  fake_cuda gpu;
+  const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);
+  const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
+  two_ranks w(gpu, {direct(), nccl()});
+  fill(gpu, from.bytes(), 6);
+  for (int i = 0; i < 10; ++i) w.move(from.bytes(), to.bytes(), 10);
+  CHECK(holds(gpu, to.bytes(), 6));
+  CHECK(w.ranks[0]->agreements().front().no_common_config.find("rank 1 (receiver) has direct") != std::string::npos);
+  CHECK(nccl()->works_over(*w.wires[1]).reason().text() == "no NCCL was given to this rank's link");
+}
+
+TEST_CASE("a communicator that cannot be made fails the rehearsal, and the rest goes on") {
+  fake_cuda gpu;
+  fake_nccl library(gpu);
+  library.connecting = fake_nccl::connecting_state::refused;
+  const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);
+  const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
+  two_ranks w(gpu, {direct(), nccl(), get()}, &library);
+  fill(gpu, from.bytes(), 6);
+  move_until_tried(w, from.bytes(), to.bytes());
+  CHECK(holds(gpu, to.bytes(), 6));
+  CHECK(w.campaign(10'000)->winner != "nccl");
+  CHECK(w.wires[1]->nccl()->statistics().why.find("duplicate GPU") != std::string::npos);
 }
 
 TEST_CASE("keys that name nothing open nothing") {

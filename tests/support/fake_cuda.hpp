@@ -44,7 +44,11 @@ class fake_cuda final : public transports::cuda_driver {
 
   /// A kernel.
   void launch(cuda_stream s, std::uint64_t ticks, std::function<void()> effect) {
-    stream_of(s).push_back({operation::kind::work, std::move(effect), ticks, nullptr, 0});
+    stream_of(s).push_back({operation::kind::work, std::move(effect), ticks, nullptr, 0, {}});
+  }
+  /// A kernel that runs until it is told to end.
+  void launch_until(cuda_stream s, std::function<bool()> over) {
+    stream_of(s).push_back({operation::kind::work, {}, 0, nullptr, 0, std::move(over)});
   }
   /// Where the processor may see device memory.
   std::byte* shadow(const void* address) {
@@ -105,13 +109,13 @@ class fake_cuda final : public transports::cuda_driver {
   errc record(cuda_event e, cuda_stream after) noexcept override {
     if (broken_) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    stream_of(after).push_back({operation::kind::record, {}, 0, ev, ++ev->recorded});
+    stream_of(after).push_back({operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
     return errc::none;
   }
   errc wait(cuda_stream s, cuda_event e) noexcept override {
     if (broken_) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    stream_of(s).push_back({operation::kind::wait, {}, 0, ev, ev->recorded});
+    stream_of(s).push_back({operation::kind::wait, {}, 0, ev, ev->recorded, {}});
     return errc::none;
   }
   errc query(cuda_event e) noexcept override {
@@ -131,11 +135,27 @@ class fake_cuda final : public transports::cuda_driver {
                               }
                               std::memmove(here(to), here(from), bytes);
                             },
-                            ticks_per_copy, nullptr, 0});
+                            ticks_per_copy,
+                            nullptr,
+                            0,
+                            {}});
     return errc::none;
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
     return copy(to, from, bytes, s);
+  }
+  // Those of one call find each other by the first member's box, which all name by the same address here.
+  errc sum_with_peers(std::span<std::byte> floats, const transports::peer_boxes& with,
+                      cuda_stream s) noexcept override {
+    if (broken_) return errc::device_failed;
+    auto& all = sums_[{with.box[0], with.number}];
+    if (all == nullptr) all = std::make_shared<joint_sum>();
+    launch_until(s, [this, all, floats, with, came = false]() mutable {
+      if (!std::exchange(came, true)) all->memory.push_back(floats);
+      if (all->memory.size() == with.members && !std::exchange(all->over, true)) add_up(all->memory);
+      return all->over || *with.stop != 0;
+    });
+    return errc::none;
   }
   memory_place place_of(const void* address) noexcept override {
     if (shadow(address) == nullptr) return {};
@@ -172,7 +192,21 @@ class fake_cuda final : public transports::cuda_driver {
     std::uint64_t ticks;
     event* on;
     std::uint64_t number;
+    std::function<bool()> over{};
   };
+  struct joint_sum {
+    std::vector<std::span<std::byte>> memory;
+    bool over = false;
+  };
+  void add_up(const std::vector<std::span<std::byte>>& all) {
+    std::vector<float> sum(all.front().size() / sizeof(float));
+    std::vector<float> theirs(sum.size());
+    for (const auto& each : all) {
+      std::memcpy(theirs.data(), shadow(each.data()), sum.size() * sizeof(float));
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += theirs[i];
+    }
+    for (const auto& each : all) std::memcpy(shadow(each.data()), sum.data(), sum.size() * sizeof(float));
+  }
   using stream = std::deque<operation>;
   struct block {
     std::vector<std::byte> bytes;
@@ -193,8 +227,9 @@ class fake_cuda final : public transports::cuda_driver {
           --first.ticks;
           break;
         }
+        if (first.over && !first.over()) break;
         if (first.what == operation::kind::record) first.on->happened = first.number;
-        if (first.what == operation::kind::work) first.effect();
+        if (first.effect) first.effect();
         s->pop_front();
       }
     }
@@ -204,6 +239,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::vector<std::unique_ptr<stream>> streams_;
   std::vector<std::unique_ptr<event>> events_;
   std::map<void*, block> blocks_;
+  std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
   std::size_t total_ = 0;
   std::size_t pinned_ = 0;
   std::uint64_t copies_ = 0;

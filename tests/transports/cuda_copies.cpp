@@ -1,3 +1,4 @@
+#include "../support/awaited.hpp"
 #include "../support/fake_cuda.hpp"
 
 #include <doctest/doctest.h>
@@ -13,29 +14,18 @@ using runtime::errc;
 using transports::cuda_copies;
 using transports::cuda_memory;
 
-struct note final : runtime::completion {
-  note() : completion(&on_done) {}
-  static void on_done(completion& self, errc how) noexcept {
-    auto& me = static_cast<note&>(self);
-    ++me.times;
-    me.outcome = how;
-  }
-  int times = 0;
-  errc outcome = errc::pending;
-};
-
 TEST_CASE("a copy ends when an event says so, and its completion is called from poll") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 10'000);
   auto b = cuda_memory::on_device(gpu, 0, 10'000);
   fill(gpu, a.bytes(), 1);
-  note done;
+  awaited done;
   CHECK(copies.copy(b.bytes(), a.bytes(), &done) == errc::pending);
   CHECK(copies.arm() == runtime::poller::arm_state::busy);
-  CHECK(done.times == 0);
+  CHECK(done.calls == 0);
   copies.drain();
-  CHECK(done.times == 1);
+  CHECK(done.calls == 1);
   CHECK(done.outcome == errc::none);
   CHECK(holds(gpu, b.bytes(), 1));
   CHECK(copies.arm() == runtime::poller::arm_state::armed);
@@ -56,11 +46,11 @@ TEST_CASE("what `after` names comes after the kernels of that stream, and other 
     ran = true;
   });
   CHECK(copies.after(a.bytes(), stream) == errc::none);
-  note of_a;
-  note of_c;
+  awaited of_a;
+  awaited of_c;
   CHECK(copies.copy(b.bytes().first(500), a.bytes().first(500), &of_a) == errc::pending);
   CHECK(copies.copy(b.bytes().subspan(500), c.bytes().subspan(500), &of_c) == errc::pending);
-  while (of_c.times == 0) copies.poll();
+  while (of_c.calls == 0) copies.poll();
   CHECK_FALSE(ran);
   copies.drain();
   CHECK(ran);
@@ -103,10 +93,10 @@ TEST_CASE("an error of the device ends all that is pending, and what comes later
   auto a = cuda_memory::on_device(gpu, 0, 1'000);
   auto b = cuda_memory::on_device(gpu, 0, 1'000);
   gpu.break_at_copy = 2;
-  std::array<note, 3> done;
-  for (note& n : done) CHECK(copies.copy(b.bytes(), a.bytes(), &n) == errc::pending);
+  std::array<awaited, 3> done;
+  for (awaited& n : done) CHECK(copies.copy(b.bytes(), a.bytes(), &n) == errc::pending);
   copies.drain();
-  for (note& n : done) CHECK(n.times == 1);
+  for (awaited& n : done) CHECK(n.calls == 1);
   CHECK(done[2].outcome == errc::device_failed);
   CHECK(copies.copy(b.bytes(), a.bytes(), &done[0]) == errc::device_failed);
   CHECK(gpu.fault().find("cudaErrorIllegalAddress") == 0);
@@ -122,18 +112,39 @@ TEST_CASE("everything is given back: memory, streams and events") {
   {
     const auto a = cuda_memory::on_device(gpu, 0, 1'000);
     const auto b = cuda_memory::pinned(gpu, 1'000);
-    note done;
+    awaited done;
     {
       cuda_copies copies(gpu, 0);
       CHECK(copies.copy(b.bytes(), a.bytes(), &done) == errc::pending);
       CHECK(copies.pending() == 1);
     }
-    CHECK(done.times == 1);  // a copy that has begun touches memory until it ends
+    CHECK(done.calls == 1);  // a copy that has begun touches memory until it ends
   }
   CHECK(gpu.blocks() == 0);
   CHECK(gpu.pinned() == 0);
   CHECK(gpu.streams() == 0);
   CHECK(gpu.events() == 0);
+}
+
+TEST_CASE("a space frees nothing while it lives: what was given back is used again") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  {
+    transports::cuda_space space(copies);
+    const std::byte* first = nullptr;
+    {
+      const auto block = space.make(1'000);
+      first = block->bytes().data();
+      CHECK(space.make(2'000)->bytes().size() == 2'000);
+    }
+    CHECK(gpu.blocks() == 2);
+    const auto again = space.make(1'000);
+    CHECK(again->bytes().data() == first);
+    CHECK(again->bytes().size() == 1'000);
+    const auto another = space.make(1'000);
+    CHECK(another->bytes().data() != first);
+  }
+  CHECK(gpu.blocks() == 0);
 }
 
 TEST_CASE("a device that does not exist is named") {

@@ -1,11 +1,13 @@
 #pragma once
 // Launchers of this folder's kernels, for code that nvcc does not compile.
 #include <cuda_runtime_api.h>
+#include <parley/transports/cuda_driver.hpp>
 
 #include <cstddef>
 
 namespace parley::transports {
 
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s);
+cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s);
 
 }  // namespace parley::transports

@@ -1,4 +1,5 @@
 #include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda/on_device.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 
 #include <cuda_runtime_api.h>
@@ -27,26 +28,6 @@ std::string uuid_text(const cudaUUID_t& uuid) {
                         static_cast<unsigned char>(uuid.bytes[i]));
   return text;
 }
-
-// CUDA keeps a device per thread; what is made here belongs to the device that is asked for.
-class on_device {
- public:
-  explicit on_device(int device) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
-    if (device != before_) outcome_ = cudaSetDevice(device);
-  }
-  ~on_device() {
-    int now = before_;
-    if (before_ >= 0 && cudaGetDevice(&now) == cudaSuccess && now != before_) cudaSetDevice(before_);
-  }
-  on_device(const on_device&) = delete;
-  on_device& operator=(const on_device&) = delete;
-  cudaError_t outcome() const noexcept { return outcome_; }
-
- private:
-  int before_ = -1;
-  cudaError_t outcome_ = cudaSuccess;
-};
 
 class runtime_driver final : public cuda_driver {
  public:
@@ -130,6 +111,12 @@ class runtime_driver final : public cuda_driver {
     if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
     const on_device here(device);
     return note(launch_copy(to, from, bytes, blocks, s), "the copy kernel");
+  }
+  errc sum_with_peers(std::span<std::byte> floats, const peer_boxes& with, cuda_stream s) noexcept override {
+    int device = 0;
+    if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
+    const on_device here(device);
+    return note(launch_peer_sum(floats.data(), floats.size(), with, s), "the kernel that sums with peers");
   }
   memory_place place_of(const void* address) noexcept override {
     cudaPointerAttributes a{};

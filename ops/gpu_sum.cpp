@@ -1,0 +1,242 @@
+#include <parley/ops/gpu_sum.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/transports/cuda_space.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::task;
+
+namespace {
+
+struct stream_end final : runtime::completion {
+  stream_end() : completion(&on_reached) {}
+  static void on_reached(completion& self, errc) noexcept { static_cast<stream_end&>(self).here = true; }
+  bool here = false;
+};
+
+gpu_world& world_of(const symmetric_call& call, const std::string& config) {
+  auto* const world = dynamic_cast<gpu_world*>(call.over);
+  if (world == nullptr)
+    runtime::raise({errc::bad_argument, config + " runs over a gpu_world; give the op one as `over`, and a "
+                                                 "gpu_world_source as `rehearse`"});
+  return *world;
+}
+
+class nccl_sum_config final : public symmetric_config {
+ public:
+  nccl_sum_config() : symmetric_config({.name = "nccl_sum", .wire_class = "nccl_sum"}) {}
+  task<> run(symmetric_call call, std::span<std::byte> data) const override { co_await world_of(call, id()).sum(data); }
+};
+
+class kernel_sum_config final : public symmetric_config {
+ public:
+  explicit kernel_sum_config(unsigned blocks)
+      : symmetric_config({.name = "kernel_sum",
+                          .parameters = {{"blocks", std::uint64_t{blocks}}},
+                          .wire_class = "kernel_sum_" + std::to_string(blocks)}),
+        blocks_(blocks) {}
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    co_await world_of(call, id()).sum_by_kernel(data, blocks_);
+  }
+
+ private:
+  unsigned blocks_;
+};
+
+}  // namespace
+
+gpu_world::gpu_world(transports::nccl_library& library, transports::cuda_copies& copies,
+                     transports::nccl_communicator handle, options o, std::shared_ptr<gpu_world_remains> remains)
+    : library_(library), copies_(copies), options_(o), handle_(handle),
+      stream_(copies.driver().make_stream(copies.device())), remains_(std::move(remains)) {}
+
+gpu_world::~gpu_world() {
+  abort();
+  remains_->mapped.insert(remains_->mapped.end(), mapped_.begin(), mapped_.end());
+  remains_->memory.push_back(std::move(stop_));
+  remains_->memory.push_back(std::move(box_));
+  copies_.driver().destroy(stream_);
+}
+
+// NCCL has a thread for what goes on behind the scenes, which may share this one's core.
+task<> gpu_world::ready() {
+  runtime::scope& here = co_await runtime::this_scope;
+  for (;;) {
+    if (handle_ == nullptr)
+      runtime::raise({errc::unavailable, "its communicator was aborted; connect another one and rejoin"});
+    const errc seen = library_.state(handle_);
+    if (seen == errc::none) co_return;
+    if (seen != errc::pending) runtime::raise({errc::device_failed, library_.fault()});
+    if (here.cancelled() != errc::none) runtime::raise(here.cancelled());
+    std::this_thread::yield();
+    co_await runtime::yield;
+  }
+}
+
+void gpu_world::abort() noexcept {
+  if (handle_ == nullptr) return;
+  if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
+  library_.abort(std::exchange(handle_, nullptr));
+  see_to_its_end();
+}
+
+// Kernels that have been told to stop do so soon; until then they touch buffers.
+void gpu_world::see_to_its_end() noexcept {
+  stream_end end;
+  if (copies_.watch(stream_, &end) != errc::pending) return;
+  while (!end.here) static_cast<void>(copies_.poll());
+}
+
+task<> gpu_world::sum(std::span<std::byte> floats) { co_await run(way::nccl, floats, 0); }
+
+task<> gpu_world::sum_by_kernel(std::span<std::byte> floats, unsigned blocks) {
+  if (floats.size() > boxes_.stage_bytes)
+    runtime::raise({errc::unavailable, "its kernel sums up to " + std::to_string(boxes_.stage_bytes) +
+                                           " bytes, as kernel_bytes says, not " + std::to_string(floats.size())});
+  co_await run(way::kernel, floats, blocks);
+}
+
+task<> gpu_world::run(way how, std::span<std::byte> floats, unsigned blocks) {
+  if (floats.size() % sizeof(float) != 0)
+    runtime::raise(
+        {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(floats.size())});
+  if (floats.empty()) co_return;
+  // NCCL takes one call at a time. Those that wait go on in their order.
+  while (calling_ && handle_ != nullptr) co_await runtime::yield;
+  std::exception_ptr thrown;
+  runtime::result<> ended;
+  try {
+    co_await enqueue(how, floats, blocks);
+    ended = co_await transports::reached(copies_, stream_);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (!thrown && ended) co_return;
+  // Nobody knows what the others have done of it.
+  abort();
+  if (thrown) std::rethrow_exception(thrown);
+  runtime::raise(ended.reason());
+}
+
+task<> gpu_world::enqueue(way how, std::span<std::byte> floats, unsigned blocks) {
+  co_await ready();
+  const errc ordered = copies_.order(stream_, floats);
+  if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
+  if (how == way::kernel) {
+    transports::peer_boxes with = boxes_;
+    with.blocks = blocks;
+    with.number = ++boxes_.number;
+    const errc launched = copies_.driver().sum_with_peers(floats, with, stream_);
+    if (launched != errc::none) runtime::raise({launched, copies_.driver().fault()});
+    co_return;
+  }
+  calling_ = true;
+  const errc called = library_.sum_floats(floats, handle_, stream_);
+  if (called != errc::none && called != errc::pending) runtime::raise({called, library_.fault()});
+  co_await ready();
+  calling_ = false;
+}
+
+// ---- meeting ----------------------------------------------------------------------------------------------------------
+
+task<> gpu_world::meet() {
+  co_await ready();
+  if (options_.kernel_bytes != 0) co_await exchange_boxes();
+}
+
+task<> gpu_world::move(std::span<std::byte> to, std::span<const std::byte> from) {
+  auto ended = co_await transports::copied(copies_, to, from);
+  ended.value();
+}
+
+// What the others need to reach a member's box travels as numbers, byte by byte, in a sum to which each adds zeros for the others.
+// The last number counts who cannot: then nobody can.
+task<> gpu_world::exchange_boxes() {
+  struct address {
+    transports::cuda_ipc_handle handle;
+    std::uint64_t offset = 0;
+  };
+  transports::cuda_driver& gpu = copies_.driver();
+  const std::size_t stage = (options_.kernel_bytes + 255) / 256 * 256;
+  std::vector<float> numbers(options_.members * sizeof(address) + 1);
+  std::string why;
+  if (options_.members > transports::peer_boxes::most_members) why = "more than 8 members";
+  box_ = transports::cuda_memory::on_device(gpu, copies_.device(), transports::peer_boxes::flag_bytes + 2 * stage);
+  stop_ = transports::cuda_memory::pinned(gpu, sizeof(std::uint32_t));
+  stop() = 0;
+  const std::vector<std::byte> zeros(transports::peer_boxes::flag_bytes);
+  co_await move(box_.bytes().first(zeros.size()), zeros);
+  const auto exported = gpu.export_memory(box_.bytes().data());
+  if (exported) {
+    const address mine{exported->handle, exported->offset};
+    std::array<unsigned char, sizeof mine> bytes{};
+    std::memcpy(bytes.data(), &mine, sizeof mine);
+    std::copy(bytes.begin(), bytes.end(), numbers.begin() + static_cast<std::ptrdiff_t>(options_.place * sizeof mine));
+  } else {
+    why = exported.reason().text();
+  }
+  numbers.back() = why.empty() ? 0 : 1;
+  const auto host = std::as_writable_bytes(std::span(numbers));
+  remains_->memory.push_back(transports::cuda_memory::on_device(gpu, copies_.device(), host.size()));
+  const std::span<std::byte> table = remains_->memory.back().bytes();
+  co_await move(table, host);
+  co_await sum(table);
+  co_await move(host, table);
+  for (unsigned m = 0; m < options_.members && numbers.back() == 0; ++m) {
+    boxes_.box[m] = box_.bytes().data();
+    if (m == options_.place) continue;
+    std::array<unsigned char, sizeof(address)> bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<unsigned char>(numbers[m * sizeof(address) + i]);
+    address theirs;
+    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    const auto opened = gpu.import_memory(copies_.device(), theirs.handle);
+    if (!opened) runtime::raise(opened.reason());
+    mapped_.push_back(*opened);
+    boxes_.box[m] = static_cast<std::byte*>(*opened) + theirs.offset;
+  }
+  if (numbers.back() != 0)
+    runtime::raise({errc::unavailable, "not all members can let the others reach their memory" +
+                                           (why.empty() ? std::string() : ": " + why)});
+  boxes_.members = options_.members;
+  boxes_.place = options_.place;
+  boxes_.stage_bytes = stage;
+  boxes_.stop = &stop();
+}
+
+std::vector<std::byte> gpu_world_source::make_id() {
+  const auto made = library_.make_id();
+  if (!made) runtime::raise(made.reason());
+  return {made->bytes.begin(), made->bytes.end()};
+}
+
+task<std::shared_ptr<communicator>> gpu_world_source::connect(std::vector<std::byte> id) {
+  transports::nccl_id theirs;
+  if (id.size() != theirs.bytes.size())
+    runtime::raise({errc::malformed, "an id of NCCL has 128 bytes, not " + std::to_string(id.size())});
+  std::memcpy(theirs.bytes.data(), id.data(), id.size());
+  const auto begun =
+      library_.connect(theirs, static_cast<int>(options_.members), static_cast<int>(options_.place), copies_.device());
+  if (!begun) runtime::raise(begun.reason());
+  auto made = std::make_shared<gpu_world>(library_, copies_, *begun, options_, remains_);
+  co_await made->meet();
+  co_return made;
+}
+
+symmetric_config_ptr nccl_sum() { return std::make_shared<nccl_sum_config>(); }
+
+symmetric_config_ptr kernel_sum(unsigned blocks) {
+  if (blocks == 0 || blocks > transports::peer_boxes::most_blocks)
+    runtime::raise({errc::bad_argument, "kernel_sum takes 1 to 64 blocks, not " + std::to_string(blocks)});
+  return std::make_shared<kernel_sum_config>(blocks);
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,110 @@
+#pragma once
+/// All-reduces of floats in device memory, by NCCL and by a kernel of parley's own, as configs of a `symmetric_op`: each member
+/// calls it, and leases say which config all of them run.
+///
+///     gpu_world_source::options who{.members = 2, .place = self.id(), .kernel_bytes = 1_MiB};
+///     auto source = std::make_shared<gpu_world_source>(nccl, *here.gpu(), who);
+///     std::shared_ptr<communicator> world = co_await source->connect(id_of_rank_0);      // `source->make_id()`, sent around
+///     auto sums = self.declare(symmetric_op{.name = "gradients", .configs = {nccl_sum(), kernel_sum()}, .over = world,
+///                                           .rehearse = source, .memory = &space});
+///     co_await sums.run(gradients);                                                       // in place
+///
+/// The kernel reads the other members' memory, which takes GPUs of one host that reach each other; it is for small sums. A
+/// user who wants it left out on some ranks says so with `symmetric_op::capable`: then it runs nowhere.
+///
+/// Rehearsals run over communicators of their own, each from a fresh id. A call comes after what `cuda_copies::after` said of its
+/// buffer and ends when the sum is there; no thread waits in CUDA or NCCL. One whose deadline passes or whose member has died
+/// aborts the communicator it runs over: its kernels end, the call throws what ended it, and later calls throw
+/// `unavailable` until the user has made another one. Members of one process or of one GPU cannot be connected: NCCL says so.
+#include <parley/ops/symmetric_config.hpp>
+#include <parley/transports/cuda_copies.hpp>
+#include <parley/transports/nccl_library.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace parley::ops {
+
+/// Memory of communicators that have ended. CUDA frees it once the device is idle, which it may not be before this thread has
+/// aborted another communicator: it is freed with the source.
+struct gpu_world_remains {
+  explicit gpu_world_remains(transports::cuda_driver& d) noexcept : driver(d) {}
+  ~gpu_world_remains() {
+    for (void* const m : mapped) driver.close_imported(m);
+  }
+  gpu_world_remains(const gpu_world_remains&) = delete;
+  gpu_world_remains& operator=(const gpu_world_remains&) = delete;
+  transports::cuda_driver& driver;
+  std::vector<void*> mapped;
+  std::vector<transports::cuda_memory> memory;
+};
+
+/// One communicator of NCCL, with a stream of its own and, where asked for, memory that the other members reach.
+class gpu_world final : public communicator {
+ public:
+  struct options {
+    unsigned members = 1;
+    unsigned place = 0;            ///< of this rank among the members
+    std::size_t kernel_bytes = 0;  ///< the largest sum that the kernel can do; 0: none
+  };
+  /// Owns `handle`, which may be connecting yet. Library and copies outlive it.
+  gpu_world(transports::nccl_library& library, transports::cuda_copies& copies, transports::nccl_communicator handle,
+            options o, std::shared_ptr<gpu_world_remains> remains);
+  ~gpu_world() override;
+  /// Connects, with all others. Throws `device_failed` with NCCL's words, `unavailable` where memory cannot be reached, and what
+  /// cancelled it.
+  runtime::task<> meet();
+  /// The sum of all members' floats, in place. Calls are enqueued in the order of calling, which is the same on all members.
+  runtime::task<> sum(std::span<std::byte> floats);
+  /// The same by a kernel of so many blocks.
+  runtime::task<> sum_by_kernel(std::span<std::byte> floats, unsigned blocks);
+  void abort() noexcept override;
+
+ private:
+  enum class way : std::uint8_t { nccl, kernel };
+  runtime::task<> run(way how, std::span<std::byte> floats, unsigned blocks);
+  runtime::task<> enqueue(way how, std::span<std::byte> floats, unsigned blocks);
+  runtime::task<> ready();
+  runtime::task<> exchange_boxes();
+  runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);
+  void see_to_its_end() noexcept;
+  std::uint32_t& stop() noexcept { return *reinterpret_cast<std::uint32_t*>(stop_.bytes().data()); }
+
+  transports::nccl_library& library_;
+  transports::cuda_copies& copies_;
+  options options_;
+  transports::nccl_communicator handle_;
+  transports::cuda_stream stream_;
+  bool calling_ = false;
+  transports::cuda_memory stop_;
+  transports::cuda_memory box_;
+  std::vector<void*> mapped_;
+  std::shared_ptr<gpu_world_remains> remains_;
+  transports::peer_boxes boxes_;
+};
+
+class gpu_world_source final : public communicator_source {
+ public:
+  using options = gpu_world::options;
+  gpu_world_source(transports::nccl_library& library, transports::cuda_copies& copies, options o)
+      : library_(library), copies_(copies), options_(o),
+        remains_(std::make_shared<gpu_world_remains>(copies.driver())) {}
+  std::vector<std::byte> make_id() override;
+  /// Ends when all members have called it. Throws as `gpu_world::meet`; cancelling gives up.
+  runtime::task<std::shared_ptr<communicator>> connect(std::vector<std::byte> id) override;
+
+ private:
+  transports::nccl_library& library_;
+  transports::cuda_copies& copies_;
+  options options_;
+  std::shared_ptr<gpu_world_remains> remains_;
+};
+
+/// `gpu_world::sum` of the call's communicator.
+symmetric_config_ptr nccl_sum();
+/// `gpu_world::sum_by_kernel`, 1 to 64 blocks.
+symmetric_config_ptr kernel_sum(unsigned blocks = 32);
+
+}  // namespace parley::ops

@@ -1,0 +1,197 @@
+#include <parley/transports/cuda/on_device.hpp>
+#include <parley/transports/nccl_runtime.hpp>
+
+#if __has_include(<nccl.h>)
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+namespace parley::transports {
+
+using runtime::errc;
+using runtime::error;
+using runtime::result;
+
+namespace {
+
+// Of those whose communicators can be made without blocking, and ended while they are.
+constexpr int oldest_version = 21'800;
+
+// The functions of libnccl.so.2 that are used.
+// NOLINTBEGIN(readability-identifier-naming): by their own names, with which they are looked for
+struct functions {
+  decltype(&ncclGetVersion) GetVersion = nullptr;
+  decltype(&ncclGetUniqueId) GetUniqueId = nullptr;
+  decltype(&ncclCommInitRankConfig) CommInitRankConfig = nullptr;
+  decltype(&ncclCommGetAsyncError) CommGetAsyncError = nullptr;
+  decltype(&ncclCommAbort) CommAbort = nullptr;
+  decltype(&ncclSend) Send = nullptr;
+  decltype(&ncclRecv) Recv = nullptr;
+  decltype(&ncclAllReduce) AllReduce = nullptr;
+  decltype(&ncclGetErrorString) GetErrorString = nullptr;
+  decltype(&ncclGetLastError) GetLastError = nullptr;
+};
+// NOLINTEND(readability-identifier-naming)
+
+template <class F>
+bool load(void* library, const char* name, F& into) {
+  into = reinterpret_cast<F>(::dlsym(library, name));
+  return into != nullptr;
+}
+
+bool load_all(void* library, functions& f) {
+  return load(library, "ncclGetVersion", f.GetVersion) && load(library, "ncclGetUniqueId", f.GetUniqueId) &&
+         load(library, "ncclCommInitRankConfig", f.CommInitRankConfig) &&
+         load(library, "ncclCommGetAsyncError", f.CommGetAsyncError) && load(library, "ncclCommAbort", f.CommAbort) &&
+         load(library, "ncclSend", f.Send) && load(library, "ncclRecv", f.Recv) &&
+         load(library, "ncclAllReduce", f.AllReduce) && load(library, "ncclGetErrorString", f.GetErrorString) &&
+         load(library, "ncclGetLastError", f.GetLastError);
+}
+
+class loaded_nccl final : public nccl_library {
+ public:
+  loaded_nccl(functions f, int version) : nccl_(f), version_(version) {}
+
+  int version() const noexcept override { return version_; }
+
+  result<nccl_id> make_id() override {
+    ncclUniqueId made{};
+    nccl_id id;
+    static_assert(sizeof made == sizeof id.bytes);
+    if (const ncclResult_t r = nccl_.GetUniqueId(&made); r != ncclSuccess) return refused(r, "ncclGetUniqueId");
+    std::memcpy(id.bytes.data(), &made, sizeof made);
+    return id;
+  }
+  result<nccl_communicator> connect(const nccl_id& id, int members, int place, int device) override {
+    const on_device here(device);
+    ncclUniqueId theirs{};
+    std::memcpy(&theirs, id.bytes.data(), sizeof theirs);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t made = nullptr;
+    const ncclResult_t r = nccl_.CommInitRankConfig(&made, members, theirs, place, &config);
+    if (r != ncclSuccess && r != ncclInProgress) return refused(r, "ncclCommInitRankConfig");
+    return made;
+  }
+  errc state(nccl_communicator c) noexcept override {
+    ncclResult_t seen = ncclSuccess;
+    const ncclResult_t r = nccl_.CommGetAsyncError(c, &seen);
+    return note(r == ncclSuccess ? seen : r, "a communicator");
+  }
+  errc send(std::span<const std::byte> from, int to, nccl_communicator c, CUstream_st* stream) noexcept override {
+    return note(nccl_.Send(from.data(), from.size(), ncclInt8, to, c, stream), "ncclSend");
+  }
+  errc receive(std::span<std::byte> into, int from, nccl_communicator c, CUstream_st* stream) noexcept override {
+    return note(nccl_.Recv(into.data(), into.size(), ncclInt8, from, c, stream), "ncclRecv");
+  }
+  errc sum_floats(std::span<std::byte> data, nccl_communicator c, CUstream_st* stream) noexcept override {
+    return note(nccl_.AllReduce(data.data(), data.data(), data.size() / sizeof(float), ncclFloat32, ncclSum, c, stream),
+                "ncclAllReduce");
+  }
+  // NCCL first tells the communicator's kernels to end, then frees its memory, for which CUDA waits until the device is idle: until
+  // the kernels of other communicators have ended, too, which may have to be aborted by this very thread. So each has a
+  // thread. The outcome changes nothing: whatever it is, the communicator is not used again.
+  // One that NCCL is still making is given some time to come to be, at the process's end, too: with NCCL 2.28.9 its own thread
+  // ended the process with a segmentation fault where that took longer, as it does under memcheck.
+  void abort(nccl_communicator c) noexcept override {
+    aborting_.fetch_add(1);
+    try {
+      std::thread([this, c] {
+        wait_until_made(c);
+        static_cast<void>(nccl_.CommAbort(c));
+        aborting_.fetch_sub(1);
+      }).detach();
+    } catch (...) {  // no thread can be had
+      static_cast<void>(nccl_.CommAbort(c));
+      aborting_.fetch_sub(1);
+    }
+  }
+  /// Before CUDA's own state goes, with the process.
+  void wait_for_aborts() const {
+    for (int i = 0; i < 4000 && aborting_.load() != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+
+  std::string fault() const override { return fault_; }
+
+ private:
+  void wait_until_made(nccl_communicator c) const {
+    ncclResult_t seen = ncclSuccess;
+    for (int i = 0; i < 3000 && nccl_.CommGetAsyncError(c, &seen) == ncclSuccess && seen == ncclInProgress; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::string words(ncclResult_t r, const char* where) const {
+    const char* const more = nccl_.GetLastError(nullptr);
+    return fmt::format("NCCL: {}, in {}{}{}", nccl_.GetErrorString(r), where,
+                       more == nullptr || *more == '\0' ? "" : ": ", more == nullptr ? "" : more);
+  }
+  errc note(ncclResult_t r, const char* where) noexcept {
+    if (r == ncclSuccess) return errc::none;
+    if (r == ncclInProgress) return errc::pending;
+    try {
+      fault_ = words(r, where);
+    } catch (...) {
+      fault_.clear();
+    }
+    return errc::device_failed;
+  }
+  error refused(ncclResult_t r, const char* where) {
+    note(r, where);
+    return {errc::unavailable, fault_};
+  }
+
+  functions nccl_;
+  int version_;
+  std::string fault_;
+  std::atomic<int> aborting_{0};
+};
+
+result<std::unique_ptr<loaded_nccl>> load_nccl() {
+  void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = ::dlerror();
+    return error{errc::unavailable, fmt::format("NCCL was not found: {}; set LD_LIBRARY_PATH to the folder that has it",
+                                                why == nullptr ? "libnccl.so.2" : why)};
+  }
+  functions f;
+  int version = 0;
+  if (!load_all(library, f) || f.GetVersion(&version) != ncclSuccess || version < oldest_version)
+    return error{errc::unavailable,
+                 fmt::format("the libnccl.so.2 that was found is older than 2.18{}",
+                             version == 0 ? std::string() : ": it is " + nccl_version_text(version))};
+  return std::make_unique<loaded_nccl>(f, version);
+}
+
+}  // namespace
+
+result<nccl_library*> nccl_runtime() {
+  // Never destroyed, like CUDA's: threads of NCCL may outlive everything here.
+  static const auto* const loaded = [] {
+    static const auto* const made = new result<std::unique_ptr<loaded_nccl>>(load_nccl());
+    if (*made) std::atexit([] { (*made)->get()->wait_for_aborts(); });
+    return made;
+  }();
+  if (!*loaded) return loaded->reason();
+  return static_cast<nccl_library*>(loaded->value().get());
+}
+
+}  // namespace parley::transports
+
+#else
+
+namespace parley::transports {
+
+runtime::result<nccl_library*> nccl_runtime() {
+  return runtime::error{runtime::errc::unavailable, "this build has no NCCL: its header nccl.h was not found"};
+}
+
+}  // namespace parley::transports
+
+#endif
