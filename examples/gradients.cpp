@@ -18,13 +18,14 @@ std::size_t elements = 262'144;
 constexpr parley::time_ns modelled_layer_ns = 500'000;
 
 parley::task<> reduce(parley::hierarchy* all, std::vector<float>* weights, std::vector<float>* biases) {
-  co_await all->all_reduce_each(std::span(*weights), std::span(*biases));  // two buffers, one exchange
+  co_await all->all_reduce_each(std::span(*weights), std::span(*biases));  // two buffers at once
 }
 
 parley::task<> rank_main(parley::rank& self) {
   parley::hierarchy all =
       self.declare(parley::hierarchical{.name = "gradients", .leads = [](parley::rank_id r) { return r % 4 == 0; }});
-  const auto ranks = static_cast<float>(self.world_size() * (self.world_size() + 1) / 2);
+  const std::size_t sum_of_ranks = self.world_size() * (self.world_size() + 1) / 2;
+  const auto ranks = static_cast<float>(sum_of_ranks);
   const parley::time_ns begin = self.where().precise_now();
   float next_layer = 0;
   for (int step = 0; step < steps; ++step) {

@@ -4,6 +4,7 @@
 #include <parley/ops/registration.hpp>
 #include <parley/parley.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -33,7 +34,8 @@ task<> add_one_by_one(std::span<std::byte> data) {
   co_return;
 }
 task<> add_to_words(std::span<std::byte> data) {
-  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(static_cast<unsigned>(data[i]) + 1);
+  const auto add = [](std::byte b) { return static_cast<std::byte>(static_cast<unsigned>(b) + 1); };
+  std::transform(data.begin(), data.end(), data.begin(), add);
   co_return;
 }
 

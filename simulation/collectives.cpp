@@ -1,5 +1,6 @@
-#include <parley/runtime/news.hpp>
 #include <parley/simulation/collectives.hpp>
+
+#include <parley/runtime/news.hpp>
 #include <parley/simulation/config_text.hpp>
 
 #include <cstring>

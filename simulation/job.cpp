@@ -1,6 +1,7 @@
+#include <parley/simulation/job.hpp>
+
 #include <parley/runtime/invariant.hpp>
 #include <parley/simulation/checkers.hpp>
-#include <parley/simulation/job.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/programs.hpp>
 #include <parley/simulation/trace.hpp>
@@ -49,6 +50,9 @@ class runner {
     breaches_.emplace(
         [this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); });
     world_.before_end = [this](rank_id r) { look_at(r); };
+    world_.on_pace = [this](rank_id r, world::pace p) {
+      programs_.slow_kernels(r, p == world::pace::slow ? 3'000 : 0);
+    };
   }
 
   outcome run() {
@@ -116,7 +120,7 @@ class runner {
       sky_.calm();
       for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = 0;
     });
-    for (const mishap& m : tape_.mishaps) befall(m, began);
+    for (const mishap& m : tape_.mishaps) world_.befall(m, began);
     if (play_.cut_short && world_.job() < play_.jobs) {
       s.run_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
       cutting_ = true;
@@ -157,25 +161,6 @@ class runner {
       if (world_.job() == job) f();
     });
   }
-  void befall(const mishap& m, time_ns began) {
-    const time_ns from = began + m.at_ns;
-    switch (m.what) {
-      case mishap::kind::clog:
-      case mishap::kind::cut: break;  // the weather knows
-      case mishap::kind::pause: at(from, [this, m] { world_.pause(m.rank, m.for_ns); }); break;
-      case mishap::kind::slow:
-        at(from, [this, m] { slow(m.rank, 1'000, 3'000); });
-        at(from + m.for_ns, [this, m] { slow(m.rank, 0, 0); });
-        break;
-      case mishap::kind::crash: at(from, [this, m] { world_.crash(m.rank); }); break;
-    }
-  }
-
-  void slow(rank_id r, time_ns per_turn_ns, std::uint64_t kernels) {
-    world_.stage().slow_down(r, per_turn_ns);
-    programs_.slow_kernels(r, kernels);
-  }
-
   template <class Visit>
   void each_campaign(rank_id r, Visit visit) const {
     const ops::rank* const self = world_.find(r);

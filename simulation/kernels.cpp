@@ -1,3 +1,5 @@
+#include <parley/simulation/kernels.hpp>
+
 #include <parley/simulation/config_text.hpp>
 
 #include <memory>

@@ -1,9 +1,10 @@
+#include <parley/simulation/mutants.hpp>
+
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
-#include <parley/simulation/mutants.hpp>
 
 #include <algorithm>
 #include <cstring>

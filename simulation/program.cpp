@@ -1,5 +1,7 @@
-#include <parley/runtime/scope.hpp>
 #include <parley/simulation/program.hpp>
+
+#include <parley/runtime/scope.hpp>
+#include <parley/simulation/scenario.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -20,10 +22,12 @@ constexpr std::uint64_t most_ranks = 100'000;
 
 struct played {
   std::vector<bool> ended;
+  std::vector<std::optional<runtime::error>> errors;
   std::vector<rank_id> failed;  // of which the others have to be told
   time_ns last_end_ns = 0;
-  int status = 0;
 };
+
+const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for something that can never come");
 
 void print_failure(rank_id r, const std::string& why) { std::fprintf(stderr, "rank %u: %s\n", r, why.c_str()); }
 
@@ -37,12 +41,25 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   all->last_end_ns = std::max(all->last_end_ns, self->where().now());
   all->ended[self->id()] = true;
   if (thrown) {
-    print_failure(self->id(), runtime::describe(thrown).what());
+    all->errors[self->id()] = runtime::describe(thrown);
     all->failed.push_back(self->id());
-    all->status = 1;
   } else {
     co_await self->settle(settling_ns);
   }
+}
+
+void take_out(int& argc, char** argv, int at, int words) {
+  for (int rest = at + words; rest <= argc; ++rest) argv[rest - words] = argv[rest];
+  argc -= words;
+}
+
+bool flag(int& argc, char** argv, const char* name) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], name) != 0) continue;
+    take_out(argc, argv, i, 1);
+    return true;
+  }
+  return false;
 }
 
 std::optional<std::uint64_t> option(int& argc, char** argv, const char* name) {
@@ -53,34 +70,123 @@ std::optional<std::uint64_t> option(int& argc, char** argv, const char* name) {
     const auto [end, failed] = std::from_chars(text, text + std::strlen(text), value);
     if (failed != std::errc() || *end != '\0')
       runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs a number behind it"});
-    for (int rest = i + 2; rest <= argc; ++rest) argv[rest - 2] = argv[rest];
-    argc -= 2;
+    take_out(argc, argv, i, 2);
     return value;
   }
   return std::nullopt;
 }
 
-}  // namespace
+// What may befall a program. Deaths are left out: a program that goes on after one says so itself.
+tape rough_weather(rank_id ranks, std::uint64_t seed) {
+  scenario s;
+  s.ranks = ranks;
+  s.faulty_ns = 2'000'000;
+  s.faults = {.lose = 100,
+              .double_control = 100,
+              .delay_control = 300,
+              .delay_data = 300,
+              .clogs = 3,
+              .cuts = 3,
+              .pauses = 3,
+              .slow = 3,
+              .longest_mishap_ns = 5'000'000,
+              .inside = false};  // programs may start calls of one group from several coroutines
+  return draw(s, seed);
+}
 
-int run_virtual(const world_options& o, ops::rank_function rank_main) {
-  world w(o, nullptr);
+// One run. The others are told of a rank whose program failed as of one that is gone.
+played play(const world_options& given, ops::rank_function rank_main, befalls what, const mishap* death) {
+  world_options o = given;
+  const bool rough = what == befalls::weather;
+  const tape faults = rough ? rough_weather(o.ranks, o.seed) : tape{};
+  if (rough) {
+    o.order = faults.order;
+    o.starved = faults.starved;
+  }
+  weather sky(faults, o.seed, o.ranks);
+  world w(o, rough ? &sky : nullptr);
+  sky.begin(w.stage());
   played all;
   all.ended.resize(o.ranks);
+  all.errors.resize(o.ranks);
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all)); });
+  for (const mishap& m : faults.mishaps) w.befall(m, w.stage().now());
+  if (death != nullptr) w.befall(*death, w.stage().now());
   const auto over = [&] {
     for (const rank_id r : std::exchange(all.failed, {})) w.crash(r);
     return w.programs() == 0;
   };
   if (!w.stage().run_until(over, runtime::never)) {
     for (rank_id r = 0; r < o.ranks; ++r) {
-      if (!all.ended[r]) print_failure(r, "it waits for something that can never come");
+      if (!all.ended[r] && w.find(r) != nullptr) all.errors[r] = waits_in_vain;
     }
-    all.status = 1;
   }
   std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx\n", o.ranks,
                static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
                static_cast<unsigned long long>(w.stage().hash()));
-  return all.status;
+  return all;
+}
+
+bool names(const std::string& text, rank_id r) {
+  const std::string name = "rank " + std::to_string(r);
+  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const char behind = at + name.size() < text.size() ? text[at + name.size()] : ' ';
+    if (behind < '0' || behind > '9') return true;
+  }
+  return false;
+}
+
+// Whoever cannot go on without the dead rank says so, naming it or another that ended because of it; and soon.
+bool ended_well(const played& all, const world_options& o, const mishap& death) {
+  bool well = true;
+  std::size_t told = 0;
+  for (rank_id r = 0; r < o.ranks; ++r) {
+    if (!all.errors[r]) continue;
+    ++told;
+    bool names_one = false;
+    for (rank_id gone = 0; gone < o.ranks; ++gone) {
+      const bool is_gone = gone == death.rank || (gone != r && all.errors[gone]);
+      names_one = names_one || (is_gone && names(all.errors[r]->text(), gone));
+    }
+    if (names_one && all.errors[r]->code() == runtime::errc::peer_failed) continue;
+    well = false;
+    print_failure(r, all.errors[r]->what());
+  }
+  const time_ns limit_ns = death.at_ns + o.ranks * o.detection_ns + settling_ns;  // one tells the next
+  if (all.last_end_ns > limit_ns) {
+    well = false;
+    std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",
+                 static_cast<double>(all.last_end_ns - death.at_ns) / 1e6);
+  }
+  std::fprintf(stderr,
+               "rank %u died after %.6f ms; %zu ended with an error that names who is gone, %zu had no need of it%s\n",
+               death.rank, static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
+               well ? "" : ", but not all of them as they should");
+  return well;
+}
+
+bool all_returned(const played& all) {
+  bool well = true;
+  for (rank_id r = 0; r < all.errors.size(); ++r) {
+    if (!all.errors[r]) continue;
+    well = false;
+    print_failure(r, all.errors[r]->what());
+  }
+  return well;
+}
+
+}  // namespace
+
+bool run_virtual(const world_options& o, ops::rank_function rank_main, befalls what) {
+  const played undisturbed = play(o, rank_main, what == befalls::death ? befalls::nothing : what, nullptr);
+  if (!all_returned(undisturbed)) return false;
+  if (what != befalls::death) return true;
+  dice luck(o.seed, purpose::fault);
+  mishap death;
+  death.what = mishap::kind::crash;
+  death.rank = static_cast<rank_id>(luck.below(o.ranks));
+  death.at_ns = luck.between(0, undisturbed.last_end_ns);
+  return ended_well(play(o, rank_main, befalls::death, &death), o, death);
 }
 
 int run(int argc, char** argv, ops::rank_function rank_main) {
@@ -88,12 +194,24 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
     const auto seed = option(argc, argv, "--seed");
     const auto ranks = option(argc, argv, "--sim");
     if (!ranks) return ops::run(argc, argv, rank_main);
+    const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
+    const bool weather = flag(argc, argv, "--weather");
+    const bool deaths = flag(argc, argv, "--deaths");
+    if (weather && deaths)
+      runtime::raise({runtime::errc::bad_argument, "--weather and --deaths are two kinds of runs; give one of them"});
+    const befalls what = deaths ? befalls::death : (weather ? befalls::weather : befalls::nothing);
     if (*ranks == 0 || *ranks > most_ranks)
       runtime::raise({runtime::errc::bad_argument, "--sim takes 1 to " + std::to_string(most_ranks) + " ranks"});
     world_options o;
     o.ranks = static_cast<rank_id>(*ranks);
-    o.seed = seed.value_or(1);
-    return run_virtual(o, rank_main);
+    const std::uint64_t first = seed.value_or(1);
+    for (o.seed = first; o.seed < first + seeds; ++o.seed) {
+      if (run_virtual(o, rank_main, what)) continue;
+      std::fprintf(stderr, "repeat it: the same command with --seed %llu and without --seeds\n",
+                   static_cast<unsigned long long>(o.seed));
+      return 1;
+    }
+    return 0;
   } catch (const runtime::failure& f) {
     std::fprintf(stderr, "%s\n", f.what());
     return 2;

@@ -1,8 +1,9 @@
+#include <parley/simulation/trace.hpp>
+
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
-#include <parley/simulation/trace.hpp>
 
 #include <cstring>
 

@@ -1,7 +1,8 @@
+#include <parley/simulation/watchers.hpp>
+
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
-#include <parley/simulation/watchers.hpp>
 
 #include <cstring>
 #include <span>

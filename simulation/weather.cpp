@@ -1,10 +1,11 @@
+#include <parley/simulation/weather.hpp>
+
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
-#include <parley/simulation/weather.hpp>
 
 #include <algorithm>
 #include <cstring>

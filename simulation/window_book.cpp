@@ -1,7 +1,8 @@
+#include <parley/simulation/window_book.hpp>
+
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
-#include <parley/simulation/window_book.hpp>
 
 #include <algorithm>
 #include <cstring>

@@ -96,6 +96,31 @@ void world::pause(rank_id r, time_ns span) {
   }
 }
 
+void world::set_pace(rank_id r, pace p) {
+  stage_.slow_down(r, p == pace::slow ? 1'000 : 0);
+  if (on_pace) on_pace(r, p);
+}
+
+void world::befall(const mishap& m, time_ns began_ns) {
+  const time_ns from = began_ns + m.at_ns;
+  switch (m.what) {
+    case mishap::kind::clog:
+    case mishap::kind::cut: break;  // the weather knows
+    case mishap::kind::pause: in_this_job(from, [this, m] { pause(m.rank, m.for_ns); }); break;
+    case mishap::kind::slow:
+      in_this_job(from, [this, m] { set_pace(m.rank, pace::slow); });
+      in_this_job(from + m.for_ns, [this, m] { set_pace(m.rank, pace::usual); });
+      break;
+    case mishap::kind::crash: in_this_job(from, [this, m] { crash(m.rank); }); break;
+  }
+}
+
+void world::in_this_job(time_ns when, std::function<void()> does) {
+  stage_.at(when, nobody, [this, does = std::move(does), job = job_] {
+    if (job_ == job) does();
+  });
+}
+
 void world::notice(rank_id who, rank_id lost, std::uint64_t life) {
   if (nodes_[who]->rank && nodes_[lost]->life == life) network_.give_up(who, lost);
 }

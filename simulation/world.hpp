@@ -13,6 +13,7 @@
 #include <parley/simulation/disk.hpp>
 #include <parley/simulation/network.hpp>
 #include <parley/simulation/stage.hpp>
+#include <parley/simulation/weather.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -61,6 +62,13 @@ class world {
 
   void crash(rank_id r);
   void pause(rank_id r, time_ns span);
+  /// A microsecond for each thing that it does, or again none.
+  enum class pace : std::uint8_t { usual, slow };
+  void set_pace(rank_id r, pace p);
+  /// Schedules what befalls ranks of this job: `m.at_ns` from `began_ns` on. Does nothing for what befalls messages only.
+  void befall(const mishap& m, time_ns began_ns);
+  /// Told of every change, for what else of a rank is slow then.
+  std::function<void(rank_id, pace)> on_pace;
   /// Called before a rank ends, while all of it can still be looked at.
   std::function<void(rank_id)> before_end;
 
@@ -77,6 +85,8 @@ class world {
     time_ns paused_until = 0;
   };
   void notice(rank_id who, rank_id lost, std::uint64_t life);
+  /// What belongs to one job does not happen in the next.
+  void in_this_job(time_ns when, std::function<void()> does);
 
   world_options options_;
   simulation::stage stage_;

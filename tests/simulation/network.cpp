@@ -1,3 +1,5 @@
+#include "../support/awaited.hpp"
+
 #include <parley/simulation/network.hpp>
 #include <parley/simulation/stage.hpp>
 
@@ -9,8 +11,8 @@
 
 using namespace parley::simulation;
 using parley::runtime::arrival;
-using parley::runtime::completion;
 using parley::runtime::link;
+using parley::tests::awaited;
 
 namespace {
 
@@ -33,16 +35,6 @@ struct catcher final : link::handler {
   std::vector<std::string> got;
   std::vector<time_ns> times;
   arrival last;
-};
-
-struct ending : completion {
-  ending() : completion(&on_done) {}
-  static void on_done(completion& self, errc how) noexcept {
-    static_cast<ending&>(self).outcome = how;
-    ++static_cast<ending&>(self).calls;
-  }
-  errc outcome = errc::pending;
-  int calls = 0;
 };
 
 struct script final : interference {
@@ -89,7 +81,7 @@ TEST_CASE("A large payload stays with its sender until it is fetched; one that i
   catcher in(s);
   net[1].listen(data, &in);
   std::vector<std::byte> payload(1'000, std::byte{7});
-  ending sent, fetched, dropped;
+  awaited sent, fetched, dropped;
   CHECK(net[0].send(1, data, bytes_of("x"), payload, &sent) == errc::pending);
   s.run_to(10'000);
   CHECK(in.last.remote());
@@ -117,13 +109,13 @@ TEST_CASE("What is under way with a rank that ends waits until it is given up, a
   net[0].listen(data, &other);
   net[0].on_failure(&told);
   std::vector<std::byte> memory(64);
-  ending to_dead, fence, fetched, own;
+  awaited to_dead, fence, fetched, own;
   std::vector<std::byte> payload(100);
   const auto region = net[1].expose(memory).value();
   CHECK(net[0].send(1, data, bytes_of("waits"), payload, &to_dead) == errc::pending);
   CHECK(net[1].send(0, data, bytes_of("held"), payload, &own) == errc::pending);
   s.run_to(5'000);
-  ending put;
+  awaited put;
   CHECK(net[0].put(1, {region.key, reinterpret_cast<std::uint64_t>(memory.data())}, std::span(payload).first(64),
                    &put) == errc::pending);
   s.run_to(7'500);
@@ -136,7 +128,7 @@ TEST_CASE("What is under way with a rank that ends waits until it is given up, a
   CHECK(net.puts().nowhere == 1);
   CHECK(to_dead.calls + fence.calls + fetched.calls == 0);
   s.as(0, [&] { net.give_up(0, 1); });
-  for (const ending* e : {&to_dead, &fence, &fetched}) {
+  for (const awaited* e : {&to_dead, &fence, &fetched}) {
     CHECK(e->outcome == errc::peer_failed);
     CHECK(e->calls == 1);
   }
@@ -150,7 +142,7 @@ TEST_CASE("A put lands after its end at the origin; a fence ends once all earlie
   network net(s, 2, {.landing_ns = parley::runtime::never});
   std::vector<std::byte> memory(8), payload(8, std::byte{3});
   const auto region = net[1].expose(memory).value();
-  ending put, fence, outside;
+  awaited put, fence, outside;
   const auto address = reinterpret_cast<std::uint64_t>(memory.data());
   CHECK(net[0].put(1, {region.key, address}, payload, &put) == errc::pending);
   CHECK(net[0].fence(1, &fence) == errc::pending);
