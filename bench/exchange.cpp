@@ -1,9 +1,11 @@
-// Two pinned ranks send to each other and receive at once, one batch after the other, as peers/mpi_exchange.cpp does it with
-// MPI_Isend, MPI_Irecv and MPI_Waitall: the median time of a batch, for every fourth power of two of bytes.
+// What ranks exchange with one another again and again, each size's median time, as peers/mpi_exchange.cpp does it by MPI:
 //
-//     exchange [--up_to 4194304]
+//     exchange --only pairs [--ranks 2]         send to a neighbour and receive from it at once, 8 B to 4 MiB
+//     exchange --only halo [--ranks 2]          the rims of a grid of doubles, 62 x 62 to 4,094 x 4,094 on each rank
+//     exchange --only all_reduce [--ranks 2]    sums of floats, 8 B to 64 MiB
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
+#include <parley/bench/steps.hpp>
 #include <parley/parley.hpp>
 
 #include <algorithm>
@@ -14,28 +16,64 @@
 namespace {
 
 using namespace parley::bench;
+using parley::dataflow;
+using parley::task;
 
-constexpr std::int64_t bytes_in_all = 256 << 20;
-constexpr std::int64_t most_repetitions = 4'000;
-constexpr std::int64_t to_agree = 600;  // more calls than a campaign needs
+template <class Once>
+task<> measure(parley::rank& self, std::string name, step_plan plan, Once once) {
+  std::vector<double> times;
+  for (std::int64_t n = -plan.warm_ups; n < plan.repetitions; ++n) {
+    const std::int64_t start = now_ns();
+    co_await once();
+    if (n >= 0) times.push_back(double(now_ns() - start));
+  }
+  if (self.id() == 0) report(name, median(std::move(times)), "ns");
+}
 
-parley::task<> measure(parley::rank& self, parley::p2p pairs, std::int64_t up_to) {
-  const parley::rank_id other = 1 - self.id();
-  for (std::int64_t bytes = 8; bytes <= up_to; bytes *= 4) {
+task<> exchange_once(dataflow& flow, parley::p2p& pairs, parley::rank_id other, std::vector<std::byte>& out,
+                     std::vector<std::byte>& in) {
+  auto both = pairs.start(flow, {parley::p2p::irecv(in, {.from = other}), parley::p2p::isend(out, {.to = other})});
+  co_await both;
+}
+
+task<> pairs(dataflow& flow, parley::rank& self) {
+  parley::p2p op = self.declare(parley::point_to_point{.name = "pairs", .configs = catalogue(4)});
+  const parley::rank_id other = self.id() ^ 1U;
+  for (const std::int64_t bytes : sizes_of("pairs")) {
     std::vector<std::byte> out(static_cast<std::size_t>(bytes), std::byte{1});
     std::vector<std::byte> in(out.size());
-    parley::scope& here = co_await parley::this_scope;
-    parley::dataflow flow(here);
-    const std::int64_t repetitions = std::clamp<std::int64_t>(bytes_in_all / bytes, 200, most_repetitions);
-    std::vector<double> times;
-    for (std::int64_t n = -to_agree; n < repetitions; ++n) {
-      const std::int64_t start = now_ns();
-      auto both = pairs.start(flow, {parley::p2p::irecv(in, {.from = other}), parley::p2p::isend(out, {.to = other})});
-      co_await both;
-      if (n >= 0) times.push_back(double(now_ns() - start));
-    }
-    co_await flow.join();
-    if (self.id() == 0) report("exchange_" + std::to_string(bytes), median(std::move(times)), "ns");
+    auto once = [&] { return exchange_once(flow, op, other, out, in); };
+    co_await measure(self, "pairs_" + std::to_string(bytes), plan_for(bytes), once);
+  }
+}
+
+task<> halo_once(dataflow& flow, parley::halo_plan& plan) {
+  auto ghosts = plan.start(flow);
+  co_await ghosts;
+}
+
+task<> halo(dataflow& flow, parley::rank& self) {
+  parley::halo op =
+      self.declare(parley::halo_exchange{.name = "rims", .ranks = {self.world_size() / 2, 2}, .configs = catalogue(4)});
+  for (const std::int64_t n : sizes_of("halo")) {
+    const auto cells = static_cast<std::uint64_t>(n);
+    std::vector<double> field((cells + 2) * (cells + 2));
+    parley::halo_plan plan = op.plan({parley::grid_field(field, {cells, cells})});
+    auto once = [&] { return halo_once(flow, plan); };
+    co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8), once);
+    co_await flow.join();  // before the field goes
+  }
+}
+
+task<> all_reduce(dataflow&, parley::rank& self) {
+  parley::rank_group op = self.declare(parley::leader_worker{
+      .name = "sums",
+      .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; },
+      .configs = {parley::star(), parley::star(256 << 10), parley::chain(), parley::chain(256 << 10), parley::tree()}});
+  for (const std::int64_t bytes : sizes_of("all_reduce")) {
+    std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
+    auto once = [&] { return op.all_reduce(std::span(values)); };
+    co_await measure(self, "all_reduce_" + std::to_string(bytes), plan_for(bytes), once);
   }
 }
 
@@ -44,18 +82,15 @@ parley::task<> measure(parley::rank& self, parley::p2p pairs, std::int64_t up_to
 int main(int argc, char** argv) {
   const arguments given(argc, argv);
   if (!is_rank()) {
-    const auto figures = run_ranks(2, argc, argv);
+    const auto figures = run_ranks(parley::rank_id(given.number("ranks", 2)), argc, argv);
     for (const auto& [name, value] : figures[0]) report(name, value, "ns");
     return 0;
   }
-  pin_to_core(int(parley::transports::from_environment().value().rank));
-  parley::ops::job_options options;
-  options.settings.plan.budget_fraction = 1e3;  // agree as fast as trials can be made
-  return parley::run(
-      [&](parley::job& here) {
-        parley::rank& self = here.self();
-        parley::p2p pairs = self.declare(parley::point_to_point{.name = "pairs", .configs = catalogue(4)});
-        parley::runtime::run(here.loop(), measure(self, pairs, given.number("up_to", 4 << 20)));
-      },
-      options);
+  const std::string only = given.text("only", "pairs");
+  const auto measured = only == "pairs" ? pairs : only == "halo" ? halo : only == "all_reduce" ? all_reduce : nullptr;
+  if (measured == nullptr) give_up("--only takes pairs, halo or all_reduce, not " + only);
+  return as_rank([&](parley::job& here) {
+    auto body = [&](dataflow& flow) { return measured(flow, here.self()); };
+    parley::runtime::run(here.loop(), parley::runtime::with_dataflow(body));
+  });
 }

@@ -6,11 +6,12 @@
 ///       report("transfer_16MiB", figures[1].at("transfer"), "ns");
 ///       return 0;
 ///     }
-///     pin_to_core(…);  ops::job here;  …  report("transfer", ns, "ns");   // to the launching process
+///     return as_rank([&](ops::job& here) { …  report("transfer", ns, "ns"); });       // to the launching process
 ///
 /// A rank that fails ends the program with what it said.
 #include <parley/bench/measure.hpp>
 #include <parley/ops/config.hpp>
+#include <parley/ops/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/launcher.hpp>
 #include <unistd.h>
@@ -42,7 +43,7 @@ inline std::vector<rank_figures> run_ranks(runtime::rank_id ranks, int argc, cha
   std::string errors;
   transports::launch_options options;
   options.ranks = ranks;
-  options.timeout_ns = 50'000'000'000;
+  options.timeout_ns = 120'000'000'000;
   options.command.push_back(own_path());
   options.command.insert(options.command.end(), argv + 1, argv + argc);
   options.on_notice = [&](std::string_view text) { errors += std::string(text) + " "; };
@@ -63,6 +64,14 @@ inline double figure(const rank_figures& of, const std::string& name) {
   const auto found = of.find(name);
   if (found == of.end()) give_up("a rank did not report " + name);
   return found->second;
+}
+
+/// What a rank does: `body(job&)`, on a core of its own, agreeing as fast as trials can be made.
+template <class Body>
+int as_rank(const Body& body, ops::job_options options = {}) {
+  pin_to_core(int(transports::from_environment().value().rank));
+  options.settings.plan.budget_fraction = 1e3;
+  return ops::run(body, options);
 }
 
 /// The configs that all tuning rows compare, the default first; peers/mpi_tuning.cpp has the same ones.

@@ -14,6 +14,7 @@ class Row:
     peers: list  # the best of them is the row's peer
     beside: list = dataclasses.field(default_factory=list)  # further rows NAME/LABEL with the same value
     at_most: float = None  # target for the value
+    at_least: float = None
     ratio_at_most: float = None  # target for value / peer
     runs: int = 5
 
@@ -21,12 +22,15 @@ class Row:
         parts = []
         if self.at_most is not None:
             parts.append(f"<= {show(self.at_most, self.unit)}")
+        if self.at_least is not None:
+            parts.append(f">= {show(self.at_least, self.unit)}")
         if self.ratio_at_most is not None:
             parts.append(f"ratio <= {self.ratio_at_most:.3g}")
         return ", ".join(parts)
 
     def reached(self, value, ratio):
-        return (self.at_most is None or value <= self.at_most) and (self.ratio_at_most is None or ratio <= self.ratio_at_most)
+        return ((self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least) and
+                (self.ratio_at_most is None or ratio <= self.ratio_at_most))
 
 
 def show(value, unit):
@@ -90,8 +94,25 @@ def leases(line, label="parley"):
     return Reported(label, Program("lease_gates"), line)
 
 
-# Batches of two, both ways at once, from 8 B to 2 MiB: each size's time by MPI's.
-EXCHANGE = Ratios.Sweep(Program("exchange", (), UCX), Program("mpi_exchange", (), MPI, ranks=2, install=INSTALL["mpi"]))
+def exchanges(what, ranks):
+    """What ranks exchange, each size's time by MPI's: the median over the sizes, the 95th percentile and the worst."""
+    arguments = ("--only", what)
+    sweep = Ratios.Sweep(Program("exchange", (*arguments, "--ranks", str(ranks)), UCX),
+                         Program("mpi_exchange", arguments, MPI, ranks=ranks, install=INSTALL["mpi"]))
+    return (Ratios("parley", sweep, statistics.median),
+            Ratios("95th percentile", sweep, lambda ratios: ratios[int(0.95 * (len(ratios) - 1))]),
+            Ratios("worst", sweep, max))
+
+
+def against_mpi(name, what, ranks=2):
+    median, high, worst = exchanges(what, ranks)
+    return Row(name, "ratio", median, [high], beside=[worst], at_most=1.0, runs=1)
+
+
+def campaigns(line, label="parley"):
+    """1,000 campaigns of 8 configs in virtual time, each held twice with 3 % noise."""
+    return Reported(label, Program("campaigns"), line)
+
 
 # What both sides of the tuning rows are given. 8 configs; the usual scheme times each of them 5 times, whereas parley's
 # coordinator sets the counts as it goes: 2 where times hardly scatter, 7 to 24 of the finalists where they do.
@@ -128,9 +149,18 @@ ROWS = [
         [Reported("always the default", Program("sweep", ("--only", "regret"), UCX), "default_sweep_regret")], at_most=3),
     Row("put_16MiB", "ns", parley("sweep", "put", "put_16MiB"),
         [Reported("direct", Program("sweep", ("--only", "put"), UCX), "put_16MiB_direct")], ratio_at_most=1.0),
-    Row("p2p_vs_mpi", "ratio", Ratios("parley", EXCHANGE, statistics.median),
-        [Ratios("95th percentile", EXCHANGE, lambda ratios: ratios[int(0.95 * (len(ratios) - 1))])],
-        beside=[Ratios("worst", EXCHANGE, max)], at_most=1.0, runs=1),
+    against_mpi("p2p_vs_mpi", "pairs"),
+    against_mpi("p2p_vs_mpi_4", "pairs", ranks=4),
+    against_mpi("halo_vs_mpi", "halo"),
+    against_mpi("halo_vs_mpi_4", "halo", ranks=4),
+    against_mpi("allreduce_vs_mpi", "all_reduce"),
+    against_mpi("allreduce_vs_mpi_4", "all_reduce", ranks=4),
+    Row("halo_overlap", "percent", Reported("parley", Program("halo_overlap"), "halo_overlap"),
+        [Reported("links ten times as slow", Program("halo_overlap", ("--latency_us", "500")), "halo_overlap")],
+        at_least=80, runs=1),
+    Row("tuning_regret", "percent", campaigns("tuning_regret"), [campaigns("tuning_regret_95", "95th percentile")],
+        beside=[campaigns("tuning_regret_worst", "worst")], at_most=3, runs=1),
+    Row("tuning_flips", "percent", campaigns("tuning_flips"), [campaigns("tuning_regret", "regret")], at_most=5, runs=1),
     Row("tuned_call_instructions", "instructions",
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
         beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],

@@ -6,6 +6,8 @@
 //
 //     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default
 //     sweep --only put [--repetitions R]         put_16MiB, put_16MiB_direct and get_16MiB
+//     sweep --only gpu [--repetitions R]         the same between two GPUs, to 256 MiB, and every config's own medians; in a
+//                                                build with the CUDA toolkit
 //
 // A config runs on its own in an op whose only other config is the default, with a results file that says who won.
 #include <parley/bench/measure.hpp>
@@ -23,14 +25,24 @@
 #include <string>
 #include <vector>
 
+#ifdef PARLEY_WITH_CUDA
+#include <parley/transports/cuda_runtime.hpp>
+#include <parley/transports/cuda_space.hpp>
+#include <parley/transports/nccl_runtime.hpp>
+#endif
+
 namespace {
 
 using namespace parley::bench;
 
-constexpr std::size_t most_tries = 2'000;
+constexpr std::int64_t agree_within_ns = 20'000'000'000;
 constexpr std::uint64_t largest_bytes = 64 << 20;
 
-std::vector<parley::config_ptr> candidates() {
+std::vector<parley::config_ptr> candidates(const std::string& only) {
+  if (only == "gpu")
+    return {parley::direct(),   parley::chunked(256 << 10, 4), parley::chunked(4 << 20, 4),
+            parley::put(),      parley::put(4 << 20, 4),       parley::get(),
+            parley::ops::nccl()};
   return {parley::direct(), parley::chunked(256 << 10, 4), parley::chunked(1 << 20, 4),
           parley::put(),    parley::put(1 << 20, 4),       parley::get()};
 }
@@ -39,27 +51,37 @@ constexpr std::size_t the_default = 0;
 constexpr std::size_t the_put = 3;
 constexpr std::size_t the_get = 5;
 
+/// Without blanks: reports are words.
+std::string word_of(std::string config) {
+  std::replace(config.begin(), config.end(), ' ', ',');
+  return config;
+}
+
 std::string name_of(std::size_t config) { return "only" + std::to_string(config); }
 
 std::vector<std::uint64_t> sizes_of(const arguments& given) {
-  if (given.text("only", "regret") != "regret") return {16 << 20};
+  const std::string only = given.text("only", "regret");
+  if (only == "put") return {16 << 20};
+  const std::uint64_t largest = only == "gpu" ? 4 * largest_bytes : largest_bytes;
   std::vector<std::uint64_t> sizes;
-  for (std::uint64_t bytes = 8; bytes <= largest_bytes; bytes *= 8) sizes.push_back(bytes);
+  for (std::uint64_t bytes = 8; bytes <= largest; bytes *= 8) sizes.push_back(bytes);
   sizes.push_back(16 << 20);
+  if (only == "gpu") sizes.insert(sizes.end(), {64 << 10, 1 << 20});
   sizes.push_back(largest_bytes);
+  sizes.push_back(largest);
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   return sizes;
 }
 
 /// Says of every op with one candidate that this has won, for every size.
-void write_decisions(const std::string& path, const std::vector<std::uint64_t>& sizes) {
+void write_decisions(const std::string& path, const std::string& only, const std::vector<std::uint64_t>& sizes) {
   parley::tuning::results_file file;
   const auto add = [&](auto what) { static_cast<void>(file.add(std::move(what))); };
   add(parley::tuning::validator{"PARLEY_VERSION", std::string(parley::runtime::version_text)});
   add(parley::tuning::validator{"PARLEY_WORLD", "2"});
   add(parley::tuning::validator{"PARLEY_BENCH", "sweep"});
-  const auto configs = candidates();
+  const auto configs = candidates(only);
   for (std::size_t i = 1; i < configs.size(); ++i) {
     for (const std::uint64_t bytes : sizes) {
       const auto key =
@@ -74,16 +96,64 @@ struct both {
   parley::rank& self;
   std::vector<parley::transfer> ops;  // one for each candidate, and the one that tunes
   parley::transfer beat;
-  std::vector<std::byte> buffer;
+  std::span<std::byte> buffer;
   std::vector<parley::actors::registered_memory> registered;
   bool sends() const { return self.id() == 0; }
 };
+
+#ifdef PARLEY_WITH_CUDA
+
+void use_gpu(const std::string& only, parley::ops::job_options& o) {
+  if (only != "gpu") return;
+  o.gpu = parley::transports::cuda_runtime().value();
+  const auto nccl = parley::transports::nccl_runtime();
+  if (!nccl) give_up(nccl.reason().what());
+  o.planes.nccl = *nccl;
+}
+
+/// Where payloads lie: on the rank's GPU, if it has one.
+class payload_memory {
+ public:
+  payload_memory(parley::job& here, std::uint64_t bytes) {
+    if (here.gpu() == nullptr) {
+      on_host_.assign(bytes, std::byte(here.self().id() + 1));
+      return;
+    }
+    space_.emplace(*here.gpu());
+    on_device_ = space_->make(bytes);
+  }
+  parley::runtime::memory_space* space() { return space_ ? &*space_ : nullptr; }
+  std::span<std::byte> bytes() { return on_device_ ? on_device_->bytes() : std::span(on_host_); }
+
+ private:
+  std::vector<std::byte> on_host_;
+  std::optional<parley::transports::cuda_space> space_;
+  std::unique_ptr<parley::runtime::memory_space::block> on_device_;
+};
+
+#else
+
+void use_gpu(const std::string& only, const parley::ops::job_options&) {
+  if (only == "gpu") give_up("this build has no GPU planes: configure with the CUDA toolkit (-DPARLEY_CUDA=ON)");
+}
+
+class payload_memory {
+ public:
+  payload_memory(parley::job& here, std::uint64_t bytes) : on_host_(bytes, std::byte(here.self().id() + 1)) {}
+  static parley::runtime::memory_space* space() { return nullptr; }
+  std::span<std::byte> bytes() { return on_host_; }
+
+ private:
+  std::vector<std::byte> on_host_;
+};
+
+#endif
 
 parley::task<> receive(parley::transfer by, std::span<std::byte> into) { co_await by.receive(into, {.from = 0}); }
 
 // One transfer; the receiver answers how long it took.
 parley::task<std::int64_t> timed(both& b, parley::transfer& by, std::uint64_t bytes) {
-  const std::span<std::byte> part = std::span(b.buffer).first(bytes);
+  const std::span<std::byte> part = b.buffer.first(bytes);
   std::array<std::int64_t, 1> word{};
   if (b.sends()) {
     co_await b.beat.receive(word, {.from = 1});
@@ -113,16 +183,22 @@ bool decided(const parley::rank& self, std::uint64_t bytes) {
 }
 
 parley::task<> agree(both& b, std::uint64_t bytes) {
-  for (std::size_t n = 0; n < most_tries; ++n) {
+  enum : std::int64_t { not_yet, agreed, too_late };
+  for (const std::int64_t start = now_ns();;) {
     co_await timed(b, b.ops.back(), bytes);
-    std::array<std::int64_t, 1> word{b.sends() && decided(b.self, bytes) ? 1 : 0};  // only the sender knows
-    if (b.sends())
+    std::array<std::int64_t, 1> word{not_yet};
+    if (b.sends()) {  // only the sender knows
+      if (decided(b.self, bytes)) word[0] = agreed;
+      if (word[0] == not_yet && now_ns() - start > agree_within_ns) word[0] = too_late;
       co_await b.beat.send(word, {.to = 1});
-    else
+    } else {
       co_await b.beat.receive(word, {.from = 0});
-    if (word[0] == 1) co_return;
+    }
+    if (word[0] == agreed) co_return;
+    if (word[0] == too_late)
+      give_up("no agreement on " + std::to_string(bytes) + " B within 20 s" +
+              (b.sends() ? ": " + b.ops.back().decision(bytes).why : ""));
   }
-  give_up("the ranks did not agree within " + std::to_string(most_tries) + " transfers");
 }
 
 parley::task<> wait_a_little(both& b) {
@@ -133,7 +209,7 @@ parley::task<> wait_a_little(both& b) {
 parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t repetitions, std::string only) {
   co_await wait_a_little(b);  // rehearsals
   std::vector<std::size_t> taking_part{the_default, the_put, the_get};
-  if (only == "regret") {
+  if (only != "put") {
     taking_part.resize(b.ops.size());
     std::iota(taking_part.begin(), taking_part.end(), 0);
   }
@@ -141,8 +217,8 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
   std::vector<double> regrets;
   std::vector<double> of_the_default;
   for (const std::uint64_t bytes : sizes) {
-    if (only == "regret") co_await agree(b, bytes);
-    const bool large = bytes > (4U << 20U);
+    if (only != "put") co_await agree(b, bytes);
+    const bool large = bytes > (only == "gpu" ? 16U << 20U : 4U << 20U);
     const std::int64_t turns = std::max<std::int64_t>(repetitions / (large ? 8 : 1), 5);
     std::vector<std::vector<double>> times(b.ops.size());
     for (std::int64_t n = large ? -3 : -63; n < turns; ++n) {
@@ -161,6 +237,8 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
       report("get", medians[the_get], "ns");
       continue;
     }
+    for (std::size_t i = 0; only == "gpu" && i + 1 < medians.size(); ++i)
+      report(name_of(i) + "_" + std::to_string(bytes), medians[i], "ns");
     const double best = *std::min_element(medians.begin(), medians.end() - 1);
     const double mine = medians.back();
     regrets.push_back(std::max(0.0, 100 * (mine / best - 1)));
@@ -168,7 +246,7 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
     report("agreed_" + std::to_string(bytes), mine, "ns");
     report("best_" + std::to_string(bytes), best, "ns");
   }
-  if (b.sends() || only != "regret") co_return;
+  if (b.sends() || only == "put") co_return;
   report("figure", median(std::move(regrets)), "percent");
   report("default", median(std::move(of_the_default)), "percent");
 }
@@ -182,14 +260,19 @@ int main(int argc, char** argv) {
   if (!is_rank()) {
     const auto figures = run_ranks(2, argc, argv);
     const double value = figure(figures[1], "figure");
-    if (only == "regret") {
+    if (only != "put") {
       for (const std::uint64_t bytes : sizes) {
         const double agreed = figure(figures[1], "agreed_" + std::to_string(bytes));
         const double best = figure(figures[1], "best_" + std::to_string(bytes));
         std::fprintf(stderr, "%10llu B  agreed %12.0f ns  best in hindsight %12.0f ns  %+.1f %%\n",
                      static_cast<unsigned long long>(bytes), agreed, best, 100 * (agreed / best - 1));
+        for (std::size_t i = 0; only == "gpu" && i < candidates(only).size(); ++i)
+          report(word_of(candidates(only)[i]->id()) + "/" + std::to_string(bytes),
+                 figure(figures[1], name_of(i) + "_" + std::to_string(bytes)), "ns");
+        if (only == "gpu") report("agreed/" + std::to_string(bytes), agreed, "ns");
       }
     }
+    if (only == "gpu") return 0;
     if (only == "regret") {
       report("transfer_sweep_regret", value, "percent");
       report("default_sweep_regret", figure(figures[1], "default"), "percent");
@@ -200,27 +283,26 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  const auto rank = parley::transports::from_environment().value().rank;
-  pin_to_core(int(rank));
   const auto folder = std::filesystem::temp_directory_path() / ("parley_sweep_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   parley::ops::job_options options;
-  options.settings.plan.budget_fraction = 1e3;  // agree as fast as trials can be made
   options.settings.results_path = (folder / "results.csv").string();
   options.settings.validators = {{"PARLEY_BENCH", "sweep"}};
-  write_decisions(options.settings.results_path, sizes);
-  const int status = parley::run(
+  write_decisions(options.settings.results_path, only, sizes);
+  use_gpu(only, options);
+  const int status = as_rank(
       [&](parley::job& here) {
         parley::rank& self = here.self();
+        payload_memory memory(here, sizes.back());
         const auto op = [&](const std::string& name, std::vector<parley::config_ptr> configs) {
-          return self.declare(
-              parley::paired_transfer{.name = name, .role = {}, .configs = std::move(configs), .edges = {{0, 1}}});
+          return self.declare(parley::paired_transfer{
+              .name = name, .role = {}, .configs = std::move(configs), .edges = {{0, 1}}, .memory = memory.space()});
         };
-        const auto configs = candidates();
+        const auto configs = candidates(only);
         both b{self,
                {},
                self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
-               std::vector<std::byte>(sizes.back(), std::byte(self.id() + 1)),
+               memory.bytes(),
                {}};
         for (std::size_t i = 0; i < configs.size(); ++i)
           b.ops.push_back(op(name_of(i), i == 0 ? std::vector{configs[0]} : std::vector{configs[0], configs[i]}));

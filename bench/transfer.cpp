@@ -93,18 +93,13 @@ int main(int argc, char** argv) {
     report(tuned ? "transfer_16MiB" : "transfer_direct", figure(figures[1], "transfer"), "ns");
     return 0;
   }
-  pin_to_core(int(parley::transports::from_environment().value().rank));
-  parley::ops::job_options options;
-  options.settings.plan.budget_fraction = 1e3;  // agree as fast as trials can be made
-  return parley::run(
-      [&](parley::job& here) {
-        parley::rank& self = here.self();
-        both b{self,
-               self.declare(parley::paired_transfer{
-                   .name = "bulk", .role = {}, .configs = catalogue(tuned ? 8 : 1), .edges = {{0, 1}}}),
-               self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
-               std::vector<std::byte>(std::size_t(given.number("bytes", 16 << 20)), std::byte(self.id() + 1))};
-        parley::runtime::run(here.loop(), measure(b, given.number("repetitions", 50), tuned));
-      },
-      options);
+  return as_rank([&](parley::job& here) {
+    parley::rank& self = here.self();
+    both b{self,
+           self.declare(parley::paired_transfer{
+               .name = "bulk", .role = {}, .configs = catalogue(tuned ? 8 : 1), .edges = {{0, 1}}}),
+           self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
+           std::vector<std::byte>(std::size_t(given.number("bytes", 16 << 20)), std::byte(self.id() + 1))};
+    parley::runtime::run(here.loop(), measure(b, given.number("repetitions", 50), tuned));
+  });
 }

@@ -4,6 +4,7 @@
 //     tuned_call --only tuned [--iterations N]     through the op, after both ends have agreed
 //     tuned_call --only direct                     the same implementation, `direct`, by itself over the same link
 //     tuned_call --only by_hand                    no parley but the link: what `direct` comes down to
+//     tuned_call --only batches                    the same calls as batches of a dataflow, of one operation each
 //
 // All three send the same 64-byte header with the same 8 bytes over the same link, whose own instructions they share, and
 // wait for the arrival in one coroutine. `direct` has a coroutine for the config and its parts in flight, `by_hand` neither:
@@ -109,16 +110,21 @@ task<> calls(two_ranks& both, std::int64_t count) {
   }
 }
 
-void tuned(std::int64_t count) {
-  reactor loop;
-  two_ranks both(loop);
+template <class Moves>
+void agree(reactor& loop, two_ranks& both, const Moves& moves) {
   for (std::size_t n = 0; !both.agreed(); ++n) {
     if (n == most_tries) give_up("the ranks did not agree");
-    run(loop, calls(both, 1));
+    run(loop, moves(1));
   }
   run(loop, both.ranks[0]->settle(1'000'000'000));
   run(loop, both.ranks[1]->settle(1'000'000'000));
-  run(loop, calls(both, warm_ups));
+  run(loop, moves(warm_ups));
+}
+
+void tuned(std::int64_t count) {
+  reactor loop;
+  two_ranks both(loop);
+  agree(loop, both, [&](std::int64_t n) { return calls(both, n); });
 
   const std::uint64_t mail_before = both.mail_sent();
   const std::uint64_t flow_before = both.flow_sent();
@@ -135,6 +141,41 @@ void tuned(std::int64_t count) {
   report("tuned_call_flow_messages", double(flow) / double(count), "per_call");
   if (allocated != 0) give_up(std::to_string(allocated) + " allocations in decided calls");
   if (agreement != 0) give_up(std::to_string(agreement) + " control messages in decided calls");
+}
+
+// ---- as batches
+
+task<> batches(std::array<parley::p2p, 2>& words, std::int64_t count) {
+  scope& here = co_await this_scope;
+  dataflow sending(here);
+  dataflow receiving(here);
+  word out{1};
+  word in{};
+  for (std::int64_t n = 0; n < count; ++n) {
+    auto sent = words[0].start(sending, {parley::p2p::isend(out, {.to = 1})});
+    auto came = words[1].start(receiving, {parley::p2p::irecv(in, {.from = 0})});
+    co_await sent;
+    co_await came;
+    if (in != out) give_up("a batch brought the wrong word");
+    ++out[0];
+  }
+  co_await sending.join();
+  co_await receiving.join();
+}
+
+void batched(std::int64_t count) {
+  reactor loop;
+  two_ranks both(loop);
+  std::array<parley::p2p, 2> words;
+  for (std::size_t r = 0; r < 2; ++r)
+    words[r] = both.ranks[r]->declare(
+        parley::point_to_point{.name = "words", .configs = {parley::direct(), parley::chunked(64 << 10)}});
+  agree(loop, both, [&](std::int64_t n) { return batches(words, n); });
+  const std::uint64_t allocations_before = allocations;
+  const std::int64_t start = now_ns();
+  counted([&] { run(loop, batches(words, count)); });
+  report("batched_call", double(now_ns() - start) / double(count), "ns");
+  report("batched_call_allocations", double(allocations - allocations_before) / double(count), "per_call");
 }
 
 // ---- by itself
@@ -187,6 +228,8 @@ int main(int argc, char** argv) {
     alone(direct, count, "direct_call");
   else if (only == "by_hand")
     alone(by_hand, count, "by_hand_call");
+  else if (only == "batches")
+    batched(count);
   else
-    give_up("--only takes tuned, direct or by_hand, not " + only);
+    give_up("--only takes tuned, direct, by_hand or batches, not " + only);
 }

@@ -1,52 +1,111 @@
-// MPI_Isend and MPI_Irecv between two pinned ranks, both ways at once: the median time until both have ended.
+// What bench/exchange.cpp measures, by MPI: the median time of a step, for each size.
 //
-//     mpirun -n 2 mpi_exchange [--up_to 4194304]
-#include <mpi.h>
-#include <parley/bench/measure.hpp>
+//     mpirun -n 2 mpi_exchange --only pairs        MPI_Isend and MPI_Irecv, both ways at once, and MPI_Waitall
+//     mpirun -n 2 mpi_exchange --only halo         MPI_Neighbor_alltoallw on a Cartesian grid with subarrays
+//     mpirun -n 2 mpi_exchange --only all_reduce   MPI_Allreduce in place
+#include <parley/bench/steps.hpp>
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "mpi_world.hpp"
 
 namespace {
 
 using namespace parley::bench;
 
-constexpr std::int64_t bytes_in_all = 256 << 20;
-constexpr std::int64_t most_repetitions = 4'000;
-constexpr std::int64_t warm_ups = 600;
-
-double exchange_ns(int rank, std::int64_t bytes) {
-  std::vector<char> out(static_cast<std::size_t>(bytes), 1);
-  std::vector<char> in(out.size());
-  const std::int64_t repetitions = std::clamp<std::int64_t>(bytes_in_all / bytes, 200, most_repetitions);
+template <class Once>
+void measure(const mpi_world& world, const std::string& name, step_plan plan, const Once& once) {
   std::vector<double> times;
-  for (std::int64_t n = -warm_ups; n < repetitions; ++n) {
+  for (std::int64_t n = -plan.warm_ups; n < plan.repetitions; ++n) {
     const std::int64_t start = now_ns();
-    MPI_Request both[2];
-    MPI_Irecv(in.data(), int(bytes), MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, &both[0]);
-    MPI_Isend(out.data(), int(bytes), MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, &both[1]);
-    MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+    once();
     if (n >= 0) times.push_back(double(now_ns() - start));
   }
-  return median(std::move(times));
+  const double typical = median(std::move(times));
+  if (world.rank == 0) report(name, typical, "ns");
+}
+
+void pairs(const mpi_world& world) {
+  const int other = world.rank ^ 1;
+  for (const std::int64_t bytes : sizes_of("pairs")) {
+    std::vector<char> out(static_cast<std::size_t>(bytes), 1);
+    std::vector<char> in(out.size());
+    measure(world, "pairs_" + std::to_string(bytes), plan_for(bytes), [&] {
+      std::array<MPI_Request, 2> both{};
+      MPI_Irecv(in.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[0]);
+      MPI_Isend(out.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[1]);
+      MPI_Waitall(2, both.data(), MPI_STATUSES_IGNORE);
+    });
+  }
+}
+
+// One side of an n x n block of doubles with a rim of one cell: the cells that leave it, or those that come.
+MPI_Datatype side_of(int n, int dimension, bool upper, bool ghosts) {
+  const std::array<int, 2> whole{n + 2, n + 2};
+  std::array<int, 2> part{n, n};
+  std::array<int, 2> from{1, 1};
+  part[std::size_t(dimension)] = 1;
+  from[std::size_t(dimension)] = upper ? (ghosts ? n + 1 : n) : (ghosts ? 0 : 1);
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Type_create_subarray(2, whole.data(), part.data(), from.data(), MPI_ORDER_C, MPI_DOUBLE, &type);
+  MPI_Type_commit(&type);
+  return type;
+}
+
+void halo(const mpi_world& world) {
+  const std::array<int, 2> blocks{world.size / 2, 2};
+  const std::array<int, 2> periodic{0, 0};
+  MPI_Comm grid = MPI_COMM_NULL;
+  MPI_Cart_create(MPI_COMM_WORLD, 2, blocks.data(), periodic.data(), 0, &grid);
+  for (const std::int64_t cells : sizes_of("halo")) {
+    const int n = int(cells);
+    std::vector<double> field(std::size_t(n + 2) * std::size_t(n + 2));
+    std::array<MPI_Datatype, 4> out{};
+    std::array<MPI_Datatype, 4> in{};
+    for (int d = 0; d < 2; ++d) {
+      for (int upper = 0; upper < 2; ++upper) {
+        out[std::size_t(2 * d + upper)] = side_of(n, d, upper == 1, false);
+        in[std::size_t(2 * d + upper)] = side_of(n, d, upper == 1, true);
+      }
+    }
+    constexpr std::array<int, 4> one{1, 1, 1, 1};
+    constexpr std::array<MPI_Aint, 4> begin{};
+    measure(world, "halo_" + std::to_string(cells), plan_for(cells * 8), [&] {
+      MPI_Neighbor_alltoallw(field.data(), one.data(), begin.data(), out.data(), field.data(), one.data(), begin.data(),
+                             in.data(), grid);
+    });
+    for (auto* types : {&out, &in}) {
+      for (MPI_Datatype& type : *types) MPI_Type_free(&type);
+    }
+  }
+  MPI_Comm_free(&grid);
+}
+
+void all_reduce(const mpi_world& world) {
+  for (const std::int64_t bytes : sizes_of("all_reduce")) {
+    std::vector<float> values(std::size_t(bytes) / sizeof(float));
+    measure(world, "all_reduce_" + std::to_string(bytes), plan_for(bytes), [&] {
+      MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    });
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const arguments given(argc, argv);
-  MPI_Init(&argc, &argv);
-  int rank = 0;
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size != 2) give_up("mpi_exchange needs exactly two ranks: mpirun -n 2");
-  pin_to_core(rank);
-  for (std::int64_t bytes = 8; bytes <= given.number("up_to", 4 << 20); bytes *= 4) {
-    const double ns = exchange_ns(rank, bytes);
-    if (rank == 0) report("exchange_" + std::to_string(bytes), ns, "ns");
-  }
-  MPI_Finalize();
+  const mpi_world world(argc, argv);
+  if (world.size % 2 != 0) give_up("mpi_exchange needs an even number of ranks: mpirun -n 2");
+  const std::string only = given.text("only", "pairs");
+  if (only == "pairs")
+    pairs(world);
+  else if (only == "halo")
+    halo(world);
+  else if (only == "all_reduce")
+    all_reduce(world);
+  else
+    give_up("--only takes pairs, halo or all_reduce, not " + only);
 }

@@ -3,13 +3,12 @@
 //
 //     mpirun -n 2 mpi_transfer [--bytes N] [--repetitions R]
 //     mpirun -n 2 mpi_transfer --sweep_to N        half a round trip, for every power of two from 8 bytes up to N
-#include <mpi.h>
-#include <parley/bench/measure.hpp>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "mpi_world.hpp"
 
 namespace {
 
@@ -51,13 +50,9 @@ double half_round_trip_ns(int rank, std::int64_t bytes, std::int64_t repetitions
 
 int main(int argc, char** argv) {
   const arguments given(argc, argv);
-  MPI_Init(&argc, &argv);
-  int rank = 0;
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size != 2) give_up("mpi_transfer needs exactly two ranks: mpirun -n 2");
-  pin_to_core(rank);
+  const mpi_world world(argc, argv);
+  if (world.size != 2) give_up("mpi_transfer needs exactly two ranks: mpirun -n 2");
+  const int rank = world.rank;
 
   const std::int64_t bytes = given.number("bytes", 16 << 20);
   const std::int64_t repetitions = given.number("repetitions", 50);
@@ -70,5 +65,4 @@ int main(int argc, char** argv) {
     const double ns = half_round_trip_ns(rank, size_now, repetitions);
     if (rank == 0) report("mpi_transfer_" + std::to_string(size_now), ns, "ns");
   }
-  MPI_Finalize();
 }

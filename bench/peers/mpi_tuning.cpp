@@ -9,14 +9,13 @@
 //                            [--compute_us 5000] [--keys 1]
 //
 // `--keys` tunes that many sizes one after the other: bytes, bytes / 2, bytes / 4, ...
-#include <mpi.h>
-#include <parley/bench/measure.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
 #include <vector>
+
+#include "mpi_world.hpp"
 
 namespace {
 
@@ -108,13 +107,9 @@ void compute(std::int64_t duration_us) {
 
 int main(int argc, char** argv) {
   const arguments given(argc, argv);
-  MPI_Init(&argc, &argv);
-  edge on{};
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &on.rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size % 2 != 0) give_up("mpi_tuning needs an even number of ranks: mpirun -n 2");
-  pin_to_core(on.rank);
+  const mpi_world world(argc, argv);
+  const edge on{world.rank};
+  if (world.size % 2 != 0) give_up("mpi_tuning needs an even number of ranks: mpirun -n 2");
 
   const std::int64_t bytes = given.number("bytes", 16 << 20);
   const std::int64_t keys = given.number("keys", 1);
@@ -143,5 +138,4 @@ int main(int argc, char** argv) {
     if (microbatches > 0) report("mpi_tuning_cost", 100 * slowest[0] / slowest[1], "percent");
     report("mpi_tuning_winner", double(best), "index");
   }
-  MPI_Finalize();
 }

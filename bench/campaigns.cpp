@@ -1,0 +1,94 @@
+// How well a campaign chooses where times are noisy, in virtual time: two ranks, 8 configs whose usual times are known, up to
+// 3 % noise on each run. Every campaign has times of its own and is held twice with other noise.
+//
+//     campaigns [--campaigns 1000] [--noise 30]         noise: thousandths
+//
+// Regret is the usual time of the agreed config by that of the fastest, minus 1. A flip: the two searches of a campaign chose
+// different configs, of which one is usually slower by more than the noise.
+#include <parley/bench/measure.hpp>
+#include <parley/parley.hpp>
+#include <parley/simulation/dice.hpp>
+#include <parley/simulation/kernels.hpp>
+#include <parley/simulation/world.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace parley::bench;
+using namespace parley::simulation;
+using parley::task;
+
+constexpr std::size_t configs = 8;
+constexpr int most_calls = 600;  // more than a campaign of 8 configs needs
+
+struct search {
+  std::array<std::int64_t, configs> usual_ns{};
+  std::string winner;
+};
+
+std::string config_name(std::size_t i) { return "config" + std::to_string(i); }
+
+task<> rank_main(parley::rank* self, search* s, kernel_times* times) {
+  std::vector<parley::config_ptr> list;
+  for (std::size_t i = 0; i < configs; ++i)
+    list.push_back(config_from("timed:" + config_name(i) + ":" + std::to_string(s->usual_ns[i]), *times));
+  auto op = self->declare(parley::paired_transfer{.name = "op", .configs = list, .edges = {{0, 1}}});
+  std::vector<std::byte> word(8);
+  for (int n = 0; n < most_calls; ++n) {
+    if (self->id() == 0) {
+      co_await op.send(word, {.to = 1});
+    } else {
+      co_await op.receive(word, {.from = 0});
+    }
+  }
+  if (self->id() == 0 && op.to(1).decision(word.size()).decided) s->winner = op.to(1).decision(word.size()).config;
+}
+
+// The usual time of what was agreed on.
+std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed, std::uint64_t noise) {
+  world_options o;
+  o.seed = seed;
+  o.settings.plan.budget_fraction = 1e3;
+  world w(o, nullptr);
+  search s{usual_ns, {}};
+  kernel_times times({.noise_per_thousand = noise}, dice(seed, purpose::kernel, 0));
+  w.start_all([&](rank_id r) { w.programs_of(r).spawn(rank_main(&w[r], &s, &times)); });
+  if (!w.stage().run_until([&] { return w.programs() == 0; }, parley::runtime::never)) give_up("a campaign hangs");
+  for (std::size_t i = 0; i < configs; ++i) {
+    if (s.winner.find(config_name(i)) != std::string::npos) return usual_ns[i];
+  }
+  give_up("a campaign did not end within " + std::to_string(most_calls) + " calls: " + s.winner);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const arguments given(argc, argv);
+  const std::int64_t campaigns = given.number("campaigns", 1'000);
+  const auto noise = std::uint64_t(given.number("noise", 30));
+  std::vector<double> regrets;
+  std::int64_t flips = 0;
+  for (std::int64_t n = 0; n < campaigns; ++n) {
+    dice luck(std::uint64_t(n), purpose::kernel, 1);
+    std::array<std::int64_t, configs> usual_ns{};
+    for (std::int64_t& t : usual_ns) t = 20'000 + std::int64_t(luck.below(80'000));
+    const std::int64_t fastest = *std::min_element(usual_ns.begin(), usual_ns.end());
+    std::array<std::int64_t, 2> chosen{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      chosen[i] = hold(usual_ns, std::uint64_t(2 * n) + i + 1, noise);
+      regrets.push_back(100 * (double(chosen[i]) / double(fastest) - 1));
+    }
+    const auto [low, high] = std::minmax(chosen[0], chosen[1]);
+    flips += high * 1'000 > low * std::int64_t(1'000 + noise) ? 1 : 0;
+  }
+  std::sort(regrets.begin(), regrets.end());
+  report("tuning_regret", median(regrets), "percent");
+  report("tuning_regret_95", regrets[regrets.size() * 95 / 100], "percent");
+  report("tuning_regret_worst", regrets.back(), "percent");
+  report("tuning_flips", 100 * double(flips) / double(campaigns), "percent");
+}
