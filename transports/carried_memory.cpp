@@ -331,11 +331,12 @@ void carried_memory::end(std::uint64_t id, errc outcome) noexcept {
   if (ended->done != nullptr) ended->done->on_end(*ended->done, outcome == errc::pending ? errc::malformed : outcome);
 }
 
-void carried_memory::cancel(const completion& pending) noexcept {
+// The payload of a get that has come is being written by the link, which knows it as a fetch of ours.
+void carried_memory::stop(const completion& pending, void (runtime::link::*how)(completion&)) noexcept {
   for (auto& [id, asked] : requests_) {
     if (asked->done != &pending) continue;
     if (asked->fetching) {
-      link_.cancel(*asked);
+      (link_.*how)(*asked);
     } else {
       asked->cancelled = true;
     }

@@ -89,7 +89,8 @@ class carried_memory final : public runtime::link::handler {
            completion* done);
   errc get(rank_id from, const carried_key& key, std::uint64_t address, std::span<std::byte> into, completion* done);
   errc fence(rank_id to, completion* done);
-  void cancel(const completion& pending) noexcept;
+  void cancel(const completion& pending) noexcept { stop(pending, &runtime::link::cancel); }
+  void abandon(const completion& pending) noexcept { stop(pending, &runtime::link::abandon); }
 
   /// The link ends: nothing more is said to anybody, and what waits for an answer ends with `closed`.
   void close() noexcept;
@@ -126,6 +127,7 @@ class carried_memory final : public runtime::link::handler {
   void answer_fences(rank_id from);
   void left(visit& v, errc outcome) noexcept;
   void end(std::uint64_t id, errc outcome) noexcept;
+  void stop(const completion& pending, void (runtime::link::*how)(completion&)) noexcept;
   template <class Which>
   void end_all(Which which, errc outcome) noexcept;
   errc say(rank_id to, const message& m, std::span<const std::byte> payload = {}, completion* done = nullptr) noexcept;

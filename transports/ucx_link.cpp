@@ -1,5 +1,6 @@
-#include <parley/transports/carried_memory.hpp>
 #include <parley/transports/ucx_link.hpp>
+
+#include <parley/transports/carried_memory.hpp>
 #include <parley/transports/ucx_memory.hpp>
 
 #include <ucp/api/ucp.h>
@@ -250,7 +251,7 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
   pending_.previous = pending_.next = &pending_;
   at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
   at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
-  for (const channel on : {channel::control, channel::data, channel::transfers}) {
+  for (const channel on : {channel::control, channel::data, channel::transfers, channel::devices}) {
     for (const framing as : {framing::plain, framing::with_rank}) {
       listener& own = listeners_[message_id(on, as)] = {this, on, as};
       ucp_am_handler_param_t param{};
@@ -588,7 +589,7 @@ void ucx_link::state::cancel(completion& pending) {
 // UCX cannot take a send back; what it has queued for a peer goes with the endpoint, before any more of it is sent.
 void ucx_link::state::abandon(completion& pending) {
   operation* const at = find_pending(pending);
-  if (at == nullptr) return carried_->cancel(pending);
+  if (at == nullptr) return carried_->abandon(pending);
   if (at->peer < peers_.size()) break_off(peers_[at->peer]);
   const auto until = clock::now() + burial_time;
   while (at->outcome == UCS_INPROGRESS && clock::now() < until) ucp_worker_progress(worker_->handle());
@@ -700,7 +701,7 @@ inline void ucx_link::state::deliver_arrivals() {
 void ucx_link::state::deliver_the_rest() {
   news_ = false;
   delivering_ = true;
-  for (const channel on : {channel::control, channel::data, channel::transfers}) {
+  for (const channel on : {channel::control, channel::data, channel::transfers, channel::devices}) {
     auto& kept = unheard_[static_cast<std::size_t>(on)];
     while (!kept.empty() && handlers_[static_cast<std::size_t>(on)] != nullptr) {
       arrival oldest = std::move(kept.front());

@@ -206,3 +206,35 @@ TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of 
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
+
+TEST_CASE("nothing is written any more where an abandoned get would have gone") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    blob memory(std::size_t{32} << 20U, std::byte{1});
+    blob into(rank == 0 ? memory.size() : 0, std::byte{0});
+    awaited done;
+    node self(rank, 2, all);  // goes before what it may still write
+    self.listen();
+    const auto mine = self.wire.expose(memory).value();
+    const auto keys = all.gather(mine.key);
+    if (rank == 0) {
+      const auto address = transports::read_carried_key(keys[1])->address;
+      PARLEY_EXPECT(self.wire.get(1, {keys[1], address}, into, &done) == errc::pending);
+      self.until([&] { return into[0] == std::byte{1}; });
+      PARLEY_EXPECT(done.calls == 0);
+      self.wire.send(1, channel::control, tests::bytes_of(std::string("begun")), {}, nullptr);
+      self.wire.abandon(done);
+      std::fill(into.begin(), into.end(), std::byte{0x5a});
+      self.until([&] { return done.calls > 0; });
+    } else {
+      self.until([&] { return !self.control.got.empty(); });
+    }
+    all.barrier();
+    for (int turn = 0; turn < 100'000; ++turn) self.wire.poll();
+    all.barrier();
+    PARLEY_EXPECT(all_are(into, std::byte{0x5a}));
+    PARLEY_EXPECT(done.calls == (rank == 0 ? 1 : 0));
+    self.control.got.clear();
+    all.barrier();
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
