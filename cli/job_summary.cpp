@@ -1,7 +1,8 @@
+#include <parley/cli/job_summary.hpp>
+
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/cli/job_summary.hpp>
 #include <parley/cli/payload.hpp>
 #include <parley/tuning/key.hpp>
 

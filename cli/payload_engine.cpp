@@ -1,6 +1,7 @@
+#include <parley/cli/payload_engine.hpp>
+
 #include <parley/cli/cuda.hpp>
 #include <parley/cli/payload.hpp>
-#include <parley/cli/payload_engine.hpp>
 #include <parley/runtime/compute.hpp>
 
 namespace parley::cli {

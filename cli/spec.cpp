@@ -1,5 +1,6 @@
-#include <parley/cli/expression.hpp>
 #include <parley/cli/spec.hpp>
+
+#include <parley/cli/expression.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/tuning/key.hpp>

@@ -1,5 +1,6 @@
-#include <parley/cli/job_summary.hpp>
 #include <parley/cli/table.hpp>
+
+#include <parley/cli/job_summary.hpp>
 
 #include <boost/json/array.hpp>
 #include <fmt/format.h>

@@ -1,9 +1,10 @@
+#include <parley/cli/tune.hpp>
+
 #include <parley/cli/interruption.hpp>
 #include <parley/cli/job_summary.hpp>
 #include <parley/cli/progress.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/table.hpp>
-#include <parley/cli/tune.hpp>
 #include <parley/ops/results_store.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/launcher.hpp>

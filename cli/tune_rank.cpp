@@ -1,7 +1,8 @@
+#include <parley/cli/tune_rank.hpp>
+
 #include <parley/cli/cuda.hpp>
 #include <parley/cli/interruption.hpp>
 #include <parley/cli/rank_report.hpp>
-#include <parley/cli/tune_rank.hpp>
 #include <parley/cli/workload.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
@@ -48,7 +49,8 @@ const actors::decision_record* record_of(const ops::edge_agreement& e, const cam
 }
 
 /// What the decision's evidence says of a candidate beyond its aggregate: who proposed it, and what each rank measured.
-void add_evidence(json::object& candidate, const actors::decision_record* d, std::uint64_t digest) {
+void add_evidence(json::object& candidate, const actors::decision_record* d, std::uint64_t digest,
+                  const actors::assignment& a) {
   if (d == nullptr) return;
   const auto same = [&](const actors::wire_evidence& e) { return e.digest == digest; };
   const auto at = std::find_if(d->evidence.begin(), d->evidence.end(), same);
@@ -56,8 +58,12 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
   candidate["proposed_by"] = at->proposer;
   json::array ranks;
   for (const actors::wire_own_time& r : at->ranks) {
-    ranks.push_back(json::object{
-        {"rank", r.rank}, {"time_ns", finite(r.time_ns)}, {"repetitions", r.repetitions}, {"status", r.status}});
+    json::object own{
+        {"rank", r.rank}, {"time_ns", finite(r.time_ns)}, {"repetitions", r.repetitions}, {"status", r.status}};
+    const auto ran = std::find(a.candidates().begin(), a.candidates().end(), r.ran);
+    if (r.ran != digest && ran != a.candidates().end())
+      own["ran"] = a.ids()[static_cast<std::size_t>(ran - a.candidates().begin())];  // its part of a mixture
+    ranks.push_back(std::move(own));
   }
   candidate["ranks"] = std::move(ranks);
 }
@@ -82,7 +88,7 @@ json::array candidates_of(const campaign& c, const actors::assignment& a, const 
                      {"clock_error_ns", measured.clock_error_ns},
                      {"status", std::string(tuning::name(measured.status))},
                      {"detail", measured.detail}};
-    add_evidence(one, d, a.candidates()[i]);
+    add_evidence(one, d, a.candidates()[i], a);
     add_exclusion(one, c, i);
     list.push_back(std::move(one));
   }
@@ -243,6 +249,12 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
   if (s.device == payload_device::host) return o;
   o.gpu = find_cuda().value();
   for (tuning::validator& v : ops::gpu_validators(*o.gpu)) o.settings.validators.push_back(std::move(v));
+  if (const auto nccl = find_nccl()) {
+    o.planes.nccl = *nccl;
+    o.settings.validators.push_back({"PARLEY_NCCL", transports::nccl_version_text((*nccl)->version())});
+  } else {
+    o.planes.no_nccl = nccl.reason().text();
+  }
   return o;
 }
 

@@ -1,5 +1,6 @@
-#include <parley/cli/payload.hpp>
 #include <parley/cli/workload.hpp>
+
+#include <parley/cli/payload.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/runtime/scope.hpp>

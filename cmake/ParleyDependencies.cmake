@@ -13,6 +13,11 @@ if(NOT ucx)
                       "UCX_ROOT to a folder with include/ucp/api/ucp.h and lib/libucp.so.")
 endif()
 cmake_path(GET PARLEY_UCX_INCLUDE_DIR PARENT_PATH PARLEY_UCX_PREFIX)
+if(PARLEY_SANITIZE MATCHES address)
+  # Programs, not libraries: what is in there takes the sanitizer's place.
+  target_sources(ucx::ucp INTERFACE "$<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:\
+${PROJECT_SOURCE_DIR}/tests/support/sanitizers.cpp>")
+endif()
 
 # What is installed must find the UCX that it was built with. One that lies among the sources comes along; one that lies
 # elsewhere stays there.

@@ -62,9 +62,10 @@ function(parley_library name)
   target_link_libraries(${name} PUBLIC ${ARG_LINK})
 endfunction()
 
-# parley_test(NAME FOLDERS folder... [LINK target...]): tests/NAME/*.cpp as one doctest program, run by CTest.
+# parley_test(NAME FOLDERS folder... [LINK target...] [PARSED header]): tests/NAME/*.cpp as one doctest program, run by
+# CTest. PARSED is what most of its sources include.
 function(parley_test name)
-  cmake_parse_arguments(ARG "" "" "FOLDERS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "PARSED" "FOLDERS;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp")
   if(NOT sources)
     return()
@@ -79,8 +80,11 @@ function(parley_test name)
   # that are not there.)
   target_precompile_headers(test_${name} PRIVATE <doctest/doctest.h> <algorithm> <array> <chrono> <deque> <functional>
                             <map> <memory> <optional> <set> <span> <string> <variant> <vector> <fmt/format.h>)
+  if(ARG_PARSED)
+    target_precompile_headers(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/${ARG_PARSED}")
+  endif()
   set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/main.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   target_compile_options(test_${name} PRIVATE $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
 endfunction()

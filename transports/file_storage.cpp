@@ -1,5 +1,6 @@
-#include <parley/transports/file_lock.hpp>
 #include <parley/transports/file_storage.hpp>
+
+#include <parley/transports/file_lock.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,6 +1,7 @@
+#include <parley/transports/launcher.hpp>
+
 #include <parley/transports/environment.hpp>
 #include <parley/transports/job_key.hpp>
-#include <parley/transports/launcher.hpp>
 
 #include <arpa/inet.h>
 #include <fcntl.h>

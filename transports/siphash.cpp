@@ -1,5 +1,6 @@
-#include <parley/runtime/error.hpp>
 #include <parley/transports/siphash.hpp>
+
+#include <parley/runtime/error.hpp>
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>

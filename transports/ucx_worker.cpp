@@ -1,5 +1,6 @@
-#include <parley/runtime/error.hpp>
 #include <parley/transports/ucx_worker.hpp>
+
+#include <parley/runtime/error.hpp>
 
 #include <ucp/api/ucp.h>
 

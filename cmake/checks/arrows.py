@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes follow the arrows between the folders, and that what must not know time or a wire does not.
+"""Checks that includes follow the arrows between the folders, that what must not know time or a wire does not, and that a source
+includes its own header first, which proves that the header leans on nothing else.
 
     arrows.py               exits 1 and prints file:line for each broken arrow
     arrows.py --self-test   proves on a tree of bad files that each rule fails when it is broken
@@ -102,6 +103,16 @@ def faults_of_order(path, line, names, root):
             yield f"{name} has no order that two libraries agree on: sort what is taken from it, or use an ordered map"
 
 
+def faults_of_headers(path, lines):
+    if path.suffix == ".hpp" and lines[:1] != ["#pragma once"]:
+        yield 1, "a header begins with #pragma once"
+    if path.suffix == ".cpp" and path.with_suffix(".hpp").exists():
+        own = f"#include <parley/{path.parent.name}/{path.stem}.hpp>"
+        first = next((at for at, line in enumerate(lines, start=1) if INCLUDE.match(line)), 1)
+        if lines[first - 1:first] != [own]:
+            yield first, f"a source includes its own header first: {own}"
+
+
 def check(root):
     """Every fault below `root`, as `file:line: what`, and how many files were read."""
     faults, count = [], 0
@@ -111,7 +122,9 @@ def check(root):
             if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".h"):
                 continue
             count += 1
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            faults += [f"{path.relative_to(root)}:{number}: {what}" for number, what in faults_of_headers(path, lines)]
+            for number, line in enumerate(lines, start=1):
                 found = [*faults_of_line(folder, line), *faults_of_order(path, line, names, root)]
                 faults += [f"{path.relative_to(root)}:{number}: {what}" for what in found]
     return faults, count
@@ -147,20 +160,34 @@ SOUND = [
     ("actors/a.cpp", "std::unordered_map<int, int> all; auto at = all.find(7);"),
     ("actors/a.cpp", "std::map<int, int> all; for (auto& one : all) use(one);"),
 ]
+# The text of ops/a.hpp, that of ops/a.cpp, and where the fault lies, if there is one.
+HEADERS = [
+    ("", "#include <parley/ops/a.hpp>", "ops/a.hpp:1: "),
+    ("#pragma once", "#include <vector>\n#include <parley/ops/a.hpp>", "ops/a.cpp:1: "),
+    ("#pragma once", "// includes nothing", "ops/a.cpp:1: "),
+    ("#pragma once", "#include <parley/ops/a.hpp>\n\n#include <vector>", None),
+]
+
+
+def faults_of_tree(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
+        return check(pathlib.Path(folder))[0]
 
 
 def self_test():
+    trees = [({name: f"#pragma once\n{line}"}, f"{name}:2: ") for name, line in BROKEN]
+    trees += [({name: f"#pragma once\n{line}"}, None) for name, line in SOUND]
+    trees += [({"ops/a.hpp": header, "ops/a.cpp": source}, at) for header, source, at in HEADERS]
     wrong = []
-    for cases, expected in ((BROKEN, 1), (SOUND, 0)):
-        for name, line in cases:
-            with tempfile.TemporaryDirectory() as folder:
-                path = pathlib.Path(folder) / name
-                path.parent.mkdir(parents=True)
-                path.write_text(f"#pragma once\n{line}\n", encoding="utf-8")
-                faults, _ = check(pathlib.Path(folder))
-                if len(faults) != expected or any(not fault.startswith(f"{name}:2: ") for fault in faults):
-                    wrong.append(f"{name}: {line}: {expected} fault(s) expected, found {faults}")
-    print("\n".join(wrong) or f"self-test: {len(BROKEN)} broken lines found, {len(SOUND)} sound lines passed")
+    for files, at in trees:
+        faults = faults_of_tree(files)
+        if len(faults) != (at is not None) or any(not fault.startswith(at) for fault in faults):
+            wrong.append(f"{files}: {at or 'no fault'} expected, found {faults}")
+    print("\n".join(wrong) or f"self-test: {len(trees)} trees judged rightly")
     return 1 if wrong else 0
 
 

@@ -1,5 +1,4 @@
 // Death and stop of real ranks: who notices, how soon, and what they say.
-#include "../transports/sanitizers.cpp"  // NOLINT(bugprone-suspicious-include): UCX is in this program, too
 #include "ranks.hpp"
 #include "supervisor.hpp"
 

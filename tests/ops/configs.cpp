@@ -99,8 +99,9 @@ TEST_CASE("configs that cannot be are refused by name") {
   CHECK(named_config("direct").value()->id() == "direct");
   CHECK(named_config("chunked(chunk_bytes=1MiB in_flight=4)").value()->digest() == chunked(1_MiB, 4)->digest());
   CHECK(named_config("chunked(chunk_bytes=262144)").value()->digest() == chunked(256_KiB)->digest());
-  for (const char* text : {"telepathy", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)",
-                           "direct(a=1)", "", "chunked("}) {
+  CHECK(named_config("nccl").value()->digest() == ops::nccl()->digest());
+  for (const char* text : {"telepathy", "nccl(chunk_bytes=1MiB)", "chunked", "chunked(chunk_bytes=0)",
+                           "chunked(chunk_bytes=1MiB speed=2)", "direct(a=1)", "", "chunked("}) {
     const auto none = named_config(text);
     REQUIRE_FALSE(none);
     CHECK(none.code() == errc::bad_argument);

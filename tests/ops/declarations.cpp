@@ -176,6 +176,16 @@ task<> send_to(transfer t, rank_id to, std::span<const std::byte> data, std::siz
   }
 }
 
+void check_both_are_told(const world& w, const std::array<result<>, 2>& outcomes) {
+  CHECK(w.clock.now() < 3'000'000'000);
+  for (const result<>& outcome : outcomes) {
+    CHECK(outcome.code() == errc::role_conflict);
+    if (outcome) continue;
+    CHECK(mentions(outcome.reason().what(),
+                   {"activations", "rank 0 sends to rank 1", "rank 1 sends to rank 0", "the same roles on all"}));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("two ranks that both receive from each other are told so at once, with both directions") {
@@ -188,13 +198,7 @@ TEST_CASE("two ranks that both receive from each other are told so at once, with
   s.spawn(receive_from(first, 1, here, outcomes[0]));
   s.spawn(receive_from(second, 0, there, outcomes[1]));
   run_until(w.clock, [&] { return s.running() == 0; });
-  CHECK(w.clock.now() < 3'000'000'000);
-  for (const result<>& outcome : outcomes) {
-    CHECK(outcome.code() == errc::role_conflict);
-    if (outcome) continue;
-    CHECK(mentions(outcome.reason().what(),
-                   {"activations", "rank 0 sends to rank 1", "rank 1 sends to rank 0", "the same roles on all"}));
-  }
+  check_both_are_told(w, outcomes);
 }
 
 TEST_CASE("two ranks that both send to each other are told so at once, whatever their sends wait for") {
@@ -219,13 +223,7 @@ TEST_CASE("two ranks that both send to each other are told so at once, whatever 
     s.spawn(send_to(first, 1, data, how.times, outcomes[0]));
     s.spawn(send_to(second, 0, data, how.times, outcomes[1]));
     run_until(w.clock, [&] { return s.running() == 0; });
-    CHECK(w.clock.now() < 3'000'000'000);
-    for (const result<>& outcome : outcomes) {
-      CHECK(outcome.code() == errc::role_conflict);
-      if (outcome) continue;
-      CHECK(mentions(outcome.reason().what(),
-                     {"activations", "rank 0 sends to rank 1", "rank 1 sends to rank 0", "the same roles on all"}));
-    }
+    check_both_are_told(w, outcomes);
   }
 }
 

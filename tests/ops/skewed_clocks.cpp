@@ -34,7 +34,7 @@ runtime::task<> drain(world& w, ops::transfer in, std::size_t count) {
 }
 
 struct agreed {
-  explicit agreed(const skewed_clocks& clocks, std::size_t count = 900)
+  explicit agreed(const machines& clocks, std::size_t count = 900)
       : w(2, {}, {.latency_ns = 2'000, .ns_per_byte = 0.1, .eager_bytes = 8192, .lose = {}, .delay = {}}, clocks) {
     auto out = w[0].declare(pair_of(candidates));
     auto in = w[1].declare(pair_of(candidates));
@@ -53,10 +53,10 @@ const std::array<std::string, 3> keys{"4MiB", "2MiB", "8KiB"};
 
 TEST_CASE("clocks that are seconds apart and drift lead to the same decisions as one clock") {
   agreed one_clock({});
-  for (const skewed_clocks& clocks :
-       {skewed_clocks{{1, 2}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}}},
-        skewed_clocks{{1, 2}, {{.offset_ns = 90 * second, .drift_ppb = -50'000}, {.offset_ns = -3 * second}}},
-        skewed_clocks{{4, 4}, {}}}) {
+  for (const machines& clocks :
+       {machines{{1, 2}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}}},
+        machines{{1, 2}, {{.offset_ns = 90 * second, .drift_ppb = -50'000}, {.offset_ns = -3 * second}}},
+        machines{{4, 4}, {}}}) {
     agreed apart(clocks);
     for (const std::string& key : keys) {
       CAPTURE(key);

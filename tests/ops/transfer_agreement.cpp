@@ -1,3 +1,4 @@
+#include "../support/transfers.hpp"
 #include "../support/world.hpp"
 
 #include <doctest/doctest.h>
@@ -49,15 +50,6 @@ task<int> both(world& w, std::vector<config_ptr> at_sender, std::vector<config_p
   auto in = w[1].declare(pair_of(std::move(at_receiver)));
   auto [nothing, wrong] = co_await when_all(send_all(out, sizes), receive_all(in, sizes, spare));
   co_return wrong;
-}
-
-const actors::campaign* campaign_of(world& w, std::string_view key) {
-  static std::vector<edge_agreement> kept;
-  kept = w[0].agreements();
-  for (const auto& c : kept.front().assigned->campaigns()) {
-    if (c->key == key) return c.get();
-  }
-  return nullptr;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <parley/ops/symmetric.hpp>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -160,19 +161,21 @@ struct algorithm_traits {
   rank_id fails_on = static_cast<rank_id>(-1);
   std::uint64_t fails_from_call = static_cast<std::uint64_t>(-1);
   bool fails_in_rehearsals = false;
+  std::function<void(const ops::symmetric_call& call, std::span<std::byte> data)> computes{};
 };
 
 class algorithm final : public ops::symmetric_config {
  public:
   algorithm(std::string name, algorithm_traits t)
       : symmetric_config({.name = std::move(name), .wire_class = "library"}), traits_(t) {}
-  runtime::task<> run(ops::symmetric_call call, std::span<std::byte>) const override {
+  runtime::task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
     auto& over = static_cast<library_communicator&>(*call.over);
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
     auto met = co_await over.place->enter(over.next++, digest(), call.invocation, call.bytes, traits_.takes_ns);
     if (!met) runtime::raise(met.reason());
     auto slept = co_await runtime::sleep_until(*met);
     if (!slept) runtime::raise(slept.reason());
+    if (traits_.computes) traits_.computes(call, data);
     if (traits_.fails_on != call.self) co_return;
     if (rehearsal ? traits_.fails_in_rehearsals : call.invocation >= traits_.fails_from_call)
       runtime::raise({errc::unavailable, "out of registers"});

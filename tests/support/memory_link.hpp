@@ -13,6 +13,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <set>
 #include <vector>
 
 namespace parley::tests {
@@ -53,6 +54,7 @@ class memory_link final : public runtime::link {
             runtime::completion* done) override;
   errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   void cancel(runtime::completion& pending) override;
+  void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
   runtime::result<> one_sided() const override;
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
@@ -135,6 +137,8 @@ class memory_world {
     events_.back()->place = std::prev(events_.end());
     ex_.arm(*events_.back(), ex_.now() + delay);
   }
+  /// Whether its buffer is gone; asked once, when it ends.
+  bool was_abandoned(runtime::completion* c) { return c != nullptr && abandoned_.erase(c) != 0; }
   // A payload that waits at its sender.
   struct offered {
     std::span<const std::byte> payload;
@@ -207,8 +211,10 @@ class memory_world {
         continue;
       }
       fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
-      after(options_.latency_ns,
-            [f](outcome how) { f.done->on_end(*f.done, how == outcome::due ? errc::none : errc::peer_failed); });
+      after(options_.latency_ns, [this, f](outcome how) {
+        was_abandoned(f.done);
+        f.done->on_end(*f.done, how == outcome::due ? errc::none : errc::peer_failed);
+      });
     }
   }
   struct region {
@@ -230,6 +236,7 @@ class memory_world {
   std::vector<region> regions_;  // of all ranks; the number of one is its place + 1
   std::deque<flying_put> flying_;
   std::vector<waiting_fence> fences_;
+  std::set<runtime::completion*> abandoned_;  // of operations that have not ended
   std::uint64_t last_put_ = 0;
   put_counters puts_;
   std::vector<std::unique_ptr<memory_link>> links_;
@@ -271,11 +278,16 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
   const auto payload = offer->payload;
   auto* sender = offer->sender;
   world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender](memory_world::outcome how) {
-    const bool due = how == memory_world::outcome::due;
+    const bool sender_went = world_.was_abandoned(sender);
+    const bool receiver_went = world_.was_abandoned(done);
+    const bool due = how == memory_world::outcome::due && !sender_went && !receiver_went;
     if (due) std::copy(payload.begin(), payload.end(), into.begin());
     if (done != nullptr) done->on_end(*done, due ? errc::none : errc::peer_failed);
     if (!due) return sender->on_end(*sender, errc::peer_failed);
-    world_.after(world_.options_.latency_ns, [sender](memory_world::outcome) { sender->on_end(*sender, errc::none); });
+    world_.after(world_.options_.latency_ns, [&w = world_, sender](memory_world::outcome) {
+      w.was_abandoned(sender);
+      sender->on_end(*sender, errc::none);
+    });
   });
   return errc::pending;
 }
@@ -313,6 +325,11 @@ inline errc memory_link::put(rank_id to, const runtime::remote_place& at, std::s
   const std::uint64_t number = ++world_.last_put_;
   world_.flying_.push_back({number, rank_, to, key, at.address, {}});
   world_.after(world_.one_sided_time_of(data.size()), [&w = world_, number, data, done](auto how) {
+    if (w.was_abandoned(done)) {
+      w.flying_.erase(w.find_put(number));
+      w.end_fences();
+      return done->on_end(*done, errc::peer_failed);
+    }
     if (how == memory_world::outcome::torn_down) return done->on_end(*done, errc::peer_failed);
     w.leave_origin(number, data);
     done->on_end(*done, errc::none);
@@ -324,11 +341,12 @@ inline errc memory_link::get(rank_id from, const runtime::remote_place& at, std:
                              runtime::completion* done) {
   const std::byte* const place = world_.place_of(from, at.key, at.address, into.size());
   if (place == nullptr) return errc::bad_argument;
-  world_.after(world_.options_.latency_ns + world_.one_sided_time_of(into.size()), [place, into, done](auto how) {
-    const bool due = how == memory_world::outcome::due;
-    if (due) std::copy(place, place + into.size(), into.begin());
-    done->on_end(*done, due ? errc::none : errc::peer_failed);
-  });
+  world_.after(world_.options_.latency_ns + world_.one_sided_time_of(into.size()),
+               [&w = world_, place, into, done](auto how) {
+                 const bool due = !w.was_abandoned(done) && how == memory_world::outcome::due;
+                 if (due) std::copy(place, place + into.size(), into.begin());
+                 done->on_end(*done, due ? errc::none : errc::peer_failed);
+               });
   return errc::pending;
 }
 
@@ -342,6 +360,8 @@ inline errc memory_link::fence(rank_id to, runtime::completion* done) {
 
 // What has been offered stays offered: like a transport that cannot take a message back.
 inline void memory_link::cancel(runtime::completion&) {}
+// What is under way ends when it would have ended, for both, but brings nothing.
+inline void memory_link::abandon(runtime::completion& pending) noexcept { world_.abandoned_.insert(&pending); }
 
 inline void memory_link::release(const void* held, bool remote) noexcept {
   if (!remote) {
@@ -349,6 +369,7 @@ inline void memory_link::release(const void* held, bool remote) noexcept {
     return;
   }
   const std::unique_ptr<const memory_world::offered> offer(static_cast<const memory_world::offered*>(held));
+  world_.was_abandoned(offer->sender);
   offer->sender->on_end(*offer->sender, errc::none);  // as UCX has it: dropped is not failed
 }
 

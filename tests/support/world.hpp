@@ -39,16 +39,16 @@ class memory_storage final : public runtime::storage {
   std::set<std::string> locked;  ///< by another process
 };
 
-/// Ranks on hosts of their own, whose clocks show other times; see rank_foundation.
-struct skewed_clocks {
+/// Ranks on hosts of their own, whose clocks show other times, or of several kinds; see rank_foundation.
+struct machines {
   std::vector<std::uint64_t> hosts{};
   std::vector<actors::clock_skew> skews{};
+  std::vector<std::string> kinds{};
 };
 
 struct world {
-  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {},
-                 const skewed_clocks& clocks = {})
-      : links(clock, n, std::move(o)), seen(n), disk(n), settings_(std::move(settings)), clocks_(clocks) {
+  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {}, const machines& of = {})
+      : links(clock, n, std::move(o)), seen(n), disk(n), settings_(std::move(settings)), machines_(of) {
     for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
     for (rank_id r = 0; r < n; ++r) ranks.push_back(make(r));
   }
@@ -76,12 +76,13 @@ struct world {
  private:
   std::unique_ptr<ops::rank> make(rank_id r) {
     ops::rank_foundation on{clock, links[r], &disk[r], incarnations, {}};
-    on.hosts = clocks_.hosts;
-    if (r < clocks_.skews.size()) on.skew = clocks_.skews[r];
+    on.hosts = machines_.hosts;
+    on.kinds = machines_.kinds;
+    if (r < machines_.skews.size()) on.skew = machines_.skews[r];
     return std::make_unique<ops::rank>(std::move(on), settings_);
   }
   ops::rank_settings settings_;
-  skewed_clocks clocks_;
+  machines machines_;
 };
 
 }  // namespace parley::tests

@@ -98,7 +98,7 @@ class stand_in {
     }
   }
 
-  void say(std::size_t to, const std::string& said, std::string usual) {
+  void say(std::size_t to, const std::string& said, const std::string& usual) {
     const std::string line = answer_ ? answer_(said, usual) : usual;
     if (line.empty()) {
       ::shutdown(ours_[to], SHUT_RDWR);
@@ -137,7 +137,7 @@ TEST_CASE("what rank 0 tells through PMI comes to every rank, and all say goodby
 TEST_CASE("a launcher that refuses, speaks nonsense, hangs up or says nothing ends the call with the step's name") {
   const auto with = [](const std::string& at, const std::string& instead, parley::runtime::time_ns limit_ns = 10_s) {
     stand_in launcher(
-        1, [&](const std::string& said, std::string usual) { return said.starts_with(at) ? instead : usual; });
+        1, [&](const std::string& said, const std::string& usual) { return said.starts_with(at) ? instead : usual; });
     auto told = pmi_broadcast(launcher.fd(0), 0, "here", limit_ns);
     REQUIRE_FALSE(told);
     const std::string text = told.reason().what();
@@ -155,7 +155,7 @@ TEST_CASE("a launcher that refuses, speaks nonsense, hangs up or says nothing en
   CHECK(with("cmd=put", "cmd=put_result rc=-1 msg=no") == errc::malformed);
   CHECK(with("cmd=barrier_in", "\x1b[2J") == errc::malformed);
   CHECK(with("cmd=barrier_in", std::string(5000, 'x')) == errc::malformed);
-  CHECK(with("cmd=barrier_in", "silence", 30_ms) == errc::timeout);
+  CHECK(with("cmd=init", "silence", 30_ms) == errc::timeout);  // the first step: the time for it is the whole limit
 }
 
 TEST_CASE("a descriptor that is no connection, or closed, is an error and not a crash") {

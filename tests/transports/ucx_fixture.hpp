@@ -1,5 +1,6 @@
 #pragma once
 /// One rank of a test over UCX: a connected link that records what comes.
+#include "../support/awaited.hpp"
 #include "processes.hpp"
 
 #include <parley/transports/ucx_link.hpp>
@@ -18,17 +19,6 @@ using runtime::errc;
 using runtime::link;
 using transports::ucx_link;
 using channel = link::channel;
-
-struct awaited : completion {
-  awaited() noexcept : completion(&awaited::note) {}
-  static void note(completion& self, errc outcome) noexcept {
-    auto& mine = static_cast<awaited&>(self);
-    mine.outcome = outcome;
-    ++mine.calls;
-  }
-  errc outcome = errc::pending;
-  int calls = 0;
-};
 
 struct recorder final : link::handler {
   void on_arrival(arrival&& message) noexcept override { got.push_back(std::move(message)); }
