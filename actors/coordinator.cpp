@@ -111,10 +111,7 @@ class coordinator_behaviour {
   // S3, of whoever says that it has warmed what nobody has asked it to.
   std::vector<std::uint64_t> warmed_of(received<warmed>& m) const {
     std::vector<std::uint64_t> ready = std::move(m.body.ready);
-    const auto stranger = [this](std::uint64_t digest) {
-      return std::none_of(state_.merged->candidates.begin(), state_.merged->candidates.end(),
-                          [&](const tuning::candidate& c) { return c.digest == digest; });
-    };
+    const auto stranger = [this](std::uint64_t digest) { return !state_.merged->find_candidate(digest); };
     if (std::erase_if(ready, stranger) != 0)
       runtime::blame({"S3", "only candidates are warmed", {state_.declaration.id(), state_.declaration.leader}},
                      m.from.source);

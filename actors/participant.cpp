@@ -127,10 +127,10 @@ class participant_behaviour {
   }
   void on(received<decide>& m) {
     acknowledge(m.from, m.body.number);
-    const char* const broken = !knows(m.body.digest)          ? "S4"
-                               : !is_ready(m.body.digest)     ? "S3"
-                               : !rests_on_whole_rows(m.body) ? "S6"
-                                                              : nullptr;
+    const char* const broken = !knows(m.body.digest)           ? "S4"
+                               : !mine_.may_run(m.body.digest) ? "S3"
+                               : !rests_on_whole_rows(m.body)  ? "S6"
+                                                               : nullptr;
     if (broken != nullptr) {
       runtime::blame({broken,
                       "a decision names a candidate that all have warmed and measured",
@@ -243,10 +243,6 @@ class participant_behaviour {
       return std::find(list.begin(), list.end(), digest) != list.end();
     };
     return digest == mine_.declaration.default_digest || in(mine_.candidates) || in(mine_.ready);
-  }
-  bool is_ready(std::uint64_t digest) const {
-    return digest == mine_.declaration.default_digest ||
-           std::find(mine_.ready.begin(), mine_.ready.end(), digest) != mine_.ready.end();
   }
   // S6 as the others see it: who won a first search by trials was measured by every participant. What stays after a later search
   // was measured in an earlier one.

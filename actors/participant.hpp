@@ -16,6 +16,7 @@
 #include <parley/tuning/bits.hpp>
 #include <parley/tuning/config.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -100,6 +101,10 @@ struct participant_state {
       if (candidate == digest) return own;
     }
     return digest;
+  }
+  /// What may be assigned here (S3): the default, and what this rank has warmed.
+  bool may_run(std::uint64_t digest) const noexcept {
+    return digest == declaration.default_digest || std::find(ready.begin(), ready.end(), digest) != ready.end();
   }
   /// What a candidate is called, also one that this rank takes part in with another config; null for a stranger.
   const std::string* id_of(std::uint64_t digest) const noexcept {

@@ -259,13 +259,6 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   co_await run(sender_.begin(call.tag, data.size(), *number, call.pace, data.data()), data, until);
 }
 
-namespace {
-bool was_warmed(const actors::participant_state& mine, std::uint64_t digest) noexcept {
-  return digest == mine.declaration.default_digest ||
-         std::find(mine.ready.begin(), mine.ready.end(), digest) != mine.ready.end();
-}
-}  // namespace
-
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   under_way mine(inv, out);
@@ -276,7 +269,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       co_await out.send(0, data);
     } else {
       if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
-        runtime::invariant(was_warmed(participant_, inv.mark.digest),
+        runtime::invariant(participant_.may_run(inv.mark.digest),
                            {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
       // The receiver's device knows nothing of what is enqueued on this one.
       if (find(inv.mark.digest)->what_it_needs() == needs::known_payload) co_await memory().settled(data);
@@ -442,7 +435,7 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
                : ""));
 }
 
-bool edge_in::warmed(std::uint64_t digest) const noexcept { return was_warmed(participant_, digest); }
+bool edge_in::warmed(std::uint64_t digest) const noexcept { return participant_.may_run(digest); }
 
 task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into) {
   const paired_config* config = find(digest);

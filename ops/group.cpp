@@ -180,10 +180,8 @@ void group_end::fail(const error& why, rank_id culprit) noexcept {
 void group_end::on_rejected(const error& why) noexcept { fail(why, services_.net.rank()); }
 
 const group_config& group_end::config_for(const group_invocation& inv) const {
-  const auto& ready = participant_.ready;
   const std::uint64_t digest = inv.config();
-  const bool warmed = inv.rehearsal() || digest == options_.configs.front()->digest() ||
-                      std::find(ready.begin(), ready.end(), digest) != ready.end();
+  const bool warmed = inv.rehearsal() || participant_.may_run(digest);
   const group_config* config = find(digest);
   if (leads())
     runtime::invariant(config != nullptr && warmed,

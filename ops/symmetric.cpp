@@ -166,12 +166,6 @@ const symmetric_config* symmetric_end::find(std::uint64_t digest) const noexcept
   return index ? op_.configs[*index].get() : nullptr;
 }
 
-bool symmetric_end::may_run(std::uint64_t digest) const noexcept {
-  const auto& ready = participant_.ready;
-  return digest == participant_.declaration.default_digest ||
-         std::find(ready.begin(), ready.end(), digest) != ready.end();
-}
-
 symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
                                       symmetric_call::stream on) const noexcept {
   symmetric_call call;
@@ -207,7 +201,7 @@ task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
-  if (config == nullptr || !may_run(l.what.digest)) {
+  if (config == nullptr || !participant_.may_run(l.what.digest)) {
     runtime::blame({"S3", "only what was warmed here is leased", {declaration().id(), services_.net.rank()}},
                    declaration().leader);
     outcome = errc::config_mismatch;
@@ -296,7 +290,7 @@ task<> symmetric_end::connect(std::vector<std::byte> id) {
 task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes, std::string& unlike) {
   using kind = actors::rehearsal_run::kind;
   const symmetric_config* const config = find(run.digest);
-  if (config == nullptr || !may_run(run.digest))
+  if (config == nullptr || !participant_.may_run(run.digest))
     runtime::raise({errc::config_mismatch, "a config that was not warmed here"});
   co_await make_scratch(bytes);
   const std::span<std::byte> scratch = scratch_->bytes().first(static_cast<std::size_t>(bytes));

@@ -134,7 +134,6 @@ class symmetric_end final : private actors::implementations, private actors::reh
 
   runtime::memory_space& memory() const noexcept;
   const symmetric_config* find(std::uint64_t digest) const noexcept;
-  bool may_run(std::uint64_t digest) const noexcept;
   runtime::task<> implement(symmetric_call call, const symmetric_config& config, std::span<std::byte> data,
                             time_ns until);
   symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,

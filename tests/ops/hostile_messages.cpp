@@ -219,6 +219,30 @@ struct beside_a_liar {
   std::uint64_t generation = first_generation(op, incarnations);
 };
 
+/// As a receiver that has offered all its configs to rank 1, who sends and leads.
+struct beside_a_lying_receiver : beside_a_liar {
+  explicit beside_a_lying_receiver(const std::vector<config_ptr>& configs) {
+    op = declare_edge("activations", 1, 0, "");
+    generation = first_generation(op, incarnations);
+    auto declared = pair_of(configs);
+    declared.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
+    mine->declare(declared);
+    const participant_state& leader = *mine->participants().front();
+    offer o;
+    o.number = 1;
+    o.decl_hash = leader.declaration.hash();
+    o.role = "receiver";
+    o.catalogue_hash = leader.configs.hash();
+    o.available.assign(configs.size(), 1);
+    say(o);
+  }
+  template <class M>
+  void say(const M& message) {
+    static_cast<void>(liar.send(1, number_of(op.id(), part::coordinator), generation, message));
+    pass(100'000'000);
+  }
+};
+
 task<> receive_once(transfer in, std::vector<std::byte>& buffer, result<std::uint64_t>& outcome) {
   outcome = co_await attempt(in.receive(buffer, {.from = 0}));
 }
@@ -281,29 +305,12 @@ TEST_CASE("parts that overlap, or are empty, take no more room than their payloa
 }
 
 TEST_CASE("what a participant says went wrong in its rehearsals is kept up to a limit") {
-  beside_a_liar job;
-  job.op = declare_edge("activations", 1, 0, "");
-  job.generation = first_generation(job.op, job.incarnations);
-  auto op = pair_of({direct(), chunked(16_KiB, 2)});
-  op.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
-  job.mine->declare(op);
-  const participant_state& leader = *job.mine->participants().front();
-  const auto say = [&](auto message) {
-    static_cast<void>(job.liar.send(1, number_of(job.op.id(), part::coordinator), job.generation, message));
-    job.pass(100'000'000);
-  };
-  offer o;
-  o.number = 1;
-  o.decl_hash = leader.declaration.hash();
-  o.role = "receiver";
-  o.catalogue_hash = leader.configs.hash();
-  o.available = {1, 1};
-  say(o);
+  beside_a_lying_receiver job({direct(), chunked(16_KiB, 2)});
   warmed w;
   w.number = 2;
   w.errors.assign(5'000, "y");
   w.errors.front() = std::string(10'000, 'z');
-  say(w);
+  job.say(w);
   const auto agreed = job.mine->agreements().front();
   CHECK(agreed.warm_errors->size() == most_warm_errors);
   for (const std::string& e : *agreed.warm_errors) CHECK(e.size() < most_error_bytes + 50);
@@ -328,30 +335,13 @@ struct idle_config final : symmetric_config {
 
 TEST_CASE(
     "a participant that says that it warmed what nobody asked it to is named, and its word changes nothing (S3)") {
-  beside_a_liar job;
-  const blamed seen;
-  job.op = declare_edge("activations", 1, 0, "");
-  job.generation = first_generation(job.op, job.incarnations);
   const std::vector configs{direct(), chunked(16_KiB, 2)};
-  auto op = pair_of(configs);
-  op.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
-  job.mine->declare(op);
-  const participant_state& leader = *job.mine->participants().front();
-  const auto say = [&](auto message) {
-    static_cast<void>(job.liar.send(1, number_of(job.op.id(), part::coordinator), job.generation, message));
-    job.pass(100'000'000);
-  };
-  offer o;
-  o.number = 1;
-  o.decl_hash = leader.declaration.hash();
-  o.role = "receiver";
-  o.catalogue_hash = leader.configs.hash();
-  o.available = {1, 1};
-  say(o);
+  beside_a_lying_receiver job(configs);
+  const blamed seen;
   warmed w;
   w.number = 2;
   w.ready = {configs[0]->digest(), 4711};
-  say(w);
+  job.say(w);
   CHECK(seen.names == std::vector<std::string>{"S3"});
 }
 
