@@ -34,6 +34,7 @@ struct tune_words {
   std::string mutant;
   std::string kill;
   std::string device = "host";
+  std::optional<double> budget;
   bool one_process = false;
   bool no_results = false;
   bool no_tuning = false;
@@ -59,6 +60,10 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
       tune->add_option("--results", w.results, "Results file to read and to add to (default: SPEC.results.csv here)");
   tune->add_flag("--no-results", w.no_results, "Read and write no results")->excludes(results);
   tune->add_flag("--no-tuning", w.no_tuning, "Run what the results file says, else the default; no trials");
+  tune->add_option(
+          "--budget", w.budget,
+          "What trials may cost, as a part of the time that the ops run (default: 0.05; more finds out sooner)")
+      ->check(CLI::Range(0.0, cli::largest_budget));
   tune->add_option("--device", w.device, "Where payloads lie and are computed: host (default), or cuda")
       ->check(CLI::IsMember({"host", "cuda"}));
   tune->add_flag("--one-process", w.one_process, "All ranks in this process: many ranks on one GPU");
@@ -86,6 +91,7 @@ cli::tune_settings settings_of(const tune_words& w) {
   if (!w.no_results)
     s.results_path = w.results.empty() ? std::filesystem::path(w.spec).stem().string() + ".results.csv" : w.results;
   s.trials = !w.no_tuning;
+  s.budget = w.budget;
   s.mutant_ignores_stamp = w.mutant == "ignore_stamp";
   s.death = death_of(w.kill);
   if (w.device == "cuda") s.device = cli::payload_device::cuda;

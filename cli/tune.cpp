@@ -41,6 +41,7 @@ std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
   add(s.results_path.empty() ? std::initializer_list<std::string>{"--no-results"}
                              : std::initializer_list<std::string>{"--results", s.results_path});
   if (!s.trials) add({"--no-tuning"});
+  if (s.budget) add({"--budget", fmt::format("{}", *s.budget)});
   if (s.device == payload_device::cuda) add({"--device", "cuda"});
   if (s.mutant_ignores_stamp) add({"--mutant", "ignore_stamp"});
   if (s.death) add({"--kill", std::to_string(s.death->rank) + "@" + std::to_string(s.death->after)});

@@ -240,6 +240,7 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
   ops::job_options o;
   o.settings.results_path = s.results_path;
   o.settings.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
+  if (s.budget) o.settings.plan.budget_fraction = *s.budget;
   o.settings.mutant_ignores_stamp = s.mutant_ignores_stamp;
   // Room for every invocation at both ends that a rank may have, and for the rehearsals.
   std::size_t invocations = 0;

@@ -25,12 +25,15 @@ enum class payload_device : std::uint8_t { host, cuda };
 /// `one_process`: all ranks share this process and its thread, and with it one GPU or several.
 enum class rank_housing : std::uint8_t { processes, one_process };
 
+inline constexpr double largest_budget = 1000;
+
 /// What both sides of `parley tune` are told.
 struct tune_settings {
   std::string spec_path;
   spec_overrides overrides;
   std::string results_path;           ///< empty: none
   bool trials = true;                 ///< false: what the results file says, else the default
+  std::optional<double> budget{};     ///< of wall time, for trials; none: the library's own
   bool mutant_ignores_stamp = false;  ///< test switch: the demo must fail
   std::optional<planned_death> death{};
   payload_device device = payload_device::host;

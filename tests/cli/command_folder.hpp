@@ -9,8 +9,15 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 namespace parley::tests {
+
+/// One sender and one receiver, three sizes in turn.
+inline constexpr std::string_view three_sizes = R"json({"name": "three", "ranks": 2, "ops": [
+  {"op": "paired_transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
+   "configs": ["direct", "chunked(chunk_bytes=16KiB in_flight=2)", "chunked(chunk_bytes=64KiB in_flight=4)"],
+   "messages": [{"bytes": "128KiB", "count": 1}, {"bytes": "32KiB", "count": 1}, {"bytes": 1000, "count": 1}]}]})json";
 
 struct command_folder : scratch_folder {
   struct ended {
@@ -24,9 +31,17 @@ struct command_folder : scratch_folder {
     }
   };
   /// Runs `parley WORDS` in this folder.
-  ended parley(const std::string& words) const {
-    const std::string line = "cd '" + path.string() + "' && '" PARLEY_COMMAND "' " + words + " >out 2>error";
-    const int status = std::system(line.c_str());
+  ended parley(const std::string& words) const { return run("'" PARLEY_COMMAND "' " + words); }
+  /// Runs `parley tune WORDS --json` so that all keys are agreed on. How many calls a campaign takes depends on how soon its
+  /// rehearsals get their turn, and on a busy machine one trial may cost what the usual budget earns in seconds: so there are
+  /// many times as many calls as an idle machine takes, no budget holds trials back, and nothing is searched anew in the end.
+  ended tune(const std::string& words) const {
+    return run("PARLEY_TUNING_DRIFT=0 '" PARLEY_COMMAND "' tune --microbatches 3000 --budget 1000 --json " + words);
+  }
+
+ private:
+  ended run(const std::string& line) const {
+    const int status = std::system(("cd '" + path.string() + "' && " + line + " >out 2>error").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("error")};
   }
 };

@@ -141,14 +141,14 @@ TEST_CASE("results of two kinds of machines live side by side, and each is found
   const folder here;
   const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\n" + one_entry;
   here.write("r.csv", foreign);
-  const std::string tune = "tune '" PARLEY_EXAMPLES "/specs/send-recv.json' --results r.csv --json";
-  const auto first = here.parley(tune);
+  here.write("three.json", parley::tests::three_sizes);
+  const auto first = here.tune("three.json --results r.csv");
   REQUIRE_MESSAGE(first.status == 0, first.error);
   CHECK(here.read("r.csv") == foreign);
   const std::string beside(first.document().at("results").at("path").as_string());
   CHECK(beside.starts_with("r.for-"));
   CHECK(here.parley("results check -n 2 " + beside).status == 0);
-  const auto second = here.parley(tune);
+  const auto second = here.tune("three.json --results r.csv");
   REQUIRE_MESSAGE(second.status == 0, second.error);
   const json::object again = second.document();
   for (const json::value& a : again.at("agreements").as_array()) CHECK(a.at("from_results").as_bool());
@@ -157,7 +157,8 @@ TEST_CASE("results of two kinds of machines live side by side, and each is found
 TEST_CASE("a job whose results cannot be locked keeps them in a spare file, which merges when the lock is gone") {
   const folder here;
   here.write("r.csv.lock", "another-boot\nprocess 1 on elsewhere\n");
-  const auto ran = here.parley("tune '" PARLEY_EXAMPLES "/specs/send-recv.json' --results r.csv --json");
+  here.write("three.json", parley::tests::three_sizes);
+  const auto ran = here.tune("three.json --results r.csv");
   CHECK(ran.status == 0);
   has(ran.error, "r.csv.lock is held by process 1 on elsewhere");
   const std::string spare(ran.document().at("results").at("path").as_string());
