@@ -1,4 +1,5 @@
 // Ranks that would be processes: device buffers over a link that moves host memory only.
+#include "../support/deadline.hpp"
 #include "../support/fake_cuda.hpp"
 #include "../support/fake_nccl.hpp"
 
@@ -23,6 +24,8 @@ struct two_ranks {
   two_ranks(fake_cuda& gpu, const std::vector<config_ptr>& configs, fake_nccl* nccl = nullptr) : below(2) {
     transports::cuda_link::options planes;
     planes.nccl = nccl;
+    rank_settings settings;
+    settings.plan.budget_fraction = 1e9;
     loop.attach(below);
     for (rank_id r = 0; r < 2; ++r) {
       copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
@@ -32,7 +35,7 @@ struct two_ranks {
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
     }
     for (rank_id r = 0; r < 2; ++r) {
-      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, *wires[r], nullptr, {11, 12}}, rank_settings{}));
+      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, *wires[r], nullptr, {11, 12}}, settings));
       ends.push_back(ranks[r]->declare(paired_transfer{.name = "buffers",
                                                        .configs = configs,
                                                        .edges = {{0, 1}},
@@ -87,7 +90,7 @@ struct two_ranks {
 };
 
 void move_until_tried(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to) {
-  for (int round = 0; round < 500; ++round) {
+  for (const deadline limit; !limit.is_over();) {
     w.move(from, to, 20);
     const auto* const c = w.campaign(from.size());
     if (c != nullptr && c->where == actors::campaign::stage::decided) return;
@@ -144,7 +147,8 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
     unsigned overwritten = 0;
     unsigned i = 1;
     const auto* c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(100'001);
-    for (; i < 4'000 && (c == nullptr || c->where != actors::campaign::stage::decided); ++i) {
+    const deadline limit;
+    for (; !limit.is_over() && (c == nullptr || c->where != actors::campaign::stage::decided); ++i) {
       gpu.launch(makes, way->what_it_needs() == needs::credit ? 50 : 2'000,
                  [&gpu, &from, i] { fill(gpu, from.bytes(), i); });
       gpu.launch(uses, way->what_it_needs() == needs::credit ? 2'000 : 50,
@@ -172,11 +176,13 @@ TEST_CASE("where memory cannot be exported, puts and gets are not agreed on, and
   const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
   two_ranks w(gpu, {direct(), put(), get()});
   fill(gpu, from.bytes(), 6);
-  for (int i = 0; i < 10; ++i) w.move(from.bytes(), to.bytes(), 10);
+  const std::string& refused = w.wires[0]->planes().ipc_refused;
+  for (const deadline limit; refused.empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
+  w.move(from.bytes(), to.bytes(), 100);
   CHECK(holds(gpu, to.bytes(), 6));
   const auto* const c = w.campaign(10'000);
   CHECK((c == nullptr || c->winner.empty() || c->winner == "direct"));
-  CHECK(w.wires[0]->planes().ipc_refused.find("cudaErrorNotSupported") == 0);
+  CHECK(refused.find("cudaErrorNotSupported") == 0);
 }
 
 TEST_CASE("NCCL moves payloads from device to device, and needs no exported memory") {
@@ -206,9 +212,10 @@ TEST_CASE("without NCCL its config is not offered, and the reason is told") {
   const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
   two_ranks w(gpu, {direct(), nccl()});
   fill(gpu, from.bytes(), 6);
-  for (int i = 0; i < 10; ++i) w.move(from.bytes(), to.bytes(), 10);
+  const auto missing = [&] { return w.ranks[0]->agreements().front().no_common_config; };
+  for (const deadline limit; missing().empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
   CHECK(holds(gpu, to.bytes(), 6));
-  CHECK(w.ranks[0]->agreements().front().no_common_config.find("rank 1 (receiver) has direct") != std::string::npos);
+  CHECK(missing().find("rank 1 (receiver) has direct") != std::string::npos);
   CHECK(nccl()->works_over(*w.wires[1]).reason().text() == "no NCCL was given to this rank's link");
 }
 
