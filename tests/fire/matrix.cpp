@@ -14,9 +14,9 @@ using namespace fire;
 
 namespace {
 
-constexpr double detection_s = 1.0;
+constexpr auto detection = 1s;
 // For a survivor to take its error through its program, and to leave.
-constexpr double leaving_s = 1.5;
+constexpr auto leaving = 1500ms;
 
 struct campaign_part {
   const char* scenario;
@@ -72,30 +72,30 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
   const bool stops = std::string_view(action) == "stop";
   const auto before = pages();
   {
-    by_hand job(part.scenario, 4, {{"PARLEY_DETECTION", fmt::format("{}", detection_s)}, {"PARLEY_TEST_FAULT", fault}});
+    by_hand job(part.scenario, 4,
+                {{"PARLEY_DETECTION", std::to_string(detection.count())}, {"PARLEY_TEST_FAULT", fault}});
     process& victim = job[part.rank];
-    REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }, 30s), job.text());
-    const auto struck = clock::now();
+    REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }), job.text());
+    const parley::tests::fair_stopwatch since;
     if (!stops) CHECK_MESSAGE(victim.status() == -SIGKILL, job.text());
     const std::string gone = fmt::format("rank {} is gone", part.rank);
     for (const rank_id r : part.others) {
-      CHECK_MESSAGE(job.until([&] { return job[r].ended(); }, 20s), job.text());
-      const double took_s = std::chrono::duration<double>(job[r].ended_at() - struck).count();
-      CHECK_MESSAGE(took_s < detection_s + leaving_s, job.text());
+      CHECK_MESSAGE(job.until([&] { return job[r].ended(); }), job.text());
+      CHECK_MESSAGE(since.took() < detection + leaving, job.text());
       CHECK_MESSAGE(job[r].status() == 1, job.text());
       const std::string who = fmt::format("parley: rank {}: peer_failed: {}", r, part.op);
       CHECK_MESSAGE(job[r].says({who.c_str(), gone.c_str(), "restart the job"}), job.text());
     }
     if (stops) {
       victim.signal(SIGCONT);
-      CHECK_MESSAGE(job.until([&] { return victim.ended(); }, 5s), job.text());
+      CHECK_MESSAGE(job.within(5s, [&] { return victim.ended(); }), job.text());
       const std::string who = fmt::format("parley: rank {}: fenced: {}", part.rank, part.op);
       CHECK_MESSAGE(victim.says({who.c_str(), "holds it dead"}), job.text());
       CHECK(victim.status() == 1);
     }
     // Ranks without a part in it have noticed nothing but go on until they are told to end.
     for (rank_id r = 0; r < job.size(); ++r) job[r].close_input();
-    CHECK_MESSAGE(job.until([&] { return job.all_ended(); }, 10s), job.text());
+    CHECK_MESSAGE(job.within(10s, [&] { return job.all_ended(); }), job.text());
     for (rank_id r = 0; r < job.size(); ++r) {
       const bool has_part = r == part.rank || std::count(part.others.begin(), part.others.end(), r) > 0;
       if (!has_part) CHECK_MESSAGE(job[r].status() == 0, job.text());
@@ -103,12 +103,12 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
     CHECK(job.left_behind().empty());
   }
   // Other jobs of this machine may be joining just now; their pages have names for a moment only.
-  const auto deadline = clock::now() + 5s;
+  const parley::tests::deadline limit;
   const auto nothing_new = [&] {
     const auto now = pages();
     return std::includes(before.begin(), before.end(), now.begin(), now.end());
   };
-  while (!nothing_new() && clock::now() < deadline) ::poll(nullptr, 0, 10);
+  while (!nothing_new() && !limit.is_over()) ::poll(nullptr, 0, 10);
   CHECK(nothing_new());
 }
 

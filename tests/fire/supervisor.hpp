@@ -3,12 +3,15 @@
 /// what they print and how and when they end. No launcher stands by that could notice a death for them.
 ///
 ///     by_hand job("pairs", 4, {{"PARLEY_DETECTION", "1"}});
-///     REQUIRE(job.until([&] { return job[2].stopped(); }, 10s));
-///     CHECK(job.until([&] { return job[1].ended(); }, 3s));
+///     REQUIRE(job.until([&] { return job[2].stopped(); }));
+///     CHECK(job.within(3s, [&] { return job[1].ended(); }));
 ///     CHECK(job[1].says({"peer_failed", "rank 2"}));
 ///
 /// Whatever still lives when it ends is killed and waited for. The ranks are this program itself, which runs the test case
 /// `this program as one rank` with PARLEY_TEST_SCENARIO set.
+#include "../support/deadline.hpp"
+#include "../support/fair_stopwatch.hpp"
+
 #include <parley/runtime/identifiers.hpp>
 
 #include <arpa/inet.h>
@@ -38,6 +41,7 @@ namespace fire {
 using parley::runtime::rank_id;
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
+using parley::tests::long_enough;
 
 inline constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
 inline constexpr const char* rank_of_a_job = "this program as one rank";
@@ -48,7 +52,6 @@ class process {
   bool stopped() const { return stopped_; }
   /// Its exit status; 0 is fine, a signal is negative.
   int status() const { return !status_ ? 999 : WIFSIGNALED(*status_) ? -WTERMSIG(*status_) : WEXITSTATUS(*status_); }
-  clock::time_point ended_at() const { return ended_at_; }
   bool says(std::initializer_list<const char*> words) const { return line_with(words) != nullptr; }
   const std::string* line_with(std::initializer_list<const char*> words) const {
     const auto has_all = [&](const std::string& line) {
@@ -73,7 +76,6 @@ class process {
   int output_ = -1;
   bool stopped_ = false;
   std::optional<int> status_;
-  clock::time_point ended_at_;
   std::string partial_;
   std::vector<std::string> lines_;
 };
@@ -127,7 +129,7 @@ class by_hand {
   }
   /// Takes what the ranks say and reaps them until the condition holds; false when it does not in time.
   template <class Condition>
-  bool until(Condition holds, clock::duration limit) {
+  bool until(Condition holds, clock::duration limit = long_enough) {
     const auto deadline = clock::now() + limit;
     for (;;) {
       look();
@@ -139,6 +141,12 @@ class by_hand {
       }
       ::poll(waiting.data(), waiting.size(), 5);  // ends of processes come without an event
     }
+  }
+  /// The same for what is promised: within that time, but for what this machine kept from the test itself.
+  template <class Condition>
+  bool within(clock::duration limit, Condition holds) {
+    const parley::tests::fair_stopwatch since;
+    return until(holds) && since.took() < limit;
   }
   /// Everything that was said, for messages of failed checks.
   std::string text() const {
@@ -228,7 +236,6 @@ class by_hand {
           p.stopped_ = false;
         } else {
           p.status_ = status;
-          p.ended_at_ = clock::now();
         }
       }
       read(p);

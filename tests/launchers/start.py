@@ -224,16 +224,18 @@ def faults(program):
     fine &= refused({"PARLEY_RANK": "0", "PARLEY_WORLD": "2", "PARLEY_RENDEZVOUS": "0.0.0.0:4712"}, "has no key")
 
     # Rank 1 has another key than rank 0: it is told so, and rank 0 goes on waiting for the right one.
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        at = f"127.0.0.1:{probe.getsockname()[1]}"
-        probe.close()
+    # Rank 0 inherits the socket that holds the port, so that nobody else can take it meanwhile.
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
+        at = f"127.0.0.1:{listening.getsockname()[1]}"
         keys = [pathlib.Path(folder, f"key{rank}") for rank in range(RANKS)]
         for key in keys:
             key.touch(mode=0o600)
             key.write_bytes(secrets.token_bytes(32))
         common = {"PARLEY_WORLD": "2", "PARLEY_LOCAL_SIZE": "2", "PARLEY_RENDEZVOUS": at}
-        host = start(program, common | {"PARLEY_RANK": "0", "PARLEY_KEY_FILE": str(keys[0])})
+        inherited = {"PARLEY_RENDEZVOUS_FD": str(listening.fileno())}
+        host = start(program, common | inherited | {"PARLEY_RANK": "0", "PARLEY_KEY_FILE": str(keys[0])},
+                     pass_fds=[listening.fileno()])
+        listening.close()
         try:
             fine &= refused(common | {"PARLEY_RANK": "1", "PARLEY_KEY_FILE": str(keys[1])}, "unauthenticated", "same key")
             guest = start(program, common | {"PARLEY_RANK": "1", "PARLEY_KEY_FILE": str(keys[0])})

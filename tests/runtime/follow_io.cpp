@@ -1,3 +1,5 @@
+#include "../support/deadline.hpp"
+
 #include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/work.hpp>
@@ -12,6 +14,7 @@
 #include <memory>
 #include <thread>
 
+using namespace parley;
 using namespace parley::runtime;
 
 namespace {
@@ -28,7 +31,7 @@ task<> sleeps(int times) {
 
 /// The context ends by itself when a test has gone wrong.
 struct bounded {
-  explicit bounded(asio::io_context& io) : limit(io, std::chrono::seconds(10)) {
+  explicit bounded(asio::io_context& io) : limit(io, tests::long_enough) {
     limit.async_wait([&io, this](boost::system::error_code stopped) {
       late = !stopped;
       if (late) io.stop();
@@ -46,16 +49,18 @@ TEST_CASE("one io_context drives a program's handlers and the actors of a reacto
   loop.follow_io();
   bounded in_time(io);
   int beats = 0;
+  bool ended = false;
   asio::steady_timer beat(io);
   std::function<void()> next = [&] {
     beat.expires_after(std::chrono::milliseconds(1));
     beat.async_wait([&](boost::system::error_code) {
       ++beats;
+      if (ended) return io.stop();
       next();
     });
   };
   next();
-  const work<> w = start(loop, sleeps(5), {.on_end = [&] { io.stop(); }});
+  const work<> w = start(loop, sleeps(5), {.on_end = [&] { ended = true; }});
   io.run();
   CHECK_FALSE(in_time.late);
   CHECK(w.done());

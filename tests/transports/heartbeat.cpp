@@ -1,4 +1,7 @@
 // Hearts that share a page: what is noticed, by whom, and what is not.
+#include "../support/deadline.hpp"
+#include "../support/fair_stopwatch.hpp"
+
 #include <parley/transports/heartbeat.hpp>
 
 #include <doctest/doctest.h>
@@ -18,10 +21,11 @@
 using namespace parley::transports;
 using parley::runtime::errc;
 using parley::runtime::rank_id;
+using parley::tests::deadline;
 
 namespace {
 
-constexpr parley::runtime::time_ns soon_ns = 400'000'000;
+constexpr parley::runtime::time_ns soon_ns = 1'000'000'000;
 
 std::string fresh_page() {
   static std::atomic<int> count{0};
@@ -55,10 +59,10 @@ struct listening {
 };
 
 template <class Condition>
-bool within(std::chrono::milliseconds limit, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+bool in_time(Condition holds) {
+  const deadline limit;
   while (!holds()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
+    if (limit.is_over()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return true;
@@ -73,8 +77,7 @@ pid_t fork_rank_2(const std::string& page) {
     heartbeat::options o{.rank = 2, .world_size = 3, .watched = {0, 1}, .page = page, .detection_ns = soon_ns};
     auto heart = heartbeat::start(std::move(o), {.on_lost = [](rank_id, const std::string&) {},
                                                  .on_fenced = [&](const std::string&) { fenced = true; }});
-    if (heart && within(std::chrono::seconds(20), [&] { return fenced.load(); }) && !(*heart)->fenced().empty())
-      ::_exit(7);
+    if (heart && in_time([&] { return fenced.load(); }) && !(*heart)->fenced().empty()) ::_exit(7);
   }
   ::_exit(3);
 }
@@ -87,14 +90,14 @@ TEST_CASE("a heart that stops is noticed in time by all, which name one decider,
   listening zero(0, 3, page);
   listening one(1, 3, page);
   // All have found the page: its name is gone.
-  REQUIRE(within(std::chrono::seconds(5), [&] { return !std::filesystem::exists(page); }));
+  REQUIRE(in_time([&] { return !std::filesystem::exists(page); }));
   // It has beaten for a while.
   std::this_thread::sleep_for(std::chrono::nanoseconds(soon_ns));
   CHECK(zero.lost().empty());
   ::kill(victim, SIGSTOP);
-  const auto stopped = std::chrono::steady_clock::now();
-  CHECK(within(std::chrono::seconds(5), [&] { return !zero.lost().empty() && !one.lost().empty(); }));
-  CHECK(std::chrono::steady_clock::now() - stopped < 2 * std::chrono::nanoseconds(soon_ns));
+  const parley::tests::fair_stopwatch since;
+  CHECK(in_time([&] { return !zero.lost().empty() && !one.lost().empty(); }));
+  CHECK(since.took() < 2 * std::chrono::nanoseconds(soon_ns));
   REQUIRE(zero.lost().size() == 1);
   CHECK(zero.lost() == one.lost());
   CHECK(zero.lost()[0].first == 2);

@@ -1,3 +1,6 @@
+#include "../support/deadline.hpp"
+#include "../support/folder.hpp"
+
 #include <parley/transports/environment.hpp>
 #include <parley/transports/launcher.hpp>
 
@@ -33,7 +36,7 @@ struct script {
     };
     options.on_notice = [this](std::string_view notice) { notices += std::string(notice) + "\n"; };
     options.grace_ns = 50_ms;
-    options.kill_after_ns = 100_ms;
+    options.kill_after_ns = 60_s;
   }
   script(const script&) = delete;
   script& operator=(const script&) = delete;
@@ -75,10 +78,9 @@ struct lifeline {
   ~lifeline() { ::close(ends[0]); }
   lifeline(const lifeline&) = delete;
   lifeline& operator=(const lifeline&) = delete;
-  /// Reads until the text ends in `until` or all writers are gone; false after 10 s.
+  /// Reads until the text ends in `until` or all writers are gone; false when neither comes.
   bool read_until(const std::string& until) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (std::chrono::steady_clock::now() < deadline) {
+    for (const parley::tests::deadline limit; !limit.is_over();) {
       pollfd wait{ends[0], POLLIN, 0};
       if (::poll(&wait, 1, 100) <= 0) continue;
       char chunk[256];
@@ -191,7 +193,7 @@ TEST_CASE("a rank that fails is named, and the others are ended after their grac
 
 TEST_CASE("others that end by themselves in their grace say their own last word") {
   script s(2, "if [ $PARLEY_RANK = 1 ]; then kill -SEGV $$; fi; sleep 0.02; echo rank 1 is gone >&2; exit 4");
-  s.options.grace_ns = 10_s;
+  s.options.grace_ns = 60_s;
   CHECK(s.run() == 1);
   CHECK(s.noticed("rank 1 was killed by SIGSEGV"));
   CHECK(s.noticed("rank 0 exited with status 4"));
@@ -200,9 +202,12 @@ TEST_CASE("others that end by themselves in their grace say their own last word"
 
 TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
   lifeline line;
-  script s(
-      2,
-      "if [ $PARLEY_RANK = 1 ]; then exit 1; fi; trap '' TERM; sleep 1000 & wait; wait; while :; do sleep 1000; done");
+  const parley::tests::scratch_folder here;
+  const std::string ready = "'" + here.file("ready") + "'";
+  script s(2, "if [ $PARLEY_RANK = 1 ]; then until [ -e " + ready +
+                  " ]; do sleep 0.01; done; exit 1; fi; trap '' TERM; " + "sleep 1000 & : > " + ready +
+                  "; wait; wait; while :; do sleep 1000; done");
+  s.options.kill_after_ns = 100_ms;
   CHECK(s.run() == 1);
   CHECK(s.end.ranks[0].code == SIGKILL);
   CHECK(s.noticed("no end after SIGTERM"));
@@ -219,10 +224,16 @@ TEST_CASE("what a rank leaves running in its group ends with it") {
 }
 
 TEST_CASE("a job that takes too long is ended and named") {
-  script s(2, "if [ $PARLEY_RANK = 0 ]; then exit 0; fi; exec sleep 1000");
-  s.options.timeout_ns = 100_ms;
-  CHECK(s.run() == 1);
-  CHECK(s.noticed("did not end within 100 ms; rank 1 is ended"));
+  // More time for rank 0 where a busy machine has not let it end.
+  for (const int limit_ms : {100, 1'000, 60'000}) {
+    script s(2, "if [ $PARLEY_RANK = 0 ]; then exit 0; fi; exec sleep 1000");
+    s.options.timeout_ns = limit_ms * 1_ms;
+    CHECK(s.run() == 1);
+    if (s.end.ranks[0].by_launcher) continue;
+    CHECK(s.noticed("did not end within " + std::to_string(limit_ms) + " ms; rank 1 is ended"));
+    return;
+  }
+  FAIL("rank 0 never ended by itself");
 }
 
 TEST_CASE("a program that is not there is status 2 with its name, and nothing is left") {

@@ -129,7 +129,7 @@ struct outcomes {
 };
 
 struct process_options {
-  std::chrono::seconds within{60};
+  std::chrono::seconds within{120};
   std::set<rank_id> killed;  ///< ranks that shall end by SIGKILL
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 /// Ranks of a rendezvous in one io_context, raw clients that speak nonsense to it, and waiting without sleeping.
+#include "../support/deadline.hpp"
+
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
 
@@ -25,12 +27,12 @@ using parley::runtime::errc;
 using parley::runtime::rank_id;
 using parley::runtime::result;
 
-/// Runs the context until the condition holds; false when it does not within 10 s.
+/// Runs the context until the condition holds; false when it does not in time.
 template <class Condition>
 bool run_until(asio::io_context& io, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const parley::tests::deadline limit;
   while (!holds()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
+    if (limit.is_over()) return false;
     io.restart();
     io.run_one_for(std::chrono::milliseconds(5));
   }

@@ -273,7 +273,7 @@ TEST_CASE("a client of another job keeps trying and the error says what it met")
   besieged b;
   auto options = options_of(1, 2, b.at);
   options.job = 43;
-  options.join_timeout_ns = 60_ms;
+  options.join_timeout_ns = 1_s;
   party foreign(b.io, options, b.key);
   REQUIRE(run_until(b.io, [&] { return foreign.outcome.has_value(); }));
   CHECK(foreign.code() == errc::timeout);

@@ -1,6 +1,7 @@
 #pragma once
 /// One rank of a test over UCX: a connected link that records what comes.
 #include "../support/awaited.hpp"
+#include "../support/deadline.hpp"
 #include "processes.hpp"
 
 #include <parley/transports/ucx_link.hpp>
@@ -65,7 +66,7 @@ class node {
     wire.on_failure(&failed);
   }
   template <class Condition>
-  void until(Condition&& condition, std::chrono::milliseconds within = std::chrono::seconds(20),
+  void until(Condition&& condition, std::chrono::milliseconds within = long_enough,
              std::source_location where = std::source_location::current()) {
     const auto deadline = std::chrono::steady_clock::now() + within;
     while (!condition()) {
