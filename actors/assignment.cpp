@@ -52,7 +52,7 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
   const std::size_t due = next_candidate(c);
   if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
     if (++c.lacking >= most_lacking) {  // to its op it is not available; the others go on
-      exclude(c, due, campaign::exclusion::reason::constraint,
+      exclude(c, due, campaign::exclusion::reason::unmet,
               "message after message had no registered memory for it, or no receive that was posted in time");
       if (c.incumbent == due) fall_back(c);
       c.lacking = 0;
@@ -101,7 +101,6 @@ double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) co
   return base / 2;  // nothing is known of it yet
 }
 
-// N4: the campaigns of an op share one budget, and spend it as the program earns it.
 bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) const noexcept {
   double spent_ns = 0;
   for (const auto& each : campaigns_) spent_ns += each->cost_ns + each->pending_ns;
@@ -304,7 +303,11 @@ void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
 campaign* assignment::ready_to_judge(time_ns now) noexcept {
   for (auto& c : campaigns_) {
     if (c->where != campaign::stage::collecting) continue;
-    if (c->unsettled == 0 || now - c->collecting_since_ns >= rows_missing_after_ns) return c.get();
+    if (c->unsettled == 0) return c.get();
+    if (now - c->collecting_since_ns < rows_missing_after_ns) continue;
+    const auto late = [this](const campaign::trial& t) { return !t.settled && !begun_(t.tag, t.invocation); };
+    if (!begun_ || std::none_of(c->outstanding.begin(), c->outstanding.end(), late)) return c.get();
+    c->collecting_since_ns = now;
   }
   return nullptr;
 }

@@ -93,7 +93,7 @@ struct campaign {
     bool settled = false;     // nothing more is to come of it
   };
   struct exclusion {
-    enum class reason : std::uint8_t { constraint, failed };
+    enum class reason : std::uint8_t { constraint, unmet, failed };  // the next search asks again for what was unmet
     std::size_t candidate = 0;
     reason kind = reason::constraint;
     std::string why;
@@ -176,6 +176,9 @@ class assignment {
   void withdraw(std::uint32_t tag, std::uint64_t invocation);
   /// There is such a key, though nothing is to be assigned yet: its campaign begins.
   const campaign& open_key(std::uint64_t bytes, time_ns now);
+  /// N4: whether trials that are expected to cost so much beyond the default may be made now. The campaigns of an op share one
+  /// budget, and spend it as the program earns it.
+  bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;
   /// How long an invocation with the default took its sender: what a trial may cost is foreseen from it.
   void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
 
@@ -201,6 +204,8 @@ class assignment {
   void add_row(rank_id participant, const wire_row& row);
   /// A campaign whose round is complete on all sides, or whose rows have been missing for too long.
   campaign* ready_to_judge(time_ns now) noexcept;
+  /// `begun` says whether all participants have begun an invocation: rows of one that somebody is late for are not missing yet.
+  void ask_begun(std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun) { begun_ = std::move(begun); }
   /// The next round, or the decision: then it is `decided`, and the caller tells the others. `clocks` convert rows.
   void judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks = {});
   /// Searches anew where what was decided takes longer, or less long, than it did, for good.
@@ -275,8 +280,6 @@ class assignment {
   std::size_t next_candidate(const campaign& c) const noexcept;
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
-  bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;
-
   std::uint64_t default_digest_;
   std::string default_id_;
   std::string dtype_;
@@ -290,6 +293,7 @@ class assignment {
   std::vector<remembered_best> remembered_;
   std::uint64_t machines_ = 0;
   std::function<void()> settled_;
+  std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun_;
   std::vector<candidate_limit> limits_;
   std::string left_out_;
   std::vector<std::unique_ptr<campaign>> campaigns_;

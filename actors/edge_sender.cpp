@@ -24,6 +24,7 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
     if (is_for_us(from) && m.what == matched::kind::report) note_matched(m.stream, m.count);
     return errc::none;
   });
+  assigned_.ask_begun([this](std::uint32_t tag, std::uint64_t invocation) { return is_matched(tag, invocation); });
   services_.mail.bind<gen_end>(number_of(op_, part::data_sender), [this](runtime::envelope from, gen_end&&) {
     if (is_for_us(from) && failed_ == errc::none && ended_there_) ended_there_();
     return errc::none;
@@ -78,6 +79,13 @@ void edge_sender::ask(const stream& s) {
   m.stream = s.id;
   if (services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) == errc::none)
     ++counters_.questions_sent;
+}
+
+bool edge_sender::is_matched(std::uint32_t tag, std::uint64_t invocation) {
+  const stream* const s = streams_.find(stream_id(tag, false));
+  if (s == nullptr || invocation < s->matched) return true;
+  ask(*s);
+  return false;
 }
 
 bool edge_sender::all_matched() {

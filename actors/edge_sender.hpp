@@ -127,6 +127,8 @@ class edge_sender {
     if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);
   }
 
+  /// Whether the receiver has matched that invocation. Asks it, if not.
+  bool is_matched(std::uint32_t tag, std::uint64_t invocation);
   /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
   bool all_matched();
   struct delivered {

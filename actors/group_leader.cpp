@@ -26,6 +26,7 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
     }
     return errc::none;
   });
+  assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) { return have_begun(invocation + 1); });
   services_.data.bind(op_, *this);
 }
 
@@ -186,11 +187,12 @@ void group_leader::end(group_invocation& inv) {
   begin_all();
 }
 
-bool group_leader::settled() {
-  if (fault_.why != errc::none) return true;
+bool group_leader::settled() { return fault_.why != errc::none || have_begun(calls_.next); }
+
+bool group_leader::have_begun(std::uint64_t below) {
   bool all = true;
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i] == leader_ || begun_[i] >= calls_.next) continue;
+    if (members_[i] == leader_ || begun_[i] >= below) continue;
     all = false;
     ask(i);
   }

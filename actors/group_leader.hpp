@@ -58,6 +58,8 @@ class group_leader final : public rooted_group {
   bool has_room(const group_invocation& inv) noexcept;
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
+  /// Whether all workers have begun the invocations below that one. Asks those that have not.
+  bool have_begun(std::uint64_t below);
   void ask_for_room() noexcept;
   void ask_again_soon() noexcept;
   void ask(std::size_t worker);

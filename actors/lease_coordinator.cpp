@@ -26,10 +26,8 @@ constexpr std::size_t most_restarts = 3;
 
 }  // namespace
 
-lease_coordinator::lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path,
-                                     double budget_fraction)
-    : services_(s), state_(state), make_id_(std::move(make_id)), path_(path), budget_fraction_(budget_fraction),
-      generation_(state.generation) {
+lease_coordinator::lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path)
+    : services_(s), state_(state), make_id_(std::move(make_id)), path_(path), generation_(state.generation) {
   round_.asks.resize(size());
   round_.done.resize(size());
   endings_.resize(size());
@@ -126,8 +124,7 @@ void lease_coordinator::advance(key_state& k) {
 // N4, where trials are run by the user's calls: the whole schedule is bought at once, so it has to be earned before.
 bool lease_coordinator::may_try(const campaign& c) const noexcept {
   const auto trials = static_cast<double>(c.planner ? c.planner->left_in_round() : 0);
-  const double expected_ns = trials * c.fastest_default_ns / 2;
-  return budget_fraction_ * static_cast<double>(services_.ex.now() - c.first_ns) >= expected_ns;
+  return state_.assigned->affordable(c, trials * c.fastest_default_ns / 2, services_.ex.now());
 }
 
 std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::uint64_t first_index) {
@@ -177,6 +174,7 @@ void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> run
   round_.letter.connection = connection_;
   round_.letter.id = connection_id_;
   round_.letter.runs = std::move(runs);
+  round_.heard.assign(size(), false);
   round_.done.assign(size(), false);
   round_.began_ns = services_.ex.now();
 }
@@ -185,11 +183,12 @@ void lease_coordinator::on(received<rehearsed>& m) {
   if (round_.of == nullptr || m.body.round != round_.number || m.from.generation != generation_) return;
   const std::size_t p = place(m.from.source);
   answered(round_.asks[p]);
+  round_.heard[p] = true;
   switch (m.body.what) {
     case rehearsed::kind::running: return;
     case rehearsed::kind::failed:
-    case rehearsed::kind::unconnected:
-      return fail_round(p, m.body.at, m.body.what == rehearsed::kind::failed, m.body.text);
+    case rehearsed::kind::late:
+    case rehearsed::kind::unconnected: return fail_round(p, m.body.what, m.body.at, m.body.text);
     case rehearsed::kind::done: break;
   }
   if (!round_.done[p]) note_unlike(p, m.body.unlike);
@@ -223,9 +222,18 @@ void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehear
   state_.assigned->add_row(where, row);
 }
 
+// A member that computes meanwhile, or is stopped, says nothing about the config: one that is late with all members at it is
+// late a second time before it is out.
+bool lease_coordinator::blames(key_state& k, rehearsed::kind how, std::uint64_t digest) {
+  if (how == rehearsed::kind::failed) return true;
+  const bool all_there = std::find(round_.heard.begin(), round_.heard.end(), false) == round_.heard.end();
+  return all_there && !k.late.insert(digest).second;
+}
+
 // Whoever failed has left the others hanging, and the communicator with it. The rest goes on over another one, without the
-// config that failed.
-void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bool connected, const std::string& text) {
+// config that failed. The default is never out: while it cannot be rehearsed, nothing is compared with it.
+void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at,
+                                   const std::string& text) {
   ++counters_.failed_rounds;
   key_state& k = *round_.of;
   auto runs = std::move(round_.letter.runs);
@@ -234,8 +242,10 @@ void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bo
   const rank_id rank = state_.declaration.participants[participant].rank;
   const std::string who = "rank " + std::to_string(rank) + ": ";
   const bool none = runs.empty();
-  if (connected && at < runs.size()) {
-    const std::uint64_t culprit = runs[at].digest;
+  const bool ran = how != rehearsed::kind::unconnected && at < runs.size();
+  const std::uint64_t culprit = ran ? runs[at].digest : 0;
+  const bool blamed = ran && blames(k, how, culprit);
+  if (blamed && culprit != state_.declaration.default_digest) {
     quarantine(k, culprit, "its rehearsal failed on " + who + text.substr(0, 500));
     state_.warm_errors.push_back(who + text.substr(0, 500));
     for (std::size_t i = at; i < runs.size(); ++i) {
@@ -244,7 +254,7 @@ void lease_coordinator::fail_round(std::size_t participant, std::uint64_t at, bo
       else
         rest.push_back(runs[i]);
     }
-  } else if (++connections_failed_ < connection_attempts) {
+  } else if ((ran && !blamed) || ++connections_failed_ < connection_attempts) {
     rest = std::move(runs);
   } else {
     state_.warm_errors.push_back("rehearsals are not possible, " + who + text.substr(0, 500));
@@ -361,7 +371,8 @@ void lease_coordinator::check_deadlines() {
   const auto limit = static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns;
   if (round_.of != nullptr && now - round_.began_ns >= limit) {
     const auto late = std::find(round_.done.begin(), round_.done.end(), false);
-    fail_round(static_cast<std::size_t>(late - round_.done.begin()), 0, false, "it did not end in time");
+    fail_round(static_cast<std::size_t>(late - round_.done.begin()), rehearsed::kind::unconnected, 0,
+               "it did not end in time");
   }
 }
 

@@ -44,7 +44,7 @@ class lease_coordinator {
   /// Makes the id of a communicator for rehearsals; may throw. Empty: rehearsals need none.
   using id_maker = std::function<std::vector<std::byte>()>;
 
-  lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path, double budget_fraction);
+  lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path);
   lease_coordinator(const lease_coordinator&) = delete;
   lease_coordinator& operator=(const lease_coordinator&) = delete;
   ~lease_coordinator() { state_.on_change = nullptr; }
@@ -104,6 +104,7 @@ class lease_coordinator {
     std::uint64_t rehearsal_index = 0;
     std::set<std::uint64_t> rehearsed;  // digests that every participant has run
     std::set<std::uint64_t> compared;   // digests whose numbers are the default's
+    std::set<std::uint64_t> late;       // digests whose rehearsal did not end in time, with all members at it
     bool cut_short = false;             // some of the trials scheduled last will never run
   };
   struct round_state {
@@ -111,6 +112,7 @@ class lease_coordinator {
     key_state* of = nullptr;  // null: no round is under way
     rehearse letter;
     std::vector<asked> asks;
+    std::vector<bool> heard;  // who has answered at all
     std::vector<bool> done;
     time_ns began_ns = 0;
   };
@@ -134,7 +136,8 @@ class lease_coordinator {
   std::vector<rehearsal_run> comparisons(key_state& k, const campaign& c);
   void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
   void start_round(key_state& k, std::vector<rehearsal_run> runs);
-  void fail_round(std::size_t participant, std::uint64_t at, bool connected, const std::string& text);
+  bool blames(key_state& k, rehearsed::kind how, std::uint64_t digest);
+  void fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at, const std::string& text);
   void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
   void connect_anew();
   bool may_try(const campaign& c) const noexcept;
@@ -158,7 +161,6 @@ class lease_coordinator {
   id_maker make_id_;
   trial_path path_;
   bool comparing_ = false;
-  double budget_fraction_;
   std::uint64_t generation_;
   std::vector<std::unique_ptr<key_state>> keys_;
   round_state round_;

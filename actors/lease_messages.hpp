@@ -89,10 +89,10 @@ struct unlike_run {
 };
 struct rehearsed {
   static constexpr std::uint16_t message_type = 45;
-  enum class kind : std::uint8_t { running, done, failed, unconnected, last = unconnected };
+  enum class kind : std::uint8_t { running, done, failed, unconnected, late, last = late };
   std::uint64_t round = 0;
   kind what = kind::running;
-  std::uint64_t at = 0;  ///< which run of the round failed
+  std::uint64_t at = 0;  ///< which run of the round failed, or did not end in time
   std::string text;
   std::vector<unlike_run> unlike;
   PARLEY_FIELDS(round, what, at, text, unlike)

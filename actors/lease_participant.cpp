@@ -1,4 +1,6 @@
 #include <parley/actors/lease_participant.hpp>
+
+#include <parley/actors/rows.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <algorithm>
@@ -146,7 +148,10 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     row.digest = l.what.digest;
     row.start_ns = start_ns;
     row.end_ns = end_ns;
-    row.status = static_cast<std::uint8_t>(outcome == errc::none ? tuning::row_status::ok : tuning::row_status::failed);
+    row.status = row_status_of(outcome);
+    // One that hung would hang again, for as long as a call may take. The default has to be measured all the same.
+    if (outcome == errc::timeout && l.what.digest != mine_.declaration.default_digest)
+      row.status = static_cast<std::uint8_t>(tuning::row_status::failed);
     mine_.rows->add(row);
     if (l.what.of == lease::part::last_trial) mine_.rows->flush(row.tag, row.invocation);
   }
@@ -351,6 +356,7 @@ runtime::task<> lease_participant::run_round(rehearse r) {
     const bool connecting = next == 0;
     const time_ns start_ns = services_.ex.precise_now();
     errc outcome = errc::none;
+    bool late = false;
     std::string text;
     std::string unlike;
     {
@@ -372,6 +378,7 @@ runtime::task<> lease_participant::run_round(rehearse r) {
         thrown = std::current_exception();
       }
       outcome = inner.cancelled();
+      late = outcome == errc::timeout;
       if (thrown) {
         const runtime::error why = runtime::describe(thrown);
         outcome = why.code();
@@ -389,8 +396,10 @@ runtime::task<> lease_participant::run_round(rehearse r) {
     if (outcome != errc::none) {
       runs_.abandon();
       connection_ = 0;
-      say_rehearsed(connecting ? rehearsed::kind::unconnected : rehearsed::kind::failed, connecting ? 0 : next - 1,
-                    text.empty() ? std::string(runtime::name(outcome)) : text);
+      say_rehearsed(connecting ? rehearsed::kind::unconnected
+                    : late     ? rehearsed::kind::late
+                               : rehearsed::kind::failed,
+                    connecting ? 0 : next - 1, text.empty() ? std::string(runtime::name(outcome)) : text);
       mine_.rows->flush(r.key, next == 0 ? 0 : r.runs[next - 1].index);
       co_return;
     }

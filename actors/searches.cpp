@@ -21,6 +21,7 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.rows.assign(candidates_.size(), {});
   c.repetitions.assign(candidates_.size(), {});
   c.aggregates.assign(candidates_.size(), {});
+  std::erase_if(c.excluded, [](const campaign::exclusion& e) { return e.kind == campaign::exclusion::reason::unmet; });
   c.planner.emplace(candidates_.size(), plan_);
   for (const campaign::exclusion& e : c.excluded) c.planner->drop(e.candidate);
   if (c.planner->finished()) {

@@ -214,6 +214,7 @@ class edge_in final : public edge_end {
   friend receive_call;
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
+  runtime::task<std::uint64_t> rehearse_next(std::uint64_t due, std::span<std::byte> scratch);
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   }

@@ -120,8 +120,7 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
               runtime::raise({errc::bad_argument, "the id of a communicator is larger than 64 KiB"});
             return id;
           },
-          op.rehearse == nullptr ? actors::trial_path::leased : actors::trial_path::rehearsals,
-          settings.plan.budget_fraction) {
+          op.rehearse == nullptr ? actors::trial_path::leased : actors::trial_path::rehearsals) {
   state.assigned = &assigned;
   if (op.allowed.compare_trials && why_not_compared(op).empty()) leases.compare_candidates();
 }

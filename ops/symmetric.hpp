@@ -20,9 +20,10 @@
 /// all name one common number. Their ranks have to make progress between calls, as `poll` or any wait does: a promise is
 /// answered there, and a rank that cannot answer may hold up others at a gate.
 ///
-/// A call throws `failure` that names op, rank and invocation: `timeout` (at a gate it says who has not answered; the call has
-/// not begun then), `peer_failed`, `config_failed` (the default is next), `config_mismatch`, `declaration_mismatch`, `closed`
-/// when the generation has ended: then every member calls `rejoin`, and all count from 0 again.
+/// A call throws `failure` that names op, rank and invocation: `timeout`, `peer_failed`, `config_failed` (the default is next),
+/// `config_mismatch`, `declaration_mismatch`, `closed` when the generation has ended: then every member calls `rejoin`, and all
+/// count from 0 again. A `timeout` at a gate says who has not answered; the call has not begun then and has no number yet, so make
+/// it again: the others are in it, and whatever this member calls next is what meets them.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/lease_coordinator.hpp>

@@ -112,6 +112,40 @@ TEST_CASE("rows that never come count as infinitely slow, after a bounded wait")
   CHECK(l.only().digest == c0);
 }
 
+TEST_CASE("rows of an invocation that somebody has not begun are waited for, however long") {
+  leader l(tuning_policy::online, without_budget());
+  bool begun = false;
+  l.assigned.ask_begun([&](std::uint32_t, std::uint64_t) { return begun; });
+  l.spoil = [](rank_id r, const wire_row& row) { return !(r == 1 && row.digest == a); };
+  l.open();
+  for (int i = 0; i < 3; ++i) l.invoke();
+  for (int i = 0; i < 5; ++i) {
+    l.now = l.assigned.next_give_up();
+    l.judge();
+    REQUIRE(l.only().where == campaign::stage::collecting);
+  }
+  begun = true;
+  l.now = l.assigned.next_give_up();
+  l.judge();
+  CHECK(l.only().where != campaign::stage::collecting);
+  CHECK_FALSE(l.only().aggregates[1].measured());
+}
+
+TEST_CASE("what a candidate lacked, message after message, is asked for again by the next search") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  const std::vector<std::uint64_t> lacking{a};
+  for (int i = 0; i < 1000 && (i == 0 || !l.decided()); ++i) l.invoke(1 << 20, 0, lacking);
+  REQUIRE(l.decided());
+  CHECK(l.only().digest == c0);
+  REQUIRE(l.only().excluded.size() == 1);
+  CHECK(l.only().excluded.front().why.find("no registered memory") != std::string::npos);
+  l.assigned.retune({}, "memory was registered", l.now);
+  l.run();
+  CHECK(l.only().excluded.empty());
+  CHECK(l.only().digest == a);
+}
+
 TEST_CASE("a config that failed on one side never wins") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id r, wire_row& row) {

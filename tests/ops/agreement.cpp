@@ -143,6 +143,25 @@ TEST_CASE("a config that is not available on one rank is no candidate") {
   CHECK(candidates(w) == std::set<std::string>{"direct", chunked(8_KiB, 1)->id()});
 }
 
+TEST_CASE("a sender that is late for one rehearsal loses that one, and no other") {
+  memory_link_options o;
+  o.eager_bytes = 1 << 20;
+  std::optional<world> job;
+  o.delay = [&](rank_id, rank_id, link::channel on) -> time_ns {
+    return on == link::channel::data && job && job->clock.now() < 5'500'000'000 ? 6'000'000'000 : 0;
+  };
+  job.emplace(2, eager(), o);
+  const std::vector configs{direct(), chunked(8_KiB, 1), chunked(8_KiB, 2), chunked(16_KiB, 1), chunked(16_KiB, 2)};
+  auto out = (*job)[0].declare(pair_of(configs));
+  auto in = (*job)[1].declare(pair_of(configs));
+  pass(*job, 60'000'000'000);
+  CHECK((*job)[1].participants().front()->warm_errors == std::vector<std::string>{"direct: timeout"});
+  const auto all = move_each(*job, out, in, std::vector<std::size_t>(100, 20'000));
+  CHECK(all.failed() == 0);
+  CHECK(candidates(*job).size() == configs.size());
+  CHECK(join_flights(*job).mismatches == 0);
+}
+
 TEST_CASE("declarations that differ end the op on both sides, with the difference in words") {
   const auto check = [](const paired_transfer& mine, const paired_transfer& theirs,
                         std::initializer_list<const char*> words) {

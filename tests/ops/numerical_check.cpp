@@ -141,7 +141,7 @@ TEST_CASE("comparing is fine with every kind of config, and the sender's word de
     const auto* c = campaign_of(w, "128KiB");
     REQUIRE(c != nullptr);
     CHECK(c->where == actors::campaign::stage::decided);
-    for (const auto& e : c->excluded) CHECK(e.kind == actors::campaign::exclusion::reason::constraint);
+    for (const auto& e : c->excluded) CHECK(e.kind == actors::campaign::exclusion::reason::unmet);
   }
 }
 

@@ -39,7 +39,7 @@ task<> call_often(symmetric op, executor& ex, std::vector<std::size_t> sizes, st
     auto part = std::span(data).first(sizes[i % sizes.size()]);
     auto outcome = co_await attempt(op.run(part));
     log.outcomes.push_back(outcome);
-    if (!outcome && outcome.code() != errc::config_failed) co_return;
+    if (!outcome && outcome.code() != errc::config_failed && outcome.code() != errc::timeout) co_return;
   }
 }
 
@@ -371,6 +371,94 @@ TEST_CASE("a config whose rehearsal fails on one member is left out, and the res
   REQUIRE(errors.size() == 1);
   CHECK(errors[0].find("rank 1: ") == 0);
   CHECK(errors[0].find("out of registers") != std::string::npos);
+}
+
+namespace {
+/// Of every rehearsal of one config on one rank: the first `times` take too long.
+symmetric_config_ptr stalled(const std::string& name, time_ns takes_ns, rank_id on, int times) {
+  auto left = std::make_shared<int>(times);
+  return std::make_shared<algorithm>(
+      name, algorithm_traits{.takes_ns = takes_ns, .stalls = [left, on](const symmetric_call& call) -> time_ns {
+                               if (call.on != symmetric_call::stream::rehearsal || call.self != on || *left == 0)
+                                 return 0;
+                               --*left;
+                               return 6'000'000'000;
+                             }});
+}
+}  // namespace
+
+TEST_CASE("a member that is late in one rehearsal says nothing about the config") {
+  for (const char* late : {"library", "ring"}) {
+    CAPTURE(late);
+    auto configs = three();
+    const std::size_t at = std::string_view(late) == "library" ? 0 : 1;
+    configs[at] = stalled(late, at == 0 ? 10'000 : 20'000, 1, 1);
+    job_of job(3, configs);
+    job.start(8000, {3'000'000, 1'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.lib.mismatches() == 0);
+    CHECK(job.steady() == late);  // the fastest
+    CHECK(job.campaign()->excluded.empty());
+  }
+}
+
+TEST_CASE("a config whose rehearsal hangs again is out, and a default that does stays") {
+  for (const char* late : {"library", "ring"}) {
+    CAPTURE(late);
+    auto configs = three();
+    const std::size_t at = std::string_view(late) == "library" ? 0 : 1;
+    configs[at] = stalled(late, 20'000, 1, 1'000'000);
+    job_of job(3, configs);
+    job.start(12'000, {3'000'000, 1'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.lib.mismatches() == 0);
+    CHECK(job.steady() == (at == 0 ? "library" : "tree"));
+    if (at == 1) CHECK(job.campaign()->excluded.size() == 1);
+  }
+}
+
+TEST_CASE("a leased trial of the default that times out is made again") {
+  job_of* here = nullptr;
+  std::size_t timed_out = 0;
+  const auto first_trials = [&](const symmetric_call& call, std::span<std::byte>) {
+    if (here == nullptr || call.self != 1) return;
+    const auto* log = here->end(0).lease_coordinator()->log_of(4096);
+    if (log == nullptr || log->size() != 1) return;
+    std::uint64_t to = log->entries().front().from;
+    if (call.invocation < to) return;
+    for (const auto& s : log->entries().front().segments) to += s.count;
+    if (call.invocation >= to) return;
+    ++timed_out;
+    raise({errc::timeout, "nobody came"});
+  };
+  auto configs = three();
+  configs[0] = std::make_shared<algorithm>("library", algorithm_traits{.takes_ns = 10'000, .computes = first_trials});
+  job_of job(3, configs, false);
+  here = &job;
+  job.start(10'000, {5'000, 1'000});
+  job.finish();
+  here = nullptr;
+  CHECK(timed_out != 0);
+  CHECK(job.failed() == timed_out);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() == "library");  // the fastest
+  CHECK(job.campaign()->where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("leased trials of all sizes share one budget") {
+  rank_settings settings;
+  settings.plan.budget_fraction = 0.001;
+  // Half of the default more is what is foreseen of a candidate that nobody has measured.
+  job_of job(3, {takes("library", 40'000), takes("slow", 60'000), takes("slower", 61'000)}, false, settings);
+  job.start(20'000, {50'000, 1'000}, {64, 256, 1024, 4096, 16'384, 65'536});
+  job.finish();
+  CHECK(job.failed() == 0);
+  double lost_ns = 0;
+  for (const auto& c : job.end(0).assigned()->campaigns()) lost_ns += c->cost_ns;
+  CHECK(lost_ns > 0);
+  CHECK(lost_ns <= 0.00125 * static_cast<double>(job.clock.now()));
 }
 
 TEST_CASE("without a communicator to rehearse on the default stays, and it is said why") {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ struct leader {
   void open(std::vector<remembered_best> remembered = {}) {
     assigned.open({c0, a, b}, {"c0", "a", "b"}, std::move(remembered), now);
   }
-  assignment::choice invoke(std::uint64_t bytes = 1 << 20, std::uint32_t tag = 0) {
-    const auto c = assigned.choose(bytes, tag, next[tag], now);
+  assignment::choice invoke(std::uint64_t bytes = 1 << 20, std::uint32_t tag = 0,
+                            std::span<const std::uint64_t> lacking = {}) {
+    const auto c = assigned.choose(bytes, tag, next[tag], now, pacing::within_budget, lacking);
     wire_row row;
     row.tag = tag;
     row.invocation = next[tag]++;

@@ -79,6 +79,7 @@ class meeting_place {
     wake([](const entering&) { return true; });
   }
   bool aborted() const noexcept { return aborted_; }
+  time_ns now() const noexcept { return executor_.now(); }
   const std::map<std::size_t, meeting>& meetings() const noexcept { return meetings_; }
   /// Meetings in which members ran different configs, or what they took for different invocations.
   std::size_t mismatches() const {
@@ -162,6 +163,7 @@ struct algorithm_traits {
   std::uint64_t fails_from_call = static_cast<std::uint64_t>(-1);
   bool fails_in_rehearsals = false;
   std::function<void(const ops::symmetric_call& call, std::span<std::byte> data)> computes{};
+  std::function<time_ns(const ops::symmetric_call& call)> stalls{};  ///< for how long before it begins
 };
 
 class algorithm final : public ops::symmetric_config {
@@ -171,6 +173,10 @@ class algorithm final : public ops::symmetric_config {
   runtime::task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
     auto& over = static_cast<library_communicator&>(*call.over);
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
+    if (const time_ns stall = traits_.stalls ? traits_.stalls(call) : 0; stall != 0) {
+      auto woken = co_await runtime::sleep_until(over.place->now() + stall);
+      if (!woken) runtime::raise(woken.reason());
+    }
     auto met = co_await over.place->enter(over.next++, digest(), call.invocation, call.bytes, traits_.takes_ns);
     if (!met) runtime::raise(met.reason());
     auto slept = co_await runtime::sleep_until(*met);
