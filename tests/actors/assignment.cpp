@@ -112,6 +112,17 @@ TEST_CASE("rows that never come count as infinitely slow, after a bounded wait")
   CHECK(l.only().digest == c0);
 }
 
+TEST_CASE("an invocation is assigned once: a second time breaks S1") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  std::uint64_t n = 0;
+  while (!has(l.assigned.choose(1 << 20, 0, n, l.now).flags, stamp_flags::timed)) ++n;
+  std::string name;
+  breach_watch watch([&](const breach& b) { name = b.name; });
+  CHECK_THROWS_AS(static_cast<void>(l.assigned.choose(1 << 20, 0, n, l.now)), failure);
+  CHECK(name == "S1");
+}
+
 TEST_CASE("rows of an invocation that somebody has not begun are waited for, however long") {
   leader l(tuning_policy::online, without_budget());
   bool begun = false;

@@ -395,4 +395,9 @@ TEST_CASE(
   CHECK(seen.names.size() == 3);
   REQUIRE(mine.decisions.size() == 1);
   CHECK(mine.decisions[0].digest == other);
+  d.digest = 4711;
+  d.version = 2;
+  say(d);  // no candidate
+  CHECK(seen.names == std::vector<std::string>{"S3", "S6", "S6", "S4"});
+  CHECK(mine.decisions[0].digest == other);
 }

@@ -580,6 +580,36 @@ TEST_CASE("a leader that contradicts its own log is named by whoever hears it, a
   CHECK(job.lib.mismatches() == 0);
 }
 
+TEST_CASE("a lease for what was never warmed is its leader's breach, and the call that it covers does not run it") {
+  job_of job(3);
+  job.start(1'000'000, {5'000, 1'000});
+  job.pass(200'000'000);
+  REQUIRE(job.steady() == "ring");
+  std::vector<std::string> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b.sentence()); });
+  // What the member knows by then tells the leader's own coordinator that somebody wrote into its log.
+  job.links.options().delay = [](rank_id from, rank_id, link::channel on) -> time_ns {
+    return from == 1 && on == link::channel::control ? 10'000'000'000 : 0;
+  };
+  auto& liar = job.end(0);
+  const auto* log = liar.lease_coordinator()->log_of(4096);
+  const std::uint64_t from = job.end(1).leases().next_invocation(4096) + 5;
+  actors::lease_schedule m;
+  m.key = tuning::size_bucket::of(4096).index();
+  m.after = log->size();
+  m.entries.push_back({actors::lease_entry::kind::scheduled, from, {}, 4711});
+  static_cast<void>(mail_of(job, 0).send(1, number_of(liar.declaration().id(), actors::part::participant),
+                                         liar.leases().generation(), m));
+  job.pass(100'000'000);
+  REQUIRE(!broken.empty());
+  CHECK(broken[0].find("S3 broken") != std::string::npos);
+  CHECK(broken[0].find("on rank 1, by rank 0") != std::string::npos);
+  const auto& last = job.logs[1].outcomes.back();
+  CHECK(last.code() == errc::config_mismatch);
+  CHECK(says(last, "the lease names a config that was not warmed here"));
+  CHECK(job.lib.mismatches() == 0);
+}
+
 TEST_CASE("a member that goes back on its promise is named by the leader, and the generation ends") {
   job_of job(3);
   job.start(1'000'000, {5'000, 1'000});
