@@ -1,4 +1,5 @@
-// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong.
+// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong; of `parley run`, what the
+// first rank that failed has.
 #include <parley/cli/doctor.hpp>
 #include <parley/cli/results.hpp>
 #include <parley/cli/tune.hpp>
@@ -106,7 +107,10 @@ int run_ranks(runtime::rank_id ranks, bool no_prefix, std::vector<std::string> c
   options.ranks = ranks;
   options.command = std::move(command);
   options.prefix = no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
-  return transports::launch(options).status;
+  const transports::launch_end end = transports::launch(options);
+  if (!end.first_failed) return end.status;
+  const transports::rank_end& first = end.ranks.at(*end.first_failed);
+  return first.kind == transports::rank_end::how::signalled ? 128 + first.code : first.code;  // as a shell has it
 }
 
 int command(int argc, char** argv) {
@@ -122,8 +126,8 @@ int command(int argc, char** argv) {
 
   runtime::rank_id ranks = 1;
   bool no_prefix = false;
-  CLI::App* run =
-      app.add_subcommand("run", "Start N ranks of a program here, end all when one fails, return its status");
+  CLI::App* run = app.add_subcommand(
+      "run", "Start N ranks of a program here, end all when one fails, and return the status of that one");
   run->add_option("-n,--ranks", ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
   run->add_flag("--no-prefix", no_prefix, "Do not write [rank R] before each line of output");
   run->prefix_command();

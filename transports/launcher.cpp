@@ -457,6 +457,7 @@ class job {
   void rank_failed(rank_id rank, const rank_end& end) {
     failed_ = true;
     if (end.by_launcher) return;
+    if (!first_failed_) first_failed_ = rank;
     const std::size_t others = running();
     std::string text = "rank " + std::to_string(rank) + " " + end_text(end);
     if (stage_ == stage::running && others > 0) {
@@ -556,6 +557,7 @@ class job {
     launch_end end;
     end.status = status;
     end.signal = told_by_;
+    end.first_failed = first_failed_;
     for (const process& p : processes_) end.ranks.push_back(p.end);
     return end;
   }
@@ -575,6 +577,7 @@ class job {
   steady::time_point next_event_{};
   stage stage_ = stage::running;
   bool failed_ = false;
+  std::optional<rank_id> first_failed_;
   int told_by_ = 0;
 };
 

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,6 +68,7 @@ struct launch_end {
   int signal = 0;  ///< which one told the launcher to end the job, or 0
   int status = 0;  ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
   std::vector<rank_end> ranks;
+  std::optional<runtime::rank_id> first_failed{};  ///< whose failure ended the job, if one's did
 };
 
 /// Lines longer than this are forwarded in pieces.

@@ -138,6 +138,9 @@ TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second
   const json::object learned = first.document();
   CHECK(decisions_of(learned).size() == 6);
   for (const json::value& a : learned.at("agreements").as_array()) REQUIRE(a.at("decided").as_bool());
+  // Rank 0 has two outsiders here, rank 1 one.
+  CHECK(number(learned, "control_messages") > 0);
+  CHECK(number(learned, "control_messages_to_outsiders") == 0);
   CHECK(learned.at("outputs_match").as_bool());
   CHECK(here.read("r.csv").starts_with("Validator,"));
 
@@ -258,16 +261,18 @@ TEST_CASE("what is wrong with the command line or the spec is status 2, with not
   CHECK(here.parley("tune broken.json").error.starts_with("broken.json:3:1: "));
 }
 
-TEST_CASE("parley run passes arguments on, prefixes output and returns the status") {
+TEST_CASE("parley run passes arguments on, prefixes output and returns the status of the first rank that failed") {
   const folder here;
   const auto fine = here.parley("run -n 2 -- sh -c 'echo I am $PARLEY_RANK of $PARLEY_WORLD'");
   CHECK(fine.status == 0);
   has(fine.out, "[rank 0] I am 0 of 2\n");
   has(fine.out, "[rank 1] I am 1 of 2\n");
   CHECK(here.parley("run -n 1 --no-prefix echo -n --flag").out.starts_with("--flag"));
-  const auto failed = here.parley("run -n 2 -- sh -c 'exit 3'");
-  CHECK(failed.status == 1);
-  has(failed.error, "exited with status 3");
+  const auto failed = here.parley("run -n 2 -- sh -c '[ $PARLEY_RANK = 0 ] && exec sleep 60; exit 3'");
+  CHECK(failed.status == 3);
+  has(failed.error, "rank 1 exited with status 3");
+  CHECK(here.parley("run -n 2 -- sh -c 'kill -KILL $$'").status == 128 + SIGKILL);
+  CHECK(here.parley("run -n 2 -- true").status == 0);
 }
 
 TEST_CASE("parley doctor tells what works, as text and as JSON") {

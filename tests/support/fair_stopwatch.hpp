@@ -33,8 +33,9 @@ class fair_stopwatch {
   }
 
  private:
-  static constexpr std::chrono::microseconds sleeps{5'000};
-  static constexpr std::chrono::microseconds computes{500};
+  static constexpr std::chrono::microseconds sleeps{4'000};
+  static constexpr std::chrono::microseconds computes{1'000};
+  static constexpr std::chrono::microseconds late{1'000};  // which a timer may be anywhere
 
   void take_turn() {
     std::this_thread::sleep_for(sleeps);
@@ -45,7 +46,7 @@ class fair_stopwatch {
     turn_began_ = now;
   }
   clock::duration beyond_a_turn(clock::time_point now) const {
-    return std::max<clock::duration>(now - turn_began_ - sleeps - computes, {});
+    return std::max<clock::duration>(now - turn_began_ - sleeps - computes - late, {});
   }
   static std::chrono::nanoseconds computed() {
     timespec t{};

@@ -185,6 +185,7 @@ TEST_CASE("a rank that fails is named, and the others are ended after their grac
   CHECK(s.noticed("rank 1 exited with status 7"));
   CHECK(s.noticed("ranks 0, 2 are ended"));
   CHECK(s.end.ranks[1].code == 7);
+  CHECK(s.end.first_failed == rank_id{1});
   CHECK_FALSE(s.end.ranks[1].by_launcher);
   CHECK(s.end.ranks[0].kind == rank_end::how::signalled);
   CHECK(s.end.ranks[0].code == SIGTERM);
