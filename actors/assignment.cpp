@@ -361,8 +361,12 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   const tuning::decision d =
       tuning::decide(c.aggregates, {.current = c.incumbent, .excluded = excluded, .names = ids_});
   const bool kept = d.reason == tuning::decision_reason::nothing_measured;
-  runtime::invariant(kept || c.aggregates[d.winner].measured(), {"S6", "only complete rows decide", here_});
-  settle(c, d.winner, kept ? source_of_kept(c) : decision_source::trials, d.sentence, now);
+  const bool measured = c.aggregates[d.winner].measured();
+  const bool alone =
+      d.reason == tuning::decision_reason::only_default;  // all others have been excluded since: it needs no rows
+  runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", here_});
+  const decision_source source = measured ? decision_source::trials : decision_source::only_default;
+  settle(c, d.winner, kept ? source_of_kept(c) : source, d.sentence, now);
   if (kept) retry_later(c, now);
 }
 

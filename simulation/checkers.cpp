@@ -294,6 +294,8 @@ struct no_control_wait final : checker {
     // A get ends at its sender when it is told so, by a control message.
     const bool gets =
         std::any_of(op.configs.begin(), op.configs.end(), [](const auto& c) { return c.starts_with("get"); });
+    // A put ends at its receiver once it has landed.
+    const time_ns longest = longest_data_ns + 4 * book_.r.play->link.landing_ns;
     time_ns waited_until = 0;  // for room, by the call before
     for (const auto& [number, calls] : all) {
       if (calls.size() != op.members.size()) continue;
@@ -306,14 +308,13 @@ struct no_control_wait final : checker {
       // Flow control is no agreement: where the wire shows that the window was full, and that its sender asked for room at once,
       // the invocation counts from when it had room.
       const time_ns room = from ? book_.r.windows->room_at(*from, number) : 0;
-      const bool asked =
-          room > led && (waited_until >= led || book_.r.windows->asked(*from, led, led + longest_data_ns));
+      const bool asked = room > led && (waited_until >= led || book_.r.windows->asked(*from, led, led + longest));
       if (asked) {
         waited_until = room;
         all_there = std::max(all_there, room);
       }
       for (const call_record* c : calls) {
-        if ((c->sends && gets) || c->ended_ns - all_there <= longest_data_ns) continue;
+        if ((c->sends && gets) || c->ended_ns - all_there <= longest) continue;
         violated(op.name + ", on rank " + std::to_string(c->rank) + ": call " + std::to_string(c->number) + " took " +
                  std::to_string((c->ended_ns - all_there) / 1000) +
                  " us after all had begun it, and data was never late");
@@ -528,7 +529,9 @@ struct explained_errors final : checker {
   static bool has(const op_spec& op, std::string_view kind) {
     return std::any_of(op.configs.begin(), op.configs.end(), [&](const auto& text) { return text.starts_with(kind); });
   }
-  static bool broken(const op_spec& op) { return has(op, "failing") || has(op, "corrupting") || has(op, "hanging"); }
+  static bool broken(const op_spec& op) {
+    return has(op, "failing") || has(op, "corrupting") || has(op, "hanging") || has(op, "torn");
+  }
   static bool explained(const call_record& c, const op_spec& op, bool deaths) {
     const bool late = op.timeout_ns < short_timeout_ns;
     switch (c.code) {

@@ -49,6 +49,10 @@ class runner {
     trace_to_ = o.trace;
     breaches_.emplace(
         [this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); });
+    if (o.mutant == "not-deregistered")
+      world_.network().put_too_late = [this](std::uint64_t address, std::span<const std::byte> data) {
+        programs_.write(address, data);
+      };
     world_.before_end = [this](rank_id r) { look_at(r); };
     world_.on_pace = [this](rank_id r, world::pace p) {
       programs_.slow_kernels(r, p == world::pace::slow ? 3'000 : 0);
@@ -86,7 +90,7 @@ class runner {
     w.ranks = play_.ranks;
     w.seed = seed_;
     w.link = play_.link;
-    if (o.mutant == "no-fence") w.link.fence = link_model::fences::do_nothing;
+    if (o.mutant == "no-fence" || o.mutant == "poison-not-fenced") w.link.fence = link_model::fences::do_nothing;
     w.order = tape_.order;
     w.starved = tape_.starved;
     w.order_inside = tape_.inside;
@@ -94,6 +98,7 @@ class runner {
     w.settings.plan.budget_fraction = o.mutant == "budget-ignored" ? 1e9 : play_.budget;
     w.settings.window = {.invocations = play_.window, .bytes = play_.window_bytes};
     if (o.mutant == "window-ignored") w.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
+    w.settings.mutant_ignores_stamp = o.mutant == "stamp-ignored";
     if (play_.results) w.settings.results_path = "results.csv";
     std::uint64_t calls = 0;
     for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();

@@ -50,6 +50,23 @@ class timed_config final : public ops::paired_config {
   mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
 };
 
+class torn_put final : public ops::paired_config {
+ public:
+  torn_put(const std::string& name, std::uint64_t after)
+      : paired_config({.name = name, .wire_class = "torn_" + name}, ops::cut::own, ops::needs::credit), after_(after) {}
+  task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    co_await out.put(0, data.first(half));
+    if (ran_++ >= after_) runtime::raise({errc::config_failed, "a simulated fault between two puts"});
+    co_await out.put(half, data.subspan(half));
+  }
+  task<> receive(ops::part_receiver&, std::span<std::byte>) const override { co_return; }
+
+ private:
+  std::uint64_t after_;
+  mutable std::uint64_t ran_ = 0;
+};
+
 class timed_group final : public ops::group_config {
  public:
   timed_group(const std::string& name, timing t)
@@ -80,6 +97,7 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times) {
   if (kind == "chunked") return ops::chunked(w.number(1, 4096), w.number(2, 2));
   if (kind == "put") return ops::put(w.number(1, 0));
   if (kind == "get") return ops::get(w.number(1, 0));
+  if (kind == "torn") return std::make_shared<torn_put>(w.text(1), w.number(2, 0));
   const timing t{times, static_cast<time_ns>(w.number(2, 0)), kind == "timed" ? w.number(3, 0) : 0};
   misdeed m;
   if (kind == "failing") {

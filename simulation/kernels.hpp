@@ -11,6 +11,7 @@
 /// | `failing:NAME:NS:ROLE:AFTER` | the same; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
 /// | `hanging:NAME:NS:ROLE` | the same; that role never ends by itself in rehearsals |
 /// | `corrupting:NAME:NS` | the same; the receiver alters what came |
+/// | `torn:NAME:AFTER` | a put in two halves; from its AFTER-th run on its sender throws between them |
 /// | `on:RANK:…` | any of these, which only that rank can run |
 #include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>

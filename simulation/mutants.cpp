@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -183,18 +184,6 @@ struct old_decision final : wire_tap {
   }
 };
 
-// A receiver that runs its default, whatever the stamp says: the config that the first invocation of the op had.
-struct stamp_ignored final : wire_tap {
-  bool on_deliver(parcel& p) override {
-    change_stamp(p, [&](stamp& s) {
-      if (has(s.flags, actors::stamp_flags::rehearsal) || has(s.flags, actors::stamp_flags::poison)) return;
-      s.digest = first.emplace(std::tuple(s.op, s.generation), s.digest).first->second;
-    });
-    return true;
-  }
-  std::map<std::tuple<std::uint64_t, std::uint64_t>, std::uint64_t> first;
-};
-
 // Participants that go on past the gate that they have promised: the leader hears of an earlier one.
 struct no_gate final : wire_tap {
   bool on_deliver(parcel& p) override {
@@ -230,6 +219,22 @@ struct abort_after_schedule final : wire_tap {
     });
     return true;
   }
+};
+
+// Participants whose gate stays shut when its campaign has been aborted: they never hear of that.
+struct gate_not_lifted final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    std::uint32_t key = 0;
+    bool aborts = false;
+    const auto look = [&](const auto& m) {
+      key = m.key;
+      for (const actors::lease_entry& e : m.entries) aborts = aborts || e.what == actors::lease_entry::kind::aborted;
+    };
+    const bool of_log = change_body<actors::lease_prepare>(p, look) || change_body<actors::lease_schedule>(p, look);
+    if (aborts) deaf.insert(std::tuple(p.from, p.to, key));
+    return !of_log || !deaf.contains(std::tuple(p.from, p.to, key));
+  }
+  std::set<std::tuple<rank_id, rank_id, std::uint32_t>> deaf;
 };
 
 // A coordinator that has lost its log, and numbers campaigns of the same generation from the beginning.
@@ -364,6 +369,25 @@ struct credit_during_revoke final : wire_tap {
   std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
 };
 
+// A receiver that counts on when a receive has timed out: the message which it was for comes to nobody.
+struct index_kept final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    runtime::frame_header h;
+    if (p.header.size() == sizeof h) std::memcpy(&h, p.header.data(), sizeof h);
+    change_body<actors::revoked>(
+        p, [&](const actors::revoked& r) { kept[std::tuple(h.actor & ~std::uint64_t{3}, r.stream)].insert(r.next); });
+    bool to_nobody = false;
+    change_stamp(p, [&](stamp& s) {
+      const auto& indices =
+          kept[std::tuple(s.op, actors::stream_id(s.tag, has(s.flags, actors::stamp_flags::rehearsal)))];
+      to_nobody = indices.contains(s.invocation);
+      s.invocation -= static_cast<std::uint32_t>(std::distance(indices.begin(), indices.lower_bound(s.invocation)));
+    });
+    return !to_nobody;
+  }
+  std::map<std::tuple<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> kept;
+};
+
 // A receiver where later receives do not move up: the index of one that timed out goes to the next one that is posted, so that the
 // two after the answer are taken for each other.
 struct given_back_index final : wire_tap {
@@ -438,8 +462,15 @@ struct entry {
 
 const std::vector<entry>& all() {
   static const std::vector<entry> known = {
-      {{"stamp-ignored", "receivers run their default whatever the stamp says", "pair", {"S2"}}, &make<stamp_ignored>},
+      {{"stamp-ignored", "receivers run their default whatever the stamp says", "pair", {"S2"}}, nullptr},
       {{"no-fence", "the stamp of a put leaves before what it announces has landed", "mixed", {"S8"}}, nullptr},
+      {{"poison-not-fenced",
+        "the poison of a put that failed leaves before what was put has landed",
+        "torn_puts",
+        {"S8"}},
+       nullptr},
+      {{"not-deregistered", "memory that a dead sender may write into is given back as it is", "late_puts", {"S8"}},
+       nullptr},
       {{"matching-by-arrival", "receivers count messages instead of reading their number", "pair", {"S2", "S8"}},
        &make<by_arrival>},
       {{"generation-ignored", "messages of another generation are taken for our own", "strays", {"S5", "S8", "S2"}},
@@ -462,6 +493,8 @@ const std::vector<entry>& all() {
        &make<promise_changed>},
       {{"abort-after-schedule", "a campaign is aborted that some have had the schedule of", "leases", {"S1", "S2"}},
        &make<abort_after_schedule>},
+      {{"gate-not-lifted", "a gate stays shut when its campaign is aborted", "gates", {"L1", "errors"}},
+       &make<gate_not_lifted>},
       {{"log-lost", "the coordinator loses its log and goes on in the same generation", "leases", {"S1", "S7"}},
        &make<log_lost>},
       {{"ack-before-append", "an entry is acknowledged before it exists", "leases", {"S7"}},
@@ -485,6 +518,8 @@ const std::vector<entry>& all() {
       {{"own-credit", "a revoke voids one credit, though later receives move up", "mixed", {"S8"}}, &make<own_credit>},
       {{"credit-during-revoke", "a credit is given while a revoke is unanswered", "mixed", {"S8"}},
        &make<credit_during_revoke>},
+      {{"index-kept", "the index of a receive that timed out is not given back", "mixed", {"delivery", "L2"}},
+       &make<index_kept>},
       {{"given-back-index", "the index of a receive that timed out goes to the next one posted", "mixed", {"S8"}},
        &make<given_back_index>},
       {{"window-ignored", "a sender runs ahead without an end", "windows", {"window"}}, nullptr},

@@ -23,7 +23,7 @@ struct mutant_info {
 std::span<const mutant_info> mutants();
 const mutant_info* find_mutant(std::string_view name);
 
-/// What a mutant does on the wire; null where it is a switch of the link (`no-fence`), of the programs or of a setting.
+/// What a mutant does on the wire; null where it is a switch of the link (`no-fence`), of the programs or a setting of the ranks.
 std::unique_ptr<wire_tap> make_mutant(std::string_view name);
 
 }  // namespace parley::simulation

@@ -551,6 +551,7 @@ void network::land(std::size_t at) {
   const port& owner = *ports_[r.owner];
   if (owner.dead_ || owner.life_ != r.life || (r.withdrawn && model_.late == runtime::late_writes::fail)) {
     ++puts_.nowhere;
+    if (r.withdrawn && !owner.dead_ && owner.life_ == r.life && put_too_late) put_too_late(w.address, w.data);
   } else {
     std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
     ++puts_.landed;

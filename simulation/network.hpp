@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -88,6 +89,8 @@ class network {
 
   runtime::link& operator[](rank_id r) noexcept;
   link_model& model() noexcept { return model_; }
+  /// What a put does to memory that was withdrawn, for mutants that do not withdraw it; none: nothing.
+  std::function<void(std::uint64_t address, std::span<const std::byte> data)> put_too_late;
 
   /// `rank` ends inside `end_it`.
   template <class End>

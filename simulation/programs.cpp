@@ -434,6 +434,16 @@ void programs::look_at_memory() {
   }
 }
 
+void programs::write(std::uint64_t address, std::span<const std::byte> data) {
+  for (const auto& c : callers_) {
+    for (lane& l : c->lanes) {
+      const auto begin = reinterpret_cast<std::uint64_t>(l.memory.data());
+      if (address >= begin && address + data.size() <= begin + l.memory.size())
+        std::copy(data.begin(), data.end(), l.memory.begin() + static_cast<std::ptrdiff_t>(address - begin));
+    }
+  }
+}
+
 // --- Groups ----------------------------------------------------------------------------------------------------------
 
 task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {

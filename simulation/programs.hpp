@@ -32,6 +32,8 @@ class programs {
   std::vector<lease_view> leases(rank_id rank) const;
   /// At the end of a job: whether buffers that were given back are as they were then.
   void look_at_memory();
+  /// Into the buffer of a call at that address, if there is one.
+  void write(std::uint64_t address, std::span<const std::byte> data);
   const collectives& library() const noexcept { return library_; }
   /// How slow the kernels of a rank are: thousandths on top.
   void slow_kernels(rank_id rank, std::uint64_t thousandths) { kernels_[rank].slowness = thousandths; }
