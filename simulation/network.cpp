@@ -26,13 +26,18 @@ struct network::operation : list_hook, runtime::frame_pool::pooled {
   rank_id owner;
   rank_id peer;
   completion* done;
+  bool abandoned = false;  // its buffer is gone
 };
 
 // A payload that waits at its sender.
 struct network::offered : list_hook {
   std::span<const std::byte> payload;
   rank_id from = 0;
-  bool withdrawn = false;  // its rank has ended
+  void withdraw() noexcept {
+    withdrawn = true;
+    payload = {};
+  }
+  bool withdrawn = false;  // its rank has ended, or has abandoned it
   std::unique_ptr<operation> sender;
 };
 
@@ -52,10 +57,7 @@ class network::port final : public link {
   void listen(channel on, handler* to) override {
     const auto c = static_cast<std::size_t>(on);
     handlers_[c] = to;
-    if (to == nullptr) return;
-    auto early = std::move(early_[c]);
-    early_[c].clear();
-    for (auto& m : early) to->on_arrival(std::move(m));
+    if (to != nullptr && !early_[c].empty()) hand_over_early(on);
   }
   void on_failure(failure_handler* to) override { failure_ = to; }
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -63,6 +65,7 @@ class network::port final : public link {
   errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override;
   // What has been offered stays offered: like a transport that cannot take a message back.
   void cancel(completion&) override {}
+  void abandon(completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
   runtime::result<> one_sided() const override;
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
@@ -74,6 +77,8 @@ class network::port final : public link {
  private:
   friend network;
   friend delivery;
+  friend handing_over;
+  void hand_over_early(channel on);
   void deliver(channel on, arrival&& m) {
     const auto c = static_cast<std::size_t>(on);
     ++counters_.received[c];
@@ -175,6 +180,20 @@ struct network::delivery final : event {
   std::array<std::byte, link::max_header_bytes> header{};
 };
 
+// What came before there was a handler.
+struct network::handing_over final : event {
+  handing_over(port& p, link::channel c) noexcept : to(p), on(c) {}
+  void happen() override {
+    const auto c = static_cast<std::size_t>(on);
+    if (to.handlers_[c] == nullptr) return;
+    for (arrival& m : std::exchange(to.early_[c], {})) {
+      if (to.handlers_[c] != nullptr) to.handlers_[c]->on_arrival(std::move(m));
+    }
+  }
+  port& to;
+  link::channel on;
+};
+
 // An operation that ends well, at its owner.
 struct network::finishing final : event {
   finishing(std::unique_ptr<operation> o, errc how) noexcept : op(std::move(o)), outcome(how) {}
@@ -191,7 +210,10 @@ struct network::bringing final : event {
       net.keep(std::move(offer->sender));
       return;
     }
-    if (offer->withdrawn || net.gave_up(fetching->owner, fetching->peer)) return net.keep(std::move(fetching));
+    if (offer->withdrawn || fetching->abandoned || net.gave_up(fetching->owner, fetching->peer)) {
+      net.keep(std::move(offer->sender));
+      return net.keep(std::move(fetching));
+    }
     std::copy(offer->payload.begin(), offer->payload.end(), into.begin());
     net.finish(std::move(offer->sender), net.model_.latency_ns);
     fetching->end(errc::none);
@@ -245,6 +267,7 @@ time_ns network::crossed(rank_id from, rank_id to, std::uint64_t bytes, link::ch
 
 errc network::port::send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
                          completion* done) {
+  if (to >= world_size() || header.size() > max_header_bytes) return errc::bad_argument;
   if (net_.gave_up(rank_, to)) return errc::peer_failed;
   const auto c = static_cast<std::size_t>(on);
   ++counters_.sent[c];
@@ -298,14 +321,15 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
 }
 
 errc network::port::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
-  if (!message.remote()) {
-    std::copy(message.payload().begin(), message.payload().end(), into.begin());
-    counters_.copied_bytes += message.length();
-    const arrival dropped = std::move(message);
+  arrival taken = std::move(message);  // whatever happens below, the message is used up
+  if (into.size() < taken.length()) return errc::buffer_too_small;
+  if (!taken.remote()) {
+    std::copy(taken.payload().begin(), taken.payload().end(), into.begin());
+    counters_.copied_bytes += taken.length();
     return errc::none;
   }
   auto brought = std::make_unique<bringing>(net_);
-  brought->offer.reset(const_cast<offered*>(static_cast<const offered*>(message.surrender())));
+  brought->offer.reset(const_cast<offered*>(static_cast<const offered*>(taken.surrender())));
   const rank_id from = brought->offer->from;
   if (net_.gave_up(rank_, from)) {
     net_.keep(std::move(brought->offer->sender));
@@ -332,7 +356,37 @@ void network::port::release(const void* held, bool remote) noexcept {
   }
 }
 
+void network::port::hand_over_early(channel on) {
+  net_.line_.at(net_.line_.now(), rank_, std::make_unique<handing_over>(*this, on));
+}
+
+// As UCX has it: what is under way cannot be taken back, so the connection goes, with all that uses it. The other side notices
+// a little later.
+void network::port::abandon(completion& pending) noexcept {
+  operation* left = nullptr;
+  open_.for_each([&](operation& op) {
+    if (op.done == &pending) left = &op;
+  });
+  if (left == nullptr) return;
+  left->abandoned = true;
+  offers_.for_each([&](offered& o) {
+    if (o.sender.get() == left) o.withdraw();
+  });
+  if (!dead_) net_.break_connection(rank_, left->peer);
+}
+
 // --- Ranks that end --------------------------------------------------------------------------------------------------
+
+struct network::breaking final : event {
+  breaking(network& n, rank_id w, rank_id p, std::uint64_t l) noexcept : net(n), who(w), peer(p), life(l) {}
+  void happen() override {
+    if (net.ports_[who]->life_ == life) net.give_up(who, peer);
+  }
+  network& net;
+  rank_id who;
+  rank_id peer;
+  std::uint64_t life;
+};
 
 void network::begin_crash(rank_id rank) { ports_[rank]->dead_ = true; }
 
@@ -340,10 +394,7 @@ void network::end_crash(rank_id rank) {
   port& p = *ports_[rank];
   for (auto& handler : p.handlers_) handler = nullptr;
   p.failure_ = nullptr;
-  p.offers_.for_each([](offered& o) {
-    o.withdrawn = true;
-    o.payload = {};
-  });
+  p.offers_.for_each([](offered& o) { o.withdraw(); });
   p.offers_.clear();
   while (!p.open_.empty()) p.open_.front().end(errc::peer_failed);
   for (auto& early : p.early_) early.clear();
@@ -353,6 +404,7 @@ void network::end_crash(rank_id rank) {
   std::erase_if(flying_, [](const flying_put& w) { return w.number == 0; });
   std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
   std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
+  std::erase_if(refused_, [rank](const refused_put& w) { return w.from == rank; });
   ++p.life_;
   end_fences();
 }
@@ -373,6 +425,14 @@ void network::give_up(rank_id who, rank_id peer) {
   std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
   std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
   if (p.failure_ != nullptr) p.failure_->on_peer_failed(peer);
+}
+
+void network::break_connection(rank_id who, rank_id peer) {
+  const auto tell = [this](rank_id one, rank_id other, time_ns when) {
+    line_.at(when, one, std::make_unique<breaking>(*this, one, other, ports_[one]->life_));
+  };
+  tell(who, peer, line_.now());
+  if (who != peer) tell(peer, who, line_.now() + model_.latency_ns);
 }
 
 std::size_t network::pending() noexcept {
@@ -433,7 +493,11 @@ struct network::leaving final : event {
   leaving(network& n, std::unique_ptr<operation> o, std::uint64_t w, std::span<const std::byte> d) noexcept
       : net(n), op(std::move(o)), number(w), data(d) {}
   void happen() override {
-    if (op->done == nullptr) return net.forget_put(number);  // its origin has given the peer up, or has ended
+    if (op->done == nullptr ||
+        op->abandoned) {  // its origin has given the peer up, has ended, or has other use for the data
+      net.forget_put(number);
+      return net.keep(std::move(op));
+    }
     net.leave_origin(number, data);
     op->end(errc::none);
   }
@@ -462,10 +526,11 @@ struct network::reading final : event {
     if (op->done == nullptr) return;
     const region& r = net.regions_[from_region - 1];
     const port& owner = *net.ports_[r.owner];
-    if (owner.dead_ || owner.life_ != r.life || net.gave_up(op->owner, op->peer)) return net.keep(std::move(op));
+    if (owner.dead_ || owner.life_ != r.life || op->abandoned || net.gave_up(op->owner, op->peer))
+      return net.keep(std::move(op));
     if (r.withdrawn) {
       ++net.puts_.lost_reads;
-      return op->end(errc::io);
+      return op->end(errc::unavailable);
     }
     std::copy(place.begin(), place.end(), into.begin());
     op->end(errc::none);
@@ -479,6 +544,7 @@ struct network::reading final : event {
 
 errc network::port::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
                         completion* done) {
+  if (to >= world_size()) return errc::bad_argument;
   if (net_.gave_up(rank_, to)) return errc::peer_failed;
   counters_.payload_bytes_sent += data.size();
   const std::uint64_t region = net_.place_of(to, at.key, at.address, data.size());
@@ -494,6 +560,7 @@ errc network::port::put(rank_id to, const runtime::remote_place& at, std::span<c
 }
 
 errc network::port::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
+  if (from >= world_size()) return errc::bad_argument;
   if (net_.gave_up(rank_, from)) return errc::peer_failed;
   const std::uint64_t region = net_.place_of(from, at.key, at.address, into.size());
   if (region == 0) {
@@ -509,6 +576,7 @@ errc network::port::get(rank_id from, const runtime::remote_place& at, std::span
 }
 
 errc network::port::fence(rank_id to, completion* done) {
+  if (to >= world_size()) return errc::bad_argument;
   if (net_.gave_up(rank_, to)) return errc::peer_failed;
   if (net_.model_.fence == link_model::fences::do_nothing) return errc::none;
   if (net_.model_.fence == link_model::fences::fail) return errc::peer_failed;
@@ -552,6 +620,7 @@ void network::land(std::size_t at) {
   if (owner.dead_ || owner.life_ != r.life || (r.withdrawn && model_.late == runtime::late_writes::fail)) {
     ++puts_.nowhere;
     if (r.withdrawn && !owner.dead_ && owner.life_ == r.life && put_too_late) put_too_late(w.address, w.data);
+    refused_.push_back({w.from, w.to, w.number});
   } else {
     std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
     ++puts_.landed;
@@ -569,9 +638,13 @@ void network::end_fences() {
       ++i;
       continue;
     }
+    // One fence is told of a put that landed nowhere; those after it are not.
+    const bool refused = std::erase_if(refused_, [&](const refused_put& w) {
+                           return w.from == f.from && w.to == f.to && w.number <= f.last_put;
+                         }) != 0;
     std::unique_ptr<operation> op = std::move(fences_[i].op);
     fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
-    finish(std::move(op), model_.latency_ns);
+    finish(std::move(op), model_.latency_ns, refused ? errc::unavailable : errc::none);
   }
 }
 

@@ -8,10 +8,10 @@
 ///
 /// A payload up to `eager_bytes` travels with its message; a larger one stays with its sender until it is fetched. Payloads
 /// from one rank to another share one wire. A put ends at its origin and lands later, in any order with messages: only a fence
-/// makes sure. `interference` decides the fate of each message; without one all of them arrive, in time.
+/// makes sure, which fails once if a put before it landed nowhere. `interference` decides the fate of each message; without one all of them arrive, in time.
 ///
 /// Memory: a payload that is with the network is read until its completion has run and never afterwards, also when its rank
-/// ends. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
+/// ends; an operation that is abandoned costs the connection, as with UCX. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
 #include <parley/runtime/link.hpp>
 #include <parley/simulation/timeline.hpp>
 
@@ -147,6 +147,14 @@ class network {
     bool left_origin = false;
   };
   struct waiting_fence;
+  struct handing_over;
+  struct breaking;
+  struct refused_put {
+    rank_id from;
+    rank_id to;
+    std::uint64_t number;
+  };
+  void break_connection(rank_id who, rank_id peer);
   void begin_crash(rank_id rank);
   void end_crash(rank_id rank);
   std::unique_ptr<operation> open(rank_id owner, rank_id peer, runtime::completion* done);
@@ -170,6 +178,7 @@ class network {
   std::vector<region> regions_;                   // of all ranks; the number of one is its place + 1
   std::deque<flying_put> flying_;
   std::vector<waiting_fence> fences_;
+  std::vector<refused_put> refused_;  // of which no fence has been told
   std::uint64_t last_put_ = 0;
   put_counters puts_;
 };

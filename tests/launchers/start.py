@@ -21,6 +21,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hosts"))
+import hosts  # noqa: E402
+
 RANKS = 2
 LIMIT_S = 60
 SKIPPED = 77
@@ -153,54 +156,35 @@ def slurm_pmi2(program):
 
 def two_hosts(program):
     """Each rank in a network, host-name and shared-memory namespace of its own, joined by a virtual cable."""
-    if not shutil.which("ip"):
-        skip("there is no ip (iproute2)")
-    spaces = [f"parley{os.getpid()}{side}" for side in "ab"]
-
-    def ip(*words, quiet=False):
-        return subprocess.run(["ip", *words], stderr=subprocess.DEVNULL if quiet else None).returncode == 0
-
-    if not ip("netns", "add", spaces[0], quiet=True):
-        skip("this user may not make network namespaces")
     try:
-        if not (ip("netns", "add", spaces[1]) and
-                ip("link", "add", "pa", "netns", spaces[0], "type", "veth", "peer", "name", "pb", "netns", spaces[1])):
-            skip("the two network namespaces cannot be joined")
-        for number, (space, cable) in enumerate(zip(spaces, ("pa", "pb")), start=1):
-            ip("-n", space, "addr", "add", f"10.213.7.{number}/24", "dev", cable)
-            ip("-n", space, "link", "set", cable, "up")
-            ip("-n", space, "link", "set", "lo", "up")
-        for space, cable in zip(spaces, ("pa", "pb")):  # UCX leaves out an interface without a carrier
-            until = time.monotonic() + 20
-            while "state UP" not in subprocess.run(["ip", "-n", space, "link", "show", "dev", cable],
-                                                   capture_output=True, text=True).stdout:
-                if time.monotonic() > until:
-                    skip(f"the virtual cable {cable} does not come up")
-                time.sleep(0.02)
-        with tempfile.TemporaryDirectory() as folder:
-            key = pathlib.Path(folder, "key")
-            key.touch(mode=0o600)
-            key.write_bytes(secrets.token_bytes(32))
-            common = {"PARLEY_WORLD": "2", "PARLEY_LOCAL_RANK": "0", "PARLEY_LOCAL_SIZE": "1", "PARLEY_JOB": "2b",
-                      "PARLEY_RENDEZVOUS": "10.213.7.1:4711", "PARLEY_KEY_FILE": str(key),
-                      "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
+        with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
+            hosts.join_by_cable(spaces)
+            return on_hosts(spaces, folder, program)
+    except hosts.Missing as why:
+        skip(why)
 
-            def rank_at(rank, variables):
-                return subprocess.Popen(["ip", "netns", "exec", spaces[rank], "unshare", "--uts", "--ipc", "sh", "-c",
-                                         f"hostname host{rank}; exec \"$0\"", program],
-                                        env=clean_environment() | variables | {"PARLEY_RANK": str(rank)})
 
-            status = wait_for([rank_at(rank, common) for rank in range(RANKS)])
-            if status != 0:
-                return status
-            # A rendezvous that other hosts can reach must not open without a key, on either side.
-            print("the same without a key, which both ranks must refuse:", flush=True)
-            del common["PARLEY_KEY_FILE"]
-            refused = [rank_at(rank, common) for rank in range(RANKS)]
-            return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
-    finally:
-        for space in spaces:
-            ip("netns", "del", space, quiet=True)
+def on_hosts(spaces, folder, program):
+    key = pathlib.Path(folder, "key")
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(32))
+    common = {"PARLEY_WORLD": "2", "PARLEY_LOCAL_RANK": "0", "PARLEY_LOCAL_SIZE": "1", "PARLEY_JOB": "2b",
+              "PARLEY_RENDEZVOUS": f"{hosts.ADDRESSES[0]}:4711", "PARLEY_KEY_FILE": str(key),
+              "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
+
+    def rank_at(rank, variables):
+        return subprocess.Popen(hosts.command(spaces[rank], "unshare", "--uts", "--ipc", "sh", "-c",
+                                              f"hostname host{rank}; exec \"$0\"", program),
+                                env=clean_environment() | variables | {"PARLEY_RANK": str(rank)})
+
+    status = wait_for([rank_at(rank, common) for rank in range(RANKS)])
+    if status != 0:
+        return status
+    # A rendezvous that other hosts can reach must not open without a key, on either side.
+    print("the same without a key, which both ranks must refuse:", flush=True)
+    del common["PARLEY_KEY_FILE"]
+    refused = [rank_at(rank, common) for rank in range(RANKS)]
+    return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
 
 
 # --- Faults ----------------------------------------------------------------------------------------------------------

@@ -40,10 +40,6 @@ errc waited(node& self, errc started, const awaited& done) {
   self.until([&] { return done.calls > 0; });
   return done.outcome;
 }
-errc fence_and_wait(node& self, rank_id to) {
-  awaited done;
-  return waited(self, self.wire.fence(to, &done), done);
-}
 bool all_are(std::span<const std::byte> bytes, std::byte value) {
   return std::all_of(bytes.begin(), bytes.end(), [value](std::byte b) { return b == value; });
 }
@@ -143,30 +139,6 @@ TEST_CASE("puts and gets of what is not exposed change and tell nothing, and the
     self.finish(all);
     PARLEY_EXPECT(all_are(memory, std::byte{0x5a}));
     all.barrier();
-  });
-  CHECK_MESSAGE(ended.fine(), ended.text());
-}
-
-TEST_CASE("a put into memory that was withdrawn fails its fence and writes nothing") {
-  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
-    node self(rank, 2, all);
-    self.listen();
-    blob memory(200'000, std::byte{0x5a});
-    const auto mine = self.wire.expose(memory).value();
-    const auto keys = all.gather(mine.key);
-    const auto address = transports::read_carried_key(keys[1 - rank])->address;
-    PARLEY_EXPECT(self.wire.withdraw(mine) == runtime::late_writes::fail);
-    all.barrier();
-    for (const std::size_t size : {std::size_t{8}, std::size_t{5'000}, memory.size()}) {
-      const blob data(size, std::byte{1});
-      awaited done;
-      const errc put = waited(self, self.wire.put(1 - rank, {keys[1 - rank], address}, data, &done), done);
-      PARLEY_EXPECT(put == errc::none);  // it has left; what becomes of it the fence knows
-      PARLEY_EXPECT(fence_and_wait(self, 1 - rank) == errc::unavailable);
-      PARLEY_EXPECT(fence_and_wait(self, 1 - rank) == errc::none);
-    }
-    self.finish(all);
-    PARLEY_EXPECT(all_are(memory, std::byte{0x5a}));
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
 }

@@ -96,8 +96,19 @@ class meeting {
   meeting(int fd, rank_id size) : fd_(fd), size_(size) {}
   /// What each rank brought, in the order of ranks; nothing for one that has ended. Waits for all that live.
   std::vector<blob> gather(std::span<const std::byte> mine) {
+    bring(mine);
+    return take();
+  }
+  /// The same for a rank that has something to do meanwhile: `take` does not wait once `brought` is true.
+  void bring(std::span<const std::byte> mine) {
     const auto kind = wire::kind::gather;
     if (!wire::write_all(fd_, &kind, 1) || !wire::write_blob(fd_, mine)) throw std::runtime_error("the parent is gone");
+  }
+  bool brought() const {
+    pollfd answer{fd_, POLLIN, 0};
+    return ::poll(&answer, 1, 0) == 1;
+  }
+  std::vector<blob> take() {
     std::vector<blob> all;
     for (rank_id rank = 0; rank < size_; ++rank) {
       auto bytes = wire::read_blob(fd_);

@@ -2,6 +2,7 @@
 /// One rank of a test over UCX: a connected link that records what comes.
 #include "../support/awaited.hpp"
 #include "../support/deadline.hpp"
+#include "../support/recorder.hpp"
 #include "processes.hpp"
 
 #include <parley/transports/ucx_link.hpp>
@@ -20,34 +21,6 @@ using runtime::errc;
 using runtime::link;
 using transports::ucx_link;
 using channel = link::channel;
-
-struct recorder final : link::handler {
-  void on_arrival(arrival&& message) noexcept override { got.push_back(std::move(message)); }
-  std::vector<arrival> got;
-};
-
-struct failures final : link::failure_handler {
-  void on_peer_failed(rank_id peer) noexcept override { peers.push_back(peer); }
-  std::vector<rank_id> peers;
-};
-
-inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
-inline std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-/// Bytes in which a shifted, cut or foreign piece shows.
-inline blob pattern(std::size_t length, std::uint64_t seed) {
-  blob bytes(length);
-  std::uint64_t x = seed * 0x9e3779b97f4a7c15U + 1;
-  std::size_t at = 0;
-  for (; at + sizeof x <= length; at += sizeof x) {
-    x = x * 6364136223846793005U + 1442695040888963407U;
-    std::memcpy(bytes.data() + at, &x, sizeof x);
-  }
-  for (; at < length; ++at) bytes[at] = static_cast<std::byte>(at * 7 + seed);
-  return bytes;
-}
 
 inline std::runtime_error late(const std::source_location& where) {
   return std::runtime_error(std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": not true in time");

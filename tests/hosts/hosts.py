@@ -1,0 +1,85 @@
+"""Two network namespaces that stand for two hosts, for tests and benchmarks; the programs in them see their own network only.
+
+    with hosts.two() as spaces:              # raises hosts.Missing, with the reason, where a machine does not permit it
+        hosts.join_by_cable(spaces)          # or: with hosts.joined_by(forwarder, spaces, "--delay_us", "500"):
+        subprocess.run(hosts.command(spaces[0], program))
+
+The first one has the address hosts.ADDRESSES[0], the second one the other.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+
+ADDRESSES = ("10.213.7.1", "10.213.7.2")
+LIMIT_S = 20
+SKIPPED = 77
+
+
+class Missing(Exception):
+    """What this machine lacks, or does not permit."""
+
+
+def ip(*words, quiet=False):
+    return subprocess.run(["ip", *words], stderr=subprocess.DEVNULL if quiet else None).returncode == 0
+
+
+@contextlib.contextmanager
+def two():
+    if not shutil.which("ip"):
+        raise Missing("there is no ip (iproute2)")
+    spaces = [f"parley{os.getpid()}{side}" for side in "ab"]
+    if not ip("netns", "add", spaces[0], quiet=True):
+        raise Missing("this user may not make network namespaces")
+    try:
+        if not ip("netns", "add", spaces[1]):
+            raise Missing("there can be no second network namespace")
+        yield spaces
+    finally:
+        for space in spaces:
+            ip("netns", "del", space, quiet=True)
+
+
+def bring_up(spaces, devices, *mtu):
+    for space, device, address in zip(spaces, devices, ADDRESSES):
+        ip("-n", space, "addr", "add", f"{address}/24", "dev", device)
+        ip("-n", space, "link", "set", device, "up", *mtu)
+        ip("-n", space, "link", "set", "lo", "up")
+    for space, device in zip(spaces, devices):  # UCX leaves out an interface without a carrier
+        until = time.monotonic() + LIMIT_S
+        while "LOWER_UP" not in subprocess.run(["ip", "-n", space, "link", "show", "dev", device],
+                                               capture_output=True, text=True).stdout:
+            if time.monotonic() > until:
+                raise Missing(f"{device} does not come up")
+            time.sleep(0.02)
+
+
+def join_by_cable(spaces):
+    """A virtual cable: no delay, no loss."""
+    if not ip("link", "add", "pa", "netns", spaces[0], "type", "veth", "peer", "name", "pb", "netns", spaces[1]):
+        raise Missing("the two network namespaces cannot be joined")
+    bring_up(spaces, ("pa", "pb"))
+
+
+@contextlib.contextmanager
+def joined_by(forwarder, spaces, *how):
+    """The program of forwarder.cpp between them, which delays, drops and reorders packets as its arguments say."""
+    process = subprocess.Popen([forwarder, *spaces, *how], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        if process.stdout.readline() != "ready\n":
+            why = process.stderr.read().strip()
+            if process.wait() == SKIPPED:
+                raise Missing(why)
+            raise RuntimeError(why)
+        bring_up(spaces, ("parley0", "parley0"), "mtu", "9000")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def command(space, *words):
+    return ["ip", "netns", "exec", space, *words]

@@ -1,0 +1,158 @@
+#pragma once
+/// What every link promises (runtime/link.hpp), as small programs of a few ranks. They know nothing of the transport: each way to
+/// move bytes brings an `end` for each rank and runs all of them.
+///
+///     for (const contract_case& c : contract()) SUBCASE(c.promise) { … c.program(end_of_this_rank) on c.ranks ranks … }
+///
+/// What a program starts is kept in its end, which outlives the link, so that a rank may be torn down anywhere.
+#include "../support/awaited.hpp"
+#include "../support/recorder.hpp"
+#include "../transports/processes.hpp"
+
+#include <parley/runtime/executor.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <source_location>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::tests {
+
+using runtime::arrival;
+using runtime::completion;
+using runtime::errc;
+using runtime::link;
+using runtime::task;
+using runtime::time_ns;
+using channel = link::channel;
+
+/// How far a program goes on this transport.
+struct contract_limits {
+  std::size_t largest_bytes = 1 << 20;
+  time_ns detection_ns = 2'000'000'000;  ///< within which a death must show to whoever sends to the dead rank
+};
+
+/// One rank of a program, and how it meets the others beside the link.
+class end {
+ public:
+  end(rank_id r, rank_id of, contract_limits l) : rank(r), world(of), limits(l) {}
+  end(const end&) = delete;
+  end& operator=(const end&) = delete;
+
+  const rank_id rank;
+  const rank_id world;
+  const contract_limits limits;
+  recorder control;
+  recorder data;
+  failures failed;
+
+  virtual link& wire() = 0;
+  virtual runtime::executor& loop() = 0;
+  /// Tells how much time has gone by since; what a busy machine took from this process does not count.
+  virtual std::function<time_ns()> stopwatch() = 0;
+
+  void listen() {
+    wire().listen(channel::control, &control);
+    wire().listen(channel::data, &data);
+    wire().on_failure(&failed);
+  }
+  /// Goes on with the link meanwhile.
+  template <class Condition>
+  task<> until(Condition holds, std::source_location where = std::source_location::current()) {
+    const time_ns deadline = loop().now() + 60'000'000'000;
+    while (!holds()) {
+      if (loop().now() > deadline) {
+        throw std::runtime_error(std::string(where.file_name()) + ":" + std::to_string(where.line()) +
+                                 ": not true in time");
+      }
+      co_await runtime::sleep_until(loop().now() + 20'000);
+    }
+  }
+  /// What an operation came to that has been started with `done`.
+  task<errc> outcome(errc started, const awaited& done) {
+    if (started == errc::pending) {
+      co_await until([&done] { return done.calls > 0; });
+      started = done.outcome;
+    }
+    PARLEY_EXPECT(done.calls <= 1);
+    co_return started;
+  }
+  /// The two ends of a `gather`: what this rank brings to it, and whether all that live have brought theirs.
+  virtual void bring(std::span<const std::byte> mine) = 0;
+  virtual bool brought() = 0;
+  virtual std::vector<blob> take() = 0;
+  /// What each rank brought, in the order of ranks; nothing for one that is dead.
+  task<std::vector<blob>> gather(blob mine) {
+    bring(mine);
+    co_await until([this] { return brought(); });
+    co_return take();
+  }
+  task<> meet() {
+    auto all = co_await gather({});
+    PARLEY_EXPECT(all.size() == world);
+  }
+  /// Meets the others, and does nothing for the link until all are there.
+  task<> stand_still() {
+    halt();
+    co_await meet();
+  }
+  /// Never returns.
+  task<> die() {
+    end_life();
+    co_await until([] { return false; });
+  }
+  /// Until the link has given `peer` up; one that says nothing may not be told.
+  task<> until_failed(rank_id peer);
+
+  /// Before the link goes.
+  void forget_arrivals() {
+    control.got.clear();
+    data.got.clear();
+  }
+  awaited& operation() { return operations_.emplace_back(); }
+  blob& memory(blob bytes) { return memory_.emplace_back(std::move(bytes)); }
+
+ protected:
+  ~end() = default;  // NOLINT(cppcoreguidelines-virtual-class-destructor)
+  virtual void end_life() = 0;
+  /// From the next wait on nothing of this rank happens until the meeting that it brings something to next.
+  virtual void halt() = 0;
+
+ private:
+  std::deque<awaited> operations_;
+  std::deque<blob> memory_;
+};
+
+struct contract_case {
+  enum class needs : std::uint8_t { nothing, death, one_sided, one_sided_and_death };
+  const char* promise;
+  rank_id ranks;
+  task<> (*program)(end& self);
+  needs what = needs::nothing;
+  rank_id dies = static_cast<rank_id>(-1);
+  bool mortal() const noexcept { return what == needs::death || what == needs::one_sided_and_death; }
+  bool one_sided() const noexcept { return what == needs::one_sided || what == needs::one_sided_and_death; }
+};
+
+std::span<const contract_case> messages_contract();
+std::span<const contract_case> one_sided_contract();
+std::span<const contract_case> deaths_contract();
+inline std::vector<contract_case> contract() {
+  std::vector<contract_case> all;
+  for (const auto part : {messages_contract(), one_sided_contract(), deaths_contract()})
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace parley::tests
