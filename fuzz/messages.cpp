@@ -52,7 +52,7 @@ void check_one_of(std::size_t which, input bytes) {
 }  // namespace
 
 void control_frame(input bytes) {
-  const frame_expectation mine{.job = 42, .destination = 1, .world_size = 4};
+  const frame_expectation mine{.destination = 1, .world_size = 4};
   const input header = bytes.first(std::min(bytes.size(), sizeof(frame_header)));
   const input body = bytes.subspan(header.size());
   for (const frame_seal& seal : {frame_seal{}, sealed()}) {
@@ -166,7 +166,7 @@ void router_frames(input bytes) {
     h.type = static_cast<std::uint16_t>(from.below(8) == 7 ? from.byte() : actors::matched::message_type);
     h.source = static_cast<rank_id>(from.below(5));
     h.destination = 1;
-    h.job = from.below(16) == 15 ? 41 : 42;
+    h.session = from.below(16) == 15 ? 41 : 42;
     h.actor = from.below(8) == 7 ? 6 : 5;
     h.sequence = from.byte();
     if (from.below(8) == 7) h.sequence <<= from.below(64);

@@ -32,16 +32,16 @@ rank_settings with_library_validators(rank_settings s, rank_id world) {
 
 rank::rank(rank_foundation on, rank_settings settings)
     : executor_(on.ex), net_(on.net), settings_(with_library_validators(std::move(settings), on.net.world_size())),
-      kinds_(std::move(on.kinds)), flight_(settings_.flight_records), mail_(on.ex, on.net, on.mail), data_(on.net),
-      services_{on.ex,
-                actors_,
-                on.net,
-                mail_,
-                data_,
-                flight_,
-                std::move(on.incarnations),
-                0,
-                actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
+      kinds_(std::move(on.kinds)), flight_(settings_.flight_records), mail_(on.ex, on.net, on.mail, on.incarnations),
+      data_(on.net), services_{on.ex,
+                               actors_,
+                               on.net,
+                               mail_,
+                               data_,
+                               flight_,
+                               std::move(on.incarnations),
+                               0,
+                               actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
       results_(on.disk, results_options()), kernels_(on.ex, on.disk, kernel_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_.early_bytes;
@@ -396,7 +396,7 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
                errc::peer_restarted);
   std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
   services_.incarnations[peer] = incarnation;
-  mail_.forget(peer);
+  mail_.forget(peer, incarnation);
   for (declared_edge& e : declared_edges_) {
     if (e.peer() == peer) e.renew();
   }

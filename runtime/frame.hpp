@@ -5,7 +5,8 @@
 ///     auto bytes = encode_frame(h, body, seal);                  // 64 bytes, the tag over header and body in its last 8
 ///     result<frame_header> h = decode_frame(bytes, body, expected, seal);
 ///
-/// A frame of another job, another destination, a wrong length, a wrong tag or with reserved bits set is an error value.
+/// A frame for another destination, of a wrong length or with a wrong tag is an error value. Whether it is of this session the
+/// router knows.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 
@@ -27,8 +28,8 @@ struct frame_header {
   rank_id source = 0;
   rank_id destination = 0;
   std::uint32_t accepted = 0;  ///< how far the sender of this frame has accepted the receiver's own frames
-  std::uint64_t job = 0;
-  std::uint64_t actor = 0;  ///< the actor that it is for: an op and a part in it
+  std::uint64_t session = 0;   ///< the job, and which process of the source's rank speaks: `session_of`
+  std::uint64_t actor = 0;     ///< the actor that it is for: an op and a part in it
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::uint64_t tag = 0;
@@ -36,6 +37,10 @@ struct frame_header {
 static_assert(sizeof(frame_header) == 64);
 
 using frame_bytes = std::array<std::byte, sizeof(frame_header)>;
+
+/// A job and an incarnation as one number, so that what a process has said is foreign once another one has taken its place. An
+/// incarnation that nobody has said is 0.
+constexpr std::uint64_t session_of(std::uint64_t job, std::uint64_t incarnation) noexcept { return job ^ incarnation; }
 
 /// Computes the tag of a frame; given by the transport, which owns the cryptography. Null: frames carry no tag.
 struct frame_seal {
@@ -49,7 +54,6 @@ frame_bytes encode_frame(const frame_header& header, std::span<const std::byte> 
 
 /// What a frame must be to be for us.
 struct frame_expectation {
-  std::uint64_t job = 0;
   rank_id destination = 0;
   rank_id world_size = 0;
 };

@@ -27,8 +27,10 @@ struct router::fetching : completion {
   std::vector<std::byte> body;
 };
 
-router::router(executor& ex, link& over, options o)
+router::router(executor& ex, link& over, options o, std::span<const std::uint64_t> incarnations)
     : executor_(ex), link_(over), options_(o), peers_(over.world_size()), retry_timer_(*this) {
+  for (std::size_t r = 0; r < peers_.size(); ++r)
+    peers_[r].session = session_of(o.job, r < incarnations.size() ? incarnations[r] : 0);
   link_.listen(link::channel::control, this);
 }
 
@@ -47,8 +49,9 @@ void router::unbind(std::uint64_t actor) {
   last_found_ = {};
 }
 
-void router::forget(rank_id peer) noexcept {
+void router::forget(rank_id peer, std::uint64_t new_incarnation) noexcept {
   peers_[peer] = {};
+  peers_[peer].session = session_of(options_.job, new_incarnation);
   std::erase_if(parked_, [peer](const parked& p) { return p.header.source == peer; });
 }
 
@@ -79,7 +82,7 @@ errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation,
 errc router::transmit(rank_id to, frame_header h, std::span<const std::byte> body) {
   peer_state& p = peers_[to];
   h.body_bytes = static_cast<std::uint32_t>(body.size());
-  h.job = options_.job;
+  h.session = peers_[rank()].session;
   h.accepted = p.accepted;
   p.accepted_told = p.accepted;
   const frame_bytes header = encode_frame(h, body, options_.seal);
@@ -102,13 +105,18 @@ void router::on_arrival(arrival&& message) noexcept {
 }
 
 void router::take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
-  auto decoded = decode_frame(header, body, {options_.job, rank(), static_cast<rank_id>(peers_.size())}, options_.seal);
+  auto decoded = decode_frame(header, body, {rank(), static_cast<rank_id>(peers_.size())}, options_.seal);
   if (!decoded) {
     ++(decoded.code() == errc::unauthenticated ? counters_.unauthenticated : counters_.malformed);
     return;
   }
   const frame_header& h = *decoded;
   peer_state& p = peers_[h.source];
+  // Before its numbers are looked at: those of an old process would make what the new one sends look like repetitions.
+  if (h.session != p.session) {
+    ++counters_.foreign;
+    return;
+  }
   // Acceptance only moves forward, whatever order frames come in, and never beyond what was sent.
   const std::uint32_t newly_accepted = h.accepted - p.acknowledged;
   if (newly_accepted != 0 && newly_accepted <= static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged) {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -46,13 +47,15 @@ class router final : public link::handler {
     std::uint64_t credits_sent = 0;    ///< frames that only say what was accepted
     std::uint64_t questions_sent = 0;  ///< frames that only ask for it
     std::uint64_t malformed = 0;
+    std::uint64_t foreign = 0;  ///< of another job, or of a process that is not the one in its rank's place
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
     std::uint64_t unclaimed = 0;  ///< for an actor or type that this rank does not have
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
-  router(executor& ex, link& over, options o);
+  /// `incarnations`: of the ranks, in their order; those beyond its end are 0.
+  router(executor& ex, link& over, options o, std::span<const std::uint64_t> incarnations = {});
   router(const router&) = delete;
   router& operator=(const router&) = delete;
   ~router();
@@ -80,8 +83,9 @@ class router final : public link::handler {
   errc send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
                 std::span<const std::byte> body);
 
-  /// A new process has taken the place of a peer: its frames count from 1 again, and what waits of the old one is dropped.
-  void forget(rank_id peer) noexcept;
+  /// A new process has taken the place of a peer: its frames count from 1 again. What waits of the old one is dropped, and what
+  /// comes of it yet is foreign.
+  void forget(rank_id peer, std::uint64_t new_incarnation) noexcept;
 
   /// Frames sent to one peer so far; what nobody needed to send is 0.
   std::uint64_t sent_to(rank_id peer) const noexcept { return peers_[peer].next_sequence; }
@@ -94,6 +98,7 @@ class router final : public link::handler {
 
  private:
   struct peer_state {
+    std::uint64_t session = 0;        // of the process that it is
     std::uint64_t next_sequence = 0;  // of our next frame to it
     std::uint32_t acknowledged = 0;   // of our frames, as it told us
     std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1

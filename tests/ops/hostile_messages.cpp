@@ -78,7 +78,7 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
     for (rank_id r = 0; r < 2; ++r)
       ranks.push_back(
           std::make_unique<ops::rank>(rank_foundation{clock, links[r], nullptr, incarnations, {}}, eager()));
-    router outsider(clock, links[2], {});
+    router outsider(clock, links[2], {}, incarnations);
     const std::vector configs{direct(), chunked(16_KiB, 2), chunked(40'000, 3)};
     auto out = ranks[0]->declare(pair_of(configs));
     auto in = ranks[1]->declare(pair_of(configs));
@@ -186,7 +186,8 @@ namespace {
 
 /// Rank 1 is ours; rank 0 holds the key and says what the test lets it say. Rank 1 receives from it, or sends to it.
 struct beside_a_liar {
-  explicit beside_a_liar(std::uint64_t early_bytes = most_early_bytes) : links(clock, 2), liar(clock, links[0], {}) {
+  explicit beside_a_liar(std::uint64_t early_bytes = most_early_bytes)
+      : links(clock, 2), liar(clock, links[0], {}, incarnations) {
     rank_settings s = eager();
     s.early_bytes = early_bytes;
     mine = std::make_unique<ops::rank>(rank_foundation{clock, links[1], nullptr, incarnations, {}}, s);

@@ -28,7 +28,7 @@ struct letter {
   std::vector<std::byte> body = std::vector<std::byte>(5, std::byte{9});
   std::uint64_t key = 5;
   frame_seal seal{&toy_tag, &key};
-  frame_expectation expected{.job = 77, .destination = 2, .world_size = 4};
+  frame_expectation expected{.destination = 2, .world_size = 4};
 
   letter() {
     header.type = 3;
@@ -36,7 +36,7 @@ struct letter {
     header.source = 1;
     header.destination = 2;
     header.accepted = 6;
-    header.job = 77;
+    header.session = 77;
     header.actor = 8;
     header.generation = 9;
     header.sequence = 10;
@@ -58,7 +58,7 @@ TEST_CASE("a frame's header survives the wire") {
   CHECK(h->source == 1);
   CHECK(h->destination == 2);
   CHECK(h->accepted == 6);
-  CHECK(h->job == 77);
+  CHECK(h->session == 77);
   CHECK(h->actor == 8);
   CHECK(h->generation == 9);
   CHECK(h->sequence == 10);
@@ -132,9 +132,8 @@ TEST_CASE("a frame with a body over the limit is malformed") {
   CHECK(l.arrives().code() == errc::malformed);
 }
 
-TEST_CASE("a frame of another job, for another rank, or from outside the world is malformed") {
+TEST_CASE("a frame for another rank, or from outside the world, is malformed") {
   letter l;
-  SUBCASE("job") { l.header.job = 78; }
   SUBCASE("destination") { l.header.destination = 3; }
   SUBCASE("source") { l.header.source = 4; }
   CHECK(l.arrives().code() == errc::malformed);

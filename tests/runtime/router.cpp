@@ -250,18 +250,50 @@ TEST_CASE("frames of another job, version, rank or length, and garbage, are coun
   };
   spoilt([](frame_header& h) { h.magic = 1; });
   spoilt([](frame_header& h) { ++h.version; });
-  spoilt([](frame_header& h) { h.job = 3; });
+  spoilt([](frame_header& h) { h.session = 3; });
   spoilt([](frame_header& h) { h.destination = 0; });
   spoilt([](frame_header& h) { h.source = 2; });
   spoilt([](frame_header& h) { h.source = 0xffffffff; });
   spoilt([](frame_header& h) { --h.body_bytes; });
   m.inject_bytes({});
   m.inject_bytes(std::vector<std::byte>(63));
-  CHECK(m.second->statistics().malformed == 9);
+  CHECK(m.second->statistics().malformed == 8);
+  CHECK(m.second->statistics().foreign == 1);
   m.inject(m.header_of(1), std::vector<std::byte>(3));  // a frame as it should be with a body that is none
-  CHECK(m.second->statistics().malformed == 10);
+  CHECK(m.second->statistics().malformed == 9);
   m.inject(m.header_of(2), m.body_of(2));
   CHECK(m.taken == std::vector<std::uint32_t>{2});
+}
+
+TEST_CASE("a late frame of a process whose place another one has taken changes nothing of what that one sends") {
+  mail_pair m;
+  constexpr std::uint64_t old_process = 11;
+  constexpr std::uint64_t new_process = 12;
+  const auto says = [&](std::uint64_t process, std::uint64_t sequence, std::uint32_t number, std::uint32_t accepted) {
+    frame_header h = m.header_of(sequence);
+    h.session = session_of(0, process);
+    h.accepted = accepted;
+    m.inject(h, m.body_of(number));
+  };
+  const auto foreign = [&] { return m.second->statistics().foreign; };
+  m.second->forget(0, old_process);
+  for (std::uint64_t s = 1; s <= 200; ++s) says(old_process, s, 1, 0);
+  CHECK(m.taken.size() == 200);
+
+  m.taken.clear();
+  says(new_process, 1, 2, 0);  // before anybody here knows of it: it will be said again
+  CHECK(foreign() == 1);
+  m.second->forget(0, new_process);
+  note n;
+  for (int i = 0; i < 8; ++i) CHECK(m.second->send(0, desk, 9, n) == errc::none);
+  m.pass(1_ms);
+  const std::uint64_t before = foreign();
+  says(old_process, 201, 3, 8);  // it would open the window for what the new one has not taken, too
+  CHECK(foreign() == before + 1);
+  says(new_process, 1, 4, 0);
+  CHECK(m.taken == std::vector<std::uint32_t>{4});
+  CHECK(m.second->statistics().repeated == 0);
+  CHECK(m.second->send(0, desk, 9, n) == errc::full);
 }
 
 TEST_CASE("random bytes as frames change nothing") {
