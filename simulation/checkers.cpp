@@ -24,12 +24,16 @@ std::string hex(std::uint64_t n) {
   return text;
 }
 
+// Of a job's op.
+using generation_key = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
+
 // What checkers share: records by what they belong to.
 struct book {
   explicit book(const run_record& run) : r(run) {
     for (const participant_view& p : r.participants) {
-      participants.emplace(std::tuple(p.job, p.id, p.rank), &p);
-      members[{p.job, p.id}].push_back(&p);
+      participants.emplace(std::tuple(p.job, p.id, p.generation, p.rank), &p);
+      members[{p.job, p.id, p.generation}].push_back(&p);
+      declared.emplace(p.job, p.id, p.rank);
       for (const auto& [digest, wire_class] : p.classes) classes.emplace(digest, wire_class);
     }
     for (const flight_view& f : r.flights) {
@@ -38,8 +42,8 @@ struct book {
       invocations[key].push_back(&f);
     }
   }
-  const participant_view* find(std::size_t job, std::uint64_t op, rank_id rank) const {
-    const auto at = participants.find(std::tuple(job, op, rank));
+  const participant_view* find(const flight_view& f) const {
+    const auto at = participants.find(std::tuple(f.job, f.record.op, f.record.generation, f.rank));
     return at == participants.end() ? nullptr : at->second;
   }
   std::string class_of(std::uint64_t digest) const {
@@ -47,13 +51,14 @@ struct book {
     return at == classes.end() ? "unknown " + hex(digest) : at->second;
   }
   std::string where(const flight_view& f) const {
-    const participant_view* const p = find(f.job, f.record.op, f.rank);
+    const participant_view* const p = find(f);
     return (p == nullptr ? "op " + hex(f.record.op) : p->title) + ", on rank " + std::to_string(f.rank) + ", " +
            ((f.record.flags & rehearsal) != 0 ? "rehearsal " : "invocation ") + std::to_string(f.record.invocation);
   }
   const run_record& r;
-  std::map<std::tuple<std::size_t, std::uint64_t, rank_id>, const participant_view*> participants;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::vector<const participant_view*>> members;
+  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t, rank_id>, const participant_view*> participants;
+  std::map<generation_key, std::vector<const participant_view*>> members;
+  std::set<std::tuple<std::size_t, std::uint64_t, rank_id>> declared;  // ops, by job and rank
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>,
            std::vector<const flight_view*>>
       invocations;
@@ -121,7 +126,7 @@ struct only_warmed final : checker {
   void look() const {
     for (const flight_view& f : book_.r.flights) {
       const std::uint64_t d = f.record.digest;
-      const participant_view* const p = book_.find(f.job, f.record.op, f.rank);
+      const participant_view* const p = book_.find(f);
       if (d == 0 || p == nullptr || d == p->c0 || (f.record.flags & rehearsal) != 0 || !ran_well(f)) continue;
       const bool warmed =
           std::find(p->ready.begin(), p->ready.end(), d) != p->ready.end() ||
@@ -135,7 +140,7 @@ struct inside_intersection final : checker {
   using checker::checker;
   void look() const {
     for (const campaign_view& c : book_.r.campaigns) {
-      const auto at = book_.members.find({c.job, c.op});
+      const auto at = book_.members.find({c.job, c.op, c.generation});
       if (at == book_.members.end() || c.where != actors::campaign::stage::decided) continue;
       for (const participant_view* p : at->second) {
         const auto same_wire = [&](std::uint64_t d) { return book_.class_of(d) == book_.class_of(c.digest); };
@@ -145,7 +150,7 @@ struct inside_intersection final : checker {
       }
     }
     for (const flight_view& f : book_.r.flights) {
-      const participant_view* const p = book_.find(f.job, f.record.op, f.rank);
+      const participant_view* const p = book_.find(f);
       if (p == nullptr || !is_sender(f) || f.record.digest == 0 || f.record.digest == p->c0) continue;
       if ((f.record.flags & rehearsal) != 0 || p->candidates.empty()) continue;
       if (std::find(p->candidates.begin(), p->candidates.end(), f.record.digest) == p->candidates.end() &&
@@ -160,13 +165,10 @@ struct own_generation final : checker {
   using checker::checker;
   void look() const {
     for (const flight_view& f : book_.r.flights) {
-      const participant_view* const p = book_.find(f.job, f.record.op, f.rank);
-      if (p == nullptr) {
-        violated("rank " + std::to_string(f.rank) + " ran op " + hex(f.record.op) + ", which it has not declared");
-      } else if (p->generation != f.record.generation) {
-        violated(book_.where(f) + ": of generation " + hex(f.record.generation) + ", and the op is in " +
-                 hex(p->generation));
-      }
+      if (book_.find(f) != nullptr) continue;
+      const bool declared = book_.declared.contains({f.job, f.record.op, f.rank});
+      violated(book_.where(f) + (declared ? ": the op was never in generation " + hex(f.record.generation) + " there"
+                                          : ": the op was never declared there"));
     }
   }
 };
@@ -175,7 +177,7 @@ struct own_generation final : checker {
 struct complete_rows final : checker {
   using checker::checker;
   void look() const {
-    std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::uint32_t> complete;
+    std::map<std::pair<generation_key, std::uint64_t>, std::uint32_t> complete;
     for (const auto& [key, flights] : book_.invocations) {
       std::set<rank_id> well;
       std::uint64_t digest = 0;
@@ -185,31 +187,30 @@ struct complete_rows final : checker {
         digest = digest != 0 ? digest : f->record.digest;
         if (ran_well(*f)) well.insert(f->rank);
       }
-      const auto at = book_.members.find({std::get<0>(key), std::get<1>(key)});
+      const auto at = book_.members.find({std::get<0>(key), std::get<1>(key), std::get<2>(key)});
       if (!trial || at == book_.members.end()) continue;
       const auto& members = at->second.front()->members;
-      if (well.size() == members.size()) ++complete[{std::get<0>(key), std::get<1>(key), digest}];
+      if (well.size() == members.size()) ++complete[{at->first, digest}];
     }
     // All keys of one op together have at most as many repetitions as there were complete trials.
-    std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::uint32_t> counted;
+    std::map<std::pair<generation_key, std::uint64_t>, std::uint32_t> counted;
     for (const participant_view& p : book_.r.participants) {
       if (!p.leads) continue;
       for (const actors::decision_record& d : p.decisions) {
         for (const actors::wire_evidence& e : d.evidence) {
-          if (e.status == "measured") counted[{p.job, p.id, e.digest}] += e.repetitions;
+          if (e.status == "measured") counted[{{p.job, p.id, p.generation}, e.digest}] += e.repetitions;
         }
       }
     }
     for (const auto& [key, n] : counted) {
       const auto at = complete.find(key);
       // Rehearsals of ops without headers leave no record on their ranks: the library that they ran over has counted them.
-      const auto on_scratch = book_.r.rehearsed.find(std::get<2>(key));
+      const auto on_scratch = book_.r.rehearsed.find(key.second);
       const std::uint32_t there =
           (at == complete.end() ? 0 : at->second) + (on_scratch == book_.r.rehearsed.end() ? 0 : on_scratch->second);
       if (n > there)
-        violated("op " + hex(std::get<1>(key)) + ": " + std::to_string(n) + " repetitions of " +
-                 book_.class_of(std::get<2>(key)) + " were counted, and all participants ran only " +
-                 std::to_string(there));
+        violated("op " + hex(std::get<1>(key.first)) + ": " + std::to_string(n) + " repetitions of " +
+                 book_.class_of(key.second) + " were counted, and all participants ran only " + std::to_string(there));
     }
   }
 };
@@ -219,11 +220,10 @@ struct campaigns_end final : checker {
   void look() const {
     if (!book_.r.play->must_decide) return;
     for (const campaign_view& c : book_.r.campaigns) {
-      if (c.where == actors::campaign::stage::decided) continue;
-      const auto at = book_.members.find({c.job, c.op});
+      if (c.where == actors::campaign::stage::decided || c.ended) continue;
+      const auto at = book_.members.find({c.job, c.op, c.generation});
       // A participant that has died may take the answer with it.
-      bool whole = at != book_.members.end() && !deaths(book_.r);
-      if (whole) {
+      if (at != book_.members.end() && !deaths(book_.r) && !any_ended(at->second)) {
         violated(c.title + ", " + c.key + ": after " + std::to_string(c.invocations) +
                  " invocations and all faults, the campaign is still at stage " +
                  std::to_string(static_cast<int>(c.where)) + ": " + c.progress);
@@ -236,6 +236,10 @@ struct campaigns_end final : checker {
         violated(v.title + ": rank " + std::to_string(v.rank) + " is still held " + v.closed);
     }
   }
+  static bool any_ended(const std::vector<const participant_view*>& members) {
+    return std::any_of(members.begin(), members.end(), [](const participant_view* p) { return p->ended; });
+  }
+  static bool returns(const run_record& r) { return r.faults->has(mishap::kind::restart); }
   static bool deaths(const run_record& r) {
     return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
       return m.what == mishap::kind::crash || (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
@@ -380,7 +384,8 @@ struct within_budget final : checker {
   using checker::checker;
   void look() const {
     const tape& t = *book_.r.faults;
-    if (t.has(mishap::kind::slow) || t.has(mishap::kind::pause) || book_.r.play->kernel.straggler_per_thousand != 0)
+    if (t.has(mishap::kind::slow) || t.has(mishap::kind::pause) || t.has(mishap::kind::restart) ||
+        book_.r.play->kernel.straggler_per_thousand != 0)
       return;
     for (const auto& [key, members] : book_.members) {
       const participant_view& p = *members.front();
@@ -392,8 +397,7 @@ struct within_budget final : checker {
   }
 
  private:
-  void judge(const std::pair<std::size_t, std::uint64_t>& job_and_op, const participant_view& p,
-             const op_spec& spec) const {
+  void judge(const generation_key& of, const participant_view& p, const op_spec& spec) const {
     std::map<std::string, std::string_view> texts;
     for (const std::string& text : spec.configs) {
       if (!text.starts_with("timed:")) return;
@@ -402,7 +406,7 @@ struct within_budget final : checker {
     std::map<std::uint64_t, const flight_view*> sent;  // in their order
     for (const flight_view& f : book_.r.flights) {
       const runtime::flight_record& one = f.record;
-      if (f.job == job_and_op.first && one.op == job_and_op.second && f.rank == p.members.front() &&
+      if (generation_key(f.job, one.op, one.generation) == of && f.rank == p.members.front() &&
           (one.flags & rehearsal) == 0)
         sent.emplace(one.invocation, &f);
     }
@@ -451,6 +455,7 @@ struct one_decision final : checker {
   void look() const {
     if (campaigns_end::deaths(book_.r)) return;
     for (const auto& [op, members] : book_.members) {
+      if (campaigns_end::any_ended(members)) continue;
       std::map<std::string, std::pair<const participant_view*, const actors::decision_record*>> latest;
       std::map<std::string, std::size_t> knowing;
       for (const participant_view* p : members) {
@@ -516,14 +521,26 @@ struct explained_errors final : checker {
       const op_spec& op = book_.r.play->ops[c.op];
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
                                (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
-      if (!explained(c, op, deaths)) violated(what + ", which no fault explains");
+      if (!explained(c, op, deaths) && !by_return(c, op)) violated(what + ", which no fault explains");
       if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
         violated(what + ", which does not name op and rank");
       // A receive that nothing was matched to has no number: those behind it move up. Nor has a send that had no room.
       const bool unmatched = c.code == errc::timeout && op.what == op_spec::kind::pair &&
                              (!c.sends || c.text.find("has no room") != std::string::npos);
-      if (c.code != errc::peer_failed && !unmatched && c.text.find("invocation") == std::string::npos)
+      if (c.code != errc::peer_failed && c.code != errc::fenced && !unmatched &&
+          c.text.find("invocation") == std::string::npos)
         violated(what + ", which does not name the invocation");
+    }
+  }
+  // A transfer goes on once everybody has heard of the new process; a group that it was in never does.
+  bool by_return(const call_record& c, const op_spec& op) const {
+    if (!campaigns_end::returns(book_.r) || (op.what == op_spec::kind::pair && c.calm)) return false;
+    switch (c.code) {
+      case errc::peer_restarted:
+      case errc::peer_failed:
+      case errc::send_failed:
+      case errc::config_failed: return true;
+      default: return false;
     }
   }
   static bool has(const op_spec& op, std::string_view kind) {
@@ -535,7 +552,8 @@ struct explained_errors final : checker {
   static bool explained(const call_record& c, const op_spec& op, bool deaths) {
     const bool late = op.timeout_ns < short_timeout_ns;
     switch (c.code) {
-      case errc::peer_failed: return deaths;
+      case errc::peer_failed:
+      case errc::fenced: return deaths;
       case errc::timeout: return deaths || late;
       case errc::buffer_too_small: return op.small_receives != 0;
       case errc::send_failed:
@@ -550,9 +568,9 @@ struct quarantined final : checker {
   using checker::checker;
   void look() const {
     if (campaigns_end::deaths(book_.r)) return;
-    std::map<std::tuple<std::size_t, std::uint64_t, rank_id>, std::uint64_t> failures;
+    std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, std::uint64_t> failures;
     for (const call_record& c : book_.r.calls) {
-      if (c.code == errc::config_failed) ++failures[{c.op, c.job, c.rank}];
+      if (c.code == errc::config_failed) ++failures[{c.op, c.job, c.rank, c.returns}];
     }
     for (const auto& [key, n] : failures) {
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
@@ -572,13 +590,32 @@ struct delivered final : checker {
   void look() const {
     const run_record& r = book_.r;
     if (campaigns_end::deaths(r) || r.programs_left != 0) return;
+    std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> last;  // returns, by op and job
+    for (const call_record& c : r.calls) last[{c.op, c.job}] = std::max(last[{c.op, c.job}], c.returns);
     for (const call_record& c : r.calls) {
+      if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
       const op_spec& op = r.play->ops[c.op];
       const bool cut = r.play->cut_short && c.job != r.play->jobs;
       if (op.what != op_spec::kind::pair || !c.sends || c.code != errc::none || cut || may_fail(op)) continue;
-      const auto at = r.received.find({c.op, c.job});
+      const auto at = r.received.find({c.op, c.job, c.returns});
       if (at != r.received.end() && at->second.contains(c.number)) continue;
       violated(op.name + ": message " + std::to_string(c.number) + " was sent well and received by nobody");
+    }
+  }
+};
+
+// Whom the others hold dead can do nothing any more, until a new process takes its place; its calls say why.
+struct fenced_ranks final : checker {
+  using checker::checker;
+  void look() const {
+    for (const fenced_rank& f : book_.r.fenced) {
+      for (const call_record& c : book_.r.calls) {
+        if (c.job != f.job || c.rank != f.rank || c.began_ns <= f.at_ns || c.began_ns >= f.until_ns) continue;
+        if (c.code != errc::fenced)
+          violated(book_.r.play->ops[c.op].name + ": call " + std::to_string(c.number) + " of rank " +
+                   std::to_string(c.rank) + ", which the others hold dead, ended with " +
+                   std::string(runtime::name(c.code)));
+      }
     }
   }
 };
@@ -620,6 +657,7 @@ std::vector<violation> check(const run_record& r) {
   explained_errors(b, found, "errors").look();
   quarantined(b, found, "quarantine").look();
   delivered(b, found, "delivery").look();
+  fenced_ranks(b, found, "fencing").look();
   nothing_left(b, found, "leftovers").look();
   return found;
 }

@@ -14,7 +14,7 @@ namespace parley::simulation {
 
 namespace {
 
-constexpr time_ns longest_job_ns = 4'000'000'000'000;
+constexpr time_ns longest_job_ns = 1'000'000'000'000;
 constexpr time_ns look_every_ns = 500'000'000;
 constexpr int looks = 400;  // at what has not been decided
 
@@ -49,11 +49,14 @@ class runner {
     trace_to_ = o.trace;
     breaches_.emplace(
         [this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); });
-    if (o.mutant == "not-deregistered")
+    if (o.mutant == "not-deregistered" || o.mutant == "generation-end-not-fenced")
       world_.network().put_too_late = [this](std::uint64_t address, std::span<const std::byte> data) {
         programs_.write(address, data);
       };
     world_.before_end = [this](rank_id r) { look_at(r); };
+    world_.before_meeting = [this](rank_id who, rank_id peer) { look_at_edges(who, peer); };
+    world_.after_meeting = [this](rank_id who, rank_id peer) { programs_.go_on(who, peer); };
+    world_.on_fenced = [this](rank_id r) { record_.fenced.push_back({world_.job(), r, world_.stage().now()}); };
     world_.on_pace = [this](rank_id r, world::pace p) {
       programs_.slow_kernels(r, p == world::pace::slow ? 3'000 : 0);
     };
@@ -102,6 +105,7 @@ class runner {
     if (play_.results) w.settings.results_path = "results.csv";
     std::uint64_t calls = 0;
     for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
+    calls *= 1 + play_.faults.restarts;  // each makes them anew
     w.settings.flight_records = std::max<std::uint64_t>(calls, 1024);
     if (tape_.skewed) {
       dice luck(seed_, purpose::swarm, 1);
@@ -120,7 +124,12 @@ class runner {
     time_ns healed = began + play_.faulty_ns;
     for (const mishap& m : tape_.mishaps) healed = std::max(healed, began + m.at_ns + m.for_ns);
     const time_ns calm = healed + play_.calm_after_ns;
-    world_.start_all([&](rank_id r) { programs_.launch(r, calm); });
+    world_.start_all([this, calm](rank_id r) {
+      for (fenced_rank& f : record_.fenced) {
+        if (f.job == world_.job() && f.rank == r) f.until_ns = std::min(f.until_ns, world_.stage().now());
+      }
+      programs_.launch(r, calm);
+    });
     at(healed, [this] {
       sky_.calm();
       for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = 0;
@@ -128,9 +137,9 @@ class runner {
     for (const mishap& m : tape_.mishaps) world_.befall(m, began);
     if (play_.cut_short && world_.job() < play_.jobs) {
       s.run_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
-      cutting_ = true;
+      cutting_ = ending_ = true;
       world_.end_job();
-      cutting_ = false;
+      cutting_ = ending_ = false;
       return;
     }
     s.run_until([&] { return world_.programs() == 0 && s.now() >= calm; }, began + longest_job_ns);
@@ -143,9 +152,11 @@ class runner {
       if (!written) record_.at_once.push_back({"results", written.reason().what()});
     }
     programs_.look_at_memory();
+    ending_ = true;
     record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
     world_.end_job();
+    ending_ = false;
   }
 
   void print_trace() {
@@ -187,34 +198,47 @@ class runner {
     return any;
   }
 
+  participant_view view_of(rank_id r, const actors::participant_state& p, bool ended) const {
+    participant_view v;
+    v.job = world_.job();
+    v.rank = r;
+    v.ended = ended;
+    v.op = p.declaration.name;
+    v.title = p.declaration.title();
+    v.id = p.declaration.id();
+    v.generation = p.generation;
+    v.c0 = p.declaration.default_digest;
+    v.leads = p.declaration.leader == r;
+    for (const auto& m : p.declaration.participants) v.members.push_back(m.rank);
+    v.candidates = p.candidates;
+    v.ready = p.ready;
+    v.instead = p.instead;
+    v.ids = p.ids;
+    for (std::size_t i = 0; i < p.configs.size(); ++i)
+      v.classes[p.configs[i].digest] = p.configs[i].identity.wire_class;
+    for (std::size_t i = 0; i < p.configs.size(); ++i) {
+      if (p.available.test(i)) v.available.insert(p.configs[i].digest);
+    }
+    if (!cutting_) v.decisions = p.decisions;
+    return v;
+  }
+
+  // Whose generation ends because a peer has come back.
+  void look_at_edges(rank_id who, rank_id peer) {
+    for (const actors::participant_state* p : world_.find(who)->participants()) {
+      const auto& all = p->declaration.participants;
+      const bool edge = all.front().role == "sender";  // groups end with all of their members
+      if (edge && std::any_of(all.begin(), all.end(), [&](const auto& m) { return m.rank == peer; }))
+        record_.participants.push_back(view_of(who, *p, true));
+    }
+  }
+
   // Everything that checkers want to know of a rank, before it ends.
   void look_at(rank_id r) {
     const ops::rank* const self = world_.find(r);
     const std::size_t job = world_.job();
-    std::vector<actors::op_declaration> ops;
-    for (const actors::participant_state* p : self->participants()) {
-      participant_view v;
-      v.job = job;
-      v.rank = r;
-      v.op = p->declaration.name;
-      v.title = p->declaration.title();
-      v.id = p->declaration.id();
-      v.generation = p->generation;
-      v.c0 = p->declaration.default_digest;
-      v.leads = p->declaration.leader == r;
-      for (const auto& m : p->declaration.participants) v.members.push_back(m.rank);
-      v.candidates = p->candidates;
-      v.ready = p->ready;
-      v.instead = p->instead;
-      v.ids = p->ids;
-      for (std::size_t i = 0; i < p->configs.size(); ++i)
-        v.classes[p->configs[i].digest] = p->configs[i].identity.wire_class;
-      for (std::size_t i = 0; i < p->configs.size(); ++i) {
-        if (p->available.test(i)) v.available.insert(p->configs[i].digest);
-      }
-      if (!cutting_) v.decisions = p->decisions;
-      record_.participants.push_back(std::move(v));
-    }
+    for (const actors::participant_state* p : self->participants())
+      record_.participants.push_back(view_of(r, *p, !ending_));
     if (!cutting_)
       each_campaign(r, [&](const ops::edge_agreement& a, const actors::campaign& c) {
         campaign_view v;
@@ -222,9 +246,12 @@ class runner {
         v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
         for (const participant_view& p : record_.participants) {
           if (p.job == job && p.rank == r && p.leads && p.op == a.op &&
-              (a.group.empty() ? p.members.back() == a.receiver : true))
+              (a.group.empty() ? p.members.back() == a.receiver : true)) {
             v.op = p.id;
+            v.generation = p.generation;  // of the last one, which is the one it is in
+          }
         }
+        v.ended = !ending_;
         v.key = c.key;
         v.where = c.where;
         v.digest = c.digest;
@@ -262,6 +289,7 @@ class runner {
   std::ostream* trace_to_ = nullptr;
   world world_;
   programs programs_;
+  bool ending_ = false;                            // a job, with all of its ranks
   bool cutting_ = false;                           // a job ends before its time
   std::optional<runtime::breach_watch> breaches_;  // what the product itself notices
 };

@@ -17,6 +17,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace parley::simulation {
@@ -31,6 +33,7 @@ struct violation {
 struct call_record {
   std::size_t op = 0;  ///< in the scenario
   std::uint64_t job = 0;
+  std::uint64_t returns = 0;  ///< of the op's members, as its rank knew: calls of one generation have one number
   rank_id rank = 0;
   bool sends = false;
   bool calm = false;         ///< begun after all was healed
@@ -46,8 +49,9 @@ struct call_record {
 struct participant_view {
   std::size_t job = 0;
   rank_id rank = 0;
-  std::string op;     ///< the name that the user gave
-  std::string title;  ///< of the edge or group
+  bool ended = false;  ///< its generation, before the job did
+  std::string op;      ///< the name that the user gave
+  std::string title;   ///< of the edge or group
   std::uint64_t id = 0;
   std::uint64_t generation = 0;
   std::uint64_t c0 = 0;
@@ -66,6 +70,8 @@ struct participant_view {
 struct campaign_view {
   std::size_t job = 0;
   std::uint64_t op = 0;
+  std::uint64_t generation = 0;
+  bool ended = false;
   std::string title;
   std::string key;
   actors::campaign::stage where = actors::campaign::stage::waiting;
@@ -97,6 +103,14 @@ struct flight_view {
   runtime::flight_record record;
 };
 
+/// A rank that went on after the others had taken it for dead.
+struct fenced_rank {
+  std::uint64_t job = 0;
+  rank_id rank = 0;
+  time_ns at_ns = 0;
+  time_ns until_ns = runtime::never;  ///< a new process has taken its place
+};
+
 /// All that a run leaves for the checkers.
 struct run_record {
   const scenario* play = nullptr;
@@ -106,7 +120,9 @@ struct run_record {
   std::vector<campaign_view> campaigns;
   std::vector<flight_view> flights;
   std::vector<lease_view> leases;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::set<std::uint64_t>> received;  ///< of pairs, by op and job
+  /// Of pairs: the messages that came, by op, job and returns.
+  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> received;
+  std::vector<fenced_rank> fenced;
   std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest
   std::vector<violation> at_once;                    ///< seen while it ran
   coverage messages;

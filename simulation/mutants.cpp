@@ -315,6 +315,39 @@ struct unnumbered_credits final : wire_tap {
   }
 };
 
+// A sender that goes on with the credits of the generation before.
+struct old_credits final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    runtime::frame_header h;
+    if (p.header.size() == sizeof h) std::memcpy(&h, p.header.data(), sizeof h);
+    change_body<actors::credit>(p, [&](actors::credit& c) {
+      const auto [at, is_first] = first.try_emplace(std::tuple(h.actor, c.stream), h.generation, c);
+      if (at->second.first == h.generation) return;
+      c.address = at->second.second.address;
+      c.key = at->second.second.key;
+    });
+    return true;
+  }
+  std::map<std::tuple<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, actors::credit>> first;
+};
+
+// A receiver that refuses data of a generation which it has not heard of yet.
+struct unknown_refused final : wire_tap {
+  void on_send(const parcel& p, const fate&) override {
+    runtime::frame_header h;
+    if (p.on != link::channel::control || p.header.size() != sizeof h) return;
+    std::memcpy(&h, p.header.data(), sizeof h);
+    if (h.type != 0) own[std::tuple(h.actor & ~std::uint64_t{3}, p.from)] = h.generation;
+  }
+  bool on_deliver(parcel& p) override {
+    stamp s;
+    if (p.on != link::channel::data || !actors::read_stamp(p.header, s)) return true;
+    const auto at = own.find(std::tuple(s.op, p.to));
+    return at == own.end() || at->second == s.generation;
+  }
+  std::map<std::tuple<std::uint64_t, rank_id>, std::uint64_t> own;
+};
+
 // A sender that puts more than a credit has room for.
 struct capacity_ignored final : wire_tap {
   bool on_deliver(parcel& p) override {
@@ -504,6 +537,18 @@ const std::vector<entry>& all() {
       {{"repeats-counted", "a part that comes twice counts as another part", "chunks", {"S8"}}, &make<repeats_counted>},
       {{"parts-dropped", "repeats are dropped per invocation, not per part", "mixed", {"L2"}}, &make<parts_dropped>},
       {{"not-revoked", "a credit stays valid when its receive has timed out", "mixed", {"S8"}}, &make<no_revoke>},
+      {{"credits-outlive-generation", "a sender uses credits of an ended generation", "late_returns", {"S8", "L2"}},
+       &make<old_credits>},
+      {{"unknown-generation-refused",
+        "data of a generation that is not joined yet is refused",
+        "returns",
+        {"delivery", "L2"}},
+       &make<unknown_refused>},
+      {{"generation-end-not-fenced",
+        "memory goes back when a generation ends, and what was put in it lands later",
+        "late_returns",
+        {"S8"}},
+       nullptr},
       {{"credits-not-numbered", "a revoke does not tell old credits from new ones", "mixed", {"S8"}},
        &make<unnumbered_credits>},
       {{"capacity-ignored", "a put is larger than the buffer of the credit", "small_receives", {"S8"}},

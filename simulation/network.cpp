@@ -15,7 +15,7 @@ using runtime::list_hook;
 
 // A completion that somebody waits for. It is called once: by what it waits for, or when its owner gives its peer up.
 struct network::operation : list_hook, runtime::frame_pool::pooled {
-  operation(rank_id o, rank_id p, completion* d) noexcept : owner(o), peer(p), done(d) {}
+  operation(rank_id o, rank_id p, std::uint64_t l, completion* d) noexcept : owner(o), peer(p), life(l), done(d) {}
   void end(errc outcome) noexcept {
     unlink();
     if (done != nullptr) {
@@ -25,6 +25,7 @@ struct network::operation : list_hook, runtime::frame_pool::pooled {
   }
   rank_id owner;
   rank_id peer;
+  std::uint64_t life;  // of the peer
   completion* done;
   bool abandoned = false;  // its buffer is gone
 };
@@ -33,6 +34,7 @@ struct network::operation : list_hook, runtime::frame_pool::pooled {
 struct network::offered : list_hook {
   std::span<const std::byte> payload;
   rank_id from = 0;
+  std::uint64_t life = 0;  // of its rank
   void withdraw() noexcept {
     withdrawn = true;
     payload = {};
@@ -94,6 +96,7 @@ class network::port final : public link {
   rank_id rank_;
   bool dead_ = false;
   std::uint64_t life_ = 0;
+  std::uint64_t back_since_ = 0;    // the life with which it came back; what is for those before is lost
   intrusive_list<operation> open_;  // of this rank
   intrusive_list<offered> offers_;  // by this rank
   // What this rank has sent to one other.
@@ -152,7 +155,7 @@ struct network::delivery final : event {
   }
   void happen() override {
     port& target = *net.ports_[to];
-    if (target.dead_ || net.gave_up(to, from)) return drop();
+    if (target.dead_ || to_life < target.back_since_ || net.gave_up(to, from, from_life)) return drop();
     if (net.weather_ != nullptr) {
       parcel p = as_parcel();
       if (!net.weather_->deliver(p)) return drop();
@@ -174,6 +177,8 @@ struct network::delivery final : event {
   bool remote = false;
   bool copy = false;
   std::uint8_t header_size = 0;
+  std::uint64_t from_life = 0;
+  std::uint64_t to_life = 0;
   std::uint64_t length = 0;
   std::uint64_t number = 0;
   const void* held = nullptr;
@@ -240,9 +245,12 @@ network::~network() {
 
 link& network::operator[](rank_id r) noexcept { return *ports_[r]; }
 bool network::alive(rank_id rank) const noexcept { return !ports_[rank]->dead_; }
+bool network::is_of(rank_id rank, std::uint64_t life) const noexcept {
+  return !ports_[rank]->dead_ && ports_[rank]->life_ == life;
+}
 
 std::unique_ptr<network::operation> network::open(rank_id owner, rank_id peer, completion* done) {
-  auto op = std::make_unique<operation>(owner, peer, done);
+  auto op = std::make_unique<operation>(owner, peer, known_life(owner, peer), done);
   ports_[owner]->open_.push_back(*op);
   return op;
 }
@@ -277,6 +285,8 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
   made->from = rank_;
   made->to = to;
   made->on = on;
+  made->from_life = life_;
+  made->to_life = net_.known_life(rank_, to);
   made->remote = !eager;
   made->header_size = static_cast<std::uint8_t>(header.size());
   made->length = payload.size();
@@ -286,6 +296,7 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
     auto* offer = new offered;
     offer->payload = payload;
     offer->from = rank_;
+    offer->life = life_;
     offer->sender = net_.open(rank_, to, done);
     offers_.push_back(*offer);
     made->held = offer;
@@ -303,6 +314,8 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
     twin->from = rank_;
     twin->to = to;
     twin->on = on;
+    twin->from_life = made->from_life;
+    twin->to_life = made->to_life;
     twin->copy = true;
     twin->header_size = made->header_size;
     twin->length = made->length;
@@ -331,11 +344,13 @@ errc network::port::fetch(arrival&& message, std::span<std::byte> into, completi
   auto brought = std::make_unique<bringing>(net_);
   brought->offer.reset(const_cast<offered*>(static_cast<const offered*>(taken.surrender())));
   const rank_id from = brought->offer->from;
-  if (net_.gave_up(rank_, from)) {
+  const std::uint64_t life = brought->offer->life;
+  if (net_.gave_up(rank_, from) || life < net_.known_life(rank_, from)) {
     net_.keep(std::move(brought->offer->sender));
     return errc::peer_failed;
   }
   brought->fetching = net_.open(rank_, from, done);
+  brought->fetching->life = life;
   brought->into = into;
   const time_ns when = net_.crossed(from, rank_, brought->offer->payload.size(), channel::data);
   net_.line_.at(when, rank_, std::move(brought));
@@ -378,14 +393,16 @@ void network::port::abandon(completion& pending) noexcept {
 // --- Ranks that end --------------------------------------------------------------------------------------------------
 
 struct network::breaking final : event {
-  breaking(network& n, rank_id w, rank_id p, std::uint64_t l) noexcept : net(n), who(w), peer(p), life(l) {}
+  breaking(network& n, rank_id w, rank_id p, std::uint64_t peers) noexcept
+      : net(n), who(w), peer(p), life(n.ports_[w]->life_), life_of_peer(peers) {}
   void happen() override {
-    if (net.ports_[who]->life_ == life) net.give_up(who, peer);
+    if (net.ports_[who]->life_ == life && net.known_life(who, peer) == life_of_peer) net.give_up(who, peer);
   }
   network& net;
   rank_id who;
   rank_id peer;
   std::uint64_t life;
+  std::uint64_t life_of_peer;
 };
 
 void network::begin_crash(rank_id rank) { ports_[rank]->dead_ = true; }
@@ -404,32 +421,67 @@ void network::end_crash(rank_id rank) {
   std::erase_if(flying_, [](const flying_put& w) { return w.number == 0; });
   std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
   std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
-  std::erase_if(refused_, [rank](const refused_put& w) { return w.from == rank; });
-  ++p.life_;
+  std::erase_if(refused_, [rank](const refused_put& w) { return w.from == rank || w.to == rank; });
   end_fences();
 }
 
 void network::revive(rank_id rank) {
+  const auto of_it = [&](const auto& entry) { return entry.first.first == rank || entry.first.second == rank; };
   ports_[rank]->dead_ = false;
-  std::erase_if(given_up_, [&](const auto& pair) { return pair.first == rank || pair.second == rank; });
+  ++ports_[rank]->life_;
+  ports_[rank]->back_since_ = 0;
+  std::erase_if(given_up_, of_it);
+  std::erase_if(outdated_, of_it);
+}
+
+void network::come_back(rank_id rank) {
+  const auto its_own = [&](const auto& entry) { return entry.first.first == rank; };
+  for (rank_id other = 0; other < ports_.size(); ++other) {
+    if (other != rank) outdated_.try_emplace({other, rank}, ports_[rank]->life_);
+  }
+  ports_[rank]->dead_ = false;
+  ports_[rank]->back_since_ = ++ports_[rank]->life_;
+  std::erase_if(given_up_, its_own);
+  std::erase_if(outdated_, its_own);
+}
+
+void network::meet(rank_id who, rank_id peer) { outdated_.erase({who, peer}); }
+
+std::uint64_t network::known_life(rank_id who, rank_id peer) const noexcept {
+  if (!outdated_.empty()) {
+    if (const auto old = outdated_.find({who, peer}); old != outdated_.end()) return old->second;
+  }
+  return ports_[peer]->life_;
+}
+
+bool network::gave_up(rank_id who, rank_id peer, std::uint64_t life) const {
+  const auto at = given_up_.find({who, peer});
+  return at != given_up_.end() && life <= at->second;
 }
 
 void network::give_up(rank_id who, rank_id peer) {
   port& p = *ports_[who];
-  if (p.dead_ || !given_up_.insert({who, peer}).second) return;
+  if (p.dead_ || gave_up(who, peer)) return;
+  given_up_[{who, peer}] = known_life(who, peer);
+  end_operations(who, peer, known_life(who, peer) + 1);
+  if (p.failure_ != nullptr) p.failure_->on_peer_failed(peer);
+}
+
+void network::let_go(rank_id who, rank_id peer) { end_operations(who, peer, known_life(who, peer)); }
+
+void network::end_operations(rank_id who, rank_id peer, std::uint64_t before_life) {
   std::vector<operation*> ending;
-  p.open_.for_each([&](operation& op) {
-    if (op.peer == peer) ending.push_back(&op);
+  ports_[who]->open_.for_each([&](operation& op) {
+    if (op.peer == peer && op.life < before_life) ending.push_back(&op);
   });
   for (operation* op : ending) op->end(errc::peer_failed);
   std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
   std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
-  if (p.failure_ != nullptr) p.failure_->on_peer_failed(peer);
 }
 
 void network::break_connection(rank_id who, rank_id peer) {
   const auto tell = [this](rank_id one, rank_id other, time_ns when) {
-    line_.at(when, one, std::make_unique<breaking>(*this, one, other, ports_[one]->life_));
+    line_.at(when, one, std::make_unique<breaking>(*this, one, other, known_life(one, other)));
   };
   tell(who, peer, line_.now());
   if (who != peer) tell(peer, who, line_.now() + model_.latency_ns);
@@ -442,9 +494,8 @@ std::size_t network::pending() noexcept {
 }
 
 std::size_t network::exposed() const noexcept {
-  return static_cast<std::size_t>(std::count_if(regions_.begin(), regions_.end(), [&](const region& r) {
-    return !r.withdrawn && !ports_[r.owner]->dead_ && ports_[r.owner]->life_ == r.life;
-  }));
+  return static_cast<std::size_t>(std::count_if(
+      regions_.begin(), regions_.end(), [&](const region& r) { return !r.withdrawn && is_of(r.owner, r.life); }));
 }
 
 // --- One-sided transfers ---------------------------------------------------------------------------------------------
@@ -525,8 +576,7 @@ struct network::reading final : event {
   void happen() override {
     if (op->done == nullptr) return;
     const region& r = net.regions_[from_region - 1];
-    const port& owner = *net.ports_[r.owner];
-    if (owner.dead_ || owner.life_ != r.life || op->abandoned || net.gave_up(op->owner, op->peer))
+    if (!net.is_of(r.owner, r.life) || op->abandoned || net.gave_up(op->owner, op->peer))
       return net.keep(std::move(op));
     if (r.withdrawn) {
       ++net.puts_.lost_reads;
@@ -553,7 +603,7 @@ errc network::port::put(rank_id to, const runtime::remote_place& at, std::span<c
     return errc::bad_argument;
   }
   const std::uint64_t number = ++net_.last_put_;
-  net_.flying_.push_back({number, rank_, to, region, at.address, {}});
+  net_.flying_.push_back({number, rank_, life_, to, region, at.address, {}});
   net_.line_.at(net_.line_.now() + net_.one_sided_time(data.size()), rank_,
                 std::make_unique<leaving>(net_, net_.open(rank_, to, done), number, data));
   return errc::pending;
@@ -616,11 +666,11 @@ void network::land(std::size_t at) {
   flying_.erase(flying_.begin() + static_cast<std::ptrdiff_t>(at));
   --puts_.in_the_air;
   const region& r = regions_[w.region - 1];
-  const port& owner = *ports_[r.owner];
-  if (owner.dead_ || owner.life_ != r.life || (r.withdrawn && model_.late == runtime::late_writes::fail)) {
+  const bool lives = is_of(r.owner, r.life);
+  if (!lives || (r.withdrawn && model_.late == runtime::late_writes::fail)) {
     ++puts_.nowhere;
-    if (r.withdrawn && !owner.dead_ && owner.life_ == r.life && put_too_late) put_too_late(w.address, w.data);
-    refused_.push_back({w.from, w.to, w.number});
+    if (lives && put_too_late) put_too_late(w.address, w.data);
+    if (lives && is_of(w.from, w.life)) refused_.push_back({w.from, w.to, w.number});
   } else {
     std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
     ++puts_.landed;
@@ -631,9 +681,12 @@ void network::land(std::size_t at) {
 void network::end_fences() {
   for (std::size_t i = 0; i < fences_.size();) {
     const waiting_fence& f = fences_[i];
-    const bool waits = ports_[f.to]->dead_ || std::any_of(flying_.begin(), flying_.end(), [&](const auto& w) {
-                         return w.from == f.from && w.to == f.to && w.number <= f.last_put;
-                       });
+    // A fence is between two processes: what others in their places have put is nothing to it.
+    const auto before_it = [&](const flying_put& w) {
+      return w.from == f.from && is_of(w.from, w.life) && w.to == f.to && regions_[w.region - 1].life == f.op->life &&
+             w.number <= f.last_put;
+    };
+    const bool waits = !is_of(f.to, f.op->life) || std::any_of(flying_.begin(), flying_.end(), before_it);
     if (waits) {
       ++i;
       continue;

@@ -20,8 +20,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -99,11 +99,21 @@ class network {
     end_it();
     end_crash(rank);
   }
-  /// A new process takes over the rank's number; whatever others had given up between them is forgotten.
+  /// A new process takes over the rank's number, and everybody knows.
   void revive(rank_id rank);
+  /// The same in the midst of a job: the others know only once they have met it. What they send until then is for the old
+  /// process; what that one has sent still comes.
+  void come_back(rank_id rank);
+  void meet(rank_id who, rank_id peer);
+  /// Ends what `who` has under way with those that were `peer` before the one it has met.
+  void let_go(rank_id who, rank_id peer);
+  /// Which process of `peer`'s `who` knows: how often one had begun.
+  std::uint64_t known_life(rank_id who, rank_id peer) const noexcept;
   /// `who` takes `peer` for dead from now on.
   void give_up(rank_id who, rank_id peer);
-  bool gave_up(rank_id who, rank_id peer) const { return !given_up_.empty() && given_up_.contains({who, peer}); }
+  bool gave_up(rank_id who, rank_id peer) const {
+    return !given_up_.empty() && gave_up(who, peer, known_life(who, peer));
+  }
   bool alive(rank_id rank) const noexcept;
 
   struct put_counters {
@@ -140,6 +150,7 @@ class network {
   struct flying_put {
     std::uint64_t number;
     rank_id from;
+    std::uint64_t life;  // of its origin
     rank_id to;
     std::uint64_t region;
     std::uint64_t address;
@@ -154,6 +165,9 @@ class network {
     rank_id to;
     std::uint64_t number;
   };
+  bool is_of(rank_id rank, std::uint64_t life) const noexcept;  ///< and lives
+  bool gave_up(rank_id who, rank_id peer, std::uint64_t life) const;
+  void end_operations(rank_id who, rank_id peer, std::uint64_t before_life);
   void break_connection(rank_id who, rank_id peer);
   void begin_crash(rank_id rank);
   void end_crash(rank_id rank);
@@ -173,7 +187,10 @@ class network {
   link_model model_;
   interference* weather_;
   std::vector<std::unique_ptr<port>> ports_;
-  std::set<std::pair<rank_id, rank_id>> given_up_;
+  std::map<std::pair<rank_id, rank_id>, std::uint64_t>
+      given_up_;  // the life of the second that the first took for dead
+  std::map<std::pair<rank_id, rank_id>, std::uint64_t>
+      outdated_;                                  // what the first knows of the second, where that is old
   std::vector<std::unique_ptr<operation>> kept_;  // of living ranks, with peers that will never answer
   std::vector<region> regions_;                   // of all ranks; the number of one is its place + 1
   std::deque<flying_put> flying_;

@@ -37,8 +37,8 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
 
 // After these a call can only fail again.
 bool is_final(errc code) noexcept {
-  return code == errc::peer_failed || code == errc::closed || code == errc::declaration_mismatch ||
-         code == errc::role_conflict || code == errc::cancelled;
+  return code == errc::peer_failed || code == errc::peer_restarted || code == errc::fenced || code == errc::closed ||
+         code == errc::declaration_mismatch || code == errc::role_conflict || code == errc::cancelled;
 }
 
 }  // namespace
@@ -87,6 +87,7 @@ struct programs::caller {
   std::size_t index;
   rank_id rank;
   std::uint64_t job;
+  std::uint64_t returns;
   time_ns calm_from_ns;
   turnout& calls;
   dice luck;
@@ -94,8 +95,10 @@ struct programs::caller {
   std::int64_t latest = -1;   // of a receiver: the last message that came
   std::uint64_t matched = 0;  // receives that have had their message, or were told that there is none
   bool over = false;          // nothing can succeed any more
+  bool replaced = false;      // another one makes the calls
   std::unique_ptr<stage_of_pipeline> pipeline{};
   std::optional<ops::symmetric> without_headers{};
+  std::optional<ops::transfer> transfer{};  // of a pair
 
   std::uint64_t total() const noexcept { return calls.total; }
   std::uint64_t planned() const noexcept { return op.calls + op.calm; }
@@ -104,13 +107,16 @@ struct programs::caller {
     return number < op.calls ? op.calls : number < planned() ? planned() : total();
   }
   std::uint64_t size(std::uint64_t number) const noexcept { return op.sizes[number % op.sizes.size()]; }
-  std::uint64_t stream(rank_id sender) const noexcept { return (job << 40U) ^ (index << 20U) ^ sender; }
+  std::uint64_t stream(rank_id sender) const noexcept {
+    return (job << 40U) ^ (returns << 32U) ^ (index << 20U) ^ sender;
+  }
   std::uint64_t largest() const noexcept { return *std::max_element(op.sizes.begin(), op.sizes.end()); }
   time_ns now() const noexcept { return all.world_.stage().now(); }
   call_record begin(bool sends, std::uint64_t number) const {
     call_record r;
     r.op = index;
     r.job = job;
+    r.returns = returns;
     r.rank = rank;
     r.sends = sends;
     r.number = number;
@@ -162,8 +168,8 @@ void programs::violated(const caller& c, std::string text) {
   record_.at_once.push_back({"S8", c.op.name + ", on rank " + std::to_string(c.rank) + ": " + std::move(text)});
 }
 
-programs::turnout& programs::turnout_of(std::size_t op) {
-  const auto [at, first] = turnouts_.try_emplace({op, world_.job()});
+programs::turnout& programs::turnout_of(std::size_t op, std::uint64_t returns) {
+  const auto [at, first] = turnouts_.try_emplace({op, world_.job(), returns});
   if (first) {
     at->second = std::make_unique<turnout>();
     at->second->total = play_.ops[op].calls + play_.ops[op].calm;
@@ -171,16 +177,46 @@ programs::turnout& programs::turnout_of(std::size_t op) {
   return *at->second;
 }
 
+programs::caller& programs::add(std::size_t op, rank_id rank, time_ns calm_from_ns) {
+  const std::uint64_t returns = world_.returns(rank, play_.ops[op].members);
+  const std::uint64_t who = (world_.job() << 32U) ^ (returns << 48U) ^ (op << 16U) ^ rank;
+  return *callers_.emplace_back(
+      std::make_unique<caller>(caller{*this, play_.ops[op], op, rank, world_.job(), returns, calm_from_ns,
+                                      turnout_of(op, returns), dice(seed_, purpose::program, who)}));
+}
+
+void programs::start_pair(caller& c, ops::transfer t) {
+  c.transfer = t;
+  runtime::scope& here = world_.programs_of(c.rank);
+  if (c.rank == c.op.members[0]) {
+    here.spawn(send_all(c, t, c.op.members[1]));
+  } else {
+    here.spawn(receive_all(c, t, c.op.members[0]));
+  }
+}
+
+// What was under way has ended with an error; those who made it find that nothing can succeed any more.
+void programs::go_on(rank_id who, rank_id peer) {
+  for (std::size_t i = 0, all = callers_.size(); i < all; ++i) {
+    caller& before = *callers_[i];
+    const auto& members = before.op.members;
+    if (before.job != world_.job() || before.rank != who || !before.transfer || before.replaced) continue;
+    if (std::find(members.begin(), members.end(), peer) == members.end()) continue;
+    before.over = before.replaced = true;
+    start_pair(add(before.index, who, before.calm_from_ns), *before.transfer);
+  }
+}
+
 void programs::launch(rank_id rank, time_ns calm_from_ns) {
+  for (const auto& c : callers_) {
+    if (c->job == world_.job() && c->rank == rank) c->replaced = true;  // of a process before this one
+  }
   ops::rank& self = world_[rank];
+  const bool returned = world_.returns(rank, {rank}) != 0;  // into pairs only: the others end with an error everywhere
   for (std::size_t i = 0; i < play_.ops.size(); ++i) {
     const op_spec& op = play_.ops[i];
     const auto mine = std::find(op.members.begin(), op.members.end(), rank);
-    const auto made = [&]() -> caller& {
-      return *callers_.emplace_back(
-          std::make_unique<caller>(caller{*this, op, i, rank, world_.job(), calm_from_ns, turnout_of(i),
-                                          dice(seed_, purpose::program, (world_.job() << 32U) ^ (i << 16U) ^ rank)}));
-    };
+    const auto made = [&]() -> caller& { return add(i, rank, calm_from_ns); };
     runtime::scope& here = world_.programs_of(rank);
     if (op.what == op_spec::kind::pair) {
       ops::paired_transfer t;
@@ -198,12 +234,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       t.capable = [able](rank_id) { return able; };
       t.timeout_ns = op.timeout_ns;
       const ops::transfer declared = self.declare(t);
-      if (mine == op.members.end()) continue;
-      if (rank == op.members[0]) {
-        here.spawn(send_all(made(), declared, op.members[1]));
-      } else {
-        here.spawn(receive_all(made(), declared, op.members[0]));
-      }
+      if (mine != op.members.end()) start_pair(made(), declared);
     } else if (op.what == op_spec::kind::pipeline) {
       ops::linear_pipeline p;
       p.name = op.name;
@@ -212,7 +243,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       for (const std::string& text : op.configs) p.configs.push_back(config_from(text, kernels_[rank]));
       p.timeout_ns = op.timeout_ns;
       const ops::pipeline declared = self.declare(std::move(p));
-      if (mine != op.members.end()) here.spawn(run_pipeline(made(), declared));
+      if (mine != op.members.end() && !returned) here.spawn(run_pipeline(made(), declared));
     } else if (op.what == op_spec::kind::symmetric) {
       if (std::exchange(communicators_of_job_, world_.job()) != world_.job()) communicators_.clear();
       const auto [at, first] = communicators_.emplace(i, 0);
@@ -245,7 +276,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       for (const std::string& text : op.configs) g.configs.push_back(group_config_from(text, kernels_[rank]));
       g.timeout_ns = op.timeout_ns;
       const ops::rank_group declared = self.declare(g);
-      if (mine != op.members.end()) here.spawn(call_group(made(), declared));
+      if (mine != op.members.end() && !returned) here.spawn(call_group(made(), declared));
     }
   }
 }
@@ -266,7 +297,7 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
   runtime::executor& ex = world_.stage().clock(c.rank);
   for (time_ns waited = 0; made >= c.total() && !c.over && !c.calls.ended; waited += look_pause_ns) {
     if (c.rank == c.op.members.front()) {
-      const searching now = searches(c);
+      const searching now = searches(c, made);
       const bool late = waited >= longest_look_ns || c.total() >= c.planned() + most_more;
       if (now == searching::nothing || late || !everybody_calls(c)) {
         c.calls.ended = true;
@@ -286,16 +317,20 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
 bool programs::everybody_calls(const caller& c) const {
   return std::all_of(c.op.members.begin(), c.op.members.end(), [&](rank_id r) { return world_.find(r) != nullptr; }) &&
          std::none_of(callers_.begin(), callers_.end(),
-                      [&](const auto& other) { return other->index == c.index && other->job == c.job && other->over; });
+                      [&](const auto& other) { return &other->calls == &c.calls && other->over; });
 }
 
 // What the campaigns of an op wait for, as far as its leader knows.
-programs::searching programs::searches(const caller& c) const {
+programs::searching programs::searches(const caller& c, std::uint64_t made) const {
   searching all = searching::nothing;
+  // With look-ahead a trial is assigned, and its round complete, before its call is made.
+  const auto not_called = [&](const actors::campaign::trial& t) { return !t.settled && t.invocation >= made; };
   const auto look = [&](const ops::edge_agreement& a) {
     if (a.op != c.op.name) return;
     for (const auto& one : a.assigned->campaigns()) {
-      if (one->where == actors::campaign::stage::trying) all = searching::for_calls;
+      const bool ahead = c.op.what == op_spec::kind::group &&
+                         std::any_of(one->outstanding.begin(), one->outstanding.end(), not_called);
+      if (one->where == actors::campaign::stage::trying || ahead) all = searching::for_calls;
       if (one->where != actors::campaign::stage::decided && all == searching::nothing) all = searching::for_messages;
     }
   };
@@ -346,6 +381,7 @@ task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
     const bool more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
+    if (c.over) break;
     const std::uint64_t end = c.end_of_phase(i);
     runtime::scope calls(here);
     for (lane& l : c.lanes) {
@@ -381,7 +417,7 @@ task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, 
       c.all.violated(c, "receive " + std::to_string(number) + " brought message " + std::to_string(which) + " after " +
                             std::to_string(c.latest));
     }
-    if (which >= 0) c.all.record_.received[{c.index, c.job}].insert(static_cast<std::uint64_t>(which));
+    if (which >= 0) c.all.record_.received[{c.index, c.job, c.returns}].insert(static_cast<std::uint64_t>(which));
     c.latest = std::max(c.latest, which);
   } else if (outcome.code() != errc::timeout && outcome.code() != errc::buffer_too_small) {
     may_be_written = room;  // a message that came in part
@@ -412,6 +448,7 @@ task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
     const bool more = co_await goes_on(c, first);
     if (!more) break;
     co_await rest(c, first);
+    if (c.over) break;
     const std::uint64_t at_once = std::min<std::uint64_t>(c.op.in_flight, c.end_of_phase(first) - first);
     runtime::scope calls(here);
     for (std::uint64_t i = 0; i < at_once; ++i) calls.spawn(receive_one(c, t, from, c.lanes[i], first + i));
@@ -522,7 +559,7 @@ task<> programs::call_symmetric(caller& c, ops::symmetric op) {
 std::vector<lease_view> programs::leases(rank_id rank) const {
   std::vector<lease_view> all;
   for (const auto& c : callers_) {
-    if (c->rank != rank || c->job != world_.job() || !c->without_headers) continue;
+    if (c->rank != rank || c->job != world_.job() || c->replaced || !c->without_headers) continue;
     ops::symmetric_end& end = c->without_headers->end();
     lease_view v;
     v.job = static_cast<std::size_t>(c->job);

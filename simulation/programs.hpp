@@ -14,7 +14,8 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace parley::simulation {
@@ -28,6 +29,8 @@ class programs {
 
   /// `calm_from_ns`: when the second half of the calls begins.
   void launch(rank_id rank, time_ns calm_from_ns);
+  /// `who` has heard that `peer` has come back: the transfers between them begin again, with calls of their own.
+  void go_on(rank_id who, rank_id peer);
   /// The gates and campaigns of one of them, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
   /// At the end of a job: whether buffers that were given back are as they were then.
@@ -55,9 +58,11 @@ class programs {
   runtime::task<> rest(caller& c, std::uint64_t number);
   runtime::task<bool> goes_on(caller& c, std::uint64_t made);
   enum class searching : std::uint8_t { nothing, for_messages, for_calls };
-  searching searches(const caller& c) const;
+  searching searches(const caller& c, std::uint64_t made) const;
   bool everybody_calls(const caller& c) const;
-  turnout& turnout_of(std::size_t op);
+  turnout& turnout_of(std::size_t op, std::uint64_t returns);
+  caller& add(std::size_t op, rank_id rank, time_ns calm_from_ns);
+  void start_pair(caller& c, ops::transfer t);
   void violated(const caller& c, std::string text);
 
   const scenario& play_;
@@ -70,7 +75,7 @@ class programs {
   collectives library_;
   std::map<std::size_t, std::uint64_t> communicators_;  // of the ops without headers, in this job
   std::uint64_t communicators_of_job_ = 0;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::unique_ptr<turnout>> turnouts_;  // by op and job
+  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::unique_ptr<turnout>> turnouts_;  // as `received`
   std::vector<std::unique_ptr<caller>> callers_;
 };
 

@@ -197,6 +197,7 @@ void fields(A& a, fault_limits& f) {
   a("pauses", f.pauses);
   a("slow", f.slow);
   a("crashes", f.crashes);
+  a("restarts", f.restarts);
   a("longest_delay_ns", f.longest_delay_ns);
   a("longest_mishap_ns", f.longest_mishap_ns);
   a("orders", f.orders);
@@ -258,6 +259,8 @@ scenario read_scenario(std::string_view text) {
     for (const rank_id r : o.members) {
       if (r >= s.ranks) refuse("ops.members", "rank " + std::to_string(r) + " is outside the world");
     }
+    if (o.what == op_spec::kind::symmetric && s.faults.restarts != 0)
+      refuse("faults.restarts", "op `" + o.name + "` has no headers: a rank that came back would have no communicator");
     const std::size_t least = 2;
     if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
       refuse("ops.members", "op `" + o.name + "` needs two ranks, and a pair no more");
@@ -304,11 +307,9 @@ tape draw(const scenario& s, std::uint64_t seed) {
   }
   t.skewed = f.skew && kinds.chance(500);
   using kind = mishap::kind;
-  const std::pair<kind, std::uint64_t> all[] = {{kind::clog, f.clogs},
-                                                {kind::cut, f.cuts},
-                                                {kind::pause, f.pauses},
-                                                {kind::slow, f.slow},
-                                                {kind::crash, f.crashes}};
+  const std::pair<kind, std::uint64_t> all[] = {{kind::clog, f.clogs},    {kind::cut, f.cuts},
+                                                {kind::pause, f.pauses},  {kind::slow, f.slow},
+                                                {kind::crash, f.crashes}, {kind::restart, f.restarts}};
   for (const auto& [what, most] : all) {
     dice luck(seed, purpose::fault, static_cast<std::uint64_t>(what));
     const std::uint64_t n = luck.chance(500) ? luck.below(most + 1) : 0;

@@ -15,7 +15,7 @@ namespace parley::simulation {
 using runtime::link;
 
 std::string_view name(mishap::kind k) noexcept {
-  constexpr std::string_view names[] = {"clog", "cut", "pause", "slow", "crash"};
+  constexpr std::string_view names[] = {"clog", "cut", "pause", "slow", "crash", "restart"};
   return names[static_cast<std::size_t>(k)];
 }
 

@@ -22,12 +22,13 @@ namespace parley::simulation {
 /// Something that befalls a rank, or the way from one rank to another, at a time.
 struct mishap {
   enum class kind : std::uint8_t {
-    clog,   ///< nothing passes from `rank` to `to` for so long, then all of it does
-    cut,    ///< control messages from `rank` to `to` are lost for so long
-    pause,  ///< `rank` is stopped, like SIGSTOP
-    slow,   ///< `rank` needs a microsecond for each thing it does
-    crash,  ///< `rank` ends
-    last = crash
+    clog,     ///< nothing passes from `rank` to `to` for so long, then all of it does
+    cut,      ///< control messages from `rank` to `to` are lost for so long
+    pause,    ///< `rank` is stopped, like SIGSTOP
+    slow,     ///< `rank` needs a microsecond for each thing it does
+    crash,    ///< `rank` ends
+    restart,  ///< `rank` ends, and comes back as a new process after so long
+    last = restart
   };
   kind what = kind::clog;
   rank_id rank = 0;

@@ -10,37 +10,42 @@ world::world(world_options o, interference* weather)
                                                       .starved = options_.starved,
                                                       .inside = options_.order_inside,
                                                       .offsets = options_.offsets}),
-      network_(stage_, options_.ranks, options_.link, weather) {
+      network_(stage_, options_.ranks, options_.link, weather), news_(options_.seed, purpose::fault, 999) {
   for (rank_id r = 0; r < options_.ranks; ++r) nodes_.push_back(std::make_unique<node>(*this, r));
 }
 
 // Ranks end before what they stand on. Their scopes and coroutines are destroyed where they stand.
 world::~world() {
   before_end = nullptr;
+  before_meeting = after_meeting = nullptr;
   end_job();
 }
 
-void world::start_all(const std::function<void(rank_id)>& launch) {
+void world::start_all(std::function<void(rank_id)> launch) {
   ++job_;
-  std::vector<std::uint64_t> incarnations;
+  launch_ = std::move(launch);
+  incarnations_.clear();
   for (rank_id r = 0; r < ranks(); ++r)
-    incarnations.push_back(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)));
-  for (rank_id r = 0; r < ranks(); ++r) network_.revive(r);
+    incarnations_.push_back(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)));
   for (rank_id r = 0; r < ranks(); ++r) {
-    node& n = *nodes_[r];
-    stage_.as(r, [&] {
-      ops::rank_foundation on{stage_.clock(r), network_[r], &n.disk, incarnations, {}};
-      on.mail.job = runtime::mix(options_.seed + job_);  // jobs have names of their own, as those of `parley run`
-      if (!options_.offsets.empty()) {
-        for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
-      }
-      n.rank = std::make_unique<ops::rank>(std::move(on), options_.settings);
-      network_[r].on_failure(&n);
-      n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
-      ++n.life;
-    });
+    network_.revive(r);
+    nodes_[r]->first_life = network_.known_life(r, r);
   }
-  for (rank_id r = 0; r < ranks(); ++r) stage_.as(r, [&] { launch(r); });
+  for (rank_id r = 0; r < ranks(); ++r) stage_.as(r, [&] { start(r); });
+  for (rank_id r = 0; r < ranks(); ++r) stage_.as(r, [&] { launch_(r); });
+}
+
+void world::start(rank_id r) {
+  node& n = *nodes_[r];
+  ops::rank_foundation on{stage_.clock(r), network_[r], &n.disk, incarnations_, {}};
+  on.mail.job = runtime::mix(options_.seed + job_);  // jobs have names of their own, as those of `parley run`
+  if (!options_.offsets.empty()) {
+    for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
+  }
+  n.rank = std::make_unique<ops::rank>(std::move(on), options_.settings);
+  network_[r].on_failure(&n);
+  n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
+  ++n.life;
 }
 
 std::size_t world::programs() const noexcept {
@@ -78,22 +83,74 @@ void world::crash(rank_id r) {
   }
 }
 
+void world::restart(rank_id r, time_ns absent_ns) {
+  if (!nodes_[r]->rank) return;
+  crash(r);
+  in_this_job(stage_.now() + absent_ns, [this, r] { come_back(r); });
+}
+
+void world::come_back(rank_id r) {
+  stage_.thaw(r);
+  network_.come_back(r);
+  incarnations_[r] = runtime::mix(incarnations_[r]);
+  stage_.as(r, [&] {
+    start(r);
+    launch_(r);
+  });
+  const std::uint64_t life = nodes_[r]->life;
+  for (rank_id other = 0; other < ranks(); ++other) {
+    if (other == r) continue;
+    const time_ns heard = stage_.now() + news_.between(0, options_.detection_ns);
+    const std::uint64_t its = nodes_[other]->life;
+    if (nodes_[other]->rank) {
+      stage_.at(heard, other, [this, other, r, life, its] {
+        if (nodes_[r]->life == life && nodes_[other]->life == its) meet(other, r);
+      });
+    } else {
+      stage_.at(stage_.now() + options_.detection_ns, r, [this, other, r, life, its] {
+        if (nodes_[r]->life == life) notice(r, other, its);
+      });
+    }
+  }
+}
+
+void world::meet(rank_id who, rank_id peer) {
+  if (before_meeting) before_meeting(who, peer);
+  network_.meet(who, peer);
+  nodes_[who]->rank->on_restarted(peer, incarnations_[peer]);
+  network_.let_go(who, peer);
+  if (after_meeting) after_meeting(who, peer);
+}
+
+std::uint64_t world::returns(rank_id known_to, const std::vector<rank_id>& members) const noexcept {
+  std::uint64_t all = 0;
+  for (const rank_id m : members) all += network_.known_life(known_to, m) - nodes_[m]->first_life;
+  return all;
+}
+
 void world::pause(rank_id r, time_ns span) {
   node& n = *nodes_[r];
   if (!n.rank) return;
   const time_ns until = stage_.now() + span;
-  n.paused_until = std::max(n.paused_until, until);
   stage_.freeze(r, until);
   if (span < options_.detection_ns) return;
   const std::uint64_t life = n.life;
   for (rank_id other = 0; other < ranks(); ++other) {
     if (other == r || !nodes_[other]->rank) continue;
-    // The others are told while it is stopped; it is told of them the moment it goes on.
     stage_.at(stage_.now() + options_.detection_ns, other, [this, other, r, life] { notice(other, r, life); });
-    stage_.at(until, r, [this, other, r, life, its = nodes_[other]->life] {
-      if (nodes_[r]->life == life) notice(r, other, its);
-    });
   }
+  stage_.at(until, r, [this, r, life, span] {
+    if (nodes_[r]->life == life) fence(r, span);
+  });
+}
+
+// The others were told while it was stopped; it is told the moment it goes on.
+void world::fence(rank_id r, time_ns span) {
+  nodes_[r]->rank->on_fenced("it was stopped for " + std::to_string(span / 1'000'000) + " ms");
+  for (rank_id other = 0; other < ranks(); ++other) {
+    if (other != r) network_.give_up(r, other);
+  }
+  if (on_fenced) on_fenced(r);
 }
 
 void world::set_pace(rank_id r, pace p) {
@@ -112,6 +169,7 @@ void world::befall(const mishap& m, time_ns began_ns) {
       in_this_job(from + m.for_ns, [this, m] { set_pace(m.rank, pace::usual); });
       break;
     case mishap::kind::crash: in_this_job(from, [this, m] { crash(m.rank); }); break;
+    case mishap::kind::restart: in_this_job(from, [this, m] { restart(m.rank, m.for_ns); }); break;
   }
 }
 

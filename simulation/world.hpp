@@ -4,10 +4,11 @@
 ///     world w({.ranks = 3, .seed = 7}, weather);
 ///     w.start_all([&](rank_id r) { w.programs_of(r).spawn(program(w[r])); });
 ///     w.crash(2);                    // its coroutines and its memory are gone; the others notice after the detection time
+///     w.restart(2, 10'000'000);      // the same, and after 10 ms a new process takes its place, which the others hear of by and by
 ///     w.pause(1, 50'000'000);
 ///     w.run_to(1'000'000'000);
 ///
-/// A rank that was stopped for longer than the detection time is taken for dead by the others, and told so when it comes
+/// A rank that was stopped for longer than the detection time is taken for dead by the others, and fenced when it comes
 /// back. `end_job` and `start_all` make a new job of the same ranks: new incarnations, the old disks.
 #include <parley/ops/rank.hpp>
 #include <parley/simulation/disk.hpp>
@@ -43,7 +44,7 @@ class world {
   ~world();
 
   /// All ranks of a job begin; `launch` is called for each once all of them are there.
-  void start_all(const std::function<void(rank_id)>& launch);
+  void start_all(std::function<void(rank_id)> launch);
   /// All ranks that still live end, where they stand.
   void end_job();
   /// Where the program of a rank runs; it ends with the rank.
@@ -61,6 +62,9 @@ class world {
   std::size_t programs() const noexcept;  ///< that have not ended, of living ranks
 
   void crash(rank_id r);
+  void restart(rank_id r, time_ns absent_ns);
+  /// How often members of an op have come back in this job, as far as one of them knows: equal numbers, equal generations.
+  std::uint64_t returns(rank_id known_to, const std::vector<rank_id>& members) const noexcept;
   void pause(rank_id r, time_ns span);
   /// A microsecond for each thing that it does, or again none.
   enum class pace : std::uint8_t { usual, slow };
@@ -71,6 +75,11 @@ class world {
   std::function<void(rank_id, pace)> on_pace;
   /// Called before a rank ends, while all of it can still be looked at.
   std::function<void(rank_id)> before_end;
+  /// Called when a rank is told that another one has come back: before its ops learn of it, and after.
+  std::function<void(rank_id who, rank_id peer)> before_meeting;
+  std::function<void(rank_id who, rank_id peer)> after_meeting;
+  /// A rank that the others hold dead goes on.
+  std::function<void(rank_id)> on_fenced;
 
  private:
   struct node final : runtime::link::failure_handler {
@@ -82,8 +91,12 @@ class world {
     std::unique_ptr<ops::rank> rank;
     std::unique_ptr<runtime::scope> programs;  // after the rank: it ends first
     std::uint64_t life = 0;
-    time_ns paused_until = 0;
+    std::uint64_t first_life = 0;  // of this job, as the network counts
   };
+  void start(rank_id r);
+  void come_back(rank_id r);
+  void meet(rank_id who, rank_id peer);
+  void fence(rank_id r, time_ns span);
   void notice(rank_id who, rank_id lost, std::uint64_t life);
   /// What belongs to one job does not happen in the next.
   void in_this_job(time_ns when, std::function<void()> does);
@@ -92,6 +105,9 @@ class world {
   simulation::stage stage_;
   simulation::network network_;
   std::vector<std::unique_ptr<node>> nodes_;
+  std::vector<std::uint64_t> incarnations_;
+  std::function<void(rank_id)> launch_;
+  dice news_;  // how long each rank takes to hear of another one's return
   std::uint64_t job_ = 0;
 };
 

@@ -137,6 +137,75 @@ TEST_CASE("What is under way with a rank that ends waits until it is given up, a
   CHECK(net.pending() == 0);
 }
 
+TEST_CASE("What is for a process that has ended does not come to the one in its place, and what it sent still comes") {
+  stage s(2, {});
+  network net(s, 2, {.latency_ns = 1'000});
+  catcher at_old(s);
+  catcher at_other(s);
+  net[1].listen(data, &at_old);
+  net[0].listen(data, &at_other);
+  const std::vector<std::byte> large(50'000);
+  awaited to_old;
+  const auto say = [&](rank_id from, rank_id to, const char* what) {
+    return net[from].send(to, data, bytes_of(what), std::span(large).first(1), nullptr);
+  };
+  CHECK(net[0].send(1, data, bytes_of("large"), large, &to_old) == errc::pending);
+  CHECK(say(1, 0, "of the old one") == errc::none);
+  net.crash(1, [] {});
+  net.come_back(1);
+  catcher at_new(s);
+  net[1].listen(data, &at_new);
+  CHECK(say(0, 1, "for the old one") == errc::none);
+  CHECK(say(1, 0, "of the new one") == errc::none);
+  s.run_to(100'000);
+  CHECK(at_old.got.empty());
+  CHECK(at_new.got.empty());
+  CHECK(at_other.got == std::vector<std::string>{"of the old one", "of the new one"});
+  CHECK(to_old.calls == 0);
+  s.as(0, [&] {
+    net.meet(0, 1);
+    net.let_go(0, 1);
+  });
+  CHECK(to_old.outcome == errc::peer_failed);
+  CHECK(say(0, 1, "for the new one") == errc::none);
+  s.run_to(200'000);
+  CHECK(at_new.got == std::vector<std::string>{"for the new one"});
+  CHECK(net.pending() == 0);
+}
+
+TEST_CASE("A fence between new processes is told nothing of what was put between those in their places before") {
+  stage s(2, {});
+  for (const bool sender_returns : {true, false}) {
+    CAPTURE(sender_returns);
+    network net(s, 2, {.landing_ns = parley::runtime::never});
+    std::vector<std::byte> memory(100);
+    const std::vector<std::byte> bytes(100, std::byte{1});
+    const auto exposed = net[1].expose(memory).value();
+    const parley::runtime::remote_place there{.key = exposed.key,
+                                              .address = reinterpret_cast<std::uint64_t>(memory.data())};
+    awaited put;
+    CHECK(net[0].put(1, there, bytes, &put) == errc::pending);
+    s.run_to(s.now() + 100'000);
+    REQUIRE(net.puts().in_the_air == 1);
+    if (sender_returns) net[1].withdraw(exposed);
+    const parley::runtime::rank_id gone = sender_returns ? 0 : 1;
+    net.crash(gone, [] {});
+    net.come_back(gone);
+    net.meet(1 - gone, gone);
+    awaited fence;
+    const errc begun = net[0].fence(1, &fence);
+    CHECK(begun == errc::pending);
+    s.run_to(s.now() + 100'000);
+    CHECK(fence.outcome == errc::none);
+    CHECK(net.land());
+    CHECK(net.puts().nowhere == 1);
+    awaited next;
+    CHECK(net[0].fence(1, &next) == errc::pending);
+    s.run_to(s.now() + 100'000);
+    CHECK(next.outcome == errc::none);
+  }
+}
+
 TEST_CASE("A put lands after its end at the origin; a fence ends once all earlier ones have") {
   stage s(2, {});
   network net(s, 2, {.landing_ns = parley::runtime::never});
