@@ -37,6 +37,8 @@ struct tune_words {
   std::string device = "host";
   std::optional<double> budget;
   bool one_process = false;
+  bool simulated = false;
+  std::optional<std::uint64_t> seed;
   bool no_results = false;
   bool no_tuning = false;
   bool json = false;
@@ -89,7 +91,7 @@ cli::tune_settings settings_of(const tune_words& w) {
   cli::tune_settings s;
   s.spec_path = w.spec;
   s.overrides = {.ranks = w.ranks, .microbatches = w.microbatches};
-  if (!w.no_results)
+  if (!w.no_results && !w.simulated)
     s.results_path = w.results.empty() ? std::filesystem::path(w.spec).stem().string() + ".results.csv" : w.results;
   s.trials = !w.no_tuning;
   s.budget = w.budget;
@@ -97,7 +99,10 @@ cli::tune_settings settings_of(const tune_words& w) {
   s.death = death_of(w.kill);
   if (w.device == "cuda") s.device = cli::payload_device::cuda;
   if (w.one_process) s.housing = cli::rank_housing::one_process;
-  if (s.death && w.one_process) throw cli::text_error("parley: --kill needs a process for each rank");
+  if (w.simulated) s.housing = cli::rank_housing::simulated;
+  s.seed = w.seed.value_or(s.seed);
+  if (s.death && s.housing != cli::rank_housing::processes)
+    throw cli::text_error("parley: --kill needs a process for each rank");
   return s;
 }
 
@@ -137,6 +142,12 @@ int command(int argc, char** argv) {
   CLI::App* tune =
       add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
   tune->add_flag("--json", words.json, "Print one JSON document on standard output, and nothing else there");
+  auto* simulated = tune->add_flag("--sim", words.simulated,
+                                   "On virtual ranks, links and time, in this process; reads and writes no results");
+  simulated->excludes("--results")->excludes("--one-process")->excludes("--device");
+  tune->add_option("--seed", words.seed,
+                   "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")
+      ->needs(simulated);
   tune->add_option("--trace", words.trace, "Write what every rank ran to this file, as lines of JSON");
 
   tune_words rank_words;

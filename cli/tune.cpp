@@ -51,6 +51,7 @@ std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
 struct ran_job {
   rank_reports reports;
   transports::launch_end end;
+  std::uint64_t hash = 0;  // of a simulated one
 };
 
 ran_job run_job(const spec& job, const tune_settings& s) {
@@ -90,7 +91,8 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
   ran_job ran;
   ran.reports.resize(job.ranks);
   progress_display display(job, STDERR_FILENO);
-  const housed_end end = tune_in_one_process(job, s, [&](rank_id r, json::object&& report) {
+  const auto play = s.housing == rank_housing::simulated ? &tune_simulated : &tune_in_one_process;
+  const housed_end end = play(job, s, [&](rank_id r, json::object&& report) {
     if (report.at("kind").as_string() == "final") {
       ran.reports[r] = std::move(report);
     } else {
@@ -101,6 +103,7 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
   if (!end.error.empty() && end.signal == 0) std::fprintf(stderr, "parley: %s\n", end.error.c_str());
   ran.end.status = end.error.empty() ? 0 : status_failed;
   ran.end.signal = end.signal;
+  ran.hash = end.hash;
   rank_end ended;
   ended.kind = rank_end::how::exited;
   ended.code = ran.end.status;
@@ -225,7 +228,7 @@ namespace {
 
 int run_and_tell(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
-  const bool housed = o.settings.housing == rank_housing::one_process;
+  const bool housed = o.settings.housing != rank_housing::processes;
   ran_job ran = housed ? run_housed(job, o.settings) : run_job(job, o.settings);
   json::object document = summarize(job, ran.reports);
   int status = ran.end.status;
@@ -257,6 +260,9 @@ int run_and_tell(const tune_options& o) {
   document["results"] = results_part(results, not_kept);
   document["rank_ends"] = rank_ends(ran);
   document["interrupted"] = interrupted;
+  const bool simulated = o.settings.housing == rank_housing::simulated;
+  const std::string hash = fmt::format("{:016x}", ran.hash);
+  if (simulated) document["simulated"] = json::object{{"seed", o.settings.seed}, {"hash", hash}};
   document["ok"] = status == 0;
   document["status"] = status;
 
@@ -264,6 +270,9 @@ int run_and_tell(const tune_options& o) {
   const bool as_json = o.format == output_format::json;
   print(as_json ? stderr : stdout, tables(document));
   if (as_json) print(stdout, json::serialize(document) + "\n");
+  if (simulated)
+    say(fmt::format("simulated, seed {}: links and times are virtual, computations take none; hash {}", o.settings.seed,
+                    hash));
   if (interrupted)
     say(std::string("interrupted (") + strsignal(ran.end.signal) + "); above is what was seen until then");
   complain(job, document);

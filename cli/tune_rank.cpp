@@ -7,6 +7,7 @@
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/simulation/world.hpp>
 #include <parley/transports/environment.hpp>
 
 #include <boost/json/array.hpp>
@@ -23,12 +24,14 @@ namespace parley::cli {
 
 namespace json = boost::json;
 using actors::campaign;
+using runtime::task;
 
 namespace {
 
 constexpr runtime::time_ns progress_every_ns = 200'000'000;
 constexpr runtime::time_ns settle_within_ns = 1'000'000'000;
 constexpr std::size_t fewest_flight_records = 4'096;
+constexpr runtime::time_ns longest_jitter_ns = 200;  // of simulated links: a fifth of their latency
 const std::string interrupted = "interrupted";
 
 runtime::time_ns wall_clock() {
@@ -361,6 +364,56 @@ housed_end tune_in_one_process(const spec& job, const tune_settings& s, const re
   }
   report_all(end.error);
   end.signal = stopped.signal();
+  return end;
+}
+
+// ---- on virtual ranks -------------------------------------------------------------------------------------------------
+
+namespace {
+
+task<> simulated_program(housed_rank& mine, std::string& error, runtime::time_ns& ended_ns) {
+  std::exception_ptr thrown;
+  try {
+    co_await mine.work.run();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  ended_ns = std::max(ended_ns, mine.self.where().now());
+  if (!thrown) {
+    co_await mine.self.settle(settle_within_ns);
+  } else if (error.empty()) {
+    error = runtime::describe(thrown).what();
+  }
+}
+
+}  // namespace
+
+housed_end tune_simulated(const spec& job, const tune_settings& s, const report_handler& on_report) {
+  simulation::world_options o;
+  o.ranks = job.ranks;
+  o.seed = s.seed;
+  o.settings = options_for(s, job).settings;
+  o.settings.validators.clear();  // of this machine, on which nothing depends here
+  std::vector<std::unique_ptr<housed_rank>> ranks;
+  housed_end end;
+  runtime::time_ns ended_ns = 0;
+  // Links whose times are never quite the same: what the seed decides.
+  simulation::tape jitter;
+  jitter.delay_control = jitter.delay_data = 1000;
+  jitter.longest_delay_ns = longest_jitter_ns;
+  simulation::weather links(jitter, s.seed, job.ranks);
+  simulation::world all(o, &links);  // ends before what its programs belong to
+  links.begin(all.stage());
+  all.start_all([&](rank_id r) {
+    ranks.push_back(std::make_unique<housed_rank>(job, all[r], nullptr,
+                                                  [&, r](json::object&& report) { on_report(r, std::move(report)); }));
+    all.programs_of(r).spawn(simulated_program(*ranks.back(), end.error, ended_ns));
+  });
+  const auto over = [&] { return !end.error.empty() || all.programs() == 0; };
+  if (!all.stage().run_until(over, runtime::never)) end.error = "a rank waits for something that can never come";
+  end.hash = all.stage().hash();
+  for (rank_id r = 0; r < job.ranks; ++r)
+    on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   return end;
 }
 

@@ -22,8 +22,9 @@ struct planned_death {
 
 /// Where payloads lie and are computed.
 enum class payload_device : std::uint8_t { host, cuda };
-/// `one_process`: all ranks share this process and its thread, and with it one GPU or several.
-enum class rank_housing : std::uint8_t { processes, one_process };
+/// `one_process`: all ranks share this process and its thread, and with it one GPU or several. `simulated`: the same on virtual
+/// links and in virtual time, of which computations take none.
+enum class rank_housing : std::uint8_t { processes, one_process, simulated };
 
 inline constexpr double largest_budget = 1000;
 
@@ -38,6 +39,7 @@ struct tune_settings {
   std::optional<planned_death> death{};
   payload_device device = payload_device::host;
   rank_housing housing = rank_housing::processes;
+  std::uint64_t seed = 1;  ///< of a simulated run
 };
 
 int tune_rank(const tune_settings& s);
@@ -46,10 +48,14 @@ int tune_rank(const tune_settings& s);
 struct housed_end {
   std::string error;
   int signal = 0;
+  std::uint64_t hash = 0;  ///< of a simulated run: equal runs have equal ones
 };
 
 /// All ranks here, without a launcher: reports come as `tune_rank` sends them. Throws `unavailable` when there is no GPU to use.
 using report_handler = std::function<void(rank_id from, boost::json::object&& report)>;
 housed_end tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report);
+/// The same on virtual ranks, whose links are late by as much as the seed says: a function of spec, settings and seed alone. Reads
+/// and writes no results.
+housed_end tune_simulated(const spec& job, const tune_settings& s, const report_handler& on_report);
 
 }  // namespace parley::cli

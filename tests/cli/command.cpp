@@ -111,6 +111,37 @@ TEST_CASE("parley tune --json prints one document with everything that was agree
   CHECK(fs::exists(here.path / "three.results.csv") == false);
 }
 
+TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for the same seed") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto seven = here.tune("three.json --sim --seed 7");
+  REQUIRE_MESSAGE(seven.status == 0, seven.error);
+  const json::object d = seven.document();
+  CHECK(number(d, "invocations") == 3'000);
+  CHECK(number(d, "mismatches") == 0);
+  CHECK(d.at("outputs_match").as_bool());
+  REQUIRE(d.at("agreements").as_array().size() == 3);
+  for (const json::value& v : d.at("agreements").as_array()) CHECK(v.as_object().at("decided").as_bool());
+  CHECK(number(d.at("simulated").as_object(), "seed") == 7);
+  const auto& hash = d.at("simulated").as_object().at("hash").as_string();
+  CHECK(hash.size() == 16);
+  CHECK(seven.error.find("seed 7") != std::string::npos);
+  CHECK(seven.error.find(hash.c_str()) != std::string::npos);
+  CHECK(here.tune("three.json --sim --seed 7").out == seven.out);
+  CHECK(here.tune("three.json --sim --seed 8").document().at("simulated").as_object().at("hash") != hash);
+  CHECK(fs::exists(here.path / "three.results.csv") == false);
+}
+
+TEST_CASE("a simulated run takes no results, devices or deaths, and a seed belongs to one") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  for (const char* words :
+       {"--sim --results r.csv", "--sim --one-process", "--sim --device cuda", "--sim --kill 1@5", "--seed 3"}) {
+    CAPTURE(words);
+    CHECK(here.parley("tune three.json " + std::string(words)).status == 2);
+  }
+}
+
 TEST_CASE("the trace shows c0, trials and winner inside the stream, from both ends of every invocation") {
   const folder here;
   here.write("three.json", three_sizes);
