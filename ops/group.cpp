@@ -172,7 +172,7 @@ const group_config* group_end::find(std::uint64_t digest) const noexcept {
 }
 
 void group_end::fail(const error& why, rank_id culprit) noexcept {
-  if (failed_) return;
+  if (failed_ && why.code() != errc::fenced) return;  // what a fenced rank has lost before counts no more
   failed_ = why;
   group_->fail(why.code(), culprit);
 }

@@ -257,8 +257,9 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
 }
 
 void symmetric_end::fail(const error& why) noexcept {
-  if (failed_) return;
-  failed_ = why;
+  const bool first = !failed_;
+  if (first || why.code() == errc::fenced) failed_ = why;  // what a fenced rank has lost before counts no more
+  if (!first) return;
   if (lead_ != nullptr) lead_->leases.stop();
   leases_.fail(why.code());
   running_.for_each([&](running& r) { r.within.cancel(why.code()); });
