@@ -8,7 +8,7 @@ namespace parley::simulation {
 
 namespace {
 
-constexpr std::uint64_t sent_often = 500;
+constexpr std::uint64_t sent_often = 1'000;
 
 struct cell {
   const char* name;
