@@ -14,7 +14,7 @@ namespace parley::simulation {
 
 namespace {
 
-constexpr time_ns longest_job_ns = 1'000'000'000'000;
+constexpr time_ns longest_job_ns = 400'000'000'000;
 constexpr time_ns look_every_ns = 500'000'000;
 constexpr int looks = 400;  // at what has not been decided
 
