@@ -27,6 +27,15 @@ bool untouched(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0x5a}; });
 }
 
+task<> fetch_whole(end& self, arrival& message, const blob& wanted) {
+  blob& into = self.memory(blob(wanted.size()));
+  awaited& fetched = self.operation();
+  const errc started = self.wire().fetch(std::move(message), into, &fetched);
+  const errc outcome = co_await self.outcome(started, fetched);
+  PARLEY_EXPECT(outcome == errc::none);
+  PARLEY_EXPECT(into == wanted);
+}
+
 // Around every limit: an arrival's own room (128 with the header), UCX's short path, its fragments, its rendezvous.
 std::vector<std::uint64_t> sizes_up_to(std::uint64_t largest) {
   std::vector<std::uint64_t> sizes = {0, 1, 28, 29, 76, 77, 92, 112, 113, 128, 129, 4095, 8192, 8193, 65537, 1 << 20};
@@ -103,12 +112,7 @@ task<> ten_thousand(end& self) {
       ++seen.at(header.number);
       const blob wanted = pattern(static_cast<std::size_t>(header.length), header.number);
       PARLEY_EXPECT(message.length() == wanted.size());
-      blob& into = self.memory(blob(wanted.size()));
-      awaited& fetched = self.operation();
-      const errc started = self.wire().fetch(std::move(message), into, &fetched);
-      const errc outcome = co_await self.outcome(started, fetched);
-      PARLEY_EXPECT(outcome == errc::none);
-      PARLEY_EXPECT(into == wanted);
+      co_await fetch_whole(self, message, wanted);
     }
     PARLEY_EXPECT(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
     PARLEY_EXPECT(self.wire().statistics().received[1] == count + 100);
@@ -163,12 +167,7 @@ task<> before_a_handler(end& self) {
   for (recorder* each : {&self.control, &self.data}) {
     for (arrival& message : each->got) {
       if (text_of(message.header()) != "large") continue;
-      blob& into = self.memory(blob(wanted.size()));
-      awaited& fetched = self.operation();
-      const errc started = self.wire().fetch(std::move(message), into, &fetched);
-      const errc outcome = co_await self.outcome(started, fetched);
-      PARLEY_EXPECT(outcome == errc::none);
-      PARLEY_EXPECT(into == wanted);
+      co_await fetch_whole(self, message, wanted);
     }
   }
 }

@@ -303,7 +303,7 @@ TEST_CASE("random catalogues, sizes and tags bring exact data and never half a p
       by_tag[messages.back().tag].push_back(i);
     }
     const auto send = [](transfer t, message m, std::size_t i, std::size_t& failed) -> task<> {
-      const auto data = numbered(m.size, i);
+      const auto data = pattern(m.size, i);
       auto sent = co_await attempt(t.send(data, {.to = 1, .tag = m.tag}));
       if (!sent) ++failed;
     };
@@ -311,7 +311,7 @@ TEST_CASE("random catalogues, sizes and tags bring exact data and never half a p
       std::vector<std::byte> buffer(m.size + spare);
       auto got = co_await attempt(t.receive(buffer, {.from = 0, .tag = m.tag}));
       if (got) buffer.resize(*got);
-      if (!got || buffer != numbered(m.size, i)) ++failed;
+      if (!got || buffer != pattern(m.size, i)) ++failed;
     };
     std::size_t failed = 0;
     scope all(w.clock);

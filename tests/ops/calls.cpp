@@ -42,7 +42,7 @@ struct direct_pair : world {
   ~direct_pair() { calls.reset(); }
 
   seen_call& send(std::size_t size, send_options o = {.to = 1}) {
-    buffers.push_back(numbered(size, buffers.size()));
+    buffers.push_back(pattern(size, buffers.size()));
     auto& kept = all.emplace_back();
     calls->spawn(keep(out, buffers.back(), o, kept));
     clock.turn();
@@ -88,7 +88,7 @@ TEST_CASE("a message that came before its receive is there at once") {
     CHECK(got.outcome);
     CHECK(got.bytes == size);
     w.buffers.back().pop_back();
-    CHECK(w.buffers.back() == numbered(size, w.buffers.size() - 2));
+    CHECK(w.buffers.back() == pattern(size, w.buffers.size() - 2));
   }
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("calls are used where tasks are: in when_all, when_any, in a scope, un
                                    p.in.receive(into, {.from = 0, .tag = 3, .timeout_ns = 1'000}));
     static_cast<void>(first);
   };
-  auto data = numbered(300, 1);
+  auto data = pattern(300, 1);
   std::vector<std::byte> into(300);
   const auto run_all = [&] { run(w.clock, all(w, data, into)); };
   CHECK_THROWS_WITH_AS(run_all(), doctest::Contains("timeout"), failure);  // when_any: the one that timed out was first
@@ -220,7 +220,7 @@ TEST_CASE("sends past the window wait for it, in their order") {
 
 TEST_CASE("a part that comes twice, poison and a buffer that is too small each end what they should") {
   direct_pair w;
-  const auto part = numbered(40, 5);
+  const auto part = pattern(40, 5);
   auto& first = w.receive(40);
   auto& second = w.receive(40);
   w.inject(0, 40, part);

@@ -221,7 +221,7 @@ TEST_CASE("calls that were given up and peers that are late are not blamed on th
     auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout_ns = timeout}));
     into = std::move(outcome);
   };
-  const auto data = numbered(size, 1);
+  const auto data = pattern(size, 1);
   result<> late, given_up;
   scope both(w.clock);
   both.spawn(keep(w.out, data, 50'000'000, late));

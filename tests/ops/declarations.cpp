@@ -125,7 +125,7 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
     for (rank_id r = 0; r < n; ++r) ends.push_back(w[r].declare(op));
     const auto pair = [](transfer from, transfer to, rank_id sender, int& wrong_bytes) -> task<> {
       for (std::size_t i = 0; i < 10; ++i) {
-        const auto data = numbered(1000 * (i + 1), sender + i);
+        const auto data = pattern(1000 * (i + 1), sender + i);
         std::vector<std::byte> buffer(data.size());
         auto done = co_await when_all(from.send(data, {.to = sender + 1}), to.receive(buffer, {.from = sender}));
         static_cast<void>(done);

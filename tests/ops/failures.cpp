@@ -27,7 +27,7 @@ struct pair_world : world {
   }
   ~pair_world() { calls.reset(); }
   result<>& send(std::size_t size, send_options o = {.to = 1}) {
-    data.push_back(numbered(size, data.size()));
+    data.push_back(pattern(size, data.size()));
     auto& r = outcomes.emplace_back(std::make_unique<result<>>(errc::pending));
     calls->spawn(keep_send(out, data.back(), o, *r));
     clock.turn();
@@ -185,7 +185,7 @@ TEST_CASE("a cancelled receive leaves its message to the next one") {
 
 TEST_CASE("a cancelled send in flight gives its buffer back before it ends, and its receiver is told") {
   pair_world w;
-  auto payload = std::make_unique<std::vector<std::byte>>(numbered(1 << 20, 1));
+  auto payload = std::make_unique<std::vector<std::byte>>(pattern(1 << 20, 1));
   result<> given_up(errc::pending);
   scope inner(w.clock);
   inner.spawn(keep_send(w.out, *payload, {.to = 1}, given_up));

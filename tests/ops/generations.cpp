@@ -109,7 +109,7 @@ TEST_CASE("what a new process sends before its peer has heard of it is not lost,
   w.restart(0);
   auto out = pair_on(w, 0);
   std::optional<runtime::result<>> sent;
-  s.spawn(send_one(out, numbered(100, 9), sent));
+  s.spawn(send_one(out, pattern(100, 9), sent));
   let_pass(w, 10'000'000);
   CHECK(!old_receive);
   CHECK(first == std::vector<std::byte>(100));
@@ -122,7 +122,7 @@ TEST_CASE("what a new process sends before its peer has heard of it is not lost,
   s.spawn(receive_one(in, second, new_receive));
   wait_for(w, new_receive);
   CHECK(*new_receive);
-  CHECK(second == numbered(100, 9));
+  CHECK(second == pattern(100, 9));
 }
 
 TEST_CASE("late data of an ended generation is dropped, and its sender is told so") {
@@ -140,7 +140,7 @@ TEST_CASE("late data of an ended generation is dropped, and its sender is told s
   auto out = pair_on(w, 0);
   constexpr std::size_t word = actors::gen_end::message_type;
   CHECK(w[1].mail().sent_by_type()[word] == 0);
-  const auto part = numbered(8, 1);
+  const auto part = pattern(8, 1);
   for (int i = 0; i < 10; ++i)
     static_cast<void>(w.links[0].send(1, runtime::link::channel::data, actors::bytes_of(late), part, nullptr));
   let_pass(w, 1'000'000);

@@ -165,16 +165,18 @@ TEST_CASE("what a rank's user masks is agreed on nowhere") {
   CHECK(missing().find("rank 1 (member) has roundabout") != std::string::npos);
 }
 
+namespace {
+/// A call of rank 0 that rank 1 never joins.
+task<errc> alone(two_members& w) {
+  auto ended = co_await attempt(w.ends[0].run(w.memory[0].bytes(), {.timeout_ns = 50'000'000}));
+  co_return ended.code();
+}
+}  // namespace
+
 TEST_CASE("a member that never comes ends the call in its time, its communicator is aborted and its memory free") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
-  struct program {
-    static task<errc> alone(two_members& w) {
-      auto ended = co_await attempt(w.ends[0].run(w.memory[0].bytes(), {.timeout_ns = 50'000'000}));
-      co_return ended.code();
-    }
-  };
-  CHECK(runtime::run(w.loop, program::alone(w)) == errc::timeout);
+  CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
   CHECK(w.library.communicators() == 1);
   CHECK(w.copies[0]->pending() == 0);
   auto* const world = dynamic_cast<gpu_world*>(w.worlds[0].get());
@@ -185,13 +187,7 @@ TEST_CASE("a member that never comes ends the call in its time, its communicator
 TEST_CASE("a kernel whose other members never come is stopped in the call's time") {
   two_members w({kernel_sum()});
   CHECK(w.sum(3) == 0);
-  struct program {
-    static task<errc> alone(two_members& w) {
-      auto ended = co_await attempt(w.ends[0].run(w.memory[0].bytes(), {.timeout_ns = 50'000'000}));
-      co_return ended.code();
-    }
-  };
-  CHECK(runtime::run(w.loop, program::alone(w)) == errc::timeout);
+  CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
   CHECK(w.copies[0]->pending() == 0);
 }
 

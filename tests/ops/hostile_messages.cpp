@@ -88,7 +88,7 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
     for (const auto& c : configs) digests.push_back(c->digest());
     wild any{dice, digests};
     const auto once = [](transfer o, transfer i, int& wrong) -> task<> {
-      const auto data = numbered(100'000, 3);
+      const auto data = pattern(100'000, 3);
       std::vector<std::byte> buffer(data.size());
       auto done = co_await when_all(o.send(data, {.to = 1}), i.receive(buffer, {.from = 0}));
       static_cast<void>(done);

@@ -17,7 +17,7 @@ bool has(side s, side one) { return s == one || s == side::both; }
 // The receives are there before their messages, as in a program that posts them ahead, so that credits are.
 task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, call_outcomes& all) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    auto data = numbered(sizes[i], i);
+    auto data = pattern(sizes[i], i);
     actors::registered_memory memory;
     if (has(registers, side::sender)) memory = t.registered(data);
     scope& here = co_await this_scope;
@@ -42,7 +42,7 @@ task<> receive_registered(transfer t, std::vector<std::size_t> sizes, std::size_
     const bool rest_untouched = std::all_of(buffer.begin() + static_cast<std::ptrdiff_t>(*outcome), buffer.end(),
                                             [](std::byte b) { return b == std::byte{0xEE}; });
     buffer.resize(*outcome);
-    if (buffer != numbered(sizes[i], i) || !rest_untouched) ++all.wrong;
+    if (buffer != pattern(sizes[i], i) || !rest_untouched) ++all.wrong;
     all.received.emplace_back();
   }
 }
@@ -214,7 +214,7 @@ TEST_CASE("a get whose receive is never posted ends with its timeout, and the re
   one_sided_world w({direct(), get()});
   CHECK(w.tune(side::both).failed() == 0);
   REQUIRE(w.campaign().winner == "get");
-  std::vector<std::byte> data = numbered(large, 1);
+  std::vector<std::byte> data = pattern(large, 1);
   const auto from = w.out.registered(data);
   pass(w, 1'000'000);
   scope calls(w.clock);

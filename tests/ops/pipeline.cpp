@@ -20,7 +20,7 @@ struct worker final : pipeline_stage {
   void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
     if (microbatch == throws_at) throw std::runtime_error("the model is on fire");
     if (stage == 0) {
-      const auto fresh = numbered(activation.size(), microbatch);
+      const auto fresh = pattern(activation.size(), microbatch);
       std::copy(fresh.begin(), fresh.end(), activation.begin());
     }
     for (std::byte& b : activation) b = stepped(b, stage, microbatch);
@@ -39,7 +39,7 @@ struct worker final : pipeline_stage {
 };
 
 std::vector<std::byte> alone(std::uint64_t microbatch, std::size_t bytes, std::size_t stages) {
-  auto activation = numbered(bytes, microbatch);
+  auto activation = pattern(bytes, microbatch);
   for (std::size_t s = 0; s < stages; ++s) {
     for (std::byte& b : activation) b = stepped(b, s, microbatch);
   }

@@ -2,6 +2,7 @@
 // a scenario, and the test reads what the ranks print.
 #include "../support/deadline.hpp"
 #include "../support/folder.hpp"
+#include "../support/transfers.hpp"
 
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
@@ -29,6 +30,8 @@ using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using parley::tests::deadline;
+using parley::tests::pair_of;
+using parley::tests::pattern;
 
 namespace {
 
@@ -36,12 +39,6 @@ constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
 constexpr const char* rank_of_a_job = "this program as one rank of a job";
 
 // ---- what the ranks do ------------------------------------------------------------------------------------------------
-
-std::vector<std::byte> numbered(std::size_t size, std::size_t seed) {
-  std::vector<std::byte> data(size);
-  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + (i >> 8U) + seed * 7);
-  return data;
-}
 
 void expect(bool holds, const std::string& what) {
   if (!holds) raise({errc::exception, "not so: " + what});
@@ -52,19 +49,11 @@ void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-paired_transfer pair_of(std::vector<config_ptr> configs) {
-  paired_transfer op;
-  op.name = "activations";
-  op.role = [](rank_id r) { return std::string(r == 0 ? "sender" : r == 1 ? "receiver" : "idle"); };
-  op.configs = std::move(configs);
-  return op;
-}
-
 task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::size_t spare) {
   std::vector<std::byte> buffer;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (self.id() == 0) {
-      const auto data = numbered(sizes[i], i);
+      const auto data = pattern(sizes[i], i);
       co_await t.send(data, {.to = 1});
     } else if (self.id() == 1) {
       buffer.assign(sizes[i] + spare, std::byte{0xEE});
@@ -73,7 +62,7 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
       for (std::size_t at = sizes[i]; at < buffer.size(); ++at)
         expect(buffer[at] == std::byte{0xEE}, "the rest is untouched");
       buffer.resize(sizes[i]);
-      expect(buffer == numbered(sizes[i], i), "message " + std::to_string(i) + " has its bytes");
+      expect(buffer == pattern(sizes[i], i), "message " + std::to_string(i) + " has its bytes");
     }
   }
 }
@@ -129,13 +118,13 @@ task<> move_until_decided(rank& self, transfer t) {
   for (std::size_t i = 0;; ++i) {
     if (self.id() == 0) {
       const bool last = i >= 300 && (has_decided(self) || limit.is_over());
-      const auto data = numbered(last ? 0 : size, i);
+      const auto data = pattern(last ? 0 : size, i);
       co_await t.send(data, {.to = 1});
       if (last) co_return;
     } else if (self.id() == 1) {
       const auto got = co_await t.receive(buffer, {.from = 0});
       if (got == 0) co_return;
-      expect(got == size && buffer == numbered(size, i), "message " + std::to_string(i) + " has its bytes");
+      expect(got == size && buffer == pattern(size, i), "message " + std::to_string(i) + " has its bytes");
     }
   }
 }
@@ -162,14 +151,14 @@ void tuned(job& here) {
 }
 
 task<> send_one(transfer t, std::size_t i, std::uint32_t tag) {
-  const auto data = numbered(100 + i * 1500, i);
+  const auto data = pattern(100 + i * 1500, i);
   co_await t.send(data, {.to = 1, .tag = tag});
 }
 task<> receive_one(transfer t, std::size_t i, std::uint32_t tag) {
   std::vector<std::byte> buffer(200'000);
   const auto got = co_await t.receive(buffer, {.from = 0, .tag = tag});
   buffer.resize(got);
-  expect(buffer == numbered(100 + i * 1500, i), "message " + std::to_string(i) + " came to its receive");
+  expect(buffer == pattern(100 + i * 1500, i), "message " + std::to_string(i) + " came to its receive");
 }
 task<> many_at_once(rank& self, transfer t) {
   scope& here = co_await this_scope;
@@ -295,12 +284,12 @@ struct adding final : pipeline_stage {
   adding(std::size_t s, std::size_t n) : stage(s), last(s + 1 == n) {}
   void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
     if (stage == 0) {
-      const auto fresh = numbered(activation.size(), microbatch);
+      const auto fresh = pattern(activation.size(), microbatch);
       std::copy(fresh.begin(), fresh.end(), activation.begin());
     }
     for (std::byte& b : activation) b = static_cast<std::byte>(static_cast<unsigned>(b) + stage + 1);
     if (!last) return;
-    auto expected = numbered(activation.size(), microbatch);
+    auto expected = pattern(activation.size(), microbatch);
     for (std::byte& b : expected) b = static_cast<std::byte>(static_cast<unsigned>(b) + (stage + 1) * (stage + 2) / 2);
     same = same && std::equal(expected.begin(), expected.end(), activation.begin());
   }
@@ -354,7 +343,7 @@ task<> move_registered(rank& self, transfer t, transfer beat, std::span<std::byt
   std::array<std::byte, 1> heard{};
   for (const std::size_t size : sizes) {
     for (std::size_t i = 0; i < (size > 1'000'000 ? 4 : 25); ++i) {
-      const auto data = numbered(size, i);
+      const auto data = pattern(size, i);
       if (self.id() == 0) {
         std::copy(data.begin(), data.end(), buffer.begin());
         co_await beat.receive(heard, {.from = 1});
@@ -515,7 +504,7 @@ void returns_at_once(job& here) {
 
 task<> send_three(transfer t) {
   for (int i = 0; i < 3; ++i) {
-    const auto data = numbered(100, 0);
+    const auto data = pattern(100, 0);
     co_await t.send(data, {.to = 1});
   }
 }

@@ -64,7 +64,7 @@ TEST_CASE("sixty-four sends at once reach their receives in order") {
     into.resize(got);
   };
   scope all(w.clock);
-  for (std::size_t i = 0; i < 64; ++i) data.push_back(numbered(i * 1500, i));
+  for (std::size_t i = 0; i < 64; ++i) data.push_back(pattern(i * 1500, i));
   for (const auto& d : data) all.spawn(send(out, d));
   for (auto& b : buffers) all.spawn(receive(in, b));
   run_until(w.clock, [&] { return all.running() == 0; });

@@ -20,7 +20,7 @@ runtime::task<> sleep_for(runtime::executor& ex, time_ns span) {
 // The receiver is late by up to 3 ms, the sender computes for 5: rounds come seconds apart, so that drift counts.
 runtime::task<> feed(world& w, ops::transfer out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    const auto data = numbered(sizes[i % sizes.size()], i);
+    const auto data = pattern(sizes[i % sizes.size()], i);
     co_await out.send(data, {.to = 1});
     co_await sleep_for(w.clock, 5'000'000);
   }

@@ -8,23 +8,11 @@
 using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
+using parley::tests::pair_of;
+using parley::tests::pattern;
 using parley::tests::world;
 
 namespace {
-
-paired_transfer pair_of(std::vector<config_ptr> configs) {
-  paired_transfer op;
-  op.name = "activations";
-  op.role = [](rank_id r) { return std::string(r == 0 ? "sender" : r == 1 ? "receiver" : "idle"); };
-  op.configs = std::move(configs);
-  return op;
-}
-
-std::vector<std::byte> pattern(std::size_t size, std::size_t seed) {
-  std::vector<std::byte> data(size);
-  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + seed);
-  return data;
-}
 
 task<> send_all(transfer t, std::vector<std::size_t> sizes) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {

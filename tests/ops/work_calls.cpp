@@ -26,7 +26,7 @@ struct started_pair : world {
 TEST_CASE("started calls move every size, both ends driven by either one's wait") {
   started_pair w;
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, std::size_t{1} << 20U}) {
-    const auto data = numbered(size, size);
+    const auto data = pattern(size, size);
     std::vector<std::byte> into(size + 3);
     auto received = w.in.start_receive(into, {.from = 0});
     auto sent = w.out.start_send(data, {.to = 1});
@@ -39,7 +39,7 @@ TEST_CASE("started calls move every size, both ends driven by either one's wait"
 
 TEST_CASE("a started receive that is destroyed or times out leaves its message to the next one") {
   started_pair w;
-  const auto data = numbered(300, 1);
+  const auto data = pattern(300, 1);
   std::vector<std::byte> unused(300);
   { const auto given_up = w.in.start_receive(unused, {.from = 0}); }
   auto late = w.in.start_receive(unused, {.from = 0}, {.timeout_ns = 1_ms});
@@ -54,6 +54,6 @@ TEST_CASE("a started receive that is destroyed or times out leaves its message t
 
 TEST_CASE("a call to a rank that this one has no edge with is refused where it is started") {
   started_pair w;
-  const auto data = numbered(8, 1);
+  const auto data = pattern(8, 1);
   CHECK_THROWS_AS(static_cast<void>(w.in.start_send(data, {.to = 0})), failure);
 }

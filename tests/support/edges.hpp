@@ -2,6 +2,7 @@
 /// Both ends of one edge on a virtual clock, without the actors that tune it: rank 0 sends, rank 1 receives. A test either
 /// sends through `edge_sender` or makes the stamped parts itself, in whatever order and number it likes.
 #include "memory_link.hpp"
+#include "pattern.hpp"
 
 #include <parley/actors/edge_receiver.hpp>
 #include <parley/actors/edge_sender.hpp>
@@ -13,12 +14,6 @@
 #include <vector>
 
 namespace parley::tests {
-
-inline std::vector<std::byte> pattern(std::size_t size, std::size_t seed) {
-  std::vector<std::byte> data(size);
-  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + (i >> 8U) + seed * 7);
-  return data;
-}
 
 /// What the actors of one rank share.
 struct node {

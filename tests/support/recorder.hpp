@@ -1,11 +1,11 @@
 #pragma once
 /// What comes over a link, kept, and bytes to send over it.
+#include "pattern.hpp"
+
 #include <parley/runtime/link.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -31,19 +31,6 @@ struct failures final : link::failure_handler {
 inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 inline std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-/// Bytes in which a shifted, cut or foreign piece shows.
-inline std::vector<std::byte> pattern(std::size_t length, std::uint64_t seed) {
-  std::vector<std::byte> bytes(length);
-  std::uint64_t x = seed * 0x9e3779b97f4a7c15U + 1;
-  std::size_t at = 0;
-  for (; at + sizeof x <= length; at += sizeof x) {
-    x = x * 6364136223846793005U + 1442695040888963407U;
-    std::memcpy(bytes.data() + at, &x, sizeof x);
-  }
-  for (; at < length; ++at) bytes[at] = static_cast<std::byte>(at * 7 + seed);
-  return bytes;
 }
 
 }  // namespace parley::tests

@@ -1,6 +1,7 @@
 #pragma once
 /// Short programs of two ranks, for tests of the ops in virtual time.
 #include "flights.hpp"
+#include "pattern.hpp"
 
 #include <parley/runtime/when.hpp>
 
@@ -9,17 +10,6 @@
 #include <optional>
 
 namespace parley::tests {
-
-inline std::vector<std::byte> numbered(std::size_t size, std::size_t seed) {
-  // i * 31 + i / 256 + seed * 7 in bytes, block by block: some tests make gigabytes of them.
-  std::vector<std::byte> data(size);
-  for (std::size_t block = 0; block < size; block += 256) {
-    const auto first = static_cast<std::uint8_t>(block / 256 + seed * 7);
-    const std::size_t end = std::min<std::size_t>(size - block, 256);
-    for (std::size_t i = 0; i < end; ++i) data[block + i] = static_cast<std::byte>(first + i * 31);
-  }
-  return data;
-}
 
 inline ops::paired_transfer pair_of(std::vector<ops::config_ptr> configs) {
   ops::paired_transfer op;
@@ -42,7 +32,7 @@ struct call_outcomes {
 
 inline runtime::task<> send_each(ops::transfer t, std::vector<std::size_t> sizes, call_outcomes& all) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const auto data = numbered(sizes[i], i);
+    const auto data = pattern(sizes[i], i);
     auto outcome = co_await ops::attempt(t.send(data, {.to = 1}));
     all.sent.push_back(std::move(outcome));
   }
@@ -58,7 +48,7 @@ inline runtime::task<> receive_each(ops::transfer t, std::vector<std::size_t> si
       continue;
     }
     buffer.resize(*outcome);
-    if (buffer != numbered(sizes[i], i)) ++all.wrong;
+    if (buffer != pattern(sizes[i], i)) ++all.wrong;
     all.received.emplace_back();
   }
 }
