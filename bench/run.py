@@ -68,6 +68,8 @@ def main():
             found = measure_row(row, options.build, row.runs if row.runs == 1 else options.runs or row.runs, options.peers_only)
         except (Missing, Failed) as problem:
             failures.append(f"{row.name} failed: {problem}")
+            results.append({"name": row.name, "value": None, "unit": row.unit, "peer": row.peers[0].label, "peer_value": None,
+                            "ratio": None, "runs": 0, "failed": str(problem)})
             lines.append((row.name, "failed", "", "", "", "", row.target(), "failed"))
             continue
         results += found
