@@ -60,7 +60,7 @@ PYTHON
 echo
 echo "== 3. The check must be able to fail: a receiver that ignores the stamp =="
 status=0
-"$parley" tune "$spec" --no-results --microbatches 200 --mutant ignore_stamp --json >mutant.json 2>mutant.log || status=$?
+"$parley" tune "$spec" --no-results --microbatches 200 --budget $budget --mutant ignore_stamp --json >mutant.json 2>mutant.log || status=$?
 found=$(python3 -c 'import json; print(json.load(open("mutant.json"))["mismatches"])' || echo none)
 [[ $status == 1 && $found =~ ^[1-9] ]] || { cat mutant.log >&2; fail "the mutant was not noticed: status $status, mismatches $found"; }
 echo "  ok    the mutant is caught: $found mismatches, status 1"
