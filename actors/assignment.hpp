@@ -210,6 +210,11 @@ class assignment {
   void judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks = {});
   /// Searches anew where what was decided takes longer, or less long, than it did, for good.
   void watch_drift(time_ns now, std::span<const tuning::participant_clock> clocks = {});
+  /// The same for an op without headers, which sends nothing after its decision: its leader's own calls, as long as they take,
+  /// are all that is looked at. A search has begun where the answer is true.
+  bool note_call(std::uint64_t bytes, std::uint64_t digest, time_ns took_ns, time_ns now);
+  /// What calls take is compared with earlier calls, not with the trials, which were made elsewhere (rehearsals).
+  void compare_calls_alone() noexcept { calls_alone_ = true; }
   /// The trials of this key are known to go on, so that their rows are not missing yet.
   void wait_longer(std::uint64_t bytes, time_ns now) noexcept;
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
@@ -266,6 +271,8 @@ class assignment {
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
   choice choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+  bool begin_burst(campaign& c, time_ns now);
+  bool has_drifted(campaign& c, const tuning::aggregate& burst, time_ns now);
   void end_burst(campaign& c) noexcept;
   void watch(campaign& c);
   bool add_sample(campaign& c, rank_id participant, const wire_row& r);
@@ -304,6 +311,7 @@ class assignment {
   time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
   std::size_t active_ = 0;             // campaigns that try or collect
   std::size_t bursts_ = 0;             // that are being timed
+  bool calls_alone_ = false;
 };
 
 }  // namespace parley::actors

@@ -32,7 +32,7 @@ void assignment::watch(campaign& c) {
   d.missing = 0;
   // Trials may see other times than calls in a row do: after a search for that reason the calls say what is usual.
   const bool asked = std::exchange(d.searched, 0) == c.search;
-  d.detector.decided(asked ? 0 : c.decided_time_ns);
+  d.detector.decided(asked || calls_alone_ ? 0 : c.decided_time_ns);
   if (!asked) return;
   const time_ns longest = longest_pause_factor * plan_.drift.search_pause_ns;
   d.search_pause_ns =
@@ -46,24 +46,27 @@ void assignment::end_burst(campaign& c) noexcept {
   --bursts_;
 }
 
+bool assignment::begin_burst(campaign& c, time_ns now) {
+  drift_watch& d = *c.drift;
+  if (now - d.began_ns < plan_.drift.pause_ns && d.began_ns != 0) {
+    c.next_sample = c.invocations + plan_.drift.every;
+    return false;
+  }
+  d.bursting = true;
+  ++bursts_;
+  d.began_ns = now;
+  d.orders.clear();
+  d.places.clear();
+  d.rows.clear();
+  d.missing = plan_.drift.samples * participants_.size();
+  return true;
+}
+
 // The first of a burst makes both ends read their clocks, and is not counted; after the last one they stop.
 assignment::choice assignment::choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
   drift_watch& d = *c.drift;
   const choice plain{c.digest, stamp_flags::none};
-  if (!d.bursting) {
-    if (now - d.began_ns < plan_.drift.pause_ns && d.began_ns != 0) {
-      c.next_sample = c.invocations + plan_.drift.every;
-      return plain;
-    }
-    d.bursting = true;
-    ++bursts_;
-    d.began_ns = now;
-    d.orders.clear();
-    d.places.clear();
-    d.rows.clear();
-    d.missing = plan_.drift.samples * participants_.size();
-    return {c.digest, stamp_flags::timed};
-  }
+  if (!d.bursting) return begin_burst(c, now) ? choice{c.digest, stamp_flags::timed} : plain;
   if (d.orders.size() == plan_.drift.samples) {
     end_burst(c);
     c.next_sample = c.invocations + plan_.drift.every;
@@ -94,14 +97,40 @@ void assignment::watch_drift(time_ns now, std::span<const tuning::participant_cl
     if (d.orders.size() != plan_.drift.samples || d.missing != 0) continue;
     const tuning::aggregate burst = tuning::aggregate_candidate(
         d.rows, {.digest = c->digest, .participants = participants_, .invocations = d.orders, .clocks = clocks});
-    d.places.clear();
-    d.rows.clear();
-    d.missing = 1;  // looked at: nothing more is to come of this burst
-    if (d.detector.add(burst) != tuning::drift::changed || now < d.search_not_before_ns) continue;
-    d.digest_before = c->digest;
-    d.searched = c->search + 1;
-    retune(c->bucket.largest_bytes(), in_words(d.detector.latest_ns(), d.detector.reference_ns()), now);
+    has_drifted(*c, burst, now);
   }
+}
+
+bool assignment::has_drifted(campaign& c, const tuning::aggregate& burst, time_ns now) {
+  drift_watch& d = *c.drift;
+  d.places.clear();
+  d.rows.clear();
+  d.missing = 1;  // looked at: nothing more is to come of this burst
+  if (d.detector.add(burst) != tuning::drift::changed || now < d.search_not_before_ns) return false;
+  d.digest_before = c.digest;
+  d.searched = c.search + 1;
+  return retune(c.bucket.largest_bytes(), in_words(d.detector.latest_ns(), d.detector.reference_ns()), now) != 0;
+}
+
+// As with stamps, the call that begins a burst is not counted: its clock was read too coarsely.
+bool assignment::note_call(std::uint64_t bytes, std::uint64_t digest, time_ns took_ns, time_ns now) {
+  if (latest_for(bytes) == nullptr && find(bytes) == nullptr) return false;
+  campaign& c = campaign_of(bytes, now);
+  if (c.where != campaign::stage::decided || c.digest != digest || ++c.invocations < c.next_sample) return false;
+  drift_watch& d = *c.drift;
+  if (!d.bursting) {
+    begin_burst(c, now);
+    return false;
+  }
+  const rank_id leader = participants_.front();
+  d.orders.push_back(++order_);
+  d.rows.push_back({leader, order_, digest, now - took_ns, now, tuning::row_status::ok, 0});
+  if (d.orders.size() < plan_.drift.samples) return false;
+  const tuning::aggregate burst =
+      tuning::aggregate_candidate(d.rows, {.digest = digest, .participants = {&leader, 1}, .invocations = d.orders});
+  end_burst(c);
+  c.next_sample = c.invocations + plan_.drift.every;
+  return has_drifted(c, burst, now);
 }
 
 }  // namespace parley::actors

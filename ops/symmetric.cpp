@@ -122,6 +122,7 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
           },
           op.rehearse == nullptr ? actors::trial_path::leased : actors::trial_path::rehearsals) {
   state.assigned = &assigned;
+  assigned.compare_calls_alone();
   if (op.allowed.compare_trials && why_not_compared(op).empty()) leases.compare_candidates();
 }
 
@@ -195,8 +196,8 @@ task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
     throw explained(begun.code(), leases_.next_invocation(bytes),
                     "the call has not begun, it waited " + leases_.missing(bytes));
   const actors::leased l = *begun;
-  const bool trial = l.what.of != actors::lease::part::steady;
-  const time_ns start_ns = trial ? services_.ex.precise_now() : services_.ex.now();
+  const bool timed = l.what.of != actors::lease::part::steady || (lead_ != nullptr && lead_->assigned.measuring());
+  const time_ns start_ns = timed ? services_.ex.precise_now() : services_.ex.now();
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
@@ -221,7 +222,7 @@ task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
       text = "config " + config->id() + ": " + why.what();
     }
   }
-  const time_ns end_ns = trial ? services_.ex.precise_now() : services_.ex.now();
+  const time_ns end_ns = timed ? services_.ex.precise_now() : services_.ex.now();
   record(l, start_ns, end_ns, outcome);
   leases_.ended(l, start_ns, end_ns, outcome, text);
   if (outcome != errc::none) throw explained(outcome, l.what.invocation, text);
@@ -250,10 +251,13 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
        .tag = l.key,
        .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
        .flags = static_cast<std::uint8_t>(l.what.of == actors::lease::part::steady ? 0 : 1)});
+  if (lead_ == nullptr || outcome != errc::none) return;
   // What leased trials may cost is foreseen from it.
-  if (lead_ != nullptr && outcome == errc::none && l.what.digest == declaration().default_digest &&
-      lead_->assigned.measuring())
+  if (l.what.digest == declaration().default_digest && lead_->assigned.measuring())
     lead_->assigned.note_default(l.bytes, end_ns - start_ns);
+  if (l.what.of == actors::lease::part::steady &&
+      lead_->assigned.note_call(l.bytes, l.what.digest, end_ns - start_ns, end_ns) && lead_->state.look_again)
+    lead_->state.look_again();
 }
 
 void symmetric_end::fail(const error& why) noexcept {

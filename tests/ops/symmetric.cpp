@@ -144,22 +144,56 @@ TEST_CASE("members rehearse, agree by lease and never run one invocation with di
   }
 }
 
+namespace {
+std::uint64_t control_messages(job_of& job) {
+  std::uint64_t n = 0;
+  for (rank_id r = 0; r < job.handles.size(); ++r)
+    n += job[r].mail().statistics().sent + job[r].mail().statistics().credits_sent;
+  return n;
+}
+}  // namespace
+
 TEST_CASE("after the decision a call costs no message") {
   job_of job(4);
   job.start(2000, {5'000, 3'000});
   job.finish();
   REQUIRE(job.steady() == "ring");
   job.pass(2'000'000'000);
-  const auto sent = [&] {
-    std::uint64_t n = 0;
-    for (rank_id r = 0; r < 4; ++r) n += job[r].mail().statistics().sent + job[r].mail().statistics().credits_sent;
-    return n;
-  };
-  const auto before = sent();
+  const auto before = control_messages(job);
   job.start(2000, {5'000, 3'000});
   job.finish();
   CHECK(job.failed() == 0);
-  CHECK(sent() == before);
+  CHECK(control_messages(job) == before);
+}
+
+TEST_CASE("an algorithm that has become slow is searched for anew, and until then nothing is sent") {
+  for (const bool rehearse : {true, false}) {
+    CAPTURE(rehearse);
+    rank_settings settings;
+    settings.plan.drift.every = 50;
+    settings.plan.drift.pause_ns = 0;
+    settings.plan.budget_fraction = 0.5;
+    time_ns slower_ns = 0;
+    const auto ring = std::make_shared<algorithm>(
+        "ring", algorithm_traits{.takes_ns = 20'000, .stalls = [&](const symmetric_call&) { return slower_ns; }});
+    job_of job(3, {takes("library", 40'000), ring, takes("tree", 30'000)}, rehearse, settings);
+    job.start(4000, {5'000, 3'000});
+    job.finish();
+    REQUIRE(job.steady() == "ring");
+    job.pass(2'000'000'000);
+    const auto before = control_messages(job);
+    job.start(2000, {5'000, 3'000});
+    job.finish();
+    CHECK(control_messages(job) == before);
+    slower_ns = 60'000;
+    job.start(6000, {5'000, 3'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.lib.mismatches() == 0);
+    CHECK(job.campaign()->search == 2);
+    CHECK(job.campaign()->search_reason.find("its times have drifted: ") == 0);
+    CHECK(job.steady() == "tree");
+  }
 }
 
 TEST_CASE("without rehearsals the trials are leased: one schedule, which falls back by itself, and one decision") {
@@ -551,8 +585,17 @@ TEST_CASE("when the log is lost the generation ends everywhere, and members that
 }
 
 namespace {
-/// What this rank sends with it is believed to be its own.
-router& mail_of(job_of& job, rank_id r) { return const_cast<router&>(job.ranks[r]->mail()); }
+/// Rank 1 gets one entry of the log for 4 KiB as if the leader, rank 0, had appended it after `after` others.
+void forge_entry(job_of& job, std::uint64_t after, const actors::lease_entry& entry) {
+  actors::lease_schedule m;
+  m.key = tuning::size_bucket::of(4096).index();
+  m.after = after;
+  m.entries.push_back(entry);
+  auto& mail = const_cast<router&>(job.ranks[0]->mail());  // what it sends is believed to be its rank's own
+  const auto& leader = job.end(0);
+  static_cast<void>(
+      mail.send(1, number_of(leader.declaration().id(), actors::part::participant), leader.leases().generation(), m));
+}
 }  // namespace
 
 TEST_CASE("a leader that contradicts its own log is named by whoever hears it, and calls there end at once") {
@@ -562,12 +605,7 @@ TEST_CASE("a leader that contradicts its own log is named by whoever hears it, a
   REQUIRE(job.steady() == "ring");
   std::vector<std::string> broken;
   breach_watch watch([&](const breach& b) { broken.push_back(b.sentence()); });
-  auto& liar = job.end(0);
-  actors::lease_schedule m;
-  m.key = tuning::size_bucket::of(4096).index();
-  m.entries.push_back({actors::lease_entry::kind::scheduled, 0, {}, liar.declaration().default_digest});
-  static_cast<void>(mail_of(job, 0).send(1, number_of(liar.declaration().id(), actors::part::participant),
-                                         liar.leases().generation(), m));
+  forge_entry(job, 0, {actors::lease_entry::kind::scheduled, 0, {}, job.end(0).declaration().default_digest});
   job.pass(100'000'000);
   REQUIRE(broken.size() == 1);
   CHECK(broken[0].find("S1 broken") != std::string::npos);
@@ -591,15 +629,9 @@ TEST_CASE("a lease for what was never warmed is its leader's breach, and the cal
   job.links.options().delay = [](rank_id from, rank_id, link::channel on) -> time_ns {
     return from == 1 && on == link::channel::control ? 10'000'000'000 : 0;
   };
-  auto& liar = job.end(0);
-  const auto* log = liar.lease_coordinator()->log_of(4096);
   const std::uint64_t from = job.end(1).leases().next_invocation(4096) + 5;
-  actors::lease_schedule m;
-  m.key = tuning::size_bucket::of(4096).index();
-  m.after = log->size();
-  m.entries.push_back({actors::lease_entry::kind::scheduled, from, {}, 4711});
-  static_cast<void>(mail_of(job, 0).send(1, number_of(liar.declaration().id(), actors::part::participant),
-                                         liar.leases().generation(), m));
+  forge_entry(job, job.end(0).lease_coordinator()->log_of(4096)->size(),
+              {actors::lease_entry::kind::scheduled, from, {}, 4711});
   job.pass(100'000'000);
   REQUIRE(!broken.empty());
   CHECK(broken[0].find("S3 broken") != std::string::npos);
