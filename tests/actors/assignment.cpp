@@ -118,7 +118,7 @@ TEST_CASE("an invocation is assigned once: a second time breaks S1") {
   std::uint64_t n = 0;
   while (!has(l.assigned.choose(1 << 20, 0, n, l.now).flags, stamp_flags::timed)) ++n;
   std::string name;
-  breach_watch watch([&](const breach& b) { name = b.name; });
+  breach_watch watch([&](const breach& seen) { name = seen.name; });
   CHECK_THROWS_AS(static_cast<void>(l.assigned.choose(1 << 20, 0, n, l.now)), failure);
   CHECK(name == "S1");
 }
