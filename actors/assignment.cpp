@@ -343,9 +343,10 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   }
   const double base = c.aggregates[c.incumbent].time_ns;
   double cost_ns = 0;
+  const double instead_ns = trials_are_extra_ ? 0 : base;
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
-    if (c.aggregates[i].measured() && c.aggregates[i].time_ns > base)
-      cost_ns += (c.aggregates[i].time_ns - base) * static_cast<double>(c.repetitions[i].size());
+    if (c.aggregates[i].measured() && c.aggregates[i].time_ns > instead_ns)
+      cost_ns += (c.aggregates[i].time_ns - instead_ns) * static_cast<double>(c.repetitions[i].size());
   }
   // Whatever participants report, trials cannot have cost more than the time in which they were made.
   c.cost_ns = c.earlier_cost_ns + std::min(cost_ns, static_cast<double>(now - c.search_began_ns));

@@ -215,6 +215,8 @@ class assignment {
   bool note_call(std::uint64_t bytes, std::uint64_t digest, time_ns took_ns, time_ns now);
   /// What calls take is compared with earlier calls, not with the trials, which were made elsewhere (rehearsals).
   void compare_calls_alone() noexcept { calls_alone_ = true; }
+  /// Trials are made in addition to the program's calls, which wait for them: they cost all that they take.
+  void trials_are_extra() noexcept { trials_are_extra_ = true; }
   /// The trials of this key are known to go on, so that their rows are not missing yet.
   void wait_longer(std::uint64_t bytes, time_ns now) noexcept;
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
@@ -312,6 +314,7 @@ class assignment {
   std::size_t active_ = 0;             // campaigns that try or collect
   std::size_t bursts_ = 0;             // that are being timed
   bool calls_alone_ = false;
+  bool trials_are_extra_ = false;
 };
 
 }  // namespace parley::actors

@@ -116,10 +116,10 @@ std::uint64_t lease_writer::first() const noexcept {
   return k;
 }
 
-std::uint64_t lease_writer::schedule(std::vector<lease_segment> segments, std::uint64_t tail) {
+std::uint64_t lease_writer::schedule(std::vector<lease_segment> segments, std::uint64_t tail, std::uint64_t round) {
   invariant(preparing_ && all_promised(), {"S1", "an entry needs everyone's promise", here_});
   const std::uint64_t k = first();
-  resolve({lease_entry::kind::scheduled, k, std::move(segments), tail});
+  resolve({lease_entry::kind::scheduled, k, std::move(segments), tail, round});
   return k;
 }
 

@@ -38,7 +38,8 @@ struct lease_entry {
   std::uint64_t from = 0;
   std::vector<lease_segment> segments;
   std::uint64_t tail = 0;
-  PARLEY_FIELDS(what, from, segments, tail)
+  std::uint64_t round = 0;  ///< of rehearsals, which everybody makes before its invocation `from`; 0: none
+  PARLEY_FIELDS(what, from, segments, tail, round)
   friend bool operator==(const lease_entry&, const lease_entry&) = default;
 };
 
@@ -159,7 +160,7 @@ class lease_writer {
   void abort();
   /// Appends the entry; what is sent afterwards carries it. Only when all have promised. Answers k, the largest of the promises,
   /// from which on it holds.
-  std::uint64_t schedule(std::vector<lease_segment> segments, std::uint64_t tail);
+  std::uint64_t schedule(std::vector<lease_segment> segments, std::uint64_t tail, std::uint64_t round = 0);
 
   enum class heard : std::uint8_t {
     noted,     ///< nothing to do

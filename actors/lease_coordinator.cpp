@@ -24,6 +24,8 @@ constexpr std::size_t connection_attempts = 2;
 constexpr std::size_t most_trials = 4096;
 constexpr std::size_t most_restarts = 3;
 
+bool all(const std::vector<bool>& of) noexcept { return std::find(of.begin(), of.end(), false) == of.end(); }
+
 }  // namespace
 
 lease_coordinator::lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path)
@@ -95,36 +97,30 @@ void lease_coordinator::advance(key_state& k) {
     if (k.writer.all_promised()) schedule(k);
     return;
   }
-  if (round_.of != nullptr || now < k.retry_at_ns) return;
-  const campaign* const c = &state_.assigned->open_key(k.bytes, now);
-  if (has_failed_trials(k, *c)) {
+  if (now < k.retry_at_ns) return;
+  const bool held = round_.of == &k && between_calls() && !round_.scheduled;
+  if (held && all(round_.holding)) return prepare(k, purpose::rehearsals);
+  if (round_.of == &k) return;
+  const campaign& c = state_.assigned->open_key(k.bytes, now);
+  if (has_failed_trials(k, c)) {
     k.cut_short = true;
     return prepare(k, purpose::decision);
   }
-  if (c->where == campaign::stage::trying) {
-    if (path_ == trial_path::rehearsals) {
-      if (connection_ == 0) connect_anew();  // it may throw: before trials are taken from the plan
-      auto runs = comparisons(k, *c);
-      if (runs.empty()) runs = fetch_trials(k, k.rehearsal_index);
-      if (!runs.empty()) start_round(k, std::move(runs));
-    } else if (may_try(*c)) {
-      prepare(k, purpose::trials);
-    }
-  } else if (c->where == campaign::stage::decided && c->digest != k.writer.log().tail()) {
-    // S3: what a results file remembers has not been run together yet.
-    const bool ran = c->digest == state_.declaration.default_digest || k.rehearsed.count(c->digest) != 0;
-    if (path_ == trial_path::leased || ran) return prepare(k, purpose::decision);
-    if (connection_ == 0) connect_anew();
-    auto runs = comparisons(k, *c);
-    if (runs.empty()) runs.push_back({k.rehearsal_index++, c->digest});
-    start_round(k, std::move(runs));
-  }
+  const bool trying = c.where == campaign::stage::trying;
+  const bool decided = c.where == campaign::stage::decided && c.digest != k.writer.log().tail();
+  // S3: what a results file remembers has not been run together yet.
+  const bool ran = c.digest == state_.declaration.default_digest || k.rehearsed.count(c.digest) != 0;
+  if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
+  if (trying && k.aside.empty() && path_ != trial_path::rehearsals && !may_try(c)) return;
+  if (trying && path_ == trial_path::leased) return prepare(k, purpose::trials);
+  if ((trying || decided || !k.aside.empty()) && (round_.of == nullptr || is_in_the_way(k))) rehearse_next(k, c);
 }
 
-// N4, where trials are run by the user's calls: the whole schedule is bought at once, so it has to be earned before.
+// N4, where trials cost the user's calls something: the whole schedule is bought at once, so it has to be earned before.
 bool lease_coordinator::may_try(const campaign& c) const noexcept {
   const auto trials = static_cast<double>(c.planner ? c.planner->left_in_round() : 0);
-  return state_.assigned->affordable(c, trials * c.fastest_default_ns / 2, services_.ex.now());
+  const double each_ns = path_ == trial_path::leased ? c.fastest_default_ns / 2 : c.fastest_default_ns;
+  return state_.assigned->affordable(c, trials * each_ns, services_.ex.now());
 }
 
 std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::uint64_t first_index) {
@@ -137,7 +133,7 @@ std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::ui
     runs.push_back({first_index + runs.size(), chosen.digest});
     idle = has(chosen.flags, stamp_flags::timed) ? 0 : idle + 1;
   }
-  if (path_ == trial_path::rehearsals) k.rehearsal_index += runs.size();
+  if (path_ != trial_path::leased) k.rehearsal_index += runs.size();
   return runs;
 }
 
@@ -164,6 +160,17 @@ std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const ca
   return runs;
 }
 
+void lease_coordinator::rehearse_next(key_state& k, const campaign& c) {
+  if (connection_ == 0) connect_anew();  // it may throw: before trials are taken from the plan
+  auto runs = std::exchange(k.aside, {});
+  if (runs.empty()) runs = comparisons(k, c);
+  if (runs.empty() && c.where == campaign::stage::trying) runs = fetch_trials(k, k.rehearsal_index);
+  if (runs.empty() && c.where == campaign::stage::decided) runs.push_back({k.rehearsal_index++, c.digest});
+  if (runs.empty()) return;
+  if (round_.of != nullptr) round_.of->aside = std::move(round_.letter.runs);
+  start_round(k, std::move(runs));
+}
+
 void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> runs) {
   ++counters_.rounds;
   round_.of = &k;
@@ -174,6 +181,13 @@ void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> run
   round_.letter.connection = connection_;
   round_.letter.id = connection_id_;
   round_.letter.runs = std::move(runs);
+  const bool between = path_ == trial_path::between_calls && !round_.letter.runs.empty();
+  round_.letter.when = between ? rehearse::moment::scheduled : rehearse::moment::now;
+  round_.scheduled = false;
+  round_.failure.reset();
+  round_.failed.assign(size(), false);
+  round_.holding.assign(size(), false);
+  round_.begun.assign(size(), false);
   round_.heard.assign(size(), false);
   round_.done.assign(size(), false);
   round_.began_ns = services_.ex.now();
@@ -186,20 +200,35 @@ void lease_coordinator::on(received<rehearsed>& m) {
   round_.heard[p] = true;
   switch (m.body.what) {
     case rehearsed::kind::running: return;
+    case rehearsed::kind::holding: round_.holding[p] = true; return;
+    case rehearsed::kind::begun:
+      if (!all(round_.begun)) round_.began_ns = services_.ex.now();
+      round_.begun[p] = true;
+      return;
     case rehearsed::kind::failed:
     case rehearsed::kind::late:
-    case rehearsed::kind::unconnected: return fail_round(p, m.body.what, m.body.at, m.body.text);
+    case rehearsed::kind::unconnected: return note_failure(p, m.body);
     case rehearsed::kind::done: break;
   }
   if (!round_.done[p]) note_unlike(p, m.body.unlike);
   round_.done[p] = true;
-  if (std::find(round_.done.begin(), round_.done.end(), false) != round_.done.end()) return;
+  if (!all(round_.done)) return;
   connections_failed_ = 0;
   for (const rehearsal_run& r : round_.letter.runs) {
     round_.of->rehearsed.insert(r.digest);
     if (r.what == rehearsal_run::kind::compared) round_.of->compared.insert(r.digest);
   }
   round_.of = nullptr;
+}
+
+// Whoever fails leaves the communicator, and others fail for that, at the same run or at a later one: the earliest is to blame,
+// whichever is heard of first.
+void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m) {
+  round_.failed[participant] = true;
+  if (!round_.failure) round_.judged_at_ns = services_.ex.now() + first_pause_ns();
+  const auto run = [](const rehearsed& f) { return f.what == rehearsed::kind::unconnected ? 0 : f.at + 1; };
+  if (round_.failure && run(round_.failure->second) <= run(m)) return;
+  round_.failure.emplace(participant, m);
 }
 
 void lease_coordinator::note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike) {
@@ -210,6 +239,19 @@ void lease_coordinator::note_unlike(std::size_t participant, const std::vector<u
     });
     if (was_run) quarantine(*round_.of, u.digest, who + u.how.substr(0, most_error_bytes));
   }
+}
+
+// A round that waits for a call, which may never be made, is nobody's fault; nor is one that somebody is late for there.
+bool lease_coordinator::is_waited_for() const noexcept {
+  if (round_.of == nullptr) return false;
+  return !between_calls() || !all(round_.holding) || all(round_.begun);
+}
+
+// A round waits for a call of its size, and those may have ended: another size is not kept waiting for it. Its members drop what
+// they hold when they hear of the next round.
+bool lease_coordinator::is_in_the_way(const key_state& of) const noexcept {
+  const bool begun = std::find(round_.begun.begin(), round_.begun.end(), true) != round_.begun.end();
+  return round_.of != &of && round_.scheduled && !begun && services_.ex.now() - round_.began_ns >= look_again_ns;
 }
 
 // In the name of the one that failed: others may have run it well and said so.
@@ -226,8 +268,7 @@ void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehear
 // late a second time before it is out.
 bool lease_coordinator::blames(key_state& k, rehearsed::kind how, std::uint64_t digest) {
   if (how == rehearsed::kind::failed) return true;
-  const bool all_there = std::find(round_.heard.begin(), round_.heard.end(), false) == round_.heard.end();
-  return all_there && !k.late.insert(digest).second;
+  return all(between_calls() ? round_.begun : round_.heard) && !k.late.insert(digest).second;
 }
 
 // Whoever failed has left the others hanging, and the communicator with it. The rest goes on over another one, without the
@@ -284,6 +325,13 @@ void lease_coordinator::schedule(key_state& k) {
   ++counters_.scheduled;
   k.retry_pause_ns = 0;
   const std::uint64_t old = k.writer.log().tail();
+  if (k.for_what == purpose::rehearsals) {
+    const bool held = round_.of == &k && between_calls() && all(round_.holding);  // it may have failed meanwhile
+    round_.scheduled = held;
+    round_.began_ns = services_.ex.now();
+    k.writer.schedule({}, old, held ? round_.number : 0);
+    return;
+  }
   if (k.for_what == purpose::decision) {
     const campaign* c = state_.assigned->find(k.bytes);
     k.writer.schedule({}, c != nullptr && c->where == campaign::stage::decided ? c->digest : old);
@@ -366,10 +414,16 @@ void lease_coordinator::check_deadlines() {
   // Rows come when their invocations have run, and nobody knows when a program makes its next call.
   for (auto& k : keys_) {
     const bool leased_trials = path_ == trial_path::leased && !k->cut_short;
-    if (round_.of == k.get() || leased_trials) state_.assigned->wait_longer(k->bytes, now);
+    if (round_.of == k.get() || !k->aside.empty() || leased_trials) state_.assigned->wait_longer(k->bytes, now);
+  }
+  if (round_.of != nullptr && round_.failure) {
+    bool all_have_ended = true;
+    for (std::size_t p = 0; p < size(); ++p) all_have_ended &= round_.done[p] || round_.failed[p];
+    const auto [who, failure] = *round_.failure;
+    if (all_have_ended || now >= round_.judged_at_ns) fail_round(who, failure.what, failure.at, failure.text);
   }
   const auto limit = static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns;
-  if (round_.of != nullptr && now - round_.began_ns >= limit) {
+  if (is_waited_for() && now - round_.began_ns >= limit) {
     const auto late = std::find(round_.done.begin(), round_.done.end(), false);
     fail_round(static_cast<std::size_t>(late - round_.done.begin()), rehearsed::kind::unconnected, 0,
                "it did not end in time");
@@ -388,11 +442,15 @@ time_ns lease_coordinator::next_event() const noexcept {
     if (k->writer.preparing()) next = std::min(next, k->prepared_ns + promise_limit_ns);
     if (k->retry_at_ns > services_.ex.now()) next = std::min(next, k->retry_at_ns);
     const campaign* c = state_.assigned->find(k->bytes);
-    if (path_ == trial_path::leased && c != nullptr && c->where == campaign::stage::trying && !k->writer.preparing())
+    const bool may_be_too_dear = path_ != trial_path::rehearsals && !k->writer.preparing() && round_.of == nullptr;
+    if (may_be_too_dear && c != nullptr && c->where == campaign::stage::trying)
       next = std::min(next, services_.ex.now() + look_again_ns);  // its budget grows
   }
-  if (round_.of != nullptr) {
-    for (const asked& a : round_.asks) ask(a);
+  for (const asked& a : round_.asks) ask(a);
+  if (round_.of != nullptr && round_.failure) next = std::min(next, round_.judged_at_ns);
+  if (round_.of != nullptr && round_.scheduled && keys_.size() > 1)
+    next = std::min(next, services_.ex.now() + look_again_ns);
+  if (is_waited_for()) {
     next = std::min(next, round_.began_ns + static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns);
   }
   for (const asked& a : endings_) ask(a);
@@ -482,7 +540,7 @@ void lease_coordinator::send_due() {
 
 bool lease_coordinator::owes_messages() const noexcept {
   if (stopped_) return false;
-  if (round_.of != nullptr || std::find(ended_.begin(), ended_.end(), false) != ended_.end()) return true;
+  if (is_waited_for() || !all(ended_)) return true;
   return std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) {
     for (std::size_t p = 0; p < size(); ++p) {
       if (k->writer.letter_to(p).what != lease_letter::kind::nothing) return true;

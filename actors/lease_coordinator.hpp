@@ -22,15 +22,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::actors {
 
 enum class trial_path : std::uint8_t {
-  rehearsals,  ///< on scratch buffers: costs the user's calls nothing
-  leased,      ///< on real invocations
+  rehearsals,     ///< on scratch buffers: costs the user's calls nothing
+  between_calls,  ///< the same before a call that all agree on: costs that call what the rehearsals take
+  leased,         ///< on real invocations
 };
 
 /// Something of this rank's own that the coordinator has to look at.
@@ -89,7 +92,7 @@ class lease_coordinator {
     time_ns pause_ns = 0;
     std::uint64_t what = 0;  // changes when something else is asked
   };
-  enum class purpose : std::uint8_t { trials, decision };
+  enum class purpose : std::uint8_t { trials, rehearsals, decision };
   struct key_state {
     key_state(std::uint32_t k, std::uint64_t b, lease_writer w, std::size_t participants)
         : key(k), bytes(b), writer(std::move(w)), asks(participants) {}
@@ -106,14 +109,21 @@ class lease_coordinator {
     std::set<std::uint64_t> compared;   // digests whose numbers are the default's
     std::set<std::uint64_t> late;       // digests whose rehearsal did not end in time, with all members at it
     bool cut_short = false;             // some of the trials scheduled last will never run
+    std::vector<rehearsal_run> aside;   // of a round whose call did not come
   };
   struct round_state {
     std::uint64_t number = 0;
     key_state* of = nullptr;  // null: no round is under way
     rehearse letter;
     std::vector<asked> asks;
-    std::vector<bool> heard;  // who has answered at all
+    std::vector<bool> heard;    // who has answered at all
+    std::vector<bool> holding;  // who waits for the call before which it is to be made
+    std::vector<bool> begun;    // who has come to that call
     std::vector<bool> done;
+    bool scheduled = false;  // the log says which call that is
+    std::vector<bool> failed;
+    std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose
+    time_ns judged_at_ns = 0;
     time_ns began_ns = 0;
   };
 
@@ -134,8 +144,13 @@ class lease_coordinator {
 
   std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
   std::vector<rehearsal_run> comparisons(key_state& k, const campaign& c);
+  void note_failure(std::size_t participant, const rehearsed& m);
   void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
   void start_round(key_state& k, std::vector<rehearsal_run> runs);
+  bool between_calls() const noexcept { return round_.letter.when == rehearse::moment::scheduled; }
+  bool is_waited_for() const noexcept;
+  bool is_in_the_way(const key_state& of) const noexcept;
+  void rehearse_next(key_state& k, const campaign& c);
   bool blames(key_state& k, rehearsed::kind how, std::uint64_t digest);
   void fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at, const std::string& text);
   void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);

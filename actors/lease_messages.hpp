@@ -5,6 +5,7 @@
 ///     coordinator            participants
 ///       rehearse     ------->              run these on scratch buffers, over a communicator made of this id
 ///                    <-------  rehearsed   running, done, or which one failed here
+///         … or, between calls: all hold the round, then a schedule names the call before which everybody makes it …
 ///         … rows come in the usual reports, until the campaign has decided …
 ///       prepare(c)   ------->
 ///                    <-------  promise     no invocation >= k without a lease; or refuse
@@ -79,7 +80,13 @@ struct rehearse {
   std::uint64_t connection = 0;  ///< which communicator; a new number means a new one, made of `id`
   std::vector<std::uint8_t> id;
   std::vector<rehearsal_run> runs;
-  PARLEY_FIELDS(round, key, bytes, connection, id, runs)
+  enum class moment : std::uint8_t {
+    now,        ///< beside the user's calls
+    scheduled,  ///< when the log says so, and all calls before that have ended here
+    last = scheduled
+  };
+  moment when = moment::now;
+  PARLEY_FIELDS(round, key, bytes, connection, id, runs, when)
 };
 /// A compared run whose numbers were others here.
 struct unlike_run {
@@ -89,7 +96,16 @@ struct unlike_run {
 };
 struct rehearsed {
   static constexpr std::uint16_t message_type = 45;
-  enum class kind : std::uint8_t { running, done, failed, unconnected, late, last = late };
+  enum class kind : std::uint8_t {
+    running,
+    done,
+    failed,
+    unconnected,
+    late,
+    holding,  ///< connected, and ready for the call before which the round is to be made
+    begun,    ///< there
+    last = begun
+  };
   std::uint64_t round = 0;
   kind what = kind::running;
   std::uint64_t at = 0;  ///< which run of the round failed, or did not end in time

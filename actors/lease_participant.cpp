@@ -89,7 +89,7 @@ bool lease_participant::start_now(starting& s) {
     return true;
   }
   // Those that have been let go run before this one.
-  if (released_ != 0 || !waiting_.empty() || !at(s.begun_.key).holder.may_start()) return false;
+  if (released_ != 0 || !waiting_.empty() || !may_begin(at(s.begun_.key))) return false;
   begin(s);
   return true;
 }
@@ -98,6 +98,7 @@ void lease_participant::begin(starting& s) {
   key_state& k = at(s.begun_.key);
   k.rate.note(services_.ex.now());
   s.begun_.what = k.holder.start();
+  ++under_way_;
   if (s.begun_.what.invocation == 0 && new_key_) new_key_(s.bytes_);
 }
 
@@ -117,7 +118,9 @@ void lease_participant::leave(starting& s, errc why) noexcept {
 void lease_participant::release() {
   while (!waiting_.empty()) {
     starting& first = *waiting_.front().owner;
-    if (!at(first.begun_.key).holder.may_start()) return meet_gate(first);
+    key_state& k = at(first.begun_.key);
+    if (!k.holder.may_start()) return meet_gate(first);
+    if (!may_begin(k)) return rehearse_between();
     first.place_.unlink();
     runtime::timer_wheel::disarm(first);
     if (const time_ns since = std::exchange(gate_since_ns_, 0); since != 0)
@@ -126,6 +129,34 @@ void lease_participant::release() {
     first.released_ = true;
     ++released_;
     first.wake(errc::none);
+  }
+}
+
+bool lease_participant::rehearsal_is_due(const key_state& k) const noexcept {
+  const bool open = state_.what == rehearsed::kind::holding || state_.what == rehearsed::kind::begun;
+  return k.round != 0 && k.round == state_.round && open && k.holder.next() == k.round_from;
+}
+
+bool lease_participant::may_begin(const key_state& k) const noexcept {
+  return k.holder.may_start() && !between_calls_ && !rehearsal_is_due(k);
+}
+
+// All have come to this call, or will, and nobody goes beyond it: on each, what ran over the user's communicator has ended.
+void lease_participant::rehearse_between() {
+  if (!held_ || under_way_ != 0 || released_ != 0) return;
+  ++counters_.rehearsal_stops;
+  say_rehearsed(rehearsed::kind::begun, 0, {});
+  rehearse round = std::move(*held_);
+  held_.reset();
+  static_cast<void>(rehearser_.try_send(std::move(round)));
+}
+
+void lease_participant::note_rounds(key_state& k, std::size_t known) noexcept {
+  const auto& entries = k.holder.log().entries();
+  for (std::size_t i = known; i < entries.size(); ++i) {
+    if (entries[i].what != lease_entry::kind::scheduled || entries[i].round == 0) continue;
+    k.round = entries[i].round;
+    k.round_from = entries[i].from;
   }
 }
 
@@ -141,6 +172,7 @@ void lease_participant::meet_gate(starting& s) {
 
 void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns, errc outcome,
                               const std::string& text) {
+  if (--under_way_ == 0) release();
   if (l.what.of != lease::part::steady) {
     wire_row row;
     row.tag = l.key;
@@ -180,6 +212,7 @@ void lease_participant::end_waits(errc why) noexcept {
 
 void lease_participant::fail(errc why) noexcept {
   if (failed_ == errc::none) failed_ = why;
+  held_.reset();
   end_waits(why);
 }
 
@@ -193,12 +226,14 @@ bool lease_participant::rejoin() {
 
 bool lease_participant::open(std::uint64_t bytes) const noexcept {
   const key_state* k = find(bytes);
-  return k == nullptr || k->holder.may_start();
+  return k == nullptr || may_begin(*k);
 }
 
 std::string lease_participant::missing(std::uint64_t bytes) const {
   const key_state* k = find(bytes);
   std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);
+  if (k != nullptr && k->holder.may_start() && !may_begin(*k))
+    return "for the rehearsals that all members make before this call";
   if (k == nullptr || !k->holder.gated()) return coordinator;
   const std::string gate = "at the gate of campaign " + std::to_string(k->holder.gated()->campaign) + " for ";
   if (k->waiting_campaign != k->holder.gated()->campaign || k->waiting_for.empty())
@@ -283,7 +318,9 @@ void lease_participant::on(lease_prepare& m) {
   if (later_generation_ != 0 || m.key >= keys_.size()) return;
   key_state& k = at(m.key);
   lease_letter l{lease_letter::kind::prepare, heard_generation_, m.campaign, m.after, std::move(m.entries)};
+  const std::size_t known = k.holder.log().size();
   reply(m.key, k.holder.on_prepare(l, margin_of(k, m.round_trip_ns)));
+  note_rounds(k, known);
   release();
 }
 
@@ -293,6 +330,7 @@ void lease_participant::on(lease_schedule& m) {
   lease_letter l{lease_letter::kind::schedule, heard_generation_, 0, m.after, std::move(m.entries)};
   const std::size_t known = k.holder.log().size();
   reply(m.key, k.holder.on_schedule(l));
+  note_rounds(k, known);
   // Trials that this entry cuts short have no last one.
   if (k.holder.log().size() != known && k.holder.next() != 0) mine_.rows->flush(m.key, k.holder.next() - 1);
   release();
@@ -323,9 +361,11 @@ void lease_participant::on(rehearse& m) {
   if (m.round > state_.round) {
     state_ = {};
     state_.round = m.round;
+    held_.reset();
     // What hangs in an earlier round would hang for ever: somebody else has left it.
     if (running_ != nullptr) running_->cancel();
     static_cast<void>(rehearser_.try_send(std::move(m)));
+    release();
   } else if (m.round < state_.round) {
     return;
   }
@@ -348,12 +388,25 @@ runtime::task<> lease_participant::run_rounds(runtime::actor<rehearse>& self, le
   }
 }
 
+// One that is made between calls comes here twice: first to connect, then at its call.
 runtime::task<> lease_participant::run_round(rehearse r) {
   if (r.round != state_.round) co_return;
+  between_calls_ = state_.what == rehearsed::kind::begun;
+  co_await run_each(std::move(r));
+  between_calls_ = false;
+  release();
+}
+
+runtime::task<> lease_participant::run_each(rehearse r) {
   runtime::scope& here = co_await runtime::this_scope;
   // The communicator counts as the run before the first.
   for (std::size_t next = r.connection == connection_ ? 1 : 0; next <= r.runs.size(); ++next) {
     const bool connecting = next == 0;
+    if (!connecting && r.when == rehearse::moment::scheduled && !between_calls_) {
+      held_ = std::move(r);
+      say_rehearsed(rehearsed::kind::holding, 0, {});
+      co_return;
+    }
     const time_ns start_ns = services_.ex.precise_now();
     errc outcome = errc::none;
     bool late = false;

@@ -16,6 +16,9 @@
 /// **Promises** are answered where messages come in, never by a coroutine, so that a gate never waits for a call. What was
 /// promised lives here, in the op: it outlives any actor.
 ///
+/// **Rehearsals between calls** are made where the log says so: before an agreed call, when those before it have ended here. The
+/// call, and what comes behind it, waits for them.
+///
 /// A wait at a gate ends with the schedule or the abort; at the deadline, with `timeout` (`missing` says who has not answered);
 /// when the op fails (a peer died, the generation ended); or when the caller is cancelled. The call has not begun then, and its
 /// number goes to the next one.
@@ -145,8 +148,9 @@ class lease_participant {
     std::uint64_t promises = 0;
     std::uint64_t refusals = 0;
     std::uint64_t rehearsals = 0;
-    std::uint64_t dropped = 0;         ///< messages from others than the leader, of another generation, or impossible
-    std::uint64_t contradictions = 0;  ///< logs that say something else than before (S1)
+    std::uint64_t rehearsal_stops = 0;  ///< calls before which a round of rehearsals was made
+    std::uint64_t dropped = 0;          ///< messages from others than the leader, of another generation, or impossible
+    std::uint64_t contradictions = 0;   ///< logs that say something else than before (S1)
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -158,11 +162,17 @@ class lease_participant {
     std::uint64_t gate_counted = 0;  // campaign of the last gate that was met
     std::vector<std::uint32_t> waiting_for;
     std::uint64_t waiting_campaign = 0;
+    std::uint64_t round = 0;  // of rehearsals, which the log puts before an invocation; the latest
+    std::uint64_t round_from = 0;
   };
   key_state& at(std::uint32_t key);
   const key_state* find(std::uint64_t bytes) const noexcept;
   bool start_now(starting& s);
   void begin(starting& s);
+  void note_rounds(key_state& k, std::size_t known) noexcept;
+  bool rehearsal_is_due(const key_state& k) const noexcept;
+  bool may_begin(const key_state& k) const noexcept;
+  void rehearse_between();
   void queue(starting& s);
   void leave(starting& s, runtime::errc why) noexcept;
   void release();
@@ -184,6 +194,7 @@ class lease_participant {
   std::uint64_t margin_of(const key_state& k, time_ns round_trip_ns) const noexcept;
 
   runtime::task<> run_round(rehearse r);
+  runtime::task<> run_each(rehearse r);
   static runtime::task<> run_rounds(runtime::actor<rehearse>& self, lease_participant& p);
   void say_rehearsed(rehearsed::kind what, std::uint64_t position, std::string text);
 
@@ -196,12 +207,15 @@ class lease_participant {
   std::array<std::unique_ptr<key_state>, tuning::size_bucket::count> keys_;
   runtime::intrusive_list<starting::place> waiting_;
   time_ns gate_since_ns_ = 0;
-  std::size_t released_ = 0;  // let go, and not yet running again
+  std::size_t released_ = 0;   // let go, and not yet running again
+  std::size_t under_way_ = 0;  // begun and not ended
   runtime::errc failed_ = runtime::errc::none;
 
   runtime::address<rehearse> rehearser_;
   runtime::scope* running_ = nullptr;  // of the rehearsal under way
   rehearsed state_;                    // of the latest round
+  std::optional<rehearse> held_;       // which waits for its call
+  bool between_calls_ = false;         // a round is being made at its call
   std::uint64_t connection_ = 0;
   time_ns rehearsal_ended_ns_ = 0;
 

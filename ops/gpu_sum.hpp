@@ -92,6 +92,8 @@ class gpu_world_source final : public communicator_source {
       : library_(library), copies_(copies), options_(o),
         remains_(std::make_shared<gpu_world_remains>(copies.driver())) {}
   std::vector<std::byte> make_id() override;
+  /// Collectives of two communicators that GPUs begin in different orders can wait for each other for ever.
+  bool beside_calls() const noexcept override { return false; }
   /// Ends when all members have called it. Throws as `gpu_world::meet`; cancelling gives up.
   runtime::task<std::shared_ptr<communicator>> connect(std::vector<std::byte> id) override;
 

@@ -17,9 +17,24 @@ namespace {
 
 constexpr std::size_t largest_id_bytes = 64 << 10;
 
+actors::trial_path path_of(const symmetric_op& op) {
+  using path = actors::trial_path;
+  if (op.rehearse == nullptr) return path::leased;
+  return op.rehearse->beside_calls() ? path::rehearsals : path::between_calls;
+}
+
+const char* scheme_of(const symmetric_op& op) {
+  switch (path_of(op)) {
+    case actors::trial_path::leased: return "lease, trials on calls";
+    case actors::trial_path::between_calls: return "lease, rehearsed between calls";
+    case actors::trial_path::rehearsals: break;
+  }
+  return "lease, rehearsed";
+}
+
 tuning::plan_options plan_for(const symmetric_op& op, tuning::plan_options plan) {
-  if (op.rehearse != nullptr) return plan;
-  // Leased trials are bought in one piece (N2), so that there is one round, long enough to decide by.
+  if (path_of(op) == actors::trial_path::rehearsals) return plan;
+  // Trials that cost the user's calls something are bought in one piece (N2), so that there is one round, long enough to decide by.
   plan.probe_repetitions = std::max(plan.probe_repetitions, plan.enough_repetitions);
   plan.maximum_rounds = 1;
   return plan;
@@ -31,7 +46,7 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
   const std::string title = "op " + op.name;
   actors::op_declaration d;
   d.name = op.name;
-  d.scheme = op.rehearse == nullptr ? "lease, trials on calls" : "lease, rehearsed";
+  d.scheme = scheme_of(op);
   d.dtype = op.dtype;
   for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
   for (const rank_id r : op.members) {
@@ -120,9 +135,10 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
               runtime::raise({errc::bad_argument, "the id of a communicator is larger than 64 KiB"});
             return id;
           },
-          op.rehearse == nullptr ? actors::trial_path::leased : actors::trial_path::rehearsals) {
+          path_of(op)) {
   state.assigned = &assigned;
   assigned.compare_calls_alone();
+  if (path_of(op) == actors::trial_path::between_calls) assigned.trials_are_extra();
   if (op.allowed.compare_trials && why_not_compared(op).empty()) leases.compare_candidates();
 }
 

@@ -43,10 +43,20 @@ task<> call_often(symmetric op, executor& ex, std::vector<std::size_t> sizes, st
   }
 }
 
+/// Trials need not be earned first.
+rank_settings roomy() {
+  rank_settings s;
+  s.plan.budget_fraction = 100;
+  return s;
+}
+
+enum class trials { rehearsed, between_calls, on_calls };
+
 /// A job of `n` ranks that call one op.
 struct job_of : world {
-  explicit job_of(rank_id n, std::vector<symmetric_config_ptr> configs = three(), bool rehearse = true,
-                  rank_settings settings = {}, memory_link_options o = {}, const std::string& results = {})
+  explicit job_of(rank_id n, std::vector<symmetric_config_ptr> configs = three(), trials how = trials::rehearsed,
+                  rank_settings settings = {}, memory_link_options o = {}, const std::string& results = {},
+                  time_ns timeout_ns = 30'000'000'000)
       : world(n, settings, std::move(o)), lib(clock, n), logs(n) {
     for (rank_id r = 0; r < n && !results.empty(); ++r) {
       disk[r].files[settings.results_path] = results;
@@ -59,10 +69,12 @@ struct job_of : world {
       symmetric_op op;
       op.name = "gradients";
       op.configs = configs;
+      op.timeout_ns = timeout_ns;
       if (settings.allowed.compare_trials) op.dtype = "f32";
       op.over = std::make_shared<library_communicator>(users);
       sources.push_back(std::make_shared<library_source>(lib));
-      if (rehearse) op.rehearse = sources.back();
+      sources.back()->beside = how == trials::rehearsed;
+      if (how != trials::on_calls) op.rehearse = sources.back();
       handles.push_back(ranks[r]->declare(op));
     }
     calls.emplace(clock);
@@ -167,8 +179,8 @@ TEST_CASE("after the decision a call costs no message") {
 }
 
 TEST_CASE("an algorithm that has become slow is searched for anew, and until then nothing is sent") {
-  for (const bool rehearse : {true, false}) {
-    CAPTURE(rehearse);
+  for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
+    CAPTURE(static_cast<int>(how));
     rank_settings settings;
     settings.plan.drift.every = 50;
     settings.plan.drift.pause_ns = 0;
@@ -176,7 +188,7 @@ TEST_CASE("an algorithm that has become slow is searched for anew, and until the
     time_ns slower_ns = 0;
     const auto ring = std::make_shared<algorithm>(
         "ring", algorithm_traits{.takes_ns = 20'000, .stalls = [&](const symmetric_call&) { return slower_ns; }});
-    job_of job(3, {takes("library", 40'000), ring, takes("tree", 30'000)}, rehearse, settings);
+    job_of job(3, {takes("library", 40'000), ring, takes("tree", 30'000)}, how, settings);
     job.start(4000, {5'000, 3'000});
     job.finish();
     REQUIRE(job.steady() == "ring");
@@ -199,7 +211,7 @@ TEST_CASE("an algorithm that has become slow is searched for anew, and until the
 TEST_CASE("without rehearsals the trials are leased: one schedule, which falls back by itself, and one decision") {
   for (const rank_id n : {1U, 2U, 5U}) {
     CAPTURE(n);
-    job_of job(n, three(), false);
+    job_of job(n, three(), trials::on_calls);
     job.start(4000, {5'000, 3'000});
     job.finish();
     CHECK(job.failed() == 0);
@@ -217,6 +229,103 @@ TEST_CASE("without rehearsals the trials are leased: one schedule, which falls b
   }
 }
 
+TEST_CASE("rehearsals between calls run beside no call of the user's, and the call that waits for them is the same "
+          "everywhere") {
+  for (const trials how : {trials::between_calls, trials::rehearsed}) {
+    CAPTURE(static_cast<int>(how));
+    job_of job(3, three(), how, roomy());
+    job.start(4000, {5'000, 3'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.winner() == "ring");
+    CHECK(job.steady() == "ring");
+    CHECK(job.lib.mismatches() == 0);
+    CHECK((job.lib.book->together() == 0) == (how == trials::between_calls));  // the book can tell
+    for (rank_id r = 0; r < 3; ++r) {
+      const auto& seen = job.end(r).leases().statistics();
+      CHECK(seen.rehearsal_stops == (how == trials::between_calls ? 1 : 0));
+      CHECK(seen.gates_met == 0);
+    }
+    CHECK((job.campaign()->cost_ns > 0) == (how == trials::between_calls));
+    std::set<std::uint64_t> ran;
+    for (const auto& [at, m] : job.lib.places[0]->meetings()) ran.insert(*m.digests.begin());
+    CHECK(ran.size() == 2);  // no trial on the user's calls
+  }
+}
+
+TEST_CASE("a rehearsal that fails or hangs on one member costs that candidate alone, wherever it is made") {
+  enum class fault { fails, hangs };
+  for (const auto& [what, how] :
+       {std::pair(fault::fails, trials::between_calls), std::pair(fault::hangs, trials::between_calls),
+        std::pair(fault::fails, trials::rehearsed), std::pair(fault::hangs, trials::rehearsed)}) {
+    CAPTURE(static_cast<int>(what));
+    CAPTURE(static_cast<int>(how));
+    auto configs = three();
+    algorithm_traits bad{.takes_ns = 20'000};
+    if (what == fault::hangs) {
+      bad.stalls = [](const symmetric_call& c) -> time_ns {
+        return c.on == symmetric_call::stream::rehearsal && c.self == 2 ? 1'000'000'000'000 : 0;
+      };
+    } else {
+      bad.fails_on = 1;
+      bad.fails_in_rehearsals = true;
+    }
+    configs[1] = std::make_shared<algorithm>("ring", bad);
+    job_of job(3, configs, how, roomy());
+    job.start(4000, {600'000, 3'000});
+    job.finish();
+    job.pass(30'000'000'000);
+    job.start(30'000, {600'000, 3'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.lib.mismatches() == 0);
+    CHECK((job.lib.book->together() == 0) == (how == trials::between_calls));
+    CHECK(job.steady() == "tree");
+    REQUIRE(job.campaign()->excluded.size() == 1);
+    CHECK(job.campaign()->excluded[0].why.find("its rehearsal failed on rank ") != std::string::npos);
+  }
+}
+
+TEST_CASE("a size whose calls have ended keeps no other from being rehearsed, and a program that ends waits for no "
+          "rehearsal") {
+  job_of job(3, three(), trials::between_calls, roomy());
+  job.start(3, {5'000, 1'000}, {64});
+  job.finish();
+  job.start(4000, {500'000, 1'000}, {4096});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.lib.book->together() == 0);
+  CHECK(job.steady(4096) == "ring");
+  CHECK(job.steady(64) == "library");
+  for (rank_id r = 0; r < 3; ++r) CHECK(!job.end(r).owes_messages());
+  job.start(100, {500'000, 1'000}, {64});  // the size comes back
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.steady(64) == "ring");
+}
+
+TEST_CASE("a call that waits for a rehearsal ends in its time, and says for what it waited") {
+  auto configs = three();
+  configs[1] = std::make_shared<algorithm>(
+      "ring", algorithm_traits{.takes_ns = 20'000, .stalls = [](const symmetric_call& c) -> time_ns {
+                                 return c.on == symmetric_call::stream::rehearsal && c.self == 2 ? 1'000'000'000'000
+                                                                                                 : 0;
+                               }});
+  job_of job(3, configs, trials::between_calls, roomy(), {}, {}, 1'000'000'000);
+  job.start(4000, {600'000, 3'000});
+  job.finish();
+  CHECK(job.failed() != 0);
+  for (const auto& log : job.logs) {
+    for (const auto& o : log.outcomes) {
+      if (o) continue;
+      CHECK(o.code() == errc::timeout);
+      CHECK(says(o, "the call has not begun, it waited for the rehearsals that all members make before this call"));
+    }
+  }
+  CHECK(job.lib.mismatches() == 0);
+}
+
 TEST_CASE("each size has a log of its own, and calls keep their order across sizes") {
   job_of job(3);
   job.start(6000, {2'000, 6'000}, {64, 4096, 60'000});
@@ -228,14 +337,14 @@ TEST_CASE("each size has a log of its own, and calls keep their order across siz
 
 TEST_CASE("lost, late and overtaking control messages cost time, never a mismatch") {
   for (const std::uint64_t seed : {1U, 2U, 3U, 4U, 5U, 6U}) {
-    for (const bool rehearse : {true, false}) {
+    for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
       CAPTURE(seed);
-      CAPTURE(rehearse);
+      CAPTURE(static_cast<int>(how));
       random_stream dice(seed, 99);
       memory_link_options o;
       o.lose = [&](rank_id, rank_id, link::channel on) { return on == link::channel::control && dice.below(100) < 25; };
       o.delay = [&](rank_id, rank_id, link::channel) { return static_cast<time_ns>(dice.below(3'000'000)); };
-      job_of job(3, three(), rehearse, {}, o);
+      job_of job(3, three(), how, {}, o);
       job.start(6000, {1'000, 2'000'000}, {4096, 128});
       job.finish();
       CHECK(job.failed() == 0);
@@ -469,7 +578,7 @@ TEST_CASE("a leased trial of the default that times out is made again") {
   };
   auto configs = three();
   configs[0] = std::make_shared<algorithm>("library", algorithm_traits{.takes_ns = 10'000, .computes = first_trials});
-  job_of job(3, configs, false);
+  job_of job(3, configs, trials::on_calls);
   here = &job;
   job.start(10'000, {5'000, 1'000});
   job.finish();
@@ -485,7 +594,7 @@ TEST_CASE("leased trials of all sizes share one budget") {
   rank_settings settings;
   settings.plan.budget_fraction = 0.001;
   // Half of the default more is what is foreseen of a candidate that nobody has measured.
-  job_of job(3, {takes("library", 40'000), takes("slow", 60'000), takes("slower", 61'000)}, false, settings);
+  job_of job(3, {takes("library", 40'000), takes("slow", 60'000), takes("slower", 61'000)}, trials::on_calls, settings);
   job.start(20'000, {50'000, 1'000}, {64, 256, 1024, 4096, 16'384, 65'536});
   job.finish();
   CHECK(job.failed() == 0);
@@ -533,7 +642,7 @@ TEST_CASE("a leased trial that fails is cut short") {
   auto configs = three();
   configs[1] =
       std::make_shared<algorithm>("ring", algorithm_traits{.takes_ns = 20'000, .fails_on = 1, .fails_from_call = 0});
-  job_of job(3, configs, false);
+  job_of job(3, configs, trials::on_calls);
   job.start(10'000, {1'500'000, 100'000});
   job.finish();
   CHECK(job.lib.mismatches() == 0);
@@ -585,16 +694,18 @@ TEST_CASE("when the log is lost the generation ends everywhere, and members that
 }
 
 namespace {
+/// What this rank sends with it is believed to be its own.
+router& mail_of(job_of& job, rank_id r) { return const_cast<router&>(job.ranks[r]->mail()); }
+
 /// Rank 1 gets one entry of the log for 4 KiB as if the leader, rank 0, had appended it after `after` others.
 void forge_entry(job_of& job, std::uint64_t after, const actors::lease_entry& entry) {
   actors::lease_schedule m;
   m.key = tuning::size_bucket::of(4096).index();
   m.after = after;
   m.entries.push_back(entry);
-  auto& mail = const_cast<router&>(job.ranks[0]->mail());  // what it sends is believed to be its rank's own
   const auto& leader = job.end(0);
-  static_cast<void>(
-      mail.send(1, number_of(leader.declaration().id(), actors::part::participant), leader.leases().generation(), m));
+  static_cast<void>(mail_of(job, 0).send(1, number_of(leader.declaration().id(), actors::part::participant),
+                                         leader.leases().generation(), m));
 }
 }  // namespace
 
@@ -691,7 +802,7 @@ TEST_CASE("what a results file remembers is rehearsed once and scheduled without
   s.results_path = "results.csv";
   std::string text;
   {
-    job_of job(2, three(), true, s);
+    job_of job(2, three(), trials::rehearsed, s);
     job.start(3000);
     job.finish();
     REQUIRE(job.steady() == "ring");
@@ -699,7 +810,7 @@ TEST_CASE("what a results file remembers is rehearsed once and scheduled without
     text = tuning::write_results(job[0].results());
     CHECK(text.find("gradients/0>1,4KiB,ring,") != std::string::npos);
   }
-  job_of again(2, three(), true, s, {}, text);
+  job_of again(2, three(), trials::rehearsed, s, {}, text);
   again.start(2000);
   again.finish();
   CHECK(again.steady() == "ring");
@@ -712,7 +823,7 @@ TEST_CASE("what a results file remembers is rehearsed once and scheduled without
 TEST_CASE("tuning that is switched off leaves the default and sends no lease") {
   rank_settings s;
   s.policy = actors::tuning_policy::off;
-  job_of job(2, three(), true, s);
+  job_of job(2, three(), trials::rehearsed, s);
   job.start(500);
   job.finish();
   CHECK(job.failed() == 0);
@@ -813,7 +924,7 @@ std::set<std::uint64_t> ran_on(const meeting_place& place) {
 
 TEST_CASE("a candidate whose numbers are off on one member is out on all of them, by name, before it is timed") {
   const auto configs = one_is_off();
-  job_of job(3, configs, true, checked(1e-4));
+  job_of job(3, configs, trials::rehearsed, checked(1e-4));
   job.start(3000);
   job.finish();
   CHECK(job.failed() == 0);
@@ -842,7 +953,7 @@ TEST_CASE("a candidate whose numbers are off on one member is out on all of them
 TEST_CASE("numbers that are within the user's tolerance may win, and nothing is compared unless somebody asked") {
   for (const bool asked : {true, false}) {
     CAPTURE(asked);
-    job_of job(3, one_is_off(), true, asked ? checked(1e-2) : rank_settings{});
+    job_of job(3, one_is_off(), trials::rehearsed, asked ? checked(1e-2) : rank_settings{});
     job.start(3000);
     job.finish();
     CHECK(job.failed() == 0);
@@ -855,7 +966,7 @@ TEST_CASE("what results files remember is compared, too, before it runs on the u
   const auto configs = one_is_off();
   std::string results;
   {
-    job_of first(3, configs, true, checked(1e-2));
+    job_of first(3, configs, trials::rehearsed, checked(1e-2));
     first.start(3000);
     first.finish();
     REQUIRE(first.steady() == "hasty");
@@ -864,7 +975,7 @@ TEST_CASE("what results files remember is compared, too, before it runs on the u
   REQUIRE(results.find("hasty") != std::string::npos);
   rank_settings s = checked(1e-4);
   s.results_path = "found.csv";
-  job_of job(3, configs, true, s, {}, results);
+  job_of job(3, configs, trials::rehearsed, s, {}, results);
   job.start(3000);
   job.finish();
   CHECK(job.failed() == 0);
@@ -873,7 +984,7 @@ TEST_CASE("what results files remember is compared, too, before it runs on the u
 }
 
 TEST_CASE("an op that cannot compare its candidates runs its default alone, and says what to do") {
-  job_of job(2, three(), false, checked(1e-4));
+  job_of job(2, three(), trials::on_calls, checked(1e-4));
   job.start(500);
   job.finish();
   CHECK(job.failed() == 0);

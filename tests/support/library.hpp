@@ -16,10 +16,43 @@
 
 namespace parley::tests {
 
+/// What each member is in at a time: calls of its user, and rehearsals.
+class calls_book {
+ public:
+  /// One call, from its begin to its end, however it ends.
+  class entry {
+   public:
+    entry(calls_book& b, rank_id member, bool rehearsal) : here_(b.of_[member]), rehearsal_(rehearsal) {
+      ++(rehearsal_ ? here_.rehearsals : here_.calls);
+      if (here_.rehearsals != 0 && here_.calls != 0) ++b.together_;
+    }
+    entry(const entry&) = delete;
+    entry& operator=(const entry&) = delete;
+    ~entry() { --(rehearsal_ ? here_.rehearsals : here_.calls); }
+
+   private:
+    struct counts {
+      int calls = 0;
+      int rehearsals = 0;
+    };
+    friend calls_book;
+    counts& here_;
+    bool rehearsal_;
+  };
+  /// How often something began beside something of the other kind on the same member.
+  std::size_t together() const noexcept { return together_; }
+
+ private:
+  std::map<rank_id, entry::counts> of_;
+  std::size_t together_ = 0;
+};
+
 /// Where the members of one communicator meet.
 class meeting_place {
  public:
-  meeting_place(runtime::executor& ex, std::size_t members) : executor_(ex), members_(members) {}
+  meeting_place(runtime::executor& ex, std::size_t members, std::shared_ptr<calls_book> b)
+      : book(std::move(b)), executor_(ex), members_(members) {}
+  const std::shared_ptr<calls_book> book;
 
   struct meeting {
     std::set<std::uint64_t> digests;
@@ -118,7 +151,9 @@ class library_communicator final : public ops::communicator {
 class library {
  public:
   library(runtime::executor& e, std::size_t m) : ex(e), members(m) {}
-  std::shared_ptr<meeting_place> make() { return places.emplace_back(std::make_shared<meeting_place>(ex, members)); }
+  std::shared_ptr<meeting_place> make() {
+    return places.emplace_back(std::make_shared<meeting_place>(ex, members, book));
+  }
   std::size_t mismatches() const {
     std::size_t n = 0;
     for (const auto& p : places) n += p->mismatches();
@@ -126,6 +161,7 @@ class library {
   }
   runtime::executor& ex;
   std::size_t members;
+  std::shared_ptr<calls_book> book = std::make_shared<calls_book>();
   std::vector<std::shared_ptr<meeting_place>> places;
 };
 
@@ -149,6 +185,8 @@ class library_source final : public ops::communicator_source {
     std::memcpy(&number, id.data(), sizeof number);
     co_return std::make_shared<library_communicator>(library_.places.at(number));
   }
+  bool beside_calls() const noexcept override { return beside; }
+  bool beside = true;
   bool refuse = false;
   int throws = 0;  ///< how often `make_id` does, at first
 
@@ -173,6 +211,7 @@ class algorithm final : public ops::symmetric_config {
   runtime::task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
     auto& over = static_cast<library_communicator&>(*call.over);
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
+    const calls_book::entry noted(*over.place->book, call.self, rehearsal);
     if (const time_ns stall = traits_.stalls ? traits_.stalls(call) : 0; stall != 0) {
       auto woken = co_await runtime::sleep_until(over.place->now() + stall);
       if (!woken) runtime::raise(woken.reason());
