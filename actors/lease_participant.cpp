@@ -143,7 +143,8 @@ bool lease_participant::may_begin(const key_state& k) const noexcept {
 
 // All have come to this call, or will, and nobody goes beyond it: on each, what ran over the user's communicator has ended.
 void lease_participant::rehearse_between() {
-  if (!held_ || under_way_ != 0 || released_ != 0) return;
+  const key_state& k = at(waiting_.front().owner->begun_.key);
+  if (!held_ || under_way_ != 0 || released_ != 0 || !rehearsal_is_due(k)) return;
   ++counters_.rehearsal_stops;
   say_rehearsed(rehearsed::kind::begun, 0, {});
   rehearse round = std::move(*held_);

@@ -42,7 +42,8 @@ runtime::time_ns wall_clock() {
 /// JSON has no infinity: what was not measured is null.
 json::value finite(double ns) { return std::isfinite(ns) ? json::value(ns) : json::value(nullptr); }
 
-bool decided(const campaign& c) { return c.where == campaign::stage::decided; }
+/// Something has been agreed on and is in force, also while it is searched for anew.
+bool decided(const campaign& c) { return c.where == campaign::stage::decided || c.search > 1; }
 
 const actors::decision_record* record_of(const ops::edge_agreement& e, const campaign& c) {
   if (e.decisions == nullptr) return nullptr;
@@ -111,6 +112,8 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
       {"participants", json::array{e.sender, e.receiver}},
       {"candidates", candidates_of(c, a, d)},
       {"decided", decided(c)},
+      {"searches", c.search},
+      {"searching_anew", c.search > 1 && c.where != campaign::stage::decided},
       {"decision", c.winner},
       {"why", c.why},
       {"proposed_by", d == nullptr ? json::value(nullptr) : json::value(d->proposer)},
