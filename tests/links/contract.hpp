@@ -76,7 +76,8 @@ class end {
         throw std::runtime_error(std::string(where.file_name()) + ":" + std::to_string(where.line()) +
                                  ": not true in time");
       }
-      co_await runtime::sleep_until(loop().now() + 20'000);
+      auto slept = co_await runtime::sleep_until(loop().now() + 20'000);
+      static_cast<void>(slept);
     }
   }
   /// What an operation came to that has been started with `done`.
