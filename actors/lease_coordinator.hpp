@@ -6,11 +6,12 @@
 ///     leases.start();                       // on the leader's rank; `leases` lives in the op and outlives its actor
 ///     leases.key_seen(bytes);               // the first invocation of a size
 ///
-/// Trials are rehearsals (rounds on scratch buffers, off the user's calls) or leased: one campaign whose log entry holds the
-/// whole schedule of trials on real invocations, with the config of before as its tail. A decision is one more campaign, and
+/// Trials are rehearsals (rounds on scratch buffers, off the user's calls; or between them, before the call that a campaign of its
+/// own names) or leased: one campaign whose log entry holds the whole schedule of trials on real invocations, with the config of
+/// before as its tail. A decision is one more campaign, and
 /// after it there is no control traffic (docs/protocol.md, A campaign). At most two gates can be met for one search (N2).
 ///
-/// Nothing here is ever waited for by a call, except at a gate. A participant that does not promise in time, or refuses, makes
+/// Nothing here is ever waited for by a call, except at a gate and before the call that a round between calls is made at. A participant that does not promise in time, or refuses, makes
 /// the campaign be aborted and tried again later. If something throws here, what was scheduled stays in force, and it goes on
 /// from the op's state, a few times. If the log is lost the generation ends on every participant.
 #include <parley/actors/coordinator.hpp>

@@ -9,7 +9,8 @@
 ///     co_await all_reduce.run(gradients);
 ///
 /// Candidates are rehearsed: on scratch buffers, over a communicator of their own, while the program goes on with the
-/// default. Without a `communicator_source` they are tried on the calls themselves. When a winner is known, all members
+/// default; or before one call, where such communicators may not run beside each other (`communicator_source::beside_calls`).
+/// Without a `communicator_source` they are tried on the calls themselves. When a winner is known, all members
 /// switch to it at one invocation, and from then on the op costs no message.
 ///
 /// With NUMERICAL_CHECK (`constraints::compare_trials`) each candidate is rehearsed on known numbers first, and one whose result is
