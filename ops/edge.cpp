@@ -268,6 +268,12 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   co_await run(sender_.begin(call.tag, data.size(), *number, call.pace, data.data()), data, until);
 }
 
+bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std::byte> data) {
+  const bool matters = sender_.rows().measuring() || has(inv.mark.flags, actors::stamp_flags::timed) ||
+                       find(inv.mark.digest)->what_it_needs() == needs::known_payload;
+  return matters && options_.memory->busy(data);
+}
+
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   under_way mine(inv, out);
@@ -280,8 +286,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
         runtime::invariant(participant_.may_run(inv.mark.digest),
                            {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
-      // The receiver's device knows nothing of what is enqueued on this one.
-      if (find(inv.mark.digest)->what_it_needs() == needs::known_payload) co_await memory().settled(data);
+      if (waits_for_kernels(inv, data)) {
+        co_await memory().settled(data);
+        inv.began_ns = sender_.rows().clock();
+      }
       runtime::scope& here = co_await runtime::this_scope;
       runtime::scope config(here, {.deadline = until});
       config.spawn(find(inv.mark.digest)->send(out, data));
@@ -389,9 +397,10 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
     if (runnable(ran) == nullptr) {
       runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
                      options_.peer);
-      runtime::raise({errc::config_mismatch, find(ran) == nullptr
-                                                 ? "the stamp names a config that this rank does not have"
-                                                 : "the stamp names a config that was not warmed here"});
+      runtime::raise({errc::config_mismatch,
+                      find(ran) == nullptr ? "the stamp names a config that this rank does not have; the first one "
+                                             "of the list, the default, must be the same on both ranks"
+                                           : "the stamp names a config that was not warmed here"});
     }
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope config(here);
@@ -422,7 +431,7 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
   const bool other_bytes = has(in.mark()->flags, stamp_flags::checked) && in.received_bytes() == in.total_bytes() &&
                            in.failed() == errc::config_failed && in.sender_failure() == errc::none && why.empty();
   const std::string what =
-      "config " + (config == nullptr ? std::to_string(ran) : config->id()) + " received " +
+      (config == nullptr ? "an unknown config" : "config " + config->id()) + " received " +
       std::to_string(in.received_bytes()) + " of " + std::to_string(in.total_bytes()) + " bytes from rank " +
       std::to_string(options_.peer) +
       (in.sender_failure() == errc::none ? ""
@@ -469,8 +478,10 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::span<std::byt
   const errc outcome = co_await in.settle();
   record(in, digest, outcome);
   if (digest != due) co_return digest;
-  if (thrown && outcome == errc::config_failed && in.sender_failure() == errc::none)
+  const bool askew = !in.mismatch().empty();
+  if ((thrown || askew) && outcome == errc::config_failed && in.sender_failure() == errc::none)
     participant_.failed_here.push_back(digest);
+  if (askew) runtime::raise({errc::config_failed, std::string(in.mismatch())});
   if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(outcome);
   co_return digest;
@@ -492,6 +503,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   co_await memory().copy(came, scratch);
   if (std::memcmp(came.data(), right.data(), right.size()) != 0) {
     const auto wrong = std::ranges::mismatch(came, right).in1 - came.begin();
+    participant_.failed_here.push_back(digest);
     runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(wrong)});
   }
   if (registered_scratch && find(digest)->what_it_needs() == needs::credit) receiver_.want_credits();

@@ -168,6 +168,12 @@ class edge_out final : public edge_end {
   runtime::task<> rehearse(std::uint64_t digest) override;
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
+  /// Whether a payload must be there before it is sent: a receiver that gets it knows nothing of what is enqueued here, and what
+  /// kernels take is not charged to a config that is measured.
+  bool waits_for_kernels(const actors::outgoing& inv, std::span<const std::byte> data) {
+    return options_.memory != nullptr && is_still_written(inv, data);
+  }
+  bool is_still_written(const actors::outgoing& inv, std::span<const std::byte> data);
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
   void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why = {}) {
     if (out.failed() != runtime::errc::none || out.sent_bytes() != bytes) end_failed(inv, out, bytes, why);

@@ -140,6 +140,7 @@ point_to_point messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
   messages.timeout_ns = op.timeout_ns;
   messages.allowed = op.allowed;
   if constexpr (requires { op.dtype; }) messages.dtype = op.dtype;
+  if constexpr (requires { op.memory; }) messages.memory = op.memory;
   return messages;
 }
 

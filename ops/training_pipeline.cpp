@@ -13,6 +13,49 @@ using runtime::errc;
 using runtime::task;
 using kind = pipeline_action::kind;
 
+task<> pipeline_stages::work(pipeline_action a, pipeline_memory m) {
+  auto step = [this, a, m] {
+    if (a.what == kind::forward) {
+      forward(a.stage, a.microbatch, m.in, m.out);
+    } else {
+      backward(a.stage, a.microbatch, m);
+    }
+  };
+  co_await runtime::compute(step, modelled_ns(a));
+}
+
+// Memory of microbatches that are done with, for the next ones: to make and register it anew would take longer than a stage.
+class training::buffers {
+ public:
+  struct piece {
+    std::span<std::byte> bytes() const { return memory ? memory->bytes() : std::span<std::byte>{}; }
+    std::unique_ptr<runtime::memory_space::block> memory;
+    actors::registered_memory registered;
+  };
+  buffers(runtime::memory_space* where, const p2p& messages)
+      : space_(where == nullptr ? runtime::host_memory() : *where), messages_(messages) {}
+
+  runtime::memory_space& space() const noexcept { return space_; }
+  void fit(piece& p, std::uint64_t bytes) {
+    if (p.bytes().size() == bytes) return;
+    if (const auto same = free_.find(bytes); same != free_.end()) {
+      p = std::move(same->second);
+      free_.erase(same);
+    } else {
+      p.memory = space_.make(bytes);
+      p.registered = messages_.registered(p.bytes());
+    }
+  }
+  void keep(piece&& p) {
+    if (p.memory) free_.emplace(p.bytes().size(), std::move(p));
+  }
+
+ private:
+  runtime::memory_space& space_;
+  p2p messages_;
+  std::multimap<std::uint64_t, piece> free_;
+};
+
 training rank::declare(const training_pipeline& op) {
   const auto wrong = [&](const std::string& what) {
     runtime::raise({errc::bad_argument, "op " + op.name + ": " + what});
@@ -40,6 +83,7 @@ training rank::declare(const training_pipeline& op) {
   const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), id());
   if (mine == whole->ranks.end()) return handle;
   handle.place_ = static_cast<rank_id>(mine - whole->ranks.begin());
+  handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_);
   handle.op_ = std::move(whole);
   return handle;
 }
@@ -47,8 +91,8 @@ training rank::declare(const training_pipeline& op) {
 // One pass on this rank. Buffers belong to a microbatch of a stage, from its forward to its backward; they outlive the flow.
 class training::pass {
  public:
-  pass(const training& t, pipeline_stages& stages)
-      : op_(*t.op_), title_(t.title_), messages_(t.messages_), stages_(stages) {}
+  pass(const training& t, training_work& stages)
+      : op_(*t.op_), title_(t.title_), messages_(t.messages_), free_(*t.free_), stages_(stages) {}
 
   static task<> run(runtime::dataflow& flow, pass& self, const std::vector<pipeline_action>& actions) {
     self.flow_ = &flow;
@@ -61,6 +105,7 @@ class training::pass {
       }
     }
     co_await flow.join();
+    for (auto& [microbatch, h] : self.held_) co_await self.recycle(h);
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
   pipeline_report report;
@@ -68,12 +113,11 @@ class training::pass {
   time_ns busy_backward_ns = 0;
 
  private:
-  using bytes = std::vector<std::byte>;
   struct held {
-    bytes in;
-    bytes out;
-    bytes gradient_out;
-    bytes gradient_in;
+    buffers::piece in;
+    buffers::piece out;
+    buffers::piece gradient_out;
+    buffers::piece gradient_in;
     runtime::flow_work leaving[2];  // the activation, the gradient
     runtime::flow_work coming[2];
   };
@@ -94,12 +138,12 @@ class training::pass {
     const std::uint32_t tag = (std::min(a.stage, other) << 1U) | (forward ? 0U : 1U);
     if (a.sends()) {
       ++report.sent;
-      const bytes& what = forward ? h.out : h.gradient_in;
+      const auto what = (forward ? h.out : h.gradient_in).bytes();
       h.leaving[forward ? 0 : 1] = messages_.start(*flow_, {p2p::isend(what, {.to = peer, .tag = tag})});
     } else {
-      bytes& into = forward ? h.in : h.gradient_out;
-      into.resize(forward ? in_bytes(a.stage) : out_bytes(a.stage));
-      h.coming[forward ? 0 : 1] = messages_.start(*flow_, {p2p::irecv(into, {.from = peer, .tag = tag})});
+      buffers::piece& into = forward ? h.in : h.gradient_out;
+      free_.fit(into, forward ? in_bytes(a.stage) : out_bytes(a.stage));
+      h.coming[forward ? 0 : 1] = messages_.start(*flow_, {p2p::irecv(into.bytes(), {.from = peer, .tag = tag})});
     }
   }
 
@@ -108,23 +152,21 @@ class training::pass {
     const bool forward = a.what == kind::forward;
     if (runtime::flow_work& coming = h.coming[forward ? 0 : 1]; coming.size() != 0) {
       co_await coming;
-      check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).size());
+      check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
     }
     if (forward) {
-      h.out.resize(out_bytes(a.stage));
+      free_.fit(h.out, out_bytes(a.stage));
       report.most_alive = std::max(report.most_alive, ++alive_[a.stage]);
     } else {
-      h.gradient_in.resize(in_bytes(a.stage));
+      free_.fit(h.gradient_in, in_bytes(a.stage));
     }
-    auto work = [this, a, &h, forward] {
-      if (forward) {
-        stages_.forward(a.stage, a.microbatch, h.in, h.out);
-      } else {
-        stages_.backward(a.stage, a.microbatch, {h.in, h.out, h.gradient_out, h.gradient_in});
-      }
-    };
     const time_ns began = flow_->where().precise_now();
-    co_await runtime::compute(work, stages_.modelled_ns(a));
+    pipeline_memory memory{.in = h.in.bytes(), .out = h.out.bytes(), .gradient_out = {}, .gradient_in = {}};
+    if (!forward) {
+      memory.gradient_out = h.gradient_out.bytes();
+      memory.gradient_in = h.gradient_in.bytes();
+    }
+    co_await stages_.work(a, memory);
     const time_ns took = flow_->where().precise_now() - began;
     report.busy_ns += took;
     (forward ? busy_forward_ns : busy_backward_ns) += took;
@@ -135,12 +177,21 @@ class training::pass {
     finished_.emplace_back(a.stage, a.microbatch);
   }
 
-  // Frees the memory of microbatches that are done with.
+  // Its messages have ended; kernels may not have.
+  task<> recycle(held& h) {
+    for (buffers::piece* p : {&h.in, &h.out, &h.gradient_out, &h.gradient_in}) {
+      if (p->memory) co_await free_.space().settled(p->bytes());
+      free_.keep(std::move(*p));
+    }
+  }
+
+  // Takes back the memory of microbatches that are done with.
   task<> let_go() {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> still;
     for (const auto& key : finished_) {
       held& h = held_[key];
       if (h.leaving[0].done() && h.leaving[1].done()) {
+        co_await recycle(h);
         held_.erase(key);
       } else {
         still.push_back(key);
@@ -166,14 +217,15 @@ class training::pass {
   const training_pipeline& op_;
   const std::string& title_;
   p2p messages_;
-  pipeline_stages& stages_;
+  buffers& free_;
+  training_work& stages_;
   runtime::dataflow* flow_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
   std::map<std::uint32_t, std::uint32_t> alive_;
 };
 
-task<pipeline_report> training::run(pipeline_stages& stages) {
+task<pipeline_report> training::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   pass mine(*this, stages);
   co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));

@@ -13,10 +13,11 @@
 ///
 /// Computations run one after the other on a worker thread, in the order of the schedule. A send begins when what it sends is
 /// there, a receive when its place in the schedule is reached; both go on beside the computations, which wait for nothing else
-/// than their inputs. So a late stage delays others only by what they need of it.
+/// than their inputs. So a late stage delays others only by what they need of it. With `memory` activations and gradients lie
+/// on a GPU, and a `training_work` enqueues its kernels there (bench/gpu/pipeline.cpp).
 ///
 /// Failure: what a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when
-/// the rank leaves, `peer_failed`. All buffers are the run's own.
+/// the rank leaves, `peer_failed`. All buffers are the op's own, kept from one run for the next.
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/schedule.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -38,33 +39,45 @@ struct training_pipeline {
   capability_function capable{};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory =
+      nullptr;  ///< where activations and gradients lie, such as a GPU's; null: in host memory
   tuning::constraints allowed{};
 };
 
-/// What a stage has of one microbatch when it goes backward. The first stage has no input, the last no gradient from behind.
+/// What a stage has of one microbatch. The first stage has no input, the last no gradient from behind.
 struct pipeline_memory {
-  std::span<const std::byte> in;  ///< as it was in `forward`
-  std::span<const std::byte> out;
-  std::span<const std::byte> gradient_out;  ///< with respect to `out`
-  std::span<std::byte> gradient_in;         ///< with respect to `in`, to be written
+  std::span<const std::byte> in;            ///< the same bytes forward and backward
+  std::span<std::byte> out;                 ///< to be written forward
+  std::span<const std::byte> gradient_out;  ///< with respect to `out`; none forward
+  std::span<std::byte> gradient_in;         ///< with respect to `in`, to be written backward; none forward
 };
 
-class pipeline_stages {
+/// What this rank's stages do, as a coroutine on the actor thread: for stages that compute elsewhere, on a stream of a GPU say.
+class training_work {
  public:
-  virtual ~pipeline_stages() = default;
+  virtual ~training_work() = default;
   /// Of what a stage gives to the next one, and of the gradient that it gets back. The last one's is never sent.
   virtual std::uint64_t activation_bytes(std::uint32_t stage) const = 0;
+  /// A stage forward or backward. Ends when it is done with all of `m`, or has told the memory until when it is not, as
+  /// `cuda_copies::after` does for each part.
+  virtual runtime::task<> work(pipeline_action a, pipeline_memory m) = 0;
+};
+
+/// The same as functions that run away from the actor thread.
+class pipeline_stages : public training_work {
+ public:
   virtual void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
                        std::span<std::byte> out) = 0;
   virtual void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& memory) = 0;
   /// How long these take in virtual time.
   virtual time_ns modelled_ns(const pipeline_action&) const { return 0; }
+  runtime::task<> work(pipeline_action a, pipeline_memory m) final;
 };
 
 /// One pass, as this rank saw it.
 struct pipeline_report {
   time_ns elapsed_ns = 0;
-  time_ns busy_ns = 0;           ///< of that it computed
+  time_ns busy_ns = 0;           ///< of that it computed: what `work` took
   double idle_share = 0;         ///< of this rank, until its own end
   double ideal_idle_share = 0;   ///< of this rank with free communication, and stages that all take as long as its own
   std::uint64_t sent = 0;        ///< messages
@@ -75,7 +88,7 @@ struct pipeline_report {
 class training {
  public:
   /// All ranks of the pipeline call it.
-  runtime::task<pipeline_report> run(pipeline_stages& stages);
+  runtime::task<pipeline_report> run(training_work& stages);
   bool idle() const noexcept { return op_ == nullptr; }
   agreement to(rank_id peer) const { return messages_.to(peer); }
   agreement from(rank_id peer) const { return messages_.from(peer); }
@@ -83,8 +96,10 @@ class training {
  private:
   friend rank;
   class pass;
+  class buffers;
   std::shared_ptr<const training_pipeline> op_;  // with all of `ranks`
-  rank_id place_ = 0;                            // in the schedule
+  std::shared_ptr<buffers> free_;
+  rank_id place_ = 0;  // in the schedule
   std::string title_;
   p2p messages_;
 };

@@ -5,12 +5,14 @@
 
 #include <doctest/doctest.h>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/training_pipeline.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>
 
+#include <chrono>
 #include <memory>
 
 namespace {
@@ -166,6 +168,104 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
     CHECK((way->what_it_needs() != needs::known_payload || w.wires[1]->planes().ipc > 0));
     gpu.destroy(makes);
     gpu.destroy(uses);
+  }
+}
+
+TEST_CASE("what kernels take before a payload is there is not charged to the config that sends it") {
+  fake_cuda gpu;
+  constexpr auto kernel = std::chrono::milliseconds(20);
+  const auto from = transports::cuda_memory::on_device(gpu, 0, 1'000);
+  const auto to = transports::cuda_memory::on_device(gpu, 0, 1'000);
+  two_ranks w(gpu, {direct(), chunked(500, 2)});
+  const transports::cuda_stream makes = gpu.make_stream(0);
+  const auto decided = [&] {
+    const auto* const c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(1'000);
+    return c != nullptr && c->where == actors::campaign::stage::decided;
+  };
+  for (const deadline limit; !limit.is_over() && !decided();) {
+    gpu.launch_until(
+        makes, [end = std::chrono::steady_clock::now() + kernel] { return std::chrono::steady_clock::now() >= end; });
+    REQUIRE(w.copies[0]->after(from.bytes(), makes) == errc::none);
+    w.move(from.bytes(), to.bytes(), 1);
+  }
+  REQUIRE(decided());
+  for (const auto& a : w.campaign(1'000)->aggregates) {
+    CHECK(a.measured());
+    CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
+  }
+  gpu.destroy(makes);
+}
+
+// Adds 1 to each byte forward and doubles it backward, by kernels that end long after they have been enqueued.
+class kernel_stage final : public training_work {
+ public:
+  kernel_stage(fake_cuda& gpu, transports::cuda_copies& copies, std::size_t bytes)
+      : gpu_(gpu), copies_(copies), stream_(gpu.make_stream(0)), bytes_(bytes) {}
+  kernel_stage(const kernel_stage&) = delete;
+  kernel_stage& operator=(const kernel_stage&) = delete;
+  ~kernel_stage() override { gpu_.destroy(stream_); }
+  std::uint64_t activation_bytes(std::uint32_t) const override { return bytes_; }
+  task<> work(pipeline_action a, pipeline_memory m) override {
+    const bool forward = a.what == pipeline_action::kind::forward;
+    const auto in = forward ? m.in : a.stage == 1 ? m.out : m.gradient_out;
+    const auto out = forward ? m.out : m.gradient_in;
+    gpu_.launch(stream_, 300, [this, a, forward, in, out] {
+      ++kernels;
+      for (std::size_t i = 0; i < bytes_; ++i) {
+        const auto fresh = static_cast<std::uint8_t>(a.microbatch * 7 + i);
+        auto x = static_cast<std::uint8_t>(forward ? fresh + a.stage : fresh + 2);
+        if (!forward && a.stage == 0) x = static_cast<std::uint8_t>(2 * x);
+        if (!in.empty()) wrong += gpu_.shadow(in.data())[i] == std::byte{x} ? 0 : 1;
+        if (!out.empty()) gpu_.shadow(out.data())[i] = std::byte{static_cast<std::uint8_t>(forward ? x + 1 : 2 * x)};
+      }
+    });
+    for (const auto& part : {in, std::span<const std::byte>(out)})
+      if (!part.empty()) CHECK(copies_.after(part, stream_) == errc::none);
+    co_return;
+  }
+  std::size_t kernels = 0;
+  std::size_t wrong = 0;
+
+ private:
+  fake_cuda& gpu_;
+  transports::cuda_copies& copies_;
+  transports::cuda_stream stream_;
+  std::size_t bytes_;
+};
+
+task<> train(training t, kernel_stage* stage, int passes) {
+  for (int n = 0; n < passes; ++n) co_await t.run(*stage);
+}
+
+TEST_CASE(
+    "a pipeline's stages enqueue kernels and go on: messages wait for them, and so does memory that is used again") {
+  fake_cuda gpu;
+  for (const config_ptr& way : {direct(), put(), get()}) {
+    CAPTURE(way->id());
+    two_ranks w(gpu, {direct()});
+    std::vector<config_ptr> configs{direct()};
+    if (way->id() != "direct") configs.push_back(way);
+    constexpr std::uint32_t microbatches = 5;
+    constexpr int passes = 20;
+    std::vector<std::unique_ptr<kernel_stage>> stages;
+    {
+      runtime::scope both(w.loop);
+      for (rank_id r = 0; r < 2; ++r) {
+        stages.push_back(std::make_unique<kernel_stage>(gpu, *w.copies[r], 10'001));
+        both.spawn(train(w.ranks[r]->declare(training_pipeline{.name = "layers",
+                                                               .schedule = one_forward_one_backward(2, microbatches),
+                                                               .configs = configs,
+                                                               .memory = w.spaces[r].get()}),
+                         stages[r].get(), passes));
+      }
+      run_until(w.loop, [&] { return both.running() == 0; });
+    }
+    for (auto& c : w.copies) c->drain();
+    for (const auto& s : stages) {
+      CHECK(s->kernels == std::size_t{2} * microbatches * passes);
+      CHECK(s->wrong == 0);
+    }
+    CHECK((way->id() == "direct") == (w.wires[0]->planes().ipc + w.wires[1]->planes().ipc == 0));
   }
 }
 

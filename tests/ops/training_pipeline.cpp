@@ -79,7 +79,7 @@ std::vector<double> gradients_alone(std::uint32_t stages, std::uint32_t microbat
     for (std::uint32_t s = stages; s-- > 0;) {
       std::vector<double> before(s == 0 ? 0 : width);
       all.backward(s, m,
-                   {std::as_bytes(std::span(x[s])), std::as_bytes(std::span(x[s + 1])),
+                   {std::as_bytes(std::span(x[s])), std::as_writable_bytes(std::span(x[s + 1])),
                     std::as_bytes(std::span(gradient)), std::as_writable_bytes(std::span(before))});
       gradient = before;
     }

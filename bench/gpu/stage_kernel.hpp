@@ -1,0 +1,25 @@
+#pragma once
+// What a stage of the measured pipeline computes on a GPU: every element, and then it spins until its time is over.
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace parley::bench {
+
+/// x(i) = in[i], or base + i % 1000 where there is no `in`; out[i] = x(i) * factor + term. Counts in `wrong` each element of `in` that
+/// is not (base + i % 1000) * expected_factor.
+struct stage_step {
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::size_t count = 0;
+  float base = 0;
+  float expected_factor = 1;
+  float factor = 1;
+  float term = 0;
+  std::uint64_t spin_ns = 0;
+  unsigned* wrong = nullptr;
+};
+cudaError_t launch_stage(const stage_step& step, int device, cudaStream_t stream);
+
+}  // namespace parley::bench
