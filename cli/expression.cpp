@@ -9,7 +9,8 @@ namespace parley::cli {
 
 namespace {
 constexpr std::size_t deepest = 64;
-}
+constexpr std::size_t most_parts = 1'000;  // a + b + c … is a tree as deep as it is long
+}  // namespace
 
 /// Recursive descent with one function for all levels of binary operators.
 class expression_parser {
@@ -50,6 +51,7 @@ class expression_parser {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
   }
   std::size_t add(expression::node n) {
+    if (nodes_.size() == most_parts) fail("the expression has too many parts");
     nodes_.push_back(n);
     return nodes_.size() - 1;
   }

@@ -206,7 +206,10 @@ int command(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return command(argc, argv);
+    const int status = command(argc, argv);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    std::fputs("parley: standard output could not be written to; is its disk full?\n", stderr);
+    return status == 0 ? 1 : status;
   } catch (const cli::text_error& e) {
     std::fprintf(stderr, "%s\n", e.what());  // begins with file:line:column, which editors follow
     return status_wrong;

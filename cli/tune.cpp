@@ -237,12 +237,15 @@ int run_and_tell(const tune_options& o) {
   const bool interrupted = ran.end.signal != 0;
   if (interrupted) status = status_of_signal(ran.end.signal);
 
+  // What ranks agreed on before one of them died is as good as ever; what was seen to be wrong is not kept.
+  const bool sound =
+      document.at("mismatches").to_number<std::uint64_t>() == 0 && !document.at("outputs_differ").as_bool();
   const std::string& path = o.settings.results_path;
   ops::kept_results results;
   std::string not_kept;
   const learned_results more = learned(ran.reports);
   fill_in_remembered_times(document, more.file);
-  if (!path.empty() && (status == 0 || interrupted)) {
+  if (!path.empty() && sound) {
     try {
       results = keep(path, more);
     } catch (const runtime::failure& e) {

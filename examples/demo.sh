@@ -53,7 +53,7 @@ check(all(a["trials"] == 0 and a["from_results"] for a in second["agreements"]),
 check(decisions(first) == decisions(second), f"second run: the same {len(decisions(first))} decisions")
 cost = sum(a["cost_ns"] for a in first["agreements"])
 print(f"  first run {first['wall_ns'] / 1e9:.2f} s, of which trials cost {cost / 1e6:.1f} ms "
-      f"over 3 edges; second run {second['wall_ns'] / 1e9:.2f} s, which saves that cost and no more")
+      f"over 3 edges; second run {second['wall_ns'] / 1e9:.2f} s, without trials")
 sys.exit(1 if faults else 0)
 PYTHON
 
@@ -63,6 +63,6 @@ status=0
 "$parley" tune "$spec" --no-results --microbatches 200 --budget $budget --mutant ignore_stamp --json >mutant.json 2>mutant.log || status=$?
 found=$(python3 -c 'import json; print(json.load(open("mutant.json"))["mismatches"])' || echo none)
 [[ $status == 1 && $found =~ ^[1-9] ]] || { cat mutant.log >&2; fail "the mutant was not noticed: status $status, mismatches $found"; }
-echo "  ok    the mutant is caught: $found mismatches, status 1"
+echo "  ok    the mutant is caught: $found mismatched, status 1"
 echo
 echo "demo: all is well"

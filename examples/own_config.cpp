@@ -44,7 +44,7 @@ parley::task<> rank_main(parley::rank& self) {
       .configs = {parley::direct(), std::make_shared<far_half_first>()}});
 
   std::vector<std::uint64_t> data(1_MiB / sizeof(std::uint64_t));
-  for (int i = 0; i < 100 && !transfer.idle(); ++i) {
+  for (int i = 0; i < 500 && !transfer.idle(); ++i) {
     if (self.id() == 0) {
       std::iota(data.begin(), data.end(), static_cast<std::uint64_t>(i));
       co_await transfer.send(data, {.to = 1});

@@ -338,6 +338,7 @@ struct job::state final : runtime::link::failure_handler {
       auto& mine = static_cast<goodbye&>(self);
       if (--mine.looks != 0) return mine.look_later();
       mine.of.self->on_lost(mine.who, {}, departure::returned);
+      mine.of.wire->give_up(mine.who);  // it takes nothing more of what is on its way
     }
     state& of;
     rank_id who;
@@ -350,9 +351,18 @@ struct job::state final : runtime::link::failure_handler {
       if (std::count(returned.begin(), returned.end(), peer) != 0) {
         self->on_lost(peer, {}, departure::returned);
       } else if (!end_with_verdicts(peer)) {
-        self->on_lost(peer, "its connection broke");
+        self->on_lost(peer, why_gone(peer));
       }
     });
+  }
+  /// Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
+  std::string why_gone(rank_id peer) const {
+    std::string why = "its connection broke";
+    if (!heart) return why;
+    for (const auto& [dead, how] : heart->lost()) {
+      if (dead != peer) return why + " after rank " + std::to_string(dead) + " was lost: " + how;
+    }
+    return why;
   }
   /// However a death is noticed here, all ranks shall say the same of it: those who end because of it are not its cause.
   /// Answers whether this rank itself is held dead.

@@ -360,7 +360,7 @@ class job {
         notice("ended by " + signal_text(*number));
         failed_ = true;
         told_by_ = *number;
-        send_all(*number);
+        send_all(*number == SIGINT ? SIGINT : SIGTERM);  // UCX takes SIGHUP for its own
         enter(stage::asked, options_.kill_after_ns);
       }
     }

@@ -82,7 +82,7 @@ class reader {
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (auto why = read_line(line)) return *std::move(why);
     }
-    if (torn_) warn("the last line does not end; the file may have been cut off");
+    if (torn_) warn("the last line does not end; the file may have been cut off, and its time is not used");
     if (unlisted_ > 0) read_.warnings.push_back({0, fmt::format("{} more warnings are not listed", unlisted_)});
     return std::move(read_);
   }
@@ -121,7 +121,7 @@ class reader {
         skip("the time is not a number of ms; the line is skipped");
         return std::nullopt;
       }
-      time_ms = *given;
+      if (!torn_ || !rest_.empty()) time_ms = *given;  // or it may be the beginning of a longer one
     }
     result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms};
     return report(read_.file.add(std::move(entry)), "entry");

@@ -318,6 +318,29 @@ TEST_CASE("parley doctor tells what works, as text and as JSON") {
   CHECK(document.document().at("findings").as_array().size() >= 8);
 }
 
+TEST_CASE("what was agreed on before a rank died is kept") {
+  const folder here;
+  here.write("mortal.json", R"json({"name": "mortal", "ranks": 2, "ops": [
+    {"op": "paired_transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
+     "configs": ["direct", "chunked(chunk_bytes=64KiB)"], "messages": [{"bytes": "1MiB", "count": 5000}]}]})json");
+  const auto ran = here.parley("tune mortal.json --results kept.csv --budget 1000 --kill 1@4000 --json");
+  CHECK(ran.status == 1);
+  REQUIRE(fs::exists(here.path / "kept.csv"));
+  has(here.read("kept.csv"), "messages/0>1,1MiB,");
+  has(ran.error, "results are in");
+}
+
+TEST_CASE("output that cannot be written makes the status 1") {
+  const folder here;
+  here.write("small.json", small_pipeline);
+  const int status = std::system(("cd '" + here.path.string() +
+                                  "' && '" PARLEY_COMMAND "' tune small.json --no-results --json "
+                                  ">/dev/full 2>error")
+                                     .c_str());
+  CHECK(WEXITSTATUS(status) == 1);
+  has(here.read("error"), "standard output could not be written to");
+}
+
 TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 and the signal") {
   const folder here;
   // Far more messages than it gets to. A shell has its background jobs ignore SIGINT.

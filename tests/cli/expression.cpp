@@ -66,6 +66,12 @@ TEST_CASE("what cannot be computed says where instead of ending the program") {
   CHECK(value_of("(0-9223372036854775807-1) % (0-1)") == 0);
 }
 
+TEST_CASE("a long expression is an error, not a stack overflow") {
+  std::string text = "rank";
+  for (int i = 0; i < 200'000; ++i) text += "+rank";
+  CHECK(fault_in(text).find("too many parts") != std::string::npos);
+}
+
 TEST_CASE("deep nesting is an error, not a stack overflow") {
   CHECK(fault_in(std::string(100'000, '(')).find("nested too deeply") != std::string::npos);
   CHECK(fault_in(std::string(100'000, '!')).find("nested too deeply") != std::string::npos);

@@ -215,6 +215,14 @@ TEST_CASE("a candidate that cuts askew or brings wrong data is found out in its 
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
+  const auto warned = [&](const std::string& config, const std::string& what) {
+    const auto& told = w[1].warnings();
+    return std::any_of(told.begin(), told.end(), [&](const std::string& text) {
+      return text.find("config " + config) != std::string::npos && text.find(what) != std::string::npos;
+    });
+  };
+  CHECK(warned("askew", "its two functions do not fit each other: the part at offset 0 has"));
+  CHECK(warned("lazy", "the rehearsal brought wrong data at byte 0"));
 }
 
 TEST_CASE("a candidate that fails in its first trial costs that call and is never tried again") {

@@ -479,6 +479,17 @@ void signalled_with_own_handler(job& here) {
 
 // ---- ranks that leave
 
+task<> send_to_rank_1(transfer t) {
+  const auto data = pattern(256 << 10, 0);
+  co_await t.send(data, {.to = 1});
+}
+
+void returns_before_declaring(job& here) {
+  if (here.self().id() == 1) return;
+  auto t = here.self().declare(paired_transfer{.name = "activations", .edges = {{0, 1}}});
+  run(here.loop(), send_to_rank_1(t));
+}
+
 paired_transfer towards_rank_0() {
   paired_transfer op;
   op.name = "activations";
@@ -540,6 +551,7 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"leader_and_workers", leader_and_workers},
                                                          {"throws_a_number", throws_a_number},
                                                          {"returns_at_once", returns_at_once},
+                                                         {"returns_before_declaring", returns_before_declaring},
                                                          {"takes_nothing", takes_nothing},
                                                          {"refused_after_sending", refused_after_sending},
                                                          {"signalled", signalled},
@@ -784,6 +796,17 @@ TEST_CASE("a receive whose sender has returned is told that") {
                 run.all);
   CHECK(run.end.ranks[1].code == 0);
   CHECK(run.seconds < 20);
+}
+
+TEST_CASE("a send that its receiver's rank, which has returned, will never take ends with that") {
+  for (int times = 0; times < 3; ++times) {
+    const job_run run("returns_before_declaring", 2);
+    // That it has returned, or, where the transport was first, that it is gone.
+    CHECK_MESSAGE(run.says(0, {"peer_failed: activations 0->1", "on rank 0", "rank 1 "}), run.all);
+    CHECK(run.end.ranks[0].code == 1);
+    CHECK(run.end.ranks[1].code == 0);
+    CHECK(run.seconds < 20);
+  }
 }
 
 TEST_CASE("messages that nobody took are told when their sender leaves") {

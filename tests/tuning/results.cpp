@@ -78,6 +78,10 @@ TEST_CASE("a file that was cut off gives a warning and never half an answer that
   for (std::size_t length = 1; length < whole.size(); ++length) {
     const parsed_results read = parse_results(whole.substr(0, length)).value();
     if (whole[length - 1] != '\n') CHECK_FALSE(read.warnings.empty());
+    for (const result_entry& e : read.file.entries()) {
+      const result_entry* const written = expected.find(e.op, e.parameters);
+      CHECK((e.time_ms == 0 || (written != nullptr && e.time_ms == written->time_ms)));
+    }
     const result_entry* hit = read.file.find("activations", "16MiB_bf16");
     if (hit != nullptr && hit->solution != expected.find("activations", "16MiB_bf16")->solution) {
       const bool names_another_config = parse_config_id(hit->solution) && hit->solution.find('(') != std::string::npos;
