@@ -94,6 +94,11 @@ def leases(line, label="parley"):
     return Reported(label, Program("lease_gates"), line)
 
 
+def simulator(only, line, label="parley", ranks=1_000):
+    """Many ranks in one process; seeds are those of the scenarios in simulation/."""
+    return Reported(label, Program("simulator", ("--only", only, "--ranks", str(ranks))), line)
+
+
 def exchanges(what, ranks):
     """What ranks exchange, each size's time by MPI's: the median over the sizes, the 95th percentile and the worst."""
     arguments = ("--only", what)
@@ -161,6 +166,16 @@ ROWS = [
     Row("tuning_regret", "percent", campaigns("tuning_regret"), [campaigns("tuning_regret_95", "95th percentile")],
         beside=[campaigns("tuning_regret_worst", "worst")], at_most=3, runs=1),
     Row("tuning_flips", "percent", campaigns("tuning_flips"), [campaigns("tuning_regret", "regret")], at_most=5, runs=1),
+    Row("sim_events", "per_s", simulator("events", "sim_events"), [simulator("events", "sim_queue", "its queue alone")],
+        at_least=5e6, runs=3),
+    Row("sim_rank_bytes", "bytes", simulator("bytes", "sim_rank_bytes"),
+        [simulator("bytes", "sim_idle_rank_bytes", "without an op")], at_most=16_384, runs=1),
+    Row("sim_small_seed", "ms", simulator("seeds", "sim_small_seed"),
+        [simulator("seeds", "sim_small_seed_95", "95th percentile")], at_most=5, runs=1),
+    Row("sim_64_ranks_seed", "ms", simulator("large_seed", "sim_64_ranks_seed"),
+        [simulator("large_seed", "sim_64_ranks_simulated", "simulated")], at_most=1_000, runs=3),
+    Row("sim_join_4096", "ms", simulator("join", "sim_join", ranks=4_096),
+        [simulator("join", "sim_join", "a quarter of the ranks", ranks=1_024)], at_most=10_000, runs=1),
     Row("tuned_call_instructions", "instructions",
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
         beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],

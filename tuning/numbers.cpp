@@ -26,7 +26,7 @@ double load_bf16(const std::byte* at) noexcept {
 double load_f16(const std::byte* at) noexcept {
   std::uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof bits);
-  const int exponent = (bits >> 10U) & 31U;
+  const int exponent = static_cast<int>((bits >> 10U) & 31U);
   const double fraction = bits & 1023U;
   const double size = exponent == 31  ? (fraction == 0 ? HUGE_VAL : std::nan(""))
                       : exponent == 0 ? std::ldexp(fraction, -24)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 namespace parley::tuning {
@@ -28,7 +29,7 @@ constexpr double deviations_in_nine_of_ten = 1.645;
 
 double logarithm_of(std::uint64_t bytes) { return std::log1p(static_cast<double>(bytes)); }
 double doublings_between(std::uint64_t a, std::uint64_t b) {
-  return std::abs(logarithm_of(a) - logarithm_of(b)) / std::log(2.0);
+  return std::abs(logarithm_of(a) - logarithm_of(b)) / std::numbers::ln2;
 }
 
 }  // namespace

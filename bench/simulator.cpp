@@ -1,0 +1,206 @@
+// How fast the simulator is, and how large: real ranks, actors and ops on virtual links, in one process.
+//
+//     simulator --only events [--ranks 1000] [--calls 600]      pairs of ranks that tune: events a second, and what the queue of
+//                                                               events does by itself
+//     simulator --only bytes [--ranks 1000]                     heap of one rank, with an op that has been tuned, and without
+//     simulator --only seeds [--seeds 20] --scenarios FOLDER    a swarm seed of few ranks with faults and all checkers
+//     simulator --only large_seed                               one of 64 ranks and 2,000 invocations
+//     simulator --only join [--ranks 1024]                      a pipeline of so many stages, from the start to the last decision
+//
+// An event is a message that a link has handed to its handler, or one of the timers that pace the calls.
+#include <parley/bench/measure.hpp>
+#include <parley/parley.hpp>
+#include <parley/simulation/job.hpp>
+#include <parley/simulation/world.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace parley::bench;
+using namespace parley::simulation;
+using parley::rank_id;
+using parley::task;
+
+world_options many_ranks(rank_id ranks) {
+  world_options o;
+  o.ranks = ranks;
+  o.settings.plan.budget_fraction = 1e3;
+  o.settings.flight_records = 16;
+  return o;
+}
+
+std::vector<parley::config_ptr> two_configs() { return {parley::direct(), parley::chunked(64 << 10, 2)}; }
+
+// Ranks 2k and 2k + 1 are a pair.
+task<> one_of_a_pair(parley::rank* self, std::int64_t calls) {
+  const rank_id first = self->id() / 2 * 2;
+  auto op =
+      self->declare(parley::paired_transfer{.name = "pair", .configs = two_configs(), .edges = {{first, first + 1}}});
+  std::vector<std::byte> words(128);
+  parley::scope& here = co_await parley::this_scope;
+  for (std::int64_t n = 0; n < calls; ++n) {
+    auto paced = co_await parley::sleep_until(here.where().now() + 10'000);
+    if (!paced) co_return;
+    if (self->id() == first) {
+      co_await op.send(words, {.to = first + 1});
+    } else {
+      co_await op.receive(words, {.from = first});
+    }
+  }
+}
+
+std::uint64_t delivered(world& w) {
+  std::uint64_t messages = 0;
+  for (rank_id r = 0; r < w.ranks(); ++r) {
+    for (const std::uint64_t n : w.network()[r].statistics().received) messages += n;
+  }
+  return messages;
+}
+
+std::size_t undecided(const world& w) {
+  std::size_t count = 0;
+  for (rank_id r = 0; r < w.ranks(); ++r) {
+    for (const auto& e : w.find(r)->agreements()) {
+      for (const auto& c : e.assigned->campaigns())
+        count += c->where == parley::actors::campaign::stage::decided ? 0 : 1;
+    }
+  }
+  return count;
+}
+
+void run_pairs(world& w, std::int64_t calls) {
+  w.start_all([&](rank_id r) { w.programs_of(r).spawn(one_of_a_pair(&w[r], calls)); });
+  if (!w.stage().run_until([&, turns = 0U]() mutable { return ++turns % 4096 == 0 && w.programs() == 0; },
+                           parley::runtime::never) &&
+      w.programs() != 0)
+    give_up("the pairs hang");
+  if (undecided(w) != 0) give_up(std::to_string(undecided(w)) + " pairs came to no decision");
+}
+
+double queue_alone(std::size_t waiting) {
+  event_queue queue;
+  dice luck(1, purpose::kernel, 0);
+  constexpr std::size_t count = 2'000'000;
+  for (std::size_t n = 0; n < waiting; ++n) queue.push(parley::time_ns(luck.below(10'000)), 0, nullptr);
+  const std::int64_t start = now_ns();
+  for (std::size_t n = 0; n < count; ++n) {
+    const auto first = queue.pop();
+    queue.push(first.when + parley::time_ns(luck.below(10'000)), 0, nullptr);
+  }
+  return double(count) / (double(now_ns() - start) / 1e9);
+}
+
+void events(rank_id ranks, std::int64_t calls) {
+  world w(many_ranks(ranks), nullptr);
+  const std::int64_t start = now_ns();
+  run_pairs(w, calls);
+  const double seconds = double(now_ns() - start) / 1e9;
+  report("sim_events", double(delivered(w) + std::uint64_t(calls) * ranks) / seconds, "per_s");
+  report("sim_queue", queue_alone(ranks), "per_s");
+  report("sim_steps", double(w.stage().steps()) / seconds, "per_s");
+  report("sim_seconds", seconds, "s");
+}
+
+void bytes(rank_id ranks, std::int64_t calls) {
+  const std::size_t before = heap_bytes();
+  world w(many_ranks(ranks), nullptr);
+  w.start_all([](rank_id) {});
+  report("sim_idle_rank_bytes", double(heap_bytes() - before) / ranks, "bytes");
+  w.end_job();
+  run_pairs(w, calls);
+  report("sim_rank_bytes", double(heap_bytes() - before) / ranks, "bytes");
+}
+
+void seeds(std::int64_t count, const std::string& folder) {
+  std::vector<double> ms;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    std::ifstream in(file.path());
+    const scenario s = read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
+    for (std::int64_t seed = 1; seed <= count; ++seed) {
+      const tape t = draw(s, std::uint64_t(seed));
+      const std::int64_t start = now_ns();
+      const outcome o = run(s, t, std::uint64_t(seed));
+      ms.push_back(double(now_ns() - start) / 1e6);
+      if (!o.violations.empty())
+        give_up(file.path().string() + ", seed " + std::to_string(seed) + ": " + o.violations.front().text);
+    }
+  }
+  if (ms.empty()) give_up("there is no scenario in " + folder);
+  report("sim_small_seed", median(ms), "ms");
+  std::sort(ms.begin(), ms.end());
+  report("sim_small_seed_95", ms[std::size_t(0.95 * double(ms.size() - 1))], "ms");
+}
+
+void large_seed() {
+  scenario s;
+  s.name = "large";
+  s.ranks = 64;
+  op_spec op;
+  op.what = op_spec::kind::pipeline;
+  op.name = "stages";
+  for (rank_id r = 0; r < s.ranks; ++r) op.members.push_back(r);
+  op.configs = {"direct", "chunked:1024:2"};
+  op.calls = 12;  // of each of 64 ranks, and the calm ones: 2,048
+  op.calm = 20;
+  s.ops.push_back(op);
+  s.faults.lose = 100;
+  s.faults.delay_control = 200;
+  s.faults.delay_data = 200;
+  s.faults.double_control = 100;
+  s.must_decide = false;
+  const std::int64_t start = now_ns();
+  const outcome o = run(s, draw(s, 1), 1);
+  report("sim_64_ranks_seed", double(now_ns() - start) / 1e6, "ms");
+  report("sim_64_ranks_simulated", double(o.simulated_ns) / 1e6, "ms");
+  if (!o.violations.empty()) give_up(o.violations.front().invariant + ": " + o.violations.front().text);
+}
+
+class quiet_stage final : public parley::pipeline_stage {
+ public:
+  void forward(std::uint64_t, std::span<std::byte>) override {}
+  parley::time_ns modelled_ns(std::uint64_t, std::size_t) const override { return 10'000; }
+};
+
+task<> one_stage(parley::rank* self, std::int64_t microbatches) {
+  auto pipe = self->declare(parley::linear_pipeline{.name = "stages", .configs = two_configs()});
+  quiet_stage mine;
+  const std::vector<std::uint64_t> sizes(std::size_t(microbatches), 128);
+  co_await pipe.run(sizes, mine);
+}
+
+void join(rank_id ranks, std::int64_t microbatches) {
+  const std::int64_t start = now_ns();
+  world w(many_ranks(ranks), nullptr);
+  w.start_all([&](rank_id r) { w.programs_of(r).spawn(one_stage(&w[r], microbatches)); });
+  static_cast<void>(w.stage().run_until([&, turns = 0U]() mutable { return ++turns % 4096 == 0 && w.programs() == 0; },
+                                        parley::runtime::never));
+  if (w.programs() != 0) give_up("the pipeline hangs");
+  report("sim_join", double(now_ns() - start) / 1e6, "ms");
+  if (undecided(w) != 0) give_up(std::to_string(undecided(w)) + " edges came to no decision");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const arguments given(argc, argv);
+  const std::string only = given.text("only", "events");
+  if (only == "events")
+    events(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
+  else if (only == "bytes")
+    bytes(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
+  else if (only == "seeds")
+    seeds(given.number("seeds", 20), given.text("scenarios", "simulation/scenarios"));
+  else if (only == "large_seed")
+    large_seed();
+  else if (only == "join")
+    join(rank_id(given.number("ranks", 1'024)), given.number("calls", 600));
+  else
+    give_up("--only takes events, bytes, seeds, large_seed or join, not " + only);
+}
