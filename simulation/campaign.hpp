@@ -1,7 +1,7 @@
 #pragma once
 /// Many seeds of a scenario: what was covered, what failed, and the smallest run that still fails.
 ///
-///     coverage_gaps(counts);                             // cells of the table that stayed zero
+///     coverage_gaps(counts, campaign::whole);            // cells of the table that stayed zero
 ///     small f = shrink(scenario, tape, seed, "S2");      // fewer faults, ops, calls and ranks, still breaking S2
 #include <parley/simulation/job.hpp>
 
@@ -11,8 +11,10 @@
 
 namespace parley::simulation {
 
-/// `offer was never lost`; types that were sent too rarely to tell are left out.
-std::vector<std::string> coverage_gaps(const coverage& seen);
+/// Of all scenarios messages are asked for in each usual state of their op, of some of them only what becomes of those that are sent.
+enum class campaign : std::uint8_t { whole, part };
+/// `offer, warming: was never lost`. What was sent too rarely to tell is left out.
+std::vector<std::string> coverage_gaps(const coverage& seen, campaign c);
 std::string coverage_table(const coverage& seen);
 
 struct small {

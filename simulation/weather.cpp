@@ -32,6 +32,12 @@ message_counts& message_counts::operator+=(const message_counts& o) noexcept {
   return *this;
 }
 
+void add(coverage& to, const coverage& more) {
+  for (const auto& [type, by_state] : more) {
+    for (std::size_t s = 0; s < by_state.size(); ++s) to[type][s] += by_state[s];
+  }
+}
+
 std::string_view type_of(const parcel& p) noexcept {
   using namespace actors;
   if (p.on == link::channel::data) {
@@ -84,8 +90,13 @@ weather::way& weather::way_of(rank_id from, rank_id to) {
   return ways_.emplace(number, way(dice(seed_, purpose::fate, number))).first->second;
 }
 
+message_counts& weather::counts_of(const parcel& p) {
+  return seen_[std::string(type_of(p))][static_cast<std::size_t>(states_.of(p))];
+}
+
 fate weather::judge(const parcel& p) {
-  message_counts& counts = seen_[std::string(type_of(p))];
+  message_counts& counts = counts_of(p);
+  states_.see(p);
   ++counts.sent;
   fate f;
   if (!calm_) {
@@ -123,7 +134,7 @@ fate weather::judge(const parcel& p) {
 
 bool weather::deliver(parcel& p) {
   std::uint64_t& highest = way_of(p.from, p.to).highest[static_cast<std::size_t>(p.on)];
-  if (p.number < highest && !p.copy) ++seen_[std::string(type_of(p))].reordered;
+  if (p.number < highest && !p.copy) ++counts_of(p).reordered;
   highest = std::max(highest, p.number);
   return std::all_of(taps_.begin(), taps_.end(), [&](wire_tap* t) { return t->on_deliver(p); });
 }

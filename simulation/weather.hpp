@@ -8,6 +8,7 @@
 ///     w.calm();                               // from now on every message arrives, in time
 #include <parley/simulation/dice.hpp>
 #include <parley/simulation/network.hpp>
+#include <parley/simulation/op_states.hpp>
 #include <parley/simulation/stage.hpp>
 
 #include <array>
@@ -64,7 +65,9 @@ struct message_counts {
   std::uint64_t delayed = 0;
   message_counts& operator+=(const message_counts& o) noexcept;
 };
-using coverage = std::map<std::string, message_counts>;
+/// By type of message, and by the state that its op was in.
+using coverage = std::map<std::string, std::array<message_counts, op_state_count>>;
+void add(coverage& to, const coverage& more);
 
 /// What a message is called: `offer`, `credit`, `data`, `poison`, …
 std::string_view type_of(const parcel& p) noexcept;
@@ -90,6 +93,7 @@ class weather final : public interference {
     line_ = &line;
     began_ns_ = line.now();
     calm_ = false;
+    states_.begin_job();
   }
   fate judge(const parcel& p) override;
   bool deliver(parcel& p) override;
@@ -105,6 +109,7 @@ class weather final : public interference {
     std::array<std::uint64_t, runtime::link::channels> highest{};  // delivered so far
   };
   way& way_of(rank_id from, rank_id to);
+  message_counts& counts_of(const parcel& p);
   const tape& tape_;
   std::uint64_t seed_;
   rank_id ranks_;
@@ -113,6 +118,7 @@ class weather final : public interference {
   bool calm_ = true;
   std::map<std::uint64_t, way> ways_;
   std::vector<wire_tap*> taps_;
+  op_states states_;
   coverage seen_;
 };
 

@@ -80,7 +80,7 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen)
     steps += o.steps;
     calls += o.calls;
     all = runtime::mix(all ^ o.hash) + 1;
-    for (const auto& [type, counts] : o.messages) seen[type] += counts;
+    sim::add(seen, o.messages);
     if (w.seed || w.hashes) show(o);
     if (w.twice && sim::run(s, t, seed, {.mutant = w.mutant}).hash != o.hash) {
       std::cout << path << ", seed " << seed << ": a second run did something else\n";
@@ -149,6 +149,7 @@ int main(int argc, char** argv) {
   }
   try {
     if (w.every_mutant) return run_mutants(w, folder) ? 0 : 1;
+    const bool whole = w.files.empty() && w.first == 1;
     if (w.files.empty()) {
       for (const auto& file : std::filesystem::directory_iterator(folder)) w.files.push_back(file.path().string());
       std::sort(w.files.begin(), w.files.end());
@@ -158,7 +159,7 @@ int main(int argc, char** argv) {
     for (const std::string& path : w.files) fine = run_scenario(w, path, seen) && fine;
     if (w.seed || w.no_coverage || !w.mutant.empty()) return fine ? 0 : 1;
     std::cout << sim::coverage_table(seen);
-    for (const std::string& gap : sim::coverage_gaps(seen)) {
+    for (const std::string& gap : sim::coverage_gaps(seen, whole ? sim::campaign::whole : sim::campaign::part)) {
       std::cout << "not covered: " << gap << "\n";
       fine = false;
     }

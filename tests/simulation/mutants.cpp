@@ -58,10 +58,19 @@ TEST_CASE("A failing run is made smaller, and the smaller one still breaks the s
                     [](const violation& v) { return v.invariant == "S2"; }));
 }
 
-TEST_CASE("A message that a campaign of runs never lost is a gap; one that was sent rarely is not") {
+TEST_CASE(
+    "What a campaign of runs never lost, or never sent though it can be, is a gap; what was sent rarely is none") {
+  const auto in = [](op_state s) { return static_cast<std::size_t>(s); };
   coverage seen;
-  seen["offer"] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
-  seen["data"] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
-  seen["op_reject"] = {.sent = 3, .lost = 0, .doubled = 0, .reordered = 0, .delayed = 0};
-  CHECK(coverage_gaps(seen) == std::vector<std::string>{"offer was never lost"});
+  seen["offer"][in(op_state::offering)] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
+  seen["offer"][in(op_state::warming)] = {.sent = 3};
+  seen["data"][in(op_state::running)] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
+  CHECK(coverage_gaps(seen, campaign::part) == std::vector<std::string>{"offer, offering: was never lost"});
+  const auto whole = coverage_gaps(seen, campaign::whole);
+  const auto names = [&](const char* gap) { return std::find(whole.begin(), whole.end(), gap) != whole.end(); };
+  CHECK(names("offer, running: was never sent"));
+  CHECK(names("data, idle: was never sent"));
+  CHECK(names("credit, idle: was never sent"));
+  CHECK_FALSE(names("offer, warming: was never sent"));
+  CHECK_FALSE(names("offer, preparing: was never sent"));  // which is rare
 }

@@ -1,0 +1,46 @@
+#pragma once
+/// How far each op has come in agreeing, as the wire shows it: the states of its coordinator (docs/protocol.md, State and guards).
+///
+///     op_states states;
+///     states.see(p);                 // every message, as it leaves
+///     states.of(p)                   // op_state::warming: that of its op, before what it says counts
+///
+/// An op whose campaign for one size has ended and for another has not is in the state of the message that was sent last.
+#include <parley/simulation/network.hpp>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string_view>
+
+namespace parley::simulation {
+
+enum class op_state : std::uint8_t {
+  none,       ///< the message belongs to no op
+  offering,   ///< nothing has been merged yet
+  warming,    ///< candidates are made ready
+  preparing,  ///< a lease: promises are asked for
+  running,    ///< trials, real or rehearsed
+  idle,       ///< decided
+  ended,      ///< of a generation after which another one has begun
+  last = ended
+};
+inline constexpr std::size_t op_state_count = static_cast<std::size_t>(op_state::last) + 1;
+std::string_view name(op_state s) noexcept;
+
+class op_states {
+ public:
+  void begin_job() { ops_.clear(); }
+  void see(const parcel& p);
+  op_state of(const parcel& p) const;
+
+ private:
+  struct generations {
+    std::uint64_t latest = 0;
+    op_state state = op_state::offering;
+    std::set<std::uint64_t> all{};
+  };
+  std::map<std::uint64_t, generations> ops_;
+};
+
+}  // namespace parley::simulation
