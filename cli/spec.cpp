@@ -159,6 +159,7 @@ std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::
   for (const place& item : at.list(std::string(key))) {
     item.expect_object("an entry", {"bytes", "count"});
     const std::uint64_t bytes = byte_size(item.at("bytes", R"(how large each one is, for example "16MiB")"));
+    if (runs.size() == most_entries) item.fail("these are more than " + std::to_string(most_entries) + " entries");
     const auto count = item.at("count", "how many there are").number("a count", 1, most_invocations);
     runs.emplace_back(bytes, count);
     total += count;
@@ -182,6 +183,8 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
       if (other->id() == (*config)->id()) item.fail("config " + other->id() + " stands in the list twice");
     }
     configs.push_back(std::move(*config));
+    if (configs.size() > tuning::limits::configs)
+      item.fail("these are more than " + std::to_string(tuning::limits::configs) + " configs");
   }
   if (configs.empty()) at.fail(R"(the catalogue is empty; list at least the default, for example "direct")");
   if (configs.front()->what_it_needs() != ops::needs::nothing)
@@ -296,6 +299,7 @@ spec parse_spec(std::string_view text, const std::string& file_name, const spec_
   for (const place& item : ops.list("ops")) {
     item.expect_object("an op",
                        {"op", "name", "stages", "roles", "edges", "dtype", "configs", "microbatches", "messages"});
+    if (job.ops.size() == most_ops) item.fail("these are more than " + std::to_string(most_ops) + " ops");
     op_spec op = read_op(item, job.ranks, overrides);
     for (const op_spec& other : job.ops) {
       if (other.name == op.name)

@@ -48,6 +48,9 @@ struct spec_overrides {
 
 inline constexpr rank_id most_ranks = 256;
 inline constexpr std::uint64_t most_invocations = 1'000'000;
+// Of one list; larger ones took minutes before anything was said.
+inline constexpr std::size_t most_entries = 1'000;
+inline constexpr std::size_t most_ops = 1'000;
 inline constexpr std::uint64_t largest_payload = std::uint64_t{1} << 32U;
 
 spec read_spec(const std::string& path, const spec_overrides& overrides);

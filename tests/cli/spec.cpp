@@ -118,6 +118,14 @@ TEST_CASE("configs are known by name, and a catalogue is never empty") {
          R"x(s.json:6:28: config "chunked(chunk_bytes=0 in_flight=4)")x");
 }
 
+TEST_CASE("lists that would take minutes are refused where they become too long") {
+  std::string entries;
+  for (int i = 0; i < 1'001; ++i) entries += std::string(i == 0 ? "" : ", ") + R"({"bytes": 8, "count": 1})";
+  const std::string text = R"({"name": "x", "ranks": 2, "ops": [{"op": "paired_transfer", "name": "a", "roles": {"sender": [0], "receiver": [1]},
+    "configs": ["direct"], "messages": [)" + entries + "]}]}";
+  CHECK(fault_in(text).find("more than 1000 entries") != std::string::npos);
+}
+
 TEST_CASE("ranks out of range, stages in use and self-sends are errors") {
   begins(fault_in(with("[0, 1, 3]", "[0, 1, 4]")), "s.json:5:57: rank 4 is outside the world of 4; ranks are 0 to 3");
   begins(fault_in(with("[0, 1, 3]", "[0, 0, 3]")), "s.json:5:54: rank 0 has a stage already");
