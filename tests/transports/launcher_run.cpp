@@ -287,3 +287,22 @@ TEST_CASE("ranks die with a launcher that is killed, and end with one that is to
     if (number != SIGKILL) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
   }
 }
+
+TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
+  lifeline line;
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    ::close(line.ends[0]);
+    const std::string to = " > /proc/self/fd/" + std::to_string(line.ends[1]);
+    // UCX, for one, takes SIGHUP for its own.
+    script s(1, "trap 'printf t" + to + "; exit 3' TERM; trap '' HUP; sleep 1000 & printf x" + to + "; wait");
+    ::_exit(s.run());
+  }
+  ::close(line.ends[1]);
+  REQUIRE(line.read_until("x"));
+  ::kill(launcher, SIGHUP);
+  CHECK(line.read_until("xt"));
+  CHECK(line.text == "xt");
+  int status = 0;
+  ::waitpid(launcher, &status, 0);
+}
