@@ -121,8 +121,10 @@ TEST_CASE("configs are known by name, and a catalogue is never empty") {
 TEST_CASE("lists that would take minutes are refused where they become too long") {
   std::string entries;
   for (int i = 0; i < 1'001; ++i) entries += std::string(i == 0 ? "" : ", ") + R"({"bytes": 8, "count": 1})";
-  const std::string text = R"({"name": "x", "ranks": 2, "ops": [{"op": "paired_transfer", "name": "a", "roles": {"sender": [0], "receiver": [1]},
-    "configs": ["direct"], "messages": [)" + entries + "]}]}";
+  const std::string text =
+      R"({"name": "x", "ranks": 2, "ops": [{"op": "paired_transfer", "name": "a", "roles": {"sender": [0], "receiver": [1]},
+    "configs": ["direct"], "messages": [)" +
+      entries + "]}]}";
   CHECK(fault_in(text).find("more than 1000 entries") != std::string::npos);
 }
 
