@@ -34,7 +34,6 @@ op_state after_control(std::uint16_t type) noexcept {
 
 std::optional<topic> topic_of(const parcel& p) noexcept {
   using namespace actors;
-  topic t;
   if (p.on == link::channel::data) {
     stamp s;
     if (!read_stamp(p.header, s)) return std::nullopt;
