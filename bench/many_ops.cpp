@@ -7,6 +7,7 @@
 // `bytes` counts the heap of everything that declaring an op leaves on one rank, its handle and its name included. An op that
 // has been used has actors, flow control and what it agreed on: that is the second figure.
 #include <parley/bench/by_itself.hpp>
+#include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
 #include <parley/runtime/poller.hpp>
@@ -125,11 +126,7 @@ struct crowd {
   }
   std::size_t decided() const {
     std::size_t count = 0;
-    for (const auto& m : members) {
-      for (const auto& edge : m->agreements()) {
-        for (const auto& c : edge.assigned->campaigns()) count += c->where == parley::actors::campaign::stage::decided;
-      }
-    }
+    for (const auto& m : members) count += keys_of(*m).decided;
     return count;
   }
   std::uint64_t mail_sent() const {

@@ -8,6 +8,7 @@
 //     simulator --only join [--ranks 1024]                      a pipeline of so many stages, from the start to the last decision
 //
 // An event is a message that a link has handed to its handler, or one of the timers that pace the calls.
+#include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
 #include <parley/simulation/job.hpp>
@@ -66,22 +67,24 @@ std::uint64_t delivered(world& w) {
 
 std::size_t undecided(const world& w) {
   std::size_t count = 0;
-  for (rank_id r = 0; r < w.ranks(); ++r) {
-    for (const auto& e : w.find(r)->agreements()) {
-      for (const auto& c : e.assigned->campaigns())
-        count += c->where == parley::actors::campaign::stage::decided ? 0 : 1;
-    }
-  }
+  for (rank_id r = 0; r < w.ranks(); ++r) count += keys_of(*w.find(r)).undecided;
   return count;
+}
+
+/// Until the programs of all ranks have ended.
+void run_programs(world& w) {
+  static_cast<void>(w.stage().run_until([&, turns = 0U]() mutable { return ++turns % 4096 == 0 && w.programs() == 0; },
+                                        parley::runtime::never));
+  if (w.programs() != 0) give_up("the ranks hang");
+}
+void expect_decisions(const world& w) {
+  if (undecided(w) != 0) give_up(std::to_string(undecided(w)) + " edges came to no decision");
 }
 
 void run_pairs(world& w, std::int64_t calls) {
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(one_of_a_pair(&w[r], calls)); });
-  if (!w.stage().run_until([&, turns = 0U]() mutable { return ++turns % 4096 == 0 && w.programs() == 0; },
-                           parley::runtime::never) &&
-      w.programs() != 0)
-    give_up("the pairs hang");
-  if (undecided(w) != 0) give_up(std::to_string(undecided(w)) + " pairs came to no decision");
+  run_programs(w);
+  expect_decisions(w);
 }
 
 double queue_alone(std::size_t waiting) {
@@ -179,11 +182,9 @@ void join(rank_id ranks, std::int64_t microbatches) {
   const std::int64_t start = now_ns();
   world w(many_ranks(ranks), nullptr);
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(one_stage(&w[r], microbatches)); });
-  static_cast<void>(w.stage().run_until([&, turns = 0U]() mutable { return ++turns % 4096 == 0 && w.programs() == 0; },
-                                        parley::runtime::never));
-  if (w.programs() != 0) give_up("the pipeline hangs");
+  run_programs(w);
   report("sim_join", double(now_ns() - start) / 1e6, "ms");
-  if (undecided(w) != 0) give_up(std::to_string(undecided(w)) + " edges came to no decision");
+  expect_decisions(w);
 }
 
 }  // namespace

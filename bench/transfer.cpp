@@ -3,6 +3,7 @@
 //
 //     transfer --only agreed [--bytes N] [--repetitions R]     with the config that the ranks have agreed on before
 //     transfer --only direct                                   with the default alone
+#include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/parley.hpp>
@@ -50,19 +51,11 @@ parley::task<> move(both& b) {
     co_await b.bulk.receive(b.buffer, {.from = 0});
 }
 
-bool agreed(const parley::rank& self) {
-  for (const auto& e : self.agreements()) {
-    if (e.op != "bulk") continue;
-    for (const auto& c : e.assigned->campaigns())
-      if (c->where == parley::actors::campaign::stage::decided) return true;
-  }
-  return false;
-}
-
 parley::task<> agree(both& b) {
   for (std::size_t n = 0; n < most_tries; ++n) {
     co_await move(b);
-    const bool mine = agreed(b.self);  // only the sender ever knows; asked once, so that both leave together
+    const bool mine =
+        keys_of(b.self, "bulk").decided != 0;  // only the sender ever knows; asked once, so that both leave together
     const std::int64_t theirs = co_await exchange(b, mine ? 1 : 0);
     if (mine || theirs == 1) co_return;
   }

@@ -14,6 +14,7 @@
 // control messages are counted apart.
 #include <parley/actors/transfer.hpp>
 #include <parley/bench/by_itself.hpp>
+#include <parley/bench/keys.hpp>
 #include <parley/bench/local_link.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
@@ -83,13 +84,7 @@ struct two_ranks {
     for (auto& r : ranks) r.reset();
     for (local_link& l : links) loop_.detach(l);
   }
-  bool agreed() const {
-    for (const auto& edge : ranks[0]->agreements()) {
-      for (const auto& c : edge.assigned->campaigns())
-        if (c->where == parley::actors::campaign::stage::decided) return true;
-    }
-    return false;
-  }
+  bool agreed() const { return keys_of(*ranks[0]).decided != 0; }
   std::uint64_t mail_sent() const { return ranks[0]->mail().statistics().sent + ranks[1]->mail().statistics().sent; }
   std::uint64_t flow_sent() const { return ranks[0]->flow_messages() + ranks[1]->flow_messages(); }
 

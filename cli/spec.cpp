@@ -152,6 +152,10 @@ std::vector<std::uint64_t> interleaved(const std::vector<std::pair<std::uint64_t
   return sizes;
 }
 
+std::string too_many(std::uint64_t most, std::string_view of_what) {
+  return "these are more than " + std::to_string(most) + " " + std::string(of_what);
+}
+
 std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::optional<std::uint64_t> microbatches) {
   const place at = op.at(key, R"(what is sent, for example [{"bytes": "16MiB", "count": 100}])");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;
@@ -159,13 +163,13 @@ std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::
   for (const place& item : at.list(std::string(key))) {
     item.expect_object("an entry", {"bytes", "count"});
     const std::uint64_t bytes = byte_size(item.at("bytes", R"(how large each one is, for example "16MiB")"));
-    if (runs.size() == most_entries) item.fail("these are more than " + std::to_string(most_entries) + " entries");
+    if (runs.size() == most_entries) item.fail(too_many(most_entries, "entries"));
     const auto count = item.at("count", "how many there are").number("a count", 1, most_invocations);
     runs.emplace_back(bytes, count);
     total += count;
   }
   if (runs.empty()) at.fail(R"(nothing is sent; list at least one {"bytes", "count"})");
-  if (total > most_invocations) at.fail("these are more than " + std::to_string(most_invocations) + " invocations");
+  if (total > most_invocations) at.fail(too_many(most_invocations, "invocations"));
   const std::vector<std::uint64_t> all = interleaved(runs);
   std::vector<std::uint64_t> wanted;
   for (std::uint64_t i = 0; i < microbatches.value_or(all.size()); ++i) wanted.push_back(all[i % all.size()]);
@@ -183,8 +187,7 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
       if (other->id() == (*config)->id()) item.fail("config " + other->id() + " stands in the list twice");
     }
     configs.push_back(std::move(*config));
-    if (configs.size() > tuning::limits::configs)
-      item.fail("these are more than " + std::to_string(tuning::limits::configs) + " configs");
+    if (configs.size() > tuning::limits::configs) item.fail(too_many(tuning::limits::configs, "configs"));
   }
   if (configs.empty()) at.fail(R"(the catalogue is empty; list at least the default, for example "direct")");
   if (configs.front()->what_it_needs() != ops::needs::nothing)
@@ -299,7 +302,7 @@ spec parse_spec(std::string_view text, const std::string& file_name, const spec_
   for (const place& item : ops.list("ops")) {
     item.expect_object("an op",
                        {"op", "name", "stages", "roles", "edges", "dtype", "configs", "microbatches", "messages"});
-    if (job.ops.size() == most_ops) item.fail("these are more than " + std::to_string(most_ops) + " ops");
+    if (job.ops.size() == most_ops) item.fail(too_many(most_ops, "ops"));
     op_spec op = read_op(item, job.ranks, overrides);
     for (const op_spec& other : job.ops) {
       if (other.name == op.name)

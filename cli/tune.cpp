@@ -211,13 +211,17 @@ void print(std::FILE* to, const std::string& text) {
 
 void say(const std::string& text) { std::fprintf(stderr, "parley: %s\n", text.c_str()); }
 
+std::uint64_t mismatches_in(const json::object& document) {
+  return document.at("mismatches").to_number<std::uint64_t>();
+}
+
 void complain(const spec& job, const json::object& document) {
   const auto lines = [&](std::string_view key) {
     for (const json::value& e : document.at(key).as_array()) say(std::string(e.as_string()));
   };
-  if (document.at("mismatches").to_number<std::uint64_t>() != 0)
+  if (const std::uint64_t mismatches = mismatches_in(document); mismatches != 0)
     say(fmt::format("{}: {} invocations ran different configs at their two ends; this must never happen:", job.name,
-                    document.at("mismatches").to_number<std::uint64_t>()));
+                    mismatches));
   lines("mismatch_examples");
   if (!document.at("interrupted").as_bool()) lines("output_differences");
 }
@@ -232,14 +236,13 @@ int run_and_tell(const tune_options& o) {
   ran_job ran = housed ? run_housed(job, o.settings) : run_job(job, o.settings);
   json::object document = summarize(job, ran.reports);
   int status = ran.end.status;
-  if (document.at("mismatches").to_number<std::uint64_t>() != 0 || !document.at("outputs_match").as_bool())
-    status = std::max(status, status_failed);
+  const bool paired = mismatches_in(document) == 0;
+  if (!paired || !document.at("outputs_match").as_bool()) status = std::max(status, status_failed);
   const bool interrupted = ran.end.signal != 0;
   if (interrupted) status = status_of_signal(ran.end.signal);
 
   // What ranks agreed on before one of them died is as good as ever; what was seen to be wrong is not kept.
-  const bool sound =
-      document.at("mismatches").to_number<std::uint64_t>() == 0 && !document.at("outputs_differ").as_bool();
+  const bool sound = paired && !document.at("outputs_differ").as_bool();
   const std::string& path = o.settings.results_path;
   ops::kept_results results;
   std::string not_kept;

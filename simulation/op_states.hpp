@@ -2,8 +2,8 @@
 /// How far each op has come in agreeing, as the wire shows it: the states of its coordinator (docs/protocol.md, State and guards).
 ///
 ///     op_states states;
-///     states.see(p);                 // every message, as it leaves
-///     states.of(p)                   // op_state::warming: that of its op, before what it says counts
+///     op_state before = states.see(p);    // every message, as it leaves; before what it says counts
+///     states.of(p)                        // op_state::warming: that of its op now
 ///
 /// An op whose campaign for one size has ended and for another has not is in the state of the message that was sent last.
 #include <parley/simulation/network.hpp>
@@ -31,7 +31,7 @@ std::string_view name(op_state s) noexcept;
 class op_states {
  public:
   void begin_job() { ops_.clear(); }
-  void see(const parcel& p);
+  op_state see(const parcel& p);
   op_state of(const parcel& p) const;
 
  private:
@@ -40,6 +40,8 @@ class op_states {
     op_state state = op_state::offering;
     std::set<std::uint64_t> all{};
   };
+  struct topic;
+  op_state of(const topic& t) const;
   std::map<std::uint64_t, generations> ops_;
 };
 

@@ -90,13 +90,12 @@ weather::way& weather::way_of(rank_id from, rank_id to) {
   return ways_.emplace(number, way(dice(seed_, purpose::fate, number))).first->second;
 }
 
-message_counts& weather::counts_of(const parcel& p) {
-  return seen_[std::string(type_of(p))][static_cast<std::size_t>(states_.of(p))];
+message_counts& weather::counts_of(const parcel& p, op_state when) {
+  return seen_[std::string(type_of(p))][static_cast<std::size_t>(when)];
 }
 
 fate weather::judge(const parcel& p) {
-  message_counts& counts = counts_of(p);
-  states_.see(p);
+  message_counts& counts = counts_of(p, states_.see(p));
   ++counts.sent;
   fate f;
   if (!calm_) {
@@ -134,7 +133,7 @@ fate weather::judge(const parcel& p) {
 
 bool weather::deliver(parcel& p) {
   std::uint64_t& highest = way_of(p.from, p.to).highest[static_cast<std::size_t>(p.on)];
-  if (p.number < highest && !p.copy) ++counts_of(p).reordered;
+  if (p.number < highest && !p.copy) ++counts_of(p, states_.of(p)).reordered;
   highest = std::max(highest, p.number);
   return std::all_of(taps_.begin(), taps_.end(), [&](wire_tap* t) { return t->on_deliver(p); });
 }

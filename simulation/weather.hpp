@@ -109,7 +109,7 @@ class weather final : public interference {
     std::array<std::uint64_t, runtime::link::channels> highest{};  // delivered so far
   };
   way& way_of(rank_id from, rank_id to);
-  message_counts& counts_of(const parcel& p);
+  message_counts& counts_of(const parcel& p, op_state when);
   const tape& tape_;
   std::uint64_t seed_;
   rank_id ranks_;

@@ -6,6 +6,7 @@
 // First passes of an op that has the default alone, then as many of one that has all configs, from its first call on. Each kernel
 // looks at every element that it gets; status 1 when one is wrong.
 #include <parley/bench/gpu/stage_kernel.hpp>
+#include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
 #include <parley/transports/cuda_runtime.hpp>
@@ -32,7 +33,6 @@ class gpu_stage final : public parley::training_work {
   gpu_stage(const gpu_stage&) = delete;
   gpu_stage& operator=(const gpu_stage&) = delete;
   ~gpu_stage() override { copies_.driver().destroy(stream_); }
-  parley::transports::cuda_stream stream() const noexcept { return stream_; }
   std::span<std::byte> wrong() const noexcept { return wrong_->bytes(); }
   std::uint64_t activation_bytes(std::uint32_t) const override { return bytes_; }
 
@@ -75,16 +75,6 @@ struct passes {
   std::size_t decided_after = 0;  // 0: not
 };
 
-bool all_decided(const parley::rank& self, const std::string& op) {
-  for (const auto& e : self.agreements()) {
-    if (e.op != op) continue;
-    for (const auto& c : e.assigned->campaigns()) {
-      if (c->where != parley::actors::campaign::stage::decided) return false;
-    }
-  }
-  return true;
-}
-
 std::vector<parley::config_ptr> catalogue(std::size_t first) {
   std::vector<parley::config_ptr> all{parley::direct(),
                                       parley::chunked(256 << 10, 4),
@@ -110,7 +100,7 @@ parley::task<passes> run_passes(parley::rank& self, const std::string& name, std
     const std::int64_t start = now_ns();
     co_await pipe.run(stage);
     all.ns.push_back(double(now_ns() - start));
-    if (all.decided_after == 0 && all_decided(self, name)) all.decided_after = n;
+    if (all.decided_after == 0 && keys_of(self, name).undecided == 0) all.decided_after = n;
   }
   co_return all;
 }

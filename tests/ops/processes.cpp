@@ -798,12 +798,17 @@ TEST_CASE("a receive whose sender has returned is told that") {
   CHECK(run.seconds < 20);
 }
 
-TEST_CASE("a send that its receiver's rank, which has returned, will never take ends with that") {
+TEST_CASE("a send to a rank that has returned ends, and it is said that the message was not taken") {
   for (int times = 0; times < 3; ++times) {
     const job_run run("returns_before_declaring", 2);
-    // That it has returned, or, where the transport was first, that it is gone.
-    CHECK_MESSAGE(run.says(0, {"peer_failed: activations 0->1", "on rank 0", "rank 1 "}), run.all);
-    CHECK(run.end.ranks[0].code == 1);
+    // A transport that is left with a message which nobody fetches either ends its send well or breaks off.
+    if (run.end.ranks[0].code == 0) {
+      CHECK_MESSAGE(run.says(0, {"warning: activations 0->1, on rank 0: rank 1 has not taken 1 of the 1 messages"}),
+                    run.all);
+    } else {
+      CHECK(run.end.ranks[0].code == 1);
+      CHECK_MESSAGE(run.says(0, {"peer_failed: activations 0->1", "on rank 0", "rank 1 "}), run.all);
+    }
     CHECK(run.end.ranks[1].code == 0);
     CHECK(run.seconds < 20);
   }

@@ -141,6 +141,14 @@ std::set<std::uint64_t> ran_on(const meeting_place& place) {
   return all;
 }
 
+/// All calls went well, every member ran the same, and the fastest candidate is what runs from now on.
+void expect_ring(job_of& job) {
+  CHECK(job.failed() == 0);
+  CHECK(job.winner() == "ring");
+  CHECK(job.steady() == "ring");
+  CHECK(job.lib.mismatches() == 0);
+}
+
 }  // namespace
 
 TEST_CASE("members rehearse, agree by lease and never run one invocation with different configs") {
@@ -149,11 +157,8 @@ TEST_CASE("members rehearse, agree by lease and never run one invocation with di
     job_of job(n);
     job.start(4000, {5'000, 3'000});
     job.finish();
-    CHECK(job.failed() == 0);
+    expect_ring(job);
     CHECK(job.done() == 4000 * n);
-    CHECK(job.winner() == "ring");
-    CHECK(job.steady() == "ring");
-    CHECK(job.lib.mismatches() == 0);
     CHECK(job.gates_met() == 0);
     // The user's communicator has seen the default, then the winner, and no trial.
     CHECK(ran_on(*job.lib.places[0]).size() == 2);
@@ -220,10 +225,7 @@ TEST_CASE("without rehearsals the trials are leased: one schedule, which falls b
     job_of job(n, three(), trials::on_calls);
     job.start(4000, {5'000, 3'000});
     job.finish();
-    CHECK(job.failed() == 0);
-    CHECK(job.winner() == "ring");
-    CHECK(job.steady() == "ring");
-    CHECK(job.lib.mismatches() == 0);
+    expect_ring(job);
     CHECK(job.gates_met() == 0);
     const auto& s = job.end(0).lease_coordinator()->statistics();
     CHECK(s.campaigns == 2);  // N2
@@ -240,10 +242,7 @@ TEST_CASE("rehearsals between calls run beside no call of the user's, and the ca
     job_of job(3, three(), how, roomy());
     job.start(4000, {5'000, 3'000});
     job.finish();
-    CHECK(job.failed() == 0);
-    CHECK(job.winner() == "ring");
-    CHECK(job.steady() == "ring");
-    CHECK(job.lib.mismatches() == 0);
+    expect_ring(job);
     CHECK((job.lib.book->together() == 0) == (how == trials::between_calls));  // the book can tell
     for (rank_id r = 0; r < 3; ++r) {
       const auto& seen = job.end(r).leases().statistics();
@@ -881,10 +880,7 @@ TEST_CASE("leased ops are among a rank's agreements, at their leader, and search
   job.finish();
   CHECK(job.campaign()->search == 2);
   CHECK(job.campaign()->search_reason == "rank 2 asked for it: the switch was changed");
-  CHECK(job.winner() == "ring");
-  CHECK(job.steady() == "ring");
-  CHECK(job.failed() == 0);
-  CHECK(job.lib.mismatches() == 0);
+  expect_ring(job);
 }
 
 namespace {
@@ -922,10 +918,7 @@ TEST_CASE("a candidate whose numbers are off on one member is out on all of them
   job_of job(3, configs, trials::rehearsed, checked(1e-4));
   job.start(3000);
   job.finish();
-  CHECK(job.failed() == 0);
-  CHECK(job.winner() == "ring");
-  CHECK(job.steady() == "ring");
-  CHECK(job.lib.mismatches() == 0);
+  expect_ring(job);
   const auto* c = job.campaign();
   REQUIRE(c != nullptr);
   REQUIRE(c->excluded.size() == 1);
