@@ -17,6 +17,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -86,20 +87,42 @@ pipe_ends make_pipe() {
 
 void set_non_blocking(const descriptor& d) { ::fcntl(d.get(), F_SETFL, ::fcntl(d.get(), F_GETFL) | O_NONBLOCK); }
 
-/// Everything, also where the target is slow or non-blocking. A target that is gone takes nothing.
-void write_all(int fd, std::string_view data) {
-  while (!data.empty()) {
-    const ssize_t put = ::write(fd, data.data(), data.size());
-    if (put >= 0) {
-      data.remove_prefix(static_cast<std::size_t>(put));
-    } else if (errno == EAGAIN) {
-      pollfd wait{fd, POLLOUT, 0};
-      ::poll(&wait, 1, -1);
-    } else if (errno != EINTR) {
-      return;
-    }
+/// Lines on their way to a descriptor that others may share, so that it stays blocking. What is not taken yet waits here:
+/// signals and time limits count while a reader takes its time. A target that is gone takes nothing.
+class line_sink {
+ public:
+  explicit line_sink(int fd) : fd_(fd) {}
+  int fd() const { return fd_; }
+  bool empty() const { return waiting_.empty(); }
+  /// Those whose lines it takes should wait, too.
+  bool full() const { return waiting_.size() >= max_line_bytes; }
+  void put(std::string_view lines) {
+    waiting_ += lines;
+    write_on();
   }
-}
+  void write_on() {
+    std::size_t written = 0;
+    while (written < waiting_.size() && takes_some()) {
+      // So much never blocks where poll() says that there is room.
+      const ssize_t put =
+          ::write(fd_, waiting_.data() + written, std::min<std::size_t>(waiting_.size() - written, PIPE_BUF));
+      if (put >= 0) {
+        written += static_cast<std::size_t>(put);
+      } else if (errno != EINTR && errno != EAGAIN) {
+        written = waiting_.size();
+      }
+    }
+    waiting_.erase(0, written);
+  }
+
+ private:
+  bool takes_some() const {
+    pollfd target{fd_, POLLOUT, 0};
+    return ::poll(&target, 1, 0) > 0;
+  }
+  int fd_;
+  std::string waiting_;
+};
 
 struct listening {
   descriptor socket;
@@ -200,7 +223,8 @@ std::string end_text(const rank_end& end) {
 
 class job {
  public:
-  explicit job(const launch_options& options) : options_(options), processes_(options.ranks) {}
+  explicit job(const launch_options& options)
+      : options_(options), sinks_{line_sink(options.out_fd), line_sink(options.error_fd)}, processes_(options.ranks) {}
 
   launch_end run() {
     if (options_.command.empty() || options_.ranks == 0 || options_.ranks > max_world_size) {
@@ -368,19 +392,34 @@ class job {
     escalate();
   }
 
-  /// Waits for output and signals, at most that long, and forwards what came.
-  void watch(std::int64_t wait_ms) {
+  line_sink& sink_of(output_stream kind) { return sinks_[kind == output_stream::out ? 0 : 1]; }
+
+  // Those to skip are -1, so that positions stay fixed.
+  void watch_signals_and_sinks() {
     watched_.clear();
     watched_.push_back({signals_.fd(), POLLIN, 0});
+    for (const line_sink& sink : sinks_) watched_.push_back({sink.empty() ? -1 : sink.fd(), POLLOUT, 0});
+  }
+  /// Waits at most that long; false when nothing happened. Output that had to wait is written where there is room.
+  bool wait(std::int64_t wait_ms) {
+    if (::poll(watched_.data(), watched_.size(), static_cast<int>(wait_ms)) <= 0) return false;
+    for (line_sink& sink : sinks_) sink.write_on();
+    return true;
+  }
+
+  /// Waits for output, for room where output goes, and for signals, at most that long, and forwards what came.
+  void watch(std::int64_t wait_ms) {
+    watch_signals_and_sinks();
+    const std::size_t first = watched_.size();
     for (const process& p : processes_) {
-      // Closed ones are -1, which poll skips, so that positions stay fixed.
-      for (const auto& source : p.lines) watched_.push_back({source.from.get(), POLLIN, 0});
+      for (const auto& source : p.lines)
+        watched_.push_back({sink_of(source.kind).full() ? -1 : source.from.get(), POLLIN, 0});
       watched_.push_back({p.report.get(), POLLIN, 0});
     }
-    if (::poll(watched_.data(), watched_.size(), static_cast<int>(wait_ms)) <= 0) return;
+    if (!wait(wait_ms)) return;
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
       process& p = processes_[rank];
-      const pollfd* const state = &watched_[1 + 3 * static_cast<std::size_t>(rank)];
+      const pollfd* const state = &watched_[first + 3 * static_cast<std::size_t>(rank)];
       for (std::size_t i = 0; i < p.lines.size(); ++i) {
         if (state[i].revents != 0) forward(rank, p.lines[i]);
       }
@@ -412,7 +451,7 @@ class job {
       emit(rank, source.kind, source.partial, ready);
       source.partial.clear();
     }
-    write_all(source.kind == output_stream::out ? options_.out_fd : options_.error_fd, ready);
+    sink_of(source.kind).put(ready);
     return !data->empty();
   }
 
@@ -546,14 +585,28 @@ class job {
         if (!source.partial.empty()) {
           std::string ready;
           emit(rank, source.kind, source.partial, ready);
-          write_all(source.kind == output_stream::out ? options_.out_fd : options_.error_fd, ready);
+          sink_of(source.kind).put(ready);
         }
       }
       for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {}
     }
   }
 
-  launch_end finish(int status) const {
+  /// Whoever reads may take their time, until a signal says that nobody will.
+  void flush() {
+    const steady::time_point told = steady::now();
+    while (std::any_of(sinks_.begin(), sinks_.end(), [](const line_sink& s) { return !s.empty(); })) {
+      watch_signals_and_sinks();
+      wait(100);
+      while (const auto number = signals_.next()) {
+        if (*number != SIGUSR1 && *number != SIGCHLD) told_by_ = *number;
+      }
+      if (told_by_ != 0 && steady::now() - told > std::chrono::nanoseconds(options_.kill_after_ns)) break;
+    }
+  }
+
+  launch_end finish(int status) {
+    flush();
     launch_end end;
     end.status = status;
     end.signal = told_by_;
@@ -562,12 +615,13 @@ class job {
     return end;
   }
 
-  void notice(const std::string& text) const {
+  void notice(const std::string& text) {
     if (options_.on_notice) return options_.on_notice(text);
-    write_all(options_.error_fd, "parley run: " + text + "\n");
+    sink_of(output_stream::error).put("parley run: " + text + "\n");
   }
 
   const launch_options& options_;
+  std::array<line_sink, 2> sinks_;
   signal_events signals_;
   std::vector<process> processes_;
   listening listener_;

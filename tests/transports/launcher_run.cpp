@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -305,4 +306,33 @@ TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
   CHECK(line.text == "xt");
   int status = 0;
   ::waitpid(launcher, &status, 0);
+}
+
+TEST_CASE("a launcher whose output nobody reads still ends when it is told to") {
+  for (const char* const text : {"exec yes", "yes | head -c 100000"}) {  // while ranks run, and after they have ended
+    CAPTURE(text);
+    lifeline line;
+    const pid_t launcher = ::fork();
+    if (launcher == 0) {
+      ::close(line.ends[0]);
+      script s(1, text);
+      s.options.on_line = nullptr;
+      s.options.on_notice = nullptr;
+      s.options.out_fd = line.ends[1];
+      s.options.error_fd = line.ends[1];
+      s.options.kill_after_ns = 100_ms;
+      ::_exit(s.run());
+    }
+    ::close(line.ends[1]);
+    const auto until = [](auto&& so) {
+      for (const parley::tests::deadline limit; !limit.is_over(); ::usleep(1000)) {
+        if (so()) return true;
+      }
+      return false;
+    };
+    int held = 0;
+    CHECK(until([&] { return ::ioctl(line.ends[0], FIONREAD, &held) == 0 && held >= 60'000; }));  // and no room is left
+    ::kill(launcher, SIGTERM);
+    CHECK(until([&] { return ::waitpid(launcher, nullptr, WNOHANG) == launcher; }));
+  }
 }
