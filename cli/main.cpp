@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -94,6 +95,7 @@ cli::tune_settings settings_of(const tune_words& w) {
   if (!w.no_results && !w.simulated)
     s.results_path = w.results.empty() ? std::filesystem::path(w.spec).stem().string() + ".results.csv" : w.results;
   s.trials = !w.no_tuning;
+  if (w.budget && std::isnan(*w.budget)) throw cli::text_error("parley: --budget takes a number, for example 0.05");
   s.budget = w.budget;
   s.mutant_ignores_stamp = w.mutant == "ignore_stamp";
   s.death = death_of(w.kill);

@@ -5,6 +5,7 @@
 #include <parley/runtime/flight_dump.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
+#include <parley/tuning/key.hpp>
 
 #include <algorithm>
 #include <map>
@@ -126,6 +127,9 @@ std::vector<actors::remembered_best> rank::remember(const actors::op_declaration
 }
 
 void rank::declare_once(const actors::op_declaration& op) {
+  if (const auto fits = tuning::checked({.op = op.name, .size = {}, .dtype = op.dtype}); !fits)
+    runtime::raise(
+        {errc::bad_argument, "an op that rank " + std::to_string(id()) + " declares: " + fits.reason().text});
   if (!declared_.insert(op.id()).second)
     runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
                                             "; give each op a name of its own"});

@@ -191,6 +191,8 @@ TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second
 TEST_CASE("trials that may cost nothing are not made, and nothing is decided") {
   const folder here;
   here.write("three.json", three_sizes);
+  CHECK(here.parley("tune three.json --no-results --budget nan").error.find("--budget takes a number") !=
+        std::string::npos);
   const auto ran = here.parley("tune three.json --no-results --microbatches 600 --budget 0 --json");
   REQUIRE_MESSAGE(ran.status == 0, ran.error);
   const json::object d = ran.document();

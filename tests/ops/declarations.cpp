@@ -91,6 +91,28 @@ TEST_CASE("every rank is told of a wrong declaration, the idle ones too") {
   }
 }
 
+TEST_CASE("a name that no results file could hold is refused, on every rank and for every kind of op") {
+  const std::pair<std::string, const char*> wrong_names[] = {{"", "has no name"},
+                                                             {"a,b", "free of commas"},
+                                                             {"a\nb", "control characters"},
+                                                             {std::string(100'000, 'a'), "longer"}};
+  world w(2);
+  for (const auto& [name, why] : wrong_names) {
+    const doctest::Contains says(why);
+    paired_transfer pair = pair_of({direct()});
+    pair.name = name;
+    for (rank_id r = 0; r < 2; ++r) {
+      CHECK_THROWS_WITH_AS(w[r].declare(pair), says, failure);
+      CHECK_THROWS_WITH_AS(w[r].declare(linear_pipeline{.name = name}), says, failure);
+      CHECK_THROWS_WITH_AS(w[r].declare(leader_worker{.name = name, .groups = {{0, 1}}, .configs = {star()}}), says,
+                           failure);
+    }
+  }
+  paired_transfer typed = pair_of({direct()});
+  typed.dtype = "f,32";
+  CHECK_THROWS_WITH_AS(w[0].declare(typed), doctest::Contains("the type's name"), failure);
+}
+
 TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first one goes on") {
   world w(2);
   auto out = w[0].declare(pair_of({direct()}));
