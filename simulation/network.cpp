@@ -143,6 +143,7 @@ struct network::delivery final : event {
     p.payload = {bytes, bytes == nullptr ? 0 : static_cast<std::size_t>(length)};
     p.payload_bytes = length;
     p.number = number;
+    p.mark = mark;
     p.copy = copy;
     return p;
   }
@@ -181,6 +182,7 @@ struct network::delivery final : event {
   std::uint64_t to_life = 0;
   std::uint64_t length = 0;
   std::uint64_t number = 0;
+  std::uint8_t mark = 0;
   const void* held = nullptr;
   std::array<std::byte, link::max_header_bytes> header{};
 };
@@ -307,6 +309,7 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
   }
   fate f;
   if (net_.weather_ != nullptr) f = net_.weather_->judge(made->as_parcel());
+  made->mark = f.mark;
   const errc outcome = eager ? errc::none : errc::pending;
   if (f.lost && eager) return outcome;
   if (f.doubled && eager) {

@@ -54,6 +54,7 @@ struct parcel {
   std::span<std::byte> payload{};  ///< empty where it stays with its sender
   std::uint64_t payload_bytes = 0;
   std::uint64_t number = 0;  ///< how many went from one to the other on this channel before it, and 1
+  std::uint8_t mark = 0;     ///< on delivery: what its fate says
   bool copy = false;         ///< comes a second time
   bool replaced = false;     ///< on delivery: `instead` is the payload
   std::vector<std::byte> instead{};
@@ -66,6 +67,7 @@ struct fate {
   bool doubled = false;
   time_ns extra_ns = 0;       ///< on top of its time
   time_ns copy_extra_ns = 0;  ///< of the second one
+  std::uint8_t mark = 0;      ///< for who decided on it, to know it by on delivery
 };
 
 class interference {

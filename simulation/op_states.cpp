@@ -71,11 +71,6 @@ op_state op_states::see(const parcel& p) {
   return before;
 }
 
-op_state op_states::of(const parcel& p) const {
-  const auto t = topic::of(p);
-  return t ? of(*t) : op_state::none;
-}
-
 op_state op_states::of(const topic& t) const {
   const auto at = ops_.find(t.op);
   if (at == ops_.end()) return op_state::offering;

@@ -2,8 +2,7 @@
 /// How far each op has come in agreeing, as the wire shows it: the states of its coordinator (docs/protocol.md, State and guards).
 ///
 ///     op_states states;
-///     op_state before = states.see(p);    // every message, as it leaves; before what it says counts
-///     states.of(p)                        // op_state::warming: that of its op now
+///     states.see(p)          // every message, as it leaves: op_state::warming, that of its op before what it says counts
 ///
 /// An op whose campaign for one size has ended and for another has not is in the state of the message that was sent last.
 #include <parley/simulation/network.hpp>
@@ -32,7 +31,6 @@ class op_states {
  public:
   void begin_job() { ops_.clear(); }
   op_state see(const parcel& p);
-  op_state of(const parcel& p) const;
 
  private:
   struct generations {

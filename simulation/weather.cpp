@@ -95,9 +95,11 @@ message_counts& weather::counts_of(const parcel& p, op_state when) {
 }
 
 fate weather::judge(const parcel& p) {
-  message_counts& counts = counts_of(p, states_.see(p));
+  const op_state when = states_.see(p);
+  message_counts& counts = counts_of(p, when);
   ++counts.sent;
   fate f;
+  f.mark = static_cast<std::uint8_t>(when);
   if (!calm_) {
     const bool control = p.on == link::channel::control;
     // Every number is drawn every time, so that leaving one fault out does not change another.
@@ -133,7 +135,7 @@ fate weather::judge(const parcel& p) {
 
 bool weather::deliver(parcel& p) {
   std::uint64_t& highest = way_of(p.from, p.to).highest[static_cast<std::size_t>(p.on)];
-  if (p.number < highest && !p.copy) ++counts_of(p, states_.of(p)).reordered;
+  if (p.number < highest && !p.copy) ++counts_of(p, static_cast<op_state>(p.mark)).reordered;
   highest = std::max(highest, p.number);
   return std::all_of(taps_.begin(), taps_.end(), [&](wire_tap* t) { return t->on_deliver(p); });
 }
