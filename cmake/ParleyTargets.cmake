@@ -62,6 +62,20 @@ function(parley_library name)
   target_link_libraries(${name} PUBLIC ${ARG_LINK})
 endfunction()
 
+# parley_parse_once(TARGET): a program of one file takes most of its time to compile for <parley/parley.hpp>, which is
+# parsed once for all of them.
+function(parley_parse_once target)
+  if(NOT TARGET parley_parsed)
+    set(nothing "${PROJECT_BINARY_DIR}/parsed.cpp")
+    file(CONFIGURE OUTPUT "${nothing}" CONTENT "// Stands for the programs that share what it parses.\n")
+    add_library(parley_parsed OBJECT EXCLUDE_FROM_ALL "${nothing}")
+    target_link_libraries(parley_parsed PRIVATE parley parley_flags)
+    target_precompile_headers(parley_parsed PRIVATE <parley/parley.hpp>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM parley_parsed)
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)  # see parley_test
+endfunction()
+
 # parley_test(NAME FOLDERS folder... [LINK target...] [PARSED header]): tests/NAME/*.cpp as one doctest program, run by
 # CTest. PARSED is what most of its sources include.
 function(parley_test name)
