@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   const settings s{std::uint64_t(given.number("cells", 1'024)), given.number("latency_us", 50) * 1'000,
                    int(given.number("sweeps", 200))};
   const double exchanges = time_of(s, {true, 0});
-  const time_ns interior_ns = time_ns(2 * exchanges / s.sweeps);
+  const auto interior_ns = time_ns(2 * exchanges / s.sweeps);
   const double interiors = time_of(s, {false, interior_ns});
   const double both = time_of(s, {true, interior_ns});
   report("halo_overlap", 100 * (exchanges + interiors - both) / exchanges, "percent");

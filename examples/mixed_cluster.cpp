@@ -87,7 +87,8 @@ parley::task<> rank_main(parley::rank& self) {
       parley::hierarchical{.name = "by kind", .group_by = kind_of, .inside = configs, .between = {parley::star()}});
 
   std::vector<float> values(1000);
-  const float sum = static_cast<float>(self.world_size() * (self.world_size() + 1) / 2);
+  const parley::rank_id ids = self.world_size() * (self.world_size() + 1) / 2;  // 1 + 2 + … + world size
+  const auto sum = static_cast<float>(ids);
   for (int step = 0; step < 2 * steps; ++step) {
     values.assign(values.size(), static_cast<float>(self.id() + 1));
     if (step < steps) {

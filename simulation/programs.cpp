@@ -185,7 +185,7 @@ programs::caller& programs::add(std::size_t op, rank_id rank, time_ns calm_from_
                                       turnout_of(op, returns), dice(seed_, purpose::program, who)}));
 }
 
-void programs::start_pair(caller& c, ops::transfer t) {
+void programs::start_pair(caller& c, const ops::transfer& t) {
   c.transfer = t;
   runtime::scope& here = world_.programs_of(c.rank);
   if (c.rank == c.op.members[0]) {
@@ -197,13 +197,15 @@ void programs::start_pair(caller& c, ops::transfer t) {
 
 // What was under way has ended with an error; those who made it find that nothing can succeed any more.
 void programs::go_on(rank_id who, rank_id peer) {
-  for (std::size_t i = 0, all = callers_.size(); i < all; ++i) {
-    caller& before = *callers_[i];
-    const auto& members = before.op.members;
-    if (before.job != world_.job() || before.rank != who || !before.transfer || before.replaced) continue;
-    if (std::find(members.begin(), members.end(), peer) == members.end()) continue;
-    before.over = before.replaced = true;
-    start_pair(add(before.index, who, before.calm_from_ns), *before.transfer);
+  std::vector<caller*> found;
+  for (const auto& c : callers_) {
+    const auto& members = c->op.members;
+    if (c->job != world_.job() || c->rank != who || !c->transfer || c->replaced) continue;
+    if (std::find(members.begin(), members.end(), peer) != members.end()) found.push_back(c.get());
+  }
+  for (caller* const before : found) {
+    before->over = before->replaced = true;
+    start_pair(add(before->index, who, before->calm_from_ns), *before->transfer);
   }
 }
 

@@ -62,7 +62,7 @@ class programs {
   bool everybody_calls(const caller& c) const;
   turnout& turnout_of(std::size_t op, std::uint64_t returns);
   caller& add(std::size_t op, rank_id rank, time_ns calm_from_ns);
-  void start_pair(caller& c, ops::transfer t);
+  void start_pair(caller& c, const ops::transfer& t);
   void violated(const caller& c, std::string text);
 
   const scenario& play_;

@@ -67,8 +67,9 @@ void halo(const mpi_world& world) {
     std::array<MPI_Datatype, 4> in{};
     for (int d = 0; d < 2; ++d) {
       for (int upper = 0; upper < 2; ++upper) {
-        out[std::size_t(2 * d + upper)] = side_of(n, d, upper == 1, false);
-        in[std::size_t(2 * d + upper)] = side_of(n, d, upper == 1, true);
+        const std::size_t side = 2 * std::size_t(d) + std::size_t(upper);
+        out[side] = side_of(n, d, upper == 1, false);
+        in[side] = side_of(n, d, upper == 1, true);
       }
     }
     constexpr std::array<int, 4> one{1, 1, 1, 1};

@@ -3,10 +3,10 @@
 #include <boost/json/parse.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 

@@ -47,7 +47,6 @@ task<> offered_by_the_dead(end& self) {
   self.listen();
   constexpr std::size_t bytes = 4 << 20;
   const std::string dead = "1";
-  const std::string alive = "2";
   if (self.rank != 0) {
     const std::string from = std::to_string(self.rank);
     const blob& large = self.memory(pattern(bytes, self.rank));

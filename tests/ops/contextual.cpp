@@ -38,7 +38,7 @@ task<> run_config(time_model takes, rank_id self, std::size_t c, ran_configs* ra
   if (ns < 0) raise({errc::unavailable, "out of registers"});
 }
 
-timed_kernel::options kernel_of(std::string name, std::size_t configs, time_model takes, rank_id self,
+timed_kernel::options kernel_of(std::string name, std::size_t configs, const time_model& takes, rank_id self,
                                 ran_configs& ran) {
   timed_kernel::options o;
   o.name = std::move(name);
@@ -52,8 +52,8 @@ timed_kernel::options kernel_of(std::string name, std::size_t configs, time_mode
 
 /// Two kernels on each rank of a world, with 2 and 3 configs: the worked case.
 struct two_kernels : world {
-  explicit two_kernels(rank_id n, time_model first, time_model second, contextual_op op = table(),
-                       rank_settings settings = {})
+  explicit two_kernels(rank_id n, const time_model& first, const time_model& second, contextual_op op = table(),
+                       const rank_settings& settings = {})
       : world(n, settings), ran_0(n), ran_1(n), runs(n), outcomes(n) {
     op.name = "layer";
     for (rank_id r = 0; r < n; ++r) {
@@ -95,7 +95,7 @@ task<> tuned(two_kernels* w, rank_id r, program f) {
 }
 
 /// One call on each rank of `on`; the others are silent.
-void call_on(two_kernels& w, const program& f, std::vector<rank_id> on) {
+void call_on(two_kernels& w, const program& f, const std::vector<rank_id>& on) {
   scope calls(w.clock);
   for (const rank_id r : on) calls.spawn(tuned(&w, r, f));
   run_until(w.clock, [&] { return calls.running() == 0; });
@@ -110,7 +110,7 @@ program with_key(two_kernels& w, std::uint64_t key) {
 }
 
 time_model takes(std::vector<time_ns> ns) {
-  return [ns](rank_id, std::size_t c, std::size_t) { return ns[c]; };
+  return [ns = std::move(ns)](rank_id, std::size_t c, std::size_t) { return ns[c]; };
 }
 
 using order = std::vector<std::size_t>;

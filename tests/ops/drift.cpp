@@ -37,7 +37,7 @@ class prepared_halves final : public paired_config {
 };
 
 struct job : world {
-  explicit job(rank_settings s = settings()) : world(2, s) {
+  explicit job(const rank_settings& s = settings()) : world(2, s) {
     const std::vector<config_ptr> configs{direct(), std::make_shared<prepared_halves>()};
     out = ranks[0]->declare(pair_of(configs));
     in = ranks[1]->declare(pair_of(configs));

@@ -49,7 +49,7 @@ runtime::task<> tune_both(ops::transfer out, ops::transfer in) {
   static_cast<void>(done);
 }
 
-void agree(world& w, ops::transfer out, ops::transfer in) {
+void agree(world& w, const ops::transfer& out, const ops::transfer& in) {
   runtime::run(w.clock, tune_both(out, in));
   REQUIRE(out.decision(5'000).decided);
   const auto all = move_each(w, out, in, {5'000, 100, 5'000, 0, 300'000});

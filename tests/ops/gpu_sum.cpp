@@ -33,7 +33,8 @@ class roundabout final : public symmetric_config {
 };
 
 struct two_members {
-  explicit two_members(std::vector<symmetric_config_ptr> configs, std::vector<bool> mask_of_rank_1 = {}) : below(2) {
+  explicit two_members(const std::vector<symmetric_config_ptr>& configs, const std::vector<bool>& mask_of_rank_1 = {})
+      : below(2) {
     loop.attach(below);
     rank_settings settings;
     settings.plan.budget_fraction = 1e9;

@@ -117,7 +117,7 @@ TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged 
     run_until(w.clock, [&] { return calls.running() == 0; });
     for (rank_id r = 0; r < 9; ++r) {
       REQUIRE(outcomes[r]);
-      const float ranks = r < 4 ? 10 : r < 8 ? 26 : 9;
+      const float ranks = r < 4 ? 10.F : r < 8 ? 26.F : 9.F;
       CHECK(x[r][6] == ranks * 7);
     }
   }

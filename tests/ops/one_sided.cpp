@@ -47,8 +47,8 @@ task<> receive_registered(transfer t, std::vector<std::size_t> sizes, std::size_
   }
 }
 
-call_outcomes move(world& w, transfer out, transfer in, const std::vector<std::size_t>& sizes, side registers,
-                   std::size_t spare = 0) {
+call_outcomes move(world& w, const transfer& out, const transfer& in, const std::vector<std::size_t>& sizes,
+                   side registers, std::size_t spare = 0) {
   call_outcomes all;
   const auto both = [](transfer o, transfer i, std::vector<std::size_t> s, std::size_t sp, side r,
                        call_outcomes& c) -> task<> {

@@ -145,7 +145,8 @@ TEST_CASE("(f) configs without ids are choices of each role alone, and the regis
   CHECK(ran["slow"] > 0);
   for (auto& r : w.ranks) CHECK(r->mail().statistics().sent == 0);
 
-  const auto registering = [&](std::vector<role_operation> o, std::vector<role_config> c, const role_function& f) {
+  const auto registering = [&](const std::vector<role_operation>& o, const std::vector<role_config>& c,
+                               const role_function& f) {
     try {
       register_asymmetric_autotuning(w[0], "again", o, c, f);
     } catch (const failure& fault) {
