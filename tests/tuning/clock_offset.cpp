@@ -63,7 +63,7 @@ TEST_CASE("delays that differ between the two ways never put the truth outside t
   for (int run = 0; run < 60; ++run) {
     const clocks c{.offset_ns = static_cast<double>(random.below(20 * s)) - 10.0 * s, .ppm = 180 * random.symmetric()};
     clock_offset o;
-    std::int64_t now = static_cast<std::int64_t>(random.below(100 * s));
+    auto now = static_cast<std::int64_t>(random.below(100 * s));
     std::vector<std::int64_t> asked{now};
     for (int i = 0; i < 60; ++i) {
       const auto there = static_cast<std::int64_t>(1 * us + random.below(i % 7 == 0 ? 20 * ms : 50 * us));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include <doctest/doctest.h>
 
@@ -292,7 +293,7 @@ TEST_CASE("under 3 % noise the chosen config is within noise of the best, after 
     testing::generator random(4000 + seed);
     std::vector<double> truth;
     for (int c = 0; c < 8; ++c) truth.push_back(1000.0 + static_cast<double>(random.below(500)));
-    const campaign run(truth, 0.03 * std::sqrt(3), seed);  // uniform, with a standard deviation of 3 %
+    const campaign run(truth, 0.03 * std::numbers::sqrt3, seed);  // uniform, with a standard deviation of 3 %
     const double best = *std::min_element(truth.begin(), truth.end());
     regrets.push_back(truth[run.result.winner] / best - 1);
     trials += run.trials;
