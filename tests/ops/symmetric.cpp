@@ -54,8 +54,8 @@ enum class trials { rehearsed, between_calls, on_calls };
 
 /// A job of `n` ranks that call one op.
 struct job_of : world {
-  explicit job_of(rank_id n, std::vector<symmetric_config_ptr> configs = three(), trials how = trials::rehearsed,
-                  rank_settings settings = {}, memory_link_options o = {}, const std::string& results = {},
+  explicit job_of(rank_id n, const std::vector<symmetric_config_ptr>& configs = three(), trials how = trials::rehearsed,
+                  const rank_settings& settings = {}, memory_link_options o = {}, const std::string& results = {},
                   time_ns timeout_ns = 30'000'000'000)
       : world(n, settings, std::move(o)), lib(clock, n), logs(n) {
     for (rank_id r = 0; r < n && !results.empty(); ++r) {
@@ -81,7 +81,7 @@ struct job_of : world {
   }
   ~job_of() { calls.reset(); }
 
-  void start(std::size_t times, pace p = {}, std::vector<std::size_t> sizes = {4096}) {
+  void start(std::size_t times, pace p = {}, const std::vector<std::size_t>& sizes = {4096}) {
     for (rank_id r = 0; r < handles.size(); ++r) start_on(r, times, p, sizes);
   }
   void start_on(rank_id r, std::size_t times, pace p = {}, std::vector<std::size_t> sizes = {4096}) {
