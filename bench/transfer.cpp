@@ -54,8 +54,8 @@ parley::task<> move(both& b) {
 parley::task<> agree(both& b) {
   for (std::size_t n = 0; n < most_tries; ++n) {
     co_await move(b);
-    const bool mine =
-        keys_of(b.self, "bulk").decided != 0;  // only the sender ever knows; asked once, so that both leave together
+    // Only the sender ever knows; asked once, so that both leave together.
+    const bool mine = keys_of(b.self, "bulk").decided != 0;
     const std::int64_t theirs = co_await exchange(b, mine ? 1 : 0);
     if (mine || theirs == 1) co_return;
   }

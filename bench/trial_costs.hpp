@@ -8,6 +8,7 @@
 /// does not make up for it); the rehearsals, which move data that nobody asked for, at the speed that each config had in its
 /// trials (how long they waited for a free wire is nobody's loss); and the processor time of control messages at both ends.
 #include <parley/actors/assignment.hpp>
+#include <parley/bench/keys.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/tuning/statistics.hpp>
 
@@ -71,11 +72,11 @@ inline trial_costs costs_of(const ops::rank& self) {
   for (const auto& edge : self.agreements()) {
     for (const auto& c : edge.assigned->campaigns()) {
       all.trials += double(c->trials);
-      all.undecided += c->where == actors::campaign::stage::decided ? 0 : 1;
       all.trials_ns += trial_loss_ns(*edge.assigned, *c, edge);
       all.rehearsals_ns += rehearsals_ns(self, *edge.assigned, *c);
     }
   }
+  all.undecided = double(keys_of(self).undecided);
   all.messages = double(self.mail().statistics().sent - self.flow_messages());
   return all;
 }

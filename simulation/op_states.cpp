@@ -12,14 +12,13 @@ namespace parley::simulation {
 
 using runtime::link;
 
-struct op_states::topic {
-  static std::optional<topic> of(const parcel& p) noexcept;
+namespace {
+
+struct topic {
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
   op_state leads_to = op_state::none;  // none: says nothing of that
 };
-
-namespace {
 
 op_state after_control(std::uint16_t type) noexcept {
   using namespace actors;
@@ -33,9 +32,7 @@ op_state after_control(std::uint16_t type) noexcept {
   }
 }
 
-}  // namespace
-
-std::optional<op_states::topic> op_states::topic::of(const parcel& p) noexcept {
+std::optional<topic> topic_of(const parcel& p) noexcept {
   using namespace actors;
   if (p.on == link::channel::data) {
     stamp s;
@@ -50,33 +47,27 @@ std::optional<op_states::topic> op_states::topic::of(const parcel& p) noexcept {
   return topic{h.actor & ~std::uint64_t{3}, h.generation, after_control(h.type)};
 }
 
+}  // namespace
+
 std::string_view name(op_state s) noexcept {
   constexpr std::string_view names[] = {"-", "offering", "warming", "preparing", "running", "idle", "ended"};
   return names[static_cast<std::size_t>(s)];
 }
 
 op_state op_states::see(const parcel& p) {
-  const auto t = topic::of(p);
+  const auto t = topic_of(p);
   if (!t) return op_state::none;
-  const op_state before = of(*t);
   generations& g = ops_[t->op];
   if (g.all.insert(t->generation).second) {
     g.latest = t->generation;
     g.state = op_state::offering;
   }
-  if (t->generation != g.latest || t->leads_to == op_state::none) return before;
+  if (t->generation != g.latest) return op_state::ended;
+  const op_state before = g.state;
   // Offers that come late are merged again, which changes nothing of what has been found out.
-  if (t->leads_to == op_state::warming && g.state != op_state::offering) return before;
-  g.state = t->leads_to;
+  const bool merged_again = t->leads_to == op_state::warming && before != op_state::offering;
+  if (t->leads_to != op_state::none && !merged_again) g.state = t->leads_to;
   return before;
-}
-
-op_state op_states::of(const topic& t) const {
-  const auto at = ops_.find(t.op);
-  if (at == ops_.end()) return op_state::offering;
-  const generations& g = at->second;
-  if (t.generation == g.latest) return g.state;
-  return g.all.contains(t.generation) ? op_state::ended : op_state::offering;
 }
 
 }  // namespace parley::simulation

@@ -38,8 +38,6 @@ class op_states {
     op_state state = op_state::offering;
     std::set<std::uint64_t> all{};
   };
-  struct topic;
-  op_state of(const topic& t) const;
   std::map<std::uint64_t, generations> ops_;
 };
 

@@ -108,7 +108,9 @@ class line_sink {
           ::write(fd_, waiting_.data() + written, std::min<std::size_t>(waiting_.size() - written, PIPE_BUF));
       if (put >= 0) {
         written += static_cast<std::size_t>(put);
-      } else if (errno != EINTR && errno != EAGAIN) {
+      } else if (errno == EAGAIN) {
+        break;  // somebody who shares it was faster
+      } else if (errno != EINTR) {
         written = waiting_.size();
       }
     }
@@ -594,14 +596,14 @@ class job {
 
   /// Whoever reads may take their time, until a signal says that nobody will.
   void flush() {
-    const steady::time_point told = steady::now();
+    const steady::time_point began = steady::now();
     while (std::any_of(sinks_.begin(), sinks_.end(), [](const line_sink& s) { return !s.empty(); })) {
       watch_signals_and_sinks();
       wait(100);
       while (const auto number = signals_.next()) {
         if (*number != SIGUSR1 && *number != SIGCHLD) told_by_ = *number;
       }
-      if (told_by_ != 0 && steady::now() - told > std::chrono::nanoseconds(options_.kill_after_ns)) break;
+      if (told_by_ != 0 && steady::now() - began > std::chrono::nanoseconds(options_.kill_after_ns)) break;
     }
   }
 

@@ -308,31 +308,56 @@ TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
   ::waitpid(launcher, &status, 0);
 }
 
+/// A launcher in a process of its own that says all into one pipe, whose writing end it alone keeps.
+pid_t launcher_into(const int (&pipe)[2], const std::string& text, parley::runtime::time_ns timeout_ns) {
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    ::close(pipe[0]);
+    script s(1, text);
+    s.options.on_line = nullptr;
+    s.options.on_notice = nullptr;
+    s.options.prefix = line_prefix::none;
+    s.options.out_fd = pipe[1];
+    s.options.error_fd = pipe[1];
+    s.options.timeout_ns = timeout_ns;
+    s.options.kill_after_ns = 100_ms;
+    ::_exit(s.run());
+  }
+  ::close(pipe[1]);
+  return launcher;
+}
+
+bool until(const auto& so) {
+  for (const parley::tests::deadline limit; !limit.is_over(); ::usleep(1000)) {
+    if (so()) return true;
+  }
+  return false;
+}
+
+bool ends(pid_t launcher) {
+  return until([&] { return ::waitpid(launcher, nullptr, WNOHANG) == launcher; });
+}
+
 TEST_CASE("a launcher whose output nobody reads still ends when it is told to") {
   for (const char* const text : {"exec yes", "yes | head -c 100000"}) {  // while ranks run, and after they have ended
     CAPTURE(text);
     lifeline line;
-    const pid_t launcher = ::fork();
-    if (launcher == 0) {
-      ::close(line.ends[0]);
-      script s(1, text);
-      s.options.on_line = nullptr;
-      s.options.on_notice = nullptr;
-      s.options.out_fd = line.ends[1];
-      s.options.error_fd = line.ends[1];
-      s.options.kill_after_ns = 100_ms;
-      ::_exit(s.run());
-    }
-    ::close(line.ends[1]);
-    const auto until = [](auto&& so) {
-      for (const parley::tests::deadline limit; !limit.is_over(); ::usleep(1000)) {
-        if (so()) return true;
-      }
-      return false;
-    };
+    const pid_t launcher = launcher_into(line.ends, text, parley::runtime::never);
     int held = 0;
     CHECK(until([&] { return ::ioctl(line.ends[0], FIONREAD, &held) == 0 && held >= 60'000; }));  // and no room is left
     ::kill(launcher, SIGTERM);
-    CHECK(until([&] { return ::waitpid(launcher, nullptr, WNOHANG) == launcher; }));
+    CHECK(ends(launcher));
   }
+}
+
+TEST_CASE("ranks whose output nobody reads are ended at their time limit, and it is kept for who does") {
+  lifeline line;
+  const pid_t launcher = launcher_into(line.ends, "echo $$; exec yes", 500_ms);
+  std::string rank;
+  for (char c = 0; ::read(line.ends[0], &c, 1) == 1 && c != '\n';) rank += c;
+  REQUIRE(!rank.empty());
+  CHECK(until([&] { return ::kill(std::stoi(rank), 0) != 0; }));
+  CHECK(line.read_until(""));
+  CHECK(line.text.find("did not end within 500 ms; rank 0 is ended") != std::string::npos);
+  CHECK(ends(launcher));
 }
