@@ -310,6 +310,7 @@ void lease_participant::contradicted() {
 // Twice the most that has started in the time that the answer may take: on its way are this promise, the slowest one and the
 // schedule, and a program that speeds up is to be let through, too.
 std::uint64_t lease_participant::margin_of(const key_state& k, time_ns round_trip_ns) const noexcept {
+  if (services_.promise_margin) return *services_.promise_margin;
   const time_ns answer_ns = round_trips * std::clamp<time_ns>(round_trip_ns, shortest_round_trip_ns, 1'000'000'000);
   const std::uint64_t spare = k.rate.count() < spare_invocations ? spare_while_unknown : spare_invocations;
   return std::min(2 * k.rate.most_within(answer_ns) + spare, widest_margin);

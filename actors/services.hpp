@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -86,6 +87,8 @@ struct services {
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   std::uint64_t early_bytes = most_early_bytes;  ///< per edge
+  /// How many more calls a promise leaves free; nothing: as many as their pace asks for. Tests meet gates with a small one.
+  std::optional<std::uint64_t> promise_margin{};
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
   /// Called when a call of an op ends with an error that its caller gets; may be empty.

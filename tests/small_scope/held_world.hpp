@@ -1,0 +1,379 @@
+#pragma once
+/// Ranks whose messages wait until a search says which of them comes next. Each rank has its own executor and clock, so that nothing
+/// but messages joins them (search.hpp needs that); time stands still unless the search lets it go on for one rank.
+///
+/// A message may come in any order, be lost at once when it is sent (losing it later is the same), or come twice; a put lands at
+/// any time after its start, and a fence ends at any time after that: as many losses, repetitions and timers as `bounds` allows.
+#include "search.hpp"
+
+#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/lease_messages.hpp>
+#include <parley/actors/messages.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/invariant.hpp>
+#include <parley/runtime/virtual_time.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+namespace parley::tests {
+
+using runtime::errc;
+using runtime::time_ns;
+
+struct bounds {
+  std::size_t losses = 0;
+  std::size_t repetitions = 0;
+  std::size_t timers = 0;         ///< how often a clock goes on to its rank's next timer
+  bool acknowledge_late = false;  ///< acknowledgements come in any order, too
+};
+
+class held_world;
+
+/// What is under way.
+struct held {
+  enum class kind : std::uint8_t { message, put, fence };
+  kind what = kind::message;
+  rank_id from = 0;
+  rank_id to = 0;
+  runtime::link::channel on = runtime::link::channel::control;
+  std::vector<std::byte> header;
+  std::vector<std::byte> payload;
+  std::byte* place = nullptr;           // of a put
+  runtime::completion* done = nullptr;  // of a fence
+  std::uint64_t number = 0;             // in the order of sending
+  std::uint64_t name = 0;
+  bool fresh = true;  // sent by the latest event
+
+  /// The body of a control message, if it is an `M`.
+  template <class M>
+  std::optional<M> as() const {
+    if (type() != M::message_type) return std::nullopt;
+    auto m = runtime::decode<M>(payload);
+    if (!m) return std::nullopt;
+    return std::move(*m);
+  }
+  template <class M>
+  void replace(const M& m) {
+    runtime::frame_header h = frame();
+    payload.clear();
+    runtime::encode(m, payload);
+    h.body_bytes = static_cast<std::uint32_t>(payload.size());
+    std::memcpy(header.data(), &h, sizeof h);
+  }
+  runtime::frame_header frame() const {
+    runtime::frame_header h;
+    std::memcpy(&h, header.data(), sizeof h);
+    return h;
+  }
+  /// 0 for what is no control message.
+  std::uint16_t type() const {
+    return what == kind::message && on == runtime::link::channel::control ? frame().type : std::uint16_t{0};
+  }
+};
+
+class held_link final : public runtime::link {
+ public:
+  held_link(held_world& w, rank_id r) : world_(w), rank_(r) {}
+  rank_id rank() const noexcept override { return rank_; }
+  rank_id world_size() const noexcept override;
+  void listen(channel on, handler* to) override { handlers_[static_cast<std::size_t>(on)] = to; }
+  void on_failure(failure_handler*) override {}
+  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            runtime::completion*) override;
+  errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion*) override {
+    std::copy(message.payload().begin(), message.payload().end(), into.begin());
+    const runtime::arrival dropped = std::move(message);
+    return errc::none;
+  }
+  void cancel(runtime::completion&) override {}
+  const counters& statistics() const noexcept override { return counters_; }
+  runtime::result<> one_sided() const override { return {}; }
+  runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override {
+    return runtime::exposed_memory{.number = 1, .bytes = memory, .key = std::vector<std::byte>(8)};
+  }
+  runtime::late_writes withdraw(const runtime::exposed_memory&) override;
+  errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, runtime::completion*) override;
+  errc fence(rank_id to, runtime::completion* done) override;
+  void deliver(const held& m) {
+    auto* const h = handlers_[static_cast<std::size_t>(m.on)];
+    if (h == nullptr) return;
+    std::byte* const copy = m.payload.empty() ? nullptr : new std::byte[m.payload.size()];
+    std::copy(m.payload.begin(), m.payload.end(), copy);
+    h->on_arrival({this, m.header, m.payload.size(), copy, false});
+  }
+  bool withdrawn = false;
+
+ private:
+  void release(const void* bytes, bool) noexcept override { delete[] static_cast<const std::byte*>(bytes); }
+  held_world& world_;
+  rank_id rank_;
+  handler* handlers_[channels]{};
+  counters counters_;
+};
+
+/// One rank.
+struct site {
+  site(held_world& w, rank_id r, std::vector<std::uint64_t> incarnations)
+      : net(w, r), mail(clock, net, {}), data(net), actors(clock),
+        shared{clock, actors, net, mail, data, flight, std::move(incarnations)} {}
+  /// Runs what is ready, until only time or a message can bring more.
+  void settle() {
+    while (clock.ready() || clock.next_timer() <= clock.now()) clock.turn();
+  }
+  runtime::virtual_time clock;
+  held_link net;
+  runtime::flight_recorder flight{64};
+  runtime::router mail;
+  actors::data_hub data;
+  runtime::scope actors;
+  actors::services shared;
+};
+
+class held_world : public scenario {
+ public:
+  held_world(rank_id n, bounds b)
+      : ranks(n), bounds_(b), breaches_([this](const runtime::breach& found) { breaks(found.sentence()); }) {
+    std::vector<std::uint64_t> incarnations;
+    for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
+    for (rank_id r = 0; r < n; ++r) sites.push_back(std::make_unique<site>(*this, r, incarnations));
+  }
+  ~held_world() override {
+    for (const held& h : under_way) {
+      if (h.done != nullptr) h.done->on_end(*h.done, errc::peer_failed);
+    }
+  }
+
+  // What a scenario adds: steps of the programs, numbered by it, and what a fair world would do last.
+  virtual std::vector<event> steps() = 0;
+  virtual void step(const event& e) = 0;
+  virtual std::string name_of_step(const event& e) = 0;
+  /// Does what the programs have left to do, if they can; whether they did anything.
+  virtual bool go_on() = 0;
+  virtual bool over() = 0;
+  /// What does not hold at the end, although all had what they needed.
+  virtual void judge() = 0;
+  virtual std::string unfinished() = 0;
+  /// A look at a message that leaves; a mutant changes it. False: it is gone.
+  virtual bool on_send(held&) { return true; }
+  virtual bool on_deliver(held&) { return true; }
+  virtual void on_landing(const held&) {}
+  /// What has to hold after each event.
+  virtual void look() {}
+
+  // An acknowledgement takes a letter out of an outbox, which only timers look at. Where none fires it changes nothing for what else
+  // may happen, so that it need not be tried later than at once.
+  std::vector<event> possible() final {
+    std::vector<event> all;
+    const bool at_once = bounds_.timers == 0 && !bounds_.acknowledge_late;
+    for (std::uint32_t i = 0; at_once && i < under_way.size() && all.empty(); ++i) {
+      if (under_way[i].type() == actors::ack::message_type) add_events_of(i, all);
+    }
+    if (!all.empty()) return all;
+    all = steps();
+    for (std::uint32_t i = 0; i < under_way.size(); ++i) add_events_of(i, all);
+    for (rank_id r = 0; fired_ < bounds_.timers && r < sites.size(); ++r) {
+      if (sites[r]->clock.next_timer() != runtime::never) all.push_back({timer_name, r, 0, time + r});
+    }
+    return all;
+  }
+  void add_events_of(std::uint32_t i, std::vector<event>& all) const {
+    const held& h = under_way[i];
+    const auto same = [&](const held& other) { return other.name == h.name; };
+    if (!may_end(h) || std::find_if(under_way.begin(), under_way.end(), same) != under_way.begin() + i) return;
+    all.push_back({h.name, h.what == held::kind::fence ? h.from : h.to, 0, arrives + i});
+    if (h.what != held::kind::message) return;
+    if (repeated_ < bounds_.repetitions) all.push_back({h.name, h.to, mix(h.name + 1), arrives_again + i});
+    if (h.fresh && lost_ < bounds_.losses && h.on == runtime::link::channel::control)
+      all.push_back({mix(h.name + 2), event::nobody, mix(h.name + 2), lost + i});
+  }
+  void happen(const event& e) final {
+    act(e);
+    look();
+  }
+  void act(const event& e) {
+    if (e.id < arrives) {
+      for (held& h : under_way) h.fresh = false;
+      step(e);
+      sites[e.where]->settle();
+      return;
+    }
+    const std::uint32_t i = e.id % span;
+    if (e.id < time) {
+      for (held& h : under_way) h.fresh = h.fresh && e.id >= lost;  // of two that were sent together both may be lost
+      const bool again = e.id >= arrives_again && e.id < lost;
+      held m = again ? under_way[i] : take(i);
+      if (again) under_way[i].name = mix(m.name + 3);  // a router drops a copy, but not what was said again
+      repeated_ += again ? 1 : 0;
+      lost_ += e.id >= lost ? 1 : 0;
+      if (e.id < lost) arrive(m);
+    } else {
+      for (held& h : under_way) h.fresh = false;
+      ++fired_;
+      let_time_pass(i);
+    }
+  }
+  void let_time_pass(rank_id r) {
+    sites[r]->clock.advance_to(sites[r]->clock.next_timer());
+    sites[r]->settle();
+  }
+  std::string describe(const event& e) final {
+    if (e.id < arrives) return name_of_step(e);
+    const std::uint32_t i = e.id % span;
+    if (e.id >= time) return "time goes on for rank " + std::to_string(i);
+    const held& h = under_way[i];
+    return text_of(h) + (e.id >= lost ? " is lost" : e.id >= arrives_again ? " arrives, and will again" : " arrives");
+  }
+  /// Everything arrives, programs go on and time passes, until all is over or nothing can bring that about.
+  void finish() final {
+    for (std::size_t round = 0; round < 2'000 && !broken; ++round) {
+      bool moved = true;
+      while (moved && !broken) {
+        moved = go_on();
+        for (auto& s : sites) s->settle();
+        for (std::uint32_t i = 0; i < under_way.size() && !broken; ++i) {
+          if (!may_end(under_way[i])) continue;
+          held m = take(i--);
+          arrive(m);
+          moved = true;
+        }
+      }
+      if (broken || over()) break;
+      const auto earliest = std::min_element(sites.begin(), sites.end(), [](const auto& a, const auto& b) {
+        return a->clock.next_timer() < b->clock.next_timer();
+      });
+      if ((*earliest)->clock.next_timer() == runtime::never) break;
+      let_time_pass(static_cast<rank_id>(earliest - sites.begin()));
+    }
+    look();
+    if (!broken && !over()) breaks(unfinished());
+    if (!broken) judge();
+  }
+
+  const rank_id ranks;
+  bool fences_work = true;
+  bool withdrawing_works = true;
+  std::vector<held> under_way;  // before the sites: what is in it outlives them
+  std::vector<std::unique_ptr<site>> sites;
+
+  void enter(held m) {
+    if (m.what == held::kind::message && !on_send(m)) return;
+    m.number = ++sent_;
+    m.name = name_of(m);
+    under_way.push_back(std::move(m));
+  }
+  static std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t h) {
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min<std::size_t>(8, bytes.size()))) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data(), std::min<std::size_t>(8, bytes.size()));
+      h = mix(h ^ word) + 1;
+    }
+    return h;
+  }
+  static std::string text_of(const held& h) {
+    const std::string way = " " + std::to_string(h.from) + "->" + std::to_string(h.to);
+    if (h.what == held::kind::put) return "the put" + way;
+    if (h.what == held::kind::fence) return "the end of the fence" + way;
+    const std::string what = h.type() != 0 ? "message " + std::to_string(h.type()) : "data";
+    return what + way + " #" + std::to_string(h.number);
+  }
+
+ private:
+  static constexpr std::uint32_t span = 1U << 16U;  // ids: what to do, and with which
+  static constexpr std::uint32_t arrives = span;
+  static constexpr std::uint32_t arrives_again = 2 * span;
+  static constexpr std::uint32_t lost = 3 * span;
+  static constexpr std::uint32_t time = 4 * span;
+  static constexpr std::uint64_t timer_name = 0x71ae;
+
+  // What a frame says of acceptance and its place among all frames to its receiver is left out: within a window of 64 frames
+  // nothing depends on them, and with them the same message would have another name after every other one.
+  std::uint64_t name_of(const held& m) const {
+    std::uint64_t h =
+        mix(m.from * 1024 + m.to * 16 + static_cast<std::uint64_t>(m.what) * 4 + static_cast<std::uint64_t>(m.on) + 1);
+    if (m.type() != 0) {
+      runtime::frame_header f = m.frame();
+      f.accepted = 0;
+      f.sequence = 0;
+      h = hash_of(std::as_bytes(std::span(&f, 1)), h);
+    } else {
+      h = hash_of(m.header, h);
+    }
+    h = hash_of(m.payload, h) ^ mix(reinterpret_cast<std::uint64_t>(m.place));
+    const auto same = [&](const held& other) { return other.name == h; };
+    while (m.what == held::kind::fence && std::any_of(under_way.begin(), under_way.end(), same)) h = mix(h);
+    return h;
+  }
+  bool may_end(const held& h) const {
+    if (h.what != held::kind::fence) return true;
+    return std::none_of(under_way.begin(), under_way.end(), [&](const held& p) {
+      return p.what == held::kind::put && p.from == h.from && p.to == h.to && p.number < h.number;
+    });
+  }
+  held take(std::size_t i) {
+    held m = std::move(under_way[i]);
+    under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(i));
+    return m;
+  }
+  void arrive(held& m) {
+    switch (m.what) {
+      case held::kind::message:
+        if (on_deliver(m)) sites[m.to]->net.deliver(m);
+        break;
+      case held::kind::put:
+        on_landing(m);
+        if (!sites[m.to]->net.withdrawn) std::copy(m.payload.begin(), m.payload.end(), m.place);
+        break;
+      case held::kind::fence: m.done->on_end(*m.done, errc::none); break;
+    }
+    sites[m.what == held::kind::fence ? m.from : m.to]->settle();
+  }
+
+  bounds bounds_;
+  runtime::breach_watch breaches_;
+  std::uint64_t sent_ = 0;
+  std::size_t lost_ = 0;
+  std::size_t repeated_ = 0;
+  std::size_t fired_ = 0;
+};
+
+inline rank_id held_link::world_size() const noexcept { return world_.ranks; }
+inline errc held_link::send(rank_id to, channel on, std::span<const std::byte> header,
+                            std::span<const std::byte> payload, runtime::completion*) {
+  held m;
+  m.from = rank_;
+  m.to = to;
+  m.on = on;
+  m.header.assign(header.begin(), header.end());
+  m.payload.assign(payload.begin(), payload.end());
+  world_.enter(std::move(m));
+  return errc::none;
+}
+inline errc held_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
+                           runtime::completion*) {
+  held m;
+  m.what = held::kind::put;
+  m.from = rank_;
+  m.to = to;
+  m.place = reinterpret_cast<std::byte*>(at.address);
+  m.payload.assign(data.begin(), data.end());
+  world_.enter(std::move(m));
+  return errc::none;
+}
+inline runtime::late_writes held_link::withdraw(const runtime::exposed_memory&) {
+  withdrawn = world_.withdrawing_works;
+  return runtime::late_writes::fail;
+}
+inline errc held_link::fence(rank_id to, runtime::completion* done) {
+  if (!world_.fences_work) return errc::none;
+  held m;
+  m.what = held::kind::fence;
+  m.from = rank_;
+  m.to = to;
+  m.done = done;
+  world_.enter(std::move(m));
+  return errc::pending;
+}
+
+}  // namespace parley::tests

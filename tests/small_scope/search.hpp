@@ -1,0 +1,217 @@
+#pragma once
+/// Runs a scenario of real actors in every order in which its events can happen, depth first.
+///
+///     findings f = search([] { return std::make_unique<my_scenario>(); }, {}).run();
+///     CHECK_MESSAGE(f.safe(), f.how());
+///
+/// A coroutine cannot be copied, so a run begins anew for each order and repeats the choices that lead to where the order branches.
+/// What is left out: orders that differ only in how events of different ranks are interleaved. A rank is a function of what has
+/// happened to it, in that order: it has its own clock and its own executor and knows nothing of the others but their messages. So
+/// two orders that give each rank the same history end in the same state, and one of them is enough. Nothing is assumed about what
+/// an actor remembers.
+#include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/random.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace parley::tests {
+
+using runtime::mix;
+using runtime::rank_id;
+
+/// Something that may happen next. What happens to nobody happens to the network, where the order does not matter.
+struct event {
+  static constexpr rank_id nobody = ~rank_id{0};
+  std::uint64_t name = 0;  ///< what it is, the same in every run
+  rank_id where = nobody;
+  std::uint64_t beside = 0;  ///< what it changes in the network as well
+  std::uint32_t id = 0;      ///< the scenario's own: what to do
+};
+
+class scenario {
+ public:
+  virtual ~scenario() = default;
+  /// All that may happen now, in an order that is the same in every run.
+  virtual std::vector<event> possible() = 0;
+  virtual void happen(const event& e) = 0;
+  virtual std::string describe(const event& e) = 0;
+  /// When nothing is possible any more: the rest of the run as a fair world would have it, and what has to be true then.
+  virtual void finish() = 0;
+  /// What the run came to, in words that do not depend on the order; after `finish`.
+  virtual std::string outcome() const = 0;
+  /// The first invariant that did not hold, if any: its name and what happened.
+  std::optional<std::string> broken;
+  void breaks(const std::string& what) {
+    if (!broken) broken = what;
+  }
+};
+
+struct findings {
+  std::size_t runs = 0;
+  std::size_t states = 0;  ///< in which different histories end
+  std::set<std::string> outcomes;
+  std::string broken;              ///< the invariant, and what happened
+  std::vector<std::string> steps;  ///< of the run in which it broke
+  std::string order;               ///< of that run, for `PARLEY_ORDER`
+  bool complete = true;            ///< false: there are more states than were asked for
+  bool safe() const noexcept { return complete && broken.empty(); }
+  std::string how() const {
+    std::string text = complete ? broken : "there are more states than " + std::to_string(states);
+    for (const std::string& s : steps) text += "\n  " + s;
+    return order.empty() ? text : text + "\nto repeat it: PARLEY_ORDER='" + order + "'";
+  }
+};
+
+struct search_limits {
+  std::size_t states = 5'000'000;
+  bool every_interleaving = false;  ///< leaves nothing out, to see that leaving out is right
+};
+
+class search {
+ public:
+  using maker = std::function<std::unique_ptr<scenario>()>;
+  search(maker m, search_limits l) : make_(std::move(m)), limits_(l) {}
+
+  findings run() {
+    do {
+      ++found_.runs;
+      go();
+    } while (found_.broken.empty() && found_.complete && back());
+    if (!found_.broken.empty()) retell();
+    return std::move(found_);
+  }
+  /// One order alone, as `findings::order` gives it.
+  findings repeat(const std::string& order) {
+    std::istringstream in(order);
+    for (std::string number; std::getline(in, number, '.');) path_.push_back({{}, {}, std::stoul(number)});
+    retell();
+    return std::move(found_);
+  }
+
+ private:
+  struct histories {
+    std::vector<std::uint64_t> of;  // each rank
+    std::uint64_t network = 0;
+    void add(const event& e) {
+      if (e.where != event::nobody) {
+        if (e.where >= of.size()) of.resize(e.where + 1);
+        of[e.where] = mix(of[e.where] ^ mix(e.name + 1)) + 1;
+      }
+      network += e.beside == 0 ? 0 : mix(e.beside);
+    }
+    std::uint64_t key() const {
+      std::uint64_t k = mix(network + 1);
+      for (const std::uint64_t h : of) k = mix(k ^ h) + 1;
+      return k;
+    }
+  };
+  struct choice {
+    std::vector<event> from;
+    histories before;
+    std::size_t taken = 0;
+  };
+
+  // Whether it leads where nobody has been.
+  bool is_new(const choice& c, std::size_t i) {
+    if (limits_.every_interleaving) return ++found_.states != 0;
+    histories after = c.before;
+    after.add(c.from[i]);
+    return visited_.insert(after.key()).second && ++found_.states != 0;
+  }
+  void go() {
+    const auto s = make_();
+    histories now;
+    for (const choice& c : path_) {
+      const auto may = s->possible();
+      if (c.taken >= may.size() || may[c.taken].name != c.from[c.taken].name)
+        return fail("a run does not repeat itself: something else is possible than before");
+      s->happen(may[c.taken]);
+      now.add(may[c.taken]);
+    }
+    while (!s->broken) {
+      choice c{s->possible(), now, 0};
+      if (c.from.empty()) {
+        s->finish();
+        found_.outcomes.insert(s->outcome());
+        break;
+      }
+      while (c.taken < c.from.size() && !is_new(c, c.taken)) ++c.taken;
+      if (c.taken == c.from.size()) return;  // these have all been seen
+      if (found_.states > limits_.states) {
+        found_.complete = false;
+        return;
+      }
+      const event e = c.from[c.taken];
+      path_.push_back(std::move(c));
+      s->happen(e);
+      now.add(e);
+    }
+    if (s->broken) fail(*s->broken);
+  }
+  bool back() {
+    for (; !path_.empty(); path_.pop_back()) {
+      choice& last = path_.back();
+      while (++last.taken < last.from.size()) {
+        if (is_new(last, last.taken)) return true;
+      }
+    }
+    return false;
+  }
+  void fail(const std::string& what) { found_.broken = what; }
+  // The path once more, in words.
+  void retell() {
+    const auto s = make_();
+    for (const choice& c : path_) {
+      const auto may = s->possible();
+      if (c.taken >= may.size()) break;
+      found_.steps.push_back(s->describe(may[c.taken]));
+      found_.order += (found_.order.empty() ? "" : ".") + std::to_string(c.taken);
+      s->happen(may[c.taken]);
+      if (s->broken) break;
+    }
+    if (!s->broken) s->finish();
+    found_.outcomes.insert(s->outcome());
+    if (s->broken) found_.broken = *s->broken;
+  }
+
+  maker make_;
+  search_limits limits_;
+  std::vector<choice> path_;
+  std::unordered_set<std::uint64_t> visited_;
+  findings found_;
+};
+
+/// Whether a search may take minutes: `PARLEY_SCOPE=deep`.
+inline bool deep() {
+  const char* const how = std::getenv("PARLEY_SCOPE");
+  return how != nullptr && std::string_view(how) == "deep";
+}
+
+/// Searches, and says how much there was. With `PARLEY_ORDER=NAME:ORDER` that order of the search of that name alone, and nothing of others.
+inline findings explore(const std::string& name, search::maker make, search_limits l = {}) {
+  search s(std::move(make), l);
+  const char* const asked = std::getenv("PARLEY_ORDER");
+  const std::string order = asked == nullptr ? "" : asked;
+  const bool repeats = order.starts_with(name + ":");
+  findings f = repeats ? s.repeat(order.substr(name.size() + 1)) : order.empty() ? s.run() : findings();
+  if (!f.order.empty()) f.order = name + ":" + f.order;
+  std::string text = name + ": " + std::to_string(f.runs) + " runs, " + std::to_string(f.states) + " states, outcomes";
+  for (const std::string& o : f.outcomes) text += " " + o;
+  if (repeats) text += "\n" + f.how();
+  if (order.empty() || repeats) MESSAGE(text);
+  return f;
+}
+
+}  // namespace parley::tests
