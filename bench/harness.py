@@ -31,6 +31,7 @@ MPI = {
 INSTALL = {
     "caf": "install libcaf-dev and run ./dev bench again",
     "mpi": "install libopenmpi-dev and openmpi-bin and run ./dev bench again",
+    "simgrid": "run ./dev bench where apt-get can download libsimgrid-dev: it unpacks that in .deps/simgrid",
     "valgrind": "install valgrind",
     "parley": "build the targets of bench/",
 }

@@ -99,6 +99,10 @@ def simulator(only, line, label="parley", ranks=1_000):
     return Reported(label, Program("simulator", ("--only", only, "--ranks", str(ranks))), line)
 
 
+def rendezvous(clients, label="parley"):
+    return Reported(label, Program("rendezvous", ("--clients", str(clients))), "rendezvous")
+
+
 def exchanges(what, ranks):
     """What ranks exchange, each size's time by MPI's: the median over the sizes, the 95th percentile and the worst."""
     arguments = ("--only", what)
@@ -167,7 +171,10 @@ ROWS = [
         beside=[campaigns("tuning_regret_worst", "worst")], at_most=3, runs=1),
     Row("tuning_flips", "percent", campaigns("tuning_flips"), [campaigns("tuning_regret", "regret")], at_most=5, runs=1),
     Row("sim_events", "per_s", simulator("events", "sim_events"), [simulator("events", "sim_queue", "its queue alone")],
+        beside=[Reported("SimGrid", Program("simgrid", ("--calls", "100"), install=INSTALL["simgrid"]), "simgrid_events")],
         at_least=5e6, runs=3),
+    Row("sim_events_checked", "per_s", simulator("events_checked", "sim_events_checked", ranks=100),
+        [simulator("events", "sim_events", "1,000 without checkers")], at_least=1e6, runs=3),
     Row("sim_rank_bytes", "bytes", simulator("bytes", "sim_rank_bytes"),
         [simulator("bytes", "sim_idle_rank_bytes", "without an op")], at_most=16_384, runs=1),
     Row("sim_small_seed", "ms", simulator("seeds", "sim_small_seed"),
@@ -176,6 +183,7 @@ ROWS = [
         [simulator("large_seed", "sim_64_ranks_simulated", "simulated")], at_most=1_000, runs=3),
     Row("sim_join_4096", "ms", simulator("join", "sim_join", ranks=4_096),
         [simulator("join", "sim_join", "a quarter of the ranks", ranks=1_024)], at_most=10_000, runs=1),
+    Row("rendezvous_256", "ms", rendezvous(256), [rendezvous(64, "a quarter of the clients")], at_most=2_000, runs=3),
     Row("tuned_call_instructions", "instructions",
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
         beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],

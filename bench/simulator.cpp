@@ -2,6 +2,7 @@
 //
 //     simulator --only events [--ranks 1000] [--calls 600]      pairs of ranks that tune: events a second, and what the queue of
 //                                                               events does by itself
+//     simulator --only events_checked                           the same with all checkers
 //     simulator --only bytes [--ranks 1000]                     heap of one rank, with an op that has been tuned, and without
 //     simulator --only seeds [--seeds 20] --scenarios FOLDER    a swarm seed of few ranks with faults and all checkers
 //     simulator --only large_seed                               one of 64 ranks and 2,000 invocations
@@ -111,6 +112,35 @@ void events(rank_id ranks, std::int64_t calls) {
   report("sim_seconds", seconds, "s");
 }
 
+void events_checked(rank_id ranks, std::int64_t calls) {
+  scenario s;
+  s.name = "pairs";
+  s.ranks = ranks;
+  s.faults.orders = false;
+  op_spec op;
+  op.sizes = {128};
+  op.configs = {"direct", "chunked:65536:2"};
+  op.calls = std::uint64_t(calls) / 2;
+  op.calm = std::uint64_t(calls) - op.calls;
+  op.pause_ns = 20'000;
+  for (rank_id r = 0; r + 1 < ranks; r += 2) {
+    op.name = "pair" + std::to_string(r);
+    op.members = {r, r + 1};
+    s.ops.push_back(op);
+  }
+  const tape none = draw(s, 1);
+  const std::int64_t start = now_ns();
+  const outcome o = run(s, none, 1);
+  const double seconds = double(now_ns() - start) / 1e9;
+  if (!o.violations.empty()) give_up(o.violations.front().invariant + ": " + o.violations.front().text);
+  std::uint64_t messages = 0;
+  for (const auto& [type, by_state] : o.messages) {
+    for (const message_counts& c : by_state) messages += c.sent;
+  }
+  report("sim_events_checked", double(messages + o.calls) / seconds, "per_s");  // a pause before each call
+  report("sim_checked_seconds", seconds, "s");
+}
+
 void bytes(rank_id ranks, std::int64_t calls) {
   const std::size_t before = heap_bytes();
   world w(many_ranks(ranks), nullptr);
@@ -194,6 +224,8 @@ int main(int argc, char** argv) {
   const std::string only = given.text("only", "events");
   if (only == "events")
     events(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
+  else if (only == "events_checked")
+    events_checked(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
   else if (only == "bytes")
     bytes(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
   else if (only == "seeds")
@@ -203,5 +235,5 @@ int main(int argc, char** argv) {
   else if (only == "join")
     join(rank_id(given.number("ranks", 1'024)), given.number("calls", 600));
   else
-    give_up("--only takes events, bytes, seeds, large_seed or join, not " + only);
+    give_up("--only takes events, events_checked, bytes, seeds, large_seed or join, not " + only);
 }

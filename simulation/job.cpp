@@ -103,10 +103,14 @@ class runner {
     if (o.mutant == "window-ignored") w.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
     w.settings.mutant_ignores_stamp = o.mutant == "stamp-ignored";
     if (play_.results) w.settings.results_path = "results.csv";
-    std::uint64_t calls = 0;
-    for (const op_spec& op : play_.ops) calls += 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
-    calls *= 1 + play_.faults.restarts;  // each makes them anew
-    w.settings.flight_records = std::max<std::uint64_t>(calls, 1024);
+    std::vector<std::uint64_t> calls(play_.ranks);
+    for (const op_spec& op : play_.ops) {
+      for (const rank_id r : op.members)
+        calls[r] += 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
+    }
+    const std::uint64_t most = *std::max_element(calls.begin(), calls.end());
+    w.settings.flight_records =
+        std::max<std::uint64_t>(most * (1 + play_.faults.restarts), 1024);  // they make them anew
     if (tape_.skewed) {
       dice luck(seed_, purpose::swarm, 1);
       for (rank_id r = 0; r < play_.ranks; ++r) w.offsets.push_back(luck.between(0, 5'000'000'000));
