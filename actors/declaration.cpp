@@ -44,9 +44,9 @@ op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, 
   return op;
 }
 
-std::uint64_t first_generation(const op_declaration& op, std::span<const std::uint64_t> incarnations_of_world) {
+std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world) {
   std::uint64_t g = op.id();
-  for (const op_participant& p : op.participants) g = runtime::mix(g ^ incarnations_of_world[p.rank]);
+  for (const op_participant& p : op.participants) g = runtime::mix(g ^ of_world.of(p.rank));
   return g;
 }
 

@@ -6,10 +6,10 @@
 ///     edge.id();                                      // the same 64 bits on both ranks
 ///     number_of(edge.id(), part::coordinator);        // the actor, as control frames name it
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +51,6 @@ struct op_declaration {
 op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, std::string dtype);
 
 /// Generation 0: known to all without a message, and another one in every run of every participant.
-std::uint64_t first_generation(const op_declaration& op, std::span<const std::uint64_t> incarnations_of_world);
+std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world);
 
 }  // namespace parley::actors

@@ -49,7 +49,7 @@ class participant_behaviour {
     o.decl_hash = mine_.declaration.hash();
     o.declaration = mine_.declaration.text();
     o.role = mine_.role;
-    o.incarnation = services_.incarnations[services_.net.rank()];
+    o.incarnation = services_.incarnations.of(services_.net.rank());
     o.validators_hash = services_.validators_hash;
     o.catalogue_hash = mine_.configs.hash();
     for (std::size_t i = 0; i < mine_.configs.size(); ++i) o.available.push_back(mine_.available.test(i) ? 1 : 0);

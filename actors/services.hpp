@@ -83,7 +83,7 @@ struct services {
   runtime::router& mail;
   data_hub& data;
   runtime::flight_recorder& flight;
-  std::vector<std::uint64_t> incarnations;  ///< of all ranks, from the roster
+  runtime::incarnations incarnations;  ///< from the roster
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   std::uint64_t early_bytes = most_early_bytes;  ///< per edge

@@ -33,7 +33,7 @@ struct world {
     settings.plan.budget_fraction = 1e9;  // as fast as it can
     for (rank_id r = 0; r < ranks; ++r)
       all.push_back(std::make_unique<parley::rank>(
-          parley::ops::rank_foundation{clock, links[r], nullptr, {1, 2, 3, 4}, {}}, settings));
+          parley::ops::rank_foundation{clock, links[r], nullptr, {{1, 2, 3, 4}}, {}}, settings));
   }
   std::vector<parley::rank_group> declare(const std::vector<parley::group_config_ptr>& configs) {
     parley::leader_worker op;

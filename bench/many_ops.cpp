@@ -97,7 +97,7 @@ struct crowd {
     for (rank_id r = 0; r < ranks; ++r) {
       loop.attach(*links[r]);
       members.push_back(std::make_unique<parley::rank>(
-          parley::ops::rank_foundation{loop, *links[r], nullptr, {1, 2, 3, 4}, {}}, settings));
+          parley::ops::rank_foundation{loop, *links[r], nullptr, {{1, 2, 3, 4}}, {}}, settings));
     }
   }
   ~crowd() {

@@ -72,7 +72,7 @@ struct two_ranks {
     settings.flight_records = flight_records;
     for (local_link& l : links) {
       loop.attach(l);
-      ranks[l.rank()].emplace(parley::ops::rank_foundation{loop, l, nullptr, {1, 2}, {}}, settings);
+      ranks[l.rank()].emplace(parley::ops::rank_foundation{loop, l, nullptr, {{1, 2}}, {}}, settings);
     }
     for (auto& r : ranks) {
       auto configs = {parley::direct(), parley::chunked(64 << 10)};

@@ -31,7 +31,7 @@ struct world {
   explicit world(const parley::ops::rank_settings& settings) : links(clock, ranks) {
     for (rank_id r = 0; r < ranks; ++r)
       all.push_back(std::make_unique<parley::rank>(
-          parley::ops::rank_foundation{clock, links[r], nullptr, {1, 2, 3, 4}, {}}, settings));
+          parley::ops::rank_foundation{clock, links[r], nullptr, {{1, 2, 3, 4}}, {}}, settings));
   }
   virtual_time clock;
   modelled_world links;

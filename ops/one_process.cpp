@@ -21,8 +21,9 @@ one_process::one_process(const options& o) : loop_({.compute_threads = o.compute
   }
   world_ = std::make_unique<transports::process_world>(copies);
   loop_.attach(*world_);
-  std::vector<std::uint64_t> incarnations(o.ranks);
-  for (std::uint64_t& i : incarnations) i = transports::this_process({}).incarnation;
+  std::vector<std::uint64_t> made(o.ranks);
+  for (std::uint64_t& i : made) i = transports::this_process({}).incarnation;
+  const runtime::incarnations incarnations(std::move(made));
   for (rank_id r = 0; r < o.ranks; ++r)
     ranks_.push_back(std::make_unique<rank>(rank_foundation{loop_, (*world_)[r], &disk_, incarnations}, o.settings));
 }

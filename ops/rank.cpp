@@ -54,12 +54,11 @@ rank::rank(rank_foundation on, rank_settings settings)
 // Called while the rank is made.
 results_store::options rank::results_options() {
   services_.validators_hash = tuning::validators_digest(settings_.validators);
-  services_.incarnations.resize(net_.world_size());
   services_.on_call_failed = [this](const error& why) { dump_after_fault(why.what()); };
   return {.path = settings_.results_path,
           .ordinal = id(),
           .validators = settings_.validators,
-          .unique = services_.incarnations[id()],
+          .unique = services_.incarnations.of(id()),
           .spare_folder = settings_.spare_folder};
 }
 
@@ -70,7 +69,7 @@ tunable_context::options rank::kernel_options() const {
   o.environment = settings_.kernel_environment;
   o.ordinal = id();
   o.validators = settings_.validators;
-  o.unique = services_.incarnations[id()];
+  o.unique = services_.incarnations.of(id());
   o.spare_folder = settings_.spare_folder;
   o.write_file_on_exit = false;  // `write_results` does it
   return o;
@@ -392,14 +391,14 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
   if (peer >= world_size() || peer == id())
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
                                             std::to_string(id()) + " in a world of " + std::to_string(world_size())});
-  if (fenced_ || services_.incarnations[peer] == incarnation) return;
+  if (fenced_ || services_.incarnations.of(peer) == incarnation) return;
   end_ops_with({peer,
                 " has restarted; its transfers go on in a new generation, from their first invocation, its groups and "
                 "pipelines have ended",
                 departure::died},
                errc::peer_restarted);
   std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
-  services_.incarnations[peer] = incarnation;
+  services_.incarnations.replace(peer, incarnation);
   mail_.forget(peer, incarnation);
   for (declared_edge& e : declared_edges_) {
     if (e.peer() == peer) e.renew();

@@ -35,8 +35,8 @@
 #include <parley/tuning/time_model.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,7 +74,7 @@ struct rank_foundation {
   runtime::executor& ex;
   runtime::link& net;
   runtime::storage* disk = nullptr;  ///< null: no results files
-  std::vector<std::uint64_t> incarnations;
+  runtime::incarnations incarnations;
   runtime::router::options mail{};
   std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
   std::vector<std::string> kinds{};    ///< what each computes on; empty: all are alike
@@ -251,7 +251,7 @@ class rank {
   results_store results_;
   tunable_context kernels_;
   std::unordered_set<std::uint64_t> declared_;  // ids of all ops
-  std::deque<declared_edge> declared_edges_;
+  std::list<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<edge_out>> outs_;
   std::vector<std::unique_ptr<edge_in>> ins_;

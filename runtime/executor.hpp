@@ -10,7 +10,6 @@
 /// `reactor` is the real one, `virtual_time` the one of tests and of the simulator. An executor ends after its scopes: what
 /// is still suspended then is destroyed with its scope, without being resumed.
 #include <parley/runtime/identifiers.hpp>
-#include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/timers.hpp>
 
@@ -42,7 +41,7 @@ class ready_queue {
   void remove(std::coroutine_handle<> h) noexcept;
 
  private:
-  static constexpr std::size_t first_room = 64;
+  static constexpr std::size_t first_room = 16;
   void grow();
   std::vector<std::coroutine_handle<>> slots_;
   std::coroutine_handle<>* ring_ = nullptr;  // slots_.data(), and its size less one, for push and pop

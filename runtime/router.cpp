@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 namespace parley::runtime {
 
@@ -27,10 +28,9 @@ struct router::fetching : completion {
   std::vector<std::byte> body;
 };
 
-router::router(executor& ex, link& over, options o, std::span<const std::uint64_t> incarnations)
-    : executor_(ex), link_(over), options_(o), peers_(over.world_size()), retry_timer_(*this) {
-  for (std::size_t r = 0; r < peers_.size(); ++r)
-    peers_[r].session = session_of(o.job, r < incarnations.size() ? incarnations[r] : 0);
+router::router(executor& ex, link& over, options o, incarnations known)
+    : executor_(ex), link_(over), options_(o), world_size_(over.world_size()), incarnations_(std::move(known)),
+      own_session_(session_of(o.job, incarnations_.of(over.rank()))), retry_timer_(*this) {
   link_.listen(link::channel::control, this);
 }
 
@@ -50,43 +50,48 @@ void router::unbind(std::uint64_t actor) {
 }
 
 void router::forget(rank_id peer, std::uint64_t new_incarnation) noexcept {
-  peers_[peer] = {};
-  peers_[peer].session = session_of(options_.job, new_incarnation);
+  state_of(peer) = {.rank = peer, .session = session_of(options_.job, new_incarnation)};
   std::erase_if(parked_, [peer](const parked& p) { return p.header.source == peer; });
+}
+
+router::peer_state& router::find_state(rank_id peer) noexcept {
+  const auto [at, is_first] = peers_.try_emplace(peer);
+  latest_ = &at->second;
+  if (is_first) *latest_ = {.rank = peer, .session = session_of(options_.job, incarnations_.of(peer))};
+  return *latest_;
 }
 
 errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
                       std::span<const std::byte> body) {
-  if (to >= peers_.size() || body.size() > max_body_bytes) return errc::bad_argument;
+  if (to >= world_size_ || body.size() > max_body_bytes) return errc::bad_argument;
   frame_header h;
   h.type = type;
   h.actor = actor;
   h.generation = generation;
-  h.source = rank();
-  h.destination = to;
   if (to == rank()) {  // parked, so that a handler never runs inside its sender
+    h.source = h.destination = to;
     park(h, body);
     return errc::none;
   }
-  peer_state& p = peers_[to];
+  peer_state& p = state_of(to);
   if (static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged >= options_.window) {
-    ask_for_room(to);
+    ask_for_room(p);
     return errc::full;
   }
   h.sequence = ++p.next_sequence;
   ++counters_.sent;
   ++sent_by_type_[std::min<std::size_t>(type, sent_by_type_.size() - 1)];
-  return transmit(to, h, body);
+  return transmit(p, h, body);
 }
 
-errc router::transmit(rank_id to, frame_header h, std::span<const std::byte> body) {
-  peer_state& p = peers_[to];
+errc router::transmit(peer_state& to, frame_header& h, std::span<const std::byte> body) {
+  h.source = rank();
+  h.destination = to.rank;
   h.body_bytes = static_cast<std::uint32_t>(body.size());
-  h.session = peers_[rank()].session;
-  h.accepted = p.accepted;
-  p.accepted_told = p.accepted;
+  h.session = own_session_;
+  h.accepted = to.accepted_told = to.accepted;
   const frame_bytes header = encode_frame(h, body, options_.seal);
-  return link_.send(to, link::channel::control, header, body, nullptr);
+  return link_.send(to.rank, link::channel::control, header, body, nullptr);
 }
 
 void router::on_arrival(arrival&& message) noexcept {
@@ -105,13 +110,13 @@ void router::on_arrival(arrival&& message) noexcept {
 }
 
 void router::take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
-  auto decoded = decode_frame(header, body, {rank(), static_cast<rank_id>(peers_.size())}, options_.seal);
+  auto decoded = decode_frame(header, body, {rank(), world_size_}, options_.seal);
   if (!decoded) {
     ++(decoded.code() == errc::unauthenticated ? counters_.unauthenticated : counters_.malformed);
     return;
   }
   const frame_header& h = *decoded;
-  peer_state& p = peers_[h.source];
+  peer_state& p = state_of(h.source);
   // Before its numbers are looked at: those of an old process would make what the new one sends look like repetitions.
   if (h.session != p.session) {
     ++counters_.foreign;
@@ -124,7 +129,7 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
     p.ask_pause_ns = 0;
   }
   if (h.type == credit_type) {
-    if (h.sequence != 0) answer_question(h);
+    if (h.sequence != 0) answer_question(p, h);
     return;
   }
   if (!is_new(p, h.sequence)) {
@@ -133,10 +138,10 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   }
   ++counters_.received;
   if (deliver(h, body) == errc::full) park(h, body);
-  accept(h.source);
+  accept(p);
 }
 
-bool router::is_new(peer_state& from, std::uint64_t sequence) const noexcept {
+bool router::is_new(peer_state& from, std::uint64_t sequence) noexcept {
   if (sequence > from.highest_seen) {
     const std::uint64_t ahead = sequence - from.highest_seen;
     from.seen = ahead > 64 ? 0 : (ahead == 64 ? 0 : from.seen << ahead) | std::uint64_t{1} << (ahead - 1);
@@ -184,69 +189,63 @@ void router::park(const frame_header& h, std::span<const std::byte> body) {
 void router::retry() {
   retry_pause_ns_ = std::min(retry_pause_ns_ * 2, longest_retry_pause_ns);
   for (std::size_t left = parked_.size(); left != 0; --left) {
-    parked p = std::move(parked_.front());
-    parked_.pop_front();
-    const rank_id source = p.header.source;
-    if (deliver(p.header, p.body) == errc::full) {
-      parked_.push_back(std::move(p));
+    std::list<parked> first;
+    first.splice(first.begin(), parked_, parked_.begin());
+    const frame_header& h = first.front().header;
+    const rank_id source = h.source;
+    if (deliver(h, first.front().body) == errc::full) {
+      parked_.splice(parked_.end(), first);
     } else {
       retry_pause_ns_ = shortest_retry_pause_ns;
     }
-    if (source != rank()) accept(source);
+    if (source != rank()) accept(state_of(source));
   }
   if (!parked_.empty() && !retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now() + retry_pause_ns_);
 }
 
-void router::accept(rank_id source) {
+void router::accept(peer_state& source) {
   update_accepted(source);
-  const peer_state& p = peers_[source];
-  if (p.accepted - p.accepted_told >= options_.window / 2) send_credit(source);
+  if (source.accepted - source.accepted_told >= options_.window / 2) send_credit(source);
 }
 
 // What is parked is not accepted, which is what closes its sender's window.
-void router::update_accepted(rank_id source) noexcept {
-  peer_state& p = peers_[source];
-  std::uint64_t up_to = p.highest_seen;
+void router::update_accepted(peer_state& source) noexcept {
+  std::uint64_t up_to = source.highest_seen;
   for (const parked& waiting : parked_) {
-    if (waiting.header.source == source) up_to = std::min(up_to, waiting.header.sequence - 1);
+    if (waiting.header.source == source.rank) up_to = std::min(up_to, waiting.header.sequence - 1);
   }
-  p.accepted = static_cast<std::uint32_t>(up_to);
+  source.accepted = static_cast<std::uint32_t>(up_to);
 }
 
-void router::send_credit(rank_id source) {
+void router::send_credit(peer_state& to) {
   frame_header h;
   h.type = credit_type;
-  h.source = rank();
-  h.destination = source;
   ++counters_.credits_sent;
-  static_cast<void>(transmit(source, h, {}));  // a dead peer needs no credits
+  static_cast<void>(transmit(to, h, {}));  // a dead peer needs no credits
 }
 
 // Its sequence follows those of all frames before it, so that frames which were lost count as accepted.
-void router::answer_question(const frame_header& h) {
-  static_cast<void>(is_new(peers_[h.source], h.sequence));
-  update_accepted(h.source);
-  send_credit(h.source);
+void router::answer_question(peer_state& from, const frame_header& question) {
+  static_cast<void>(is_new(from, question.sequence));
+  update_accepted(from);
+  send_credit(from);
 }
 
 // Nothing that the peer still waits for would make it say again what it has accepted, so we ask, in growing pauses, for as
 // long as somebody tries to send.
-void router::ask_for_room(rank_id to) {
-  peer_state& p = peers_[to];
-  if (p.ask_pause_ns == 0) {  // the first time since it last accepted something: an answer may well be on its way
-    p.ask_pause_ns = first_ask_pause_ns;
-    p.ask_at = executor_.now() + p.ask_pause_ns;
+void router::ask_for_room(peer_state& to) {
+  if (to.ask_pause_ns == 0) {  // the first time since it last accepted something: an answer may well be on its way
+    to.ask_pause_ns = first_ask_pause_ns;
+    to.ask_at = executor_.now() + to.ask_pause_ns;
     return;
   }
-  if (executor_.now() < p.ask_at) return;
-  p.ask_pause_ns = std::min(p.ask_pause_ns * 2, longest_ask_pause_ns);
-  p.ask_at = executor_.now() + p.ask_pause_ns;
-  if (p.question != p.next_sequence) p.question = ++p.next_sequence;
+  if (executor_.now() < to.ask_at) return;
+  to.ask_pause_ns = std::min(to.ask_pause_ns * 2, longest_ask_pause_ns);
+  to.ask_at = executor_.now() + to.ask_pause_ns;
+  if (to.question != to.next_sequence) to.question = ++to.next_sequence;
   frame_header h;
   h.type = credit_type;
-  h.source = rank();
-  h.destination = to;
-  h.sequence = p.question;
+  h.sequence = to.question;
   ++counters_.questions_sent;
   static_cast<void>(transmit(to, h, {}));
 }

@@ -13,13 +13,14 @@
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/frame.hpp>
+#include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/wire.hpp>
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -54,8 +55,7 @@ class router final : public link::handler {
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
-  /// `incarnations`: of the ranks, in their order; those beyond its end are 0.
-  router(executor& ex, link& over, options o, std::span<const std::uint64_t> incarnations = {});
+  router(executor& ex, link& over, options o, incarnations known = {});
   router(const router&) = delete;
   router& operator=(const router&) = delete;
   ~router();
@@ -88,7 +88,10 @@ class router final : public link::handler {
   void forget(rank_id peer, std::uint64_t new_incarnation) noexcept;
 
   /// Frames sent to one peer so far; what nobody needed to send is 0.
-  std::uint64_t sent_to(rank_id peer) const noexcept { return peers_[peer].next_sequence; }
+  std::uint64_t sent_to(rank_id peer) const noexcept {
+    const auto known = peers_.find(peer);
+    return known == peers_.end() ? 0 : known->second.next_sequence;
+  }
   const counters& statistics() const noexcept { return counters_; }
   /// Frames sent, by message type; the last element counts all types beyond.
   const std::array<std::uint64_t, 32>& sent_by_type() const noexcept { return sent_by_type_; }
@@ -98,9 +101,10 @@ class router final : public link::handler {
 
  private:
   struct peer_state {
+    rank_id rank = 0;
+    std::uint32_t acknowledged = 0;   // of our frames, as it told us
     std::uint64_t session = 0;        // of the process that it is
     std::uint64_t next_sequence = 0;  // of our next frame to it
-    std::uint32_t acknowledged = 0;   // of our frames, as it told us
     std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
     std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
     std::uint32_t accepted = 0;       // up to which we have accepted its frames
@@ -119,30 +123,39 @@ class router final : public link::handler {
     router& owner;
   };
   struct fetching;
-  bool is_new(peer_state& from, std::uint64_t sequence) const noexcept;
+  /// What is kept of a peer begins with the first frame to it or from it. Frames come and go in runs with one peer.
+  peer_state& state_of(rank_id peer) noexcept {
+    return latest_ != nullptr && latest_->rank == peer ? *latest_ : find_state(peer);
+  }
+  peer_state& find_state(rank_id peer) noexcept;
+  static bool is_new(peer_state& from, std::uint64_t sequence) noexcept;
   void take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept;
   raw_handler* find_handler(std::uint64_t actor, std::uint16_t type) noexcept;
   errc deliver(const frame_header& h, std::span<const std::byte> body);
   void park(const frame_header& h, std::span<const std::byte> body);
   void retry();
-  void accept(rank_id source);
-  void update_accepted(rank_id source) noexcept;
-  void send_credit(rank_id source);
-  void answer_question(const frame_header& h);
-  void ask_for_room(rank_id to);
-  errc transmit(rank_id to, frame_header h, std::span<const std::byte> body);
+  void accept(peer_state& source);
+  void update_accepted(peer_state& source) noexcept;
+  void send_credit(peer_state& to);
+  void answer_question(peer_state& from, const frame_header& question);
+  void ask_for_room(peer_state& to);
+  errc transmit(peer_state& to, frame_header& h, std::span<const std::byte> body);
 
   executor& executor_;
   link& link_;
   options options_;
-  std::vector<peer_state> peers_;
+  rank_id world_size_;
+  incarnations incarnations_;  // of ranks when this router began
+  std::uint64_t own_session_;
+  std::unordered_map<rank_id, peer_state> peers_;  // only looked up; a state stays where it is
+  peer_state* latest_ = nullptr;
   std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint16_t, raw_handler>>> handlers_;
   struct found_handler {
     std::uint64_t actor = 0;
     std::uint16_t type = 0;
     raw_handler* handler = nullptr;
   } last_found_;
-  std::deque<parked> parked_;
+  std::list<parked> parked_;
   static constexpr time_ns shortest_retry_pause_ns = 1'000;
   static constexpr time_ns longest_retry_pause_ns = 1'000'000;
   retry_timer retry_timer_;

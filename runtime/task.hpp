@@ -15,6 +15,7 @@
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/intrusive_list.hpp>
 
 #include <coroutine>
 #include <exception>

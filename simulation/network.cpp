@@ -1,5 +1,7 @@
 #include <parley/simulation/network.hpp>
 
+#include <parley/runtime/intrusive_list.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <map>

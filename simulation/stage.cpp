@@ -121,10 +121,7 @@ void stage::thaw(rank_id r) {
   player& p = *players_[r];
   p.frozen_until = now_;
   // In the order in which they came, and before what comes from now on.
-  while (!p.held.empty()) {
-    queue_.push(now_, r, std::move(p.held.front()));
-    p.held.pop_front();
-  }
+  for (auto& e : std::exchange(p.held, {})) queue_.push(now_, r, std::move(e));
   p.wakes_at = runtime::never;
   look_at(r);
 }

@@ -99,7 +99,7 @@ class stage final : public timeline {
     time_ns frozen_until = 0;
     time_ns turn_ns = 0;
     time_ns wakes_at = runtime::never;  ///< the earliest entry in the queue for its timers
-    std::deque<std::unique_ptr<event>> held;
+    std::vector<std::unique_ptr<event>> held;
     bool listed = false;  ///< in `ready_`
   };
   time_ns next() const noexcept;

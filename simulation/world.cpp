@@ -24,9 +24,9 @@ world::~world() {
 void world::start_all(std::function<void(rank_id)> launch) {
   ++job_;
   launch_ = std::move(launch);
-  incarnations_.clear();
-  for (rank_id r = 0; r < ranks(); ++r)
-    incarnations_.push_back(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)));
+  std::vector<std::uint64_t> made;
+  for (rank_id r = 0; r < ranks(); ++r) made.push_back(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)));
+  incarnations_ = std::move(made);
   for (rank_id r = 0; r < ranks(); ++r) {
     network_.revive(r);
     nodes_[r]->first_life = network_.known_life(r, r);
@@ -92,7 +92,7 @@ void world::restart(rank_id r, time_ns absent_ns) {
 void world::come_back(rank_id r) {
   stage_.thaw(r);
   network_.come_back(r);
-  incarnations_[r] = runtime::mix(incarnations_[r]);
+  incarnations_.replace(r, runtime::mix(incarnations_.of(r)));
   stage_.as(r, [&] {
     start(r);
     launch_(r);
@@ -117,7 +117,7 @@ void world::come_back(rank_id r) {
 void world::meet(rank_id who, rank_id peer) {
   if (before_meeting) before_meeting(who, peer);
   network_.meet(who, peer);
-  nodes_[who]->rank->on_restarted(peer, incarnations_[peer]);
+  nodes_[who]->rank->on_restarted(peer, incarnations_.of(peer));
   network_.let_go(who, peer);
   if (after_meeting) after_meeting(who, peer);
 }

@@ -105,7 +105,7 @@ class world {
   simulation::stage stage_;
   simulation::network network_;
   std::vector<std::unique_ptr<node>> nodes_;
-  std::vector<std::uint64_t> incarnations_;
+  runtime::incarnations incarnations_;
   std::function<void(rank_id)> launch_;
   dice news_;  // how long each rank takes to hear of another one's return
   std::uint64_t job_ = 0;

@@ -37,7 +37,7 @@ struct two_ranks {
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
     }
     for (rank_id r = 0; r < 2; ++r) {
-      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, *wires[r], nullptr, {11, 12}}, settings));
+      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
       ends.push_back(ranks[r]->declare(paired_transfer{.name = "buffers",
                                                        .configs = configs,
                                                        .edges = {{0, 1}},

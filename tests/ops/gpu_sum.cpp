@@ -45,7 +45,7 @@ struct two_members {
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
       sources.push_back(std::make_shared<gpu_world_source>(
           library, *copies.back(), gpu_world_source::options{.members = 2, .place = r, .kernel_bytes = bytes}));
-      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, below[r], nullptr, {11, 12}}, settings));
+      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, below[r], nullptr, {{11, 12}}}, settings));
       memory.push_back(transports::cuda_memory::on_device(gpu, 0, bytes));
     }
     id = sources[0]->make_id();

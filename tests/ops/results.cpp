@@ -38,7 +38,7 @@ struct second_run {
       : links(clock, 2), disks(2) {
     for (rank_id r = 0; r < 2; ++r) {
       disks[r].files = std::move(files[r]);
-      ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {1, 2}, {}}, s));
+      ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {{1, 2}}, {}}, s));
     }
     out = ranks[0]->declare(pair_of(catalogue()));
     in = ranks[1]->declare(pair_of(catalogue()));

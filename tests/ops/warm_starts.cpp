@@ -47,7 +47,7 @@ struct pair_job {
   void run() {
     ranks.clear();
     for (rank_id r = 0; r < 2; ++r)
-      ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {1, 2}, {}}, settings[r]));
+      ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {{1, 2}}, {}}, settings[r]));
     out = ranks[0]->declare(pair_of(configs[0]));
     in = ranks[1]->declare(pair_of(configs[1]));
     move(std::vector<std::size_t>(120, 100'000));

@@ -296,6 +296,35 @@ TEST_CASE("a late frame of a process whose place another one has taken changes n
   CHECK(m.second->send(0, desk, 9, n) == errc::full);
 }
 
+TEST_CASE("frames of several peers in turns are told apart, each by its own numbers and its own process") {
+  script play;
+  memory_world world(play.clock, 4, {});
+  const incarnations known(std::vector<std::uint64_t>{5, 6, 7, 8});
+  std::vector<std::unique_ptr<router>> mail;
+  for (rank_id r = 0; r < 4; ++r)
+    mail.push_back(std::make_unique<router>(play.clock, world[r], router::options{.job = 1}, known));
+  std::vector<rank_id> from;
+  mail[0]->bind<note>(desk, [&](envelope e, note&&) {
+    from.push_back(e.source);
+    return errc::none;
+  });
+  for (int round = 0; round < 3; ++round) {
+    for (rank_id r = 1; r < 4; ++r) {
+      CHECK(mail[r]->send(0, desk, 9, note{}) == errc::none);
+      CHECK(mail[0]->send(r, desk, 9, note{}) == errc::none);
+      play.until(play.clock.now() + 1_ms);
+    }
+  }
+  CHECK(from == std::vector<rank_id>{1, 2, 3, 1, 2, 3, 1, 2, 3});
+  CHECK(mail[0]->statistics().foreign + mail[0]->statistics().repeated == 0);
+  for (rank_id r = 1; r < 4; ++r) {
+    CHECK(mail[r]->statistics().received == 3);
+    CHECK(mail[0]->sent_to(r) == 3);
+    CHECK(mail[r]->sent_to(0) == 3);
+    CHECK(mail[r]->sent_to(r % 3 + 1) == 0);
+  }
+}
+
 TEST_CASE("random bytes as frames change nothing") {
   mail_pair m;
   random_stream dice(5, 1);

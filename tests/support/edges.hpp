@@ -18,7 +18,7 @@ namespace parley::tests {
 /// What the actors of one rank share.
 struct node {
   node(runtime::executor& ex, runtime::link& net)
-      : mail(ex, net, {}), data(net), actors(ex), shared{ex, actors, net, mail, data, flight, {1000, 1001}, 0} {}
+      : mail(ex, net, {}), data(net), actors(ex), shared{ex, actors, net, mail, data, flight, {{1000, 1001}}, 0} {}
   runtime::flight_recorder flight;
   runtime::router mail;
   actors::data_hub data;
