@@ -28,8 +28,9 @@ struct credit {
   std::uint64_t number = 0;
   std::uint64_t address = 0;
   std::uint64_t capacity = 0;
+  std::uint64_t flag = 0;  ///< for the sender's device (`link::set_flag`), or 0
   std::vector<std::uint8_t> key;
-  PARLEY_FIELDS(stream, index, number, address, capacity, key)
+  PARLEY_FIELDS(stream, index, number, address, capacity, flag, key)
 };
 
 struct revoke {

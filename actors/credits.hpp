@@ -51,6 +51,7 @@ struct held_credit {
   std::uint64_t number = 0;
   std::uint64_t address = 0;
   std::uint64_t capacity = 0;
+  std::uint64_t flag = 0;
   std::vector<std::byte> key;
   friend auto operator<=>(const held_credit&, const held_credit&) = default;
 };

@@ -26,6 +26,7 @@
 #include <parley/actors/transfer.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/memory_space.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -242,8 +243,8 @@ class edge_receiver final : public data_sink {
 
   /// Receives may lie in a device's memory, where even a payload that is here has to be brought by a copy.
   void expect_slow_fetches() noexcept { fetch_may_wait_ = true; }
-  /// Lets it give credits and get payloads. While `busy` a buffer gets no credit: its owner has work enqueued there.
-  void allow_one_sided(std::function<bool(std::span<const std::byte>)> busy = {});
+  /// Lets it give credits and get payloads. A buffer that is busy in `where`, if given, gets no credit.
+  void allow_one_sided(runtime::memory_space* where = nullptr);
   void add_memory(const std::shared_ptr<memory_region>& region) { one_sided_->memory.add(region); }
   /// A config that puts is assignable: from here on receives into registered memory give credits.
   void want_credits() { one_sided_->wanted = true; }
@@ -302,7 +303,7 @@ class edge_receiver final : public data_sink {
   struct one_sided {
     explicit one_sided(edge_receiver& e) noexcept : timer(e) {}
     memory_book memory;
-    std::function<bool(std::span<const std::byte>)> busy;
+    runtime::memory_space* where = nullptr;
     bool wanted = false;
     std::uint32_t unwanted = 0;
     void note(stamp_flags flags) noexcept { unwanted = has(flags, stamp_flags::no_credits) ? unwanted + 1 : 0; }

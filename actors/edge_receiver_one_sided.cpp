@@ -57,9 +57,9 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, g
 
 // ---- credits ----------------------------------------------------------------------------------------------------------
 
-void edge_receiver::allow_one_sided(std::function<bool(std::span<const std::byte>)> busy) {
+void edge_receiver::allow_one_sided(runtime::memory_space* where) {
   one_sided_ = std::make_unique<one_sided>(*this);
-  one_sided_->busy = std::move(busy);
+  one_sided_->where = where;
   const std::uint64_t me = number_of(op_, part::data_receiver);
   const auto bind = [&]<class M>(auto handle) {
     services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
@@ -78,7 +78,7 @@ void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t inde
   if (r.one_sided_ != nullptr && (r.one_sided_->credit != 0 || r.one_sided_->leaving != errc::none)) return;
   const std::span<const std::byte> buffer(r.memory_, static_cast<std::size_t>(r.capacity_));
   auto region = one_sided_->memory.find(buffer);
-  if (region == nullptr || (one_sided_->busy && one_sided_->busy(buffer))) return;
+  if (region == nullptr || (one_sided_->where != nullptr && one_sided_->where->busy(buffer))) return;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   r.one_sided_->region = std::move(region);
   r.one_sided_->credit = s.given.give(index);
@@ -95,6 +95,7 @@ void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t
   m.number = r.one_sided_->credit;
   m.address = reinterpret_cast<std::uint64_t>(r.memory_);
   m.capacity = r.capacity_;
+  if (one_sided_->where != nullptr) m.flag = one_sided_->where->flag_of({r.memory_, r.capacity_});
   m.key.resize(key.size());
   std::memcpy(m.key.data(), key.data(), key.size());
   services_.note_step(runtime::flight_event::credited, op_, generation(),
@@ -156,6 +157,7 @@ void edge_receiver::withdraw_from_the_dead(part_receiver& r) noexcept {
 
 void edge_receiver::on_exposed(exposed&& m) {
   if (m.key.size() > runtime::link::max_remote_key_bytes) return;
+  services_.net.prepare({std::as_bytes(std::span(m.key)), m.address});
   known answer;
   answer.region = m.region;
   const auto same = [&](const exposed& e) { return e.region == m.region; };

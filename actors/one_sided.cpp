@@ -57,15 +57,21 @@ one_sided_sender::held_stream* one_sided_sender::stream_at(std::uint64_t id, std
 }
 
 void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
+  if (m.key.size() > runtime::link::max_remote_key_bytes) {
+    ++counters_.credits_ignored;
+    return;
+  }
   held_credit c;
   c.index = m.index;
   c.number = m.number;
   c.address = m.address;
   c.capacity = m.capacity;
+  c.flag = m.flag;
   const auto key = std::as_bytes(std::span(m.key));
   c.key.assign(key.begin(), key.end());
+  services_.net.prepare({c.key, c.address});
   const std::uint64_t next = edge_.next(m.stream);
-  held_stream* const s = m.key.size() > runtime::link::max_remote_key_bytes ? nullptr : stream_at(m.stream, next);
+  held_stream* const s = stream_at(m.stream, next);
   if (s == nullptr || !s->held.take(std::move(c), next)) ++counters_.credits_ignored;
 }
 

@@ -57,6 +57,13 @@ errc part_sender::say(stamp_flags how) noexcept {
   return net_.send(to_, runtime::link::channel::data, bytes_of(s), {}, nullptr);
 }
 
+namespace {
+std::span<const std::byte> around(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  const std::byte* const begin = std::min(a.data(), b.data());
+  return {begin, std::max(a.data() + a.size(), b.data() + b.size())};
+}
+}  // namespace
+
 void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> data) noexcept {
   if (failed() != errc::none) return;
   // S8: nothing is written without a credit, or outside of what it allows.
@@ -68,7 +75,11 @@ void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> dat
   has_put_ = true;
   sent_bytes_ += data.size();
   transfer_part* const part = new_part();
-  started(part, net_.put(to_, {access_->credit.key, access_->credit.address + offset}, data, part));
+  const runtime::remote_place there{access_->credit.key, access_->credit.address + offset};
+  started(part, net_.put(to_, there, data, part));
+  put_from_ = put_from_.empty() ? data : around(put_from_, data);
+  const bool all_started = failed() == errc::none && sent_bytes_ == stamp_.total_bytes;
+  if (all_started && access_->credit.flag != 0) net_.set_flag(to_, there, access_->credit.flag, put_from_);
 }
 
 void part_sender::fence() noexcept {

@@ -221,6 +221,7 @@ class part_sender final : public parts_in_flight {
   std::unique_ptr<std::unordered_set<std::uint64_t>> beyond_;
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
+  std::span<const std::byte> put_from_;  // where all that it put lies, as a rule the payload
 };
 
 }  // namespace parley::actors

@@ -78,6 +78,7 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 // ---- receiving --------------------------------------------------------------------------------------------------------
 
 bool receive_call::await_ready() {
+  on_device_ = edge_.options().memory != nullptr;
   in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
               static_cast<actors::match_watcher*>(this), into_.data());
   if (options_.watcher != nullptr) options_.watcher->on_begun();
@@ -135,6 +136,12 @@ void receive_call::stop(errc why) noexcept {
   } else {
     in_->give_up(why);
   }
+}
+
+// Also when it is torn down: nothing of a device's may wait for what does not come any more.
+void receive_call::tell_memory() noexcept {
+  const bool over = in_ && in_->decided() && in_->in_flight() == 0;
+  edge_.memory().came(into_, over ? in_->failed() : errc::cancelled);
 }
 
 void receive_call::on_cancelled(waiter& self, errc why) noexcept { static_cast<receive_call&>(self).stop(why); }

@@ -128,12 +128,16 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
     if (!enter(caller)) stop(outcome);
     return wait();
   }
+  ~receive_call() {
+    if (on_device_) tell_memory();
+  }
   std::uint64_t await_resume();
   operator runtime::task<std::uint64_t>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
 
  private:
   bool wait();
   void stop(runtime::errc why) noexcept;
+  void tell_memory() noexcept;
   std::span<std::byte> on_decided(actors::part_receiver& in) noexcept override;
   static void on_cancelled(waiter& self, runtime::errc why) noexcept;
 
@@ -142,7 +146,8 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
   call_options options_;
   std::optional<actors::part_receiver> in_;
   bool suspended_ = false;
-  std::uint64_t ran_ = 0;  // the digest of the config that moved it whole
+  bool on_device_ = false;  // where something may wait for it
+  std::uint64_t ran_ = 0;   // the digest of the config that moved it whole
 };
 
 }  // namespace parley::ops

@@ -364,9 +364,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o, const actors::gener
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
       receiver_(s, participant_.declaration, after(before, participant_.generation)) {
   if (options_.memory != nullptr) receiver_.expect_slow_fetches();
-  if (one_sided()) {
-    receiver_.allow_one_sided([&where = memory()](std::span<const std::byte> buffer) { return where.busy(buffer); });
-  }
+  if (one_sided()) receiver_.allow_one_sided(options_.memory);
   receiver_.on_overflow([this] {
     reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
                             " bytes came to rank " + std::to_string(services_.net.rank()) +

@@ -64,6 +64,12 @@ task<> self_edge::send(std::span<const std::byte> data, call_options o) {
 }
 
 task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o) {
+  struct told {
+    ~told() { memory.came(into, outcome); }
+    runtime::memory_space& memory;
+    std::span<std::byte> into;
+    errc outcome = errc::cancelled;
+  } told{memory_, into};
   side mine;
   mine.bytes = into;
   line& l = lines_[o.tag];
@@ -73,6 +79,7 @@ task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o
                                                 ": a receive from itself, tag " + std::to_string(o.tag) + ": " +
                                                 std::to_string(met->from.size()) + " bytes do not fit into " +
                                                 std::to_string(into.size()) + "; nothing was written"});
+  told.outcome = errc::none;
   co_return met->from.size();
 }
 

@@ -3,6 +3,8 @@
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <map>
 #include <set>
 
@@ -92,20 +94,26 @@ training rank::declare(const training_pipeline& op) {
 class training::pass {
  public:
   pass(const training& t, training_work& stages)
-      : op_(*t.op_), title_(t.title_), messages_(t.messages_), free_(*t.free_), stages_(stages) {}
+      : op_(*t.op_), title_(t.title_), messages_(t.messages_), free_(*t.free_), stages_(stages),
+        on_device_(stages.waits_on_device()) {}
 
   static task<> run(runtime::dataflow& flow, pass& self, const std::vector<pipeline_action>& actions) {
     self.flow_ = &flow;
     const time_ns began = flow.where().precise_now();
-    for (const pipeline_action& a : actions) {
-      if (a.computes()) {
-        co_await self.compute(a);
-      } else {
-        self.transfer(a);
+    auto to_receive = actions.begin();
+    for (auto a = actions.begin(); a != actions.end(); ++a) {
+      // A sender whose device goes ahead needs to know where a message goes before it has begun to compute that.
+      for (auto until = self.horizon(a, actions.end()); to_receive < until; ++to_receive) {
+        if (!to_receive->computes() && !to_receive->sends()) self.receive(*to_receive);
+      }
+      if (a->computes()) {
+        co_await self.compute(*a);
+      } else if (a->sends()) {
+        self.send(*a);
       }
     }
     co_await flow.join();
-    for (auto& [microbatch, h] : self.held_) co_await self.recycle(h);
+    for (auto& [key, h] : self.held_) co_await self.recycle(key, h);
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
   pipeline_report report;
@@ -120,6 +128,7 @@ class training::pass {
     buffers::piece gradient_in;
     runtime::flow_work leaving[2];  // the activation, the gradient
     runtime::flow_work coming[2];
+    std::array<buffers::piece*, 4> pieces() { return {&in, &out, &gradient_out, &gradient_in}; }
   };
   held& held_of(const pipeline_action& a) {
     held& h = held_[{a.stage, a.microbatch}];
@@ -129,31 +138,85 @@ class training::pass {
   std::uint64_t out_bytes(std::uint32_t stage) const { return stages_.activation_bytes(stage); }
   bool last(std::uint32_t stage) const noexcept { return stage + 1 == op_.schedule.stages; }
 
-  void transfer(const pipeline_action& a) {
-    held& h = held_of(a);
+  struct route {
+    rank_id peer;
+    std::uint32_t tag;
+    bool forward;
+  };
+  route route_of(const pipeline_action& a) const {
     const bool forward = a.what == kind::send_forward || a.what == kind::receive_forward;
     const bool up = a.what == kind::send_forward || a.what == kind::receive_backward;
     const std::uint32_t other = up ? a.stage + 1 : a.stage - 1;
-    const rank_id peer = op_.ranks[op_.schedule.rank_of(other)];
-    const std::uint32_t tag = (std::min(a.stage, other) << 1U) | (forward ? 0U : 1U);
-    if (a.sends()) {
-      ++report.sent;
-      const auto what = (forward ? h.out : h.gradient_in).bytes();
-      h.leaving[forward ? 0 : 1] = messages_.start(*flow_, {p2p::isend(what, {.to = peer, .tag = tag})});
-    } else {
-      buffers::piece& into = forward ? h.in : h.gradient_out;
-      free_.fit(into, forward ? in_bytes(a.stage) : out_bytes(a.stage));
-      h.coming[forward ? 0 : 1] = messages_.start(*flow_, {p2p::irecv(into.bytes(), {.from = peer, .tag = tag})});
+    return {op_.ranks[op_.schedule.rank_of(other)], (std::min(a.stage, other) << 1U) | (forward ? 0U : 1U), forward};
+  }
+
+  void send(const pipeline_action& a) {
+    held& h = held_of(a);
+    const route to = route_of(a);
+    ++report.sent;
+    const auto what = (to.forward ? h.out : h.gradient_in).bytes();
+    // On a device it is still to be computed. When that begins is soon enough, and leaves the receiver time to say where it goes.
+    runtime::compute_queue before;
+    if (enqueued_.size() > 1) enqueued_[enqueued_.size() - 2].wait_on(before);
+    h.leaving[to.forward ? 0 : 1] =
+        messages_.start(*flow_, {p2p::isend(what, {.to = to.peer, .tag = to.tag})}, {.after = &before});
+  }
+
+  void receive(const pipeline_action& a) {
+    held& h = held_of(a);
+    const route from = route_of(a);
+    buffers::piece& into = from.forward ? h.in : h.gradient_out;
+    free_.fit(into, from.forward ? in_bytes(a.stage) : out_bytes(a.stage));
+    if (on_device_) free_.space().expect(into.bytes());
+    h.coming[from.forward ? 0 : 1] =
+        messages_.start(*flow_, {p2p::irecv(into.bytes(), {.from = from.peer, .tag = from.tag})});
+  }
+
+  using actions_at = std::vector<pipeline_action>::const_iterator;
+  // The end of the actions whose receives are started before `at` is done.
+  actions_at horizon(actions_at at, actions_at end) const {
+    std::size_t computations = on_device_ ? receives_ahead : 0;
+    for (++at; at != end && computations != 0; ++at) {
+      if (at->computes()) --computations;
     }
+    return at;
+  }
+
+  // Until its input is here; on a device, until one computation at most is enqueued, which bounds memory and how far ranks are apart.
+  task<> may_begin(const pipeline_action& a, held& h) {
+    if (!on_device_) {
+      co_await came(a, h);
+      co_return;
+    }
+    for (const runtime::flow_work& coming : h.coming) {
+      if (coming.size() != 0 && coming.done()) co_await coming;  // throws what it failed with
+    }
+    if (enqueued_.size() < computations_ahead) co_return;
+    const runtime::flow_work oldest = std::move(enqueued_.front());
+    enqueued_.pop_front();
+    co_await oldest;
+  }
+
+  // Ends with what the device has just been given, and not with what it is given later for the same memory.
+  task<> note_enqueued(const pipeline_memory& m) {
+    std::span<const std::byte> last = m.gradient_out.empty() ? m.out : m.gradient_out;
+    if (!m.gradient_in.empty()) last = m.gradient_in;
+    enqueued_.push_back(flow_->compute({}, [this, last] { return free_.space().settled(last); }));
+    co_await runtime::yield;
+  }
+
+  task<> came(const pipeline_action& a, held& h) {
+    const bool forward = a.what == kind::forward;
+    const runtime::flow_work& coming = h.coming[forward ? 0 : 1];
+    if (coming.size() == 0) co_return;
+    co_await coming;
+    check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
   }
 
   task<> compute(pipeline_action a) {
     held& h = held_of(a);
     const bool forward = a.what == kind::forward;
-    if (runtime::flow_work& coming = h.coming[forward ? 0 : 1]; coming.size() != 0) {
-      co_await coming;
-      check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
-    }
+    co_await may_begin(a, h);
     if (forward) {
       free_.fit(h.out, out_bytes(a.stage));
       report.most_alive = std::max(report.most_alive, ++alive_[a.stage]);
@@ -167,6 +230,7 @@ class training::pass {
       memory.gradient_in = h.gradient_in.bytes();
     }
     co_await stages_.work(a, memory);
+    if (on_device_) co_await note_enqueued(memory);
     const time_ns took = flow_->where().precise_now() - began;
     report.busy_ns += took;
     (forward ? busy_forward_ns : busy_backward_ns) += took;
@@ -178,8 +242,12 @@ class training::pass {
   }
 
   // Its messages have ended; kernels may not have.
-  task<> recycle(held& h) {
-    for (buffers::piece* p : {&h.in, &h.out, &h.gradient_out, &h.gradient_in}) {
+  task<> recycle(std::pair<std::uint32_t, std::uint32_t> key, held& h) {
+    if (on_device_) {
+      co_await came({key.first, kind::forward, key.second}, h);
+      co_await came({key.first, kind::backward, key.second}, h);
+    }
+    for (buffers::piece* p : h.pieces()) {
       if (p->memory) co_await free_.space().settled(p->bytes());
       free_.keep(std::move(*p));
     }
@@ -191,7 +259,7 @@ class training::pass {
     for (const auto& key : finished_) {
       held& h = held_[key];
       if (h.leaving[0].done() && h.leaving[1].done()) {
-        co_await recycle(h);
+        co_await recycle(key, h);
         held_.erase(key);
       } else {
         still.push_back(key);
@@ -214,11 +282,15 @@ class training::pass {
   }
 
   static constexpr std::size_t most_leaving = 64;
+  static constexpr std::size_t computations_ahead = 2;
+  static constexpr std::size_t receives_ahead = 1;
   const training_pipeline& op_;
   const std::string& title_;
   p2p messages_;
   buffers& free_;
   training_work& stages_;
+  const bool on_device_;                     // computations are enqueued before their inputs are here
+  std::deque<runtime::flow_work> enqueued_;  // computations that the device has not ended
   runtime::dataflow* flow_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;

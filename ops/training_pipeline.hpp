@@ -61,6 +61,9 @@ class training_work {
   /// A stage forward or backward. Ends when it is done with all of `m`, or has told the memory until when it is not, as
   /// `cuda_copies::after` does for each part.
   virtual runtime::task<> work(pipeline_action a, pipeline_memory m) = 0;
+  /// Whether `work` enqueues what it does behind the messages that bring its input, as `cuda_copies::wait_on` lets it. Then it is
+  /// called before they are here, two computations ahead, so that none of them waits for a processor.
+  virtual bool waits_on_device() const { return false; }
 };
 
 /// The same as functions that run away from the actor thread.
@@ -77,7 +80,7 @@ class pipeline_stages : public training_work {
 /// One pass, as this rank saw it.
 struct pipeline_report {
   time_ns elapsed_ns = 0;
-  time_ns busy_ns = 0;           ///< of that it computed: what `work` took
+  time_ns busy_ns = 0;           ///< of that it computed: what `work` took, which on a device is to enqueue it
   double idle_share = 0;         ///< of this rank, until its own end
   double ideal_idle_share = 0;   ///< of this rank with free communication, and stages that all take as long as its own
   std::uint64_t sent = 0;        ///< messages

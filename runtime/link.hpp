@@ -188,11 +188,17 @@ class link {
   /// Makes memory reachable until it is withdrawn.
   virtual result<exposed_memory> expose(std::span<std::byte> memory);
   virtual late_writes withdraw(const exposed_memory& memory);
+  /// A put or get there may come: what takes long and has to be done once for that memory is best done now.
+  virtual void prepare(const remote_place&) {}
   /// Starts a write into a peer's memory; answers as `send` does. When it has ended the data may be reused, and may be seen
   /// by the peer or not: only a fence makes sure.
   virtual errc put(rank_id to, const remote_place& at, std::span<const std::byte> data, completion* done);
   /// Starts a read of a peer's memory; answers as `fetch` does.
   virtual errc get(rank_id from, const remote_place& at, std::span<std::byte> into, completion* done);
+  /// Where devices can: once the puts of `data` that were started have landed, the peer's device sees so by `flag`, which came with
+  /// the key of its memory, and no processor has a part in that. It may do nothing: a fence and a message are on their way as well.
+  virtual void set_flag(rank_id /*to*/, const remote_place&, std::uint64_t /*flag*/,
+                        std::span<const std::byte> /*data*/) {}
   /// Ends once all puts that were started towards `to` before it have reached its memory. If it fails, none is known to have.
   virtual errc fence(rank_id to, completion* done);
 

@@ -6,9 +6,11 @@
 ///     co_await space.copy(scratch->bytes(), pattern);          // in from the host; out likewise
 ///
 /// `make` throws `unavailable` when there is no more. A copy throws `failure`. It cannot be cancelled: it ends soon.
+#include <parley/runtime/error.hpp>
 #include <parley/runtime/task.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -29,6 +31,15 @@ class memory_space {
   virtual bool busy(std::span<const std::byte>) noexcept { return false; }
   /// Ends once it does not. Throws `failure` when that work failed.
   virtual task<> settled(std::span<const std::byte> memory);
+
+  // What a device waits for by itself. A space without such waits does nothing here.
+
+  /// A receive into `memory` is about to be started: what its owner enqueues may wait for it. Throws `failure` where it cannot.
+  virtual void expect(std::span<const std::byte>) {}
+  /// For that receive's sender, whose device may say that all is there; 0: nobody waits.
+  virtual std::uint64_t flag_of(std::span<const std::byte>) noexcept { return 0; }
+  /// The receive has ended, with all of its payload or not: whoever waits goes on.
+  virtual void came(std::span<const std::byte>, errc) noexcept {}
 
  protected:
   ~memory_space() = default;

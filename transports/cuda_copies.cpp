@@ -17,7 +17,8 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
     runtime::raise({errc::bad_argument, "device " + std::to_string(device) + " does not exist: this machine shows " +
                                             std::to_string(driver.devices().size()) +
                                             " GPUs, counted from 0; see CUDA_VISIBLE_DEVICES"});
-  for (unsigned i = 0; i < std::max(1U, o.streams); ++i) streams_.push_back({driver.make_stream(device), {}});
+  for (unsigned i = 0; i < std::max(1U, o.streams) + o.first_waiting; ++i)
+    streams_.push_back({driver.make_stream(device), {}});
 }
 
 cuda_copies::~cuda_copies() {
@@ -33,9 +34,23 @@ void cuda_copies::drain() noexcept {
   while (pending_ != 0) static_cast<void>(poll());
 }
 
-cuda_copies::queue& cuda_copies::shortest() noexcept {
-  return *std::min_element(streams_.begin(), streams_.end(),
-                           [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); });
+// A kernel may be waiting for a message, and the copy that brings this must not be behind one that waits for that kernel.
+cuda_copies::queue& cuda_copies::queue_for(beginning when) {
+  const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
+  const auto first_others = streams_.begin() + std::max(1U, options_.streams);
+  queue* best = nullptr;
+  if (when == beginning::at_once) {
+    const auto first = std::min_element(streams_.begin(), first_others, shorter);
+    if (first->marks.empty() || !first->waits) best = &*first;
+  }
+  // One that waits has a stream to itself.
+  const auto idle = std::find_if(first_others, streams_.end(), [](const queue& q) { return q.marks.empty(); });
+  if (best == nullptr && idle != streams_.end()) best = &*idle;
+  if (best == nullptr && streams_.size() < options_.streams + options_.most_waiting)
+    best = &streams_.emplace_back(queue{driver_.make_stream(device_), {}});
+  if (best == nullptr) best = &*std::min_element(streams_.begin(), streams_.end(), shorter);
+  best->waits = when == beginning::behind_kernels || (best->waits && !best->marks.empty());
+  return *best;
 }
 
 cuda_event cuda_copies::take_event() {
@@ -45,44 +60,42 @@ cuda_event cuda_copies::take_event() {
   return last;
 }
 
-errc cuda_copies::put_mark(queue& q, completion* done) {
+errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte> from) {
   const cuda_event e = take_event();
   if (const errc recorded = driver_.record(e, q.stream); recorded != errc::none) {
     free_events_.push_back(e);
     return recorded;
   }
-  q.marks.push_back({e, done});
+  q.marks.push_back({e, done, from});
   ++pending_;
   return errc::pending;
 }
 
-errc cuda_copies::enqueue(queue& q, std::span<std::byte> to, std::span<const std::byte> from,
-                          cuda_copies* other) noexcept {
-  errc failed = errc::none;
-  for (cuda_copies* const rank : {this, other}) {
-    if (rank == nullptr || failed != errc::none) continue;
-    failed = rank->order(q.stream, from);
-    if (failed == errc::none) failed = rank->order(q.stream, to);
-  }
-  if (failed != errc::none) return failed;
-  const auto on_device = [&](const std::byte* at) { return driver_.place_of(at).what == memory_place::kind::device; };
-  if (from.size() <= options_.kernel_up_to_bytes && on_device(to.data()) && on_device(from.data())) {
-    failed = driver_.copy_by_kernel(to.data(), from.data(), from.size(), options_.kernel_blocks, q.stream);
-    ++counters_.by_kernel;
-  } else {
-    failed = driver_.copy(to.data(), from.data(), from.size(), q.stream);
-  }
+errc cuda_copies::enqueue(cuda_stream s, std::span<std::byte> to, std::span<const std::byte> from) noexcept {
   ++counters_.copies;
   counters_.bytes += from.size();
-  return failed;
+  const auto on_device = [&](const std::byte* at) { return driver_.place_of(at).what == memory_place::kind::device; };
+  if (from.size() > options_.kernel_up_to_bytes || !on_device(to.data()) || !on_device(from.data()))
+    return driver_.copy(to.data(), from.data(), from.size(), s);
+  ++counters_.by_kernel;
+  return driver_.copy_by_kernel(to.data(), from.data(), from.size(), options_.kernel_blocks, s);
 }
 
 errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from, completion* done,
                        cuda_copies* other) noexcept {
   try {
-    queue& q = shortest();
-    const errc failed = enqueue(q, to.first(from.size()), from, other);
-    return failed == errc::none ? put_mark(q, done) : failed;
+    to = to.first(from.size());
+    const auto is_busy = [&](cuda_copies* rank) { return rank != nullptr && (rank->busy(from) || rank->busy(to)); };
+    const bool waits = is_busy(this) || is_busy(other);
+    queue& q = queue_for(waits ? beginning::behind_kernels : beginning::at_once);
+    errc failed = errc::none;
+    for (cuda_copies* const rank : {this, other}) {
+      if (!waits || rank == nullptr || failed != errc::none) continue;
+      failed = rank->order(q.stream, from);
+      if (failed == errc::none) failed = rank->order(q.stream, to);
+    }
+    if (failed == errc::none) failed = enqueue(q.stream, to, from);
+    return failed == errc::none ? put_mark(q, done, from) : failed;
   } catch (const runtime::failure& f) {
     return f.code();
   }
@@ -94,9 +107,10 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
     const auto same = [&](const ordering& o) { return o.begin == memory.data() && o.end == end; };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
     if (at == orderings_.end()) {
-      orderings_.push_back({memory.data(), end, take_event()});
+      orderings_.push_back({memory.data(), end, take_event(), 0});
       at = std::prev(orderings_.end());
     }
+    at->behind = flag_of(memory);
     return driver_.record(at->event, stream);
   } catch (const runtime::failure& f) {
     return f.code();
@@ -105,10 +119,12 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
 
 // Those that have happened order nothing any more. `each` answers whether to go on.
 template <class Each>
-void cuda_copies::for_each_order(std::span<const std::byte> memory, Each each) noexcept {
+void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
     const ordering o = orderings_[i];
-    if (o.begin >= memory.data() + memory.size() || memory.data() >= o.end) {
+    const bool apart = o.begin >= memory.data() + memory.size() || memory.data() >= o.end;
+    const bool follows = which == orders::that_copies_follow && o.behind != 0 && flags_->is_down(o.behind);
+    if (apart || follows) {
       ++i;
     } else if (driver_.query(o.event) == errc::none) {
       free_events_.push_back(o.event);
@@ -121,22 +137,25 @@ void cuda_copies::for_each_order(std::span<const std::byte> memory, Each each) n
   }
 }
 
-errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory) noexcept {
+errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept {
   errc failed = errc::none;
-  for_each_order(memory, [&](const ordering& o) { return (failed = driver_.wait(s, o.event)) == errc::none; });
+  for_each_order(memory, which, [&](const ordering& o) { return (failed = driver_.wait(s, o.event)) == errc::none; });
   return failed;
 }
 
 bool cuda_copies::busy(std::span<const std::byte> memory) noexcept {
   bool found = false;
-  for_each_order(memory, [&](const ordering&) { return !(found = true); });
+  for_each_order(memory, orders::that_copies_follow, [&](const ordering&) { return !(found = true); });
   return found;
 }
 
 errc cuda_copies::settle(std::span<const std::byte> memory, completion* done) noexcept {
   try {
-    queue& q = shortest();
-    const errc failed = order(q.stream, memory);
+    bool over = true;
+    for_each_order(memory, orders::all, [&](const ordering&) { return over = false; });
+    if (over) return errc::none;
+    queue& q = queue_for(beginning::behind_kernels);
+    const errc failed = order(q.stream, memory, orders::all);
     return failed == errc::none ? put_mark(q, done) : failed;
   } catch (const runtime::failure& f) {
     return f.code();
@@ -149,6 +168,49 @@ errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
     auto at = std::find_if(watched_.begin(), watched_.end(), same);
     if (at == watched_.end()) at = watched_.insert(watched_.end(), {stream, {}});
     return put_mark(*at, done);
+  } catch (const runtime::failure& f) {
+    return f.code();
+  }
+}
+
+cuda_flags& cuda_copies::flags() {
+  if (!flags_) flags_.emplace(driver_, device_);
+  return *flags_;
+}
+
+void cuda_copies::expect(std::span<const std::byte> memory) { flags().expect(memory); }
+
+errc cuda_copies::wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept {
+  return flags_ ? flags_->hold(stream, memory) : errc::none;
+}
+
+std::uint64_t cuda_copies::flag_of(std::span<const std::byte> memory) const noexcept {
+  return flags_ ? flags_->down_for(memory) : 0;
+}
+
+void cuda_copies::came(std::span<const std::byte> memory, errc outcome) noexcept {
+  if (flags_) flags_->came(memory, outcome);
+}
+
+errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
+                               completion* done) noexcept {
+  try {
+    queue* behind = nullptr;  // the last of those that copy some of it
+    const auto is_of_it = [&](const mark& m) {
+      return m.from.data() < data.data() + data.size() && data.data() < m.from.data() + m.from.size();
+    };
+    for (queue& q : streams_) {
+      const auto last = std::find_if(q.marks.rbegin(), q.marks.rend(), is_of_it);
+      if (last == q.marks.rend()) continue;
+      if (behind != nullptr) {
+        const auto before = std::find_if(behind->marks.rbegin(), behind->marks.rend(), is_of_it);
+        if (const errc failed = driver_.wait(q.stream, before->event); failed != errc::none) return failed;
+      }
+      behind = &q;
+    }
+    queue& q = behind == nullptr ? queue_for(beginning::at_once) : *behind;
+    const errc failed = driver_.write_value(q.stream, at, value);
+    return failed == errc::none ? put_mark(q, done) : failed;
   } catch (const runtime::failure& f) {
     return f.code();
   }
@@ -192,9 +254,11 @@ std::size_t cuda_copies::finish(queue& q, errc outcome) {
 bool cuda_copies::poll() {
   if (pending_ == 0) return false;
   std::size_t count = 0;
-  for (queue& q : streams_) count += finish(q, errc::none);
-  // NOLINTNEXTLINE(modernize-loop-convert): it may grow meanwhile
-  for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], errc::none);
+  // Both may grow meanwhile.
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    count += finish(streams_[i], errc::none);  // NOLINT(modernize-loop-convert)
+  for (std::size_t i = 0; i < watched_.size(); ++i)
+    count += finish(watched_[i], errc::none);  // NOLINT(modernize-loop-convert)
   std::erase_if(watched_, [](const queue& q) { return q.marks.empty(); });
   return count != 0;
 }

@@ -8,6 +8,15 @@
 ///     copies.after(activation, stream);                       // copies of it come after the kernels that `stream` has now
 ///     auto ended = co_await reached(copies, stream);          // result<>: all that is in `stream` now has happened
 ///
+/// What a stream is to do with a message can be enqueued before the message is here:
+///
+///     copies.expect(buffer);                                  // before its receive is started
+///     auto coming = op.start_receive(buffer, {.from = 0});
+///     copies.wait_on(buffer, stream);                         // what `stream` gets from here on comes after the message
+///     launch(stream, buffer);
+///     copies.after(buffer, stream);
+///     coming.wait();                                          // whether it came: a stream goes on when it does not, too
+///
 /// A copy that has been started runs to its end; there is no taking back, and its memory is in use until `done` is called. When
 /// a stream fails, which CUDA makes sticky, everything that is pending ends with `device_failed`, and `driver().fault()` says
 /// what it was. Destroying it first sees what is pending to its end, and calls `done`. One thread.
@@ -15,10 +24,12 @@
 #include <parley/runtime/poller.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/transports/cuda_driver.hpp>
+#include <parley/transports/cuda_flags.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,7 +38,11 @@ namespace parley::transports {
 class cuda_copies final : public runtime::poller {
  public:
   struct options {
-    unsigned streams = 2;  ///< so that a copy in and a copy out, or two chunks, may overlap
+    /// So that a copy in and a copy out, or two chunks, may overlap. One that has to wait for kernels has a stream to itself, of so
+    /// many more at most as there are such copies at one time, up to `most_waiting`.
+    unsigned streams = 2;
+    unsigned first_waiting = 6;  // made with the others: to make one takes longer than most copies
+    unsigned most_waiting = 24;
     /// Device copies of at most so many bytes are done by a kernel, which starts sooner than a copy engine.
     std::size_t kernel_up_to_bytes = 0;
     unsigned kernel_blocks = 16;
@@ -47,11 +62,30 @@ class cuda_copies final : public runtime::poller {
   /// From here on copies that touch `memory` come after all that is in `stream` now.
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// What is enqueued into `s` from here on comes after all that `after` said of `memory`.
-  runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept;
-  /// Whether something that `after` said of `memory` has not happened yet.
+  runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
+    return order(s, memory, orders::that_copies_follow);
+  }
+  /// Whether something that `after` said of `memory` has not happened yet, apart from what waits for a message into it.
   bool busy(std::span<const std::byte> memory) noexcept;
-  /// Calls `done` once all that `after` said of `memory` has happened. Answers `pending` or `device_failed`.
+  /// Calls `done` once all that `after` said of `memory` has happened, also what waits for a message. Answers
+  /// `none` where it has, `pending` or `device_failed`.
   runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept;
+  /// A receive into `memory`, of an op that was told of this device (`.memory`), is about to be started. Throws `unavailable` where
+  /// the device cannot wait for it, `full` when too many are expected. To expect and not to start it stops the streams that wait.
+  void expect(std::span<const std::byte> memory);
+  /// What is enqueued into `stream` from here on waits for what is expected into `memory`; without that for nothing. It does not
+  /// wait for good: the receive ends, with its message or without. Streams may share a queue of the GPU's, so that one which waits
+  /// holds up others: as many as CUDA_DEVICE_MAX_CONNECTIONS says have their own. `cuda_runtime` sets that to 32 unless it is set, or
+  /// CUDA is in use already: then there are 8.
+  runtime::errc wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept;
+  /// What the receive's sender may set from its device, or 0; and that the receive has ended, as the ops say.
+  std::uint64_t flag_of(std::span<const std::byte> memory) const noexcept;
+  void came(std::span<const std::byte> memory, runtime::errc outcome) noexcept;
+  /// Where those flags lie. Throws `unavailable` where the device has none.
+  cuda_flags& flags();
+  /// Writes a word, which may be a peer's, behind the copies of `data` that have been started. Answers `pending` or `device_failed`.
+  runtime::errc write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
+                             runtime::completion* done) noexcept;
   /// Calls `done` once all that is in `stream` now has happened. Answers `pending` or `device_failed`.
   runtime::errc watch(cuda_stream stream, runtime::completion* done) noexcept;
   /// An outcome as a result, with the device's words where that failed.
@@ -80,34 +114,41 @@ class cuda_copies final : public runtime::poller {
   struct mark {
     cuda_event event;
     runtime::completion* done;
+    std::span<const std::byte> from{};  // of a copy
   };
   // In the order of enqueueing, which is that of ending.
   struct queue {
     cuda_stream stream;
     std::deque<mark> marks;
+    bool waits = false;  // for kernels: nothing that could go on is put behind that
   };
   struct ordering {
     const std::byte* begin;
     const std::byte* end;
     cuda_event event;
+    std::uint64_t behind;  // the flag that was down when it was made: it comes after what is still to come; 0: none was
   };
+  // What is to come after a message that is expected does not order the copy that brings it.
+  enum class orders : std::uint8_t { that_copies_follow, all };
   template <class Each>
-  void for_each_order(std::span<const std::byte> memory, Each each) noexcept;
-  queue& shortest() noexcept;
+  void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
+  enum class beginning : std::uint8_t { at_once, behind_kernels };
+  runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
+  queue& queue_for(beginning when);
   cuda_event take_event();
-  runtime::errc enqueue(queue& q, std::span<std::byte> to, std::span<const std::byte> from,
-                        cuda_copies* other) noexcept;
-  runtime::errc put_mark(queue& q, runtime::completion* done);
+  runtime::errc enqueue(cuda_stream s, std::span<std::byte> to, std::span<const std::byte> from) noexcept;
+  runtime::errc put_mark(queue& q, runtime::completion* done, std::span<const std::byte> from = {});
   std::size_t finish(queue& q, runtime::errc outcome);
 
   cuda_driver& driver_;
   int device_;
   options options_;
   int event_fd_;
-  std::vector<queue> streams_;
+  std::deque<queue> streams_;
   std::deque<queue> watched_;  // streams of others
   std::vector<cuda_event> free_events_;
   std::vector<ordering> orderings_;
+  std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
   counters counters_;
 };

@@ -100,6 +100,11 @@ class cuda_driver {
                                        cuda_stream s) noexcept = 0;
   /// The sum of all members' floats, in place, in the order of their places, by one kernel on each GPU.
   virtual runtime::errc sum_with_peers(std::span<std::byte> floats, const peer_boxes& with, cuda_stream s) noexcept = 0;
+  /// What is enqueued into `s` from here on waits until the word at `at` has come to `value`, or beyond it, counted in a circle.
+  /// The word lies in memory of the stream's device.
+  virtual runtime::errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept = 0;
+  /// Writes a word, which may lie in memory of another device, after all that is in `s`: whoever sees it sees that as well.
+  virtual runtime::errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept = 0;
   virtual memory_place place_of(const void* address) noexcept = 0;
 
   virtual runtime::result<exported_memory> export_memory(const void* address) = 0;

@@ -27,6 +27,8 @@ struct ipc_key {
   std::uint64_t offset = 0;   // of the memory in its allocation
   std::uint64_t address = 0;  // at its owner
   std::uint64_t bytes = 0;
+  cuda_ipc_handle flags{};  // of its owner; zeros where there are none
+  std::uint64_t flags_offset = 0;
 };
 
 bool read_key(const runtime::remote_place& at, ipc_key& key) noexcept {
@@ -206,6 +208,16 @@ void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&
 
 // ---- puts and gets, from GPU to GPU -----------------------------------------------------------------------------------
 
+// Without them a peer's device cannot say what it has put, and the processors' messages have to.
+const exported_memory& cuda_link::exported_flags() {
+  if (flags_exported_) return *flags_exported_;
+  flags_exported_.emplace();
+  try {
+    if (auto exported = copies_.driver().export_memory(copies_.flags().memory().data())) *flags_exported_ = *exported;
+  } catch (const runtime::failure&) {}  // a device that cannot wait for words
+  return *flags_exported_;
+}
+
 runtime::result<runtime::exposed_memory> cuda_link::expose(std::span<std::byte> memory) {
   if (memory.empty() || !on_device(memory.data())) {
     auto made = below_.expose(memory);
@@ -224,6 +236,8 @@ runtime::result<runtime::exposed_memory> cuda_link::expose(std::span<std::byte> 
   if (exported) {
     key.handle = exported->handle;
     key.offset = exported->offset;
+    key.flags = exported_flags().handle;
+    key.flags_offset = exported_flags().offset;
   } else {
     planes_.ipc_refused = exported.reason().text();
   }
@@ -241,17 +255,10 @@ runtime::late_writes cuda_link::withdraw(const runtime::exposed_memory& memory) 
   return runtime::late_writes::may_land;
 }
 
-// Where a place in a peer's memory is mapped here; null, with the reason, where it cannot be reached.
-std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, errc& why) {
-  ipc_key key;
-  why = errc::bad_argument;
-  if (at.key.empty()) return nullptr;
-  if (at.key.front() == static_cast<std::byte>(key_kind::unreachable)) why = errc::unavailable;
-  if (at.key.front() != static_cast<std::byte>(key_kind::ipc) || !read_key(at, key)) return nullptr;
-  if (!covers(key, at.address, bytes)) return nullptr;
-  const auto known =
-      std::find_if(mapped_.begin(), mapped_.end(), [&](const mapped& m) { return m.handle == key.handle; });
-  if (known != mapped_.end()) return known->at + key.offset + (at.address - key.address);
+// Where a peer's allocation is mapped here; null, with the reason, where it cannot be.
+std::byte* cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
+  const auto known = std::find_if(mapped_.begin(), mapped_.end(), [&](const mapped& m) { return m.handle == handle; });
+  if (known != mapped_.end()) return known->at;
   if (mapped_.size() == most_mapped) {  // the oldest one; nothing may be using it
     if (copies_.pending() != 0) {
       why = errc::full;
@@ -260,14 +267,36 @@ std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, 
     copies_.driver().close_imported(mapped_.front().at);
     mapped_.erase(mapped_.begin());
   }
-  auto opened = copies_.driver().import_memory(copies_.device(), key.handle);
+  auto opened = copies_.driver().import_memory(copies_.device(), handle);
   if (!opened) {
     planes_.ipc_refused = opened.reason().text();
     why = errc::unavailable;
     return nullptr;
   }
-  mapped_.push_back({key.handle, static_cast<std::byte*>(*opened)});
-  return mapped_.back().at + key.offset + (at.address - key.address);
+  mapped_.push_back({handle, static_cast<std::byte*>(*opened)});
+  return mapped_.back().at;
+}
+
+// Where a place in a peer's memory is mapped here; null, with the reason, where it cannot be reached.
+std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, errc& why) {
+  ipc_key key;
+  why = errc::bad_argument;
+  if (at.key.empty()) return nullptr;
+  if (at.key.front() == static_cast<std::byte>(key_kind::unreachable)) why = errc::unavailable;
+  if (at.key.front() != static_cast<std::byte>(key_kind::ipc) || !read_key(at, key)) return nullptr;
+  if (!covers(key, at.address, bytes)) return nullptr;
+  std::byte* const allocation = map(key.handle, why);
+  return allocation == nullptr ? nullptr : allocation + key.offset + (at.address - key.address);
+}
+
+// To map memory takes longer than to copy into it.
+void cuda_link::prepare(const runtime::remote_place& at) {
+  ipc_key key;
+  errc why = errc::none;
+  if (at.key.empty()) return;
+  if (at.key.front() == static_cast<std::byte>(key_kind::below)) return below_.prepare({at.key.subspan(1), at.address});
+  if (reach(at, 0, why) == nullptr || !read_key(at, key) || key.flags == cuda_ipc_handle{}) return;
+  map(key.flags, why);
 }
 
 struct cuda_link::peer_copy final : completion {
@@ -306,6 +335,24 @@ errc cuda_link::put(rank_id to, const runtime::remote_place& at, std::span<const
   errc why = errc::none;
   std::byte* const there = reach(at, data.size(), why);
   return there == nullptr ? why : copy_peer({there, data.size()}, data, to, done);
+}
+
+// Counts as a put: a fence waits for it, so that it never lands when its flag means something else.
+void cuda_link::set_flag(rank_id to, const runtime::remote_place& at, std::uint64_t flag,
+                         std::span<const std::byte> data) {
+  ipc_key key;
+  errc why = errc::none;
+  if (to >= world_size() || at.key.empty() || at.key.front() != static_cast<std::byte>(key_kind::ipc)) return;
+  if (!read_key(at, key) || key.flags == cuda_ipc_handle{} || !cuda_flags::is_one(flag)) return;
+  std::byte* const flags = map(key.flags, why);
+  if (flags == nullptr) return;
+  auto setting = std::make_unique<peer_copy>(*this);
+  setting->number = ++last_put_;
+  std::byte* const word = flags + key.flags_offset + cuda_flags::offset_of(flag);
+  if (copies_.write_behind(data, word, cuda_flags::value_of(flag), setting.get()) != errc::pending) return;
+  ++planes_.flags_set;
+  puts_.emplace_back(to, setting->number);
+  static_cast<void>(setting.release());
 }
 
 errc cuda_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {

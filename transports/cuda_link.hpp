@@ -7,7 +7,8 @@
 /// Buffers in host memory go straight to the link below. A message from or into device memory is staged through pinned host
 /// memory (plane `staged`): down by a copy engine, across, up again; a config that cuts a payload into chunks overlaps the
 /// three. Puts and gets of exposed device memory go from GPU to GPU by the origin's copy engine, over an IPC handle in the key
-/// (plane `cuda_ipc`), and need neither the peer's processor nor its multiprocessors.
+/// (plane `cuda_ipc`), and need neither the peer's processor nor its multiprocessors. Behind the last put into a buffer that a stream
+/// of the peer's waits for (`cuda_copies::wait_on`) the copy engine sets its flag, so that the stream goes on at once.
 ///
 /// With an NCCL (`options::nccl`), device memory can also be got by both GPUs (`joint_get`, transports/nccl_pairs.hpp), where
 /// memory cannot be exported, too.
@@ -58,10 +59,13 @@ class cuda_link final : public runtime::link {
   runtime::result<> one_sided() const override { return below_.one_sided(); }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
+  void prepare(const runtime::remote_place& at) override;
   runtime::errc put(runtime::rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
                     runtime::completion* done) override;
   runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                     runtime::completion* done) override;
+  void set_flag(runtime::rank_id to, const runtime::remote_place& at, std::uint64_t flag,
+                std::span<const std::byte> data) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
   runtime::result<> joint() const override;
   runtime::errc joint_get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
@@ -80,7 +84,8 @@ class cuda_link final : public runtime::link {
     std::uint64_t staged_bytes = 0;
     std::uint64_t ipc = 0;  ///< puts and gets from GPU to GPU
     std::uint64_t ipc_bytes = 0;
-    std::string ipc_refused;  ///< why memory could not be exported or imported, if that happened
+    std::uint64_t flags_set = 0;  ///< of peers, which their devices see without their processors
+    std::string ipc_refused;      ///< why memory could not be exported or imported, if that happened
   };
   const plane_counters& planes() const noexcept { return planes_; }
 
@@ -100,6 +105,8 @@ class cuda_link final : public runtime::link {
   };
   void release(const void*, bool) noexcept override {}  // arrivals belong to the link below
   bool on_device(const void* address) const noexcept;
+  const exported_memory& exported_flags();
+  std::byte* map(const cuda_ipc_handle& handle, runtime::errc& why);
   std::byte* reach(const runtime::remote_place& at, std::size_t bytes, runtime::errc& why);
   runtime::errc copy_peer(std::span<std::byte> to, std::span<const std::byte> from, runtime::rank_id put_to,
                           runtime::completion* done);
@@ -116,6 +123,7 @@ class cuda_link final : public runtime::link {
   bool put_failed_ = false;
   std::map<std::uint64_t, std::span<std::byte>> exposed_;  // device memory, by number
   std::uint64_t last_exposed_ = 0;
+  std::optional<exported_memory> flags_exported_;  // zeros where there are none
   plane_counters planes_;
   std::string no_nccl_;
   std::optional<nccl_pairs> nccl_;

@@ -27,7 +27,6 @@ runtime::task<> cuda_space::copy(std::span<std::byte> to, std::span<const std::b
 }
 
 runtime::task<> cuda_space::settled(std::span<const std::byte> memory) {
-  if (!copies_.busy(memory)) co_return;
   auto ended =
       co_await device_step(copies_, [this, memory](runtime::completion* done) { return copies_.settle(memory, done); });
   ended.value();

@@ -25,6 +25,11 @@ class cuda_space final : public runtime::memory_space {
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
   bool busy(std::span<const std::byte> memory) noexcept override { return copies_.busy(memory); }
   runtime::task<> settled(std::span<const std::byte> memory) override;
+  void expect(std::span<const std::byte> memory) override { copies_.expect(memory); }
+  std::uint64_t flag_of(std::span<const std::byte> memory) noexcept override { return copies_.flag_of(memory); }
+  void came(std::span<const std::byte> memory, runtime::errc outcome) noexcept override {
+    copies_.came(memory, outcome);
+  }
 
  private:
   class device_block;

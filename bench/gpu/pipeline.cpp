@@ -1,17 +1,20 @@
 // One forward, one backward over several GPUs, a process and a stage each: what tuning costs a pipeline that goes on meanwhile, and how
 // long it is idle. torch_pipeline.py runs the same schedule in torch.distributed.pipelining.
 //
-//     parley run -n 4 -- gpu_pipeline [--microbatches 8] [--passes 200] [--bytes 1048576] [--compute_us 1000]
+//     parley run -n 4 -- gpu_pipeline [--microbatches 8] [--passes 200] [--bytes 1048576] [--compute_us 1000] [--ahead 1] [--only ID]
 //
+// With --ahead 1 kernels are enqueued before the messages that they wait for are here; --only: one config beside the default.
 // First passes of an op that has the default alone, then as many of one that has all configs, from its first call on. Each kernel
 // looks at every element that it gets; status 1 when one is wrong.
 #include <parley/bench/gpu/stage_kernel.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
+#include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 #include <parley/transports/cuda_space.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -27,13 +30,34 @@ using kind = parley::pipeline_action::kind;
 class gpu_stage final : public parley::training_work {
  public:
   gpu_stage(parley::transports::cuda_copies& copies, parley::transports::cuda_space& space, std::uint32_t stages,
-            std::uint64_t bytes, std::uint64_t compute_ns)
+            std::uint64_t bytes, std::uint64_t compute_ns, bool ahead)
       : copies_(copies), stream_(copies.driver().make_stream(copies.device())), wrong_(space.make(sizeof(unsigned))),
-        stages_(stages), bytes_(bytes), compute_ns_(compute_ns) {}
+        times_(space.make(most_times * sizeof(kernel_times))), stages_(stages), bytes_(bytes), compute_ns_(compute_ns),
+        ahead_(ahead) {
+    // CUDA loads a kernel where it is first launched, and waits for all streams then: also for one that waits for a message.
+    launch({});
+  }
   gpu_stage(const gpu_stage&) = delete;
   gpu_stage& operator=(const gpu_stage&) = delete;
   ~gpu_stage() override { copies_.driver().destroy(stream_); }
   std::span<std::byte> wrong() const noexcept { return wrong_->bytes(); }
+  bool waits_on_device() const override { return ahead_; }
+
+  /// When a kernel began and ended, by its GPU's clock.
+  struct kernel_times {
+    std::uint64_t began = 0;
+    std::uint64_t ended = 0;
+  };
+  /// Of the last `count` kernels: how long the GPU had none before each.
+  parley::task<std::vector<double>> gaps(parley::transports::cuda_space& space, std::size_t count) const {
+    std::vector<kernel_times> all(most_times);
+    co_await space.copy(std::as_writable_bytes(std::span(all)), times_->bytes());
+    count = std::min({count, launched_, most_times - 1});
+    std::vector<double> between;
+    for (std::size_t i = launched_ - count + 1; i < launched_; ++i)
+      between.push_back(double(all[i % most_times].began) - double(all[(i - 1) % most_times].ended));
+    co_return between;
+  }
   std::uint64_t activation_bytes(std::uint32_t) const override { return bytes_; }
 
   parley::task<> work(parley::pipeline_action a, parley::pipeline_memory m) override {
@@ -52,8 +76,10 @@ class gpu_stage final : public parley::training_work {
     step.term = forward ? 1 : 0;
     step.spin_ns = compute_ns_;
     step.wrong = reinterpret_cast<unsigned*>(wrong_->bytes().data());
-    if (launch_stage(step, copies_.device(), static_cast<cudaStream_t>(stream_)) != cudaSuccess)
-      give_up("no kernel starts");
+    if (ahead_ && !in.empty() && copies_.wait_on(in, stream_) != parley::errc::none) give_up(copies_.driver().fault());
+    step.times =
+        reinterpret_cast<std::uint64_t*>(times_->bytes().data() + (launched_++ % most_times) * sizeof(kernel_times));
+    launch(step);
     // The kernel goes on by itself: what is sent from here waits for it on the GPU.
     for (const std::span<const std::byte> part : std::array<std::span<const std::byte>, 2>{in, out}) {
       if (!part.empty() && copies_.after(part, stream_) != parley::errc::none) give_up(copies_.driver().fault());
@@ -62,12 +88,21 @@ class gpu_stage final : public parley::training_work {
   }
 
  private:
+  void launch(const stage_step& step) {
+    if (launch_stage(step, copies_.device(), static_cast<cudaStream_t>(stream_)) != cudaSuccess)
+      give_up("no kernel starts");
+  }
+
+  static constexpr std::size_t most_times = 1 << 16;
   parley::transports::cuda_copies& copies_;
   parley::transports::cuda_stream stream_;
   std::unique_ptr<parley::runtime::memory_space::block> wrong_;
+  std::unique_ptr<parley::runtime::memory_space::block> times_;
   std::uint32_t stages_;
   std::uint64_t bytes_;
   std::uint64_t compute_ns_;
+  bool ahead_;
+  std::size_t launched_ = 0;
 };
 
 struct passes {
@@ -75,7 +110,8 @@ struct passes {
   std::size_t decided_after = 0;  // 0: not
 };
 
-std::vector<parley::config_ptr> catalogue(std::size_t first) {
+// `only`: the default and the one of that name.
+std::vector<parley::config_ptr> catalogue(std::size_t first, const std::string& only = {}) {
   std::vector<parley::config_ptr> all{parley::direct(),
                                       parley::chunked(256 << 10, 4),
                                       parley::chunked(1 << 20, 2),
@@ -85,6 +121,7 @@ std::vector<parley::config_ptr> catalogue(std::size_t first) {
                                       parley::get(256 << 10, 4),
                                       parley::ops::nccl()};
   all.resize(first);
+  if (!only.empty()) std::erase_if(all, [&](const auto& c) { return c != all.front() && c->id() != only; });
   return all;
 }
 
@@ -116,11 +153,12 @@ parley::task<int> measure(parley::job& here, const arguments& given) {
   parley::transports::cuda_space space(*here.gpu());
   const auto bytes = static_cast<std::uint64_t>(given.number("bytes", 1 << 20));
   const double compute_ns = 1e3 * double(given.number("compute_us", 1000));
-  gpu_stage stage(*here.gpu(), space, self.world_size(), bytes, static_cast<std::uint64_t>(compute_ns));
+  gpu_stage stage(*here.gpu(), space, self.world_size(), bytes, static_cast<std::uint64_t>(compute_ns),
+                  given.number("ahead", 1) != 0);
   const std::array<std::byte, sizeof(unsigned)> none{};
   co_await space.copy(stage.wrong(), none);
   const passes alone = co_await run_passes(self, "untuned", catalogue(1), stage, space, given);
-  const passes tuned = co_await run_passes(self, "tuned", catalogue(8), stage, space, given);
+  const passes tuned = co_await run_passes(self, "tuned", catalogue(8, given.text("only", "")), stage, space, given);
   unsigned wrong = 0;
   co_await space.copy(std::as_writable_bytes(std::span(&wrong, 1)), stage.wrong());
   const std::string rank = "rank_" + std::to_string(self.id()) + "/";
@@ -132,6 +170,23 @@ parley::task<int> measure(parley::job& here, const arguments& given) {
     }
   }
   report(rank + "decided_after", double(tuned.decided_after), "passes");
+  const auto in_a_pass = static_cast<std::size_t>(2 * given.number("microbatches", 8));
+  const std::size_t settled_passes = tuned.ns.size() - tuned.decided_after;
+  // The one before a pass's first kernel is no part of it.
+  const std::vector<double> between = co_await stage.gaps(space, in_a_pass * settled_passes + 1);
+  std::string by_place;
+  for (std::size_t place = 1; place < in_a_pass && between.size() >= in_a_pass; ++place) {
+    std::vector<double> here_ns;
+    for (std::size_t i = place; i < between.size(); i += in_a_pass) here_ns.push_back(between[i]);
+    std::ranges::nth_element(here_ns, here_ns.begin() + static_cast<std::ptrdiff_t>(here_ns.size() / 2));
+    by_place += ' ' + std::to_string(std::llround(here_ns[here_ns.size() / 2] / 1e3));
+  }
+  std::fprintf(stderr, "rank %u, medians of the gaps between a pass's kernels, us:%s\n", self.id(), by_place.c_str());
+  if (const auto* const wire = dynamic_cast<const parley::transports::cuda_link*>(&here.wire())) {
+    report(rank + "staged", double(wire->planes().staged), "messages");
+    report(rank + "ipc", double(wire->planes().ipc), "copies");
+    report(rank + "flags_set", double(wire->planes().flags_set), "flags");
+  }
   report(rank + "wrong", wrong, "elements");
   if (self.id() == 0) {
     const auto microbatches = double(given.number("microbatches", 8));
@@ -146,6 +201,9 @@ parley::task<int> measure(parley::job& here, const arguments& given) {
     report("default_pass", untuned, "ns");
     report("pass_while_tuning", while_tuning, "ns");
     report("pass_when_decided", settled, "ns");
+    std::vector<double> decided(times.begin() + static_cast<std::ptrdiff_t>(until), times.end());
+    std::ranges::sort(decided);
+    if (!decided.empty()) report("pass_when_decided_median", decided[decided.size() / 2], "ns");
     report("tuning_cost", 100 * (while_tuning / untuned - 1), "percent");
     report("ideal_idle", 100 * (1 - computing / ideal), "percent");
     report("default_idle", 100 * (1 - computing / untuned), "percent");

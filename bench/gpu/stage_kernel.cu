@@ -11,7 +11,8 @@ __device__ std::uint64_t now() {
 }
 
 __global__ void stage(stage_step step) {
-  const std::uint64_t end = now() + step.spin_ns;
+  const std::uint64_t began = now();
+  const std::uint64_t end = began + step.spin_ns;
   const std::size_t width = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < step.count; i += width) {
     const float fresh = step.base + static_cast<float>(i % 1000);
@@ -20,6 +21,10 @@ __global__ void stage(stage_step step) {
     if (step.out != nullptr) step.out[i] = x * step.factor + step.term;
   }
   while (now() < end) {}
+  if (step.times != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
+    step.times[0] = began;
+    step.times[1] = now();
+  }
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct stage_step {
   float term = 0;
   std::uint64_t spin_ns = 0;
   unsigned* wrong = nullptr;
+  std::uint64_t* times = nullptr;  ///< where it writes when it began and ended, if given
 };
 cudaError_t launch_stage(const stage_step& step, int device, cudaStream_t stream);
 

@@ -37,7 +37,7 @@ enum class ends : std::uint8_t { well, failing };
 struct putting : edge_pair {
   explicit putting(memory_link_options o = {}) : edge_pair({}, std::move(o)), memory(1 << 20), tasks(clock) {
     out.allow_one_sided({put_digest}, {});
-    in.allow_one_sided([this](std::span<const std::byte>) { return at_work; });
+    in.allow_one_sided(&device);
     handle = registered_memory(links[1], memory);
     in.add_memory(handle.region());
     in.want_credits();
@@ -114,7 +114,15 @@ struct putting : edge_pair {
 
   std::vector<std::byte> memory;
   registered_memory handle;
-  bool at_work = false;  // the receiver's own device, on its buffers
+  // The receiver's own, which works on its buffers.
+  struct own_device final : memory_space {
+    std::unique_ptr<block> make(std::size_t bytes) override { return host_memory().make(bytes); }
+    task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
+      return host_memory().copy(to, from);
+    }
+    bool busy(std::span<const std::byte>) noexcept override { return at_work; }
+    bool at_work = false;
+  } device;
   std::size_t used = 0;
   std::list<put_or_sent> sends;
   std::list<watched> receives;
@@ -131,7 +139,7 @@ memory_link_options landing_by_hand() {
 
 TEST_CASE("a buffer that its owner is still at work on gets no credit, and its message comes another way") {
   putting e;
-  e.at_work = true;
+  e.device.at_work = true;
   watched& first = e.receive(1000);
   e.pass();
   put_or_sent& sent = e.send(1000);
@@ -139,7 +147,7 @@ TEST_CASE("a buffer that its owner is still at work on gets no credit, and its m
   CHECK(sent.digest == 77);
   CHECK(e.holds(first, 0));
   CHECK(e.in.statistics().credits_sent == 0);
-  e.at_work = false;
+  e.device.at_work = false;
   watched& second = e.receive(1000);
   e.pass();
   put_or_sent& put = e.send(1000);

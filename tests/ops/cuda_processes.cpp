@@ -199,18 +199,24 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
 // Adds 1 to each byte forward and doubles it backward, by kernels that end long after they have been enqueued.
 class kernel_stage final : public training_work {
  public:
-  kernel_stage(fake_cuda& gpu, transports::cuda_copies& copies, std::size_t bytes)
-      : gpu_(gpu), copies_(copies), stream_(gpu.make_stream(0)), bytes_(bytes) {}
+  enum class inputs { are_here, are_waited_for };
+  kernel_stage(fake_cuda& gpu, transports::cuda_copies& copies, std::size_t bytes, inputs when)
+      : gpu_(gpu), copies_(copies), stream_(gpu.make_stream(0)), bytes_(bytes), ahead_(when == inputs::are_waited_for) {
+  }
   kernel_stage(const kernel_stage&) = delete;
   kernel_stage& operator=(const kernel_stage&) = delete;
   ~kernel_stage() override { gpu_.destroy(stream_); }
   std::uint64_t activation_bytes(std::uint32_t) const override { return bytes_; }
+  bool waits_on_device() const override { return ahead_; }
   task<> work(pipeline_action a, pipeline_memory m) override {
     const bool forward = a.what == pipeline_action::kind::forward;
     const auto in = forward ? m.in : a.stage == 1 ? m.out : m.gradient_out;
     const auto out = forward ? m.out : m.gradient_in;
+    if (ahead_) CHECK(copies_.wait_on(in, stream_) == errc::none);
+    most_enqueued = std::max(most_enqueued, ++enqueued_);
     gpu_.launch(stream_, 300, [this, a, forward, in, out] {
       ++kernels;
+      --enqueued_;
       for (std::size_t i = 0; i < bytes_; ++i) {
         const auto fresh = static_cast<std::uint8_t>(a.microbatch * 7 + i);
         auto x = static_cast<std::uint8_t>(forward ? fresh + a.stage : fresh + 2);
@@ -225,12 +231,15 @@ class kernel_stage final : public training_work {
   }
   std::size_t kernels = 0;
   std::size_t wrong = 0;
+  std::size_t most_enqueued = 0;
 
  private:
   fake_cuda& gpu_;
   transports::cuda_copies& copies_;
   transports::cuda_stream stream_;
   std::size_t bytes_;
+  bool ahead_;
+  std::size_t enqueued_ = 0;
 };
 
 task<> train(training t, kernel_stage* stage, int passes) {
@@ -240,8 +249,12 @@ task<> train(training t, kernel_stage* stage, int passes) {
 TEST_CASE(
     "a pipeline's stages enqueue kernels and go on: messages wait for them, and so does memory that is used again") {
   fake_cuda gpu;
-  for (const config_ptr& way : {direct(), put(), get()}) {
+  using inputs = kernel_stage::inputs;
+  for (const auto& [way, when] : {std::pair(direct(), inputs::are_here), std::pair(put(), inputs::are_here),
+                                  std::pair(get(), inputs::are_here), std::pair(direct(), inputs::are_waited_for),
+                                  std::pair(put(), inputs::are_waited_for), std::pair(get(), inputs::are_waited_for)}) {
     CAPTURE(way->id());
+    CAPTURE(static_cast<int>(when));
     two_ranks w(gpu, {direct()});
     std::vector<config_ptr> configs{direct()};
     if (way->id() != "direct") configs.push_back(way);
@@ -251,7 +264,7 @@ TEST_CASE(
     {
       runtime::scope both(w.loop);
       for (rank_id r = 0; r < 2; ++r) {
-        stages.push_back(std::make_unique<kernel_stage>(gpu, *w.copies[r], 10'001));
+        stages.push_back(std::make_unique<kernel_stage>(gpu, *w.copies[r], 10'001, when));
         both.spawn(train(w.ranks[r]->declare(training_pipeline{.name = "layers",
                                                                .schedule = one_forward_one_backward(2, microbatches),
                                                                .configs = configs,
@@ -264,9 +277,102 @@ TEST_CASE(
     for (const auto& s : stages) {
       CHECK(s->kernels == std::size_t{2} * microbatches * passes);
       CHECK(s->wrong == 0);
+      CHECK((when == inputs::are_here || s->most_enqueued == 2));
     }
+    const auto flags = w.wires[0]->planes().flags_set + w.wires[1]->planes().flags_set;
+    CHECK((flags > 0) == (way->id() == "put" && when == inputs::are_waited_for));
     CHECK((way->id() == "direct") == (w.wires[0]->planes().ipc + w.wires[1]->planes().ipc == 0));
   }
+}
+
+// A receive whose kernel is enqueued before anything has come: whether the kernel saw all of the message, and whether it ran before
+// the processor knew of that.
+struct ahead_of_its_message {
+  bool ran = false;
+  bool right = false;
+  bool before_the_processor = false;
+};
+
+task<> move_ahead(two_ranks& w, fake_cuda& gpu, transports::cuda_stream stream, std::span<std::byte> from,
+                  std::span<std::byte> to, unsigned seed, ahead_of_its_message* seen) {
+  bool over = false;
+  runtime::scope& here = co_await this_scope;
+  runtime::scope receiving(here);
+  runtime::scope sending(here);
+  w.copies[1]->expect(to);
+  receiving.spawn(two_ranks::receives(w.ends[1], to, 1));
+  CHECK(w.copies[1]->wait_on(to, stream) == errc::none);
+  gpu.launch(stream, 0, [&] {
+    seen->ran = true;
+    seen->right = holds(gpu, to, seed);
+    seen->before_the_processor = !over;
+  });
+  CHECK(w.copies[1]->after(to, stream) == errc::none);
+  const time_ns later = w.loop.now() + 100'000;  // so that the credit, which takes turns of this loop, is there
+  static_cast<void>(co_await sleep_until(later));
+  sending.spawn(two_ranks::sends(w.ends[0], from, 1));
+  co_await receiving.join();
+  over = true;
+  co_await sending.join();
+  // To ask makes the fake go on. A buffer that kernels still use would get no credit for the next message.
+  while (w.copies[1]->busy(to) || !seen->ran) co_await yield;
+}
+
+TEST_CASE("kernels that are enqueued before their message is here wait for it, whatever config brings it") {
+  for (const config_ptr& way : {direct(), chunked(30'000, 2), put(), put(30'000, 2), get()}) {
+    CAPTURE(way->id());
+    fake_cuda gpu;
+    const auto from = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    const auto to = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    std::vector<config_ptr> configs{direct()};
+    if (way->id() != "direct") configs.push_back(way);
+    two_ranks w(gpu, configs);
+    const auto known_at_sender = w.ends[0].registered(from.bytes());
+    const auto known_at_receiver = w.ends[1].registered(to.bytes());
+    const transports::cuda_stream stream = gpu.make_stream(0);
+    unsigned wrong = 0;
+    unsigned early = 0;
+    const auto tried = [&] {
+      const auto* const c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(100'001);
+      return configs.size() == 1 || (c != nullptr && c->where == actors::campaign::stage::decided);
+    };
+    const deadline limit;
+    for (unsigned i = 1; !limit.is_over() && (i < 10 || !tried()); ++i) {
+      fill(gpu, from.bytes(), i);
+      ahead_of_its_message seen;
+      runtime::run(w.loop, move_ahead(w, gpu, stream, from.bytes(), to.bytes(), i, &seen));
+      wrong += seen.right ? 0 : 1;
+      early += seen.before_the_processor ? 1 : 0;
+    }
+    CHECK(tried());
+    CHECK(wrong == 0);
+    const bool puts = way->what_it_needs() == needs::credit;
+    CHECK((w.wires[0]->planes().flags_set > 0) == puts);
+    CHECK((early > 0) == puts);
+    gpu.destroy(stream);
+  }
+}
+
+TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind it") {
+  fake_cuda gpu;
+  const auto to = transports::cuda_memory::on_device(gpu, 0, 1'000);
+  two_ranks w(gpu, {direct()});
+  const transports::cuda_stream stream = gpu.make_stream(0);
+  bool ran = false;
+  w.copies[1]->expect(to.bytes());
+  CHECK(w.copies[1]->wait_on(to.bytes(), stream) == errc::none);
+  gpu.launch(stream, 1, [&] { ran = true; });
+  CHECK(w.copies[1]->after(to.bytes(), stream) == errc::none);
+  struct program {
+    static task<> run(transfer t, std::span<std::byte> into) {
+      const receive_options soon{.from = 0, .timeout_ns = 1'000'000};
+      co_await t.receive(into, soon);
+    }
+  };
+  CHECK_THROWS_WITH(runtime::run(w.loop, program::run(w.ends[1], to.bytes())), doctest::Contains("timeout"));
+  for (const deadline limit; !limit.is_over() && w.copies[1]->busy(to.bytes());) {}
+  CHECK(ran);
+  gpu.destroy(stream);
 }
 
 TEST_CASE("where memory cannot be exported, puts and gets are not agreed on, and the rest goes on") {

@@ -39,6 +39,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::uint64_t ticks_per_copy = 5;
   enum class ipc_state { works, refused } ipc = ipc_state::works;
   int imported = 0;
+  bool word_operations = true;
   /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
 
@@ -101,6 +102,7 @@ class fake_cuda final : public transports::cuda_driver {
       delete[] static_cast<std::byte*>(memory);
       return;
     }
+    for (int i = 0; i < 10; ++i) tick();  // CUDA frees memory once what has been enqueued is over
     const auto at = blocks_.find(memory);
     total_ -= at->second.bytes.size();
     ::munmap(memory, at->second.reserved);
@@ -155,6 +157,20 @@ class fake_cuda final : public transports::cuda_driver {
       if (all->memory.size() == with.members && !std::exchange(all->over, true)) add_up(all->memory);
       return all->over || *with.stop != 0;
     });
+    return errc::none;
+  }
+  errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
+    if (broken_ || !word_operations) return errc::device_failed;
+    launch_until(s, [this, at, value] {
+      std::uint32_t seen = 0;
+      std::memcpy(&seen, here(at), sizeof seen);
+      return static_cast<std::int32_t>(seen - value) >= 0;
+    });
+    return errc::none;
+  }
+  errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept override {
+    if (broken_ || !word_operations) return errc::device_failed;
+    launch(s, 1, [this, at, value] { std::memcpy(here(at), &value, sizeof value); });
     return errc::none;
   }
   memory_place place_of(const void* address) noexcept override {

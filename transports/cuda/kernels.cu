@@ -37,6 +37,16 @@ cudaError_t launch(void* to, const void* from, std::size_t bytes, unsigned block
 
 }  // namespace
 
+cudaError_t load_copy() {
+  cudaFuncAttributes a{};
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&copy_words<uint4>), reinterpret_cast<const void*>(&copy_words<std::uint32_t>),
+        reinterpret_cast<const void*>(&copy_words<unsigned char>)}) {
+    if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s) {
   if (bytes == 0) return cudaSuccess;
   if (blocks == 0) blocks = 1;

@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::
     flag(flag_of(with, threadIdx.x, with.place)).store(with.number, cuda::memory_order_release);
     const flag theirs(flag_of(with, with.place, threadIdx.x));
     while (static_cast<std::int32_t>(theirs.load(cuda::memory_order_acquire) - with.number) < 0 &&
-           *const_cast<const volatile std::uint32_t*>(with.stop) == 0) {
-    }
+           *const_cast<const volatile std::uint32_t*>(with.stop) == 0) {}
     __threadfence_system();
   }
   __syncthreads();
@@ -45,6 +44,11 @@ __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::
 }
 
 }  // namespace
+
+cudaError_t load_peer_sum() {
+  cudaFuncAttributes a{};
+  return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&peer_sum));
+}
 
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s) {
   const std::size_t count = bytes / sizeof(float);

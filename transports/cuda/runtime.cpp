@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -58,7 +59,11 @@ class runtime_driver final : public cuda_driver {
   cuda_stream make_stream(int device) override {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
-    let_in_peers(device);
+    if (used_.insert(device).second) {
+      let_in_peers(device);
+      must(load_copy(), "loading the copy kernels");
+      must(load_peer_sum(), "loading the kernel that sums with peers");
+    }
     cudaStream_t made = nullptr;
     must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     return made;
@@ -118,6 +123,16 @@ class runtime_driver final : public cuda_driver {
     const on_device here(device);
     return note(launch_peer_sum(floats.data(), floats.size(), with, s), "the kernel that sums with peers");
   }
+  errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
+    static void* const found = entry_point("cuStreamWaitValue32");
+    constexpr unsigned at_least = 0;  // CU_STREAM_WAIT_VALUE_GEQ
+    return word_operation(found, s, at, value, at_least, "cuStreamWaitValue32");
+  }
+  errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept override {
+    static void* const found = entry_point("cuStreamWriteValue32");
+    constexpr unsigned behind_all = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier for what comes before it
+    return word_operation(found, s, at, value, behind_all, "cuStreamWriteValue32");
+  }
   memory_place place_of(const void* address) noexcept override {
     cudaPointerAttributes a{};
     if (note(cudaPointerGetAttributes(&a, address), "cudaPointerGetAttributes") != errc::none) return {};
@@ -176,13 +191,25 @@ class runtime_driver final : public cuda_driver {
     note(e, where);
     runtime::raise({errc::unavailable, in_words(e, where) + "; see `parley doctor`"});
   }
-  static cudaError_t base_of(const void* address, void** base) {
-    using function = int (*)(unsigned long long*, std::size_t*, unsigned long long);
+  // Of the driver, which the runtime has loaded; null where it has no such function.
+  static void* entry_point(const char* name) noexcept {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult how{};
-    const cudaError_t e =
-        cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 12000, cudaEnableDefault, &how);
-    if (e != cudaSuccess || found == nullptr) return e == cudaSuccess ? cudaErrorSymbolNotFound : e;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &how);
+    if (e != cudaSuccess) cudaGetLastError();
+    return e == cudaSuccess ? found : nullptr;
+  }
+  errc word_operation(void* found, cuda_stream s, const void* at, std::uint32_t value, unsigned flags,
+                      const char* name) noexcept {
+    using function = int (*)(cuda_stream, unsigned long long, std::uint32_t, unsigned);
+    if (found == nullptr) return note(cudaErrorSymbolNotFound, name);
+    const int e = reinterpret_cast<function>(found)(s, reinterpret_cast<unsigned long long>(at), value, flags);
+    return note(static_cast<cudaError_t>(e), name);
+  }
+  static cudaError_t base_of(const void* address, void** base) {
+    using function = int (*)(unsigned long long*, std::size_t*, unsigned long long);
+    void* const found = entry_point("cuMemGetAddressRange");
+    if (found == nullptr) return cudaErrorSymbolNotFound;
     unsigned long long start = 0;
     std::size_t bytes = 0;
     const int seen = reinterpret_cast<function>(found)(&start, &bytes, reinterpret_cast<unsigned long long>(address));
@@ -191,7 +218,6 @@ class runtime_driver final : public cuda_driver {
   }
   // So that copies between devices go directly where they can.
   void let_in_peers(int device) {
-    if (!let_in_.insert(device).second) return;
     for (const int peer : devices_.at(static_cast<std::size_t>(device)).peers) {
       const cudaError_t e = cudaDeviceEnablePeerAccess(peer, 0);
       if (e == cudaErrorPeerAccessAlreadyEnabled) {
@@ -203,13 +229,16 @@ class runtime_driver final : public cuda_driver {
   }
 
   std::vector<cuda_device> devices_;
-  std::set<int> let_in_;  // devices that have been told of their peers
+  std::set<int> used_;
   int driver_version_ = 0;
   int runtime_version_ = 0;
   std::string fault_;
 };
 
 result<std::unique_ptr<runtime_driver>> open_driver() {
+  // Streams that share a queue of the GPU's wait for each other, also for words that are set by what is in one of them. CUDA reads
+  // this at its first call.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e != cudaSuccess) {
