@@ -254,11 +254,10 @@ std::size_t cuda_copies::finish(queue& q, errc outcome) {
 bool cuda_copies::poll() {
   if (pending_ == 0) return false;
   std::size_t count = 0;
-  // Both may grow meanwhile.
-  for (std::size_t i = 0; i < streams_.size(); ++i)
-    count += finish(streams_[i], errc::none);  // NOLINT(modernize-loop-convert)
-  for (std::size_t i = 0; i < watched_.size(); ++i)
-    count += finish(watched_[i], errc::none);  // NOLINT(modernize-loop-convert)
+  // NOLINTBEGIN(modernize-loop-convert): both may grow meanwhile
+  for (std::size_t i = 0; i < streams_.size(); ++i) count += finish(streams_[i], errc::none);
+  for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], errc::none);
+  // NOLINTEND(modernize-loop-convert)
   std::erase_if(watched_, [](const queue& q) { return q.marks.empty(); });
   return count != 0;
 }
