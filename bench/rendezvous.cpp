@@ -4,12 +4,10 @@
 //     rendezvous [--clients 256]
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
+#include <parley/transports/loopback.hpp>
 #include <parley/transports/rendezvous.hpp>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,21 +27,6 @@ using namespace parley::transports;
 using parley::rank_id;
 
 constexpr std::size_t address_bytes = 512;  // about what UCX needs
-
-struct listener {
-  int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  std::uint16_t port = 0;
-  listener() {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    auto* const address = reinterpret_cast<sockaddr*>(&at);
-    if (::bind(fd, address, size) != 0 || ::listen(fd, SOMAXCONN) != 0 || ::getsockname(fd, address, &size) != 0)
-      give_up("no socket on 127.0.0.1");
-    port = ntohs(at.sin_port);
-  }
-};
 
 /// One rank of the meeting. It stays until all have come, as ranks of a job do.
 class participant {
@@ -94,7 +77,8 @@ constexpr std::int64_t ready = -1;
 
 void join_all(rank_id clients) {
   const job_key key = job_key::generate();
-  const listener here;
+  const loopback_socket here = listen_on_loopback();
+  if (here.fd < 0) give_up("no socket on 127.0.0.1");
   rendezvous_options o;
   o.world_size = clients + 1;
   o.job = 1;

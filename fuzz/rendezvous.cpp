@@ -1,6 +1,7 @@
 // The rendezvous as a sequence of frames, from both sides: garbage, cut and repeated frames, right tags on wrong content.
 #include "fuzz.hpp"
 
+#include <parley/transports/loopback.hpp>
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
 
@@ -33,19 +34,10 @@ const job_key& key() {
 }
 
 /// One listening socket for all inputs; what an input has left in its queue is closed before the next one.
-struct listener {
-  int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  std::uint16_t port = 0;
-  listener() {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    auto* const address = reinterpret_cast<sockaddr*>(&at);
-    require(::bind(fd, address, size) == 0 && ::listen(fd, 128) == 0 && ::getsockname(fd, address, &size) == 0,
-            "this machine has loopback");
+struct listener : loopback_socket {
+  listener() : loopback_socket(listen_on_loopback()) {
+    require(fd >= 0, "this machine has loopback");
     ::fcntl(fd, F_SETFL, O_NONBLOCK);
-    port = ntohs(at.sin_port);
   }
   void forget() const {
     for (int left; (left = accept()) >= 0;) ::close(left);

@@ -17,7 +17,8 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
     runtime::raise({errc::bad_argument, "device " + std::to_string(device) + " does not exist: this machine shows " +
                                             std::to_string(driver.devices().size()) +
                                             " GPUs, counted from 0; see CUDA_VISIBLE_DEVICES"});
-  for (unsigned i = 0; i < std::max(1U, o.streams) + o.first_waiting; ++i)
+  options_.streams = std::max(1U, o.streams);
+  for (unsigned i = 0; i < options_.streams + o.first_waiting; ++i)
     streams_.push_back({driver.make_stream(device), {}});
 }
 
@@ -37,7 +38,7 @@ void cuda_copies::drain() noexcept {
 // A kernel may be waiting for a message, and the copy that brings this must not be behind one that waits for that kernel.
 cuda_copies::queue& cuda_copies::queue_for(beginning when) {
   const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
-  const auto first_others = streams_.begin() + std::max(1U, options_.streams);
+  const auto first_others = streams_.begin() + options_.streams;
   queue* best = nullptr;
   if (when == beginning::at_once) {
     const auto first = std::min_element(streams_.begin(), first_others, shorter);
@@ -103,11 +104,12 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
 
 errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   try {
-    const std::byte* const end = memory.data() + memory.size();
-    const auto same = [&](const ordering& o) { return o.begin == memory.data() && o.end == end; };
+    const auto same = [&](const ordering& o) {
+      return o.memory.data() == memory.data() && o.memory.size() == memory.size();
+    };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
     if (at == orderings_.end()) {
-      orderings_.push_back({memory.data(), end, take_event(), 0});
+      orderings_.push_back({memory, take_event(), 0});
       at = std::prev(orderings_.end());
     }
     at->behind = flag_of(memory);
@@ -122,9 +124,8 @@ template <class Each>
 void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
     const ordering o = orderings_[i];
-    const bool apart = o.begin >= memory.data() + memory.size() || memory.data() >= o.end;
     const bool follows = which == orders::that_copies_follow && o.behind != 0 && flags_->is_down(o.behind);
-    if (apart || follows) {
+    if (!overlap(o.memory, memory) || follows) {
       ++i;
     } else if (driver_.query(o.event) == errc::none) {
       free_events_.push_back(o.event);
@@ -143,17 +144,17 @@ errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory, orders
   return failed;
 }
 
-bool cuda_copies::busy(std::span<const std::byte> memory) noexcept {
+bool cuda_copies::busy(std::span<const std::byte> memory) noexcept { return busy(memory, orders::that_copies_follow); }
+
+bool cuda_copies::busy(std::span<const std::byte> memory, orders which) noexcept {
   bool found = false;
-  for_each_order(memory, orders::that_copies_follow, [&](const ordering&) { return !(found = true); });
+  for_each_order(memory, which, [&](const ordering&) { return !(found = true); });
   return found;
 }
 
 errc cuda_copies::settle(std::span<const std::byte> memory, completion* done) noexcept {
   try {
-    bool over = true;
-    for_each_order(memory, orders::all, [&](const ordering&) { return over = false; });
-    if (over) return errc::none;
+    if (!busy(memory, orders::all)) return errc::none;
     queue& q = queue_for(beginning::behind_kernels);
     const errc failed = order(q.stream, memory, orders::all);
     return failed == errc::none ? put_mark(q, done) : failed;
@@ -195,18 +196,16 @@ void cuda_copies::came(std::span<const std::byte> memory, errc outcome) noexcept
 errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
                                completion* done) noexcept {
   try {
-    queue* behind = nullptr;  // the last of those that copy some of it
-    const auto is_of_it = [&](const mark& m) {
-      return m.from.data() < data.data() + data.size() && data.data() < m.from.data() + m.from.size();
-    };
+    queue* behind = nullptr;  // that has the last of these copies; it waits for the others
+    cuda_event last = nullptr;
     for (queue& q : streams_) {
-      const auto last = std::find_if(q.marks.rbegin(), q.marks.rend(), is_of_it);
-      if (last == q.marks.rend()) continue;
-      if (behind != nullptr) {
-        const auto before = std::find_if(behind->marks.rbegin(), behind->marks.rend(), is_of_it);
-        if (const errc failed = driver_.wait(q.stream, before->event); failed != errc::none) return failed;
-      }
+      const auto found =
+          std::find_if(q.marks.rbegin(), q.marks.rend(), [&](const mark& m) { return overlap(m.from, data); });
+      if (found == q.marks.rend()) continue;
+      const errc failed = behind == nullptr ? errc::none : driver_.wait(q.stream, last);
+      if (failed != errc::none) return failed;
       behind = &q;
+      last = found->event;
     }
     queue& q = behind == nullptr ? queue_for(beginning::at_once) : *behind;
     const errc failed = driver_.write_value(q.stream, at, value);

@@ -123,8 +123,7 @@ class cuda_copies final : public runtime::poller {
     bool waits = false;  // for kernels: nothing that could go on is put behind that
   };
   struct ordering {
-    const std::byte* begin;
-    const std::byte* end;
+    std::span<const std::byte> memory;
     cuda_event event;
     std::uint64_t behind;  // the flag that was down when it was made: it comes after what is still to come; 0: none was
   };
@@ -132,6 +131,7 @@ class cuda_copies final : public runtime::poller {
   enum class orders : std::uint8_t { that_copies_follow, all };
   template <class Each>
   void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
+  bool busy(std::span<const std::byte> memory, orders which) noexcept;
   enum class beginning : std::uint8_t { at_once, behind_kernels };
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
   queue& queue_for(beginning when);

@@ -72,6 +72,11 @@ struct peer_boxes {
   const std::uint32_t* stop = nullptr;  ///< pinned; once it is not 0 the kernel ends, whatever the others do
 };
 
+/// Whether two pieces of memory have a byte in common.
+inline bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
 class cuda_driver {
  public:
   virtual ~cuda_driver() = default;

@@ -6,12 +6,6 @@ namespace parley::transports {
 
 using runtime::errc;
 
-namespace {
-bool overlap(const std::byte* begin, const std::byte* end, std::span<const std::byte> memory) noexcept {
-  return begin < memory.data() + memory.size() && memory.data() < end;
-}
-}  // namespace
-
 cuda_flags::cuda_flags(cuda_driver& driver, int device)
     : driver_(driver), device_(device), words_(cuda_memory::on_device(driver, device, sizeof(std::uint32_t) * words)),
       stream_(driver.make_stream(device)) {
@@ -64,13 +58,13 @@ std::uint64_t cuda_flags::expect(std::span<const std::byte> memory) {
         {errc::full, "more than " + std::to_string(words) +
                          " receives are expected by streams of this device, or have failed; await some of them"});
   }
-  down_.push_back({memory.data(), memory.data() + memory.size(), flag, false});
+  down_.push_back({memory, flag, false});
   return flag;
 }
 
 std::uint64_t cuda_flags::down_for(std::span<const std::byte> memory) const noexcept {
-  const auto last = std::find_if(down_.rbegin(), down_.rend(),
-                                 [memory](const expected& e) { return overlap(e.begin, e.end, memory); });
+  const auto last =
+      std::find_if(down_.rbegin(), down_.rend(), [memory](const expected& e) { return overlap(e.memory, memory); });
   return last == down_.rend() ? 0 : last->flag;
 }
 
@@ -80,7 +74,7 @@ bool cuda_flags::is_down(std::uint64_t flag) const noexcept {
 
 errc cuda_flags::hold(cuda_stream stream, std::span<const std::byte> memory) noexcept {
   for (expected& e : down_) {
-    if (!overlap(e.begin, e.end, memory)) continue;
+    if (!overlap(e.memory, memory)) continue;
     const errc held = driver_.wait_value(stream, words_.bytes().data() + offset_of(e.flag), value_of(e.flag));
     if (held != errc::none) return held;
     e.holds = true;
@@ -89,8 +83,8 @@ errc cuda_flags::hold(cuda_stream stream, std::span<const std::byte> memory) noe
 }
 
 void cuda_flags::came(std::span<const std::byte> memory, errc outcome) noexcept {
-  const auto first =
-      std::find_if(down_.begin(), down_.end(), [memory](const expected& e) { return e.begin == memory.data(); });
+  const auto first = std::find_if(down_.begin(), down_.end(),
+                                  [memory](const expected& e) { return e.memory.data() == memory.data(); });
   if (first == down_.end()) return;
   set(*first);
   if (outcome == errc::none) free_.push_back(first->flag);

@@ -45,8 +45,7 @@ class cuda_flags {
 
  private:
   struct expected {
-    const std::byte* begin;
-    const std::byte* end;
+    std::span<const std::byte> memory;
     std::uint64_t flag;
     bool holds;  // some stream
   };

@@ -2,14 +2,12 @@
 
 #include <parley/transports/environment.hpp>
 #include <parley/transports/job_key.hpp>
+#include <parley/transports/loopback.hpp>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,19 +130,9 @@ struct listening {
 };
 
 listening make_listener() {
-  listening made;
-  made.socket = descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  auto* const address = reinterpret_cast<sockaddr*>(&at);
-  if (!made.socket.open() || ::bind(made.socket.get(), address, size) != 0 ||
-      ::listen(made.socket.get(), SOMAXCONN) != 0 || ::getsockname(made.socket.get(), address, &size) != 0) {
-    refuse("open a rendezvous socket on 127.0.0.1");
-  }
-  made.port = ntohs(at.sin_port);
-  return made;
+  const loopback_socket made = listen_on_loopback();
+  if (made.fd < 0) refuse("open a rendezvous socket on 127.0.0.1");
+  return {descriptor(made.fd), made.port};
 }
 
 /// Takes the signals that concern a launcher as events while it lives, and gives them back afterwards.

@@ -13,13 +13,12 @@
 #include "../support/fair_stopwatch.hpp"
 
 #include <parley/runtime/identifiers.hpp>
+#include <parley/transports/loopback.hpp>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,16 +177,10 @@ class by_hand {
     ::close(fd);
   }
   int listen() {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    auto* const address = reinterpret_cast<sockaddr*>(&at);
-    if (::bind(fd, address, size) != 0 || ::listen(fd, 128) != 0 || ::getsockname(fd, address, &size) != 0)
-      throw std::runtime_error("cannot listen");
-    port_ = ntohs(at.sin_port);
-    return fd;
+    const parley::transports::loopback_socket made = parley::transports::listen_on_loopback();
+    if (made.fd < 0) throw std::runtime_error("cannot listen");
+    port_ = made.port;
+    return made.fd;
   }
   static void start(process& p, const variables& more, int inherited) {
     int in[2];

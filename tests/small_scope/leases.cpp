@@ -325,16 +325,10 @@ using outcomes = std::set<std::string>;
 
 /// `predicted`: what protocol_model.py can come to, from the leader's first call on, with the same number of calls and margins.
 void check_safe(const std::string& name, const lease_setup& s, const outcomes& predicted) {
-  const findings f = explore(name, making(s));
-  CHECK_MESSAGE(f.safe(), f.how());
-  if (f.runs != 0) CHECK(f.outcomes == predicted);
+  tests::check_safe(name, making(s), predicted);
 }
 void check_broken(const std::string& name, const lease_setup& s, const std::string& invariant) {
-  const findings f = explore(name, making(s));
-  if (f.runs == 0) return;
-  CHECK_MESSAGE(f.broken.find(invariant) != std::string::npos, f.how());
-  const findings again = search(making(s), {}).repeat(f.order.substr(name.size() + 1));
-  CHECK(again.broken == f.broken);
+  tests::check_broken(name, making(s), invariant);
 }
 
 constexpr auto trials = lease_setup::aim::trials;

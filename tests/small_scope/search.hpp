@@ -214,4 +214,19 @@ inline findings explore(const std::string& name, search::maker make, search_limi
   return f;
 }
 
+/// Nothing breaks in any order, and the runs come to what is `predicted`.
+inline void check_safe(const std::string& name, const search::maker& make, const std::set<std::string>& predicted) {
+  const findings f = explore(name, make);
+  CHECK_MESSAGE(f.safe(), f.how());
+  if (f.runs != 0) CHECK(f.outcomes == predicted);
+}
+/// Some order breaks `invariant`, and does so again when it is repeated.
+inline void check_broken(const std::string& name, const search::maker& make, const std::string& invariant) {
+  const findings f = explore(name, make);
+  if (f.runs == 0) return;
+  CHECK_MESSAGE(f.broken.find(invariant) != std::string::npos, f.how());
+  const findings again = search(make, {}).repeat(f.order.substr(name.size() + 1));
+  CHECK(again.broken == f.broken);
+}
+
 }  // namespace parley::tests

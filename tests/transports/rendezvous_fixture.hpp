@@ -2,6 +2,7 @@
 /// Ranks of a rendezvous in one io_context, raw clients that speak nonsense to it, and waiting without sleeping.
 #include "../support/deadline.hpp"
 
+#include <parley/transports/loopback.hpp>
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
 
@@ -39,19 +40,8 @@ bool run_until(asio::io_context& io, Condition holds) {
   return true;
 }
 
-struct listener {
-  int fd = -1;
-  std::uint16_t port = 0;
-
-  listener() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    auto* const address = reinterpret_cast<sockaddr*>(&at);
-    if (::bind(fd, address, size) != 0 || ::listen(fd, 128) != 0 || ::getsockname(fd, address, &size) != 0) fd = -1;
-    port = ntohs(at.sin_port);
-  }
+struct listener : loopback_socket {
+  listener() : loopback_socket(listen_on_loopback()) {}
 };
 
 inline rendezvous_options options_of(rank_id rank, rank_id world, const listener& at) {

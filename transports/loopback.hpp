@@ -1,0 +1,18 @@
+#pragma once
+/// A socket that listens on 127.0.0.1, at a port that the kernel chose: what rank 0 of a job on one host gets for its rendezvous.
+///
+///     const loopback_socket here = listen_on_loopback();
+///     if (here.fd < 0) …                                // `errno` says why
+///     options.port = here.port;
+#include <cstdint>
+
+namespace parley::transports {
+
+struct loopback_socket {
+  int fd = -1;  ///< closed in other programs; its owner closes it
+  std::uint16_t port = 0;
+};
+
+loopback_socket listen_on_loopback() noexcept;
+
+}  // namespace parley::transports
