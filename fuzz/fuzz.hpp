@@ -77,6 +77,7 @@ void credits(input bytes);
 void rendezvous_frames(input bytes);
 void rendezvous_host(input bytes);
 void rendezvous_guest(input bytes);
+void rendezvous_restart(input bytes);
 // Launchers and files
 void environment(input bytes);
 void meeting_file(input bytes);

@@ -1,6 +1,7 @@
 // The rendezvous as a sequence of frames, from both sides: garbage, cut and repeated frames, right tags on wrong content.
 #include "fuzz.hpp"
 
+#include <parley/runtime/incarnations.hpp>
 #include <parley/transports/loopback.hpp>
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
@@ -106,13 +107,17 @@ void run_what_is_there(boost::asio::io_context& io) {
   io.poll();
 }
 
-rendezvous_options options_of(rank_id rank, const listener& at) {
+constexpr std::uint32_t most_restarts = 3;
+
+rendezvous_options options_of(rank_id rank, const listener& at, std::uint32_t restarts = 0) {
   rendezvous_options o;
   o.rank = rank;
   o.world_size = world;
   o.job = job;
   o.port = at.port;
   o.join_timeout_ns = 20'000'000'000;
+  o.max_restarts = most_restarts;
+  o.restarts = restarts;
   if (rank == 0) o.listening_fd = ::dup(at.fd);
   return o;
 }
@@ -127,13 +132,19 @@ wire::hello greeting_of(rank_id rank) {
 }
 
 struct party {
-  party(boost::asio::io_context& io, rank_id rank, const listener& at)
-      : meeting(std::make_unique<rendezvous>(io, options_of(rank, at), key().duplicate())) {
+  party(boost::asio::io_context& io, rank_id rank, const listener& at, std::uint32_t restarts = 0)
+      : meeting(std::make_unique<rendezvous>(io, options_of(rank, at, restarts), key().duplicate())) {
+    meeting->on_member_restarted([this](const member& m) {
+      require(m.rank == 1 || m.rank == 2, "only a rank other than 0 comes back");
+      require(runtime::restarts_of(m.incarnation) > last[m.rank], "who comes back is newer than the one before");
+      last[m.rank] = runtime::restarts_of(m.incarnation);
+    });
     meeting->join(this_process({}), [this](runtime::result<joined> all) { outcome.emplace(std::move(all)); });
   }
   bool in() const { return outcome && *outcome; }
   std::unique_ptr<rendezvous> meeting;
   std::optional<runtime::result<joined>> outcome;
+  std::uint32_t last[world] = {};
 };
 
 /// A client that can greet and prove itself, and then says what the input says.
@@ -295,6 +306,143 @@ void rendezvous_guest(input bytes) {
   guest.meeting.reset();
   run_what_is_there(io);
   at.forget();
+}
+
+namespace {
+
+/// Whoever knocks at a job that runs, with the key or without.
+void knock(std::vector<client>& clients, choices& from, boost::asio::io_context& io, const listener& at) {
+  if (clients.empty() || (clients.size() < 5 && from.below(4) == 0)) {
+    auto connection = raw::to(at.port);
+    if (!connection) return;
+    clients.push_back({std::move(connection), {}});
+    run_what_is_there(io);
+  }
+  client& c = clients[from.below(clients.size())];
+  switch (from.below(5)) {
+    case 0: c.connection->send(from.bytes(300)); break;
+    case 1: {
+      wire::hello said = greeting_of(static_cast<rank_id>(from.below(world + 1)));
+      // The last of the possible ones is for who comes in the end.
+      said.incarnation = runtime::incarnation_of(7, static_cast<std::uint32_t>(from.below(most_restarts)));
+      if (from.below(16) == 15) said.incarnation = runtime::incarnation_of(7, most_restarts + 1);
+      c.said = said.encode();
+      c.connection->send(wire::frame(wire::type::hello, c.said));
+      break;
+    }
+    case 2: {
+      c.look_for_challenge();
+      c.send_authentic(wire::type::proof, {});
+      const auto said = wire::hello::decode(c.said);
+      member entry = this_process({});
+      entry.rank = said ? said->rank : 1;
+      entry.incarnation = said ? said->incarnation : 7;
+      auto payload = wire::encode_member(entry);
+      if (const auto place = from.byte(); place != 0) payload[place % payload.size()] = std::byte{from.byte()};
+      c.send_authentic(wire::type::member, payload);
+      break;
+    }
+    case 3:
+      c.look_for_challenge();
+      c.send_authentic(static_cast<wire::type>(from.below(14)), from.bytes(2000));
+      break;
+    default: c.connection->send(wire::frame(static_cast<wire::type>(from.below(14)), from.bytes(300))); break;
+  }
+  run_what_is_there(io);
+}
+
+/// What a guest that is in, or waits to be, may hear from a rank 0.
+void tell(raw& guest, const wire::connection_key& tags, std::uint64_t& sent, choices& from, std::uint64_t incarnation) {
+  std::vector<member> members(world);
+  for (rank_id r = 0; r < world; ++r) {
+    members[r].rank = r;
+    members[r].incarnation =
+        r == 1 ? incarnation : runtime::incarnation_of(5, static_cast<std::uint32_t>(from.below(3)));
+  }
+  wire::bytes payload;
+  auto kind = wire::type::restarted;
+  switch (from.below(3)) {
+    case 0: {
+      kind = wire::type::rejoined;
+      payload = wire::writer().raw(wire::digest{}).raw(wire::encode_roster(job, members)).take();
+      break;
+    }
+    case 1: payload = wire::encode_member(members[from.below(world)]); break;
+    default: {
+      kind = static_cast<wire::type>(from.below(14));
+      const auto any = from.bytes(2000);
+      payload.assign(any.begin(), any.end());
+    }
+  }
+  const auto place = from.byte();
+  if (place != 0 && !payload.empty()) payload[place % payload.size()] = std::byte{from.byte()};
+  guest.send(wire::frame(kind, payload, tags, wire::direction::to_member, sent++));
+}
+
+void restart_at_host(choices from) {
+  static const listener at;
+  boost::asio::io_context io;
+  party host(io, 0, at);
+  party one(io, 1, at);
+  auto two = std::make_unique<party>(io, 2, at);
+  require(run_until(io, [&] { return host.in() && one.in() && two->in(); }), "a job begins");
+  if (from.below(2) == 0) two->meeting.reset();
+  std::vector<client> clients;
+  for (int step = 0; step < 40 && !from.empty(); ++step) knock(clients, from, io, at);
+  clients.clear();
+  run_what_is_there(io);
+  two = std::make_unique<party>(io, 2, at, most_restarts);
+  require(run_until(io, [&] { return two->in(); }), "a rank comes back whoever else has knocked");
+  require(run_until(io, [&] { return host.last[2] == most_restarts; }), "rank 0 knows of it");
+  two->meeting.reset();
+  one.meeting.reset();
+  host.meeting.reset();
+  run_what_is_there(io);
+  at.forget();
+}
+
+void restart_at_guest(choices from) {
+  static const listener at;
+  boost::asio::io_context io;
+  party guest(io, 1, at, 1);
+  std::unique_ptr<raw> host;
+  require(run_until(io,
+                    [&] {
+                      const int fd = at.accept();
+                      if (fd >= 0) host = std::make_unique<raw>(fd);
+                      return host != nullptr;
+                    }),
+          "a guest comes");
+  run_until(io, [&] { return host->first(wire::type::hello).has_value(); });
+  const auto said = host->first(wire::type::hello);
+  wire::challenge question;
+  question.incarnation = 1;
+  question.left_ms = 5'000;
+  const auto asked = question.encode();
+  const wire::connection_key tags(fuzz::key().secret(), *said, asked);
+  std::uint64_t sent = 0;
+  host->send(wire::frame(wire::type::challenge, asked, tags, wire::direction::to_member, sent++));
+  run_what_is_there(io);
+  const std::uint64_t incarnation = wire::hello::decode(*said)->incarnation;
+  for (int step = 0; step < 20 && !from.empty(); ++step) {
+    tell(*host, tags, sent, from, incarnation);
+    run_what_is_there(io);
+  }
+  host.reset();
+  guest.meeting.reset();
+  run_what_is_there(io);
+  at.forget();
+}
+
+}  // namespace
+
+void rendezvous_restart(input bytes) {
+  choices from(bytes);
+  if (from.below(2) == 0) {
+    restart_at_host(from);
+  } else {
+    restart_at_guest(from);
+  }
 }
 
 }  // namespace parley::fuzz

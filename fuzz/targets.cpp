@@ -15,6 +15,7 @@ std::span<const target> targets() {
       target{"rendezvous_frames", rendezvous_frames},
       target{"rendezvous_host", rendezvous_host},
       target{"rendezvous_guest", rendezvous_guest},
+      target{"rendezvous_restart", rendezvous_restart},
       target{"environment", environment},
       target{"meeting_file", meeting_file},
       target{"pmi", pmi},

@@ -11,6 +11,7 @@
 #include <parley/runtime/identifiers.hpp>
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,7 +29,7 @@ struct frame_header {
   rank_id source = 0;
   rank_id destination = 0;
   std::uint32_t accepted = 0;  ///< how far the sender of this frame has accepted the receiver's own frames
-  std::uint64_t session = 0;   ///< the job, and which process of the source's rank speaks: `session_of`
+  std::uint64_t session = 0;   ///< the job, which process of the source's rank speaks, and to which one: `session_of`
   std::uint64_t actor = 0;     ///< the actor that it is for: an op and a part in it
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
@@ -38,9 +39,11 @@ static_assert(sizeof(frame_header) == 64);
 
 using frame_bytes = std::array<std::byte, sizeof(frame_header)>;
 
-/// A job and an incarnation as one number, so that what a process has said is foreign once another one has taken its place. An
-/// incarnation that nobody has said is 0.
-constexpr std::uint64_t session_of(std::uint64_t job, std::uint64_t incarnation) noexcept { return job ^ incarnation; }
+/// A job and two incarnations as one number, so that what was said is foreign once another process has taken the place of who
+/// spoke, or of whom it was for. An incarnation that nobody has said is 0.
+constexpr std::uint64_t session_of(std::uint64_t job, std::uint64_t speaker, std::uint64_t listener) noexcept {
+  return job ^ speaker ^ std::rotl(listener, 32);
+}
 
 /// Computes the tag of a frame; given by the transport, which owns the cryptography. Null: frames carry no tag.
 struct frame_seal {

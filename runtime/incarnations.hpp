@@ -4,6 +4,9 @@
 ///     incarnations known(std::vector<std::uint64_t>{17, 4, 99});   // of ranks 0, 1 and 2
 ///     incarnations mine = known;                                   // shares them: ranks of one process hold them once
 ///     mine.replace(1, 5);                                          // another process has come; `known` does not change
+///
+/// Such a number tells how many processes have been in that place before, so that a newer one is told from an older one; what
+/// stands below that is chance, so that processes of different jobs are told apart, too.
 #include <parley/runtime/identifiers.hpp>
 
 #include <cstdint>
@@ -13,6 +16,18 @@
 #include <vector>
 
 namespace parley::runtime {
+
+inline constexpr unsigned incarnation_chance_bits = 48;
+inline constexpr std::uint32_t most_restarts = 0xffff;
+
+constexpr std::uint32_t restarts_of(std::uint64_t incarnation) noexcept {
+  return static_cast<std::uint32_t>(incarnation >> incarnation_chance_bits);
+}
+/// Of a process before which there were `restarts` others, at most `most_restarts`.
+constexpr std::uint64_t incarnation_of(std::uint64_t chance, std::uint32_t restarts) noexcept {
+  return (chance & ((std::uint64_t{1} << incarnation_chance_bits) - 1)) | std::uint64_t{restarts}
+                                                                              << incarnation_chance_bits;
+}
 
 class incarnations {
  public:

@@ -30,7 +30,7 @@ struct router::fetching : completion {
 
 router::router(executor& ex, link& over, options o, incarnations known)
     : executor_(ex), link_(over), options_(o), world_size_(over.world_size()), incarnations_(std::move(known)),
-      own_session_(session_of(o.job, incarnations_.of(over.rank()))), retry_timer_(*this) {
+      retry_timer_(*this) {
   link_.listen(link::channel::control, this);
 }
 
@@ -50,14 +50,21 @@ void router::unbind(std::uint64_t actor) {
 }
 
 void router::forget(rank_id peer, std::uint64_t new_incarnation) noexcept {
-  state_of(peer) = {.rank = peer, .session = session_of(options_.job, new_incarnation)};
+  state_of(peer) = met(peer, new_incarnation);
   std::erase_if(parked_, [peer](const parked& p) { return p.header.source == peer; });
+}
+
+router::peer_state router::met(rank_id peer, std::uint64_t incarnation) const noexcept {
+  const std::uint64_t mine = incarnations_.of(rank());
+  return {.rank = peer,
+          .session = session_of(options_.job, incarnation, mine),
+          .own_session = session_of(options_.job, mine, incarnation)};
 }
 
 router::peer_state& router::find_state(rank_id peer) noexcept {
   const auto [at, is_first] = peers_.try_emplace(peer);
   latest_ = &at->second;
-  if (is_first) *latest_ = {.rank = peer, .session = session_of(options_.job, incarnations_.of(peer))};
+  if (is_first) *latest_ = met(peer, incarnations_.of(peer));
   return *latest_;
 }
 
@@ -88,7 +95,7 @@ errc router::transmit(peer_state& to, frame_header& h, std::span<const std::byte
   h.source = rank();
   h.destination = to.rank;
   h.body_bytes = static_cast<std::uint32_t>(body.size());
-  h.session = own_session_;
+  h.session = to.own_session;
   h.accepted = to.accepted_told = to.accepted;
   const frame_bytes header = encode_frame(h, body, options_.seal);
   return link_.send(to.rank, link::channel::control, header, body, nullptr);

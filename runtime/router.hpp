@@ -103,7 +103,8 @@ class router final : public link::handler {
   struct peer_state {
     rank_id rank = 0;
     std::uint32_t acknowledged = 0;   // of our frames, as it told us
-    std::uint64_t session = 0;        // of the process that it is
+    std::uint64_t session = 0;        // of what that process says to this one
+    std::uint64_t own_session = 0;    // of what this one says to it
     std::uint64_t next_sequence = 0;  // of our next frame to it
     std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
     std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
@@ -128,6 +129,7 @@ class router final : public link::handler {
     return latest_ != nullptr && latest_->rank == peer ? *latest_ : find_state(peer);
   }
   peer_state& find_state(rank_id peer) noexcept;
+  peer_state met(rank_id peer, std::uint64_t incarnation) const noexcept;
   static bool is_new(peer_state& from, std::uint64_t sequence) noexcept;
   void take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept;
   raw_handler* find_handler(std::uint64_t actor, std::uint16_t type) noexcept;
@@ -145,8 +147,7 @@ class router final : public link::handler {
   link& link_;
   options options_;
   rank_id world_size_;
-  incarnations incarnations_;  // of ranks when this router began
-  std::uint64_t own_session_;
+  incarnations incarnations_;                      // of ranks when this router began
   std::unordered_map<rank_id, peer_state> peers_;  // only looked up; a state stays where it is
   peer_state* latest_ = nullptr;
   std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint16_t, raw_handler>>> handlers_;

@@ -70,7 +70,7 @@ struct any_generation final : wire_tap {
     } else if (p.header.size() == sizeof h) {
       std::memcpy(&h, p.header.data(), sizeof h);
       if (h.type != 0) latest[h.actor & ~std::uint64_t{3}] = h.generation;
-      sessions[h.source] = h.session;
+      sessions[{h.source, h.destination}] = h.session;
     }
   }
   bool on_deliver(parcel& p) override {
@@ -79,13 +79,13 @@ struct any_generation final : wire_tap {
     if (p.on == link::channel::control && p.header.size() == sizeof h) {
       std::memcpy(&h, p.header.data(), sizeof h);
       if (h.type != 0) h.generation = latest[h.actor & ~std::uint64_t{3}];
-      h.session = sessions[h.source];
+      h.session = sessions[{h.source, h.destination}];
       std::memcpy(p.header.data(), &h, sizeof h);
     }
     return true;
   }
   std::map<std::uint64_t, std::uint64_t> latest;
-  std::map<rank_id, std::uint64_t> sessions;
+  std::map<std::pair<rank_id, rank_id>, std::uint64_t> sessions;
 };
 
 // A leader for which a failed repetition took no time.

@@ -25,7 +25,8 @@ void world::start_all(std::function<void(rank_id)> launch) {
   ++job_;
   launch_ = std::move(launch);
   std::vector<std::uint64_t> made;
-  for (rank_id r = 0; r < ranks(); ++r) made.push_back(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)));
+  for (rank_id r = 0; r < ranks(); ++r)
+    made.push_back(runtime::incarnation_of(runtime::mix(options_.seed ^ runtime::mix(job_ * 0x10001 + r)), 0));
   incarnations_ = std::move(made);
   for (rank_id r = 0; r < ranks(); ++r) {
     network_.revive(r);
@@ -92,7 +93,8 @@ void world::restart(rank_id r, time_ns absent_ns) {
 void world::come_back(rank_id r) {
   stage_.thaw(r);
   network_.come_back(r);
-  incarnations_.replace(r, runtime::mix(incarnations_.of(r)));
+  const std::uint64_t before = incarnations_.of(r);
+  incarnations_.replace(r, runtime::incarnation_of(runtime::mix(before), runtime::restarts_of(before) + 1));
   stage_.as(r, [&] {
     start(r);
     launch_(r);

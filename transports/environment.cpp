@@ -281,6 +281,23 @@ void read_own_variables(reader& in, placement& place) {
   }
 }
 
+/// Whoever starts ranks anew says where they are met: at an address that stays.
+void read_restarts(reader& in, placement& place) {
+  const auto number = [&](const char* name) {
+    return static_cast<std::uint32_t>(in.number(name, 0, most_restarts_of_a_rank).value_or(0));
+  };
+  place.max_restarts = number(variable::max_restarts);
+  place.restarts = number(variable::restart_count);
+  if (place.restarts > place.max_restarts)
+    in.complain(variable::restart_count,
+                "no rank of this job may be started anew so often; set PARLEY_MAX_RESTARTS on all ranks of it");
+  if (place.restarts > 0 && place.rank == 0)
+    in.complain(variable::restart_count,
+                "rank 0 hosts the rendezvous and cannot be started anew alone; start the whole job");
+  if (place.max_restarts > 0 && place.world_size > 1 && place.meeting != meeting_kind::address)
+    in.complain(variable::max_restarts, "PARLEY_RENDEZVOUS must be set beside it, as a rank that comes back needs it");
+}
+
 /// Two launchers that tell one process different ranks in worlds of one size: nobody can know which of them is meant.
 void compare(reader& in, const dialect& counts, const placement& place, const dialect& other) {
   const variable_lookup& look = in.lookup();
@@ -347,6 +364,7 @@ void read(reader& in, placement& place) {
   } else {
     read_meeting_place(in, d, place);
   }
+  if (!inside_parley_run) read_restarts(in, place);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 /// | srun | SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID | one host: file; else a port on the step's first node |
 ///
 /// PARLEY_RENDEZVOUS=host:port, where it is set, wins over all of these; PARLEY_KEY_FILE names a 0600 file with the job's
-/// key. Without any launcher the world has one rank. transports/meeting.hpp carries out what is found here.
+/// key. PARLEY_MAX_RESTARTS and PARLEY_RESTART_COUNT go with it (rendezvous.hpp). Without any launcher the world has one rank. transports/meeting.hpp carries out what is found here.
 ///
 /// More than one launcher: the innermost counts, which by habit is the first of the list above. Two of them that tell
 /// another rank in worlds of one size contradict each other, which is an error; PARLEY_LAUNCHER=parley|torchrun|openmpi|
@@ -55,11 +55,14 @@ inline constexpr char rendezvous_fd[] = "PARLEY_RENDEZVOUS_FD";  ///< rank 0 onl
 inline constexpr char job[] = "PARLEY_JOB";                      ///< 1 to 16 hexadecimal digits
 inline constexpr char key_fd[] = "PARLEY_KEY_FD";
 inline constexpr char key_file[] = "PARLEY_KEY_FILE";
-inline constexpr char report_fd[] = "PARLEY_REPORT_FD";  ///< where a rank writes what its launcher collects
-inline constexpr char launcher[] = "PARLEY_LAUNCHER";    ///< whose variables count, where several disagree
+inline constexpr char report_fd[] = "PARLEY_REPORT_FD";          ///< where a rank writes what its launcher collects
+inline constexpr char launcher[] = "PARLEY_LAUNCHER";            ///< whose variables count, where several disagree
+inline constexpr char max_restarts[] = "PARLEY_MAX_RESTARTS";    ///< how often each rank but 0 may be started anew
+inline constexpr char restart_count[] = "PARLEY_RESTART_COUNT";  ///< how often this one was; unset: never
 }  // namespace variable
 
 inline constexpr runtime::rank_id max_world_size = 65'536;
+inline constexpr std::uint32_t most_restarts_of_a_rank = 1'000;
 
 struct placement {
   launcher_kind launcher = launcher_kind::none;
@@ -77,6 +80,8 @@ struct placement {
   int key_fd = -1;
   std::string key_file;
   int report_fd = -1;
+  std::uint32_t max_restarts = 0;
+  std::uint32_t restarts = 0;  ///< at most `max_restarts`
 };
 
 /// Returns nothing for a variable that is not set.

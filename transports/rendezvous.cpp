@@ -1,4 +1,6 @@
 #include <parley/transports/rendezvous.hpp>
+
+#include <parley/runtime/incarnations.hpp>
 #include <parley/transports/rendezvous_stream.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
 
@@ -72,7 +74,10 @@ error never_came(const std::vector<rank_id>& missing, std::size_t total, rank_id
 
 std::uint64_t fresh_incarnation() {
   std::uint64_t value = 0;
-  while (value == 0) wire::randomise(std::as_writable_bytes(std::span(&value, 1)));
+  while (value == 0) {
+    wire::randomise(std::as_writable_bytes(std::span(&value, 1)));
+    value = runtime::incarnation_of(value, 0);
+  }
   return value;
 }
 
@@ -110,6 +115,8 @@ rendezvous_options options_for(const placement& place) {
   options.host = place.rendezvous_host;
   options.port = place.rendezvous_port;
   options.listening_fd = place.listening_fd;
+  options.max_restarts = place.max_restarts;
+  options.restarts = place.restarts;
   return options;
 }
 
@@ -127,6 +134,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     me_ = std::move(me);
     me_.rank = options_.rank;
     if (me_.incarnation == 0) me_.incarnation = fresh_incarnation();
+    me_.incarnation = runtime::incarnation_of(me_.incarnation, options_.restarts);
     done_ = std::move(done);
     asio::post(io_, [self = shared_from_this()] {
       if (self->ended_) return;
@@ -136,6 +144,8 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   }
   void on_loss(loss_handler handler) { lost_ = std::move(handler); }
   void on_left(loss_handler handler) { left_ = std::move(handler); }
+  void on_restart(restart_handler handler) { restarted_ = std::move(handler); }
+  virtual void hold_dead(rank_id, const std::string&) {}
 
   virtual void leave(std::string_view) { close(); }
   virtual void close() {
@@ -143,6 +153,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     done_ = nullptr;
     lost_ = nullptr;
     left_ = nullptr;
+    restarted_ = nullptr;
     deadline_.cancel();
   }
   virtual std::vector<int> descriptors() { return {}; }
@@ -198,6 +209,10 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     const auto handler = left_;
     if (handler) handler(rank, why);
   }
+  void meet_again(const member& anew) {
+    const auto handler = restarted_;
+    if (handler) handler(anew);
+  }
   static wire::bytes notice(rank_id rank, const std::string& why) {
     return wire::writer().number(rank).text(why.substr(0, wire::max_notice_bytes / 2)).take();
   }
@@ -241,6 +256,11 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
                                            " ranks is not possible; ranks count from 0 to world size - 1, at most " +
                                            std::to_string(max_world_size) + " ranks");
     }
+    if (o.max_restarts > runtime::most_restarts || o.restarts > o.max_restarts || (o.restarts > 0 && o.rank == 0)) {
+      return error(errc::bad_argument, "rank " + std::to_string(o.rank) + " cannot be at its restart " +
+                                           std::to_string(o.restarts) + " of at most " +
+                                           std::to_string(o.max_restarts) + "; rank 0 cannot be started anew at all");
+    }
     if (me_.address.size() > member::max_address_bytes || me_.affinity.size() > member::max_affinity_words ||
         me_.version.size() > member::max_version_bytes || me_.kind.size() > member::max_kind_bytes) {
       return error(errc::bad_argument, "rank " + std::to_string(o.rank) +
@@ -255,6 +275,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   join_handler done_;
   loss_handler lost_;
   loss_handler left_;
+  restart_handler restarted_;
   bool ended_ = false;
 };
 
@@ -275,7 +296,7 @@ struct client final : stream {
 
 }  // namespace
 
-/// Rank 0: accepts, recognises, collects, sends the roster, then tells who is lost.
+/// Rank 0: accepts, recognises, collects, sends the roster, then tells who is lost, and who comes back.
 class rendezvous::host final : public core {
  public:
   host(asio::io_context& io, rendezvous_options options, job_key key)
@@ -340,7 +361,16 @@ class rendezvous::host final : public core {
 
   void on_end(stream& from, const std::string& why) override { forget(static_cast<client&>(from), why); }
 
+  void hold_dead(rank_id rank, const std::string& why) override {
+    if (options_.max_restarts > 0 && !joining() && !ended() && rank != 0) end(rank, why);
+  }
+
  private:
+  struct gone {
+    wire::type what;
+    wire::bytes told;
+  };
+
   void start() override {
     entries_[0] = me_;
     present_ = 1;
@@ -462,11 +492,16 @@ class rendezvous::host final : public core {
     if (said->rank >= options_.world_size) {
       return reject(c, wire::refusal::rank, options_.world_size, "it claims rank " + std::to_string(said->rank));
     }
-    if (taken(said->rank)) return reject_duplicate(c, said->rank);
+    // In a job that runs, nobody learns that without the key.
+    if (joining()) {
+      if (const auto why = refuse(*said)) return reject(c, *why);
+    }
     c.said = *said;
     wire::challenge question;
     question.incarnation = me_.incarnation;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(ends_ - std::chrono::steady_clock::now());
+    const auto until =
+        joining() ? ends_ - std::chrono::steady_clock::now() : std::chrono::nanoseconds(options_.handshake_timeout_ns);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until);
     question.left_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 0, max_patience_ms));
     wire::randomise(question.nonce);
     const auto sent = question.encode();
@@ -475,14 +510,45 @@ class rendezvous::host final : public core {
     c.send(wire::type::challenge, sent);
   }
 
-  bool taken(rank_id rank) const { return rank == 0 || seats_[rank] != nullptr; }
+  struct refused {
+    wire::refusal why;
+    std::uint32_t detail;
+    std::string text;
+  };
+  /// What speaks against the process that says so in the place of its rank, if anything.
+  std::optional<refused> refuse(const wire::hello& said) const {
+    const std::string who = "rank " + std::to_string(said.rank);
+    const std::uint32_t restarts = runtime::restarts_of(said.incarnation);
+    const refused duplicate{wire::refusal::duplicate, said.rank, who + " is here already"};
+    if (said.rank == 0) return duplicate;
+    if (restarts > options_.max_restarts)
+      return refused{wire::refusal::too_often, options_.max_restarts,
+                     who + " was started anew " + std::to_string(restarts) + " times"};
+    std::uint64_t known = 0;
+    if (!joining()) {
+      known = roster_[said.rank].incarnation;
+    } else if (seats_[said.rank] != nullptr) {
+      known = seats_[said.rank]->said.incarnation;
+    } else {
+      return std::nullopt;
+    }
+    if (restarts > runtime::restarts_of(known)) return std::nullopt;
+    if (restarts == 0 && joining()) return duplicate;
+    return refused{wire::refusal::not_newer, runtime::restarts_of(known),
+                   who + " is not newer than the process that is or was in its place"};
+  }
 
   void recognise(client& c) {
     // Two clients may have been greeted as one rank; the first that proves itself has it.
-    if (taken(c.said.rank)) return reject_duplicate(c, c.said.rank);
-    seats_[c.said.rank] = &c;
+    if (const auto why = refuse(c.said)) return reject(c, *why);
     c.at = client::phase::presenting;
     c.trust();
+    if (!joining()) return;  // its seat is its own once it is known from where it comes
+    if (client* const older = seats_[c.said.rank]) {
+      reject(*older, {wire::refusal::not_newer, runtime::restarts_of(c.said.incarnation),
+                      "rank " + std::to_string(c.said.rank) + " was started anew"});
+    }
+    seats_[c.said.rank] = &c;
   }
 
   void seat(client& c, std::span<const std::byte> payload) {
@@ -492,18 +558,62 @@ class rendezvous::host final : public core {
       return drop(c, "rank " + std::to_string(c.said.rank) + " sent an entry that is malformed or not its own");
     }
     c.patience.cancel();
+    if (!joining()) return take_back(c, *entry);
     c.at = client::phase::present;
     entries_[c.said.rank] = std::move(entry);
     if (++present_ == options_.world_size) complete();
   }
 
+  /// A new process in the place of one that was in the job. Those who hold the older one for alive learn of its end first.
+  void take_back(client& c, const member& anew) {
+    if (const auto why = refuse(c.said)) return reject(c, *why);  // another one may have been faster
+    const member& before = roster_[anew.rank];
+    if (anew.host != before.host || anew.kind != before.kind) {
+      return reject(c, {wire::refusal::elsewhere, anew.rank,
+                        "rank " + std::to_string(anew.rank) + " has moved to another host or kind of machine"});
+    }
+    const std::string over = "rank " + std::to_string(anew.rank) + " died: another process was started in its place";
+    if (end(anew.rank, over)) lose(anew.rank, over);
+    if (ended()) return;
+    seats_[anew.rank] = &c;
+    roster_[anew.rank] = anew;
+    gone_.erase(anew.rank);
+    c.send(wire::type::rejoined,
+           wire::writer().raw(first_digest_).raw(wire::encode_roster(options_.job, roster_)).take());
+    for (const auto& [rank, news] : gone_) c.send(news.what, news.told);
+    tell_all(wire::type::restarted, wire::encode_member(anew));
+    c.at = client::phase::present;
+    meet_again(anew);
+  }
+
+  /// The process in the place of that rank counts no more. All are told, and itself, should it still listen. False when it was
+  /// gone before.
+  bool end(rank_id rank, const std::string& why) {
+    if (client* const older = std::exchange(seats_[rank], nullptr)) {
+      const auto keep = clients_.at(older);
+      clients_.erase(older);
+      older->send(wire::type::lost, notice(rank, why));
+      older->finish();
+    }
+    return announce(wire::type::lost, rank, why);
+  }
+
+  /// Tells all who is gone, and later those who come back. False when they know.
+  bool announce(wire::type what, rank_id rank, const std::string& why) {
+    const auto [news, is_new] = gone_.try_emplace(rank, gone{what, notice(rank, why)});
+    if (is_new) tell_all(what, news->second.told);
+    return is_new;
+  }
+
   void complete() {
-    stop_accepting();
+    if (options_.max_restarts == 0) stop_accepting();
     std::vector<member> members;
     members.reserve(entries_.size());
     for (auto& entry : entries_) members.push_back(std::move(entry.value()));
     const auto roster = std::make_shared<const wire::bytes>(wire::encode_roster(options_.job, members));
     const auto digest = wire::sha256(*roster);
+    roster_ = members;
+    first_digest_ = digest;
     for (auto it = clients_.begin(); it != clients_.end();) {
       auto& c = *it->second;
       if (c.at == client::phase::present) {
@@ -546,9 +656,7 @@ class rendezvous::host final : public core {
     last_drop_ = "from " + c.peer() + " because " + why;
   }
 
-  void reject_duplicate(client& c, rank_id rank) {
-    reject(c, wire::refusal::duplicate, rank, "rank " + std::to_string(rank) + " is here already");
-  }
+  void reject(client& c, const refused& r) { reject(c, r.why, r.detail, r.text); }
 
   void reject(client& c, wire::refusal reason, std::uint32_t detail, const std::string& why) {
     c.send(wire::type::reject, wire::writer().number(static_cast<std::uint8_t>(reason)).number(detail).take());
@@ -574,18 +682,17 @@ class rendezvous::host final : public core {
       if (seated && std::exchange(entries_[rank], std::nullopt)) --present_;
       return note(c, why);
     }
-    if (!seated || c.said_bye || ended()) return;
+    if (!seated) return note(c, why);
+    if (c.said_bye || ended()) return;
     const std::string told = "rank " + std::to_string(rank) + " died: " + why;
-    tell_all(wire::type::lost, notice(rank, told));
-    lose(rank, told);
+    if (announce(wire::type::lost, rank, told)) lose(rank, told);
   }
 
   void let_go(client& c, std::span<const std::byte> why) {
     if (std::exchange(c.said_bye, true) || joining()) return;
     const rank_id rank = c.said.rank;
     const std::string text = wire::scanner(why).text(why.size());
-    tell_all(wire::type::left, notice(rank, text));
-    part_with(rank, text);
+    if (announce(wire::type::left, rank, text)) part_with(rank, text);
   }
 
   void tell_all(wire::type what, const wire::bytes& payload) {
@@ -600,6 +707,9 @@ class rendezvous::host final : public core {
   std::vector<client*> seats_;                  ///< by rank: who has proved to be it
   std::vector<std::optional<member>> entries_;  ///< by rank, until the roster is complete
   rank_id present_ = 0;
+  std::vector<member> roster_;  ///< once all have joined: who is in each place, or was last
+  wire::digest first_digest_{};
+  std::map<rank_id, gone> gone_;  ///< what was told of those that are not there any more
   std::chrono::steady_clock::time_point ends_;
   std::string last_drop_;
 };
@@ -636,7 +746,8 @@ class rendezvous::guest final : public core {
         if (kind == wire::type::challenge || kind == wire::type::reject) return wire::max_unauthenticated_bytes / 2;
         break;
       case phase::waiting:
-        if (kind == wire::type::roster) return 16 + options_.world_size * wire::max_member_bytes;
+        if (kind == wire::type::roster) return longest_roster();
+        if (kind == wire::type::rejoined && options_.restarts > 0) return sizeof(wire::digest) + longest_roster();
         if (kind == wire::type::failed) return wire::max_notice_bytes;
         // Rank 0 notices a second holder of a rank only when both have proved themselves.
         if (kind == wire::type::reject) return wire::max_unauthenticated_bytes / 2;
@@ -644,6 +755,7 @@ class rendezvous::guest final : public core {
       case phase::joined:
         if (kind == wire::type::lost || kind == wire::type::left || kind == wire::type::bye)
           return wire::max_notice_bytes;
+        if (kind == wire::type::restarted) return wire::max_member_bytes;
         break;
     }
     return std::nullopt;
@@ -657,7 +769,9 @@ class rendezvous::guest final : public core {
       return broken({errc::unauthenticated, "rank 0 at " + place() + " sent a frame with a wrong tag"});
     }
     switch (frame.kind) {
-      case wire::type::roster: return take_roster(frame.payload);
+      case wire::type::roster: return take_roster(frame.payload, wire::sha256(frame.payload));
+      case wire::type::rejoined: return take_rejoined(frame.payload);
+      case wire::type::restarted: return take_restarted(frame.payload);
       case wire::type::failed: return take_failure(frame.payload);
       case wire::type::lost:
       case wire::type::left: return take_notice(frame.kind, frame.payload);
@@ -777,7 +891,31 @@ class rendezvous::guest final : public core {
     start_deadline(static_cast<runtime::time_ns>(verdict_ms) * 1'000'000);
   }
 
-  void take_roster(std::span<const std::byte> payload) {
+  std::size_t longest_roster() const { return 16 + options_.world_size * wire::max_member_bytes; }
+
+  void take_rejoined(std::span<const std::byte> payload) {
+    wire::scanner in(payload);
+    wire::digest first{};
+    const auto told = in.raw(first.size());
+    std::copy(told.begin(), told.end(), first.begin());
+    take_roster(in.raw(in.left()), first);
+  }
+
+  void take_restarted(std::span<const std::byte> payload) {
+    wire::scanner in(payload);
+    const auto anew = wire::decode_member(in);
+    if (!anew || !in.complete() || anew->rank == 0 || anew->rank >= options_.world_size ||
+        anew->rank == options_.rank) {
+      return broken({errc::malformed, "rank 0 at " + place() + " told of a restart that cannot be"});
+    }
+    // Told in order, so that one which is not newer says nothing new.
+    std::uint64_t& known = incarnations_[anew->rank];
+    if (runtime::restarts_of(anew->incarnation) <= runtime::restarts_of(known)) return;
+    known = anew->incarnation;
+    meet_again(*anew);
+  }
+
+  void take_roster(std::span<const std::byte> payload, const wire::digest& first) {
     auto members = wire::decode_roster(payload, options_.job, options_.world_size);
     if (!members || (*members)[options_.rank].incarnation != me_.incarnation) {
       return broken({errc::malformed, "rank 0 at " + place() +
@@ -785,7 +923,8 @@ class rendezvous::guest final : public core {
                                           "parley on all ranks"});
     }
     at_ = phase::joined;
-    succeed(std::move(*members), wire::sha256(payload));
+    for (const member& m : *members) incarnations_.push_back(m.incarnation);
+    succeed(std::move(*members), first);
   }
 
   void take_failure(std::span<const std::byte> payload) {
@@ -826,6 +965,16 @@ class rendezvous::guest final : public core {
       case wire::refusal::rank: return broken({errc::malformed, who + "the world has only " + detail + " ranks"});
       case wire::refusal::duplicate:
         return broken({errc::malformed, who + "another process is " + rank + " already; give each its own rank"});
+      case wire::refusal::not_newer:
+        return broken({errc::fenced, who + "the process that is or was in its place has PARLEY_RESTART_COUNT=" +
+                                         detail + " and this one " + std::to_string(options_.restarts) +
+                                         "; one that shall take that place needs more"});
+      case wire::refusal::too_often:
+        return broken({errc::bad_argument, who + "PARLEY_MAX_RESTARTS=" + detail + " there, and this is its restart " +
+                                               std::to_string(options_.restarts)});
+      case wire::refusal::elsewhere:
+        return broken({errc::bad_argument, who + "it must run on the host of the process before it, and on the same "
+                                                 "kind of machine"});
       case wire::refusal::job:
         // Perhaps an older job that is about to free the port.
         trouble_ = "whoever listens there belongs to another job";
@@ -856,6 +1005,7 @@ class rendezvous::guest final : public core {
   endpoint host_at_;
   std::shared_ptr<stream> link_;
   phase at_ = phase::greeting;
+  std::vector<std::uint64_t> incarnations_;  // as rank 0 has told them
   wire::bytes said_;
   std::int64_t delay_ms_ = 1;
   std::string trouble_ = "no connection came about";
@@ -875,6 +1025,8 @@ rendezvous::~rendezvous() { core_->close(); }
 void rendezvous::join(member me, join_handler done) { core_->join(std::move(me), std::move(done)); }
 void rendezvous::on_member_lost(loss_handler handler) { core_->on_loss(std::move(handler)); }
 void rendezvous::on_member_left(loss_handler handler) { core_->on_left(std::move(handler)); }
+void rendezvous::on_member_restarted(restart_handler handler) { core_->on_restart(std::move(handler)); }
+void rendezvous::hold_dead(rank_id rank, const std::string& why) { core_->hold_dead(rank, why); }
 void rendezvous::leave(std::string_view why) { core_->leave(why); }
 std::vector<int> rendezvous::descriptors() const { return core_->descriptors(); }
 std::uint64_t rendezvous::dropped_clients() const { return core_->dropped(); }

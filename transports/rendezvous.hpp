@@ -16,9 +16,19 @@
 /// there, never from inside a call, and may destroy the rendezvous. No threads. A host *name* is looked up when joining,
 /// which may block; the addresses that launchers give do not.
 ///
+/// A rank other than 0 that has died, or was stopped for good, may come back as a new process where `max_restarts` allows it:
+///
+///     meeting.on_member_restarted([&](const member& anew) { ... });      // on all others, after its loss
+///
+/// The rendezvous then stays open. The new process says how many were before it in its place (`restarts`), proves itself as all
+/// do, and gets the roster as it is now, the session key that all have, and word of each rank that is gone. One that is not
+/// newer than what is known in its place, comes too often, or runs elsewhere is refused, and says so. What may still run in its
+/// place is told that it is lost: `on_member_lost` with its own rank.
+///
 /// Failure: garbage, slow, oversized, duplicate or unauthenticated clients are dropped and the rendezvous goes on for the
 /// others. A join ends in bounded time: with the roster, or with `timeout` (which ranks never came), `unauthenticated`,
-/// `protocol_version`, `malformed` (two ranks contradict each other), `bad_argument` (options) or `io`. Afterwards the
+/// `protocol_version`, `malformed` (two ranks contradict each other), `fenced` (a newer process is in its place), `bad_argument` (options)
+/// or `io`. Afterwards the
 /// connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. When rank 0
 /// itself is lost, each rank notices that, and later deaths must be noticed by other means.
 /// Cancellation: destroying the object closes everything, and no callback comes any more.
@@ -48,7 +58,7 @@ struct member {
   static constexpr std::size_t max_kind_bytes = 128;
 
   runtime::rank_id rank = 0;      ///< set by `join` from the options
-  std::uint64_t incarnation = 0;  ///< random per process start; 0 lets `join` make one
+  std::uint64_t incarnation = 0;  ///< of this process (runtime/incarnations.hpp); set by `join`, but for its chance
   std::uint64_t host = 0;         ///< equal for ranks that share a host
   std::uint32_t pid = 0;
   std::vector<std::uint64_t> affinity;  ///< bit p of word p / 64: processor p may run this rank
@@ -59,16 +69,16 @@ struct member {
   friend bool operator==(const member&, const member&) = default;
 };
 
-/// This process, with a fresh incarnation.
+/// This process, with a fresh incarnation, as the first one in its place.
 member this_process(std::vector<std::byte> address = {});
-/// A random number other than 0.
+/// Of the first process in its place: chance, other than 0.
 std::uint64_t fresh_incarnation();
 /// The same number in every process of this host (and container), until it reboots.
 std::uint64_t host_identity();
 
 struct joined {
   std::vector<member> members;                ///< index = rank
-  std::array<std::byte, 32> roster_digest{};  ///< SHA-256 of the roster as it was sent; the same on every rank
+  std::array<std::byte, 32> roster_digest{};  ///< SHA-256 of the first roster as it was sent; the same on every rank
   std::array<std::byte, 16> session_key{};    ///< for tags on control frames; from the job key and the digest
   bool authenticated = false;  ///< false: there was no job key, so only the host's borders protect the job
 };
@@ -87,6 +97,8 @@ struct rendezvous_options {
   std::uint16_t port = 0;
   int listening_fd = -1;  ///< rank 0 may get a socket that listens already; taken over and closed
   exposure reach = exposure::loopback_without_key;
+  std::uint32_t max_restarts = 0;  ///< of each rank but 0; 0: nobody gets in once all have joined
+  std::uint32_t restarts = 0;      ///< how many processes have been in this rank's place before
   runtime::time_ns join_timeout_ns = 30'000'000'000;
   runtime::time_ns handshake_timeout_ns = 5'000'000'000;  ///< for one client, from its connection to its member entry
 };
@@ -97,6 +109,7 @@ class rendezvous {
  public:
   using join_handler = std::function<void(runtime::result<joined>)>;
   using loss_handler = std::function<void(runtime::rank_id rank, const std::string& why)>;
+  using restart_handler = std::function<void(const member& anew)>;
 
   rendezvous(boost::asio::io_context& io, rendezvous_options options, job_key key);
   rendezvous(const rendezvous&) = delete;
@@ -105,11 +118,17 @@ class rendezvous {
 
   /// Once per object. `done` is called once, from the `io_context`.
   void join(member me, join_handler done);
-  /// Called once per rank that dies after the join, at most once each. Set it before joining to miss none.
+  /// Called once per process that dies after the join, at most once each; with this rank's own number when another process has
+  /// taken its place. Set it before joining to miss none.
   void on_member_lost(loss_handler handler);
   /// Called once per rank that leaves: `why` is the error that it ended with, or empty. Of two ranks other than 0 only while
   /// rank 0 is there.
   void on_member_left(loss_handler handler);
+  /// Called whenever a rank has come back as a new process; its loss was told before.
+  void on_member_restarted(restart_handler handler);
+  /// This rank has found out otherwise that a process is dead. Where ranks may come back, rank 0 tells all, and that one, if it
+  /// still listens; elsewhere each rank finds out by itself.
+  void hold_dead(runtime::rank_id rank, const std::string& why);
   /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
   void leave(std::string_view why = {});
 

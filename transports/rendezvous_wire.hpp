@@ -13,6 +13,12 @@
 ///                                        <-  lost {rank, why} + tag, whenever one dies
 ///     bye {why} + tag                    <-> an end of its own accord: without a reason a normal one
 ///                                        <-  left {rank, why} + tag, whenever a rank has said bye
+///                                        <-  restarted {member} + tag, whenever a rank has come back as a new process
+///
+/// That new process greets, proves and presents itself like the first one, and is answered
+///
+///                                        <-  rejoined {digest of the first roster, roster} + tag
+///                                        <-  lost, left + tag, for each rank that is gone by then
 ///
 /// A tag is HMAC-SHA256 with the connection's key, which is the HMAC of both sides' first payloads under the job key, so
 /// that it is fresh on every connection; it covers direction, sequence, type and payload. Thus nothing can be replayed,
@@ -35,7 +41,7 @@ namespace parley::transports::wire {
 using bytes = std::vector<std::byte>;
 using digest = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t protocol_version = 3;
+inline constexpr std::uint16_t protocol_version = 4;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
 /// All that a client may send before it is authenticated.
@@ -44,8 +50,30 @@ inline constexpr std::size_t max_member_bytes = 64 + member::max_affinity_words 
                                                 member::max_version_bytes + member::max_kind_bytes;
 inline constexpr std::size_t max_notice_bytes = 1024;
 
-enum class type : std::uint8_t { hello = 1, challenge, proof, member, roster, failed, lost, bye, reject, left };
-enum class refusal : std::uint8_t { version = 1, job, world_size, rank, duplicate };
+enum class type : std::uint8_t {
+  hello = 1,
+  challenge,
+  proof,
+  member,
+  roster,
+  failed,
+  lost,
+  bye,
+  reject,
+  left,
+  restarted,
+  rejoined
+};
+enum class refusal : std::uint8_t {
+  version = 1,
+  job,
+  world_size,
+  rank,
+  duplicate,
+  not_newer,  ///< than the process that is or was in its place; `detail` says how often that one was restarted
+  too_often,  ///< `detail` says how often is allowed
+  elsewhere,  ///< not on the host, or not on the kind of machine, of the one before it
+};
 enum class direction : std::uint8_t { to_host, to_member };
 
 digest sha256(std::span<const std::byte> data);

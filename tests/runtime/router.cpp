@@ -271,7 +271,7 @@ TEST_CASE("a late frame of a process whose place another one has taken changes n
   constexpr std::uint64_t new_process = 12;
   const auto says = [&](std::uint64_t process, std::uint64_t sequence, std::uint32_t number, std::uint32_t accepted) {
     frame_header h = m.header_of(sequence);
-    h.session = session_of(0, process);
+    h.session = session_of(0, process, 0);
     h.accepted = accepted;
     m.inject(h, m.body_of(number));
   };
@@ -291,6 +291,11 @@ TEST_CASE("a late frame of a process whose place another one has taken changes n
   says(old_process, 201, 3, 8);  // it would open the window for what the new one has not taken, too
   CHECK(foreign() == before + 1);
   says(new_process, 1, 4, 0);
+  CHECK(m.taken == std::vector<std::uint32_t>{4});
+  frame_header for_another = m.header_of(2);  // who was in our place before
+  for_another.session = session_of(0, new_process, 5);
+  m.inject(for_another, m.body_of(6));
+  CHECK(foreign() == before + 2);
   CHECK(m.taken == std::vector<std::uint32_t>{4});
   CHECK(m.second->statistics().repeated == 0);
   CHECK(m.second->send(0, desk, 9, n) == errc::full);

@@ -57,7 +57,7 @@ struct world {
   /// Rank `r` dies, with all that its program did, and a new process takes its place. The others are told later, by `tell_of`.
   void restart(rank_id r) {
     ranks[r].reset();
-    incarnations[r] += 1'000'000;
+    incarnations[r] += runtime::incarnation_of(0, 1);
     ranks[r] = make(r);
   }
   void tell_of(rank_id restarted) {

@@ -116,6 +116,27 @@ TEST_CASE("values that contradict one another are an error") {
   refused(changed(parley_run, "PARLEY_KEY_FILE", "/key"), {"PARLEY_KEY_FILE=/key", "PARLEY_KEY_FD"});
 }
 
+TEST_CASE("how often ranks may be started anew, and how often this one was, is read where a rank can come back") {
+  auto of_rank_2 = changed(parley_run, "PARLEY_MAX_RESTARTS", "3");
+  CHECK(read(parley_run).value().max_restarts == 0);
+  CHECK(read(of_rank_2).value().max_restarts == 3);
+  CHECK(read(of_rank_2).value().restarts == 0);
+  of_rank_2 = changed(of_rank_2, "PARLEY_RESTART_COUNT", "3");
+  CHECK(read(of_rank_2).value().restarts == 3);
+  refused(changed(of_rank_2, "PARLEY_RESTART_COUNT", "4"), {"PARLEY_RESTART_COUNT=4", "PARLEY_MAX_RESTARTS"});
+  refused(changed(parley_run, "PARLEY_RESTART_COUNT", "1"), {"PARLEY_RESTART_COUNT=1", "PARLEY_MAX_RESTARTS"});
+  refused(changed(of_rank_2, "PARLEY_MAX_RESTARTS", "1001"), {"PARLEY_MAX_RESTARTS=1001", "from 0 to 1000"});
+  refused(changed(of_rank_2, "PARLEY_RANK", "0"), {"PARLEY_RESTART_COUNT=3", "rank 0 hosts the rendezvous"});
+  variables torch{{"RANK", "0"},
+                  {"WORLD_SIZE", "2"},
+                  {"LOCAL_RANK", "0"},
+                  {"LOCAL_WORLD_SIZE", "2"},
+                  {"MASTER_ADDR", "node0"},
+                  {"MASTER_PORT", "29500"},
+                  {"PARLEY_MAX_RESTARTS", "1"}};
+  refused(torch, {"PARLEY_MAX_RESTARTS=1", "PARLEY_RENDEZVOUS must be set"});
+}
+
 TEST_CASE("torchrun is read, and the port after its own store's is used") {
   const variables torch{{"RANK", "3"},
                         {"WORLD_SIZE", "8"},

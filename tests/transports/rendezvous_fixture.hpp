@@ -62,10 +62,13 @@ inline member entry_of(rank_id rank) {
 /// One rank and what it has heard.
 struct party {
   party(asio::io_context& io, const rendezvous_options& options, const job_key& key)
+      : party(io, options, key, entry_of(options.rank)) {}
+  party(asio::io_context& io, const rendezvous_options& options, const job_key& key, const member& me)
       : meeting(std::make_unique<rendezvous>(io, options, key.duplicate())) {
     meeting->on_member_lost([this](rank_id rank, const std::string& why) { lost.emplace_back(rank, why); });
     meeting->on_member_left([this](rank_id rank, const std::string& why) { left.emplace_back(rank, why); });
-    meeting->join(entry_of(options.rank), [this](result<joined> all) { outcome.emplace(std::move(all)); });
+    meeting->on_member_restarted([this](const member& anew) { back.push_back(anew); });
+    meeting->join(me, [this](result<joined> all) { outcome.emplace(std::move(all)); });
   }
   party(const party&) = delete;
   party& operator=(const party&) = delete;
@@ -77,6 +80,7 @@ struct party {
   std::optional<result<joined>> outcome;
   std::vector<std::pair<rank_id, std::string>> lost;
   std::vector<std::pair<rank_id, std::string>> left;
+  std::vector<member> back;
 };
 
 using parties = std::vector<std::unique_ptr<party>>;
