@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t key_version = 0x3179656b79707270;  // changes with what keys and messages mean
 
-enum class kind : std::uint32_t { none, put, get, got, fence, fenced };
+enum class kind : std::uint16_t { none, put, get, got, fence, fenced };
 
 bool inside(std::uint64_t outer, std::uint64_t outer_bytes, std::uint64_t inner, std::uint64_t inner_bytes) noexcept {
   return inner >= outer && inner_bytes <= outer_bytes && inner - outer <= outer_bytes - inner_bytes;
@@ -74,6 +74,7 @@ std::vector<landings::fence> landings::take_done() {
 /// The header of all that travels, as long as a stamp so that it takes the link's short way.
 struct carried_memory::message {
   kind what = kind::none;
+  std::uint16_t restarts = 0;  // of the process of rank `from`
   rank_id from = 0;
   std::uint64_t region = 0;
   std::uint64_t token = 0;
@@ -116,7 +117,8 @@ struct carried_memory::request : completion {
   bool cancelled = false;
 };
 
-carried_memory::carried_memory(runtime::link& by, channel on) : link_(by), on_(on) {
+carried_memory::carried_memory(runtime::link& by, channel on, std::uint32_t restarts)
+    : link_(by), on_(on), restarts_(static_cast<std::uint16_t>(restarts)) {
   static_assert(sizeof(message) == runtime::link::max_header_bytes);
   link_.listen(on_, this);
 }
@@ -160,6 +162,11 @@ void carried_memory::on_arrival(arrival&& arrived) noexcept {
   const auto header = arrived.header();
   if (header.size() == sizeof m) std::memcpy(&m, header.data(), sizeof m);
   if (m.from >= link_.world_size()) m.what = kind::none;
+  const auto known = restarts_of_.find(m.from);
+  if (m.what != kind::none && m.restarts != (known == restarts_of_.end() ? 0 : known->second)) {
+    ++counters_.foreign;
+    return;
+  }
   switch (m.what) {
     case kind::put: on_put(m, std::move(arrived)); break;
     case kind::get: on_get(m); break;
@@ -248,8 +255,9 @@ void carried_memory::answer_fences(rank_id from) {
 
 // The origin.
 
-errc carried_memory::say(rank_id to, const message& m, std::span<const std::byte> payload, completion* done) noexcept {
+errc carried_memory::say(rank_id to, message m, std::span<const std::byte> payload, completion* done) noexcept {
   if (closed_) return errc::closed;
+  m.restarts = restarts_;
   return link_.send(to, on_, std::as_bytes(std::span(&m, 1)), payload, done);
 }
 
@@ -344,8 +352,13 @@ void carried_memory::stop(const completion& pending, void (runtime::link::*how)(
   }
 }
 
+void carried_memory::expect(rank_id peer, std::uint32_t restarts) {
+  if (restarts != 0) restarts_of_[peer] = static_cast<std::uint16_t>(restarts);
+}
+
 void carried_memory::on_peer_failed(rank_id peer) noexcept {
   landings_.erase(peer);
+  puts_started_.erase(peer);
   end_all([peer](const request& r) { return r.peer == peer; }, errc::peer_failed);
 }
 

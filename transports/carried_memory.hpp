@@ -12,7 +12,7 @@
 ///
 /// The target writes nothing but what lies inside of memory that is exposed now and whose token the origin knows. A put ends
 /// at its origin like a send; a fence asks whether all puts before it have landed, and fails if one of them was refused or
-/// lost. Puts are numbered per origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
+/// lost. Puts are numbered per process of an origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
 /// that was ends with its answer. Both need the target to poll. If the peer fails, all that is pending ends with `peer_failed`.
 #include <parley/runtime/link.hpp>
 
@@ -72,8 +72,8 @@ class carried_memory final : public runtime::link::handler {
   using errc = runtime::errc;
   using rank_id = runtime::rank_id;
 
-  /// Listens on `on` of `by`, which nobody else uses. Both must outlive it.
-  carried_memory(runtime::link& by, channel on);
+  /// Listens on `on` of `by`, which nobody else uses. Both must outlive it. `restarts`: of this rank's process.
+  carried_memory(runtime::link& by, channel on, std::uint32_t restarts = 0);
   ~carried_memory();
   carried_memory(const carried_memory&) = delete;
   carried_memory& operator=(const carried_memory&) = delete;
@@ -96,11 +96,14 @@ class carried_memory final : public runtime::link::handler {
   void close() noexcept;
   /// From `poll`, when the link has ended all that it had with that peer.
   void on_peer_failed(rank_id peer) noexcept;
+  /// Which process of a peer counts from here on; at first the one that was never restarted.
+  void expect(rank_id peer, std::uint32_t restarts);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
   struct counters {
     std::uint64_t refused = 0;  ///< puts and gets that named no memory of ours, or more than that
     std::uint64_t malformed = 0;
+    std::uint64_t foreign = 0;  ///< of another process than the one in its rank's place
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -130,11 +133,13 @@ class carried_memory final : public runtime::link::handler {
   void stop(const completion& pending, void (runtime::link::*how)(completion&)) noexcept;
   template <class Which>
   void end_all(Which which, errc outcome) noexcept;
-  errc say(rank_id to, const message& m, std::span<const std::byte> payload = {}, completion* done = nullptr) noexcept;
+  errc say(rank_id to, message m, std::span<const std::byte> payload = {}, completion* done = nullptr) noexcept;
   errc ask(rank_id to, message m, std::unique_ptr<request> asked);
 
   runtime::link& link_;
   channel on_;
+  std::uint16_t restarts_;
+  std::unordered_map<rank_id, std::uint16_t> restarts_of_;  // what is not there is 0
   std::unordered_map<std::uint64_t, region> regions_;
   std::unordered_map<std::uint64_t, std::unique_ptr<request>> requests_;
   std::unordered_map<rank_id, std::uint64_t> puts_started_;

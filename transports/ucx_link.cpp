@@ -32,14 +32,18 @@ constexpr std::size_t max_address_bytes = 64 * 1024;
 constexpr std::chrono::milliseconds burial_time{100};
 constexpr std::size_t kept_copy_bytes = 64 * 1024;
 
-/// A message that does not fit into an `arrival` carries its sender's rank behind its header, because UCX does not tell
-/// a receiver whose rendezvous it holds, and that must be known when a peer dies. It has an AM id of its own, so that
-/// small messages pay nothing for it.
-enum class framing : unsigned { plain, with_rank };
+/// A message that does not fit into an `arrival` carries who sent it behind its header, because UCX does not tell a receiver
+/// whose rendezvous it holds, and that must be known when a peer dies, or has died and come back. It has an AM id of its
+/// own, so that small messages pay nothing for it.
+enum class framing : unsigned { plain, with_origin };
+struct origin {
+  rank_id rank = nobody;
+  std::uint32_t restarts = 0;
+};
 constexpr unsigned message_id(link::channel on, framing as) {
   return static_cast<unsigned>(on) * 2U + static_cast<unsigned>(as);
 }
-constexpr std::size_t max_framed_header = link::max_header_bytes + sizeof(rank_id);
+constexpr std::size_t max_framed_header = link::max_header_bytes + sizeof(origin);
 
 errc translate(ucs_status_t status) noexcept {
   switch (status) {
@@ -60,7 +64,10 @@ class ucx_link::state {
   state(ucx_link& owner, const options& chosen);
   ~state();
 
-  void connect(rank_id peer, std::span<const std::byte> address);
+  void connect(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts);
+  bool has_failed(rank_id peer) const noexcept {
+    return peer < peers_.size() && peers_[peer].condition == health::failed;
+  }
   void give_up(rank_id peer);
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done);
@@ -90,6 +97,7 @@ class ucx_link::state {
     ucp_ep_h endpoint = nullptr;  // set only while `connected`: the send path looks at nothing else
     state* owner = nullptr;
     rank_id id = nobody;
+    std::uint32_t restarts = 0;
     health condition = health::unknown;
     bool direct = false;  // a card reaches its memory
     ucp_ep_h broken = nullptr;
@@ -212,6 +220,10 @@ class ucx_link::state {
   void recycle(operation* used) noexcept;
   void start(operation* started, void* request) noexcept;
   void unlink(operation* ended) noexcept;
+  /// Of a process whose place another one has taken.
+  bool is_late(const origin& from) const noexcept {
+    return from.rank < peers_.size() && from.restarts < peers_[from.rank].restarts;
+  }
   bool peer_is_gone(rank_id peer) const noexcept {
     return peer < peers_.size() && peers_[peer].condition >= health::dying;
   }
@@ -233,7 +245,7 @@ class ucx_link::state {
   std::vector<operation*> in_ending_;
   std::vector<rank_id> broken_;
   std::vector<rank_id> dying_;
-  std::unordered_map<const void*, rank_id> origin_of_remote_;
+  std::unordered_map<const void*, origin> origin_of_remote_;
   std::vector<void*> closing_;
   std::uint64_t last_memory_ = 0;
   operation pending_;  // the head of a ring
@@ -252,7 +264,7 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
   at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
   at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
   for (const channel on : {channel::control, channel::data, channel::transfers, channel::devices}) {
-    for (const framing as : {framing::plain, framing::with_rank}) {
+    for (const framing as : {framing::plain, framing::with_origin}) {
       listener& own = listeners_[message_id(on, as)] = {this, on, as};
       ucp_am_handler_param_t param{};
       param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -260,7 +272,7 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
       param.id = message_id(on, as);
       // Persistent data may always be kept; small messages are copied anyway and shall not cost a descriptor.
       param.flags = UCP_AM_FLAG_WHOLE_MSG;
-      if (as == framing::with_rank) param.flags |= UCP_AM_FLAG_PERSISTENT_DATA;
+      if (as == framing::with_origin) param.flags |= UCP_AM_FLAG_PERSISTENT_DATA;
       param.cb = as == framing::plain ? &state::on_small_message : &state::on_message;
       param.arg = &own;
       const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_->handle(), &param);
@@ -319,12 +331,13 @@ ucx_link::state::~state() {
   worker_.reset();  // before the records and queues that its callbacks know
 }
 
-void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address) {
+void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts) {
   if (peer >= peers_.size()) {
     runtime::raise({errc::bad_argument,
                     "rank " + std::to_string(peer) + " is outside the world of " + std::to_string(peers_.size())});
   }
-  if (peers_[peer].condition != health::unknown) {
+  const bool comes_back = has_failed(peer) && restarts > peers_[peer].restarts;
+  if (peers_[peer].condition != health::unknown && !comes_back) {
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " has an address already"});
   }
   if (address.size() < 8 || address.size() > max_address_bytes) {
@@ -334,7 +347,10 @@ void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address) 
   // UCX reads an address without knowing its length: zeros behind it end a cut one.
   peers_[peer].address.assign(address.begin(), address.end());
   peers_[peer].address.resize(address.size() + 1024);
+  peers_[peer].restarts = restarts;
+  peers_[peer].direct = false;
   peers_[peer].condition = health::known;
+  carried_->expect(peer, restarts);
 }
 
 errc ucx_link::state::open(peer_record& peer) {
@@ -390,16 +406,17 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
 
 errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                                        std::span<const std::byte> payload, completion* done) {
-  const framing as = header.size() + payload.size() <= arrival::inline_bytes ? framing::plain : framing::with_rank;
+  const framing as = header.size() + payload.size() <= arrival::inline_bytes ? framing::plain : framing::with_origin;
   operation* sending = acquire();
   sending->peer = to.id;
   sending->done = done;
   sending->put = on == channel::transfers;
   std::size_t header_size = header.size();
   if (header_size != 0) std::memcpy(sending->header.data(), header.data(), header_size);
-  if (as == framing::with_rank) {
-    std::memcpy(sending->header.data() + header_size, &chosen_.rank, sizeof(rank_id));
-    header_size += sizeof(rank_id);
+  if (as == framing::with_origin) {
+    const origin me{chosen_.rank, chosen_.restarts};
+    std::memcpy(sending->header.data() + header_size, &me, sizeof me);
+    header_size += sizeof me;
   }
   const std::byte* bytes = payload.data();
   if (done == nullptr && !payload.empty()) {
@@ -439,22 +456,24 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
   }
 
   const void* const held = taken.surrender();
-  rank_id from = nobody;
+  origin from;
   if (const auto known = origin_of_remote_.find(held); known != origin_of_remote_.end()) {
     from = known->second;
     origin_of_remote_.erase(known);
   }
-  if (from < peers_.size()) {
+  // One that is newer than what we know in its place has no endpoint yet, and does not end with the process before it.
+  if (from.rank < peers_.size() && from.restarts > peers_[from.rank].restarts) from.rank = nobody;
+  if (from.rank < peers_.size()) {
     // Without an endpoint of ours UCX would not tell when the sender dies.
-    peer_record& peer = peers_[from];
-    const errc opened = peer.endpoint != nullptr ? errc::none : open(peer);
+    peer_record& peer = peers_[from.rank];
+    const errc opened = is_late(from) ? errc::peer_failed : peer.endpoint != nullptr ? errc::none : open(peer);
     if (opened == errc::peer_failed) {
       ucp_am_data_release(worker_->handle(), const_cast<void*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
       return opened;
     }
   }
   operation* fetching = acquire();
-  fetching->peer = from;
+  fetching->peer = from.rank;
   fetching->done = done;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -622,11 +641,12 @@ ucs_status_t ucx_link::state::on_message(void* at, const void* header, std::size
   const listener& own = *static_cast<const listener*>(at);
   state& self = *own.owner;
   const auto* header_bytes = static_cast<const std::byte*>(header);
-  rank_id from = nobody;
-  if (own.as == framing::with_rank) {
+  origin from;
+  if (own.as == framing::with_origin) {
     if (header_length < sizeof from) return UCS_OK;
     header_length -= sizeof from;
     std::memcpy(&from, header_bytes + header_length, sizeof from);
+    if (self.is_late(from)) return UCS_OK;
   }
   // What no link of ours can have sent is dropped: UCX then ends the sender's operation.
   if (header_length > max_header_bytes) return UCS_OK;
@@ -663,6 +683,7 @@ void ucx_link::state::on_fetched(void* request, ucs_status_t outcome, std::size_
 
 void ucx_link::state::on_endpoint_error(void* at, ucp_ep_h endpoint, ucs_status_t) {
   auto& peer = *static_cast<peer_record*>(at);
+  if (peer.endpoint != nullptr && peer.endpoint != endpoint) return;  // of the process before
   peer.broken = endpoint;
   peer.endpoint = nullptr;
   peer.owner->broken_.push_back(peer.id);
@@ -847,12 +868,15 @@ ucx_link::ucx_link(const options& chosen) {
                                             std::to_string(chosen.world_size)});
   }
   state_ = std::make_unique<state>(*this, chosen);
-  state_->carried_.emplace(*this, channel::transfers);
+  state_->carried_.emplace(*this, channel::transfers, chosen.restarts);
 }
 ucx_link::~ucx_link() = default;
 
 std::vector<std::byte> ucx_link::address() const { return state_->worker_->address(); }
-void ucx_link::connect(rank_id peer, std::span<const std::byte> address) { state_->connect(peer, address); }
+void ucx_link::connect(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts) {
+  state_->connect(peer, address, restarts);
+}
+bool ucx_link::has_failed(rank_id peer) const noexcept { return state_->has_failed(peer); }
 void ucx_link::give_up(rank_id peer) { state_->give_up(peer); }
 std::string ucx_link::description() const { return state_->worker_->description(); }
 rank_id ucx_link::rank() const noexcept { return state_->chosen_.rank; }

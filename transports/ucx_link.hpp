@@ -19,6 +19,9 @@
 ///   `options::keepalive_interval_ns`; a zombie counts as alive until its parent has waited for it) or when the program
 ///   calls `give_up`. UCX watches only peers that this rank has sent to or fetched from. All pending operations with it
 ///   end with `peer_failed`, then the failure handler is told, once; later sends to it answer `peer_failed` at once.
+/// - A new process may take the place of one that has failed (`connect` again). Large messages and one-sided transfers name the
+///   process that sent them, and what comes late of an older one is dropped; small messages name their session or generation,
+///   which their readers check. What a newer process sends before `connect` knows of it is taken in.
 /// - The destructor tries for `options::close_within_ns` to bring out what was sent, then closes without waiting for
 ///   anybody. Completions that are still pending are called with `closed` from it; kept arrivals must be gone before.
 ///
@@ -29,6 +32,7 @@
 #include <parley/transports/ucx_worker.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,6 +54,8 @@ class ucx_link final : public runtime::link, public runtime::poller {
     runtime::time_ns keepalive_interval_ns = 500'000'000;
     runtime::time_ns close_within_ns = 200'000'000;
     transfer_way transfers = transfer_way::best;
+    std::uint32_t restarts =
+        0;  ///< how many processes have been in this rank's place before (runtime/incarnations.hpp)
   };
 
   explicit ucx_link(const options& chosen);
@@ -60,8 +66,11 @@ class ucx_link final : public runtime::link, public runtime::poller {
   /// What the other ranks give to `connect`.
   std::vector<std::byte> address() const;
   /// Names the peer's address, which must come from an authenticated roster: UCX reads it without knowing its length.
-  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or a length that cannot be right.
-  void connect(runtime::rank_id peer, std::span<const std::byte> address);
+  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or a length that cannot be right. Of a peer
+  /// that `has_failed`: the address of the new process in its place, which has to be newer.
+  void connect(runtime::rank_id peer, std::span<const std::byte> address, std::uint32_t restarts = 0);
+  /// Whether the failure handler has been told of the process in that place.
+  bool has_failed(runtime::rank_id peer) const noexcept;
   /// Declares a peer dead that UCX has not given up yet: a heartbeat or the launcher knows more.
   void give_up(runtime::rank_id peer);
   /// The version and transports in use, for `parley doctor`.

@@ -28,6 +28,8 @@ inline std::runtime_error late(const std::source_location& where) {
 
 class node {
  public:
+  /// Not connected yet.
+  explicit node(const ucx_link::options& o) : wire(o) {}
   node(rank_id rank, rank_id world, meeting& all, transports::transfer_way transfers = transports::transfer_way::best)
       : wire({.rank = rank, .world_size = world, .transfers = transfers}) {
     const auto addresses = all.gather(wire.address());
