@@ -15,9 +15,9 @@ constexpr std::uint64_t report_every_bytes = 2U << 20U;
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
 part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
-                             match_watcher* watcher, std::byte* memory)
+                             match_watcher* watcher, std::byte* memory, std::uint64_t expected)
     : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
-      capacity_(capacity), watcher_(watcher), memory_(memory), posted_ns_(edge.rows_.clock()) {
+      capacity_(capacity), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
   if (edge.failed_ != errc::none) {
     end(edge.failed_);
     return;
@@ -37,6 +37,7 @@ part_receiver::~part_receiver() {
   // Destroyed where it stands, in a tear down: nobody shall write into memory that is gone.
   if (one_sided_ != nullptr && one_sided_->credit != 0 && place_ != place::gone && !stamped_)
     one_sided_->region->withdraw_from_the_dead();
+  if (one_sided_ != nullptr && one_sided_->waits) edge_.one_sided_->where->forget(one_sided_.get());
   uncount();  // it leaves its list by itself
 }
 

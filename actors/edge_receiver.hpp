@@ -59,7 +59,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   enum class kind : std::uint8_t { user, rehearsal };
 
   part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user,
-                match_watcher* watcher = nullptr, std::byte* memory = nullptr);
+                match_watcher* watcher = nullptr, std::byte* memory = nullptr, std::uint64_t expected = 0);
   ~part_receiver() override;
 
   class [[nodiscard]] matching final : private runtime::waiter, private match_watcher {
@@ -172,7 +172,11 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     std::string mismatch;
   };
   std::unique_ptr<pieces> pieces_;
-  struct one_sided {
+  struct one_sided : runtime::completion {
+    explicit one_sided(part_receiver& r) noexcept : completion(&on_free), owner(r) {}
+    static void on_free(completion& self, runtime::errc outcome) noexcept;
+    part_receiver& owner;
+    bool waits = false;  // until nothing uses its buffer any more, for a credit
     std::shared_ptr<memory_region> region;
     std::uint64_t credit = 0;  // its number, while its sender may be writing or begin to
     unsigned repeats = 0;
@@ -183,6 +187,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   };
   std::unique_ptr<one_sided> one_sided_;  // of a receive that has, or had, to do with that
   std::byte* memory_;                     // its buffer, or null for one that is not told in advance
+  std::uint64_t expected_;                // by a device (`memory_space::expect`); 0: not
   std::uint64_t arrived_bytes_ = 0;       // asked for or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
@@ -243,7 +248,7 @@ class edge_receiver final : public data_sink {
 
   /// Receives may lie in a device's memory, where even a payload that is here has to be brought by a copy.
   void expect_slow_fetches() noexcept { fetch_may_wait_ = true; }
-  /// Lets it give credits and get payloads. A buffer that is busy in `where`, if given, gets no credit.
+  /// Lets it give credits and get payloads. A buffer that is busy in `where`, if given, gets its credit when it is so no more.
   void allow_one_sided(runtime::memory_space* where = nullptr);
   void add_memory(const std::shared_ptr<memory_region>& region) { one_sided_->memory.add(region); }
   /// A config that puts is assignable: from here on receives into registered memory give credits.
@@ -322,6 +327,7 @@ class edge_receiver final : public data_sink {
            (s.id == stream_id(0, true) || (one_sided_->wanted && one_sided_->unwanted < unwanted_after));
   }
   void offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept;
+  bool is_free(part_receiver& r, std::span<const std::byte> buffer) noexcept;
   void send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept;
   void send_revoke(stream& s) noexcept;
   bool must_ask_first(part_receiver& r) noexcept;

@@ -53,8 +53,34 @@ void edge_sender::wait_for_room(admission& a) {
   stream& s = stream_of(a.tag_);
   const bool first = s.waiting.empty();
   s.waiting.push_back(a.place_);
-  ++counters_.waited_for_window;
+  if (a.payload_ == nullptr) ++counters_.waited_for_window;
   if (!first) return;
+  if (lacks_room(s)) {
+    ask(s);
+    ask_again_soon();
+  } else {
+    admit_waiting(s);  // its credit may be here already
+  }
+}
+
+bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
+  if (one_sided_ == nullptr) return true;
+  const campaign* const search = assigned_.find(bytes);
+  const bool decided = search != nullptr && search->where == campaign::stage::decided;
+  return (decided && !one_sided_->is_put(search->digest)) || one_sided_->may_put(s.id, s.admitted, bytes);
+}
+
+void edge_sender::admit_waiting(stream& s) noexcept {
+  while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
+    admission& first = *s.waiting.front().owner;
+    const bool written = first.payload_ == nullptr || first.payload_->is_over();
+    if (!written && !knows_where(s, first.bytes_)) break;
+    first.invocation_ = s.take_room(first.bytes_);
+    first.admitted_to_ = &s;
+    ++s.admitted_only;
+    first.finish(errc::none);
+  }
+  if (failed_ != errc::none || !lacks_room(s) || question_timer_.linked()) return;
   ask(s);
   ask_again_soon();
 }
@@ -66,11 +92,7 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   // The receiver goes on, so what still waits asks as soon as it did at first.
   if (count > s.matched && question_timer_.linked()) ask_again_soon();
   for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
-  while (!s.waiting.empty() && has_room(s, s.waiting.front().owner->bytes_)) {
-    admission& first = *s.waiting.front().owner;
-    first.invocation_ = s.take_room(first.bytes_);
-    first.finish(errc::none);
-  }
+  admit_waiting(s);
 }
 
 void edge_sender::ask(const stream& s) {
@@ -110,7 +132,7 @@ edge_sender::delivered edge_sender::delivery() const noexcept {
 void edge_sender::ask_for_room() noexcept {
   bool waiting = false;
   for (auto& s : streams_) {
-    if (s->waiting.empty()) continue;
+    if (!lacks_room(*s)) continue;
     waiting = true;
     ask(*s);
   }
@@ -133,7 +155,10 @@ void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<s
   mine.next = [this](std::uint64_t id) {
     if (id == stream_id(0, true)) return rehearsals_;
     const stream* const known = streams_.find(id);
-    return known == nullptr ? 0 : known->admitted;
+    return known == nullptr ? 0 : known->admitted - known->admitted_only;
+  };
+  mine.credited = [this](std::uint64_t id) {
+    if (stream* const known = streams_.find(id)) admit_waiting(*known);
   };
   one_sided_ = std::make_unique<one_sided_sender>(services_, std::move(mine), std::move(puts), std::move(gets));
   unusual_ = true;

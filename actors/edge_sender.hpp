@@ -10,7 +10,7 @@
 ///     edge.end(inv, outcome);
 ///
 /// With one-sided transfers allowed, an invocation that lacks what its config needs, such as a credit, runs another one: nothing
-/// waits for that.
+/// waits for that. Only a payload that a device still writes (`unwritten`), which cannot leave yet, waits for its credit meanwhile.
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
 /// nothing is unmatched.
@@ -22,6 +22,7 @@
 #include <parley/actors/services.hpp>
 #include <parley/actors/stream_table.hpp>
 #include <parley/actors/transfer.hpp>
+#include <parley/runtime/memory_space.hpp>
 
 #include <array>
 #include <cstdint>
@@ -46,7 +47,35 @@ struct outgoing {
 };
 
 class edge_sender {
+  struct stream;
+
  public:
+  /// A payload that its device may still be writing.
+  class unwritten final : private runtime::completion {
+   public:
+    unwritten(edge_sender& e, std::uint32_t tag, runtime::memory_space& where, std::span<const std::byte> data) noexcept
+        : completion(&on_written), edge_(e), tag_(tag), where_(where) {
+      waits_ = where.when_free(data, this) == runtime::errc::pending;
+    }
+    unwritten(const unwritten&) = delete;
+    unwritten& operator=(const unwritten&) = delete;
+    ~unwritten() {
+      if (waits_) where_.forget(this);
+    }
+    bool is_over() const noexcept { return !waits_; }
+
+   private:
+    static void on_written(completion& self, runtime::errc) noexcept {
+      auto& mine = static_cast<unwritten&>(self);
+      mine.waits_ = false;
+      mine.edge_.admit_waiting(mine.edge_.stream_of(mine.tag_));
+    }
+    edge_sender& edge_;
+    std::uint32_t tag_;
+    runtime::memory_space& where_;
+    bool waits_;
+  };
+
   edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
               window_limits w = {});
   edge_sender(const edge_sender&) = delete;
@@ -55,13 +84,18 @@ class edge_sender {
 
   class [[nodiscard]] admission : private runtime::waiter, private runtime::timer {
    public:
-    admission(edge_sender& e, std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline) noexcept
-        : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes) {
+    admission(edge_sender& e, std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
+              const unwritten* payload) noexcept
+        : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes), payload_(payload) {
       when = deadline;
+    }
+    ~admission() {
+      if (admitted_to_ != nullptr) --admitted_to_->admitted_only;
     }
     bool await_ready() {
       if (edge_.failed_ != runtime::errc::none) return true;
-      invocation_ = edge_.try_admit(tag_, bytes_);
+      if (payload_ == nullptr || payload_->is_over() || edge_.knows_where(tag_, bytes_))
+        invocation_ = edge_.try_admit(tag_, bytes_);
       return invocation_ != not_admitted;
     }
     template <class P>
@@ -72,7 +106,8 @@ class edge_sender {
       return true;
     }
     /// The number of the invocation.
-    runtime::result<std::uint64_t> await_resume() const noexcept {
+    runtime::result<std::uint64_t> await_resume() noexcept {
+      if (admitted_to_ != nullptr) --std::exchange(admitted_to_, nullptr)->admitted_only;
       if (edge_.failed_ != runtime::errc::none) return edge_.failed_;
       if (outcome != runtime::errc::none) return outcome;
       return invocation_;
@@ -88,18 +123,29 @@ class edge_sender {
       runtime::timer_wheel::disarm(*this);
       wake(why);
     }
-    static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<admission&>(self).finish(why); }
-    static void on_late(timer& self) noexcept { static_cast<admission&>(self).finish(runtime::errc::timeout); }
+    void give_up(runtime::errc why) noexcept {
+      finish(why);
+      edge_.admit_waiting(edge_.stream_of(tag_));  // those behind it may have all that they need
+    }
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<admission&>(self).give_up(why); }
+    static void on_late(timer& self) noexcept { static_cast<admission&>(self).give_up(runtime::errc::timeout); }
     edge_sender& edge_;
     std::uint32_t tag_;
     std::uint64_t bytes_;
-    std::uint64_t invocation_ = 0;
+    const unwritten* payload_;
+    std::uint64_t invocation_ = not_admitted;
+    stream* admitted_to_ = nullptr;  // while it has not resumed
   };
-  /// Takes the stream's next invocation, in the order of asking, once the window has a place for it.
-  admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline) noexcept {
-    return {*this, tag, bytes, deadline};
+  /// Takes the stream's next invocation, in the order of asking, once the window has a place for it, and once `payload`, if given, is
+  /// written, or its credit is here.
+  admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
+                  const unwritten* payload = nullptr) noexcept {
+    return {*this, tag, bytes, deadline, payload};
   }
   static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
+  /// Whether a wait could tell the next invocation of a stream nothing of where to put its payload: its credit is here, or none
+  /// is of use.
+  bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return knows_where(stream_of(tag), bytes); }
   /// The same where that needs no wait, else `not_admitted`.
   std::uint64_t try_admit(std::uint32_t tag, std::uint64_t bytes) {
     stream& s = stream_of(tag);
@@ -167,7 +213,8 @@ class edge_sender {
   friend admission;
   struct stream {
     std::uint64_t id = 0;
-    std::uint64_t admitted = 0;  // the next invocation
+    std::uint64_t admitted = 0;       // the next invocation
+    std::uint64_t admitted_only = 0;  // of these, so many have not begun
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
     std::unique_ptr<std::uint64_t[]> sizes;  // of the unmatched ones, in a ring at least as large as the window
@@ -214,6 +261,11 @@ class edge_sender {
     return from.source == peer_ && from.generation == generation_;
   }
   void wait_for_room(admission& a);
+  void admit_waiting(stream& s) noexcept;
+  bool knows_where(const stream& s, std::uint64_t bytes) noexcept;
+  bool lacks_room(stream& s) const noexcept {
+    return !s.waiting.empty() && !has_room(s, s.waiting.front().owner->bytes_);
+  }
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;

@@ -73,6 +73,7 @@ void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
   const std::uint64_t next = edge_.next(m.stream);
   held_stream* const s = stream_at(m.stream, next);
   if (s == nullptr || !s->held.take(std::move(c), next)) ++counters_.credits_ignored;
+  if (edge_.credited) edge_.credited(m.stream);
 }
 
 void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
@@ -100,6 +101,14 @@ std::span<const std::uint64_t> one_sided_sender::lacking(std::uint64_t stream, s
   if (source.empty() || gets_.empty() || find(source) == nullptr)
     lacking_.insert(lacking_.end(), gets_.begin(), gets_.end());
   return lacking_;
+}
+
+bool one_sided_sender::may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept {
+  if (puts_.empty() || failed_ != errc::none) return true;
+  for (const held_stream& s : streams_) {
+    if (s.id == stream) return s.held.find(invocation, bytes) != nullptr;
+  }
+  return false;
 }
 
 const one_sided_access* one_sided_sender::begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,

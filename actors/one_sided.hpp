@@ -48,6 +48,7 @@ class one_sided_sender {
     std::uint64_t generation = 0;
     runtime::rank_id peer = 0;
     std::function<std::uint64_t(std::uint64_t stream)> next;  ///< the next invocation of a stream
+    std::function<void(std::uint64_t stream)> credited;       ///< told of each credit
   };
   one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
   one_sided_sender(const one_sided_sender&) = delete;
@@ -60,6 +61,8 @@ class one_sided_sender {
   /// The digests that an invocation must not run. Valid until the next call.
   std::span<const std::uint64_t> lacking(std::uint64_t stream, std::uint64_t invocation,
                                          std::span<const std::byte> source);
+  /// Whether its credit is here, or none is of use.
+  bool may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept;
   bool is_put(std::uint64_t digest) const noexcept;
   bool is_get(std::uint64_t digest) const noexcept;
   /// The invocation begins with this config, one-sided or not: its credit is used or void. Null for other configs.

@@ -11,7 +11,9 @@ using runtime::task;
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
 bool send_call::await_ready() {
-  const std::uint64_t number = edge_.sender_.try_admit(options_.tag, data_.size());
+  const std::uint64_t number = edge_.may_wait_for_credit(options_.tag, data_)
+                                   ? actors::edge_sender::not_admitted
+                                   : edge_.sender_.try_admit(options_.tag, data_.size());
   if (number == actors::edge_sender::not_admitted) {
     go_on_in(edge_.send_when_admitted(data_, options_));
     return false;
@@ -78,9 +80,8 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 // ---- receiving --------------------------------------------------------------------------------------------------------
 
 bool receive_call::await_ready() {
-  on_device_ = edge_.options().memory != nullptr;
   in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
-              static_cast<actors::match_watcher*>(this), into_.data());
+              static_cast<actors::match_watcher*>(this), into_.data(), options_.expected);
   if (options_.watcher != nullptr) options_.watcher->on_begun();
   return in_->decided() && in_->in_flight() == 0 && !rest_.child;
 }
@@ -141,7 +142,7 @@ void receive_call::stop(errc why) noexcept {
 // Also when it is torn down: nothing of a device's may wait for what does not come any more.
 void receive_call::tell_memory() noexcept {
   const bool over = in_ && in_->decided() && in_->in_flight() == 0;
-  edge_.memory().came(into_, over ? in_->failed() : errc::cancelled);
+  edge_.memory().came(options_.expected, over ? in_->failed() : errc::cancelled);
 }
 
 void receive_call::on_cancelled(waiter& self, errc why) noexcept { static_cast<receive_call&>(self).stop(why); }

@@ -44,6 +44,7 @@ struct call_options {
   time_ns timeout_ns = 0;  ///< 0: the op's
   actors::pacing pace = actors::pacing::within_budget;
   begin_watcher* watcher = nullptr;
+  std::uint64_t expected = 0;  ///< of a receive, by a device (`memory_space::expect`)
 };
 
 /// A payload that goes whole while the transport has its buffer, as its edge knows it.
@@ -129,7 +130,7 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
     return wait();
   }
   ~receive_call() {
-    if (on_device_) tell_memory();
+    if (options_.expected != 0) tell_memory();
   }
   std::uint64_t await_resume();
   operator runtime::task<std::uint64_t>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
@@ -146,8 +147,7 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
   call_options options_;
   std::optional<actors::part_receiver> in_;
   bool suspended_ = false;
-  bool on_device_ = false;  // where something may wait for it
-  std::uint64_t ran_ = 0;   // the digest of the config that moved it whole
+  std::uint64_t ran_ = 0;  // the digest of the config that moved it whole
 };
 
 }  // namespace parley::ops

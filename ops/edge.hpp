@@ -168,6 +168,10 @@ class edge_out final : public edge_end {
   runtime::task<> rehearse(std::uint64_t digest) override;
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
+  /// Whether kernels still write a payload, so that there is time for its receiver to say where it goes.
+  bool may_wait_for_credit(std::uint32_t tag, std::span<const std::byte> data) {
+    return options_.memory != nullptr && !sender_.knows_where(tag, data.size()) && options_.memory->busy(data);
+  }
   /// Whether a payload must be there before it is sent: a receiver that gets it knows nothing of what is enqueued here, and what
   /// kernels take is not charged to a config that is measured.
   bool waits_for_kernels(const actors::outgoing& inv, std::span<const std::byte> data) {

@@ -3,7 +3,6 @@
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace parley::ops {
@@ -11,58 +10,7 @@ namespace parley::ops {
 using runtime::errc;
 using runtime::error;
 using runtime::flow_work;
-
-// ---- regions ----------------------------------------------------------------------------------------------------------
-
-std::uint64_t halo_region::total_bytes() const noexcept {
-  return bytes * (offsets.empty() ? outer[0].count * outer[1].count : offsets.size());
-}
-
-bool halo_region::contiguous() const noexcept { return offsets.empty() && outer[0].count * outer[1].count == 1; }
-
-namespace {
-
-// Calls `visit(piece)` for all of a region in order, with copies of a fixed size where pieces are single elements.
-template <class Visit>
-void for_each_piece(const halo_region& r, const Visit& visit) {
-  if (!r.offsets.empty()) {
-    for (const std::uint64_t offset : r.offsets) visit(r.base + offset);
-    return;
-  }
-  for (std::uint64_t i = 0; i < r.outer[0].count; ++i) {
-    std::byte* const row = r.base + i * r.outer[0].stride_bytes;
-    for (std::uint64_t j = 0; j < r.outer[1].count; ++j) visit(row + j * r.outer[1].stride_bytes);
-  }
-}
-
-template <class Copy>
-void with_fixed_size(std::uint64_t bytes, const Copy& copy) {
-  switch (bytes) {
-    case 4: copy(std::integral_constant<std::size_t, 4>()); break;
-    case 8: copy(std::integral_constant<std::size_t, 8>()); break;
-    default: copy(static_cast<std::size_t>(bytes));
-  }
-}
-
-}  // namespace
-
-void halo_region::pack(std::byte* into) const noexcept {
-  with_fixed_size(bytes, [&](auto size) {
-    for_each_piece(*this, [&](const std::byte* piece) {
-      std::memcpy(into, piece, size);
-      into += size;
-    });
-  });
-}
-
-void halo_region::unpack(const std::byte* from) const noexcept {
-  with_fixed_size(bytes, [&](auto size) {
-    for_each_piece(*this, [&](std::byte* piece) {
-      std::memcpy(piece, from, size);
-      from += size;
-    });
-  });
-}
+using runtime::memory_pieces;
 
 // ---- the declaration --------------------------------------------------------------------------------------------------
 
@@ -223,7 +171,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
     wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
 }
 
-halo_region halo::box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const {
+memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const {
   const std::size_t dimensions = f.cells.size();
   std::array<std::uint64_t, 3> count{1, 1, 1};
   std::array<std::uint64_t, 3> stride{0, 0, 0};
@@ -241,11 +189,11 @@ halo_region halo::box(const halo_field& f, const std::array<int, 3>& to, bool gh
     if (to[d] < 0) from = ghosts ? 0 : width;
     offset += from * stride[at];
   }
-  halo_region r;
+  memory_pieces r;
   r.base = f.memory.data() + offset * f.element_bytes;
   r.bytes = count[2] * f.element_bytes;
-  r.outer = {halo_region::repetition{count[0], stride[0] * f.element_bytes},
-             halo_region::repetition{count[1], stride[1] * f.element_bytes}};
+  r.outer = {memory_pieces::repetition{count[0], stride[0] * f.element_bytes},
+             memory_pieces::repetition{count[1], stride[1] * f.element_bytes}};
   // What lies side by side is one piece.
   for (std::size_t k = 2; k-- > 0;) {
     if (r.outer[k].count != 1 && r.outer[k].stride_bytes != r.bytes) break;
@@ -255,9 +203,9 @@ halo_region halo::box(const halo_field& f, const std::array<int, 3>& to, bool gh
   return r;
 }
 
-halo_region halo::region(const halo_field& f, std::size_t neighbour, bool ghosts) const {
+memory_pieces halo::region(const halo_field& f, std::size_t neighbour, bool ghosts) const {
   if (!op_.ranks.empty()) return box(f, directions_[neighbour].to, ghosts);
-  halo_region r;
+  memory_pieces r;
   r.base = f.memory.data();
   r.bytes = f.element_bytes;
   r.outer[0].count = 0;  // also where the list is empty
@@ -267,13 +215,13 @@ halo_region halo::region(const halo_field& f, std::size_t neighbour, bool ghosts
 
 namespace {
 
-std::uint64_t total_of(const std::vector<halo_region>& regions) {
+std::uint64_t total_of(const std::vector<memory_pieces>& regions) {
   std::uint64_t sum = 0;
-  for (const halo_region& r : regions) sum += r.total_bytes();
+  for (const memory_pieces& r : regions) sum += r.total_bytes();
   return sum;
 }
 
-bool in_place(const std::vector<halo_region>& regions) { return regions.size() == 1 && regions[0].contiguous(); }
+bool in_place(const std::vector<memory_pieces>& regions) { return regions.size() == 1 && regions[0].contiguous(); }
 
 }  // namespace
 
@@ -293,9 +241,14 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
       l.in.push_back(region(f, n, true));
     }
   }
+  runtime::memory_space& memory = op_.memory == nullptr ? runtime::host_memory() : *op_.memory;
+  made.state_->memory = &memory;
   for (halo_plan::link& l : made.state_->links) {
-    if (!in_place(l.out)) l.packed_out.resize(total_of(l.out));
-    if (!in_place(l.in)) l.packed_in.resize(total_of(l.in));
+    for (auto* const pieces : {&l.out, &l.in}) {
+      for (memory_pieces& p : *pieces) memory.prepare(p);
+    }
+    if (!in_place(l.out)) l.packed_out = memory.make(total_of(l.out));
+    if (!in_place(l.in)) l.packed_in = memory.make(total_of(l.in));
     l.registered_out = made.state_->messages.registered(l.sent());
     l.registered_in = made.state_->messages.registered(l.received());
   }
@@ -303,11 +256,11 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
 }
 
 std::span<std::byte> halo_plan::link::sent() noexcept {
-  return in_place(out) ? std::span(out[0].base, out[0].bytes) : std::span(packed_out);
+  return packed_out == nullptr ? std::span(out[0].base, out[0].bytes) : packed_out->bytes();
 }
 
 std::span<std::byte> halo_plan::link::received() noexcept {
-  return in_place(in) ? std::span(in[0].base, in[0].bytes) : std::span(packed_in);
+  return packed_in == nullptr ? std::span(in[0].base, in[0].bytes) : packed_in->bytes();
 }
 
 std::uint64_t halo_plan::sent_bytes() const noexcept {
@@ -318,20 +271,32 @@ std::uint64_t halo_plan::sent_bytes() const noexcept {
 
 std::uint64_t halo_plan::packed_bytes() const noexcept {
   std::uint64_t sum = 0;
-  for (const link& l : state_->links) sum += l.packed_out.size();
+  for (const link& l : state_->links) sum += l.packed_out == nullptr ? 0 : l.packed_out->bytes().size();
   return sum;
 }
 
-void halo_plan::state::take_in(link& l, std::uint64_t came) const {
+void halo_plan::state::check(link& l, std::uint64_t came) const {
   if (came != l.received().size())
     runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " sent " + std::to_string(came) +
                                             " bytes where " + std::to_string(l.received().size()) +
                                             " were expected; give neighbours fields that fit together"});
-  if (l.packed_in.empty()) return;
-  const std::byte* from = l.packed_in.data();
-  for (const halo_region& r : l.in) {
-    r.unpack(from);
-    from += r.total_bytes();
+}
+
+void halo_plan::state::pack(link& l, runtime::device_stream stream) const {
+  if (l.packed_out == nullptr) return;
+  std::span<std::byte> into = l.packed_out->bytes();
+  for (const memory_pieces& p : l.out) {
+    memory->gather(into.first(p.total_bytes()), p, stream);
+    into = into.subspan(p.total_bytes());
+  }
+}
+
+void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
+  if (l.packed_in == nullptr) return;
+  std::span<const std::byte> from = l.packed_in->bytes();
+  for (const memory_pieces& p : l.in) {
+    memory->scatter(p, from.first(p.total_bytes()), stream);
+    from = from.subspan(p.total_bytes());
   }
 }
 
@@ -344,7 +309,8 @@ class halo_plan::unpacking final : public runtime::flow_step {
     return plan_->title + ": unpacking what came from rank " + std::to_string(link_.peer);
   }
   runtime::task<> run() override {
-    plan_->take_in(link_, message_.bytes());
+    plan_->check(link_, message_.bytes());
+    if (!plan_->memory->has_streams()) plan_->unpack(link_, nullptr);
     co_return;
   }
 
@@ -354,26 +320,44 @@ class halo_plan::unpacking final : public runtime::flow_step {
   flow_work message_;
 };
 
-flow_work halo_plan::start(runtime::dataflow& flow) {
-  auto& links = state_->links;
+void halo_plan::check_stream(runtime::device_stream stream) const {
+  if (state_->memory->has_streams() && stream == nullptr)
+    runtime::raise(
+        {errc::bad_argument, state_->title + ": its fields lie on a device; say in which stream kernels work on them"});
+}
+
+void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
+  check_stream(stream);
+  if (state_->receiving.size() != 0)
+    runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
   std::vector<p2p_operation> batch;
-  for (link& l : links) batch.push_back(p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in}));
+  for (link& l : state_->links) batch.push_back(p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in}));
+  if (!batch.empty()) state_->receiving = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
+}
+
+flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
+  auto& links = state_->links;
+  std::vector<flow_work> all;
+  if (state_->receiving.size() == 0) open(flow, stream);
+  if (links.empty()) return flow.together(all);
+  check_stream(stream);
+  const flow_work coming = std::exchange(state_->receiving, {});
+  std::vector<p2p_operation> batch;
   for (link& l : links) {
-    std::byte* into = l.packed_out.data();
-    for (std::size_t i = 0; i < l.out.size() && !l.packed_out.empty(); ++i) {
-      l.out[i].pack(into);
-      into += l.out[i].total_bytes();
-    }
+    state_->pack(l, stream);
     batch.push_back(p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out}));
   }
-  std::vector<flow_work> all;
-  if (batch.empty()) return flow.together(all);
-  const flow_work messages = state_->messages.start(flow, batch);
-  for (std::size_t i = 0; i < batch.size(); ++i) all.push_back(messages[i]);
-  std::size_t number = 0;
-  for (link& l : links) {
+  const flow_work leaving = state_->messages.start(flow, batch, {.stream = stream});
+  for (std::size_t i = 0; i < links.size(); ++i) all.push_back(coming[i]);
+  for (std::size_t i = 0; i < links.size(); ++i) all.push_back(leaving[i]);
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    link& l = links[i];
+    if (stream != nullptr) {
+      state_->memory->wait_on(l.received(), stream);
+      state_->unpack(l, stream);
+    }
     const runtime::buffer_access use = runtime::reads(l.received());
-    all.push_back(flow.add(runtime::new_step<unpacking>(state_, l, messages[number++]), {&use, 1}));
+    all.push_back(flow.add(runtime::new_step<unpacking>(state_, l, coming[i]), {&use, 1}));
   }
   return flow.together(all);
 }

@@ -13,12 +13,20 @@
 /// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started. Several
 /// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place; the rest is packed.
 ///
+/// On a GPU (`.memory`) kernels pack, in the order of a stream, and nothing waits on the host:
+///
+///     boundary(s, u, next);                                               // first what neighbours need
+///     auto moving = ghosts_of_next.start(flow, s);
+///     interior(others, u, next);                                          // beside the exchange
+///
 /// Meshes name their neighbours themselves: `halo_exchange::neighbours` and `index_field`, with lists of indices.
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for fields that do not fit the declaration, and
 /// for a neighbour that sends another number of bytes. Ghosts are then undefined, all else is untouched.
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
+#include <parley/runtime/memory_pieces.hpp>
+#include <parley/runtime/memory_space.hpp>
 
 #include <array>
 #include <cstddef>
@@ -47,6 +55,7 @@ struct halo_exchange {
   capability_function capable{};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where its fields lie, such as a GPU's; null: in host memory
   tuning::constraints allowed{};
 };
 
@@ -78,29 +87,19 @@ halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
           std::move(receive)};
 }
 
-/// Pieces of a field: `bytes` at `offset`, repeated in up to two more dimensions; or single elements by their indices.
-struct halo_region {
-  struct repetition {
-    std::uint64_t count = 1;
-    std::uint64_t stride_bytes = 0;
-  };
-  std::byte* base = nullptr;
-  std::uint64_t bytes = 0;
-  std::array<repetition, 2> outer{};     // the slowest first
-  std::vector<std::uint64_t> offsets{};  // in bytes, of pieces of `bytes`; then base and outer do not count
-
-  std::uint64_t total_bytes() const noexcept;
-  bool contiguous() const noexcept;
-  void pack(std::byte* into) const noexcept;
-  void unpack(const std::byte* from) const noexcept;
-};
-
 /// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
 class halo_plan {
  public:
   /// Packs what neighbours need and starts to move it. The work ends when all ghosts are here; its parts are those of
   /// `p2p::start`, and the unpacking.
-  runtime::flow_work start(runtime::dataflow& flow);
+  ///
+  /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
+  /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
+  /// started again, and before kernels overwrite what was sent.
+  runtime::flow_work start(runtime::dataflow& flow, runtime::device_stream stream = nullptr);
+  /// Ghosts are not read any more, on a device by nothing that `stream` gets from here on: neighbours may bring those of the next
+  /// `start`, in the same flow, as soon as they have them. `start` does this itself, later than it could be done.
+  void open(runtime::dataflow& flow, runtime::device_stream stream = nullptr);
   /// How many bytes this rank sends in one exchange, and how many of them are packed first.
   std::uint64_t sent_bytes() const noexcept;
   std::uint64_t packed_bytes() const noexcept;
@@ -111,10 +110,10 @@ class halo_plan {
     rank_id peer = 0;
     std::uint32_t tag_out = 0;
     std::uint32_t tag_in = 0;
-    std::vector<halo_region> out;  // one per field
-    std::vector<halo_region> in;
-    std::vector<std::byte> packed_out;  // empty where the region is sent in place
-    std::vector<std::byte> packed_in;
+    std::vector<runtime::memory_pieces> out;  // one per field
+    std::vector<runtime::memory_pieces> in;
+    std::unique_ptr<runtime::memory_space::block> packed_out;  // null where the region is sent in place
+    std::unique_ptr<runtime::memory_space::block> packed_in;
     actors::registered_memory registered_out{};
     actors::registered_memory registered_in{};
     std::span<std::byte> sent() noexcept;
@@ -124,10 +123,15 @@ class halo_plan {
   struct state {
     std::string title;
     p2p messages;
+    runtime::memory_space* memory = nullptr;
     std::vector<link> links;
-    void take_in(link& l, std::uint64_t came) const;
+    runtime::flow_work receiving;  // from `open` to `start`
+    void check(link& l, std::uint64_t came) const;
+    void pack(link& l, runtime::device_stream stream) const;
+    void unpack(link& l, runtime::device_stream stream) const;
   };
   class unpacking;
+  void check_stream(runtime::device_stream stream) const;
   std::shared_ptr<state> state_ = std::make_shared<state>();
 };
 
@@ -150,8 +154,8 @@ class halo {
     std::uint32_t tag_out;
     std::uint32_t tag_in;
   };
-  halo_region region(const halo_field& f, std::size_t neighbour, bool ghosts) const;
-  halo_region box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const;
+  runtime::memory_pieces region(const halo_field& f, std::size_t neighbour, bool ghosts) const;
+  runtime::memory_pieces box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const;
   void check(const halo_field& f, std::size_t number) const;
   halo_exchange op_;
   std::string title_;

@@ -79,6 +79,7 @@ class p2p_step : public runtime::flow_step, private begin_watcher {
     o.tag = operation_.tag;
     o.timeout_ns = operation_.timeout_ns;
     o.watcher = this;
+    o.expected = operation_.expected;
     return o;
   }
   const p2p_operation operation_;
@@ -113,6 +114,7 @@ class receive_step final : public p2p_step {
   }
 
  private:
+  void on_abandoned() noexcept override { edge_.memory().came(operation_.expected, errc::cancelled); }
   Edge& edge_;
 };
 
@@ -133,9 +135,26 @@ runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
 }
 
-runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
-                                  const batch_options& o) {
+// The device's order: before the host knows anything, and whichever config moves a message.
+void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> batch) {
+  for (const p2p_operation& o : batch) static_cast<void>(step_for(o));  // throws where there is no such pair
+  try {
+    for (p2p_operation& o : batch) {
+      memory_.after(o.bytes, how.stream);
+      if (o.what == p2p_operation::kind::receive) o.expected = memory_.expect(o.bytes);
+    }
+    for (const p2p_operation& o : batch) {
+      if (o.what == p2p_operation::kind::receive && !how.ahead) memory_.wait_on(o.bytes, how.stream);
+    }
+  } catch (...) {
+    for (const p2p_operation& o : batch) memory_.came(o.expected, errc::cancelled);
+    throw;
+  }
+}
+
+runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<p2p_operation> batch, const batch_options& o) {
   boost::container::small_vector<runtime::flow_step_ptr, 8> steps;
+  if (o.stream != nullptr) order_behind(o, batch);
   for (const p2p_operation& operation : batch) steps.push_back(step_for(operation));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const bool sends = batch[i].what == p2p_operation::kind::send;

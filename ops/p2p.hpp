@@ -12,11 +12,19 @@
 /// buffer. Sends and receives of one pair and tag are matched in the order in which they were posted, also where they have to
 /// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine.
 ///
+/// On a device, in the order of a stream (`batch_options::stream`): nothing waits on the host, and the next kernels can be enqueued
+/// at once.
+///
+///     ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})}, {.stream = s});
+///     launch(s, y, z);                                               // runs when y is here
+///
 /// Failure: as of an edge (edge.hpp), per operation, with the title of the operation in front; a batch throws its first failure
 /// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp).
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/self_edge.hpp>
 #include <parley/runtime/dataflow.hpp>
+
+#include <boost/container/small_vector.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -51,33 +59,44 @@ struct p2p_operation {
   std::span<std::byte> bytes{};
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;
+  std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
 };
 
 struct batch_options {
   time_ns timeout_ns = runtime::never;      ///< of all of it, from now
   runtime::compute_queue* after = nullptr;  ///< it begins after what is in there now
+  /// Of the device that the op's `memory` is of, such as a cudaStream_t: all of the batch comes after what that has now, and what it gets
+  /// from here on comes after the receives. A stream does not know of failures: await the work before results are trusted, and
+  /// before kernels overwrite what is sent.
+  runtime::device_stream stream = nullptr;
+  /// The stream does not come after the receives yet, so that they can be started before what sends for them: `wait_on` of the
+  /// `memory` says when it does.
+  bool ahead = false;
 };
 
 /// The op on one rank that has a part in it.
 class p2p_end {
  public:
   p2p_end(transfer pairs, runtime::executor& ex, const point_to_point& op, rank_id self)
-      : name_(op.name), pairs_(std::move(pairs)),
-        to_itself_(ex, op.memory == nullptr ? runtime::host_memory() : *op.memory, op.name, self, op.timeout_ns),
-        self_(self) {}
+      : name_(op.name), pairs_(std::move(pairs)), memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
+        to_itself_(ex, memory_, op.name, self, op.timeout_ns), self_(self) {}
   p2p_end(const p2p_end&) = delete;
   p2p_end& operator=(const p2p_end&) = delete;
 
-  runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
+  /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
+  runtime::flow_work start(runtime::dataflow& flow, std::span<p2p_operation> batch, const batch_options& o);
+  runtime::memory_space& memory() const noexcept { return memory_; }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
 
  private:
   using sequences = std::unordered_map<std::uint64_t, runtime::begin_sequence>;  // by peer and tag
+  void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   runtime::flow_step_ptr step_for(const p2p_operation& o);
   runtime::begin_sequence& sequence_of(const p2p_operation& o);
   std::string name_;
   transfer pairs_;
+  runtime::memory_space& memory_;
   self_edge to_itself_;
   rank_id self_;
   sequences sends_;
@@ -95,12 +114,14 @@ class p2p {
   }
   template <buffer B>
   static p2p_operation irecv(B&& into, receive_options o) {
-    return {p2p_operation::kind::receive, o.from, std::as_writable_bytes(std::span(into)), o.tag, o.timeout_ns};
+    return {
+        p2p_operation::kind::receive, o.from, std::as_writable_bytes(std::span(into)), o.tag, o.timeout_ns, o.expected};
   }
   /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
   /// been started then.
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o = {}) {
-    return end().start(flow, batch, o);
+    boost::container::small_vector<p2p_operation, 8> mine(batch.begin(), batch.end());
+    return end().start(flow, mine, o);
   }
   runtime::flow_work start(runtime::dataflow& flow, std::initializer_list<p2p_operation> batch,
                            const batch_options& o = {}) {

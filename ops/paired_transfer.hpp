@@ -57,6 +57,7 @@ struct receive_options {
   rank_id from = 0;
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;
+  std::uint64_t expected = 0;  ///< what `cuda_copies::expect` answered, if a stream is to wait for it
 };
 
 /// A contiguous container or span of plain values.
@@ -77,7 +78,7 @@ class transfer {
   template <buffer B>
   receive_call receive(B&& into, receive_options o) {
     return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)),
-                                     {.tag = o.tag, .timeout_ns = o.timeout_ns});
+                                     {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected});
   }
   /// The same for code that is no coroutine (runtime/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
   template <buffer B>

@@ -65,11 +65,11 @@ task<> self_edge::send(std::span<const std::byte> data, call_options o) {
 
 task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o) {
   struct told {
-    ~told() { memory.came(into, outcome); }
+    ~told() { memory.came(expected, outcome); }
     runtime::memory_space& memory;
-    std::span<std::byte> into;
+    std::uint64_t expected;
     errc outcome = errc::cancelled;
-  } told{memory_, into};
+  } told{memory_, o.expected};
   side mine;
   mine.bytes = into;
   line& l = lines_[o.tag];

@@ -26,6 +26,7 @@ namespace parley::ops {
 
 class self_edge {
  public:
+  runtime::memory_space& memory() const noexcept { return memory_; }
   self_edge(runtime::executor& ex, runtime::memory_space& memory, std::string op, rank_id self, time_ns timeout_ns)
       : executor_(ex), memory_(memory), op_(std::move(op)), self_(self), timeout_ns_(timeout_ns) {}
   self_edge(const self_edge&) = delete;

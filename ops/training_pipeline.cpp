@@ -167,9 +167,9 @@ class training::pass {
     const route from = route_of(a);
     buffers::piece& into = from.forward ? h.in : h.gradient_out;
     free_.fit(into, from.forward ? in_bytes(a.stage) : out_bytes(a.stage));
-    if (on_device_) free_.space().expect(into.bytes());
+    const std::uint64_t expected = on_device_ ? free_.space().expect(into.bytes()) : 0;
     h.coming[from.forward ? 0 : 1] =
-        messages_.start(*flow_, {p2p::irecv(into.bytes(), {.from = from.peer, .tag = from.tag})});
+        messages_.start(*flow_, {p2p::irecv(into.bytes(), {.from = from.peer, .tag = from.tag, .expected = expected})});
   }
 
   using actions_at = std::vector<pipeline_action>::const_iterator;

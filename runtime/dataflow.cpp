@@ -20,6 +20,7 @@ dataflow::~dataflow() {
     const auto held = std::exchange(live_.pop_front().held_, nullptr);
     if (held->sequence_ != nullptr) held->sequence_->last_ = nullptr;
     held->own_.reset();
+    held->on_abandoned();
     held->followers_.clear();
   }
 }

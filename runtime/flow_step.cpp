@@ -78,6 +78,7 @@ void flow_step::wait_in_scope() noexcept {
 void flow_step::begin() noexcept {
   turn_.unlink();
   stage_ = stage::going;
+  if (to_blame_ != nullptr) on_abandoned();
   try {
     own_->spawn(to_blame_ == nullptr ? run() : fail(blame()), this);
   } catch (...) {  // a `run` that is no coroutine
@@ -93,6 +94,7 @@ void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
 // Not at once: whoever cancels is going through the waits of its scope.
 void flow_step::give_up(errc why) noexcept {
   stage_ = stage::going;
+  on_abandoned();
   own_->spawn(fail(std::make_exception_ptr(
                   failure({why, title() + ": it had not begun, because it waits for steps that came before it"}))),
               this);

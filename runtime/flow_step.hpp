@@ -93,6 +93,8 @@ class flow_step : private list_hook,
   flow_step() noexcept : turn_(*this) {}
   /// For steps of a `begin_sequence`: the next one may begin.
   void note_begun() noexcept;
+  /// It is not run, or was torn down: whoever else was told that it would happen has to hear that.
+  virtual void on_abandoned() noexcept {}
 
  private:
   friend dataflow;

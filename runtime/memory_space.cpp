@@ -14,6 +14,12 @@ class host_space final : public memory_space {
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
     co_return;
   }
+  void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream) override {
+    pieces.gather(packed.data());
+  }
+  void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream) override {
+    pieces.scatter(packed.data());
+  }
 
  private:
   class host_block final : public block {
@@ -28,7 +34,20 @@ class host_space final : public memory_space {
 
 }  // namespace
 
+void memory_space::prepare(memory_pieces&) {}
 task<> memory_space::settled(std::span<const std::byte>) { co_return; }
+
+namespace {
+[[noreturn]] void no_streams() {
+  raise({errc::bad_argument, "a stream was given for memory that no device works on in streams; say in the op's "
+                             "`memory` where its buffers lie"});
+}
+}  // namespace
+
+void memory_space::after(std::span<const std::byte>, device_stream) { no_streams(); }
+std::uint64_t memory_space::expect(std::span<const std::byte>) { no_streams(); }
+void memory_space::wait_on(std::span<const std::byte>, device_stream) { no_streams(); }
+void memory_space::came(std::uint64_t, errc) noexcept {}
 
 memory_space& host_memory() noexcept {
   static host_space space;

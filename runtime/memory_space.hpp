@@ -7,6 +7,8 @@
 ///
 /// `make` throws `unavailable` when there is no more. A copy throws `failure`. It cannot be cancelled: it ends soon.
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/memory_pieces.hpp>
 #include <parley/runtime/task.hpp>
 
 #include <cstddef>
@@ -15,6 +17,9 @@
 #include <span>
 
 namespace parley::runtime {
+
+/// An order in which a device does what it is given, such as a cudaStream_t; null: none.
+using device_stream = void*;
 
 class memory_space {
  public:
@@ -27,19 +32,34 @@ class memory_space {
   virtual std::unique_ptr<block> make(std::size_t bytes) = 0;
   /// Between host memory and this space, or inside of it; the sizes are equal. Ends when it has happened.
   virtual task<> copy(std::span<std::byte> to, std::span<const std::byte> from) = 0;
+  /// Brings what `pieces` lists to where `gather` and `scatter` read it. Throws `unavailable`.
+  virtual void prepare(memory_pieces& pieces);
+  /// All of `pieces` into `packed`, one behind the other, and back: at once, or in the order of a device's stream. Throws `failure`.
+  virtual void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream stream) = 0;
+  virtual void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream stream) = 0;
+  /// Whether it wants a stream for what it does.
+  virtual bool has_streams() const noexcept { return false; }
   /// Whether work that its owner has enqueued may still touch `memory`: nobody else may be let in yet.
   virtual bool busy(std::span<const std::byte>) noexcept { return false; }
-  /// Ends once it does not. Throws `failure` when that work failed.
+  /// Calls `done` once it does not. Answers `none` where it does not now, `pending`, or why that cannot be known.
+  virtual errc when_free(std::span<const std::byte>, completion*) noexcept { return errc::none; }
+  /// Nobody waits for `done` any more.
+  virtual void forget(completion*) noexcept {}
+  /// Ends once all that was enqueued for `memory` has happened, what waits for a message into it included. Throws `failure` when
+  /// that failed.
   virtual task<> settled(std::span<const std::byte> memory);
 
-  // What a device waits for by itself. A space without such waits does nothing here.
+  // What a device waits for by itself. Here: for memory that no device waits for.
 
-  /// A receive into `memory` is about to be started: what its owner enqueues may wait for it. Throws `failure` where it cannot.
-  virtual void expect(std::span<const std::byte>) {}
-  /// For that receive's sender, whose device may say that all is there; 0: nobody waits.
-  virtual std::uint64_t flag_of(std::span<const std::byte>) noexcept { return 0; }
-  /// The receive has ended, with all of its payload or not: whoever waits goes on.
-  virtual void came(std::span<const std::byte>, errc) noexcept {}
+  /// What touches `memory` from here on comes after all that `stream` has now. Throws `failure`.
+  virtual void after(std::span<const std::byte> memory, device_stream stream);
+  /// A receive into `memory` is about to be started: what its owner enqueues may wait for it. Answers the number that the receive
+  /// is to have (`receive_options::expected`), never 0. Throws `failure` where it cannot.
+  virtual std::uint64_t expect(std::span<const std::byte> memory);
+  /// What `stream` gets from here on comes after all that is expected into `memory`. Throws `failure`.
+  virtual void wait_on(std::span<const std::byte> memory, device_stream stream);
+  /// That receive has ended, with all of its payload or not: whoever waits goes on.
+  virtual void came(std::uint64_t expected, errc outcome) noexcept;
 
  protected:
   ~memory_space() = default;

@@ -4,12 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace parley::transports {
 
 using runtime::completion;
 using runtime::errc;
+
+namespace {
+constexpr std::size_t most_words = 1024;
+constexpr unsigned look_at_device_after = 1000;  // about a millisecond
+}  // namespace
 
 cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
     : driver_(driver), device_(device), options_(o), event_fd_(::eventfd(0, EFD_CLOEXEC)) {
@@ -18,8 +24,14 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
                                             std::to_string(driver.devices().size()) +
                                             " GPUs, counted from 0; see CUDA_VISIBLE_DEVICES"});
   options_.streams = std::max(1U, o.streams);
+  check_ = driver.make_event(device);
+  words_ = cuda_memory::pinned(driver, most_words * sizeof(std::uint32_t));
+  std::memset(words_.bytes().data(), 0, words_.bytes().size());
   for (unsigned i = 0; i < options_.streams + o.first_waiting; ++i)
-    streams_.push_back({driver.make_stream(device), {}});
+    streams_.push_back(make_queue(driver.make_stream(device)));
+  if (driver.write_value(streams_.front().stream, words_.bytes().data(), 0) != errc::none)
+    runtime::raise({errc::unavailable, "device " + std::to_string(device) +
+                                           " cannot say by a word that it has copied: " + driver.fault()});
 }
 
 cuda_copies::~cuda_copies() {
@@ -27,12 +39,26 @@ cuda_copies::~cuda_copies() {
   drain();
   for (const ordering& o : orderings_) driver_.destroy(o.event);
   for (const cuda_event e : free_events_) driver_.destroy(e);
+  driver_.destroy(check_);
   for (const queue& q : streams_) driver_.destroy(q.stream);
   ::close(event_fd_);
 }
 
 void cuda_copies::drain() noexcept {
   while (pending_ != 0) static_cast<void>(poll());
+}
+
+cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
+  if (!free_words_.empty()) {
+    const std::size_t word = free_words_.back();
+    free_words_.pop_back();
+    return {s, word};
+  }
+  if (last_numbers_.size() == most_words)
+    runtime::raise(
+        {errc::full, "more than " + std::to_string(most_words) + " streams of a device are watched at a time"});
+  last_numbers_.push_back(0);
+  return {s, last_numbers_.size() - 1};
 }
 
 // A kernel may be waiting for a message, and the copy that brings this must not be behind one that waits for that kernel.
@@ -48,7 +74,7 @@ cuda_copies::queue& cuda_copies::queue_for(beginning when) {
   const auto idle = std::find_if(first_others, streams_.end(), [](const queue& q) { return q.marks.empty(); });
   if (best == nullptr && idle != streams_.end()) best = &*idle;
   if (best == nullptr && streams_.size() < options_.streams + options_.most_waiting)
-    best = &streams_.emplace_back(queue{driver_.make_stream(device_), {}});
+    best = &streams_.emplace_back(make_queue(driver_.make_stream(device_)));
   if (best == nullptr) best = &*std::min_element(streams_.begin(), streams_.end(), shorter);
   best->waits = when == beginning::behind_kernels || (best->waits && !best->marks.empty());
   return *best;
@@ -62,12 +88,11 @@ cuda_event cuda_copies::take_event() {
 }
 
 errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte> from) {
-  const cuda_event e = take_event();
-  if (const errc recorded = driver_.record(e, q.stream); recorded != errc::none) {
-    free_events_.push_back(e);
-    return recorded;
-  }
-  q.marks.push_back({e, done, from});
+  const std::uint32_t number = last_numbers_[q.word] + 1;
+  const errc written = driver_.write_value(q.stream, words_.bytes().data() + q.word * sizeof(std::uint32_t), number);
+  if (written != errc::none) return written;
+  last_numbers_[q.word] = number;
+  q.marks.push_back({number, done, from});
   ++pending_;
   return errc::pending;
 }
@@ -104,15 +129,17 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
 
 errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   try {
+    const std::uint64_t behind = flags_ ? flags_->down_for(memory) : 0;
+    // What another stream has, or comes before another message, still counts.
     const auto same = [&](const ordering& o) {
-      return o.memory.data() == memory.data() && o.memory.size() == memory.size();
+      return o.memory.data() == memory.data() && o.memory.size() == memory.size() && o.stream == stream &&
+             o.behind == behind;
     };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
     if (at == orderings_.end()) {
-      orderings_.push_back({memory, take_event(), 0});
+      orderings_.push_back({memory, stream, take_event(), behind});
       at = std::prev(orderings_.end());
     }
-    at->behind = flag_of(memory);
     return driver_.record(at->event, stream);
   } catch (const runtime::failure& f) {
     return f.code();
@@ -152,11 +179,11 @@ bool cuda_copies::busy(std::span<const std::byte> memory, orders which) noexcept
   return found;
 }
 
-errc cuda_copies::settle(std::span<const std::byte> memory, completion* done) noexcept {
+errc cuda_copies::tell_after(std::span<const std::byte> memory, orders which, completion* done) noexcept {
   try {
-    if (!busy(memory, orders::all)) return errc::none;
+    if (!busy(memory, which)) return errc::none;
     queue& q = queue_for(beginning::behind_kernels);
-    const errc failed = order(q.stream, memory, orders::all);
+    const errc failed = order(q.stream, memory, which);
     return failed == errc::none ? put_mark(q, done) : failed;
   } catch (const runtime::failure& f) {
     return f.code();
@@ -167,7 +194,7 @@ errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
   try {
     const auto same = [&](const queue& q) { return q.stream == stream; };
     auto at = std::find_if(watched_.begin(), watched_.end(), same);
-    if (at == watched_.end()) at = watched_.insert(watched_.end(), {stream, {}});
+    if (at == watched_.end()) at = watched_.insert(watched_.end(), make_queue(stream));
     return put_mark(*at, done);
   } catch (const runtime::failure& f) {
     return f.code();
@@ -179,33 +206,30 @@ cuda_flags& cuda_copies::flags() {
   return *flags_;
 }
 
-void cuda_copies::expect(std::span<const std::byte> memory) { flags().expect(memory); }
+std::uint64_t cuda_copies::expect(std::span<const std::byte> memory) { return flags().expect(memory); }
 
 errc cuda_copies::wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   return flags_ ? flags_->hold(stream, memory) : errc::none;
 }
 
-std::uint64_t cuda_copies::flag_of(std::span<const std::byte> memory) const noexcept {
-  return flags_ ? flags_->down_for(memory) : 0;
-}
-
-void cuda_copies::came(std::span<const std::byte> memory, errc outcome) noexcept {
-  if (flags_) flags_->came(memory, outcome);
+void cuda_copies::came(std::uint64_t expected, errc outcome) noexcept {
+  if (flags_) flags_->came(expected, outcome);
 }
 
 errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
                                completion* done) noexcept {
   try {
     queue* behind = nullptr;  // that has the last of these copies; it waits for the others
-    cuda_event last = nullptr;
     for (queue& q : streams_) {
-      const auto found =
-          std::find_if(q.marks.rbegin(), q.marks.rend(), [&](const mark& m) { return overlap(m.from, data); });
-      if (found == q.marks.rend()) continue;
-      const errc failed = behind == nullptr ? errc::none : driver_.wait(q.stream, last);
-      if (failed != errc::none) return failed;
+      if (std::ranges::none_of(q.marks, [&](const mark& m) { return overlap(m.from, data); })) continue;
+      if (behind != nullptr) {
+        const cuda_event others = take_event();
+        free_events_.push_back(others);  // a wait is for what has been recorded by now
+        errc failed = driver_.record(others, behind->stream);
+        if (failed == errc::none) failed = driver_.wait(q.stream, others);
+        if (failed != errc::none) return failed;
+      }
       behind = &q;
-      last = found->event;
     }
     queue& q = behind == nullptr ? queue_for(beginning::at_once) : *behind;
     const errc failed = driver_.write_value(q.stream, at, value);
@@ -232,16 +256,15 @@ void cuda_copies::forget(completion* done) noexcept {
 
 // How many of the queue's marks have ended; those of a broken stream all have.
 std::size_t cuda_copies::finish(queue& q, errc outcome) {
+  if (q.marks.empty()) return 0;
+  ++counters_.polls;
+  const auto* const words = reinterpret_cast<const std::uint32_t*>(words_.bytes().data());
+  const std::uint32_t reached = driver_.look_at(words + q.word);
   std::size_t count = 0;
   while (!q.marks.empty()) {
     const mark first = q.marks.front();
-    if (outcome == errc::none) {
-      ++counters_.polls;
-      const errc seen = driver_.query(first.event);
-      if (seen == errc::pending) break;
-      outcome = seen;
-    }
-    free_events_.push_back(first.event);
+    // Numbers go round in a circle.
+    if (outcome == errc::none && static_cast<std::int32_t>(reached - first.number) < 0) break;
     q.marks.pop_front();
     --pending_;
     ++count;
@@ -250,14 +273,31 @@ std::size_t cuda_copies::finish(queue& q, errc outcome) {
   return count;
 }
 
+// A device that has failed writes no word any more, but says so when it is asked.
+errc cuda_copies::look_at_device(cuda_stream s) noexcept {
+  const errc recorded = driver_.record(check_, s);
+  if (recorded != errc::none) return recorded;
+  const errc seen = driver_.query(check_);
+  return seen == errc::pending ? errc::none : seen;
+}
+
 bool cuda_copies::poll() {
   if (pending_ == 0) return false;
   std::size_t count = 0;
+  errc device = errc::none;
+  if (fruitless_ >= look_at_device_after) {
+    fruitless_ = 0;
+    device = look_at_device(streams_.front().stream);
+  }
   // NOLINTBEGIN(modernize-loop-convert): both may grow meanwhile
-  for (std::size_t i = 0; i < streams_.size(); ++i) count += finish(streams_[i], errc::none);
-  for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], errc::none);
+  for (std::size_t i = 0; i < streams_.size(); ++i) count += finish(streams_[i], device);
+  for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], device);
   // NOLINTEND(modernize-loop-convert)
-  std::erase_if(watched_, [](const queue& q) { return q.marks.empty(); });
+  std::erase_if(watched_, [this](const queue& q) {
+    if (q.marks.empty()) free_words_.push_back(q.word);
+    return q.marks.empty();
+  });
+  fruitless_ = count == 0 ? fruitless_ + 1 : 0;
   return count != 0;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-/// The copies of one rank on a GPU: enqueued on streams of its own, and seen to end by asking events from the reactor's loop.
-/// No call waits for a stream or a device.
+/// The copies of one rank on a GPU: enqueued on streams of its own, and seen to end from the reactor's loop, by a word of pinned
+/// memory for each stream, which the device writes behind each copy. No call waits for a stream or a device.
 ///
 ///     cuda_copies copies(gpu, /*device=*/0);
 ///     loop.attach(copies);
@@ -10,8 +10,7 @@
 ///
 /// What a stream is to do with a message can be enqueued before the message is here:
 ///
-///     copies.expect(buffer);                                  // before its receive is started
-///     auto coming = op.start_receive(buffer, {.from = 0});
+///     auto coming = op.start_receive(buffer, {.from = 0, .expected = copies.expect(buffer)});
 ///     copies.wait_on(buffer, stream);                         // what `stream` gets from here on comes after the message
 ///     launch(stream, buffer);
 ///     copies.after(buffer, stream);
@@ -67,20 +66,25 @@ class cuda_copies final : public runtime::poller {
   }
   /// Whether something that `after` said of `memory` has not happened yet, apart from what waits for a message into it.
   bool busy(std::span<const std::byte> memory) noexcept;
-  /// Calls `done` once all that `after` said of `memory` has happened, also what waits for a message. Answers
-  /// `none` where it has, `pending` or `device_failed`.
-  runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept;
-  /// A receive into `memory`, of an op that was told of this device (`.memory`), is about to be started. Throws `unavailable` where
-  /// the device cannot wait for it, `full` when too many are expected. To expect and not to start it stops the streams that wait.
-  void expect(std::span<const std::byte> memory);
+  /// Calls `done` once it is not busy any more. Answers `none` where it is not, `pending` or `device_failed`.
+  runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept {
+    return tell_after(memory, orders::that_copies_follow, done);
+  }
+  /// The same for all that `after` said of `memory`, also what waits for a message.
+  runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept {
+    return tell_after(memory, orders::all, done);
+  }
+  /// A receive into `memory`, of an op that was told of this device (`.memory`), is about to be started with the number that this
+  /// answers (`receive_options::expected`). Throws `unavailable` where the device cannot wait for it, `full` when too many are
+  /// expected. To expect and not to start it stops the streams that wait.
+  std::uint64_t expect(std::span<const std::byte> memory);
   /// What is enqueued into `stream` from here on waits for what is expected into `memory`; without that for nothing. It does not
   /// wait for good: the receive ends, with its message or without. Streams may share a queue of the GPU's, so that one which waits
   /// holds up others: as many as CUDA_DEVICE_MAX_CONNECTIONS says have their own. `cuda_runtime` sets that to 32 unless it is set, or
   /// CUDA is in use already: then there are 8.
   runtime::errc wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept;
-  /// What the receive's sender may set from its device, or 0; and that the receive has ended, as the ops say.
-  std::uint64_t flag_of(std::span<const std::byte> memory) const noexcept;
-  void came(std::span<const std::byte> memory, runtime::errc outcome) noexcept;
+  /// That receive has ended, as the ops say.
+  void came(std::uint64_t expected, runtime::errc outcome) noexcept;
   /// Where those flags lie. Throws `unavailable` where the device has none.
   cuda_flags& flags();
   /// Writes a word, which may be a peer's, behind the copies of `data` that have been started. Answers `pending` or `device_failed`.
@@ -100,7 +104,7 @@ class cuda_copies final : public runtime::poller {
     std::uint64_t copies = 0;
     std::uint64_t by_kernel = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t polls = 0;  ///< events asked
+    std::uint64_t polls = 0;  ///< words looked at
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -112,18 +116,20 @@ class cuda_copies final : public runtime::poller {
 
  private:
   struct mark {
-    cuda_event event;
+    std::uint32_t number;  // that its stream's word comes to
     runtime::completion* done;
     std::span<const std::byte> from{};  // of a copy
   };
   // In the order of enqueueing, which is that of ending.
   struct queue {
     cuda_stream stream;
-    std::deque<mark> marks;
+    std::size_t word;
+    std::deque<mark> marks{};
     bool waits = false;  // for kernels: nothing that could go on is put behind that
   };
   struct ordering {
     std::span<const std::byte> memory;
+    cuda_stream stream;
     cuda_event event;
     std::uint64_t behind;  // the flag that was down when it was made: it comes after what is still to come; 0: none was
   };
@@ -134,16 +140,24 @@ class cuda_copies final : public runtime::poller {
   bool busy(std::span<const std::byte> memory, orders which) noexcept;
   enum class beginning : std::uint8_t { at_once, behind_kernels };
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
+  runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
+  queue make_queue(cuda_stream s);
   queue& queue_for(beginning when);
   cuda_event take_event();
   runtime::errc enqueue(cuda_stream s, std::span<std::byte> to, std::span<const std::byte> from) noexcept;
   runtime::errc put_mark(queue& q, runtime::completion* done, std::span<const std::byte> from = {});
   std::size_t finish(queue& q, runtime::errc outcome);
+  runtime::errc look_at_device(cuda_stream s) noexcept;
 
   cuda_driver& driver_;
   int device_;
   options options_;
   int event_fd_;
+  cuda_memory words_;
+  std::vector<std::uint32_t> last_numbers_;  // by word
+  std::vector<std::size_t> free_words_;
+  cuda_event check_;
+  unsigned fruitless_ = 0;  // looks at words since one had changed
   std::deque<queue> streams_;
   std::deque<queue> watched_;  // streams of others
   std::vector<cuda_event> free_events_;

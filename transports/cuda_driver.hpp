@@ -13,8 +13,10 @@
 /// CUDA calls sticky ends everything on that device in this process: each later call answers it again. What is made or
 /// freed, outside of transfers, throws `failure` (`unavailable`). One thread, unless it says otherwise.
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/memory_pieces.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -77,6 +79,8 @@ inline bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) 
   return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
+enum class pieces_way : std::uint8_t { gather, scatter };
+
 class cuda_driver {
  public:
   virtual ~cuda_driver() = default;
@@ -105,11 +109,18 @@ class cuda_driver {
                                        cuda_stream s) noexcept = 0;
   /// The sum of all members' floats, in place, in the order of their places, by one kernel on each GPU.
   virtual runtime::errc sum_with_peers(std::span<std::byte> floats, const peer_boxes& with, cuda_stream s) noexcept = 0;
+  /// Pieces of device memory into `packed`, one behind the other, or back from there, by a kernel.
+  virtual runtime::errc move_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way,
+                                    cuda_stream s) noexcept = 0;
   /// What is enqueued into `s` from here on waits until the word at `at` has come to `value`, or beyond it, counted in a circle.
   /// The word lies in memory of the stream's device.
   virtual runtime::errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept = 0;
   /// Writes a word, which may lie in memory of another device, after all that is in `s`: whoever sees it sees that as well.
   virtual runtime::errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept = 0;
+  /// What a device has written into a word of pinned memory.
+  virtual std::uint32_t look_at(const std::uint32_t* word) noexcept {
+    return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
+  }
   virtual memory_place place_of(const void* address) noexcept = 0;
 
   virtual runtime::result<exported_memory> export_memory(const void* address) = 0;

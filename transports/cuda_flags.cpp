@@ -82,13 +82,12 @@ errc cuda_flags::hold(cuda_stream stream, std::span<const std::byte> memory) noe
   return errc::none;
 }
 
-void cuda_flags::came(std::span<const std::byte> memory, errc outcome) noexcept {
-  const auto first = std::find_if(down_.begin(), down_.end(),
-                                  [memory](const expected& e) { return e.memory.data() == memory.data(); });
-  if (first == down_.end()) return;
-  set(*first);
-  if (outcome == errc::none) free_.push_back(first->flag);
-  down_.erase(first);
+void cuda_flags::came(std::uint64_t flag, errc outcome) noexcept {
+  const auto one = std::find_if(down_.begin(), down_.end(), [flag](const expected& e) { return e.flag == flag; });
+  if (one == down_.end()) return;
+  set(*one);
+  if (outcome == errc::none) free_.push_back(flag);
+  down_.erase(one);
 }
 
 void cuda_flags::set(const expected& e) noexcept {

@@ -5,7 +5,7 @@
 ///     cuda_flags flags(gpu, /*device=*/0);
 ///     std::uint64_t one = flags.expect(buffer);        // down from here on; `one` goes to the sender with the buffer's key
 ///     flags.hold(stream, buffer);                      // what `stream` gets from here on waits for it
-///     flags.came(buffer, errc::none);                  // the receive has ended: it is set, whoever else has set it
+///     flags.came(one, errc::none);                     // the receive has ended: it is set, whoever else has set it
 ///
 /// A flag's number has the place of its word and the value that sets it; values ascend, so that a word is used again without being
 /// cleared. One whose receive failed is not used again: its sender may still set it. When all are used up `expect` throws `full`; on
@@ -34,8 +34,7 @@ class cuda_flags {
   std::uint64_t down_for(std::span<const std::byte> memory) const noexcept;
   bool is_down(std::uint64_t flag) const noexcept;
   runtime::errc hold(cuda_stream stream, std::span<const std::byte> memory) noexcept;
-  /// The first receive that was expected into memory that begins there.
-  void came(std::span<const std::byte> memory, runtime::errc outcome) noexcept;
+  void came(std::uint64_t flag, runtime::errc outcome) noexcept;
 
   /// For peers: all the words, and which of them a number means. Numbers that peers say are checked by `is_one`.
   std::span<std::byte> memory() const noexcept { return words_.bytes(); }

@@ -2,6 +2,8 @@
 
 namespace parley::transports {
 
+using runtime::errc;
+
 class cuda_space::device_block final : public block {
  public:
   device_block(cuda_memory memory, std::shared_ptr<kept> back) : memory_(std::move(memory)), back_(std::move(back)) {}
@@ -24,6 +26,44 @@ runtime::task<> cuda_space::copy(std::span<std::byte> to, std::span<const std::b
   if (from.empty()) co_return;
   auto ended = co_await copied(copies_, to, from);
   ended.value();
+}
+
+// Waits for one copy, which is behind nothing.
+void cuda_space::prepare(runtime::memory_pieces& pieces) {
+  if (pieces.offsets.empty()) return;
+  const auto from = std::as_bytes(std::span(pieces.offsets));
+  std::shared_ptr<block> list = make(from.size());
+  struct end final : runtime::completion {
+    end() noexcept : completion(&on_over) {}
+    static void on_over(completion& self, errc how) noexcept { static_cast<end&>(self).outcome = how; }
+    errc outcome = errc::pending;
+  } over;
+  const errc started = copies_.copy(list->bytes(), from, &over);
+  if (started != errc::pending) over.outcome = started;
+  while (over.outcome == errc::pending) copies_.poll();
+  copies_.in_words(over.outcome).value();
+  const auto* const there = reinterpret_cast<const std::uint64_t*>(list->bytes().data());
+  pieces.offsets_there = {std::move(list), there};
+}
+
+void cuda_space::gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces, runtime::device_stream s) {
+  auto& gpu = copies_.driver();
+  copies_.in_words(gpu.move_pieces(packed.data(), pieces, pieces_way::gather, static_cast<cuda_stream>(s))).value();
+}
+
+void cuda_space::scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
+                         runtime::device_stream s) {
+  auto& gpu = copies_.driver();
+  auto* const from = const_cast<std::byte*>(packed.data());  // only read
+  copies_.in_words(gpu.move_pieces(from, pieces, pieces_way::scatter, static_cast<cuda_stream>(s))).value();
+}
+
+void cuda_space::after(std::span<const std::byte> memory, runtime::device_stream stream) {
+  copies_.in_words(copies_.after(memory, static_cast<cuda_stream>(stream))).value();
+}
+
+void cuda_space::wait_on(std::span<const std::byte> memory, runtime::device_stream stream) {
+  copies_.in_words(copies_.wait_on(memory, static_cast<cuda_stream>(stream))).value();
 }
 
 runtime::task<> cuda_space::settled(std::span<const std::byte> memory) {

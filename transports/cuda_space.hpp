@@ -23,13 +23,21 @@ class cuda_space final : public runtime::memory_space {
   std::unique_ptr<block> make(std::size_t bytes) override;
   /// Throws `device_failed` with CUDA's words.
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
+  void prepare(runtime::memory_pieces& pieces) override;
+  void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces, runtime::device_stream s) override;
+  void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
+               runtime::device_stream s) override;
+  bool has_streams() const noexcept override { return true; }
   bool busy(std::span<const std::byte> memory) noexcept override { return copies_.busy(memory); }
-  runtime::task<> settled(std::span<const std::byte> memory) override;
-  void expect(std::span<const std::byte> memory) override { copies_.expect(memory); }
-  std::uint64_t flag_of(std::span<const std::byte> memory) noexcept override { return copies_.flag_of(memory); }
-  void came(std::span<const std::byte> memory, runtime::errc outcome) noexcept override {
-    copies_.came(memory, outcome);
+  runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept override {
+    return copies_.when_free(memory, done);
   }
+  void forget(runtime::completion* done) noexcept override { copies_.forget(done); }
+  runtime::task<> settled(std::span<const std::byte> memory) override;
+  void after(std::span<const std::byte> memory, runtime::device_stream stream) override;
+  std::uint64_t expect(std::span<const std::byte> memory) override { return copies_.expect(memory); }
+  void wait_on(std::span<const std::byte> memory, runtime::device_stream stream) override;
+  void came(std::uint64_t expected, runtime::errc outcome) noexcept override { copies_.came(expected, outcome); }
 
  private:
   class device_block;

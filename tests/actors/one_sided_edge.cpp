@@ -48,7 +48,8 @@ struct putting : edge_pair {
   ~putting() { tasks.cancel(); }
 
   static task<> send_one(putting& e, put_or_sent& s, ends how) {
-    auto number = co_await e.out.admit(0, s.data.size(), never);
+    const edge_sender::unwritten payload(e.out, 0, e.sender_device, s.data);
+    auto number = co_await e.out.admit(0, s.data.size(), never, &payload);
     if (!number) {
       s.ended = number.code();
       co_return;
@@ -114,15 +115,31 @@ struct putting : edge_pair {
 
   std::vector<std::byte> memory;
   registered_memory handle;
-  // The receiver's own, which works on its buffers.
+  // One that works on its rank's buffers.
   struct own_device final : memory_space {
     std::unique_ptr<block> make(std::size_t bytes) override { return host_memory().make(bytes); }
     task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
       return host_memory().copy(to, from);
     }
+    void gather(std::span<std::byte>, const memory_pieces&, device_stream) override {}
+    void scatter(const memory_pieces&, std::span<const std::byte>, device_stream) override {}
     bool busy(std::span<const std::byte>) noexcept override { return at_work; }
+    errc when_free(std::span<const std::byte>, completion* done) noexcept override {
+      if (at_work) waiting.push_back(done);
+      return at_work ? errc::pending : errc::none;
+    }
+    void forget(completion* done) noexcept override { std::erase(waiting, done); }
+    // The work that was waited for first.
+    void finish_one() {
+      completion* const first = waiting.front();
+      waiting.erase(waiting.begin());
+      first->on_end(*first, errc::none);
+    }
     bool at_work = false;
-  } device;
+    std::vector<completion*> waiting;
+  };
+  own_device device;
+  own_device sender_device;
   std::size_t used = 0;
   std::list<put_or_sent> sends;
   std::list<watched> receives;
@@ -147,6 +164,7 @@ TEST_CASE("a buffer that its owner is still at work on gets no credit, and its m
   CHECK(sent.digest == 77);
   CHECK(e.holds(first, 0));
   CHECK(e.in.statistics().credits_sent == 0);
+  CHECK(e.device.waiting.empty());
   e.device.at_work = false;
   watched& second = e.receive(1000);
   e.pass();
@@ -154,6 +172,72 @@ TEST_CASE("a buffer that its owner is still at work on gets no credit, and its m
   e.pass();
   CHECK(put.digest == put_digest);
   CHECK(e.holds(second, 1));
+}
+
+TEST_CASE("a buffer gets its credit when its owner's work has ended, and those behind it do not overtake it") {
+  putting e;
+  e.device.at_work = true;
+  watched& first = e.receive(1000);
+  watched& second = e.receive(1000);
+  e.device.at_work = false;
+  watched& third = e.receive(1000);
+  e.pass();
+  CHECK(e.in.statistics().credits_sent == 0);
+  e.device.finish_one();
+  e.pass();
+  CHECK(e.in.statistics().credits_sent == 3);
+  for (int i = 0; i < 3; ++i) CHECK(e.send(1000).digest == put_digest);
+  e.pass();
+  CHECK(e.holds(first, 0));
+  CHECK(e.holds(second, 1));
+  CHECK(e.holds(third, 2));
+}
+
+TEST_CASE("a payload that is still written waits for its credit meanwhile, for nothing else, and in its place") {
+  putting e;
+  e.sender_device.at_work = true;
+  put_or_sent& put = e.send(1000);
+  e.sender_device.at_work = false;
+  put_or_sent& behind = e.send(100);
+  e.pass();
+  CHECK(put.digest == 0);
+  CHECK(behind.digest == 0);
+  watched& first = e.receive(1000);
+  watched& second = e.receive(1000);
+  e.pass();
+  CHECK(put.digest == put_digest);
+  CHECK(e.holds(first, 0));
+  CHECK(e.holds(second, 1));
+
+  e.sender_device.at_work = true;
+  put_or_sent& sent = e.send(1000);
+  e.pass();
+  CHECK(sent.digest == 0);
+  e.sender_device.finish_one();
+  e.pass();
+  CHECK(sent.digest == 77);
+  watched& third = e.receive(1000);
+  e.pass();
+  CHECK(e.holds(third, 2));
+}
+
+TEST_CASE("a payload that is given up while it is written lets those behind it go on") {
+  putting e;
+  e.sender_device.at_work = true;
+  put_or_sent& given_up = e.sends.emplace_back();
+  given_up.data = pattern(1000, 0);
+  std::optional<scope> call(std::in_place, e.tasks);
+  call->spawn(putting::send_one(e, given_up, ends::well));
+  e.clock.turn();
+  e.sender_device.at_work = false;
+  put_or_sent& behind = e.send(100);
+  e.pass();
+  CHECK(behind.digest == 0);
+  call->cancel();
+  e.pass();
+  CHECK(given_up.ended == errc::cancelled);
+  CHECK(behind.digest == 77);
+  CHECK(e.sender_device.waiting.empty());
 }
 
 TEST_CASE("a message is put where there is a credit, and the receive ends only after the fence") {

@@ -87,6 +87,16 @@ if [ -x "$sums" ]; then
   fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- "$sums" --kill 1
   fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n 2 -- "$sums" --fault 1
 fi
+# Batches and halos in the order of streams; both programs compare every element.
+for op in ring_exchange jacobi; do
+  program=$build/examples/gpu_$op
+  [ -x "$program" ] || continue
+  [ $op = jacobi ] && short="-nx 2048 -ny 2048 -niter 500" endless="-nx 2048 -ny 2048 -niter 60000" || short="-n 100 -w 300" endless="-e 8 -n 100000000"
+  check "$op" 60 "$parley" run -n 2 -- "$program" $short
+  tail -n 2 "$out/$op.log"
+  fails_as "$op-rank-dies" 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 5 "$@"; fi; exec "$@"' - "$program" $endless
+done
 # The GPUs are as good as before.
 check processes-after-faults 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results --microbatches 40
 

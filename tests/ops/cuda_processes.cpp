@@ -2,6 +2,7 @@
 #include "../support/deadline.hpp"
 #include "../support/fake_cuda.hpp"
 #include "../support/fake_nccl.hpp"
+#include "../support/gpu_ranks.hpp"
 
 #include <doctest/doctest.h>
 #include <parley/ops/rank.hpp>
@@ -21,75 +22,6 @@ using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
-
-struct two_ranks {
-  two_ranks(fake_cuda& gpu, const std::vector<config_ptr>& configs, fake_nccl* nccl = nullptr) : below(2) {
-    transports::cuda_link::options planes;
-    planes.nccl = nccl;
-    rank_settings settings;
-    settings.plan.budget_fraction = 1e9;
-    loop.attach(below);
-    for (rank_id r = 0; r < 2; ++r) {
-      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
-      loop.attach(*copies.back());
-      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back(), planes));
-      if (nccl != nullptr) loop.attach(*wires.back()->nccl());
-      spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
-    }
-    for (rank_id r = 0; r < 2; ++r) {
-      ranks.push_back(std::make_unique<rank>(rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
-      ends.push_back(ranks[r]->declare(paired_transfer{.name = "buffers",
-                                                       .configs = configs,
-                                                       .edges = {{0, 1}},
-                                                       .timeout_ns = 20'000'000'000,
-                                                       .memory = spaces[r].get()}));
-    }
-  }
-  ~two_ranks() {
-    for (auto& w : wires) {
-      if (w->nccl() != nullptr) loop.detach(*w->nccl());
-      w->end_joint();
-    }
-    for (auto& c : copies) c->drain();
-    ranks.clear();
-    wires.clear();
-  }
-  void move(std::span<std::byte> from, std::span<std::byte> to, int times) {
-    runtime::run(loop, both(*this, from, to, times));
-  }
-  static task<> sends(transfer t, std::span<std::byte> from, int times) {
-    const auto handle = t.registered(from);
-    for (int i = 0; i < times; ++i) {
-      for (int turn = 0; turn < 8; ++turn) co_await yield;  // so that the receive is posted, and its credit here
-      co_await t.send(from, {.to = 1});
-    }
-  }
-  static task<> receives(transfer t, std::span<std::byte> to, int times) {
-    const auto handle = t.registered(to);
-    for (int i = 0; i < times; ++i) {
-      const std::uint64_t got = co_await t.receive(to, {.from = 0});
-      CHECK(got == to.size());
-    }
-  }
-  static task<> both(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to, int times) {
-    runtime::scope& here = co_await this_scope;
-    runtime::scope working(here);
-    working.spawn(sends(w.ends[0], from, times));
-    working.spawn(receives(w.ends[1], to, times));
-    co_await working.join();
-  }
-  const actors::campaign* campaign(std::uint64_t bytes) const {
-    return ranks[0]->agreements().front().assigned->find(bytes);
-  }
-
-  reactor loop;
-  transports::process_world below;
-  std::vector<std::unique_ptr<transports::cuda_copies>> copies;
-  std::vector<std::unique_ptr<transports::cuda_link>> wires;
-  std::vector<std::unique_ptr<transports::cuda_space>> spaces;
-  std::vector<std::unique_ptr<rank>> ranks;
-  std::vector<transfer> ends;
-};
 
 void move_until_tried(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to) {
   for (const deadline limit; !limit.is_over();) {
@@ -172,28 +104,33 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
 }
 
 TEST_CASE("what kernels take before a payload is there is not charged to the config that sends it") {
-  fake_cuda gpu;
-  constexpr auto kernel = std::chrono::milliseconds(20);
-  const auto from = transports::cuda_memory::on_device(gpu, 0, 1'000);
-  const auto to = transports::cuda_memory::on_device(gpu, 0, 1'000);
-  two_ranks w(gpu, {direct(), chunked(500, 2)});
-  const transports::cuda_stream makes = gpu.make_stream(0);
-  const auto decided = [&] {
-    const auto* const c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(1'000);
-    return c != nullptr && c->where == actors::campaign::stage::decided;
-  };
-  for (const deadline limit; !limit.is_over() && !decided();) {
-    gpu.launch_until(
-        makes, [end = std::chrono::steady_clock::now() + kernel] { return std::chrono::steady_clock::now() >= end; });
-    REQUIRE(w.copies[0]->after(from.bytes(), makes) == errc::none);
-    w.move(from.bytes(), to.bytes(), 1);
+  for (const config_ptr& way : {chunked(500, 2), put(), get()}) {
+    CAPTURE(way->id());
+    fake_cuda gpu;
+    constexpr auto kernel = std::chrono::milliseconds(20);
+    const auto from = transports::cuda_memory::on_device(gpu, 0, 1'000);
+    const auto to = transports::cuda_memory::on_device(gpu, 0, 1'000);
+    two_ranks w(gpu, {direct(), way});
+    const auto known_at_sender = w.ends[0].registered(from.bytes());
+    const auto known_at_receiver = w.ends[1].registered(to.bytes());
+    const transports::cuda_stream makes = gpu.make_stream(0);
+    const auto decided = [&] {
+      const auto* const c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(1'000);
+      return c != nullptr && c->where == actors::campaign::stage::decided;
+    };
+    for (const deadline limit; !limit.is_over() && !decided();) {
+      gpu.launch_until(
+          makes, [end = std::chrono::steady_clock::now() + kernel] { return std::chrono::steady_clock::now() >= end; });
+      REQUIRE(w.copies[0]->after(from.bytes(), makes) == errc::none);
+      w.move(from.bytes(), to.bytes(), 1);
+    }
+    REQUIRE(decided());
+    for (const auto& a : w.campaign(1'000)->aggregates) {
+      CHECK(a.measured());
+      CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
+    }
+    gpu.destroy(makes);
   }
-  REQUIRE(decided());
-  for (const auto& a : w.campaign(1'000)->aggregates) {
-    CHECK(a.measured());
-    CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
-  }
-  gpu.destroy(makes);
 }
 
 // Adds 1 to each byte forward and doubles it backward, by kernels that end long after they have been enqueued.
@@ -299,8 +236,8 @@ task<> move_ahead(two_ranks& w, fake_cuda& gpu, transports::cuda_stream stream, 
   runtime::scope& here = co_await this_scope;
   runtime::scope receiving(here);
   runtime::scope sending(here);
-  w.copies[1]->expect(to);
-  receiving.spawn(two_ranks::receives(w.ends[1], to, 1));
+  const receive_options expected{.from = 0, .expected = w.copies[1]->expect(to)};
+  receiving.spawn(two_ranks::takes(w.ends[1], to, expected));
   CHECK(w.copies[1]->wait_on(to, stream) == errc::none);
   gpu.launch(stream, 0, [&] {
     seen->ran = true;
@@ -359,17 +296,17 @@ TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind
   two_ranks w(gpu, {direct()});
   const transports::cuda_stream stream = gpu.make_stream(0);
   bool ran = false;
-  w.copies[1]->expect(to.bytes());
+  const std::uint64_t expected = w.copies[1]->expect(to.bytes());
   CHECK(w.copies[1]->wait_on(to.bytes(), stream) == errc::none);
   gpu.launch(stream, 1, [&] { ran = true; });
   CHECK(w.copies[1]->after(to.bytes(), stream) == errc::none);
   struct program {
-    static task<> run(transfer t, std::span<std::byte> into) {
-      const receive_options soon{.from = 0, .timeout_ns = 1'000'000};
+    static task<> run(transfer t, std::span<std::byte> into, std::uint64_t expected) {
+      const receive_options soon{.from = 0, .timeout_ns = 1'000'000, .expected = expected};
       co_await t.receive(into, soon);
     }
   };
-  CHECK_THROWS_WITH(runtime::run(w.loop, program::run(w.ends[1], to.bytes())), doctest::Contains("timeout"));
+  CHECK_THROWS_WITH(runtime::run(w.loop, program::run(w.ends[1], to.bytes(), expected)), doctest::Contains("timeout"));
   for (const deadline limit; !limit.is_over() && w.copies[1]->busy(to.bytes());) {}
   CHECK(ran);
   gpu.destroy(stream);

@@ -146,6 +146,20 @@ class fake_cuda final : public transports::cuda_driver {
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
     return copy(to, from, bytes, s);
   }
+  errc move_pieces(void* packed, const runtime::memory_pieces& p, transports::pieces_way way,
+                   cuda_stream s) noexcept override {
+    if (broken_) return errc::device_failed;
+    launch(s, ticks_per_copy, [this, packed, p, way] {
+      runtime::memory_pieces seen = p;
+      seen.base = shadow(p.base);
+      if (!p.offsets.empty()) {
+        const auto* const list = reinterpret_cast<const std::uint64_t*>(shadow(p.offsets_there.get()));
+        seen.offsets.assign(list, list + p.offsets.size());
+      }
+      way == transports::pieces_way::gather ? seen.gather(shadow(packed)) : seen.scatter(shadow(packed));
+    });
+    return errc::none;
+  }
   // Those of one call find each other by the first member's box, which all name by the same address here.
   errc sum_with_peers(std::span<std::byte> floats, const transports::peer_boxes& with,
                       cuda_stream s) noexcept override {
@@ -172,6 +186,10 @@ class fake_cuda final : public transports::cuda_driver {
     if (broken_ || !word_operations) return errc::device_failed;
     launch(s, 1, [this, at, value] { std::memcpy(here(at), &value, sizeof value); });
     return errc::none;
+  }
+  std::uint32_t look_at(const std::uint32_t* word) noexcept override {
+    tick();
+    return *word;
   }
   memory_place place_of(const void* address) noexcept override {
     if (shadow(address) == nullptr) return {};

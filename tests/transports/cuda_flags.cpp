@@ -39,14 +39,15 @@ struct expecting {
 
 TEST_CASE("a stream waits for what is expected, and for nothing else") {
   expecting e;
-  e.copies.expect(e.memory.bytes());
+  const std::uint64_t flag = e.copies.expect(e.memory.bytes());
+  const std::uint64_t other = e.copies.expect(e.other.bytes());
   e.launch();
   e.go_on();
   CHECK_FALSE(e.ran);
-  e.copies.came(e.other.bytes(), errc::none);
+  e.copies.came(other, errc::none);
   e.go_on();
   CHECK_FALSE(e.ran);
-  e.copies.came(e.memory.bytes(), errc::none);
+  e.copies.came(flag, errc::none);
   e.go_on();
   CHECK(e.ran);
   e.ran = false;
@@ -61,8 +62,7 @@ TEST_CASE("a word is used again, with a value of its own, unless its receive fai
   std::uint64_t before = 0;
   for (int i = 0; i < 3; ++i) {
     e.ran = false;
-    e.copies.expect(e.memory.bytes());
-    const std::uint64_t flag = e.copies.flag_of(e.memory.bytes().subspan(999));
+    const std::uint64_t flag = e.copies.expect(e.memory.bytes());
     CHECK(cuda_flags::is_one(flag));
     CHECK(flag != before);
     CHECK((i == 0 || cuda_flags::offset_of(flag) == cuda_flags::offset_of(before)));
@@ -70,14 +70,15 @@ TEST_CASE("a word is used again, with a value of its own, unless its receive fai
     e.launch();
     e.go_on();
     CHECK_FALSE(e.ran);
-    e.copies.came(e.memory.bytes(), i == 2 ? errc::timeout : errc::none);
+    e.copies.came(flag, i == 2 ? errc::timeout : errc::none);
     e.go_on();
     CHECK(e.ran);
   }
-  e.copies.expect(e.memory.bytes());
-  CHECK(cuda_flags::offset_of(e.copies.flag_of(e.memory.bytes())) != cuda_flags::offset_of(before));
-  e.copies.came(e.memory.bytes(), errc::none);
-  CHECK(e.copies.flag_of(e.memory.bytes()) == 0);
+  const std::uint64_t flag = e.copies.expect(e.memory.bytes());
+  CHECK(cuda_flags::offset_of(flag) != cuda_flags::offset_of(before));
+  CHECK(e.copies.flags().down_for(e.memory.bytes().subspan(999)) == flag);
+  e.copies.came(flag, errc::none);
+  CHECK(e.copies.flags().down_for(e.memory.bytes()) == 0);
   e.gpu.destroy(e.stream);
 }
 
@@ -86,14 +87,13 @@ TEST_CASE("another device sets a word behind all copies that were started") {
   cuda_copies sender(e.gpu, 0);
   const auto from = cuda_memory::on_device(e.gpu, 0, 1'000);
   fill(e.gpu, from.bytes(), 5);
-  e.copies.expect(e.memory.bytes());
+  const std::uint64_t flag = e.copies.expect(e.memory.bytes());
   CHECK(e.copies.wait_on(e.memory.bytes(), e.stream) == errc::none);
   bool right = false;
   e.gpu.launch(e.stream, 1, [&] {
     e.ran = true;
     right = holds(e.gpu, e.memory.bytes(), 5);
   });
-  const std::uint64_t flag = e.copies.flag_of(e.memory.bytes());
   std::array<awaited, 3> done;
   CHECK(sender.copy(e.memory.bytes().first(500), from.bytes().first(500), &done[0]) == errc::pending);
   CHECK(sender.copy(e.memory.bytes().subspan(500), from.bytes().subspan(500), &done[1]) == errc::pending);
@@ -111,7 +111,7 @@ TEST_CASE("what is enqueued behind a message does not hold up the copy that brin
   expecting e;
   const auto from = cuda_memory::on_device(e.gpu, 0, 1'000);
   fill(e.gpu, from.bytes(), 6);
-  e.copies.expect(e.memory.bytes());
+  const std::uint64_t flag = e.copies.expect(e.memory.bytes());
   e.launch();
   CHECK_FALSE(e.copies.busy(e.memory.bytes()));
   awaited done;
@@ -120,11 +120,57 @@ TEST_CASE("what is enqueued behind a message does not hold up the copy that brin
   REQUIRE(done.calls == 1);
   CHECK(holds(e.gpu, e.memory.bytes(), 6));
   CHECK_FALSE(e.ran);
-  e.copies.came(e.memory.bytes(), errc::none);
+  e.copies.came(flag, errc::none);
   CHECK(e.copies.busy(e.memory.bytes()));  // until the kernel has run
   e.go_on();
   CHECK(e.ran);
   CHECK_FALSE(e.copies.busy(e.memory.bytes()));
+  e.gpu.destroy(e.stream);
+}
+
+TEST_CASE("of two messages that are expected into the same memory each lets its own kernels go on, which the second "
+          "one waits for") {
+  expecting e;
+  const auto from = cuda_memory::on_device(e.gpu, 0, 1'000);
+  const std::uint64_t first = e.copies.expect(e.memory.bytes());
+  bool first_right = false;
+  CHECK(e.copies.wait_on(e.memory.bytes(), e.stream) == errc::none);
+  e.gpu.launch(e.stream, 2'000, [&] { first_right = holds(e.gpu, e.memory.bytes(), 1); });
+  CHECK(e.copies.after(e.memory.bytes(), e.stream) == errc::none);
+  const std::uint64_t second = e.copies.expect(e.memory.bytes());
+  e.launch();
+  std::array<awaited, 2> done;
+  fill(e.gpu, from.bytes(), 1);
+  CHECK(e.copies.copy(e.memory.bytes(), from.bytes(), &done[0]) == errc::pending);
+  e.copies.drain();
+  e.copies.came(first, errc::none);
+  fill(e.gpu, from.bytes(), 2);
+  CHECK(e.copies.busy(e.memory.bytes()));
+  CHECK(e.copies.copy(e.memory.bytes(), from.bytes(), &done[1]) == errc::pending);
+  e.copies.drain();
+  CHECK(first_right);
+  CHECK_FALSE(e.ran);
+  e.copies.came(second, errc::none);
+  e.go_on();
+  CHECK(e.ran);
+  e.gpu.destroy(e.stream);
+}
+
+TEST_CASE("kernels of two streams that use the same memory are both waited for") {
+  expecting e;
+  const transports::cuda_stream other = e.gpu.make_stream(0);
+  int ended = 0;
+  e.gpu.launch(e.stream, 2'000, [&] { ++ended; });
+  e.gpu.launch(other, 10, [&] { ++ended; });
+  CHECK(e.copies.after(e.memory.bytes(), e.stream) == errc::none);
+  CHECK(e.copies.after(e.memory.bytes(), other) == errc::none);
+  awaited free;
+  CHECK(e.copies.when_free(e.memory.bytes(), &free) == errc::pending);
+  e.copies.drain();
+  CHECK(free.outcome == errc::none);
+  CHECK(ended == 2);
+  CHECK(e.copies.when_free(e.memory.bytes(), &free) == errc::none);
+  e.gpu.destroy(other);
   e.gpu.destroy(e.stream);
 }
 
@@ -137,11 +183,13 @@ TEST_CASE("more receives than there are words, and devices without such waits, a
     CHECK_THROWS_WITH(copies.expect(memory.bytes().subspan(cuda_flags::words)),
                       doctest::Contains("full: more than 4096"));
   }
-  gpu.word_operations = false;
   cuda_copies copies(gpu, 0);
+  gpu.word_operations = false;
   CHECK_THROWS_WITH(copies.expect(memory.bytes()),
                     doctest::Contains("unavailable: device 0 cannot let a stream wait for a message"));
   CHECK(copies.wait_on(memory.bytes(), nullptr) == errc::none);
+  CHECK_THROWS_WITH(cuda_copies(gpu, 0),
+                    doctest::Contains("unavailable: device 0 cannot say by a word that it has copied"));
 }
 
 TEST_CASE("streams that still wait when everything ends go on") {

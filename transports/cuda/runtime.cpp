@@ -63,6 +63,7 @@ class runtime_driver final : public cuda_driver {
       let_in_peers(device);
       must(load_copy(), "loading the copy kernels");
       must(load_peer_sum(), "loading the kernel that sums with peers");
+      must(load_pieces(), "loading the kernels that pack");
     }
     cudaStream_t made = nullptr;
     must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -122,6 +123,12 @@ class runtime_driver final : public cuda_driver {
     if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
     const on_device here(device);
     return note(launch_peer_sum(floats.data(), floats.size(), with, s), "the kernel that sums with peers");
+  }
+  errc move_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cuda_stream s) noexcept override {
+    int device = 0;
+    if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
+    const on_device here(device);
+    return note(launch_pieces(packed, p, way, s), "the kernel that packs");
   }
   errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
     static void* const found = entry_point("cuStreamWaitValue32");

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Ops on this machine's GPUs, a process each, in turns with what they are compared with: the two-round ring with all configs, with `put`
+# beside the default, and with PyTorch's batch_isend_irecv; Jacobi, and the Jacobi of NVIDIA's multi-GPU programming models.
+#     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
+# BUILD holds cli/parley and examples/gpu_ring_exchange, examples/gpu_jacobi. NVIDIAS_JACOBI is the program of its folder nccl_overlap.
+set -u
+build=${1:?usage: ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]}
+ranks=${2:-2}
+rounds=${3:-3}
+nvidia=${4:-}
+here=$(cd "$(dirname "$0")" && pwd)
+export NCCL_NVLS_ENABLE=0
+
+one() {
+  local name=$1 status
+  shift
+  echo "== $name"
+  timeout 100 "$@" 2>&1 | grep -v 'distributed/run.py' | sed 's/^\[rank [0-9]*\] //'
+  status=${PIPESTATUS[0]}
+  [ "$status" = 0 ] || echo "FAILED with status $status"
+}
+
+echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | xargs), $(nproc) cores, $(date -u +%F)"
+for round in $(seq "$rounds"); do
+  one "ring, all configs" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500
+  one "ring, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500 -c put
+  one "ring, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_ring.py" -n 500
+  one "jacobi" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_jacobi" -niter 1000 -nccheck 100 -csv
+  [ -z "$nvidia" ] || one "jacobi, NVIDIA's nccl_overlap" mpirun --allow-run-as-root -np "$ranks" "$nvidia" -niter 1000 -nccheck 100 -csv
+done

@@ -1,0 +1,35 @@
+#pragma once
+/// Memory in several pieces, at regular distances or where a list says, which goes into one message packed: a face of a block, or
+/// elements of a mesh.
+///
+///     memory_pieces column{.base = first_cell, .bytes = 8, .outer = {{{1, 0}, {rows, row_bytes}}}};
+///     space.gather(packed, column, stream);               // memory_space.hpp
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace parley::runtime {
+
+struct memory_pieces {
+  struct repetition {
+    std::uint64_t count = 1;
+    std::uint64_t stride_bytes = 0;
+  };
+  std::byte* base = nullptr;
+  std::uint64_t bytes = 0;                               ///< of each piece
+  std::array<repetition, 2> outer{};                     ///< the slowest first
+  std::vector<std::uint64_t> offsets{};                  ///< in bytes; then `outer` does not count
+  std::shared_ptr<const std::uint64_t> offsets_there{};  ///< the same for the device that the pieces lie on
+
+  std::uint64_t count() const noexcept { return offsets.empty() ? outer[0].count * outer[1].count : offsets.size(); }
+  std::uint64_t total_bytes() const noexcept { return bytes * count(); }
+  bool contiguous() const noexcept { return offsets.empty() && outer[0].count * outer[1].count == 1; }
+
+  // Of memory that this processor may touch.
+  void gather(std::byte* packed) const noexcept;
+  void scatter(const std::byte* packed) const noexcept;
+};
+
+}  // namespace parley::runtime

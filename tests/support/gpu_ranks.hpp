@@ -1,0 +1,100 @@
+#pragma once
+/// Two ranks in one process that would be processes with a GPU each: device buffers over a link that moves host memory only.
+#include "fake_cuda.hpp"
+#include "fake_nccl.hpp"
+
+#include <doctest/doctest.h>
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/run.hpp>
+#include <parley/transports/cuda_link.hpp>
+#include <parley/transports/cuda_space.hpp>
+#include <parley/transports/process_world.hpp>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace parley::tests {
+
+inline runtime::task<> reaches(transports::cuda_copies& copies, transports::cuda_stream stream) {
+  auto ended = co_await transports::reached(copies, stream);
+  ended.value();
+}
+
+struct two_ranks {
+  two_ranks(fake_cuda& gpu, const std::vector<ops::config_ptr>& configs, fake_nccl* nccl = nullptr) : below(2) {
+    transports::cuda_link::options planes;
+    planes.nccl = nccl;
+    ops::rank_settings settings;
+    settings.plan.budget_fraction = 1e9;
+    loop.attach(below);
+    for (runtime::rank_id r = 0; r < 2; ++r) {
+      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
+      loop.attach(*copies.back());
+      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back(), planes));
+      if (nccl != nullptr) loop.attach(*wires.back()->nccl());
+      spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
+    }
+    for (runtime::rank_id r = 0; r < 2; ++r) {
+      ranks.push_back(
+          std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
+      ends.push_back(ranks[r]->declare(ops::paired_transfer{.name = "buffers",
+                                                            .configs = configs,
+                                                            .edges = {{0, 1}},
+                                                            .timeout_ns = 20'000'000'000,
+                                                            .memory = spaces[r].get()}));
+    }
+  }
+  ~two_ranks() {
+    for (auto& w : wires) {
+      if (w->nccl() != nullptr) loop.detach(*w->nccl());
+      w->end_joint();
+    }
+    for (auto& c : copies) c->drain();
+    ranks.clear();
+    wires.clear();
+  }
+  void move(std::span<std::byte> from, std::span<std::byte> to, int times) {
+    runtime::run(loop, both(*this, from, to, times));
+  }
+  static runtime::task<> sends(ops::transfer t, std::span<std::byte> from, int times) {
+    const auto handle = t.registered(from);
+    for (int i = 0; i < times; ++i) {
+      for (int turn = 0; turn < 8; ++turn)
+        co_await runtime::yield;  // so that the receive is posted, and its credit here
+      co_await t.send(from, {.to = 1});
+    }
+  }
+  static runtime::task<> receives(ops::transfer t, std::span<std::byte> to, int times) {
+    const auto handle = t.registered(to);
+    for (int i = 0; i < times; ++i) {
+      const std::uint64_t got = co_await t.receive(to, {.from = 0});
+      CHECK(got == to.size());
+    }
+  }
+  static runtime::task<> takes(ops::transfer t, std::span<std::byte> into, ops::receive_options o) {
+    const std::uint64_t got = co_await t.receive(into, o);
+    CHECK(got == into.size());
+  }
+  static runtime::task<> both(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to, int times) {
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope working(here);
+    working.spawn(sends(w.ends[0], from, times));
+    working.spawn(receives(w.ends[1], to, times));
+    co_await working.join();
+  }
+  const actors::campaign* campaign(std::uint64_t bytes) const {
+    return ranks[0]->agreements().front().assigned->find(bytes);
+  }
+
+  runtime::reactor loop;
+  transports::process_world below;
+  std::vector<std::unique_ptr<transports::cuda_copies>> copies;
+  std::vector<std::unique_ptr<transports::cuda_link>> wires;
+  std::vector<std::unique_ptr<transports::cuda_space>> spaces;
+  std::vector<std::unique_ptr<ops::rank>> ranks;
+  std::vector<ops::transfer> ends;
+};
+
+}  // namespace parley::tests
