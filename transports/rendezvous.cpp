@@ -261,6 +261,11 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
                                            std::to_string(o.restarts) + " of at most " +
                                            std::to_string(o.max_restarts) + "; rank 0 cannot be started anew at all");
     }
+    // Whoever can reach it could take a place in a job that runs, not only while the ranks join.
+    if (o.max_restarts > 0 && key_.empty() && o.reach != exposure::insecure) {
+      return error(errc::unauthenticated, "a job whose ranks may be started anew needs a key; set PARLEY_KEY_FILE on "
+                                          "every rank to a 0600 file with 32 random bytes");
+    }
     if (me_.address.size() > member::max_address_bytes || me_.affinity.size() > member::max_affinity_words ||
         me_.version.size() > member::max_version_bytes || me_.kind.size() > member::max_kind_bytes) {
       return error(errc::bad_argument, "rank " + std::to_string(o.rank) +

@@ -16,7 +16,8 @@
 /// there, never from inside a call, and may destroy the rendezvous. No threads. A host *name* is looked up when joining,
 /// which may block; the addresses that launchers give do not.
 ///
-/// A rank other than 0 that has died, or was stopped for good, may come back as a new process where `max_restarts` allows it:
+/// A rank other than 0 that has died, or was stopped for good, may come back as a new process where `max_restarts` allows it, which
+/// takes a key:
 ///
 ///     meeting.on_member_restarted([&](const member& anew) { ... });      // on all others, after its loss
 ///

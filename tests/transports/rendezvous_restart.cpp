@@ -150,6 +150,17 @@ TEST_CASE("without the job's key nobody takes a place in a job that runs, nor le
   CHECK(anew->in());
 }
 
+TEST_CASE("a job whose ranks may be started anew needs a key") {
+  asio::io_context io;
+  const listener at;
+  for (const rank_id r : {0U, 1U}) {
+    party keyless(io, may_restart(r, 2, at), job_key());
+    REQUIRE(run_until(io, [&] { return keyless.outcome.has_value(); }));
+    CHECK(keyless.code() == errc::unauthenticated);
+    CHECK(keyless.text().find("PARLEY_KEY_FILE") != std::string::npos);
+  }
+}
+
 TEST_CASE("a process whose successor comes is lost for the others first, and is told so itself") {
   running job(3);
   const auto anew = job.come(2, 1);
