@@ -2,6 +2,7 @@
 #include <parley/tuning/payload_check.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <exception>
@@ -24,16 +25,52 @@ constexpr std::size_t rehearsal_bytes = 300'000;
 constexpr time_ns rehearsal_patience_ns = 20'000'000'000;
 constexpr time_ns rehearsal_pause_ns = 200'000;
 
-// What a rehearsal sends, the same on every machine. By words: both loops stand still while it is made.
-std::vector<std::byte> pattern_of(std::uint64_t digest) {
-  static_assert(rehearsal_bytes % sizeof digest == 0);
-  std::vector<std::byte> bytes(rehearsal_bytes);
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof digest) {
-    std::uint64_t word = (digest + at / sizeof digest) * 0x9e3779b97f4a7c15U;
-    if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-    std::memcpy(bytes.data() + at, &word, sizeof word);
+// What a rehearsal sends, the same on every machine. By words: both loops stand still while it is made and compared.
+std::uint64_t pattern_word(std::uint64_t digest, std::size_t i) noexcept {
+  const std::uint64_t word = (digest + i) * 0x9e3779b97f4a7c15U;
+  return std::endian::native == std::endian::big ? __builtin_bswap64(word) : word;
+}
+static_assert(rehearsal_bytes % sizeof(std::uint64_t) == 0);
+
+void write_pattern(std::span<std::byte> to, std::uint64_t digest) noexcept {
+  for (std::size_t at = 0; at < to.size(); at += sizeof digest) {
+    const std::uint64_t word = pattern_word(digest, at / sizeof word);
+    std::memcpy(to.data() + at, &word, sizeof word);
   }
-  return bytes;
+}
+
+// The first byte that is not the pattern's; if there is none, the size.
+std::size_t compare_pattern(std::span<const std::byte> came, std::uint64_t digest) noexcept {
+  for (std::size_t at = 0; at < came.size(); at += sizeof digest) {
+    const std::uint64_t word = pattern_word(digest, at / sizeof word);
+    std::uint64_t here = 0;
+    std::memcpy(&here, came.data() + at, sizeof here);
+    if (here == word) continue;
+    std::array<std::byte, sizeof word> right;
+    std::memcpy(right.data(), &word, sizeof word);
+    while (came[at] == right[at % sizeof word]) ++at;
+    return at;
+  }
+  return came.size();
+}
+
+// Memory of a device is reached by way of the host's; of many edges that rehearse at once each holds no more than it needs.
+task<> make_pattern(runtime::memory_space& space, std::span<std::byte> scratch, std::uint64_t digest) {
+  if (&space == &runtime::host_memory()) {
+    write_pattern(scratch, digest);
+    co_return;
+  }
+  std::vector<std::byte> made(scratch.size());
+  write_pattern(made, digest);
+  co_await space.copy(scratch, made);
+}
+
+task<std::size_t> check_pattern(runtime::memory_space& space, std::span<const std::byte> scratch,
+                                std::uint64_t digest) {
+  if (&space == &runtime::host_memory()) co_return compare_pattern(scratch, digest);
+  std::vector<std::byte> came(scratch.size());
+  co_await space.copy(came, scratch);
+  co_return compare_pattern(came, digest);
 }
 
 // Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own.
@@ -362,10 +399,9 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
 }
 
 task<> edge_out::rehearse(std::uint64_t digest) {
-  const std::vector<std::byte> right = pattern_of(digest);
-  const auto block = memory().make(right.size());
+  const auto block = memory().make(rehearsal_bytes);
   const std::span<std::byte> scratch = block->bytes();
-  co_await memory().copy(scratch, right);
+  co_await make_pattern(memory(), scratch, digest);
   const auto registered_scratch = memory_for(needs::known_payload, digest, scratch);
   // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
   const time_ns until = services_.ex.now() + rehearsal_patience_ns;
@@ -531,11 +567,8 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     if (i + 1 == options_.configs.size())
       runtime::raise({errc::config_mismatch, "the sender rehearses another config"});
   }
-  const std::vector<std::byte> right = pattern_of(digest);
-  std::vector<std::byte> came(right.size());
-  co_await memory().copy(came, scratch);
-  if (std::memcmp(came.data(), right.data(), right.size()) != 0) {
-    const auto wrong = std::ranges::mismatch(came, right).in1 - came.begin();
+  const std::size_t wrong = co_await check_pattern(memory(), scratch, digest);
+  if (wrong != scratch.size()) {
     participant_.failed_here.push_back(digest);
     runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(wrong)});
   }

@@ -1,6 +1,7 @@
 #include <parley/ops/paired_transfer.hpp>
 
 #include <algorithm>
+#include <set>
 
 namespace parley::ops {
 
@@ -46,15 +47,14 @@ runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_t
                        hint_for(world_size)};
     for (std::size_t i = 0; i < senders.size(); ++i) edges.emplace_back(senders[i], receivers[i]);
   }
-  for (std::size_t i = 0; i < edges.size(); ++i) {
-    const auto [from, to] = edges[i];
+  std::set<std::pair<rank_id, rank_id>> seen;
+  for (const auto& [from, to] : edges) {
     const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
     if (from >= world_size || to >= world_size)
       return error{errc::bad_argument, edge + " names a rank outside the world of " + std::to_string(world_size) +
                                            "; ranks count from 0" + hint_for(world_size)};
     if (from == to) return error{errc::bad_argument, edge + " is a self-send; a transfer needs two ranks"};
-    if (std::count(edges.begin(), edges.end(), edges[i]) > 1)
-      return error{errc::role_conflict, edge + " is listed twice"};
+    if (!seen.emplace(from, to).second) return error{errc::role_conflict, edge + " is listed twice"};
   }
   return edges;
 }

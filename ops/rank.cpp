@@ -250,20 +250,22 @@ pipeline rank::declare(linear_pipeline op) {
   if (op.stages.empty()) {
     for (rank_id r = 0; r < world_size(); ++r) op.stages.push_back(r);
   }
+  const std::size_t none = op.stages.size();
+  std::vector<std::size_t> stage_on(world_size(), none);
   for (std::size_t i = 0; i < op.stages.size(); ++i) {
     const rank_id r = op.stages[i];
-    const auto before = std::find(op.stages.begin(), op.stages.begin() + static_cast<std::ptrdiff_t>(i), r);
-    const auto earlier = static_cast<std::size_t>(before - op.stages.begin());
-    if (r < world_size() && earlier == i) continue;
+    if (r < world_size() && stage_on[r] == none) {
+      stage_on[r] = i;
+      continue;
+    }
     runtime::raise(
         {errc::bad_argument, "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
                                  (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size())
-                                                    : ", which is stage " + std::to_string(earlier) + " already")});
+                                                    : ", which is stage " + std::to_string(stage_on[r]) + " already")});
   }
   pipeline p;
-  const auto mine = std::find(op.stages.begin(), op.stages.end(), id());
-  if (mine == op.stages.end()) return p;
-  p.stage_ = static_cast<std::size_t>(mine - op.stages.begin());
+  if (stage_on[id()] == none) return p;
+  p.stage_ = stage_on[id()];
   p.stages_ = op.stages.size();
   p.memory_ = op.memory;
   edge_options o = options_of(op, settings_);

@@ -50,6 +50,7 @@ bool timer_wheel::fire_due() noexcept {
 }
 
 bool timer_wheel::advance(time_ns now) noexcept {
+  if (due_.empty() && static_cast<std::uint64_t>(now) <= current_) return false;  // asked again at one time
   bool any = fire_due();
   place first{};
   while (first_used(first) && first.start <= static_cast<std::uint64_t>(now)) {
