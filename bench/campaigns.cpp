@@ -58,7 +58,7 @@ std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed
   search s{usual_ns, {}};
   kernel_times times({.noise_per_thousand = noise}, dice(seed, purpose::kernel, 0));
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(rank_main(&w[r], &s, &times)); });
-  if (!w.stage().run_until([&] { return w.programs() == 0; }, parley::runtime::never)) give_up("a campaign hangs");
+  if (!w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never)) give_up("a campaign hangs");
   for (std::size_t i = 0; i < configs; ++i) {
     if (s.winner.find(config_name(i)) != std::string::npos) return usual_ns[i];
   }

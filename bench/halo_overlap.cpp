@@ -51,7 +51,7 @@ double time_of(settings s, parts with) {
   o.link.latency_ns = s.latency_ns;
   parley::simulation::world w(o, nullptr);
   w.start_all([&](parley::rank_id r) { w.programs_of(r).spawn(sweeps(&w[r], s, with)); });
-  if (!w.stage().run_until([&] { return w.programs() == 0; }, parley::runtime::never)) give_up("the sweeps hang");
+  if (!w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never)) give_up("the sweeps hang");
   return double(w.stage().now());
 }
 

@@ -74,9 +74,8 @@ std::size_t undecided(const world& w) {
 
 /// Until the programs of all ranks have ended.
 void run_programs(world& w) {
-  static_cast<void>(w.stage().run_until([&, turns = 0U]() mutable { return ++turns % 4096 == 0 && w.programs() == 0; },
-                                        parley::runtime::never));
-  if (w.programs() != 0) give_up("the ranks hang");
+  static_cast<void>(w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never));
+  if (!w.all_ended()) give_up("the ranks hang");
 }
 void expect_decisions(const world& w) {
   if (undecided(w) != 0) give_up(std::to_string(undecided(w)) + " edges came to no decision");
@@ -123,6 +122,7 @@ void events_checked(rank_id ranks, std::int64_t calls) {
   op.calls = std::uint64_t(calls) / 2;
   op.calm = std::uint64_t(calls) - op.calls;
   op.pause_ns = 20'000;
+  op.everybody = false;
   for (rank_id r = 0; r + 1 < ranks; r += 2) {
     op.name = "pair" + std::to_string(r);
     op.members = {r, r + 1};

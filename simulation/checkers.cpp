@@ -27,13 +27,18 @@ std::string hex(std::uint64_t n) {
 // Of a job's op.
 using generation_key = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
 
+using invocation_key = std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>;
+generation_key generation_of(const invocation_key& k) { return {std::get<0>(k), std::get<1>(k), std::get<2>(k)}; }
+
 // What checkers share: records by what they belong to.
 struct book {
   explicit book(const run_record& run) : r(run) {
+    for (const op_spec& op : r.play->ops) ops.emplace(op.name, &op);
     for (const participant_view& p : r.participants) {
       participants.emplace(std::tuple(p.job, p.id, p.generation, p.rank), &p);
       members[{p.job, p.id, p.generation}].push_back(&p);
       declared.emplace(p.job, p.id, p.rank);
+      if (p.leads) leaders.emplace(std::pair(p.job, p.op), &p);
       for (const auto& [digest, wire_class] : p.classes) classes.emplace(digest, wire_class);
     }
     for (const flight_view& f : r.flights) {
@@ -46,6 +51,10 @@ struct book {
     const auto at = participants.find(std::tuple(f.job, f.record.op, f.record.generation, f.rank));
     return at == participants.end() ? nullptr : at->second;
   }
+  const op_spec* find(std::string_view op) const {
+    const auto at = ops.find(op);
+    return at == ops.end() ? nullptr : at->second;
+  }
   std::string class_of(std::uint64_t digest) const {
     const auto at = classes.find(digest);
     return at == classes.end() ? "unknown " + hex(digest) : at->second;
@@ -56,12 +65,13 @@ struct book {
            ((f.record.flags & rehearsal) != 0 ? "rehearsal " : "invocation ") + std::to_string(f.record.invocation);
   }
   const run_record& r;
+  std::map<std::string_view, const op_spec*> ops;  // of the scenario, by name
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t, rank_id>, const participant_view*> participants;
   std::map<generation_key, std::vector<const participant_view*>> members;
   std::set<std::tuple<std::size_t, std::uint64_t, rank_id>> declared;  // ops, by job and rank
-  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>,
-           std::vector<const flight_view*>>
-      invocations;
+  std::map<std::pair<std::size_t, std::string>, const participant_view*>
+      leaders;  // the first, by job and name of the op
+  std::map<invocation_key, std::vector<const flight_view*>> invocations;
   std::map<std::uint64_t, std::string> classes;
 };
 
@@ -187,7 +197,7 @@ struct complete_rows final : checker {
         digest = digest != 0 ? digest : f->record.digest;
         if (ran_well(*f)) well.insert(f->rank);
       }
-      const auto at = book_.members.find({std::get<0>(key), std::get<1>(key), std::get<2>(key)});
+      const auto at = book_.members.find(generation_of(key));
       if (!trial || at == book_.members.end()) continue;
       const auto& members = at->second.front()->members;
       if (well.size() == members.size()) ++complete[{at->first, digest}];
@@ -326,10 +336,9 @@ struct no_control_wait final : checker {
     }
   }
   std::optional<window_book::sender> leader_of(const op_spec& op, std::uint64_t job) const {
-    for (const participant_view& p : book_.r.participants) {
-      if (p.job == job && p.op == op.name && p.leads) return window_book::sender{p.id, p.generation, p.rank};
-    }
-    return std::nullopt;
+    const auto at = book_.leaders.find({job, op.name});
+    if (at == book_.leaders.end()) return std::nullopt;
+    return window_book::sender{at->second->id, at->second->generation, at->second->rank};
   }
   static constexpr time_ns longest_data_ns = 3'000'000;
 };
@@ -353,9 +362,8 @@ struct inside_window final : checker {
  private:
   // The leader of a group that needs something of each member anyway keeps no window.
   bool is_group(const std::string& name) const {
-    const auto& ops = book_.r.play->ops;
-    return std::any_of(ops.begin(), ops.end(),
-                       [&](const op_spec& o) { return o.name == name && o.what == op_spec::kind::group; });
+    const op_spec* const op = book_.find(name);
+    return op != nullptr && op->what == op_spec::kind::group;
   }
 };
 
@@ -389,9 +397,8 @@ struct within_budget final : checker {
       return;
     for (const auto& [key, members] : book_.members) {
       const participant_view& p = *members.front();
-      const auto spec = std::find_if(book_.r.play->ops.begin(), book_.r.play->ops.end(),
-                                     [&](const op_spec& o) { return o.name == p.op; });
-      if (spec == book_.r.play->ops.end() || spec->what != op_spec::kind::pair || spec->in_flight != 1) continue;
+      const op_spec* const spec = book_.find(p.op);
+      if (spec == nullptr || spec->what != op_spec::kind::pair || spec->in_flight != 1) continue;
       judge(key, p, *spec);
     }
   }
@@ -404,11 +411,12 @@ struct within_budget final : checker {
       texts["simulated_" + text.substr(6, text.find(':', 6) - 6)] = text;
     }
     std::map<std::uint64_t, const flight_view*> sent;  // in their order
-    for (const flight_view& f : book_.r.flights) {
-      const runtime::flight_record& one = f.record;
-      if (generation_key(f.job, one.op, one.generation) == of && f.rank == p.members.front() &&
-          (one.flags & rehearsal) == 0)
-        sent.emplace(one.invocation, &f);
+    const auto& [job, op, generation] = of;
+    for (auto at = book_.invocations.lower_bound({job, op, generation, 0, 0, false});
+         at != book_.invocations.end() && generation_of(at->first) == of; ++at) {
+      for (const flight_view* f : at->second) {
+        if (f->rank == p.members.front() && (f->record.flags & rehearsal) == 0) sent.emplace(f->record.invocation, f);
+      }
     }
     double spent = 0;
     double unforeseen = 0;
@@ -488,12 +496,11 @@ struct fastest final : checker {
     if (t.delay_data != 0 || !t.mishaps.empty() || t.skewed) return;
     for (const campaign_view& c : book_.r.campaigns) {
       if (c.where != actors::campaign::stage::decided || c.source != actors::decision_source::trials) continue;
-      for (const op_spec& op : book_.r.play->ops) {
-        if (c.title.substr(0, c.title.find(' ')) != op.name || op.in_flight != 1) continue;
-        const auto is_timed = [](const std::string& text) { return text.starts_with("timed:"); };
-        if (!std::all_of(op.configs.begin(), op.configs.end(), is_timed)) continue;
-        judge(c, op);
-      }
+      const op_spec* const op = book_.find(std::string_view(c.title).substr(0, c.title.find(' ')));
+      const auto is_timed = [](const std::string& text) { return text.starts_with("timed:"); };
+      if (op == nullptr || op->in_flight != 1 || !std::all_of(op->configs.begin(), op->configs.end(), is_timed))
+        continue;
+      judge(c, *op);
     }
   }
   void judge(const campaign_view& c, const op_spec& op) const {
@@ -591,12 +598,15 @@ struct delivered final : checker {
     const run_record& r = book_.r;
     if (campaigns_end::deaths(r) || r.programs_left != 0) return;
     std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> last;  // returns, by op and job
-    for (const call_record& c : r.calls) last[{c.op, c.job}] = std::max(last[{c.op, c.job}], c.returns);
     for (const call_record& c : r.calls) {
-      if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
+      std::uint64_t& latest = last[{c.op, c.job}];
+      latest = std::max(latest, c.returns);
+    }
+    for (const call_record& c : r.calls) {
       const op_spec& op = r.play->ops[c.op];
       const bool cut = r.play->cut_short && c.job != r.play->jobs;
       if (op.what != op_spec::kind::pair || !c.sends || c.code != errc::none || cut || may_fail(op)) continue;
+      if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
       const auto at = r.received.find({c.op, c.job, c.returns});
       if (at != r.received.end() && at->second.contains(c.number)) continue;
       violated(op.name + ": message " + std::to_string(c.number) + " was sent well and received by nobody");

@@ -146,7 +146,7 @@ class runner {
       cutting_ = ending_ = false;
       return;
     }
-    s.run_until([&] { return world_.programs() == 0 && s.now() >= calm; }, began + longest_job_ns);
+    s.run_until([&] { return s.now() >= calm && world_.all_ended(); }, began + longest_job_ns);
     record_.programs_left += world_.programs();
     for (int look = 0; look < looks && searching(); ++look) s.run_to(s.now() + look_every_ns);
     s.run_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
@@ -241,6 +241,7 @@ class runner {
   void look_at(rank_id r) {
     const ops::rank* const self = world_.find(r);
     const std::size_t job = world_.job();
+    const std::size_t first = record_.participants.size();
     for (const actors::participant_state* p : self->participants())
       record_.participants.push_back(view_of(r, *p, !ending_));
     if (!cutting_)
@@ -248,11 +249,11 @@ class runner {
         campaign_view v;
         v.job = job;
         v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
-        for (const participant_view& p : record_.participants) {
-          if (p.job == job && p.rank == r && p.leads && p.op == a.op &&
-              (a.group.empty() ? p.members.back() == a.receiver : true)) {
+        for (std::size_t i = first; i < record_.participants.size(); ++i) {
+          const participant_view& p = record_.participants[i];
+          if (p.leads && p.op == a.op && (!a.group.empty() || p.members.back() == a.receiver)) {
             v.op = p.id;
-            v.generation = p.generation;  // of the last one, which is the one it is in
+            v.generation = p.generation;
           }
         }
         v.ended = !ending_;

@@ -58,7 +58,7 @@ op_state op_states::see(const parcel& p) {
   const auto t = topic_of(p);
   if (!t) return op_state::none;
   generations& g = ops_[t->op];
-  if (g.all.insert(t->generation).second) {
+  if ((t->generation != g.latest || g.all.empty()) && g.all.insert(t->generation).second) {
     g.latest = t->generation;
     g.state = op_state::offering;
   }

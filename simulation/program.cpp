@@ -114,7 +114,7 @@ played play(const world_options& given, ops::rank_function rank_main, befalls wh
   if (death != nullptr) w.befall(*death, w.stage().now());
   const auto over = [&] {
     for (const rank_id r : std::exchange(all.failed, {})) w.crash(r);
-    return w.programs() == 0;
+    return w.all_ended();
   };
   if (!w.stage().run_until(over, runtime::never)) {
     for (rank_id r = 0; r < o.ranks; ++r) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 
@@ -23,17 +24,40 @@ constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;
 constexpr std::uint64_t most_attempts = 100;  // receives for each message
 
+// Four chains, as each link of one waits for the link before.
 std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
-  std::uint64_t h = bytes.size();
-  std::size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
+  std::uint64_t h[4] = {1, 2, 3, 4};
+  const auto add = [&](std::size_t i, std::size_t size) {
     std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, sizeof word);
-    h = runtime::mix(h ^ word) + i;
+    std::memcpy(&word, bytes.data() + i, size);
+    std::uint64_t& chain = h[i / 8 % 4];
+    chain = std::rotl(chain ^ word, 29) * 0x9e3779b97f4a7c15U;
+  };
+  std::size_t i = 0;
+  for (; i + 32 <= bytes.size(); i += 32) {
+    for (std::size_t k = 0; k < 32; k += 8) add(i + k, 8);
   }
-  for (; i < bytes.size(); ++i) h = runtime::mix(h ^ static_cast<std::uint64_t>(bytes[i])) + i;
-  return h;
+  for (; i < bytes.size(); i += 8) add(i, std::min<std::size_t>(8, bytes.size() - i));
+  return runtime::mix(h[0] + runtime::mix(h[1] + runtime::mix(h[2] + runtime::mix(h[3] + bytes.size()))));
 }
+
+// Where somebody has written, or the size.
+std::size_t first_written(std::span<const std::byte> bytes) noexcept {
+  const bool none = bytes.empty() ||
+                    (bytes.front() == untouched && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+  if (none) return bytes.size();
+  const auto is_written = [](std::byte b) { return b != untouched; };
+  return static_cast<std::size_t>(std::find_if(bytes.begin(), bytes.end(), is_written) - bytes.begin());
+}
+
+// Message `number` of a stream, by words.
+struct message_words {
+  message_words(std::uint64_t stream, std::uint64_t number) noexcept
+      : name(number << 16U | (stream & 0xffffU)), key(runtime::mix(stream) ^ number * 0x9e3779b97f4a7c15U) {}
+  std::uint64_t operator[](std::size_t i) const noexcept { return i == 0 ? name : runtime::mix(key + i); }
+  std::uint64_t name;
+  std::uint64_t key;
+};
 
 // After these a call can only fail again.
 bool is_final(errc code) noexcept {
@@ -45,11 +69,14 @@ bool is_final(errc code) noexcept {
 
 // A message is its number and stream, then bytes that follow from them.
 void fill(std::span<std::byte> bytes, std::uint64_t stream, std::uint64_t number) noexcept {
-  std::uint64_t state = runtime::mix(stream) ^ number * 0x9e3779b97f4a7c15U;
-  for (std::size_t i = 0; i < bytes.size(); i += 8) {
-    const std::uint64_t word = i == 0 ? (number << 16U | (stream & 0xffffU)) : (state = runtime::mix(state + i));
-    std::memcpy(bytes.data() + i, &word, std::min<std::size_t>(8, bytes.size() - i));
+  const message_words words(stream, number);
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    const std::uint64_t word = words[i / 8];
+    std::memcpy(bytes.data() + i, &word, 8);
   }
+  const std::uint64_t last = words[i / 8];
+  if (i < bytes.size()) std::memcpy(bytes.data() + i, &last, bytes.size() - i);
 }
 
 std::int64_t recognise(std::span<const std::byte> bytes, std::uint64_t stream, std::uint64_t most) noexcept {
@@ -58,11 +85,14 @@ std::int64_t recognise(std::span<const std::byte> bytes, std::uint64_t stream, s
   std::memcpy(&word, bytes.data(), sizeof word);
   const std::uint64_t number = word >> 16U;
   if (number >= most || (word & 0xffffU) != (stream & 0xffffU)) return -1;
-  std::uint64_t state = runtime::mix(stream) ^ number * 0x9e3779b97f4a7c15U;
-  for (std::size_t i = 8; i < bytes.size(); i += 8) {
-    state = runtime::mix(state + i);
-    if (std::memcmp(bytes.data() + i, &state, std::min<std::size_t>(8, bytes.size() - i)) != 0) return -1;
+  const message_words words(stream, number);
+  std::size_t i = 8;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::memcpy(&word, bytes.data() + i, 8);
+    if (word != words[i / 8]) return -1;
   }
+  const std::uint64_t last = words[i / 8];
+  if (std::memcmp(bytes.data() + i, &last, bytes.size() - i) != 0) return -1;
   return static_cast<std::int64_t>(number);
 }
 
@@ -78,6 +108,7 @@ struct programs::turnout {
   std::uint64_t total = 0;
   std::uint64_t unsent = 0;  // sends that ended before they had room: no receive is for them
   bool ended = false;        // there will not be more
+  std::vector<const caller*> callers{};
 };
 
 // One rank's part in one op, in one job.
@@ -158,7 +189,8 @@ programs::programs(const scenario& s, std::uint64_t seed, world& w, run_record& 
     : play_(s), seed_(seed), world_(w), record_(r), mutant_claims_room_(mutant == "total-not-checked"),
       mutant_awaits_agreement_(mutant == "agreement-awaited"),
       library_(w.stage(), s.link.latency_ns,
-               [this](std::string text) { record_.at_once.push_back({"S2", std::move(text)}); }) {
+               [this](std::string text) { record_.at_once.push_back({"S2", std::move(text)}); }),
+      callers_(w.ranks()) {
   for (rank_id rank = 0; rank < w.ranks(); ++rank) kernels_.emplace_back(s.kernel, dice(seed, purpose::kernel, rank));
 }
 
@@ -180,9 +212,11 @@ programs::turnout& programs::turnout_of(std::size_t op, std::uint64_t returns) {
 programs::caller& programs::add(std::size_t op, rank_id rank, time_ns calm_from_ns) {
   const std::uint64_t returns = world_.returns(rank, play_.ops[op].members);
   const std::uint64_t who = (world_.job() << 32U) ^ (returns << 48U) ^ (op << 16U) ^ rank;
-  return *callers_.emplace_back(
-      std::make_unique<caller>(caller{*this, play_.ops[op], op, rank, world_.job(), returns, calm_from_ns,
-                                      turnout_of(op, returns), dice(seed_, purpose::program, who)}));
+  turnout& calls = turnout_of(op, returns);
+  caller& made = *callers_[rank].emplace_back(std::make_unique<caller>(caller{
+      *this, play_.ops[op], op, rank, world_.job(), returns, calm_from_ns, calls, dice(seed_, purpose::program, who)}));
+  calls.callers.push_back(&made);
+  return made;
 }
 
 void programs::start_pair(caller& c, const ops::transfer& t) {
@@ -198,9 +232,9 @@ void programs::start_pair(caller& c, const ops::transfer& t) {
 // What was under way has ended with an error; those who made it find that nothing can succeed any more.
 void programs::go_on(rank_id who, rank_id peer) {
   std::vector<caller*> found;
-  for (const auto& c : callers_) {
+  for (const auto& c : callers_[who]) {
     const auto& members = c->op.members;
-    if (c->job != world_.job() || c->rank != who || !c->transfer || c->replaced) continue;
+    if (c->job != world_.job() || !c->transfer || c->replaced) continue;
     if (std::find(members.begin(), members.end(), peer) != members.end()) found.push_back(c.get());
   }
   for (caller* const before : found) {
@@ -210,22 +244,21 @@ void programs::go_on(rank_id who, rank_id peer) {
 }
 
 void programs::launch(rank_id rank, time_ns calm_from_ns) {
-  for (const auto& c : callers_) {
-    if (c->job == world_.job() && c->rank == rank) c->replaced = true;  // of a process before this one
+  for (const auto& c : callers_[rank]) {
+    if (c->job == world_.job()) c->replaced = true;  // of a process before this one
   }
   ops::rank& self = world_[rank];
   const bool returned = world_.returns(rank, {rank}) != 0;  // into pairs only: the others end with an error everywhere
   for (std::size_t i = 0; i < play_.ops.size(); ++i) {
     const op_spec& op = play_.ops[i];
     const auto mine = std::find(op.members.begin(), op.members.end(), rank);
+    if (mine == op.members.end() && !op.everybody) continue;
     const auto made = [&]() -> caller& { return add(i, rank, calm_from_ns); };
     runtime::scope& here = world_.programs_of(rank);
     if (op.what == op_spec::kind::pair) {
       ops::paired_transfer t;
       t.name = op.name;
-      t.role = [&op](rank_id r) {
-        return std::string(r == op.members[0] ? "sender" : r == op.members[1] ? "receiver" : "idle");
-      };
+      t.edges = {{op.members[0], op.members[1]}};
       t.configs.clear();
       std::vector<bool> able;
       for (const std::string& text : op.configs) {
@@ -318,8 +351,7 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
 
 bool programs::everybody_calls(const caller& c) const {
   return std::all_of(c.op.members.begin(), c.op.members.end(), [&](rank_id r) { return world_.find(r) != nullptr; }) &&
-         std::none_of(callers_.begin(), callers_.end(),
-                      [&](const auto& other) { return &other->calls == &c.calls && other->over; });
+         std::none_of(c.calls.callers.begin(), c.calls.callers.end(), [](const caller* other) { return other->over; });
 }
 
 // What the campaigns of an op wait for, as far as its leader knows.
@@ -419,19 +451,20 @@ task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, 
       c.all.violated(c, "receive " + std::to_string(number) + " brought message " + std::to_string(which) + " after " +
                             std::to_string(c.latest));
     }
-    if (which >= 0) c.all.record_.received[{c.index, c.job, c.returns}].insert(static_cast<std::uint64_t>(which));
+    if (which >= 0) {
+      auto& all = c.all.record_.received[{c.index, c.job, c.returns}];
+      all.insert(all.end(), static_cast<std::uint64_t>(which));
+    }
     c.latest = std::max(c.latest, which);
   } else if (outcome.code() != errc::timeout && outcome.code() != errc::buffer_too_small) {
     may_be_written = room;  // a message that came in part
   }
   if (outcome.code() != errc::timeout) ++c.matched;
-  for (std::size_t i = may_be_written; i < l.memory.size(); ++i) {
-    if (l.memory[i] == untouched) continue;
+  const std::size_t written = may_be_written + first_written(std::span(l.memory).subspan(may_be_written));
+  if (written != l.memory.size())
     c.all.violated(c, "receive " + std::to_string(number) + " ended with " +
-                          std::string(runtime::name(outcome.code())) + ", and byte " + std::to_string(i) +
+                          std::string(runtime::name(outcome.code())) + ", and byte " + std::to_string(written) +
                           " beyond its " + std::to_string(may_be_written) + " was written");
-    break;
-  }
   l.left_as = hash_of(l.memory);
   l.given_back = true;
 }
@@ -464,22 +497,27 @@ task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
 }
 
 void programs::look_at_memory() {
-  for (const auto& c : callers_) {
-    if (c->job != world_.job() || world_.find(c->rank) == nullptr) continue;
-    for (const lane& l : c->lanes) {
-      if (l.given_back && hash_of(l.memory) != l.left_as)
-        violated(*c, "a buffer was written into after its receive had ended");
+  for (rank_id r = 0; r < callers_.size(); ++r) {
+    for (const auto& c : callers_[r]) {
+      if (c->job != world_.job() || world_.find(r) == nullptr) continue;
+      for (const lane& l : c->lanes) {
+        if (l.given_back && hash_of(l.memory) != l.left_as)
+          violated(*c, "a buffer was written into after its receive had ended");
+      }
     }
   }
 }
 
 void programs::write(std::uint64_t address, std::span<const std::byte> data) {
-  for (const auto& c : callers_) {
-    for (lane& l : c->lanes) {
+  const auto write_to = [&](caller& c) {
+    for (lane& l : c.lanes) {
       const auto begin = reinterpret_cast<std::uint64_t>(l.memory.data());
       if (address >= begin && address + data.size() <= begin + l.memory.size())
         std::copy(data.begin(), data.end(), l.memory.begin() + static_cast<std::ptrdiff_t>(address - begin));
     }
+  };
+  for (const auto& of_rank : callers_) {
+    for (const auto& c : of_rank) write_to(*c);
   }
 }
 
@@ -560,8 +598,8 @@ task<> programs::call_symmetric(caller& c, ops::symmetric op) {
 
 std::vector<lease_view> programs::leases(rank_id rank) const {
   std::vector<lease_view> all;
-  for (const auto& c : callers_) {
-    if (c->rank != rank || c->job != world_.job() || c->replaced || !c->without_headers) continue;
+  for (const auto& c : callers_[rank]) {
+    if (c->job != world_.job() || c->replaced || !c->without_headers) continue;
     ops::symmetric_end& end = c->without_headers->end();
     lease_view v;
     v.job = static_cast<std::size_t>(c->job);

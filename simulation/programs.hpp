@@ -76,7 +76,7 @@ class programs {
   std::map<std::size_t, std::uint64_t> communicators_;  // of the ops without headers, in this job
   std::uint64_t communicators_of_job_ = 0;
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::unique_ptr<turnout>> turnouts_;  // as `received`
-  std::vector<std::unique_ptr<caller>> callers_;
+  std::vector<std::vector<std::unique_ptr<caller>>> callers_;                                           // by rank
 };
 
 }  // namespace parley::simulation

@@ -163,6 +163,7 @@ void fields(A& a, op_spec& o) {
   a("does", o.does);
   a("rehearse", o.rehearse);
   a("registered", o.registered);
+  a("everybody", o.everybody);
   a("small_receives", o.small_receives);
   a("timeout_ns", o.timeout_ns);
   a("pause_ns", o.pause_ns);

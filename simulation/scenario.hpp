@@ -32,6 +32,7 @@ struct op_spec {
   std::string does = "all_reduce";
   bool rehearse = true;     ///< of an op without headers: candidates run on scratch buffers, else by leased calls
   bool registered = false;  ///< buffers are registered with the op
+  bool everybody = true;    ///< ranks that take no part declare it, too
   std::uint64_t small_receives = 0;  ///< of a thousand: with half the room that the largest message needs
   time_ns timeout_ns = 30'000'000'000;
   time_ns pause_ns = 1'000'000;  ///< between calls, at most

@@ -1,6 +1,7 @@
 #include <parley/simulation/stage.hpp>
 
 #include <algorithm>
+#include <bit>
 
 namespace parley::simulation {
 
@@ -9,7 +10,28 @@ std::string_view name(ordering o) noexcept {
   return names[static_cast<std::size_t>(o)];
 }
 
-stage::stage(rank_id ranks, options o) : options_(std::move(o)), luck_(options_.seed, purpose::order) {
+wake_times::wake_times(rank_id ranks) : wakes_(std::bit_ceil(std::max<std::size_t>(ranks, 2))) {
+  winners_.resize(2 * wakes_.size());
+  for (std::size_t i = 0; i < wakes_.size(); ++i) winners_[wakes_.size() + i] = static_cast<rank_id>(i);
+  for (std::size_t i = wakes_.size() - 1; i != 0; --i) winners_[i] = winners_[2 * i];
+}
+
+rank_id wake_times::earlier(rank_id a, rank_id b) const noexcept {
+  const wake& one = wakes_[a];
+  const wake& other = wakes_[b];
+  return other.when < one.when || (other.when == one.when && other.order < one.order) ? b : a;
+}
+
+void wake_times::set(rank_id r, time_ns when, std::uint64_t order) noexcept {
+  wakes_[r] = {when, order};
+  for (std::size_t i = (wakes_.size() + r) / 2; i != 0; i /= 2) {
+    const rank_id winner = earlier(winners_[2 * i], winners_[2 * i + 1]);
+    if (winner != r && winners_[i] == winner) return;
+    winners_[i] = winner;
+  }
+}
+
+stage::stage(rank_id ranks, options o) : options_(std::move(o)), wakes_(ranks), luck_(options_.seed, purpose::order) {
   for (rank_id r = 0; r < ranks; ++r) {
     // Ranks draw different numbers for the same purpose, as processes do.
     auto& p = *players_.emplace_back(std::make_unique<player>(runtime::mix(options_.seed + 0x100000001b3U * (r + 1))));
@@ -44,9 +66,18 @@ void stage::look_at(rank_id r) {
     p.listed = true;
   }
   const time_ns timer = p.clock.next_timer();
-  if (timer == runtime::never || timer - p.offset >= p.wakes_at) return;
-  p.wakes_at = std::max(timer - p.offset, now_);
-  queue_.push(p.wakes_at, r, nullptr);
+  const time_ns when = timer == runtime::never ? timer : std::max(timer - p.offset, now_);
+  if (when != wakes_.of(r)) wakes_.set(r, when, queue_.take_order());
+}
+
+// Its timers are due.
+void stage::wake(rank_id r) {
+  now_ = std::max(now_, wakes_.next());
+  if (players_[r]->frozen_until > now_) return wakes_.set(r, runtime::never, 0);  // `thaw` looks
+  ++steps_;
+  note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{r} << 48U);
+  catch_up(r);
+  look_at(r);
 }
 
 std::size_t stage::choose_rank() {
@@ -60,13 +91,17 @@ std::size_t stage::choose_rank() {
   return 0;
 }
 
-time_ns stage::next() const noexcept { return ready_.empty() ? queue_.next() : now_; }
+time_ns stage::next() const noexcept { return ready_.empty() ? std::min(queue_.next(), wakes_.next()) : now_; }
 
 bool stage::step() {
   if (!ready_.empty()) {
-    const auto at = ready_.begin() + static_cast<std::ptrdiff_t>(choose_rank());
-    const rank_id r = *at;
-    ready_.erase(at);
+    const std::size_t chosen = choose_rank();
+    const rank_id r = ready_[chosen];
+    if (chosen == 0) {
+      ready_.pop_front();
+    } else {
+      ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(chosen));
+    }
     player& p = *players_[r];
     p.listed = false;
     if (p.frozen_until > now_) return true;
@@ -78,6 +113,11 @@ bool stage::step() {
     look_at(r);
     return true;
   }
+  const time_ns wakes = wakes_.next();
+  if (wakes < queue_.next() || (wakes == queue_.next() && wakes != runtime::never && wakes_.order() < queue_.order())) {
+    wake(wakes_.first());
+    return true;
+  }
   if (queue_.empty()) return false;
   event_queue::entry e = queue_.pop();
   now_ = std::max(now_, e.when);
@@ -86,18 +126,14 @@ bool stage::step() {
     return true;
   }
   player& p = *players_[e.where];
-  if (e.what == nullptr) {
-    if (p.wakes_at > e.when) return true;  // another entry is for that
-    p.wakes_at = runtime::never;
-  }
   if (p.frozen_until > now_) {
-    if (e.what != nullptr) p.held.push_back(std::move(e.what));
+    p.held.push_back(std::move(e.what));
     return true;
   }
   ++steps_;
   note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{e.where} << 48U);
   catch_up(e.where);
-  if (e.what != nullptr) e.what->happen();
+  e.what->happen();
   look_at(e.where);
   return true;
 }
@@ -122,10 +158,7 @@ void stage::thaw(rank_id r) {
   p.frozen_until = now_;
   // In the order in which they came, and before what comes from now on.
   for (auto& e : std::exchange(p.held, {})) queue_.push(now_, r, std::move(e));
-  p.wakes_at = runtime::never;
   look_at(r);
 }
-
-std::size_t stage::waiting() const noexcept { return queue_.size(); }
 
 }  // namespace parley::simulation

@@ -50,13 +50,17 @@ class event_queue {
     time_ns when;
     std::uint64_t order;
     rank_id where;
-    std::unique_ptr<event> what;  ///< null: the rank's own timers are due
+    std::unique_ptr<event> what;
   };
   bool empty() const noexcept { return heap_.empty(); }
   std::size_t size() const noexcept { return heap_.size(); }
   time_ns next() const noexcept { return heap_.empty() ? runtime::never : heap_.front().when; }
+  /// Of the next: what was added before has a smaller one.
+  std::uint64_t order() const noexcept { return heap_.empty() ? last_order_ + 1 : heap_.front().order; }
+  /// For what happens at a time without being in the queue.
+  std::uint64_t take_order() noexcept { return ++last_order_; }
   void push(time_ns when, rank_id where, std::unique_ptr<event> what) {
-    heap_.push_back({when, ++last_order_, where, std::move(what)});
+    heap_.push_back({when, take_order(), where, std::move(what)});
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
   entry pop() {

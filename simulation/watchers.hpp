@@ -34,8 +34,9 @@ class watchers final : public wire_tap {
   void check(rank_id from, std::string_view invariant, bool holds, const std::string& text);
 
   std::function<void(std::string_view, std::string)> tell_;
-  // By op, generation, source, tag, invocation and whether it is a rehearsal.
-  std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, std::uint32_t, bool>, std::uint64_t>
+  // By op, generation, source, tag and whether they are rehearsals: by invocation.
+  std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>,
+           std::map<std::uint32_t, std::uint64_t>>
       stamped_;
   // By op, generation, key and place in the log.
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t>, actors::lease_entry> logs_;

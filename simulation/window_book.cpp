@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace parley::simulation {
 
@@ -20,6 +21,14 @@ bool read_flow(const parcel& p, runtime::frame_header& h, actors::matched& m) {
   auto decoded = runtime::decode<actors::matched>(p.replaced ? std::span<const std::byte>(p.instead) : p.payload);
   if (decoded) m = *decoded;
   return static_cast<bool>(decoded);
+}
+
+// Where an invocation is, or would be: mostly behind all others, as it is the next.
+template <class Stamps>
+auto place_of(Stamps& stamps, std::uint64_t invocation) {
+  if (stamps.empty() || stamps.back().first < invocation) return stamps.end();
+  return std::lower_bound(stamps.begin(), stamps.end(), invocation,
+                          [](const auto& stamp, std::uint64_t i) { return stamp.first < i; });
 }
 
 std::uint64_t op_of(const runtime::frame_header& h) noexcept { return h.actor & ~std::uint64_t{3}; }
@@ -37,8 +46,10 @@ void window_book::on_send(const parcel& p, const fate&) {
   actors::matched m;
   if (p.on == link::channel::data) {
     if (!actors::read_stamp(p.header, s) || has(s.flags, actors::stamp_flags::rehearsal)) return;
-    streams_[{{s.op, s.generation, p.from}, p.to, s.tag}].stamps.try_emplace(s.invocation,
-                                                                             stream::mark{s.total_bytes, line_.now()});
+    auto& stamps = streams_[{{s.op, s.generation, p.from}, p.to, s.tag}].stamps;
+    const auto at = place_of(stamps, s.invocation);
+    if (at == stamps.end() || at->first != s.invocation)
+      stamps.insert(at, {s.invocation, stream::mark{s.total_bytes, line_.now()}});
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::question) {
     streams_[{{op_of(h), h.generation, p.from}, p.to, m.stream}].questions.push_back(line_.now());
   }
@@ -59,9 +70,11 @@ bool window_book::on_deliver(parcel& p) {
 }
 
 time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
+  // Goes back through the stamps with the invocations that it is asked for.
+  auto behind = place_of(s.stamps, invocation + 1);
   const auto size_of = [&](std::uint64_t i) {
-    const auto at = s.stamps.find(i);
-    return at == s.stamps.end() ? 0 : at->second.bytes;
+    if (behind == s.stamps.begin() || std::prev(behind)->first != i) return std::uint64_t{0};
+    return (--behind)->second.bytes;
   };
   // How many must have been matched: one of any size may go when all are.
   std::uint64_t least = invocation;
@@ -70,15 +83,17 @@ time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
     if (bytes > limits_.bytes) break;
   }
   if (least == 0) return 0;
-  const auto enough = [&](const auto& told) { return told.second >= least; };
-  const auto at = std::find_if(s.matched.begin(), s.matched.end(), enough);
+  const auto too_few = [&](const auto& told) { return told.second < least; };
+  const auto at = std::partition_point(s.matched.begin(), s.matched.end(), too_few);
   return at == s.matched.end() ? runtime::never : at->first;
 }
 
 time_ns window_book::room_at(const sender& s, std::uint64_t invocation) const {
   time_ns latest = 0;
   for (auto at = streams_.lower_bound({s, 0, 0}); at != streams_.end() && std::get<0>(at->first) == s; ++at) {
-    if (at->second.stamps.contains(invocation)) latest = std::max(latest, room_at(at->second, invocation));
+    const auto& stamps = at->second.stamps;
+    const auto stamp = place_of(stamps, invocation);
+    if (stamp != stamps.end() && stamp->first == invocation) latest = std::max(latest, room_at(at->second, invocation));
   }
   return latest;
 }

@@ -51,7 +51,7 @@ class window_book final : public wire_tap {
       std::uint64_t bytes = 0;
       time_ns left_ns = 0;
     };
-    std::map<std::uint64_t, mark> stamps;                    // the first of each invocation
+    std::vector<std::pair<std::uint64_t, mark>> stamps;      // the first of each invocation, in their order
     std::vector<std::pair<time_ns, std::uint64_t>> matched;  // what the sender has been told, and when
     std::vector<time_ns> questions;
   };

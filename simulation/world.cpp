@@ -55,6 +55,14 @@ std::size_t world::programs() const noexcept {
   return n;
 }
 
+bool world::all_ended() const noexcept {
+  const auto runs = [&](rank_id r) { return nodes_[r]->programs && nodes_[r]->programs->running() != 0; };
+  for (rank_id asked = 0; asked < ranks(); ++asked, runs_ = (runs_ + 1) % ranks()) {
+    if (runs(runs_)) return false;
+  }
+  return true;
+}
+
 void world::end_job() {
   for (rank_id r = 0; r < ranks(); ++r) {
     node& n = *nodes_[r];

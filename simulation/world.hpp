@@ -60,6 +60,7 @@ class world {
   /// Jobs that were started so far.
   std::uint64_t job() const noexcept { return job_; }
   std::size_t programs() const noexcept;  ///< that have not ended, of living ranks
+  bool all_ended() const noexcept;        ///< whether there are none; cheap enough to ask at each step
 
   void crash(rank_id r);
   void restart(rank_id r, time_ns absent_ns);
@@ -109,6 +110,7 @@ class world {
   std::function<void(rank_id)> launch_;
   dice news_;  // how long each rank takes to hear of another one's return
   std::uint64_t job_ = 0;
+  mutable rank_id runs_ = 0;  // a rank whose programs had not ended when somebody asked
 };
 
 }  // namespace parley::simulation

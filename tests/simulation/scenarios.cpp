@@ -61,6 +61,20 @@ TEST_CASE("Another seed is another run, and a scenario says the same after it wa
   CHECK(run(replayed, draw(replayed, 5), 5).hash == run(s, draw(s, 5), 5).hash);
 }
 
+TEST_CASE("An op that only its members declare runs as if everybody had declared it") {
+  scenario s = scenario_in(std::string(PARLEY_SCENARIOS) + "/pair.json");
+  const outcome declared_by_all = run(s, draw(s, 1), 1);
+  for (op_spec& op : s.ops) {
+    REQUIRE(op.members.size() < s.ranks);
+    op.everybody = false;
+  }
+  s = read_scenario(write_scenario(s));
+  REQUIRE(!s.ops.front().everybody);
+  const outcome o = run(s, draw(s, 1), 1);
+  CHECK(in_words(o) == "");
+  CHECK(o.hash == declared_by_all.hash);
+}
+
 TEST_CASE("A scenario that cannot be is refused with the field's name") {
   const auto refusal = [](const char* text) -> std::string {
     try {

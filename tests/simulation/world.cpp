@@ -4,15 +4,21 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <vector>
 
 using namespace parley::simulation;
 
 namespace {
 
-/// Of the heap, for each of so many ranks; 0 where a sanitizer does not say.
+/// Of the heap; always the same where a sanitizer does not say.
+std::size_t held() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
+
+/// Of the heap, for each of so many ranks.
 std::size_t bytes_of_one_among(rank_id ranks) {
-  const auto held = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
   const std::size_t before = held();
   world_options o;
   o.ranks = ranks;
@@ -30,4 +36,49 @@ TEST_CASE("what a simulated rank takes does not grow with the number of the othe
   if (among_few == 0) return;
   CHECK(bytes_of_one_among(1'000) <
         2 * among_few);  // a word for each of them would be more; pools may lend to the first
+}
+
+TEST_CASE("a rank that wants to be woken at another time is woken then, and not when it wanted to before") {
+  constexpr rank_id ranks = 11;
+  wake_times wakes(ranks);
+  CHECK(wakes.next() == parley::runtime::never);
+  std::vector<std::tuple<time_ns, std::uint64_t, rank_id>> wanted;
+  for (rank_id r = 0; r < ranks; ++r) wanted.emplace_back(parley::runtime::never, 0, r);
+  dice luck(1, purpose::order);
+  for (std::uint64_t order = 1; order < 2'000; ++order) {
+    const auto r = static_cast<rank_id>(luck.below(ranks));
+    const time_ns when = luck.chance(300) ? parley::runtime::never : luck.between(0, 20);
+    wakes.set(r, when, order);
+    wanted[r] = {when, order, r};
+    const auto [earliest, its_order, first] = *std::min_element(wanted.begin(), wanted.end());
+    REQUIRE(wakes.next() == earliest);
+    if (earliest == parley::runtime::never) continue;
+    REQUIRE(wakes.first() == first);
+    REQUIRE(wakes.order() == its_order);
+  }
+}
+
+TEST_CASE("a rank whose timers are armed and disarmed again and again leaves nothing behind on the stage") {
+  stage s(1, {});
+  struct bell final : parley::runtime::timer {
+    bell() : timer([](parley::runtime::timer& self) noexcept { ++static_cast<bell&>(self).rung; }) {}
+    int rung = 0;
+  } near, far;
+  const auto work = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      s.as(0, [&] {
+        s.clock(0).arm(near, s.now() + 10);
+        far.unlink();
+        s.clock(0).arm(far, s.now() + 1'000'000'000);
+      });
+      s.run_to(s.now() + 10);
+    }
+  };
+  work(100);
+  const std::size_t before = held();
+  work(20'000);
+  CHECK(held() < before + 20'000);  // not a word for each round
+  CHECK(near.rung == 20'100);
+  s.run_to(s.now() + 2'000'000'000);
+  CHECK(far.rung == 1);
 }
