@@ -524,7 +524,7 @@ class rendezvous::host final : public core {
   std::optional<refused> refuse(const wire::hello& said) const {
     const std::string who = "rank " + std::to_string(said.rank);
     const std::uint32_t restarts = runtime::restarts_of(said.incarnation);
-    const refused duplicate{wire::refusal::duplicate, said.rank, who + " is here already"};
+    refused duplicate{wire::refusal::duplicate, said.rank, who + " is here already"};
     if (said.rank == 0) return duplicate;
     if (restarts > options_.max_restarts)
       return refused{wire::refusal::too_often, options_.max_restarts,

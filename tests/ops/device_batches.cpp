@@ -20,8 +20,7 @@ constexpr float c = 1.000244140625F;
 // The buffers of one rank, on the device, and kernels that work on them.
 class device_ring {
  public:
-  device_ring(fake_cuda& gpu, transports::cuda_copies& copies)
-      : gpu_(gpu), copies_(copies), stream_(gpu.make_stream(0)) {
+  explicit device_ring(fake_cuda& gpu) : gpu_(gpu), stream_(gpu.make_stream(0)) {
     for (auto& b : buffers_) b = transports::cuda_memory::on_device(gpu, 0, count * sizeof(float));
   }
   device_ring(const device_ring&) = delete;
@@ -56,7 +55,6 @@ class device_ring {
 
  private:
   fake_cuda& gpu_;
-  transports::cuda_copies& copies_;
   transports::cuda_stream stream_;
   std::array<transports::cuda_memory, names> buffers_;
 };
@@ -111,7 +109,7 @@ TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees 
     point_to_point op{.name = "ring", .configs = {direct()}};
     if (way->id() != "direct") op.configs.push_back(way);
     for (rank_id r = 0; r < 2; ++r) {
-      k.push_back(std::make_unique<device_ring>(gpu, *w.copies[r]));
+      k.push_back(std::make_unique<device_ring>(gpu));
       op.memory = w.spaces[r].get();
       rings.push_back(w.ranks[r]->declare(op));
       for (const auto name : {device_ring::x0, device_ring::y0, device_ring::a, device_ring::y1})
