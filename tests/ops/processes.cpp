@@ -4,7 +4,9 @@
 #include "../support/folder.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/contextual.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/launcher.hpp>
 
@@ -218,6 +220,43 @@ void killed(job& here) {
     throw;
   }
 }
+
+/// Ranks 0 to 2 tune a function with a kernel of two configs. In the third of its runs one of them is killed: when rank 1 waits
+/// in its own third run for something that never comes. The last one has ended that run and waits for the other two.
+task<> third_run_kills(rank_id self, rank_id victim, std::size_t run_number, transfer beat) {
+  std::vector<std::byte> word(1);
+  if (run_number != 3) co_return;
+  if (self == victim) {
+    co_await beat.receive(word, {.from = 1});
+    ::raise(SIGKILL);
+  }
+  if (self != 1) co_return;
+  co_await beat.send(word, {.to = victim});
+  auto woken = co_await sleep_until(never - 1);
+  if (!woken) raise(woken.reason());
+}
+task<> tune_until_lost(rank& self, contextual layer, transfer beat, rank_id victim) {
+  std::size_t runs = 0;
+  const auto config = [&](int) { return third_run_kills(self.id(), victim, ++runs, beat); };
+  tunable_op<task<>(int)> kernel(self.kernels(),
+                                 {.name = "kernel", .implementations = {{"one", config}, {"other", config}}});
+  const auto thunk = [&] { return kernel(8); };
+  for (const char* call : {"the call", "the call after it"}) {
+    auto outcome = co_await attempt(layer.run(thunk));
+    expect(!outcome && layer.end().best("kernel", "all").empty(), "nothing is decided without the rank that is gone");
+    say(std::string(call) + " ended with " + outcome.reason().what());
+  }
+}
+void killed_while_they_tune(job& here, rank_id victim) {
+  paired_transfer op;
+  op.name = "beat";
+  op.edges = {{1, victim}};
+  auto beat = here.self().declare(op);
+  contextual layer(here.self(), {.name = "layer", .log_folder = ""});
+  run(here.loop(), tune_until_lost(here.self(), layer, beat, victim));
+}
+void leader_killed_in_campaign(job& here) { killed_while_they_tune(here, 0); }
+void member_killed_in_campaign(job& here) { killed_while_they_tune(here, 2); }
 
 // Messages from memory that goes with the frame which throws, to a rank that is busy meanwhile: they queue up at their sender.
 task<> throw_amid_sends(rank& self, transfer t) {
@@ -542,6 +581,8 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"in_flight", in_flight},
                                                          {"idle_third", idle_third},
                                                          {"killed", killed},
+                                                         {"leader_killed_in_campaign", leader_killed_in_campaign},
+                                                         {"member_killed_in_campaign", member_killed_in_campaign},
                                                          {"never_comes", never_comes},
                                                          {"throws_amid_sends", throws_amid_sends},
                                                          {"too_small", too_small},
@@ -748,6 +789,24 @@ TEST_CASE("when a rank is killed the others say so within seconds, with op, rank
     CHECK_FALSE(run.end.ranks[survivor].by_launcher);
   }
   CHECK(run.seconds < 20);  // the op's own timeout is 30 s
+}
+
+TEST_CASE("when a rank is killed while a function is tuned the others say so within seconds, wherever they wait") {
+  for (const rank_id victim : {rank_id{0}, rank_id{2}}) {
+    CAPTURE(victim);
+    const job_run run(victim == 0 ? "leader_killed_in_campaign" : "member_killed_in_campaign", 3);
+    CHECK(run.end.ranks[victim].kind == transports::rank_end::how::signalled);
+    const std::string who = "rank " + std::to_string(victim) + " is gone";
+    for (const rank_id survivor : {rank_id{1}, rank_id{2} - victim}) {
+      const std::string where = ", on rank " + std::to_string(survivor) + ": ";
+      for (const char* call : {"the call ended with", "the call after it ended with"})
+        CHECK_MESSAGE(run.says(survivor, {call, "peer_failed: layer 0->1->2, call ", where.c_str(), who.c_str()}),
+                      run.all);
+      CHECK(run.end.ranks[survivor].kind == transports::rank_end::how::exited);
+      CHECK_FALSE(run.end.ranks[survivor].by_launcher);
+    }
+    CHECK(run.seconds < 20);  // a run may take 30 s
+  }
 }
 
 TEST_CASE("a rank that throws while it sends ends with what it threw, though its payload is gone") {
