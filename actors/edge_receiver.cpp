@@ -37,7 +37,6 @@ part_receiver::~part_receiver() {
   // Destroyed where it stands, in a tear down: nobody shall write into memory that is gone.
   if (one_sided_ != nullptr && one_sided_->credit != 0 && place_ != place::gone && !stamped_)
     one_sided_->region->withdraw_from_the_dead();
-  if (one_sided_ != nullptr && one_sided_->waits) edge_.one_sided_->where->forget(one_sided_.get());
   uncount();  // it leaves its list by itself
 }
 

@@ -172,11 +172,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     std::string mismatch;
   };
   std::unique_ptr<pieces> pieces_;
-  struct one_sided : runtime::completion {
-    explicit one_sided(part_receiver& r) noexcept : completion(&on_free), owner(r) {}
-    static void on_free(completion& self, runtime::errc outcome) noexcept;
-    part_receiver& owner;
-    bool waits = false;  // until nothing uses its buffer any more, for a credit
+  struct one_sided {
+    bool waits() const noexcept { return in_use && !in_use->is_over(); }
+    std::optional<runtime::until_free> in_use;  // its buffer, by kernels; then there is no credit yet
     std::shared_ptr<memory_region> region;
     std::uint64_t credit = 0;  // its number, while its sender may be writing or begin to
     unsigned repeats = 0;
@@ -327,6 +325,7 @@ class edge_receiver final : public data_sink {
            (s.id == stream_id(0, true) || (one_sided_->wanted && one_sided_->unwanted < unwanted_after));
   }
   void offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept;
+  void offer_credits(stream& s) noexcept;
   bool is_free(part_receiver& r, std::span<const std::byte> buffer) noexcept;
   void send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept;
   void send_revoke(stream& s) noexcept;

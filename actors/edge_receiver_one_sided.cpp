@@ -28,7 +28,7 @@ errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& messa
   }
   if (has(s.flags, stamp_flags::to_be_got)) {
     if (message.payload().size() != sizeof(payload_place)) return errc::malformed;
-    if (one_sided_ == nullptr) one_sided_ = std::make_unique<one_sided>(*this);
+    if (one_sided_ == nullptr) one_sided_ = std::make_unique<one_sided>();
     std::memcpy(&one_sided_->place, message.payload().data(), sizeof(payload_place));
     one_sided_->to_be_got = true;
   }
@@ -79,7 +79,7 @@ void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t inde
   const std::span<const std::byte> buffer(r.memory_, static_cast<std::size_t>(r.capacity_));
   auto region = one_sided_->memory.find(buffer);
   if (region == nullptr) return;
-  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>(r);
+  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   if (!is_free(r, buffer)) return;
   r.one_sided_->region = std::move(region);
   r.one_sided_->credit = s.given.give(index);
@@ -88,30 +88,21 @@ void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t inde
   repeat_soon();
 }
 
+void edge_receiver::offer_credits(stream& s) noexcept {
+  std::uint64_t index = s.first_posted;
+  s.posted.for_each([&](part_receiver& r) { offer_credit(s, r, index++); });
+}
+
 // Whether no kernel uses the buffer any more, so that its sender may write; otherwise it is offered once that is so, and those behind
 // it after it, as credits ascend.
 bool edge_receiver::is_free(part_receiver& r, std::span<const std::byte> buffer) noexcept {
   if (one_sided_->where == nullptr) return true;
-  bool behind = false;
   bool waits = false;
-  r.stream_.posted.for_each([&](const part_receiver& each) {
-    waits = waits || (!behind && each.one_sided_ != nullptr && each.one_sided_->waits);
-    behind = behind || &each == &r;
-  });
+  r.stream_.posted.for_each(
+      [&](const part_receiver& each) { waits = waits || (each.one_sided_ != nullptr && each.one_sided_->waits()); });
   if (waits) return false;
-  const errc outcome = one_sided_->where->when_free(buffer, r.one_sided_.get());
-  r.one_sided_->waits = outcome == errc::pending;
-  return outcome == errc::none;
-}
-
-void part_receiver::one_sided::on_free(completion& self, errc outcome) noexcept {
-  auto& mine = static_cast<one_sided&>(self);
-  mine.waits = false;
-  if (outcome != errc::none) return;
-  edge_receiver& edge = mine.owner.edge_;
-  receive_stream& s = mine.owner.stream_;
-  std::uint64_t index = s.first_posted;
-  s.posted.for_each([&](part_receiver& r) { edge.offer_credit(s, r, index++); });
+  const auto offer = [this, &r] { offer_credits(r.stream_); };
+  return r.one_sided_->in_use.emplace(*one_sided_->where, buffer, offer).outcome() == errc::none;
 }
 
 void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept {
@@ -154,7 +145,7 @@ bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
     if (!found) ++index;
   });
   if (s.given.may_leave(index)) return false;
-  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>(r);
+  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   if (r.one_sided_->leaving == errc::none) send_revoke(s);
   return true;
 }
@@ -169,8 +160,7 @@ void edge_receiver::on_revoked(const revoked& m) noexcept {
     r.one_sided_->credit = 0;
     if (r.one_sided_->leaving != errc::none) r.end(r.one_sided_->leaving);
   });
-  std::uint64_t index = s->first_posted;
-  s->posted.for_each([&](part_receiver& r) { offer_credit(*s, r, index++); });
+  offer_credits(*s);
 }
 
 // R6: nothing that it writes from here on may land in memory that the user has back.

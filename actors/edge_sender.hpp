@@ -10,7 +10,7 @@
 ///     edge.end(inv, outcome);
 ///
 /// With one-sided transfers allowed, an invocation that lacks what its config needs, such as a credit, runs another one: nothing
-/// waits for that. Only a payload that a device still writes (`unwritten`), which cannot leave yet, waits for its credit meanwhile.
+/// waits for that. Only a payload that a device still writes, which cannot leave yet, waits for its credit meanwhile.
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
 /// nothing is unmatched.
@@ -50,32 +50,6 @@ class edge_sender {
   struct stream;
 
  public:
-  /// A payload that its device may still be writing.
-  class unwritten final : private runtime::completion {
-   public:
-    unwritten(edge_sender& e, std::uint32_t tag, runtime::memory_space& where, std::span<const std::byte> data) noexcept
-        : completion(&on_written), edge_(e), tag_(tag), where_(where) {
-      waits_ = where.when_free(data, this) == runtime::errc::pending;
-    }
-    unwritten(const unwritten&) = delete;
-    unwritten& operator=(const unwritten&) = delete;
-    ~unwritten() {
-      if (waits_) where_.forget(this);
-    }
-    bool is_over() const noexcept { return !waits_; }
-
-   private:
-    static void on_written(completion& self, runtime::errc) noexcept {
-      auto& mine = static_cast<unwritten&>(self);
-      mine.waits_ = false;
-      mine.edge_.admit_waiting(mine.edge_.stream_of(mine.tag_));
-    }
-    edge_sender& edge_;
-    std::uint32_t tag_;
-    runtime::memory_space& where_;
-    bool waits_;
-  };
-
   edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
               window_limits w = {});
   edge_sender(const edge_sender&) = delete;
@@ -85,7 +59,7 @@ class edge_sender {
   class [[nodiscard]] admission : private runtime::waiter, private runtime::timer {
    public:
     admission(edge_sender& e, std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
-              const unwritten* payload) noexcept
+              const runtime::until_free* payload) noexcept
         : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes), payload_(payload) {
       when = deadline;
     }
@@ -132,17 +106,19 @@ class edge_sender {
     edge_sender& edge_;
     std::uint32_t tag_;
     std::uint64_t bytes_;
-    const unwritten* payload_;
+    const runtime::until_free* payload_;
     std::uint64_t invocation_ = not_admitted;
     stream* admitted_to_ = nullptr;  // while it has not resumed
   };
   /// Takes the stream's next invocation, in the order of asking, once the window has a place for it, and once `payload`, if given, is
   /// written, or its credit is here.
   admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
-                  const unwritten* payload = nullptr) noexcept {
+                  const runtime::until_free* payload = nullptr) noexcept {
     return {*this, tag, bytes, deadline, payload};
   }
   static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
+  /// A payload that `admit` was given is written.
+  void readmit(std::uint32_t tag) noexcept { admit_waiting(stream_of(tag)); }
   /// Whether a wait could tell the next invocation of a stream nothing of where to put its payload: its credit is here, or none
   /// is of use.
   bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return knows_where(stream_of(tag), bytes); }

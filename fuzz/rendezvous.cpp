@@ -165,7 +165,41 @@ struct client {
   void send_authentic(wire::type kind, input payload) {
     connection->send(wire::frame(kind, payload, key, wire::direction::to_host, sent++));
   }
+  /// Anything of one of so many types, with the key if it has one by then.
+  void send_anything(choices& from, std::uint64_t types) {
+    look_for_challenge();
+    const auto kind = static_cast<wire::type>(from.below(types));
+    send_authentic(kind, from.bytes(2000));
+  }
+  void send_unproven(choices& from, std::uint64_t types) {
+    const auto kind = static_cast<wire::type>(from.below(types));
+    connection->send(wire::frame(kind, from.bytes(300)));
+  }
 };
+
+/// One of those that knock, perhaps a new one; null: this machine has no connection for it.
+client* one_of(std::vector<client>& clients, choices& from, boost::asio::io_context& io, const listener& at) {
+  if (clients.empty() || (clients.size() < 5 && from.below(4) == 0)) {
+    auto connection = raw::to(at.port);
+    if (!connection) return nullptr;
+    clients.push_back({std::move(connection), {}});
+    run_what_is_there(io);
+  }
+  return &clients[from.below(clients.size())];
+}
+
+/// The connection of a guest that has greeted.
+std::unique_ptr<raw> greeted(boost::asio::io_context& io, const listener& at) {
+  std::unique_ptr<raw> host;
+  const auto came = [&] {
+    const int fd = at.accept();
+    if (fd >= 0) host = std::make_unique<raw>(fd);
+    return host != nullptr;
+  };
+  require(run_until(io, came), "a guest comes");
+  require(run_until(io, [&] { return host->first(wire::type::hello).has_value(); }), "a guest greets");
+  return host;
+}
 
 }  // namespace
 
@@ -200,41 +234,33 @@ void rendezvous_host(input bytes) {
   std::vector<client> clients;
   choices from(bytes);
   for (int step = 0; step < 40 && !from.empty() && !host.outcome; ++step) {
-    if (clients.empty() || (clients.size() < 5 && from.below(4) == 0)) {
-      auto connection = raw::to(at.port);
-      if (!connection) break;
-      clients.push_back({std::move(connection), {}});
-      run_what_is_there(io);
-    }
-    client& c = clients[from.below(clients.size())];
+    client* const c = one_of(clients, from, io, at);
+    if (c == nullptr) break;
     switch (from.below(6)) {
-      case 0: c.connection->send(from.bytes(300)); break;
+      case 0: c->connection->send(from.bytes(300)); break;
       case 1: {
         wire::hello said = greeting_of(static_cast<rank_id>(from.below(world + 1)));
         if (from.below(8) == 7) said.world_size += 1;
-        c.said = said.encode();
-        c.connection->send(wire::frame(wire::type::hello, c.said));
+        c->said = said.encode();
+        c->connection->send(wire::frame(wire::type::hello, c->said));
         break;
       }
       case 2:
-        c.look_for_challenge();
-        c.send_authentic(wire::type::proof, {});
+        c->look_for_challenge();
+        c->send_authentic(wire::type::proof, {});
         break;
       case 3: {
-        c.look_for_challenge();
+        c->look_for_challenge();
         member entry = this_process({});
         entry.rank = static_cast<rank_id>(from.below(world));
         entry.incarnation = 7 + entry.rank;
         auto payload = wire::encode_member(entry);
         if (const auto place = from.byte(); place != 0) payload[place % payload.size()] = std::byte{from.byte()};
-        c.send_authentic(wire::type::member, payload);
+        c->send_authentic(wire::type::member, payload);
         break;
       }
-      case 4:
-        c.look_for_challenge();
-        c.send_authentic(static_cast<wire::type>(from.below(12)), from.bytes(2000));
-        break;
-      default: c.connection->send(wire::frame(static_cast<wire::type>(from.below(12)), from.bytes(300))); break;
+      case 4: c->send_anything(from, 12); break;
+      default: c->send_unproven(from, 12); break;
     }
     run_what_is_there(io);
   }
@@ -255,15 +281,7 @@ void rendezvous_guest(input bytes) {
   static const listener at;
   boost::asio::io_context io;
   party guest(io, 1, at);
-  std::unique_ptr<raw> host;
-  require(run_until(io,
-                    [&] {
-                      const int fd = at.accept();
-                      if (fd >= 0) host = std::make_unique<raw>(fd);
-                      return host != nullptr;
-                    }),
-          "a guest comes");
-  run_until(io, [&] { return host->first(wire::type::hello).has_value(); });
+  auto host = greeted(io, at);
   choices from(bytes);
   wire::connection_key tags;
   std::uint64_t sent = 0;
@@ -312,41 +330,33 @@ namespace {
 
 /// Whoever knocks at a job that runs, with the key or without.
 void knock(std::vector<client>& clients, choices& from, boost::asio::io_context& io, const listener& at) {
-  if (clients.empty() || (clients.size() < 5 && from.below(4) == 0)) {
-    auto connection = raw::to(at.port);
-    if (!connection) return;
-    clients.push_back({std::move(connection), {}});
-    run_what_is_there(io);
-  }
-  client& c = clients[from.below(clients.size())];
+  client* const c = one_of(clients, from, io, at);
+  if (c == nullptr) return;
   switch (from.below(5)) {
-    case 0: c.connection->send(from.bytes(300)); break;
+    case 0: c->connection->send(from.bytes(300)); break;
     case 1: {
       wire::hello said = greeting_of(static_cast<rank_id>(from.below(world + 1)));
       // The last of the possible ones is for who comes in the end.
       said.incarnation = runtime::incarnation_of(7, static_cast<std::uint32_t>(from.below(most_restarts)));
       if (from.below(16) == 15) said.incarnation = runtime::incarnation_of(7, most_restarts + 1);
-      c.said = said.encode();
-      c.connection->send(wire::frame(wire::type::hello, c.said));
+      c->said = said.encode();
+      c->connection->send(wire::frame(wire::type::hello, c->said));
       break;
     }
     case 2: {
-      c.look_for_challenge();
-      c.send_authentic(wire::type::proof, {});
-      const auto said = wire::hello::decode(c.said);
+      c->look_for_challenge();
+      c->send_authentic(wire::type::proof, {});
+      const auto said = wire::hello::decode(c->said);
       member entry = this_process({});
       entry.rank = said ? said->rank : 1;
       entry.incarnation = said ? said->incarnation : 7;
       auto payload = wire::encode_member(entry);
       if (const auto place = from.byte(); place != 0) payload[place % payload.size()] = std::byte{from.byte()};
-      c.send_authentic(wire::type::member, payload);
+      c->send_authentic(wire::type::member, payload);
       break;
     }
-    case 3:
-      c.look_for_challenge();
-      c.send_authentic(static_cast<wire::type>(from.below(14)), from.bytes(2000));
-      break;
-    default: c.connection->send(wire::frame(static_cast<wire::type>(from.below(14)), from.bytes(300))); break;
+    case 3: c->send_anything(from, 14); break;
+    default: c->send_unproven(from, 14); break;
   }
   run_what_is_there(io);
 }
@@ -405,15 +415,7 @@ void restart_at_guest(choices from) {
   static const listener at;
   boost::asio::io_context io;
   party guest(io, 1, at, 1);
-  std::unique_ptr<raw> host;
-  require(run_until(io,
-                    [&] {
-                      const int fd = at.accept();
-                      if (fd >= 0) host = std::make_unique<raw>(fd);
-                      return host != nullptr;
-                    }),
-          "a guest comes");
-  run_until(io, [&] { return host->first(wire::type::hello).has_value(); });
+  auto host = greeted(io, at);
   const auto said = host->first(wire::type::hello);
   wire::challenge question;
   question.incarnation = 1;

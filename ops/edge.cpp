@@ -108,29 +108,6 @@ struct patience final : runtime::timer {
   time_ns span_ns;
 };
 
-// Notes when kernels had written a payload whose copies are enqueued behind them: that is when its config began, for what it is
-// measured at.
-struct written_at final : runtime::completion {
-  written_at(runtime::memory_space& where, std::span<const std::byte> data, actors::row_log& r) noexcept
-      : completion(&on_over), memory(where), rows(r) {
-    pending = memory.when_free(data, this) == errc::pending;
-  }
-  written_at(const written_at&) = delete;
-  written_at& operator=(const written_at&) = delete;
-  ~written_at() {
-    if (pending) memory.forget(this);
-  }
-  static void on_over(completion& self, errc) noexcept {
-    auto& mine = static_cast<written_at&>(self);
-    mine.pending = false;
-    mine.ns = mine.rows.clock();
-  }
-  runtime::memory_space& memory;
-  actors::row_log& rows;
-  bool pending = false;
-  time_ns ns = 0;  // 0: it is not known
-};
-
 }  // namespace
 
 tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op) {
@@ -319,8 +296,9 @@ void edge_out::take_memory(const std::shared_ptr<actors::memory_region>& region)
 
 task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_options call) {
   const time_ns until = deadline(call);
-  std::optional<actors::edge_sender::unwritten> payload;
-  if (may_wait_for_credit(call.tag, data)) payload.emplace(sender_, call.tag, *options_.memory, data);
+  std::optional<runtime::until_free> payload;
+  if (may_wait_for_credit(call.tag, data))
+    payload.emplace(*options_.memory, data, [this, &call] { sender_.readmit(call.tag); });
   auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr);
   if (!number)
     throw explained(number.code(), std::nullopt,
@@ -344,7 +322,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   under_way mine(inv, out);
   under_way_.push_back(mine);
   const deadline_guard guard(services_.ex, out, until);
-  std::optional<written_at> written;
+  std::optional<runtime::until_free> written;
   try {
     if (data.empty()) {
       co_await out.send(0, data);
@@ -352,10 +330,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
         runtime::invariant(participant_.may_run(inv.mark.digest),
                            {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
-      const bool puts = find(inv.mark.digest)->what_it_needs() == needs::credit;
       if (waits_for_kernels(inv, data)) {
-        if (puts) {
-          written.emplace(memory(), data, sender_.rows());
+        if (find(inv.mark.digest)->what_it_needs() == needs::credit) {
+          // Its copies are enqueued behind the kernels. What it is measured at begins when these end.
+          written.emplace(memory(), data, [&] { inv.began_ns = sender_.rows().clock(); });
         } else {
           co_await memory().settled(data);
           inv.began_ns = sender_.rows().clock();
@@ -382,7 +360,6 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
                                    " failed, so that rank counts as dead; restart the job to continue"});
   }
   static_cast<void>(settled);
-  if (written && written->ns != 0) inv.began_ns = written->ns;
   end(inv, out, data.size(), mine.why);
 }
 

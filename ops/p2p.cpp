@@ -130,6 +130,16 @@ runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o) {
   return runtime::new_step<receive_step<edge_in>>(pairs_.edge_from(o.peer), o, name_);
 }
 
+// Throws where this rank has no such pair.
+void p2p_end::check_pair(const p2p_operation& o) {
+  if (o.peer == self_) return;
+  if (o.what == p2p_operation::kind::send) {
+    static_cast<void>(pairs_.edge_to(o.peer));
+  } else {
+    static_cast<void>(pairs_.edge_from(o.peer));
+  }
+}
+
 runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
   const std::uint64_t key = (std::uint64_t{o.peer} << 32U) | o.tag;
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
@@ -137,7 +147,7 @@ runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
 
 // The device's order: before the host knows anything, and whichever config moves a message.
 void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> batch) {
-  for (const p2p_operation& o : batch) static_cast<void>(step_for(o));  // throws where there is no such pair
+  for (const p2p_operation& o : batch) check_pair(o);  // before anything is expected
   try {
     for (p2p_operation& o : batch) {
       memory_.after(o.bytes, how.stream);
@@ -152,9 +162,15 @@ void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> ba
   }
 }
 
-runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<p2p_operation> batch, const batch_options& o) {
+runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
+                                  const batch_options& o) {
+  boost::container::small_vector<p2p_operation, 8> in_order;
+  if (o.stream != nullptr) {
+    in_order.assign(batch.begin(), batch.end());
+    order_behind(o, in_order);
+    batch = in_order;
+  }
   boost::container::small_vector<runtime::flow_step_ptr, 8> steps;
-  if (o.stream != nullptr) order_behind(o, batch);
   for (const p2p_operation& operation : batch) steps.push_back(step_for(operation));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const bool sends = batch[i].what == p2p_operation::kind::send;

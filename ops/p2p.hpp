@@ -24,8 +24,6 @@
 #include <parley/ops/self_edge.hpp>
 #include <parley/runtime/dataflow.hpp>
 
-#include <boost/container/small_vector.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -84,7 +82,7 @@ class p2p_end {
   p2p_end& operator=(const p2p_end&) = delete;
 
   /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
-  runtime::flow_work start(runtime::dataflow& flow, std::span<p2p_operation> batch, const batch_options& o);
+  runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
   runtime::memory_space& memory() const noexcept { return memory_; }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
@@ -92,6 +90,7 @@ class p2p_end {
  private:
   using sequences = std::unordered_map<std::uint64_t, runtime::begin_sequence>;  // by peer and tag
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
+  void check_pair(const p2p_operation& o);
   runtime::flow_step_ptr step_for(const p2p_operation& o);
   runtime::begin_sequence& sequence_of(const p2p_operation& o);
   std::string name_;
@@ -120,8 +119,7 @@ class p2p {
   /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
   /// been started then.
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o = {}) {
-    boost::container::small_vector<p2p_operation, 8> mine(batch.begin(), batch.end());
-    return end().start(flow, mine, o);
+    return end().start(flow, batch, o);
   }
   runtime::flow_work start(runtime::dataflow& flow, std::initializer_list<p2p_operation> batch,
                            const batch_options& o = {}) {

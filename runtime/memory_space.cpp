@@ -32,17 +32,15 @@ class host_space final : public memory_space {
   };
 };
 
-}  // namespace
-
-void memory_space::prepare(memory_pieces&) {}
-task<> memory_space::settled(std::span<const std::byte>) { co_return; }
-
-namespace {
 [[noreturn]] void no_streams() {
   raise({errc::bad_argument, "a stream was given for memory that no device works on in streams; say in the op's "
                              "`memory` where its buffers lie"});
 }
+
 }  // namespace
+
+void memory_space::prepare(memory_pieces&) {}
+task<> memory_space::settled(std::span<const std::byte>) { co_return; }
 
 void memory_space::after(std::span<const std::byte>, device_stream) { no_streams(); }
 std::uint64_t memory_space::expect(std::span<const std::byte>) { no_streams(); }

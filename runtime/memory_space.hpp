@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -67,5 +68,32 @@ class memory_space {
 
 /// The processor's memory, zeroed when it is made.
 memory_space& host_memory() noexcept;
+
+/// The wait for the end of what its owner has enqueued for `memory`: `then` is called at it, if the wait is not gone by then.
+/// Where nothing was to be waited for it is over at once, and `then` is not called.
+class until_free final : private completion {
+ public:
+  until_free(memory_space& where, std::span<const std::byte> memory, std::function<void()> then)
+      : completion(&on_over), where_(where), then_(std::move(then)), outcome_(where.when_free(memory, this)) {}
+  until_free(const until_free&) = delete;
+  until_free& operator=(const until_free&) = delete;
+  ~until_free() {
+    if (!is_over()) where_.forget(this);
+  }
+  bool is_over() const noexcept { return outcome_ != errc::pending; }
+  /// `none` once nothing uses the memory; else `pending`, or why that cannot be known.
+  errc outcome() const noexcept { return outcome_; }
+
+ private:
+  static void on_over(completion& self, errc outcome) noexcept {
+    auto& mine = static_cast<until_free&>(self);
+    mine.outcome_ = outcome;
+    const auto then = std::move(mine.then_);
+    then();  // which may put another wait in this one's place
+  }
+  memory_space& where_;
+  std::function<void()> then_;
+  errc outcome_;
+};
 
 }  // namespace parley::runtime

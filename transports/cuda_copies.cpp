@@ -17,26 +17,32 @@ constexpr std::size_t most_words = 1024;
 constexpr unsigned look_at_device_after = 1000;  // about a millisecond
 }  // namespace
 
-cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
-    : driver_(driver), device_(device), options_(o), event_fd_(::eventfd(0, EFD_CLOEXEC)) {
+cuda_copies::cuda_copies(cuda_driver& driver, int device, options o) : driver_(driver), device_(device), options_(o) {
   if (device < 0 || static_cast<std::size_t>(device) >= driver.devices().size())
     runtime::raise({errc::bad_argument, "device " + std::to_string(device) + " does not exist: this machine shows " +
                                             std::to_string(driver.devices().size()) +
                                             " GPUs, counted from 0; see CUDA_VISIBLE_DEVICES"});
+  event_fd_ = ::eventfd(0, EFD_CLOEXEC);
   options_.streams = std::max(1U, o.streams);
   check_ = driver.make_event(device);
   words_ = cuda_memory::pinned(driver, most_words * sizeof(std::uint32_t));
   std::memset(words_.bytes().data(), 0, words_.bytes().size());
   for (unsigned i = 0; i < options_.streams + o.first_waiting; ++i)
     streams_.push_back(make_queue(driver.make_stream(device)));
-  if (driver.write_value(streams_.front().stream, words_.bytes().data(), 0) != errc::none)
-    runtime::raise({errc::unavailable, "device " + std::to_string(device) +
-                                           " cannot say by a word that it has copied: " + driver.fault()});
+  const errc tried = driver.write_value(streams_.front().stream, words_.bytes().data(), 0);
+  if (tried == errc::none) return;
+  give_back();
+  runtime::raise({errc::unavailable,
+                  "device " + std::to_string(device) + " cannot say by a word that it has copied: " + driver.fault()});
 }
 
 cuda_copies::~cuda_copies() {
   // What has been enqueued will touch memory: it must end first. A broken device ends everything at once.
   drain();
+  give_back();
+}
+
+void cuda_copies::give_back() noexcept {
   for (const ordering& o : orderings_) driver_.destroy(o.event);
   for (const cuda_event e : free_events_) driver_.destroy(e);
   driver_.destroy(check_);

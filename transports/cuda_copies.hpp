@@ -141,6 +141,7 @@ class cuda_copies final : public runtime::poller {
   enum class beginning : std::uint8_t { at_once, behind_kernels };
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
   runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
+  void give_back() noexcept;
   queue make_queue(cuda_stream s);
   queue& queue_for(beginning when);
   cuda_event take_event();

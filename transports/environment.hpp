@@ -14,7 +14,8 @@
 /// | srun | SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID | one host: file; else a port on the step's first node |
 ///
 /// PARLEY_RENDEZVOUS=host:port, where it is set, wins over all of these; PARLEY_KEY_FILE names a 0600 file with the job's
-/// key. PARLEY_MAX_RESTARTS and PARLEY_RESTART_COUNT go with it (rendezvous.hpp). Without any launcher the world has one rank. transports/meeting.hpp carries out what is found here.
+/// key. PARLEY_MAX_RESTARTS and PARLEY_RESTART_COUNT go with it (rendezvous.hpp). Without any launcher the world has one
+/// rank. transports/meeting.hpp carries out what is found here.
 ///
 /// More than one launcher: the innermost counts, which by habit is the first of the list above. Two of them that tell
 /// another rank in worlds of one size contradict each other, which is an error; PARLEY_LAUNCHER=parley|torchrun|openmpi|

@@ -48,7 +48,7 @@ struct putting : edge_pair {
   ~putting() { tasks.cancel(); }
 
   static task<> send_one(putting& e, put_or_sent& s, ends how) {
-    const edge_sender::unwritten payload(e.out, 0, e.sender_device, s.data);
+    const until_free payload(e.sender_device, s.data, [&e] { e.out.readmit(0); });
     auto number = co_await e.out.admit(0, s.data.size(), never, &payload);
     if (!number) {
       s.ended = number.code();

@@ -26,8 +26,7 @@ using namespace parley::tests;
 void move_until_tried(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to) {
   for (const deadline limit; !limit.is_over();) {
     w.move(from, to, 20);
-    const auto* const c = w.campaign(from.size());
-    if (c != nullptr && c->where == actors::campaign::stage::decided) return;
+    if (w.decided(from.size())) return;
   }
   FAIL("no config was decided on");
 }
@@ -80,9 +79,8 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
     unsigned wrong = 0;
     unsigned overwritten = 0;
     unsigned i = 1;
-    const auto* c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(100'001);
     const deadline limit;
-    for (; !limit.is_over() && (c == nullptr || c->where != actors::campaign::stage::decided); ++i) {
+    for (; !limit.is_over() && !w.decided(100'001); ++i) {
       gpu.launch(makes, way->what_it_needs() == needs::credit ? 50 : 2'000,
                  [&gpu, &from, i] { fill(gpu, from.bytes(), i); });
       gpu.launch(uses, way->what_it_needs() == needs::credit ? 2'000 : 50,
@@ -91,10 +89,9 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
       REQUIRE(w.copies[1]->after(to.bytes(), uses) == errc::none);
       w.move(from.bytes(), to.bytes(), 1);
       wrong += holds(gpu, to.bytes(), i) ? 0 : 1;
-      c = w.campaign(100'001);
     }
-    CHECK(c->where == actors::campaign::stage::decided);
-    CHECK(c->trials > 0);
+    REQUIRE(w.decided(100'001));
+    CHECK(w.campaign(100'001)->trials > 0);
     CHECK(wrong == 0);
     CHECK(overwritten == 0);
     CHECK((way->what_it_needs() != needs::known_payload || w.wires[1]->planes().ipc > 0));
@@ -114,17 +111,13 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
     const auto known_at_sender = w.ends[0].registered(from.bytes());
     const auto known_at_receiver = w.ends[1].registered(to.bytes());
     const transports::cuda_stream makes = gpu.make_stream(0);
-    const auto decided = [&] {
-      const auto* const c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(1'000);
-      return c != nullptr && c->where == actors::campaign::stage::decided;
-    };
-    for (const deadline limit; !limit.is_over() && !decided();) {
+    for (const deadline limit; !limit.is_over() && !w.decided(1'000);) {
       gpu.launch_until(
           makes, [end = std::chrono::steady_clock::now() + kernel] { return std::chrono::steady_clock::now() >= end; });
       REQUIRE(w.copies[0]->after(from.bytes(), makes) == errc::none);
       w.move(from.bytes(), to.bytes(), 1);
     }
-    REQUIRE(decided());
+    REQUIRE(w.decided(1'000));
     for (const auto& a : w.campaign(1'000)->aggregates) {
       CHECK(a.measured());
       CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
@@ -269,10 +262,7 @@ TEST_CASE("kernels that are enqueued before their message is here wait for it, w
     const transports::cuda_stream stream = gpu.make_stream(0);
     unsigned wrong = 0;
     unsigned early = 0;
-    const auto tried = [&] {
-      const auto* const c = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(100'001);
-      return configs.size() == 1 || (c != nullptr && c->where == actors::campaign::stage::decided);
-    };
+    const auto tried = [&] { return configs.size() == 1 || w.decided(100'001); };
     const deadline limit;
     for (unsigned i = 1; !limit.is_over() && (i < 10 || !tried()); ++i) {
       fill(gpu, from.bytes(), i);

@@ -207,13 +207,9 @@ TEST_CASE("a put finds its credit although kernels use both buffers when it is c
       co_await working.join();
     }
   };
-  const auto decided = [&] {
-    const auto* const found = w.ranks[0]->agreements().empty() ? nullptr : w.campaign(count);
-    return found != nullptr && found->where == actors::campaign::stage::decided;
-  };
-  for (const deadline limit; !limit.is_over() && !decided();)
+  for (const deadline limit; !limit.is_over() && !w.decided(count);)
     runtime::run(w.loop, program::both(w, from.bytes(), to.bytes(), 100'000));
-  REQUIRE(decided());
+  REQUIRE(w.decided(count));
   INFO(w.campaign(count)->why);
   REQUIRE(w.campaign(count)->winner == "put");
   const transports::cuda_stream makes = gpu.make_stream(0);

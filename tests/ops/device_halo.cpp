@@ -67,6 +67,17 @@ task<> exchange(dataflow& flow, halo_plan* plan, device_fields* f, rank_id r, un
   co_await moving;
 }
 
+using both_fields = std::vector<std::unique_ptr<device_fields>>;
+
+/// On both ranks; answers on how many of them the host had to wait before all was enqueued.
+std::size_t exchange_on_both(two_ranks& w, std::vector<halo_plan>& plans, both_fields& f, unsigned pass) {
+  bool ahead[2]{};
+  runtime::scope both(w.loop);
+  for (rank_id r = 0; r < 2; ++r) both.spawn(with_dataflow(exchange, &plans[r], f[r].get(), r, pass, &ahead[r]));
+  run_until(w.loop, [&] { return both.running() == 0; });
+  return (ahead[0] ? 0U : 1U) + (ahead[1] ? 0U : 1U);
+}
+
 TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order of a stream, while the host waits for "
           "nothing") {
   struct shape {
@@ -80,7 +91,7 @@ TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order o
       CAPTURE(way->id());
       fake_cuda gpu;
       two_ranks w(gpu, {direct()});
-      std::vector<std::unique_ptr<device_fields>> f;
+      both_fields f;
       std::vector<halo_plan> plans;
       for (rank_id r = 0; r < 2; ++r) {
         f.push_back(std::make_unique<device_fields>(gpu));
@@ -98,15 +109,8 @@ TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order o
       const auto flags = [&] { return w.wires[0]->planes().flags_set + w.wires[1]->planes().flags_set; };
       const deadline limit;
       for (unsigned pass = 1; !limit.is_over() && (pass < 20 || (flags() == 0 && way->id() == "put")); ++pass) {
-        bool ahead[2]{};
-        {
-          runtime::scope both(w.loop);
-          for (rank_id r = 0; r < 2; ++r)
-            both.spawn(with_dataflow(exchange, &plans[r], f[r].get(), r, pass, &ahead[r]));
-          run_until(w.loop, [&] { return both.running() == 0; });
-        }
+        waited += exchange_on_both(w, plans, f, pass);
         for (rank_id r = 0; r < 2; ++r) {
-          waited += ahead[r] ? 0 : 1;
           runtime::run(w.loop, reaches(*w.copies[r], f[r]->stream));
           for (std::uint64_t cell = 0; cell < cells; ++cell) {
             const std::uint64_t row = cell / width;
@@ -134,7 +138,7 @@ TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order o
 TEST_CASE("elements of a mesh on a device go by lists that lie there, too") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
-  std::vector<std::unique_ptr<device_fields>> f;
+  both_fields f;
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 2; ++r) {
     f.push_back(std::make_unique<device_fields>(gpu));
@@ -142,12 +146,7 @@ TEST_CASE("elements of a mesh on a device go by lists that lie there, too") {
     halo_exchange op{.name = "mesh", .neighbours = {1 - r}, .configs = {direct()}, .memory = w.spaces[r].get()};
     plans.push_back(w.ranks[r]->declare(op).plan({index_field(wide, {{7, 3, 20}}, {{0, 40, 11}})}));
   }
-  {
-    bool ahead[2]{};
-    runtime::scope both(w.loop);
-    for (rank_id r = 0; r < 2; ++r) both.spawn(with_dataflow(exchange, &plans[r], f[r].get(), r, 1U, &ahead[r]));
-    run_until(w.loop, [&] { return both.running() == 0; });
-  }
+  CHECK(exchange_on_both(w, plans, f, 1) == 0);
   for (rank_id r = 0; r < 2; ++r) {
     runtime::run(w.loop, reaches(*w.copies[r], f[r]->stream));
     CHECK(f[r]->wide_read[0] == device_fields::value(1 - r, 7, 1));

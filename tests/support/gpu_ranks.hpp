@@ -85,7 +85,12 @@ struct two_ranks {
     co_await working.join();
   }
   const actors::campaign* campaign(std::uint64_t bytes) const {
-    return ranks[0]->agreements().front().assigned->find(bytes);
+    const auto all = ranks[0]->agreements();
+    return all.empty() ? nullptr : all.front().assigned->find(bytes);
+  }
+  bool decided(std::uint64_t bytes) const {
+    const auto* const found = campaign(bytes);
+    return found != nullptr && found->where == actors::campaign::stage::decided;
   }
 
   runtime::reactor loop;

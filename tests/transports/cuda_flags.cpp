@@ -188,8 +188,12 @@ TEST_CASE("more receives than there are words, and devices without such waits, a
   CHECK_THROWS_WITH(copies.expect(memory.bytes()),
                     doctest::Contains("unavailable: device 0 cannot let a stream wait for a message"));
   CHECK(copies.wait_on(memory.bytes(), nullptr) == errc::none);
+  const std::size_t streams = gpu.streams();
+  const std::size_t events = gpu.events();
   CHECK_THROWS_WITH(cuda_copies(gpu, 0),
                     doctest::Contains("unavailable: device 0 cannot say by a word that it has copied"));
+  CHECK(gpu.streams() == streams);
+  CHECK(gpu.events() == events);
 }
 
 TEST_CASE("streams that still wait when everything ends go on") {
