@@ -102,7 +102,7 @@ double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) co
 }
 
 bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) const noexcept {
-  double spent_ns = 0;
+  auto spent_ns = static_cast<double>(control_ns_);
   for (const auto& each : campaigns_) spent_ns += each->cost_ns + each->pending_ns;
   return c.planner->may_continue(static_cast<std::int64_t>(spent_ns), now - first_ns_,
                                  static_cast<std::int64_t>(expected_ns));

@@ -176,8 +176,11 @@ class assignment {
   void withdraw(std::uint32_t tag, std::uint64_t invocation);
   /// There is such a key, though nothing is to be assigned yet: its campaign begins.
   const campaign& open_key(std::uint64_t bytes, time_ns now);
+  /// What the agreement itself has taken of a participant's time so far. Ranks work side by side, so the most of them counts.
+  void note_control(time_ns control_ns) noexcept { control_ns_ = std::max(control_ns_, control_ns); }
+  time_ns control_ns() const noexcept { return control_ns_; }
   /// N4: whether trials that are expected to cost so much beyond the default may be made now. The campaigns of an op share one
-  /// budget, and spend it as the program earns it.
+  /// budget, and spend it as the program earns it; the agreement itself is paid from it, too.
   bool affordable(const campaign& c, double expected_ns, time_ns now) const noexcept;
   /// How long an invocation with the default took its sender: what a trial may cost is foreseen from it.
   void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
@@ -311,6 +314,7 @@ class assignment {
   std::uint64_t latest_to_bytes_ = 0;
   std::uint64_t order_ = 0;
   time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
+  time_ns control_ns_ = 0;             // of the participant on which the agreement has taken most
   std::size_t active_ = 0;             // campaigns that try or collect
   std::size_t bursts_ = 0;             // that are being timed
   bool calls_alone_ = false;

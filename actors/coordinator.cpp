@@ -32,15 +32,13 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 }
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
-constexpr runtime::time_ns first_ask_pause_ns = 1'000'000'000;
-constexpr runtime::time_ns longest_ask_pause_ns = 60'000'000'000;
 constexpr std::size_t remembered_requests = 64;
 
 class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
       : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed),
-        ask_at_(s.ex.now() + first_ask_pause_ns) {}
+        ask_at_(s.ex.now() + ask_pauses_.next(s.jitter)) {}
 
   outbox& out() noexcept { return out_; }
   // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
@@ -98,6 +96,7 @@ class coordinator_behaviour {
     if (m.body.round != warm_round_ || p.ready) return;
     p.ready = warmed_of(m);
     p.failed = std::move(m.body.failed);
+    note_control(m.from.source, m.body.control_ns);
     keep_errors(m.from.source, m.body.errors);
     const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
     if (!std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
@@ -106,6 +105,12 @@ class coordinator_behaviour {
     for (auto& j : state_.participants) j.ready.reset();
     ++warm_round_;
     send_warm(again);
+  }
+
+  // The leader's rank has this actor, too.
+  void note_control(rank_id who, runtime::time_ns control_ns) {
+    if (who == services_.net.rank()) control_ns += state_.control_ns;
+    state_.assigned->note_control(control_ns);
   }
 
   // S3, of whoever says that it has warmed what nobody has asked it to.
@@ -120,6 +125,7 @@ class coordinator_behaviour {
 
   void on(received<report>& m) {
     acknowledge(m.from, m.body.number);
+    note_control(m.from.source, m.body.control_ns);
     for (const wire_row& r : m.body.rows) state_.assigned->add_row(m.from.source, r);
     judge();
   }
@@ -165,8 +171,7 @@ class coordinator_behaviour {
       static_cast<void>(
           services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
     }
-    ask_at_ = services_.ex.now() + ask_pause_ns_;
-    ask_pause_ns_ = std::min(2 * ask_pause_ns_, longest_ask_pause_ns);
+    ask_at_ = services_.ex.now() + ask_pauses_.next(services_.jitter);
   }
 
   void judge() {
@@ -443,7 +448,7 @@ class coordinator_behaviour {
   bool rejected_ = false;
   std::uint32_t warm_round_ = 1;
   std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
-  runtime::time_ns ask_pause_ns_ = first_ask_pause_ns;
+  runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
   runtime::time_ns ask_at_;
 };
 
@@ -461,6 +466,7 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
       me.judge();
       continue;
     }
+    const busy_until_end control(s, state.control_ns);
     std::visit([&](auto& message) { me.on(message); }, *m);
   }
 }

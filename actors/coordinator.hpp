@@ -46,6 +46,7 @@ struct coordinator_state {
   std::optional<tuning::merged> merged;
   std::vector<std::string> warm_errors;
   std::size_t owed = 0;              ///< messages that were not acknowledged yet
+  time_ns control_ns = 0;            ///< what this actor has taken of its rank's time
   std::function<void()> look_again;  ///< tells the actor that rows or decisions have come from elsewhere
   std::function<void()> on_change;   ///< called when candidates were opened, rows judged or keys decided
 };

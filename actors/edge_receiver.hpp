@@ -313,7 +313,7 @@ class edge_receiver final : public data_sink {
     std::vector<exposed> known;           // the sender's memory
     std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
     repeat_timer timer;
-    runtime::time_ns pause_ns = 0;
+    resend_pauses pauses;
   };
   [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
   // S5: nothing from another generation changes anything.

@@ -9,11 +9,6 @@ namespace parley::actors {
 
 using runtime::errc;
 
-namespace {
-constexpr runtime::time_ns first_pause_ns = 50'000'000;
-constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
-}  // namespace
-
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
 // What the first stamp of the invocation says of its payload; not `none`: the receive ends with that.
@@ -235,8 +230,8 @@ void edge_receiver::on_question(const taken& m) noexcept {
 
 void edge_receiver::repeat_soon() noexcept {
   if (one_sided_->timer.linked()) return;
-  one_sided_->pause_ns = first_pause_ns;
-  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pause_ns);
+  one_sided_->pauses.restart();
+  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pauses.next(services_.jitter));
 }
 
 void edge_receiver::repeat() noexcept {
@@ -256,8 +251,7 @@ void edge_receiver::repeat() noexcept {
     });
   }
   if (!open || one_sided_->timer.linked()) return;
-  one_sided_->pause_ns = std::min(2 * one_sided_->pause_ns, longest_pause_ns);
-  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pause_ns);
+  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pauses.next(services_.jitter));
 }
 
 }  // namespace parley::actors

@@ -10,11 +10,6 @@ namespace parley::actors {
 
 using runtime::errc;
 
-namespace {
-constexpr runtime::time_ns first_question_pause_ns = 1'000'000;
-constexpr runtime::time_ns longest_question_pause_ns = 100'000'000;
-}  // namespace
-
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
     : services_(s), rows_(s.ex, s.clocks.skew()), assigned_(assigned), op_(op.id()), generation_(generation),
@@ -137,14 +132,13 @@ void edge_sender::ask_for_room() noexcept {
     ask(*s);
   }
   if (!waiting) return;
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
-  question_pause_ns_ = std::min(question_pause_ns_ * 2, longest_question_pause_ns);
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
 }
 
 void edge_sender::ask_again_soon() noexcept {
   runtime::timer_wheel::disarm(question_timer_);
-  services_.ex.arm(question_timer_, services_.ex.now() + first_question_pause_ns);
-  question_pause_ns_ = 2 * first_question_pause_ns;
+  question_pauses_.restart();
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
 }
 
 void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets) {

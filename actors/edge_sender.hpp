@@ -273,7 +273,7 @@ class edge_sender {
   std::uint64_t rehearsals_ = 0;
   bool retired_ = false;
   question_timer question_timer_;
-  runtime::time_ns question_pause_ns_ = 0;
+  question_pauses question_pauses_;
   counters counters_;
   std::function<void()> ended_there_;
   std::unique_ptr<one_sided_sender> one_sided_;

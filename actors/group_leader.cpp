@@ -8,8 +8,6 @@ namespace parley::actors {
 using runtime::errc;
 
 namespace {
-constexpr time_ns first_question_pause_ns = 1'000'000;
-constexpr time_ns longest_question_pause_ns = 100'000'000;
 constexpr std::uint64_t most_at_once = 512;  // invocations that run here side by side
 }  // namespace
 
@@ -69,7 +67,7 @@ bool group_leader::try_begin(group_invocation& inv) {
   if (!has_room(inv)) {
     if (pressure_ == back_pressure::window && !question_timer_.linked()) {
       ++counters_.waited;
-      question_pause_ns_ = first_question_pause_ns;
+      question_pauses_.restart();
       ask_for_room();
     }
     return false;
@@ -209,8 +207,8 @@ void group_leader::ask(std::size_t worker) {
 // The workers go on, so what still waits for room asks as soon as it did at first.
 void group_leader::ask_again_soon() noexcept {
   runtime::timer_wheel::disarm(question_timer_);
-  question_pause_ns_ = first_question_pause_ns;
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
+  question_pauses_.restart();
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
 }
 
 void group_leader::ask_for_room() noexcept {
@@ -222,8 +220,7 @@ void group_leader::ask_for_room() noexcept {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (members_[i] != leader_ && begun_[i] == least) ask(i);
   }
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pause_ns_);
-  question_pause_ns_ = std::min(question_pause_ns_ * 2, longest_question_pause_ns);
+  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
 }
 
 }  // namespace parley::actors

@@ -74,7 +74,7 @@ class group_leader final : public rooted_group {
   window_limits window_;
   bool comparing_ = false;
   question_timer question_timer_;
-  time_ns question_pause_ns_ = 0;
+  question_pauses question_pauses_;
 };
 
 }  // namespace parley::actors

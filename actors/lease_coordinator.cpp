@@ -13,7 +13,6 @@ namespace {
 
 constexpr time_ns shortest_pause_ns = 2'000'000;
 constexpr time_ns longest_first_pause_ns = 50'000'000;
-constexpr time_ns longest_pause_ns = 1'000'000'000;
 constexpr time_ns promise_limit_ns = 2'000'000'000;
 constexpr time_ns first_retry_ns = 1'000'000'000;
 constexpr time_ns longest_retry_ns = 60'000'000'000;
@@ -61,6 +60,7 @@ runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c)
     auto m = co_await self.receive(c.next_event());
     if (!m && m.code() != errc::timeout) co_return;
     if (c.stopped_) continue;
+    const busy_until_end control(c.services_, c.state_.control_ns);
     try {
       if (m) std::visit([&](auto& message) { c.on(message); }, *m);
       if (c.services_.ex.now() < c.resume_at_ns_) continue;
@@ -469,10 +469,12 @@ bool lease_coordinator::due(asked& a, std::uint64_t what) {
     a = {};
     return false;
   }
-  if (a.what != what) a = {now, now, first_pause_ns(), what};
+  if (a.what != what) {
+    a = {.first_ns = now, .again_at_ns = now, .what = what};
+    a.pauses.restart(first_pause_ns());
+  }
   if (a.again_at_ns > now) return false;
-  a.again_at_ns = now + a.pause_ns;
-  a.pause_ns = std::min(2 * a.pause_ns, longest_pause_ns);
+  a.again_at_ns = now + a.pauses.next(services_.jitter);
   return true;
 }
 

@@ -90,7 +90,7 @@ class lease_coordinator {
   struct asked {
     time_ns first_ns = 0;
     time_ns again_at_ns = 0;
-    time_ns pause_ns = 0;
+    runtime::backoff<2'000'000, 1'000'000'000> pauses{};
     std::uint64_t what = 0;  // changes when something else is asked
   };
   enum class purpose : std::uint8_t { trials, rehearsals, decision };

@@ -254,6 +254,7 @@ void lease_participant::hear() {
       ++counters_.dropped;
       return errc::none;
     }
+    const busy_until_end control(services_, mine_.control_ns);
     heard_generation_ = from.generation;
     if constexpr (!std::is_same_v<M, lease_end>) {
       if (later) {
@@ -440,6 +441,9 @@ runtime::task<> lease_participant::run_each(rehearse r) {
         text = why.what();
       }
     }
+    // Calls wait for it, and no row says how long that took.
+    const bool in_rows = !connecting && outcome == errc::none && r.runs[next - 1].what == rehearsal_run::kind::timed;
+    if (between_calls_ && !in_rows) mine_.control_ns += services_.ex.precise_now() - start_ns;
     if (connecting && outcome == errc::none) connection_ = r.connection;
     if (r.round != state_.round || here.cancelled() != errc::none || failed_ != errc::none) {
       if (outcome != errc::none) {

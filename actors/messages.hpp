@@ -75,8 +75,6 @@ struct offer {
   std::uint64_t decl_hash = 0;
   std::string declaration;  ///< in words, for the error text when the hashes differ
   std::string role;
-  std::uint64_t incarnation = 0;
-  std::uint64_t next_invocation = 0;
   std::uint64_t validators_hash = 0;
   std::uint64_t catalogue_hash = 0;
   std::vector<std::uint8_t> available;  ///< per config, 0 or 1
@@ -84,8 +82,8 @@ struct offer {
   std::vector<wire_result> cached;      ///< what this rank's results file says of this op
   bool trials = true;                   ///< false: tuning is switched off on this rank
   std::vector<wire_limit> limits;       ///< what constraints forbid here
-  PARLEY_FIELDS(number, decl_hash, declaration, role, incarnation, next_invocation, validators_hash, catalogue_hash,
-                available, catalogue, cached, trials, limits)
+  PARLEY_FIELDS(number, decl_hash, declaration, role, validators_hash, catalogue_hash, available, catalogue, cached,
+                trials, limits)
 };
 
 struct merged {
@@ -121,7 +119,8 @@ struct warmed {
   std::vector<std::string> errors;  ///< of this round
   std::uint32_t round = 1;
   std::vector<std::uint64_t> failed;  ///< not ready by this rank's own doing: another variant may do
-  PARLEY_FIELDS(number, ready, errors, round, failed)
+  std::int64_t control_ns = 0;        ///< what the agreement has taken of this rank's time so far
+  PARLEY_FIELDS(number, ready, errors, round, failed, control_ns)
 };
 
 struct wire_row {
@@ -140,9 +139,10 @@ inline constexpr std::uint8_t cancelled_row = 3;
 struct report {
   static constexpr std::uint16_t message_type = 7;
   std::uint32_t number = 0;
-  std::vector<wire_row> rows;  ///< by the participant's clock
+  std::vector<wire_row> rows;   ///< by the participant's clock
+  std::int64_t control_ns = 0;  ///< as of `warmed`
   clock_stamp clock{};
-  PARLEY_FIELDS(number, rows, clock)
+  PARLEY_FIELDS(number, rows, control_ns, clock)
 };
 
 /// What one participant saw of a candidate by its own clock, its waits included.

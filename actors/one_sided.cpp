@@ -12,8 +12,6 @@ namespace parley::actors {
 using runtime::errc;
 
 namespace {
-constexpr runtime::time_ns first_pause_ns = 50'000'000;
-constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
 
 bool contains(const std::vector<std::uint64_t>& list, std::uint64_t one) noexcept {
   return std::find(list.begin(), list.end(), one) != list.end();
@@ -193,8 +191,8 @@ void one_sided_sender::on_taken(const runtime::envelope&, const taken& m) noexce
 // ---- asking again -----------------------------------------------------------------------------------------------------
 
 void one_sided_sender::repeat_soon() noexcept {
-  pause_ns_ = first_pause_ns;
-  if (!repeat_timer_.linked()) services_.ex.arm(repeat_timer_, services_.ex.now() + pause_ns_);
+  pauses_.restart();
+  if (!repeat_timer_.linked()) services_.ex.arm(repeat_timer_, services_.ex.now() + pauses_.next(services_.jitter));
 }
 
 void one_sided_sender::repeat() noexcept {
@@ -213,8 +211,7 @@ void one_sided_sender::repeat() noexcept {
     static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, m));
   }
   if (!open) return;
-  pause_ns_ = std::min(2 * pause_ns_, longest_pause_ns);
-  services_.ex.arm(repeat_timer_, services_.ex.now() + pause_ns_);
+  services_.ex.arm(repeat_timer_, services_.ex.now() + pauses_.next(services_.jitter));
 }
 
 void one_sided_sender::fail(errc why) noexcept {

@@ -125,7 +125,7 @@ class one_sided_sender {
   std::vector<waiting_get> waiting_;
   std::vector<std::unique_ptr<const one_sided_access>> in_use_;
   repeat_timer repeat_timer_;
-  runtime::time_ns pause_ns_ = 0;
+  resend_pauses pauses_;
   runtime::errc failed_ = runtime::errc::none;
   counters counters_;
 };

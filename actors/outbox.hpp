@@ -10,7 +10,6 @@
 #include <parley/actors/messages.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/services.hpp>
-#include <parley/runtime/random.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +22,7 @@ class outbox {
  public:
   /// `owed` is kept at the number of letters that were not acknowledged.
   outbox(services& s, std::uint64_t op, std::uint64_t generation, std::size_t& owed)
-      : services_(s), op_(op), generation_(generation), owed_(owed), jitter_(s.ex.rng(runtime::streams::jitter)) {}
+      : services_(s), op_(op), generation_(generation), owed_(owed) {}
 
   template <class M>
   std::uint32_t post(rank_id to, part actor, M message) {
@@ -68,20 +67,17 @@ class outbox {
   }
 
  private:
-  static constexpr runtime::time_ns first_pause_ns = 50'000'000;
-  static constexpr runtime::time_ns longest_pause_ns = 1'000'000'000;
-
   struct letter {
     rank_id to;
     std::uint64_t actor;
     std::uint16_t type;
     std::uint32_t number;
     std::vector<std::byte> body;
-    runtime::time_ns resend_at;
-    runtime::time_ns pause_ns;
+    runtime::time_ns resend_at = 0;
+    resend_pauses pauses{};
   };
   void post_letter(rank_id to, part actor, std::uint16_t type, std::uint32_t number, std::vector<std::byte> body) {
-    letter l{to, number_of(op_, actor), type, number, std::move(body), 0, first_pause_ns};
+    letter l{to, number_of(op_, actor), type, number, std::move(body)};
     send(l);
     letters_.push_back(std::move(l));
     owed_ = letters_.size();
@@ -89,16 +85,13 @@ class outbox {
   void send(letter& l) {
     // `full` and a peer that is not there yet are what repeating is for.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
-    const auto half = static_cast<std::uint64_t>(l.pause_ns / 2);
-    l.resend_at = services_.ex.now() + l.pause_ns / 2 + static_cast<runtime::time_ns>(jitter_.below(half));
-    l.pause_ns = std::min(l.pause_ns * 2, longest_pause_ns);
+    l.resend_at = services_.ex.now() + l.pauses.next(services_.jitter);
   }
 
   services& services_;
   std::uint64_t op_;
   std::uint64_t generation_;
   std::size_t& owed_;
-  runtime::random_stream jitter_;
   std::uint32_t last_number_ = 0;
   std::vector<letter> letters_;
 };

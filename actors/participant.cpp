@@ -49,7 +49,6 @@ class participant_behaviour {
     o.decl_hash = mine_.declaration.hash();
     o.declaration = mine_.declaration.text();
     o.role = mine_.role;
-    o.incarnation = services_.incarnations.of(services_.net.rank());
     o.validators_hash = services_.validators_hash;
     o.catalogue_hash = mine_.configs.hash();
     for (std::size_t i = 0; i < mine_.configs.size(); ++i) o.available.push_back(mine_.available.test(i) ? 1 : 0);
@@ -165,6 +164,7 @@ class participant_behaviour {
     report r;
     r.rows = mine_.rows->take();
     if (r.rows.empty()) return;
+    r.control_ns = mine_.control_ns;
     note(runtime::flight_event::reported, {.invocation = r.rows.size(), .tag = mine_.declaration.leader});
     out_.post(mine_.declaration.leader, part::coordinator, std::move(r));
   }
@@ -219,6 +219,7 @@ class participant_behaviour {
     errors_told_ = mine_.warm_errors.size();
     w.round = warm_round_;
     w.failed = mine_.failed_here;
+    w.control_ns = mine_.control_ns;
     note(runtime::flight_event::warmed, {.invocation = w.ready.size(), .tag = mine_.declaration.leader});
     out_.post(mine_.declaration.leader, part::coordinator, std::move(w));
   }
@@ -305,6 +306,7 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
       me.send_warmed();
       continue;
     }
+    const busy_until_end control(s, mine.control_ns);
     std::visit(
         [&](auto& message) {
           if constexpr (requires { me.on(message); }) {

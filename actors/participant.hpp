@@ -92,6 +92,7 @@ struct participant_state {
   std::vector<decision_record> decisions;
   std::size_t owed = 0;        ///< messages that were not acknowledged yet
   std::size_t rehearsing = 0;  ///< candidates
+  time_ns control_ns = 0;      ///< what the agreement has taken of this rank's time (N4)
   runtime::news changed;       ///< told whenever something above has come to be known
   participant_address actor;
 

@@ -2,9 +2,11 @@
 /// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
 #include <parley/actors/clock_book.hpp>
 #include <parley/actors/stamp.hpp>
+#include <parley/runtime/backoff.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/link.hpp>
+#include <parley/runtime/random.hpp>
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/scope.hpp>
 
@@ -86,7 +88,8 @@ struct services {
   runtime::incarnations incarnations;  ///< from the roster
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
-  std::uint64_t early_bytes = most_early_bytes;  ///< per edge
+  runtime::random_stream jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
+  std::uint64_t early_bytes = most_early_bytes;                                        ///< per edge
   /// How many more calls a promise leaves free; nothing: as many as their pace asks for. Tests meet gates with a small one.
   std::optional<std::uint64_t> promise_margin{};
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
@@ -114,6 +117,26 @@ struct services {
   void note_clock(rank_id from, const clock_stamp& s) {
     if (!clocks.same_host(from)) clocks.note(from, s, ex.precise_now());
   }
+};
+
+/// Between two times that something is said until it is acknowledged, and between two questions for room.
+using resend_pauses = runtime::backoff<50'000'000, 1'000'000'000>;
+using question_pauses = runtime::backoff<1'000'000, 100'000'000>;
+
+/// Adds to `total` what this rank's thread is busy with until it ends: the agreement's own work, which is part of what tuning
+/// costs (N4).
+class busy_until_end {
+ public:
+  busy_until_end(const services& s, runtime::time_ns& total) noexcept
+      : ex_(s.ex), total_(total), began_ns_(s.ex.precise_now()) {}
+  busy_until_end(const busy_until_end&) = delete;
+  busy_until_end& operator=(const busy_until_end&) = delete;
+  ~busy_until_end() { total_ += ex_.precise_now() - began_ns_; }
+
+ private:
+  runtime::executor& ex_;
+  runtime::time_ns& total_;
+  runtime::time_ns began_ns_;
 };
 
 inline constexpr std::size_t most_warnings = 100;

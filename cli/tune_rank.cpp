@@ -123,6 +123,7 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
       {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
       {"trials", c.trials},
       {"cost_ns", c.cost_ns},
+      {"control_ns", a.control_ns()},
       {"invocations", c.invocations},
       {"time_to_agreement_ns", decided(c) ? json::value(c.decided_ns - c.first_ns) : json::value(nullptr)},
       {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement) : json::value(nullptr)}};

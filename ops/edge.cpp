@@ -376,9 +376,11 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
 }
 
 task<> edge_out::rehearse(std::uint64_t digest) {
+  std::optional<actors::busy_until_end> control(std::in_place, services_, participant_.control_ns);
   const auto block = memory().make(rehearsal_bytes);
   const std::span<std::byte> scratch = block->bytes();
   co_await make_pattern(memory(), scratch, digest);
+  control.reset();  // what follows is waiting
   const auto registered_scratch = memory_for(needs::known_payload, digest, scratch);
   // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
   const time_ns until = services_.ex.now() + rehearsal_patience_ns;
@@ -544,6 +546,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     if (i + 1 == options_.configs.size())
       runtime::raise({errc::config_mismatch, "the sender rehearses another config"});
   }
+  const actors::busy_until_end control(services_, participant_.control_ns);
   const std::size_t wrong = co_await check_pattern(memory(), scratch, digest);
   if (wrong != scratch.size()) {
     participant_.failed_here.push_back(digest);

@@ -385,6 +385,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
 }
 
 task<> group_end::rehearse(std::uint64_t digest) {
+  std::optional<actors::busy_until_end> control(std::in_place, services_, participant_.control_ns);
   const std::size_t place = this->place();
   const std::size_t members = group_->members().size();
   const bool gathers = options_.does == collective::gather;
@@ -402,6 +403,7 @@ task<> group_end::rehearse(std::uint64_t digest) {
   work.combine = add_words;
   group_invocation inv(*group_, work.total_bytes, runtime::deadline_of(services_.ex.now(), options_.timeout_ns),
                        digest);
+  control.reset();
   std::exception_ptr thrown;
   try {
     co_await implement(inv, work);
@@ -412,6 +414,7 @@ task<> group_end::rehearse(std::uint64_t digest) {
   if (thrown && inv.fault().why == errc::config_failed && inv.fault().culprit == services_.net.rank())
     participant_.failed_here.push_back(digest);
   if (thrown) std::rethrow_exception(thrown);
+  control.emplace(services_, participant_.control_ns);
   const auto leader =
       static_cast<std::size_t>(std::lower_bound(group_->members().begin(), group_->members().end(), group_->leader()) -
                                group_->members().begin());

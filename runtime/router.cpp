@@ -9,8 +9,6 @@ namespace parley::runtime {
 namespace {
 // Header only: says what was accepted. With a sequence it is a question as well.
 constexpr std::uint16_t credit_type = 0;
-constexpr time_ns first_ask_pause_ns = 1'000'000;
-constexpr time_ns longest_ask_pause_ns = 100'000'000;
 }  // namespace
 
 // A body that is too large to come with its header.
@@ -30,7 +28,7 @@ struct router::fetching : completion {
 
 router::router(executor& ex, link& over, options o, incarnations known)
     : executor_(ex), link_(over), options_(o), world_size_(over.world_size()), incarnations_(std::move(known)),
-      retry_timer_(*this) {
+      retry_timer_(*this), jitter_(ex.rng(streams::jitter).next(), over.rank()) {
   link_.listen(link::channel::control, this);
 }
 
@@ -133,7 +131,7 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   const std::uint32_t newly_accepted = h.accepted - p.acknowledged;
   if (newly_accepted != 0 && newly_accepted <= static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged) {
     p.acknowledged = h.accepted;
-    p.ask_pause_ns = 0;
+    p.ask_at = 0;
   }
   if (h.type == credit_type) {
     if (h.sequence != 0) answer_question(p, h);
@@ -241,14 +239,11 @@ void router::answer_question(peer_state& from, const frame_header& question) {
 // Nothing that the peer still waits for would make it say again what it has accepted, so we ask, in growing pauses, for as
 // long as somebody tries to send.
 void router::ask_for_room(peer_state& to) {
-  if (to.ask_pause_ns == 0) {  // the first time since it last accepted something: an answer may well be on its way
-    to.ask_pause_ns = first_ask_pause_ns;
-    to.ask_at = executor_.now() + to.ask_pause_ns;
-    return;
-  }
+  const bool first = to.ask_at == 0;  // since it last accepted something: an answer may well be on its way
+  if (first) to.asks.restart();
   if (executor_.now() < to.ask_at) return;
-  to.ask_pause_ns = std::min(to.ask_pause_ns * 2, longest_ask_pause_ns);
-  to.ask_at = executor_.now() + to.ask_pause_ns;
+  to.ask_at = executor_.now() + to.asks.next(jitter_);
+  if (first) return;
   if (to.question != to.next_sequence) to.question = ++to.next_sequence;
   frame_header h;
   h.type = credit_type;

@@ -10,6 +10,7 @@
 /// handler that answers `full` gets its message again on a later turn, and its sender's window closes meanwhile: messages
 /// are held back, never dropped. What is said of acceptance may be lost as well: a sender that finds its window full asks for
 /// it, and whoever tries again finds it open. Frames that are malformed, foreign, repeated or for nobody are counted and dropped.
+#include <parley/runtime/backoff.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/frame.hpp>
@@ -111,8 +112,8 @@ class router final : public link::handler {
     std::uint32_t accepted = 0;       // up to which we have accepted its frames
     std::uint32_t accepted_told = 0;
     std::uint64_t question = 0;  // the sequence of our last question to it
-    time_ns ask_at = 0;          // not before, while its window is full
-    time_ns ask_pause_ns = 0;
+    time_ns ask_at = 0;          // not before, while its window is full; 0: its acceptance has moved since
+    backoff<1'000'000, 100'000'000> asks{};
   };
   struct parked {
     frame_header header;
@@ -161,6 +162,7 @@ class router final : public link::handler {
   static constexpr time_ns longest_retry_pause_ns = 1'000'000;
   retry_timer retry_timer_;
   time_ns retry_pause_ns_ = shortest_retry_pause_ns;
+  random_stream jitter_;
   std::vector<std::byte> body_;
   std::vector<fetching*> fetching_;
   counters counters_;

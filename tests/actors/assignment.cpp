@@ -329,6 +329,25 @@ TEST_CASE("trials wait until the program has earned what they cost") {
   CHECK(l.only().cost_ns == doctest::Approx(static_cast<double>(lost)));
 }
 
+TEST_CASE("what the agreement itself took is earned before trials begin, as is what it takes later") {
+  tuning::plan_options plan;
+  plan.budget_fraction = 0.05;
+  leader l(tuning_policy::online, plan);
+  l.open();
+  l.assigned.note_control(3'000'000);
+  l.assigned.note_control(2'000'000);  // of another participant, which works beside that one
+  const time_ns began = l.now;
+  time_ns first_trial = runtime::never;
+  for (int i = 0; i < 3000 && (i == 0 || !l.decided()); ++i) {
+    const time_ns now = l.now;
+    if (l.invoke().digest != c0 && first_trial == runtime::never) first_trial = now - began;
+  }
+  CHECK(l.decided());
+  CHECK(first_trial >= 60'000'000);
+  CHECK(first_trial < 80'000'000);
+  CHECK(l.assigned.control_ns() == 3'000'000);
+}
+
 TEST_CASE("several sizes and tags are tuned at once, each for itself") {
   leader l(tuning_policy::online, without_budget());
   l.open();

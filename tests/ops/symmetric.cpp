@@ -284,6 +284,9 @@ TEST_CASE("a rehearsal that fails or hangs on one member costs that candidate al
     CHECK(job.steady() == "tree");
     REQUIRE(job.campaign()->excluded.size() == 1);
     CHECK(job.campaign()->excluded[0].why.find("its rehearsal failed on rank ") != std::string::npos);
+    // N4: what calls waited for, though it was measured by nobody.
+    const bool held_calls_up = what == fault::hangs && how == trials::between_calls;
+    CHECK((job.end(0).assigned()->control_ns() >= 5'000'000'000) == held_calls_up);
   }
 }
 
