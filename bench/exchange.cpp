@@ -3,6 +3,8 @@
 //     exchange --only pairs [--ranks 2]         send to a neighbour and receive from it at once, 8 B to 4 MiB
 //     exchange --only halo [--ranks 2]          the rims of a grid of doubles, 62 x 62 to 4,094 x 4,094 on each rank
 //     exchange --only all_reduce [--ranks 2]    sums of floats, 8 B to 64 MiB
+//
+// Beside them what each rank saw of all steps; of a halo also until its messages are on their way, and from then on.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/steps.hpp>
@@ -19,15 +21,29 @@ using namespace parley::bench;
 using parley::dataflow;
 using parley::task;
 
+/// `once` may say when all was posted.
 template <class Once>
 task<> measure(parley::rank& self, std::string name, step_plan plan, Once once) {
-  std::vector<double> times;
+  std::vector<double> whole;
+  std::vector<double> posting;
+  std::vector<double> waiting;
   for (std::int64_t n = -plan.warm_ups; n < plan.repetitions; ++n) {
     const std::int64_t start = now_ns();
-    co_await once();
-    if (n >= 0) times.push_back(double(now_ns() - start));
+    std::int64_t posted = 0;
+    co_await once(posted);
+    const std::int64_t end = now_ns();
+    if (n < 0) continue;
+    whole.push_back(double(end - start));
+    if (posted == 0) continue;
+    posting.push_back(double(posted - start));
+    waiting.push_back(double(end - posted));
   }
-  if (self.id() == 0) report(name, median(std::move(times)), "ns");
+  report_phase(name, self.id(), "step", whole);
+  if (!posting.empty()) {
+    report_phase(name, self.id(), "post-send", posting);
+    report_phase(name, self.id(), "wait-recv", waiting);
+  }
+  if (self.id() == 0) report(name, median(std::move(whole)), "ns");
 }
 
 task<> exchange_once(dataflow& flow, parley::p2p& pairs, parley::rank_id other, std::vector<std::byte>& out,
@@ -42,13 +58,14 @@ task<> pairs(dataflow& flow, parley::rank& self) {
   for (const std::int64_t bytes : sizes_of("pairs")) {
     std::vector<std::byte> out(static_cast<std::size_t>(bytes), std::byte{1});
     std::vector<std::byte> in(out.size());
-    auto once = [&] { return exchange_once(flow, op, other, out, in); };
+    auto once = [&](std::int64_t&) { return exchange_once(flow, op, other, out, in); };
     co_await measure(self, "pairs_" + std::to_string(bytes), plan_for(bytes), once);
   }
 }
 
-task<> halo_once(dataflow& flow, parley::halo_plan& plan) {
+task<> halo_once(dataflow& flow, parley::halo_plan& plan, std::int64_t& posted) {
   auto ghosts = plan.start(flow);
+  posted = now_ns();
   co_await ghosts;
 }
 
@@ -59,7 +76,7 @@ task<> halo(dataflow& flow, parley::rank& self) {
     const auto cells = static_cast<std::uint64_t>(n);
     std::vector<double> field((cells + 2) * (cells + 2));
     parley::halo_plan plan = op.plan({parley::grid_field(field, {cells, cells})});
-    auto once = [&] { return halo_once(flow, plan); };
+    auto once = [&](std::int64_t& posted) { return halo_once(flow, plan, posted); };
     co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8), once);
     co_await flow.join();  // before the field goes
   }
@@ -72,7 +89,7 @@ task<> all_reduce(dataflow&, parley::rank& self) {
       .configs = {parley::star(), parley::star(256 << 10), parley::chain(), parley::chain(256 << 10), parley::tree()}});
   for (const std::int64_t bytes : sizes_of("all_reduce")) {
     std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
-    auto once = [&] { return op.all_reduce(std::span(values)); };
+    auto once = [&](std::int64_t&) { return op.all_reduce(std::span(values)); };
     co_await measure(self, "all_reduce_" + std::to_string(bytes), plan_for(bytes), once);
   }
 }
@@ -83,7 +100,9 @@ int main(int argc, char** argv) {
   const arguments given(argc, argv);
   if (!is_rank()) {
     const auto figures = run_ranks(parley::rank_id(given.number("ranks", 2)), argc, argv);
-    for (const auto& [name, value] : figures[0]) report(name, value, "ns");
+    for (const auto& of_rank : figures) {
+      for (const auto& [name, value] : of_rank) report(name, value, name.ends_with("/num") ? "steps" : "ns");
+    }
     return 0;
   }
   const std::string only = given.text("only", "pairs");

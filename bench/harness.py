@@ -12,10 +12,15 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60
+
+sys.path.insert(0, str(ROOT / "tests/hosts"))
+import hosts  # noqa: E402
 
 UCX = {
     "UCX_TLS": "posix,cma,self",
@@ -79,6 +84,7 @@ class Program:
     environment: dict = dataclasses.field(default_factory=dict)
     ranks: int = 0  # more than 0: started by mpirun
     install: str = INSTALL["parley"]
+    timeout_s: float = TIMEOUT_S
     path: pathlib.Path = None
 
     def prepare(self, build):
@@ -90,7 +96,19 @@ class Program:
 
     def run(self, *more):
         launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(self.ranks)] if self.ranks else []
-        return execute([*launcher, str(self.path), *self.arguments, *more], self.environment).stdout
+        return execute([*launcher, str(self.path), *self.arguments, *more], self.environment, self.timeout_s).stdout
+
+
+@dataclasses.dataclass
+class OneRun(Program):
+    """A long one: all of its figures are of the same run."""
+
+    output: str = None
+
+    def run(self, *more):
+        if self.output is None:
+            self.output = super().run(*more)
+        return self.output
 
 
 class Reported:
@@ -107,6 +125,42 @@ class Reported:
         if self.line not in found:
             raise Failed(f"{self.program.name} printed no figure named {self.line}")
         return found[self.line]
+
+
+class BetweenHosts:
+    """The figure of a program that is two ranks of a job, on two hosts with a wire of so many microseconds each way: network
+    namespaces, and tests/hosts/forwarder.cpp between them."""
+
+    def __init__(self, label, program, line, delay_us):
+        self.label, self.program, self.line, self.delay_us = label, program, line, delay_us
+
+    def prepare(self, build):
+        self.program.prepare(build)
+        self.forwarder = pathlib.Path(build) / "tests/parley_forwarder"
+        if not self.forwarder.is_file():
+            raise Missing(f"no {self.forwarder}: build the target parley_forwarder")
+
+    def measure(self):
+        try:
+            with hosts.two() as spaces, hosts.joined_by(self.forwarder, spaces, "--delay_us", str(self.delay_us)), \
+                 tempfile.TemporaryDirectory() as folder:
+                return self.measured_on(spaces, os.environ | hosts.job_variables(folder))
+        except hosts.Missing as why:
+            raise Missing(str(why)) from None
+
+    def measured_on(self, spaces, environment):
+        started = [hosts.start_rank(spaces, rank, environment, str(self.program.path), *self.program.arguments,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
+        try:
+            ended = [rank.communicate(timeout=self.program.timeout_s) for rank in started]
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{self.program.name} did not end within {self.program.timeout_s} s") from None
+        finally:
+            for rank in started:
+                rank.kill()
+        if any(rank.returncode != 0 for rank in started):
+            raise Failed("".join(errors for _, errors in ended).strip() or "a rank failed")
+        return figures(ended[0][0])[self.line]
 
 
 class Instructions:
@@ -154,28 +208,41 @@ class Added:
 
 class Ratios:
     """Two programs that print the same figures, such as one for each size, in turns: what `pick` makes of their ratios, own by
-    peer's. The measurements that share a sweep share its runs."""
+    peer's. What has a slash in its name is for `columns` only, which makes a table of one program's figures. The measurements
+    that share a sweep share its runs."""
 
     exact = True
 
     class Sweep:
-        def __init__(self, own, peer, runs=3):
-            self.own, self.peer, self.runs, self.ratios = own, peer, runs, None
+        def __init__(self, own, peer, columns, runs=3):
+            self.own, self.peer, self.columns, self.runs, self.medians = own, peer, columns, runs, None
 
         def prepare(self, build):
             self.own.prepare(build)
             self.peer.prepare(build)
 
         def measured(self):
-            if self.ratios is None:
+            """Each figure's median, own and the peer's."""
+            if self.medians is None:
                 found = [(figures(self.own.run()), figures(self.peer.run())) for _ in range(self.runs)]
-                self.ratios = {}
-                for name in found[0][0]:
-                    if any(name not in theirs for _, theirs in found):
-                        raise Failed(f"{self.peer.name} printed no figure named {name}")
-                    self.ratios[name] = (statistics.median(own[name] for own, _ in found) /
-                                         statistics.median(theirs[name] for _, theirs in found))
-            return self.ratios
+                self.medians = tuple(self.medians_of(runs) for runs in zip(*found))
+            return self.medians
+
+        @staticmethod
+        def medians_of(runs):
+            if len({frozenset(run) for run in runs}) != 1:
+                raise Failed("not every run printed the same figures")
+            return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+        def ratios(self):
+            own, theirs = self.measured()
+            sizes = [name for name in own if "/" not in name]
+            if missing := [name for name in sizes if name not in theirs]:
+                raise Failed(f"{self.peer.name} printed no figure named {missing[0]}")
+            return sorted(own[name] / theirs[name] for name in sizes)
+
+        def tables(self):
+            return [f"{label}\n{self.columns(label, found)}" for label, found in zip(("parley", "Open MPI"), self.measured())]
 
     def __init__(self, label, sweep, pick):
         self.label, self.sweep, self.pick = label, sweep, pick
@@ -184,7 +251,7 @@ class Ratios:
         self.sweep.prepare(build)
 
     def measure(self):
-        return self.pick(sorted(self.sweep.measured().values()))
+        return self.pick(self.sweep.ratios())
 
 
 def wait_for_listener(port):

@@ -3,7 +3,9 @@
 import dataclasses
 import statistics
 
-from harness import INSTALL, MPI, UCX, Added, Instructions, Program, Ratios, Reported, UcxPerftest
+import columns
+from harness import (INSTALL, MPI, UCX, Added, BetweenHosts, Instructions, OneRun, Program, Ratios, Reported,
+                     UcxPerftest)
 
 
 @dataclasses.dataclass
@@ -105,9 +107,10 @@ def rendezvous(clients, label="parley"):
 
 def exchanges(what, ranks):
     """What ranks exchange, each size's time by MPI's: the median over the sizes, the 95th percentile and the worst."""
+    table = {"pairs": columns.osu_bibw, "halo": columns.comb, "all_reduce": columns.osu_allreduce}[what]
     arguments = ("--only", what)
-    sweep = Ratios.Sweep(Program("exchange", (*arguments, "--ranks", str(ranks)), UCX),
-                         Program("mpi_exchange", arguments, MPI, ranks=ranks, install=INSTALL["mpi"]))
+    sweep = Ratios.Sweep(Program("exchange", (*arguments, "--ranks", str(ranks)), UCX, timeout_s=120),
+                         Program("mpi_exchange", arguments, MPI, ranks=ranks, install=INSTALL["mpi"], timeout_s=120), table)
     return (Ratios("parley", sweep, statistics.median),
             Ratios("95th percentile", sweep, lambda ratios: ratios[int(0.95 * (len(ratios) - 1))]),
             Ratios("worst", sweep, max))
@@ -116,6 +119,10 @@ def exchanges(what, ranks):
 def against_mpi(name, what, ranks=2):
     median, high, worst = exchanges(what, ranks)
     return Row(name, "ratio", median, [high], beside=[worst], at_most=1.0, runs=1)
+
+
+def overlap_between_hosts(label, delay_us):
+    return BetweenHosts(label, Program("halo_overlap", ("--cells", "254")), "halo_overlap", delay_us)
 
 
 def campaigns(line, label="parley"):
@@ -127,6 +134,8 @@ def campaigns(line, label="parley"):
 # coordinator sets the counts as it goes: 2 where times hardly scatter, 7 to 24 of the finalists where they do.
 TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
           "--microbatches", "200", "--compute_us", "5000")
+
+FIRST_MINUTE = OneRun("first_minute", (), UCX, timeout_s=300)
 
 ROWS = [
     Row("actor_pingpong", "ns", parley("actors", "pingpong", "actor_pingpong"), [caf("pingpong", "caf_pingpong")],
@@ -167,6 +176,8 @@ ROWS = [
     Row("halo_overlap", "percent", Reported("parley", Program("halo_overlap"), "halo_overlap"),
         [Reported("links ten times as slow", Program("halo_overlap", ("--latency_us", "500")), "halo_overlap")],
         at_least=80, runs=1),
+    Row("halo_overlap_wire", "percent", overlap_between_hosts("parley", 1_000),
+        [overlap_between_hosts("half as long a wire", 500)], at_least=80, runs=3),
     Row("tuning_regret", "percent", campaigns("tuning_regret"), [campaigns("tuning_regret_95", "95th percentile")],
         beside=[campaigns("tuning_regret_worst", "worst")], at_most=3, runs=1),
     Row("tuning_flips", "percent", campaigns("tuning_flips"), [campaigns("tuning_regret", "regret")], at_most=5, runs=1),
@@ -195,6 +206,8 @@ ROWS = [
         at_most=250, runs=1),
     Row("tuning_cost", "percent", Reported("parley", Program("tuning", ("--only", "cost", *TUNING), UCX), "tuning_cost"),
         [mpi("mpi_tuning", "mpi_tuning_cost", *TUNING)], at_most=5, runs=3),
+    Row("first_minute", "percent", Reported("parley", FIRST_MINUTE, "first_minute"),
+        [Reported("by the clock", FIRST_MINUTE, "first_minute_by_clock")], at_most=5, runs=1),
     Row("tuning_time_lost", "ns", Reported("parley", Program("tuning", ("--only", "lost", *TUNING), UCX), "tuning_time_lost"),
         [mpi("mpi_tuning", "mpi_tuning_time_lost", *TUNING)], ratio_at_most=0.2, runs=3),
     Row("lease_gates", "gates", leases("lease_gates"), [leases("barrier_stops", "a barrier for each change")], at_most=0, runs=1),

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from harness import Failed, Missing, interleave
+from harness import Failed, Missing, Ratios, interleave
 from rows import ROWS, show
 
 HEAD = ("row", "value", "peer", "peer value", "ratio", "runs", "target", "")
@@ -54,6 +54,8 @@ def main():
     parser.add_argument("--filter", default="", metavar="NAME", help="only rows whose name contains NAME")
     parser.add_argument("--json", metavar="FILE", help="also write the rows there")
     parser.add_argument("--runs", type=int, metavar="N", help="runs of each program instead of the row's own number")
+    parser.add_argument("--columns", action="store_true",
+                        help="also print what rows against MPI measured as OSU's benchmarks and LLNL's Comb print it")
     parser.add_argument("--strict", action="store_true", help="a missed target fails too")
     parser.add_argument("--peers-only", action="store_true", help="measure the peers alone")
     options = parser.parse_args()
@@ -61,7 +63,7 @@ def main():
     if not chosen:
         parser.error(f"no row's name contains {options.filter!r}; the rows are {', '.join(row.name for row in ROWS)}")
 
-    lines, results, failures, missed = [HEAD], [], [], 0
+    lines, tables, results, failures, missed = [HEAD], [], [], [], 0
     for row in chosen:
         print(f"measuring {row.name} ...", file=sys.stderr, flush=True)
         try:
@@ -73,10 +75,14 @@ def main():
             lines.append((row.name, "failed", "", "", "", "", row.target(), "failed"))
             continue
         results += found
+        if options.columns and isinstance(row.value, Ratios):
+            tables += [f"# {row.name}: {table}" for table in row.value.sweep.tables()]
         for position, result in enumerate(found):
             lines.append(table_line(row, result, judged=position == 0))
             missed += lines[-1][-1] == "missed"
     print_table(lines)
+    for table in tables:
+        print(f"\n{table}")
     for failure in failures:
         print(failure, file=sys.stderr)
     if options.json:

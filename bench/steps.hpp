@@ -1,9 +1,12 @@
 #pragma once
-/// The sizes and numbers of repetitions of bench/exchange.cpp and of its peer, which have to be the same.
+/// The sizes and numbers of repetitions of bench/exchange.cpp and of its peer, which have to be the same, and what each of their
+/// ranks reports of a size beside the median time: columns.py makes tables of it.
 #include <parley/bench/measure.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +34,17 @@ inline step_plan plan_for(std::int64_t bytes) {
   constexpr std::int64_t bytes_in_all = 256 << 20;
   const std::int64_t affordable = bytes_in_all / std::max<std::int64_t>(bytes, 1);
   return {std::clamp<std::int64_t>(affordable, 60, 600), std::clamp<std::int64_t>(affordable, 40, 4'000)};
+}
+
+/// NAME/RANK/PHASE/… of what every step, or a part of every step, took this rank.
+inline void report_phase(const std::string& name, unsigned rank, const std::string& phase,
+                         const std::vector<double>& times) {
+  const std::string at = name + "/" + std::to_string(rank) + "/" + phase + "/";
+  const auto [shortest, longest] = std::minmax_element(times.begin(), times.end());
+  report(at + "num", double(times.size()), "steps");
+  report(at + "avg", std::accumulate(times.begin(), times.end(), 0.0) / double(times.size()), "ns");
+  report(at + "min", *shortest, "ns");
+  report(at + "max", *longest, "ns");
 }
 
 }  // namespace parley::bench

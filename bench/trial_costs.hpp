@@ -38,43 +38,48 @@ struct trial_costs {
   }
 };
 
-inline double trial_loss_ns(const actors::assignment& assigned, const actors::campaign& c,
-                            const ops::edge_agreement& edge) {
+inline double trial_loss_ns(const actors::campaign& c, const ops::edge_agreement& with) {
   if (c.aggregates.empty() || !c.aggregates[0].measured()) return 0;
-  const std::array<runtime::rank_id, 2> participants{edge.sender, edge.receiver};
+  std::vector<runtime::rank_id> participants = with.group;
+  if (participants.empty()) participants = {with.sender, with.receiver};
   double lost = 0;
   for (std::size_t i = 1; i < c.repetitions.size(); ++i) {
     for (const std::uint64_t repetition : c.repetitions[i]) {
-      const auto once = tuning::aggregate_candidate(
-          c.rows[i],
-          {.digest = assigned.candidates()[i], .participants = participants, .invocations = std::array{repetition}});
+      const auto once = tuning::aggregate_candidate(c.rows[i], {.digest = with.assigned->candidates()[i],
+                                                                .participants = participants,
+                                                                .invocations = std::array{repetition}});
       if (once.measured()) lost += std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
     }
   }
   return lost;
 }
 
-inline double rehearsals_ns(const ops::rank& self, const actors::assignment& assigned, const actors::campaign& c) {
-  constexpr auto rehearsal = static_cast<unsigned>(actors::stamp_flags::rehearsal);
-  double sum = 0;
-  for (const auto& r : self.flight().in_order()) {
-    if ((r.flags & rehearsal) == 0 || r.what != runtime::flight_event::sent) continue;
-    const auto& known = assigned.candidates();
-    const auto at = std::size_t(std::find(known.begin(), known.end(), r.digest) - known.begin());
-    if (at < c.aggregates.size() && c.aggregates[at].measured())
-      sum += c.aggregates[at].time_ns * double(r.bytes) / double(c.bucket.largest_bytes());
+/// How long moving so many bytes with a config took in trials.
+inline double measured_ns(const std::vector<ops::edge_agreement>& all, std::uint64_t digest, std::uint64_t bytes) {
+  for (const auto& with : all) {
+    const auto& known = with.assigned->candidates();
+    const auto at = std::size_t(std::find(known.begin(), known.end(), digest) - known.begin());
+    for (const auto& c : with.assigned->campaigns()) {
+      if (at < c->aggregates.size() && c->aggregates[at].measured())
+        return c->aggregates[at].time_ns * double(bytes) / double(c->bucket.largest_bytes());
+    }
   }
-  return sum;
+  return 0;
 }
 
 inline trial_costs costs_of(const ops::rank& self) {
+  constexpr auto rehearsal = static_cast<unsigned>(actors::stamp_flags::rehearsal);
   trial_costs all;
-  for (const auto& edge : self.agreements()) {
-    for (const auto& c : edge.assigned->campaigns()) {
+  const auto agreed = self.agreements();
+  for (const auto& with : agreed) {
+    for (const auto& c : with.assigned->campaigns()) {
       all.trials += double(c->trials);
-      all.trials_ns += trial_loss_ns(*edge.assigned, *c, edge);
-      all.rehearsals_ns += rehearsals_ns(self, *edge.assigned, *c);
+      all.trials_ns += trial_loss_ns(*c, with);
     }
+  }
+  for (const auto& r : self.flight().in_order()) {
+    if ((r.flags & rehearsal) != 0 && r.what == runtime::flight_event::sent)
+      all.rehearsals_ns += measured_ns(agreed, r.digest, r.bytes);
   }
   all.undecided = double(keys_of(self).undecided);
   all.messages = double(self.mail().statistics().sent - self.flow_messages());

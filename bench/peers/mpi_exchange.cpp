@@ -1,4 +1,4 @@
-// What bench/exchange.cpp measures, by MPI: the median time of a step, for each size.
+// What bench/exchange.cpp measures, by MPI: the median time of a step, for each size, and what each rank saw of all steps.
 //
 //     mpirun -n 2 mpi_exchange --only pairs        MPI_Isend and MPI_Irecv, both ways at once, and MPI_Waitall
 //     mpirun -n 2 mpi_exchange --only halo         MPI_Neighbor_alltoallw on a Cartesian grid with subarrays
@@ -24,6 +24,7 @@ void measure(const mpi_world& world, const std::string& name, step_plan plan, co
     once();
     if (n >= 0) times.push_back(double(now_ns() - start));
   }
+  report_phase(name, unsigned(world.rank), "step", times);
   const double typical = median(std::move(times));
   if (world.rank == 0) report(name, typical, "ns");
 }

@@ -3,12 +3,15 @@
     with hosts.two() as spaces:              # raises hosts.Missing, with the reason, where a machine does not permit it
         hosts.join_by_cable(spaces)          # or: with hosts.joined_by(forwarder, spaces, "--delay_us", "500"):
         subprocess.run(hosts.command(spaces[0], program))
+        hosts.start_rank(spaces, 1, hosts.job_variables(folder), program)
 
 The first one has the address hosts.ADDRESSES[0], the second one the other.
 """
 
 import contextlib
 import os
+import pathlib
+import secrets
 import shutil
 import subprocess
 import time
@@ -83,3 +86,20 @@ def joined_by(forwarder, spaces, *how):
 
 def command(space, *words):
     return ["ip", "netns", "exec", space, *words]
+
+
+def job_variables(folder):
+    """What the two ranks of a job find in their environment, a rank on each host; its key is kept in the folder."""
+    key = pathlib.Path(folder, "key")
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(32))
+    return {"PARLEY_WORLD": "2", "PARLEY_LOCAL_RANK": "0", "PARLEY_LOCAL_SIZE": "1", "PARLEY_JOB": "2b",
+            "PARLEY_RENDEZVOUS": f"{ADDRESSES[0]}:4711", "PARLEY_KEY_FILE": str(key),
+            "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
+
+
+def start_rank(spaces, rank, environment, *program, **how):
+    """On the host of that number, with a host-name and shared-memory namespace of its own."""
+    return subprocess.Popen(command(spaces[rank], "unshare", "--uts", "--ipc", "sh", "-c",
+                                    f"hostname host{rank}; exec \"$@\"", "sh", *program),
+                            env=environment | {"PARLEY_RANK": str(rank)}, **how)

@@ -165,25 +165,14 @@ def two_hosts(program):
 
 
 def on_hosts(spaces, folder, program):
-    key = pathlib.Path(folder, "key")
-    key.touch(mode=0o600)
-    key.write_bytes(secrets.token_bytes(32))
-    common = {"PARLEY_WORLD": "2", "PARLEY_LOCAL_RANK": "0", "PARLEY_LOCAL_SIZE": "1", "PARLEY_JOB": "2b",
-              "PARLEY_RENDEZVOUS": f"{hosts.ADDRESSES[0]}:4711", "PARLEY_KEY_FILE": str(key),
-              "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
-
-    def rank_at(rank, variables):
-        return subprocess.Popen(hosts.command(spaces[rank], "unshare", "--uts", "--ipc", "sh", "-c",
-                                              f"hostname host{rank}; exec \"$0\"", program),
-                                env=clean_environment() | variables | {"PARLEY_RANK": str(rank)})
-
-    status = wait_for([rank_at(rank, common) for rank in range(RANKS)])
+    common = clean_environment() | hosts.job_variables(folder)
+    status = wait_for([hosts.start_rank(spaces, rank, common, program) for rank in range(RANKS)])
     if status != 0:
         return status
     # A rendezvous that other hosts can reach must not open without a key, on either side.
     print("the same without a key, which both ranks must refuse:", flush=True)
     del common["PARLEY_KEY_FILE"]
-    refused = [rank_at(rank, common) for rank in range(RANKS)]
+    refused = [hosts.start_rank(spaces, rank, common, program) for rank in range(RANKS)]
     return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
 
 

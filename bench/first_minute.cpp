@@ -1,0 +1,225 @@
+// What tuning costs a program that has several kinds of ops, in its first minute. Each step of a rank computes, exchanges with its
+// neighbours in a ring and in a grid, adds up a vector, and gathers by a collective without headers, which stands for a library's.
+//
+//     first_minute [--ranks 4] [--seconds 60] [--compute_us 1000]
+//
+// Counted in two ways. By what the ops themselves measured (trial_costs.hpp), the sum of all ranks. And by the clock: what the steps
+// until the last decision took beyond as many steps of the same program without tuning, which runs before and after it for a quarter
+// of that time; what trials of faster configs gained is in this one.
+#include <parley/bench/measure.hpp>
+#include <parley/bench/ranks.hpp>
+#include <parley/bench/trial_costs.hpp>
+#include <parley/parley.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace parley::bench;
+using parley::dataflow;
+using parley::rank_id;
+using parley::task;
+
+constexpr std::size_t ring_bytes = 256 << 10;
+constexpr std::uint64_t cells = 1'022;  // along each edge of a rank's block
+constexpr std::size_t summed = 256 << 10;
+constexpr std::size_t gathered_bytes = 64 << 10;  // from each rank
+
+// ---- a collective without headers, over messages whose config is fixed
+
+task<> send_block(parley::transfer over, std::span<std::byte> block, rank_id to) {
+  co_await over.send(block, {.to = to});
+}
+task<> receive_block(parley::transfer over, std::span<std::byte> block, rank_id from) {
+  co_await over.receive(block, {.from = from});
+}
+
+/// Everybody's block to everybody: in a ring, or all at once.
+class gathering final : public parley::symmetric_config {
+ public:
+  enum class shape : std::uint8_t { ring, at_once };
+  gathering(shape of, parley::transfer over)
+      : symmetric_config({.name = of == shape::ring ? "ring" : "at_once", .wire_class = "blocks"}), shape_(of),
+        over_(std::move(over)) {}
+  task<> run(parley::symmetric_call call, std::span<std::byte> data) const override {
+    const auto ranks = rank_id(call.members.size());
+    const auto block = [&](rank_id r) { return data.subspan(r % ranks * gathered_bytes, gathered_bytes); };
+    parley::scope& here = co_await parley::this_scope;
+    for (rank_id n = 1; n < ranks;) {
+      parley::scope moving(here);
+      for (bool first = true; n < ranks && (first || shape_ == shape::at_once); ++n, first = false) {
+        const bool ring = shape_ == shape::ring;
+        const rank_id to = (call.self + (ring ? 1 : n)) % ranks;
+        const rank_id from = (call.self + ranks - (ring ? 1 : n)) % ranks;
+        moving.spawn(receive_block(over_, block(call.self + ranks - n), from));
+        moving.spawn(send_block(over_, block(ring ? call.self + ranks - n + 1 : call.self), to));
+      }
+      co_await moving.join();
+    }
+  }
+
+ private:
+  shape shape_;
+  parley::transfer over_;
+};
+
+parley::symmetric gather_op(parley::rank& self) {
+  parley::paired_transfer blocks;
+  blocks.name = "blocks";
+  blocks.configs = {parley::direct()};
+  for (rank_id a = 0; a < self.world_size(); ++a) {
+    for (rank_id b = 0; b < self.world_size(); ++b) {
+      if (a != b) blocks.edges.emplace_back(a, b);
+    }
+  }
+  const parley::transfer over = self.declare(blocks);
+  parley::symmetric_op op;
+  op.name = "gather";
+  op.configs = {std::make_shared<gathering>(gathering::shape::ring, over),
+                std::make_shared<gathering>(gathering::shape::at_once, over)};
+  return self.declare(std::move(op));
+}
+
+// ---- the program
+
+struct program {
+  explicit program(parley::rank& of)
+      : self(of), ring(of.declare(parley::point_to_point{.name = "ring", .configs = catalogue(8)})),
+        grid(of.declare(
+            parley::halo_exchange{.name = "grid", .ranks = {of.world_size() / 2, 2}, .configs = catalogue(4)})),
+        sums(of.declare(parley::leader_worker{.name = "sums",
+                                              .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; },
+                                              .configs = {parley::star(), parley::star(256 << 10), parley::chain(),
+                                                          parley::chain(256 << 10), parley::tree()}})),
+        gather(gather_op(of)), out(ring_bytes), in(ring_bytes), field((cells + 2) * (cells + 2)), values(summed),
+        blocks(of.world_size() * gathered_bytes), rims(grid.plan({parley::grid_field(field, {cells, cells})})) {}
+  parley::rank& self;
+  parley::p2p ring;
+  parley::halo grid;
+  parley::rank_group sums;
+  parley::symmetric gather;
+  std::vector<std::byte> out, in;
+  std::vector<double> field;
+  std::vector<float> values;
+  std::vector<std::byte> blocks;
+  parley::halo_plan rims;
+};
+
+/// The keys that this rank has decided, of those that are tuned.
+std::size_t decided_keys(const parley::rank& self) {
+  std::size_t n = 0;
+  for (const char* op : {"ring", "grid", "sums", "gather"}) n += keys_of(self, op).decided;
+  return n;
+}
+/// Of all ranks: an edge each in the ring, one for each neighbour in the grid, and the two groups.
+std::size_t keys_in_all(rank_id ranks) { return ranks + (3 * ranks - 4) + 2; }
+
+task<> step(program& p, dataflow& flow, std::int64_t compute_ns) {
+  for (const std::int64_t end = now_ns() + compute_ns; now_ns() < end;) {}
+  const rank_id ranks = p.self.world_size();
+  const rank_id next = (p.self.id() + 1) % ranks;
+  const rank_id previous = (p.self.id() + ranks - 1) % ranks;
+  auto rims = p.rims.start(flow);
+  auto round =
+      p.ring.start(flow, {parley::p2p::irecv(p.in, {.from = previous}), parley::p2p::isend(p.out, {.to = next})});
+  co_await rims;
+  co_await round;
+  co_await p.sums.all_reduce(std::span(p.values));
+  co_await p.gather.run(p.blocks);
+}
+
+task<> run_steps(dataflow& flow, program& p, const arguments& given) {
+  const std::int64_t compute_ns = given.number("compute_us", 1'000) * 1'000;
+  const std::int64_t length_ns = given.number("seconds", 60) * 1'000'000'000;
+  const bool tunes = p.self.settings().policy == parley::actors::tuning_policy::online;
+  const auto all_keys = float(keys_in_all(p.self.world_size()));
+  const std::int64_t begin = now_ns();
+  std::int64_t steps = 0;
+  bool undecided = tunes;
+  for (bool over = false; !over; ++steps) {
+    // Who is first says when it is over; all say what they have decided.
+    std::fill(p.values.begin(), p.values.end(), 0.0F);
+    p.values[0] = p.self.id() == 0 && now_ns() - begin >= length_ns ? 1.0F : 0.0F;
+    p.values[1] = undecided ? float(decided_keys(p.self)) : 0.0F;
+    co_await step(p, flow, compute_ns);
+    over = p.values[0] != 0;
+    if (!undecided || (p.values[1] < all_keys && !over)) continue;
+    undecided = false;
+    report("until_decided", double(now_ns() - begin), "ns");
+    report("steps_until_decided", double(steps + 1), "steps");
+    const trial_costs mine = costs_of(p.self);
+    report("lost", mine.lost_ns(), "ns");
+    report("trials_lost", mine.trials_ns, "ns");
+    report("rehearsals_lost", mine.rehearsals_ns, "ns");
+    report("control_messages", mine.messages, "messages");
+    report("trials", mine.trials, "trials");
+    report("undecided", mine.undecided, "keys");
+  }
+  report("wall", double(now_ns() - begin), "ns");
+  report("steps", double(steps), "steps");
+  co_await flow.join();
+}
+
+// ---- what comes of it
+
+using ranks_figures = std::vector<rank_figures>;
+
+ranks_figures run_with(const arguments& given, std::vector<std::string> more, char** argv) {
+  more.insert(more.begin(), {argv[0], "--compute_us", std::to_string(given.number("compute_us", 1'000))});
+  std::vector<char*> words;
+  for (std::string& word : more) words.push_back(word.data());
+  return run_ranks(rank_id(given.number("ranks", 4)), int(words.size()), words.data());
+}
+
+double sum_of(const ranks_figures& all, const std::string& name) {
+  double sum = 0;
+  for (const auto& of_rank : all) sum += figure(of_rank, name);
+  return sum;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const arguments given(argc, argv);
+  if (is_rank()) {
+    pin_to_core(int(parley::transports::from_environment().value().rank));
+    parley::ops::job_options options;
+    options.settings.policy =
+        given.text("tuning", "on") == "on" ? parley::actors::tuning_policy::online : parley::actors::tuning_policy::off;
+    return parley::run(
+        [&](parley::job& here) {
+          program all(here.self());
+          auto body = [&](dataflow& flow) { return run_steps(flow, all, given); };
+          parley::runtime::run(here.loop(), parley::runtime::with_dataflow(body));
+        },
+        options);
+  }
+  const std::int64_t seconds = given.number("seconds", 60);
+  const std::vector<std::string> untuned{"--tuning", "off", "--seconds",
+                                         std::to_string(std::max<std::int64_t>(1, seconds / 4))};
+  const auto before = run_with(given, untuned, argv);
+  const auto tuned = run_with(given, {"--tuning", "on", "--seconds", std::to_string(seconds)}, argv);
+  const auto after = run_with(given, untuned, argv);
+
+  const double wall = figure(tuned[0], "wall");
+  const auto step_ns = [](const ranks_figures& f) { return figure(f[0], "wall") / figure(f[0], "steps"); };
+  const double untuned_step = (step_ns(before) + step_ns(after)) / 2;
+  const double steps = figure(tuned[0], "steps_until_decided");
+  const double beyond = figure(tuned[0], "until_decided") - steps * untuned_step;
+  report("first_minute", 100 * sum_of(tuned, "lost") / wall, "percent");
+  report("first_minute_by_clock", 100 * beyond / wall, "percent");
+  for (const char* detail : {"trials_lost", "rehearsals_lost"}) report(detail, sum_of(tuned, detail), "ns");
+  for (const char* detail : {"control_messages", "trials", "undecided"})
+    report(detail, sum_of(tuned, detail), "in_all");
+  report("until_decided", figure(tuned[0], "until_decided"), "ns");
+  report("steps_until_decided", steps, "steps");
+  report("untuned_step", untuned_step, "ns");
+  report("untuned_steps_differ", 100 * (step_ns(after) / step_ns(before) - 1), "percent");
+  report("tuned_step", (wall - figure(tuned[0], "until_decided")) / (figure(tuned[0], "steps") - steps), "ns");
+  report("wall", wall, "ns");
+}
