@@ -24,6 +24,7 @@ bool send_call::await_ready() {
     go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
     return false;
   }
+  if (!data_.empty()) edge_.check_trial(begun);
   runtime::link& net = edge_.services_.net;
   if (data_.size() <= edge_.short_bytes_) {  // inside its message: the buffer is never needed afterwards
     const errc sent = net.send(edge_.peer(), runtime::link::channel::data, bytes_of(begun.mark), data_, nullptr);

@@ -20,7 +20,7 @@ tuning::config_identity checked(tuning::config_identity identity) {
 
 class direct_config final : public paired_config {
  public:
-  direct_config() : paired_config({.name = "direct", .wire_class = "whole"}, cut::whole) {}
+  direct_config() : paired_config({.name = "direct", .wire_class = "whole"}, every_size) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
 };
@@ -30,7 +30,8 @@ class chunked_config final : public paired_config {
   chunked_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
       : paired_config({.name = "chunked",
                        .parameters = {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}},
-                       .wire_class = "chunks_" + std::to_string(chunk_bytes)}),
+                       .wire_class = "chunks_" + std::to_string(chunk_bytes)},
+                      chunk_bytes),
         chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
@@ -62,7 +63,7 @@ std::vector<tuning::parameter> cut_into(std::uint64_t chunk_bytes, std::uint64_t
 class put_config final : public paired_config {
  public:
   put_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
-      : paired_config({.name = "put", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "put"}, cut::own,
+      : paired_config({.name = "put", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "put"}, 0,
                       needs::credit),
         chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
@@ -88,7 +89,7 @@ class put_config final : public paired_config {
 class get_config final : public paired_config {
  public:
   get_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
-      : paired_config({.name = "get", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "get"}, cut::own,
+      : paired_config({.name = "get", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "get"}, 0,
                       needs::known_payload),
         chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
@@ -110,7 +111,7 @@ class get_config final : public paired_config {
 // A get whose bytes both GPUs move. NCCL cuts and overlaps them by itself.
 class nccl_config final : public paired_config {
  public:
-  nccl_config() : paired_config({.name = "nccl", .wire_class = "nccl"}, cut::own, needs::known_payload) {}
+  nccl_config() : paired_config({.name = "nccl", .wire_class = "nccl"}, 0, needs::known_payload) {}
   runtime::result<> works_over(const runtime::link& net) const override { return net.joint(); }
   task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.joint_get(0, data); }

@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,11 +36,8 @@ namespace parley::ops {
 using actors::part_receiver;
 using actors::part_sender;
 
-/// How a config cuts a payload into parts.
-enum class cut : std::uint8_t {
-  own,    ///< as its two functions do
-  whole,  ///< one part at offset 0; calls then need not go through its functions
-};
+/// Payloads of any size go whole.
+constexpr std::uint64_t every_size = std::numeric_limits<std::uint64_t>::max();
 
 /// What an invocation must have before it can be stamped with a config. Where that is missing, another config runs.
 enum class needs : std::uint8_t {
@@ -52,18 +50,19 @@ class paired_config : public op_config {
  public:
   virtual runtime::task<> send(part_sender& out, std::span<const std::byte> data) const = 0;
   virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
-  bool goes_whole(std::size_t bytes) const noexcept { return cut_ == cut::whole || bytes == 0; }
+  bool goes_whole(std::size_t bytes) const noexcept { return bytes <= whole_up_to_; }
   needs what_it_needs() const noexcept { return needs_; }
   /// Whether this rank's link has what it moves through; an error says why not.
   virtual runtime::result<> works_over(const runtime::link&) const { return {}; }
 
  protected:
-  /// Throws `bad_argument` when the identity cannot be canonical.
-  explicit paired_config(tuning::config_identity identity, cut how = cut::own, needs what = needs::nothing)
-      : op_config(std::move(identity)), cut_(how), needs_(what) {}
+  /// Payloads of up to `whole_up_to` bytes go as one part at offset 0, so that calls need not go through its functions. Throws
+  /// `bad_argument` when the identity cannot be canonical.
+  explicit paired_config(tuning::config_identity identity, std::uint64_t whole_up_to = 0, needs what = needs::nothing)
+      : op_config(std::move(identity)), whole_up_to_(whole_up_to), needs_(what) {}
 
  private:
-  cut cut_;
+  std::uint64_t whole_up_to_;
   needs needs_;
 };
 

@@ -317,6 +317,12 @@ bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std
   return matters && options_.memory->busy(data);
 }
 
+void edge_out::check_trial(const actors::outgoing& inv) const {
+  if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
+    runtime::invariant(participant_.may_run(inv.mark.digest),
+                       {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
+}
+
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   under_way mine(inv, out);
@@ -327,9 +333,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (data.empty()) {
       co_await out.send(0, data);
     } else {
-      if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
-        runtime::invariant(participant_.may_run(inv.mark.digest),
-                           {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
+      check_trial(inv);
       if (waits_for_kernels(inv, data)) {
         if (find(inv.mark.digest)->what_it_needs() == needs::credit) {
           // Its copies are enqueued behind the kernels. What it is measured at begins when these end.

@@ -53,7 +53,7 @@ class timed_config final : public ops::paired_config {
 class torn_put final : public ops::paired_config {
  public:
   torn_put(const std::string& name, std::uint64_t after)
-      : paired_config({.name = name, .wire_class = "torn_" + name}, ops::cut::own, ops::needs::credit), after_(after) {}
+      : paired_config({.name = name, .wire_class = "torn_" + name}, 0, ops::needs::credit), after_(after) {}
   task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
     const std::size_t half = data.size() / 2;
     co_await out.put(0, data.first(half));

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 using namespace parley;
@@ -27,6 +28,24 @@ class halves final : public paired_config {
     if (half != 0) co_await in.receive(0, data.first(half));
     co_await in.receive(half, data.subspan(half));
   }
+};
+
+/// Whole up to 1000 bytes; its functions, which cut nothing either, are for the rest.
+class whole_while_small final : public paired_config {
+ public:
+  explicit whole_while_small(std::vector<std::size_t>& cut)
+      : paired_config({.name = "whole_while_small", .wire_class = "whole"}, 1000), cut_(cut) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    cut_.push_back(data.size());
+    co_await out.send(0, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    cut_.push_back(data.size());
+    co_await in.receive(0, data);
+  }
+
+ private:
+  std::vector<std::size_t>& cut_;
 };
 
 task<> send_whole_data(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
@@ -118,6 +137,19 @@ TEST_CASE("configs of one's own, as a class and as two functions, move every siz
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
   }
+}
+
+TEST_CASE("payloads up to the size that a config says go whole, past its functions, on both sides") {
+  std::vector<std::size_t> cut;
+  world w(2);
+  const auto config = std::make_shared<whole_while_small>(cut);
+  const auto all = move_each(w, {config}, {config}, {1, 1000, 1001, 0, 8}, 10);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  std::erase(cut, rehearsed);
+  CHECK(std::ranges::equal(cut, std::vector<std::size_t>{1001, 1001}));
+  CHECK(chunked(64)->goes_whole(64));
+  CHECK_FALSE(chunked(64)->goes_whole(65));
 }
 
 TEST_CASE(
