@@ -1,4 +1,5 @@
 #include <parley/ops/gpu_sum.hpp>
+#include <parley/ops/rank.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/transports/cuda_space.hpp>
 
@@ -33,7 +34,13 @@ gpu_world& world_of(const symmetric_call& call, const std::string& config) {
 class nccl_sum_config final : public symmetric_config {
  public:
   nccl_sum_config() : symmetric_config({.name = "nccl_sum", .wire_class = "nccl_sum"}) {}
-  task<> run(symmetric_call call, std::span<std::byte> data) const override { co_await world_of(call, id()).sum(data); }
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    co_await world_of(call, id()).run(gpu_sum::by_nccl(data), call.replayed);
+  }
+  bool can_be_recorded() const noexcept override { return true; }
+  task<> record(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
+    co_await world_of(call, id()).record(gpu_sum::by_nccl(data), static_cast<transports::cuda_stream>(stream));
+  }
 };
 
 class kernel_sum_config final : public symmetric_config {
@@ -44,7 +51,12 @@ class kernel_sum_config final : public symmetric_config {
                           .wire_class = "kernel_sum_" + std::to_string(blocks)}),
         blocks_(blocks) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
-    co_await world_of(call, id()).sum_by_kernel(data, blocks_);
+    co_await world_of(call, id()).run(gpu_sum::by_kernel(data, blocks_), call.replayed);
+  }
+  bool can_be_recorded() const noexcept override { return true; }
+  task<> record(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
+    co_await world_of(call, id())
+        .record(gpu_sum::by_kernel(data, blocks_), static_cast<transports::cuda_stream>(stream));
   }
 
  private:
@@ -83,6 +95,7 @@ task<> gpu_world::ready() {
 
 void gpu_world::abort() noexcept {
   if (handle_ == nullptr) return;
+  forget_recordings();  // NCCL waits for those that name its communicator
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
   library_.abort(std::exchange(handle_, nullptr));
   see_to_its_end();
@@ -95,27 +108,30 @@ void gpu_world::see_to_its_end() noexcept {
   while (!end.here) static_cast<void>(copies_.poll());
 }
 
-task<> gpu_world::sum(std::span<std::byte> floats) { co_await run(way::nccl, floats, 0); }
-
-task<> gpu_world::sum_by_kernel(std::span<std::byte> floats, unsigned blocks) {
-  if (floats.size() > boxes_.stage_bytes)
+void gpu_world::check(const gpu_sum& what) const {
+  if (what.how == gpu_sum::way::kernel && what.floats.size() > boxes_.stage_bytes)
     runtime::raise({errc::unavailable, "its kernel sums up to " + std::to_string(boxes_.stage_bytes) +
-                                           " bytes, as kernel_bytes says, not " + std::to_string(floats.size())});
-  co_await run(way::kernel, floats, blocks);
+                                           " bytes, as kernel_bytes says, not " + std::to_string(what.floats.size())});
+  if (what.floats.size() % sizeof(float) != 0)
+    runtime::raise(
+        {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(what.floats.size())});
 }
 
-task<> gpu_world::run(way how, std::span<std::byte> floats, unsigned blocks) {
-  if (floats.size() % sizeof(float) != 0)
-    runtime::raise(
-        {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(floats.size())});
-  if (floats.empty()) co_return;
-  // NCCL takes one call at a time. Those that wait go on in their order.
-  while (calling_ && handle_ != nullptr) co_await runtime::yield;
+task<> gpu_world::run(gpu_sum what, bool replayed) {
+  check(what);
+  if (what.floats.empty()) co_return;
   std::exception_ptr thrown;
   runtime::result<> ended;
   try {
-    co_await enqueue(how, floats, blocks);
+    const errc ordered = copies_.order(stream_, what.floats);
+    if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
+    if (replayed) {
+      co_await replay(what);
+    } else {
+      co_await enqueue(what, stream_);
+    }
     ended = co_await transports::reached(copies_, stream_);
+    if (ended && aborted()) runtime::raise({errc::unavailable, "its communicator was aborted meanwhile"});
   } catch (...) {
     thrown = std::current_exception();
   }
@@ -126,23 +142,55 @@ task<> gpu_world::run(way how, std::span<std::byte> floats, unsigned blocks) {
   runtime::raise(ended.reason());
 }
 
-task<> gpu_world::enqueue(way how, std::span<std::byte> floats, unsigned blocks) {
+task<> gpu_world::record(gpu_sum what, transports::cuda_stream stream) {
+  check(what);
+  if (what.floats.empty()) co_return;
+  std::exception_ptr thrown;
+  try {
+    co_await enqueue(what, stream);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (!thrown) co_return;
+  abort();
+  std::rethrow_exception(thrown);
+}
+
+// NCCL takes one call at a time, and has put it into the stream only when it says so. Those that wait go on in their order.
+task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream) {
+  while (calling_ && !aborted()) co_await runtime::yield;
   co_await ready();
-  const errc ordered = copies_.order(stream_, floats);
-  if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
-  if (how == way::kernel) {
+  if (what.how == gpu_sum::way::kernel) {
     transports::peer_boxes with = boxes_;
-    with.blocks = blocks;
-    with.number = ++boxes_.number;
-    const errc launched = copies_.driver().sum_with_peers(floats, with, stream_);
+    with.blocks = what.blocks;
+    const errc launched = copies_.driver().sum_with_peers(what.floats, with, stream);
     if (launched != errc::none) runtime::raise({launched, copies_.driver().fault()});
     co_return;
   }
   calling_ = true;
-  const errc called = library_.sum_floats(floats, handle_, stream_);
+  const errc called = library_.sum_floats(what.floats, handle_, stream);
   if (called != errc::none && called != errc::pending) runtime::raise({called, library_.fault()});
   co_await ready();
   calling_ = false;
+}
+
+task<> gpu_world::replay(gpu_sum what) {
+  transports::cuda_driver& gpu = copies_.driver();
+  auto at = std::find_if(recordings_.begin(), recordings_.end(), [&](const recording& r) { return r.what == what; });
+  if (at == recordings_.end()) {
+    co_await ready();
+    transports::recording_stream in(gpu, copies_.device());
+    co_await enqueue(what, in.stream());
+    recordings_.push_back({what, in.end()});
+    at = recordings_.end() - 1;
+  }
+  const errc launched = gpu.replay(at->graph, stream_);
+  if (launched != errc::none) runtime::raise({launched, gpu.fault()});
+}
+
+void gpu_world::forget_recordings() noexcept {
+  for (const recording& r : recordings_) copies_.driver().destroy(r.graph);
+  recordings_.clear();
 }
 
 // ---- meeting ----------------------------------------------------------------------------------------------------------
@@ -169,10 +217,10 @@ task<> gpu_world::exchange_boxes() {
   std::vector<float> numbers(options_.members * sizeof(address) + 1);
   std::string why;
   if (options_.members > transports::peer_boxes::most_members) why = "more than 8 members";
-  box_ = transports::cuda_memory::on_device(gpu, copies_.device(), transports::peer_boxes::flag_bytes + 2 * stage);
+  box_ = transports::cuda_memory::on_device(gpu, copies_.device(), transports::peer_boxes::head_bytes + 2 * stage);
   stop_ = transports::cuda_memory::pinned(gpu, sizeof(std::uint32_t));
   stop() = 0;
-  const std::vector<std::byte> zeros(transports::peer_boxes::flag_bytes);
+  const std::vector<std::byte> zeros(transports::peer_boxes::head_bytes);
   co_await move(box_.bytes().first(zeros.size()), zeros);
   const auto exported = gpu.export_memory(box_.bytes().data());
   if (exported) {
@@ -188,7 +236,7 @@ task<> gpu_world::exchange_boxes() {
   remains_->memory.push_back(transports::cuda_memory::on_device(gpu, copies_.device(), host.size()));
   const std::span<std::byte> table = remains_->memory.back().bytes();
   co_await move(table, host);
-  co_await sum(table);
+  co_await run(gpu_sum::by_nccl(table));
   co_await move(host, table);
   for (unsigned m = 0; m < options_.members && numbers.back() == 0; ++m) {
     boxes_.box[m] = box_.bytes().data();
@@ -210,6 +258,7 @@ task<> gpu_world::exchange_boxes() {
   boxes_.place = options_.place;
   boxes_.stage_bytes = stage;
   boxes_.stop = &stop();
+  boxes_.calls = reinterpret_cast<std::uint32_t*>(box_.bytes().data() + transports::peer_boxes::flag_bytes);
 }
 
 std::vector<std::byte> gpu_world_source::make_id() {
@@ -228,6 +277,25 @@ task<std::shared_ptr<communicator>> gpu_world_source::connect(std::vector<std::b
   if (!begun) runtime::raise(begun.reason());
   auto made = std::make_shared<gpu_world>(library_, copies_, *begun, options_, remains_);
   co_await made->meet();
+  co_return made;
+}
+
+task<std::shared_ptr<communicator>> connect_all(rank& self, gpu_world_source& source, std::string name) {
+  std::vector<std::pair<rank_id, rank_id>> edges;
+  for (rank_id r = 1; r < self.world_size(); ++r) edges.emplace_back(0, r);
+  std::vector<std::byte> id(sizeof(transports::nccl_id::bytes));
+  if (!edges.empty()) {
+    auto ids = self.declare(paired_transfer{.name = name + "_id", .edges = edges});
+    if (self.id() == 0) {
+      id = source.make_id();
+      for (rank_id r = 1; r < self.world_size(); ++r) co_await ids.send(id, {.to = r});
+    } else {
+      co_await ids.receive(id, {.from = 0});
+    }
+  } else {
+    id = source.make_id();
+  }
+  auto made = co_await source.connect(std::move(id));
   co_return made;
 }
 

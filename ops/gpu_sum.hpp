@@ -4,7 +4,7 @@
 ///
 ///     gpu_world_source::options who{.members = 2, .place = self.id(), .kernel_bytes = 1_MiB};
 ///     auto source = std::make_shared<gpu_world_source>(nccl, *here.gpu(), who);
-///     std::shared_ptr<communicator> world = co_await source->connect(id_of_rank_0);      // `source->make_id()`, sent around
+///     std::shared_ptr<communicator> world = co_await connect_all(self, *source, "gradients");
 ///     auto sums = self.declare(symmetric_op{.name = "gradients", .configs = {nccl_sum(), kernel_sum()}, .over = world,
 ///                                           .rehearse = source, .memory = &space});
 ///     co_await sums.run(gradients);                                                       // in place
@@ -21,11 +21,15 @@
 #include <parley/transports/nccl_library.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace parley::ops {
+
+class rank;
 
 /// Memory of communicators that have ended. CUDA frees it once the device is idle, which it may not be before this thread has
 /// aborted another communicator: it is freed with the source.
@@ -39,6 +43,19 @@ struct gpu_world_remains {
   transports::cuda_driver& driver;
   std::vector<void*> mapped;
   std::vector<transports::cuda_memory> memory;
+};
+
+/// A sum of all members' floats, in place.
+struct gpu_sum {
+  enum class way : std::uint8_t { nccl, kernel } how = way::nccl;
+  std::span<std::byte> floats;
+  unsigned blocks = 0;  ///< of the kernel
+  static gpu_sum by_nccl(std::span<std::byte> floats) { return {way::nccl, floats, 0}; }
+  static gpu_sum by_kernel(std::span<std::byte> floats, unsigned blocks) { return {way::kernel, floats, blocks}; }
+  friend bool operator==(const gpu_sum& a, const gpu_sum& b) noexcept {
+    return a.how == b.how && a.blocks == b.blocks && a.floats.data() == b.floats.data() &&
+           a.floats.size() == b.floats.size();
+  }
 };
 
 /// One communicator of NCCL, with a stream of its own and, where asked for, memory that the other members reach.
@@ -56,16 +73,23 @@ class gpu_world final : public communicator {
   /// Connects, with all others. Throws `device_failed` with NCCL's words, `unavailable` where memory cannot be reached, and what
   /// cancelled it.
   runtime::task<> meet();
-  /// The sum of all members' floats, in place. Calls are enqueued in the order of calling, which is the same on all members.
-  runtime::task<> sum(std::span<std::byte> floats);
-  /// The same by a kernel of so many blocks.
-  runtime::task<> sum_by_kernel(std::span<std::byte> floats, unsigned blocks);
+  /// Calls are enqueued in the order of calling, which is the same on all members. `replayed`: from a recording of just this,
+  /// which is made by the first one and kept.
+  runtime::task<> run(gpu_sum what, bool replayed = false);
+  /// Into a stream that is being recorded; each replay is a call. Recordings end before the communicator does.
+  runtime::task<> record(gpu_sum what, transports::cuda_stream stream);
   void abort() noexcept override;
+  bool aborted() const noexcept override { return handle_ == nullptr; }
 
  private:
-  enum class way : std::uint8_t { nccl, kernel };
-  runtime::task<> run(way how, std::span<std::byte> floats, unsigned blocks);
-  runtime::task<> enqueue(way how, std::span<std::byte> floats, unsigned blocks);
+  struct recording {
+    gpu_sum what;
+    transports::cuda_graph graph;
+  };
+  void check(const gpu_sum& what) const;
+  runtime::task<> enqueue(gpu_sum what, transports::cuda_stream stream);
+  runtime::task<> replay(gpu_sum what);
+  void forget_recordings() noexcept;
   runtime::task<> ready();
   runtime::task<> exchange_boxes();
   runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);
@@ -83,6 +107,7 @@ class gpu_world final : public communicator {
   std::vector<void*> mapped_;
   std::shared_ptr<gpu_world_remains> remains_;
   transports::peer_boxes boxes_;
+  std::vector<recording> recordings_;
 };
 
 class gpu_world_source final : public communicator_source {
@@ -104,9 +129,13 @@ class gpu_world_source final : public communicator_source {
   std::shared_ptr<gpu_world_remains> remains_;
 };
 
-/// `gpu_world::sum` of the call's communicator.
+/// A communicator of all ranks of the job: rank 0 makes the id and sends it around, as messages of an op `<name>_id`. All call it.
+/// Throws as `gpu_world_source::connect`.
+runtime::task<std::shared_ptr<communicator>> connect_all(rank& self, gpu_world_source& source, std::string name);
+
+/// By NCCL, over the call's communicator.
 symmetric_config_ptr nccl_sum();
-/// `gpu_world::sum_by_kernel`, 1 to 64 blocks.
+/// By parley's kernel, of 1 to 64 blocks.
 symmetric_config_ptr kernel_sum(unsigned blocks = 32);
 
 }  // namespace parley::ops

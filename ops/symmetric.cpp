@@ -42,6 +42,10 @@ tuning::plan_options plan_for(const symmetric_op& op, tuning::plan_options plan)
 
 }  // namespace
 
+task<> symmetric_config::record(symmetric_call, std::span<std::byte>, runtime::device_stream) const {
+  runtime::raise({errc::unavailable, "config " + id() + " cannot be recorded"});
+}
+
 runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size) {
   const std::string title = "op " + op.name;
   actors::op_declaration d;
@@ -62,6 +66,10 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
     if (op.configs[i] == nullptr)
       return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
   }
+  if (op.replayed && !op.configs.front()->can_be_recorded())
+    return error{errc::bad_argument, title + ": its calls are replayed, and its default " + op.configs.front()->id() +
+                                         " cannot be recorded; put one first that can"};
+  if (op.replayed) d.scheme += ", replayed";
   d.leader = d.participants.front().rank;
   d.default_config = op.configs.front()->id();
   d.default_digest = op.configs.front()->digest();
@@ -93,6 +101,11 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   unavailable = std::move(can.missing);
   limits = std::move(can.limits);
   faults = std::move(can.faults);
+  for (std::size_t i = 1; i < op.configs.size() && op.replayed; ++i) {
+    if (op.configs[i]->can_be_recorded() || !available.test(i)) continue;
+    available.clear(i);
+    unavailable.push_back(op.configs[i]->id() + ": the op's calls are replayed, and it cannot be recorded");
+  }
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty()) {
     for (std::size_t i = 1; i < op.configs.size(); ++i) {
       if (!available.test(i)) continue;
@@ -191,6 +204,7 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
   call.invocation = invocation;
   call.over = over;
   call.on = on;
+  call.replayed = op_.replayed && on == symmetric_call::stream::rehearsal;
   return call;
 }
 
@@ -204,16 +218,23 @@ failure symmetric_end::explained(errc code, std::uint64_t invocation, const std:
 // ---- calls ------------------------------------------------------------------------------------------------------------
 
 task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
-  const time_ns span = call.timeout_ns != 0 ? call.timeout_ns : op_.timeout_ns;
-  const time_ns until = runtime::deadline_of(services_.ex.now(), span);
-  const std::uint64_t bytes = call.bytes != 0 ? call.bytes : data.size();
+  return run(nullptr, data, call.bytes != 0 ? call.bytes : data.size(), call.timeout_ns);
+}
+
+task<> symmetric_end::run(symmetric_caller& caller, symmetric_options call) {
+  return run(&caller, {}, call.bytes, call.timeout_ns);
+}
+
+task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes,
+                          time_ns timeout_ns) {
+  const time_ns until = runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
   auto begun = co_await leases_.start(bytes, until);
   if (!begun)
     throw explained(begun.code(), leases_.next_invocation(bytes),
                     "the call has not begun, it waited " + leases_.missing(bytes));
   const actors::leased l = *begun;
   const bool timed = l.what.of != actors::lease::part::steady || (lead_ != nullptr && lead_->assigned.measuring());
-  const time_ns start_ns = timed ? services_.ex.precise_now() : services_.ex.now();
+  time_ns start_ns = timed ? services_.ex.precise_now() : services_.ex.now();
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
@@ -227,7 +248,13 @@ task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
     const std::shared_ptr<communicator> over = op_.over;
     const symmetric_call now = call_of(l.what.invocation, bytes, over.get(), symmetric_call::stream::user);
     try {
-      co_await implement(now, *config, data, until);
+      if (caller == nullptr) {
+        co_await implement([&] { return config->run(now, data); }, until);
+      } else {
+        co_await implement([&] { return caller->prepare(now, *config); }, until);
+        if (timed) start_ns = services_.ex.precise_now();
+        co_await implement([&] { return caller->call(now, *config); }, until);
+      }
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -244,12 +271,12 @@ task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
   if (outcome != errc::none) throw explained(outcome, l.what.invocation, text);
 }
 
-task<> symmetric_end::implement(symmetric_call call, const symmetric_config& config, std::span<std::byte> data,
-                                time_ns until) {
+template <class Start>
+task<> symmetric_end::implement(Start start, time_ns until) {
   runtime::scope& here = co_await runtime::this_scope;
   running me(here, until);
   running_.push_back(me);
-  me.within.spawn(config.run(call, data));
+  me.within.spawn(start());
   co_await me.within.join();
   // One that ends well after it was cancelled may have left out half of it.
   if (me.within.cancelled() != errc::none) runtime::raise(me.within.cancelled());

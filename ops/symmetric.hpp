@@ -64,6 +64,18 @@ struct symmetric_op {
   tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
   capability_function capable{};  ///< which configs this rank can run, or shall; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where buffers lie, and the scratch of rehearsals; null: host memory
+  bool replayed = false;  ///< calls are made by `replayed_calls`: what cannot be recorded is no candidate
+};
+
+/// Makes calls of an op otherwise than by `symmetric_config::run`.
+class symmetric_caller {
+ public:
+  /// Gets ready to call it with this config, which is not charged with that.
+  virtual runtime::task<> prepare(symmetric_call call, const symmetric_config& config) = 0;
+  virtual runtime::task<> call(symmetric_call call, const symmetric_config& config) = 0;
+
+ protected:
+  ~symmetric_caller() = default;
 };
 
 struct symmetric_settings {
@@ -91,6 +103,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
   ~symmetric_end();
 
   runtime::task<> run(std::span<std::byte> data, symmetric_options call);
+  runtime::task<> run(symmetric_caller& caller, symmetric_options call);
+  bool is_replayed() const noexcept { return op_.replayed; }
   /// Ends all calls, and those to come, with `why`.
   void fail(const runtime::error& why) noexcept;
   /// After `closed`: over `over`, in the generation that has begun meanwhile. False when none has.
@@ -136,8 +150,9 @@ class symmetric_end final : private actors::implementations, private actors::reh
 
   runtime::memory_space& memory() const noexcept;
   const symmetric_config* find(std::uint64_t digest) const noexcept;
-  runtime::task<> implement(symmetric_call call, const symmetric_config& config, std::span<std::byte> data,
-                            time_ns until);
+  runtime::task<> run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes, time_ns timeout_ns);
+  template <class Start>
+  runtime::task<> implement(Start start, time_ns until);
   symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
                          symmetric_call::stream on) const noexcept;
   void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);

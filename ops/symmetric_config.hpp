@@ -18,6 +18,7 @@
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/task.hpp>
 
 #include <cstddef>
@@ -40,6 +41,7 @@ class communicator {
   virtual ~communicator() = default;
   /// Somebody failed on it: whatever still waits on it has to end. Nothing is started on it afterwards.
   virtual void abort() noexcept {}
+  virtual bool aborted() const noexcept { return false; }
 };
 
 /// How communicators for rehearsals are made: anew, never split from the user's.
@@ -66,6 +68,7 @@ struct symmetric_call {
   std::uint64_t invocation = 0;  ///< of this size: the same on all members
   communicator* over = nullptr;
   stream on = stream::user;
+  bool replayed = false;  ///< a rehearsal of calls that are recorded once and replayed: it shall be like them
 };
 
 class symmetric_config : public op_config {
@@ -73,6 +76,9 @@ class symmetric_config : public op_config {
   virtual runtime::task<> run(symmetric_call call, std::span<std::byte> data) const = 0;
   /// Gets ready on this rank alone, once, before anything is tried: allocates, compiles. Throws why it cannot.
   virtual runtime::task<> warm() const { co_return; }
+  /// Whether a device can replay it: `record` puts it into a stream that is being recorded, and each replay is then a call.
+  virtual bool can_be_recorded() const noexcept { return false; }
+  virtual runtime::task<> record(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const;
 
  protected:
   /// Throws `bad_argument` when the identity cannot be canonical.

@@ -27,11 +27,13 @@
 // CUDA's own types: a cudaStream_t is a CUstream_st*, whoever made it.
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraphExec_st;
 
 namespace parley::transports {
 
 using cuda_stream = CUstream_st*;
 using cuda_event = CUevent_st*;
+using cuda_graph = CUgraphExec_st*;
 
 /// What the driver says of one GPU.
 struct cuda_device {
@@ -60,16 +62,18 @@ struct exported_memory {
 };
 
 /// What a kernel needs to sum together with those of other GPUs. Each member has a box in its own memory, which the others
-/// reach: flags, then two stages that calls use in turn.
+/// reach: flags and counters, then two stages that calls use in turn.
 struct peer_boxes {
   static constexpr unsigned most_members = 8;
   static constexpr unsigned most_blocks = 64;
   static constexpr std::size_t flag_bytes = sizeof(std::uint32_t) * most_members * most_blocks;
-  std::byte* box[most_members]{};  ///< by place, as this process reaches them
+  static constexpr std::size_t head_bytes = flag_bytes + 256;  ///< with two words of the owner's own; stages begin here
+  std::byte* box[most_members]{};                              ///< by place, as this process reaches them
   unsigned members = 0;
   unsigned place = 0;
   unsigned blocks = 0;
-  std::uint32_t number = 0;             ///< of the call, counted from 1, the same on all members
+  std::uint32_t* calls =
+      nullptr;  ///< in this member's memory: how many there were, and how many blocks of the next have ended
   std::size_t stage_bytes = 0;          ///< at least as large as what is summed
   const std::uint32_t* stop = nullptr;  ///< pinned; once it is not 0 the kernel ends, whatever the others do
 };
@@ -121,6 +125,13 @@ class cuda_driver {
   virtual std::uint32_t look_at(const std::uint32_t* word) noexcept {
     return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
   }
+  /// What `s` gets from here on is recorded instead of done, by whichever thread it comes.
+  virtual runtime::errc begin_recording(cuda_stream s) noexcept = 0;
+  /// What `s` has got since then, to be replayed as often as wanted. `unavailable` where something in it cannot be recorded.
+  virtual runtime::result<cuda_graph> end_recording(cuda_stream s) = 0;
+  virtual runtime::errc replay(cuda_graph g, cuda_stream s) noexcept = 0;
+  /// Also while it is being replayed.
+  virtual void destroy(cuda_graph g) noexcept = 0;
   virtual memory_place place_of(const void* address) noexcept = 0;
 
   virtual runtime::result<exported_memory> export_memory(const void* address) = 0;
@@ -161,6 +172,33 @@ class cuda_memory {
   cuda_driver* driver_ = nullptr;
   std::span<std::byte> bytes_;
   memory_place::kind what_ = memory_place::kind::host;
+};
+
+/// A stream of its own that is recorded from here on.
+class recording_stream {
+ public:
+  recording_stream(cuda_driver& d, int device) : driver_(d), stream_(d.make_stream(device)) {
+    const runtime::errc begun = d.begin_recording(stream_);
+    if (begun == runtime::errc::none) return;
+    d.destroy(stream_);
+    runtime::raise({begun, d.fault()});
+  }
+  recording_stream(const recording_stream&) = delete;
+  recording_stream& operator=(const recording_stream&) = delete;
+  ~recording_stream() {
+    if (stream_ != nullptr) driver_.destroy(stream_);
+  }
+  cuda_stream stream() const noexcept { return stream_; }
+  /// What was recorded. Throws `unavailable`.
+  cuda_graph end() {
+    const auto made = driver_.end_recording(stream_);
+    driver_.destroy(std::exchange(stream_, nullptr));
+    return made.value();
+  }
+
+ private:
+  cuda_driver& driver_;
+  cuda_stream stream_;
 };
 
 }  // namespace parley::transports

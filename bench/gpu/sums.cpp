@@ -32,21 +32,6 @@ struct wishes {
   std::int64_t faults = -1;  // or a kernel of its own writes where nothing is
 };
 
-// The id of rank 0's communicator, to all.
-parley::task<std::vector<std::byte>> shared_id(parley::rank& self, parley::ops::gpu_world_source& source) {
-  std::vector<std::pair<parley::rank_id, parley::rank_id>> edges;
-  for (parley::rank_id r = 1; r < self.world_size(); ++r) edges.emplace_back(0, r);
-  auto ids = self.declare(parley::paired_transfer{.name = "ids", .role = {}, .edges = edges});
-  std::vector<std::byte> id(128);
-  if (self.id() == 0) {
-    id = source.make_id();
-    for (parley::rank_id r = 1; r < self.world_size(); ++r) co_await ids.send(id, {.to = r});
-  } else {
-    co_await ids.receive(id, {.from = 0});
-  }
-  co_return id;
-}
-
 float value_of(parley::rank_id rank, std::int64_t call, std::size_t i) {
   return static_cast<float>((rank + 1) * static_cast<std::size_t>(1 + call % 7) + i % 1'000);
 }
@@ -59,8 +44,7 @@ parley::task<int> sums(parley::job& here, wishes w) {
       *parley::transports::nccl_runtime().value(), copies,
       parley::ops::gpu_world_source::options{
           .members = self.world_size(), .place = self.id(), .kernel_bytes = std::size_t{16} << 20U});
-  auto id = co_await shared_id(self, *source);
-  auto world = co_await source->connect(std::move(id));
+  auto world = co_await parley::ops::connect_all(self, *source, "gradients");
   parley::ops::symmetric_op op;
   op.name = "gradients";
   op.configs = {parley::ops::nccl_sum(), parley::ops::kernel_sum(8), parley::ops::kernel_sum(32)};

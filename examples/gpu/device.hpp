@@ -58,13 +58,12 @@ class event {
 
 /// Runs `rank_main(job, space)` with a GPU for each rank of the host in turn.
 template <class RankMain>
-int run_on_gpus(RankMain rank_main) {
+int run_on_gpus(RankMain rank_main, parley::job_options options = {}) {
   const auto gpu = parley::transports::cuda_runtime();
   if (!gpu) {
     std::fprintf(stderr, "%s\n", gpu.reason().what().c_str());
     return 1;
   }
-  parley::job_options options;
   options.gpu = *gpu;
   return parley::run(
       [&](parley::job& here) {

@@ -97,6 +97,14 @@ for op in ring_exchange jacobi; do
   fails_as "$op-rank-dies" 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 5 "$@"; fi; exec "$@"' - "$program" $endless
 done
+# A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
+program=$build/examples/gpu_replayed_step
+if [ -x "$program" ]; then
+  check replayed_step 90 "$parley" run -n 2 -- "$program" -e 300000
+  tail -n 8 "$out/replayed_step.log"
+  fails_as replayed_step-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" -e 8 -n 100000000
+fi
 # The GPUs are as good as before.
 check processes-after-faults 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results --microbatches 40
 

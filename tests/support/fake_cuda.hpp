@@ -45,11 +45,11 @@ class fake_cuda final : public transports::cuda_driver {
 
   /// A kernel.
   void launch(cuda_stream s, std::uint64_t ticks, std::function<void()> effect) {
-    stream_of(s).push_back({operation::kind::work, std::move(effect), ticks, nullptr, 0, {}});
+    stream_of(s).push({operation::kind::work, std::move(effect), ticks, nullptr, 0, {}});
   }
   /// A kernel that runs until it is told to end.
   void launch_until(cuda_stream s, std::function<bool()> over) {
-    stream_of(s).push_back({operation::kind::work, {}, 0, nullptr, 0, std::move(over)});
+    stream_of(s).push({operation::kind::work, {}, 0, nullptr, 0, std::move(over)});
   }
   /// Where the processor may see device memory.
   std::byte* shadow(const void* address) {
@@ -111,13 +111,13 @@ class fake_cuda final : public transports::cuda_driver {
   errc record(cuda_event e, cuda_stream after) noexcept override {
     if (broken_) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    stream_of(after).push_back({operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
+    stream_of(after).push({operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
     return errc::none;
   }
   errc wait(cuda_stream s, cuda_event e) noexcept override {
     if (broken_) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    stream_of(s).push_back({operation::kind::wait, {}, 0, ev, ev->recorded, {}});
+    stream_of(s).push({operation::kind::wait, {}, 0, ev, ev->recorded, {}});
     return errc::none;
   }
   errc query(cuda_event e) noexcept override {
@@ -129,18 +129,18 @@ class fake_cuda final : public transports::cuda_driver {
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
     if (broken_) return errc::device_failed;
     const std::uint64_t number = ++copies_;
-    stream_of(s).push_back({operation::kind::work,
-                            [this, to, from, bytes, number] {
-                              if (break_at_copy && number >= *break_at_copy) {
-                                broken_ = true;
-                                return;
-                              }
-                              std::memmove(here(to), here(from), bytes);
-                            },
-                            ticks_per_copy,
-                            nullptr,
-                            0,
-                            {}});
+    stream_of(s).push({operation::kind::work,
+                       [this, to, from, bytes, number] {
+                         if (break_at_copy && number >= *break_at_copy) {
+                           broken_ = true;
+                           return;
+                         }
+                         std::memmove(here(to), here(from), bytes);
+                       },
+                       ticks_per_copy,
+                       nullptr,
+                       0,
+                       {}});
     return errc::none;
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
@@ -164,10 +164,17 @@ class fake_cuda final : public transports::cuda_driver {
   errc sum_with_peers(std::span<std::byte> floats, const transports::peer_boxes& with,
                       cuda_stream s) noexcept override {
     if (broken_) return errc::device_failed;
-    auto& all = sums_[{with.box[0], with.number}];
-    if (all == nullptr) all = std::make_shared<joint_sum>();
-    launch_until(s, [this, all, floats, with, came = false]() mutable {
-      if (!std::exchange(came, true)) all->memory.push_back(floats);
+    launch_until(s, [this, floats, with, all = std::shared_ptr<joint_sum>()]() mutable {
+      if (all == nullptr) {
+        std::uint32_t number = 0;
+        std::memcpy(&number, here(with.calls), sizeof number);
+        ++number;
+        std::memcpy(here(with.calls), &number, sizeof number);
+        auto& joint = sums_[{with.box[0], number}];
+        if (joint == nullptr) joint = std::make_shared<joint_sum>();
+        all = joint;
+        all->memory.push_back(floats);
+      }
       if (all->memory.size() == with.members && !std::exchange(all->over, true)) add_up(all->memory);
       return all->over || *with.stop != 0;
     });
@@ -187,6 +194,25 @@ class fake_cuda final : public transports::cuda_driver {
     launch(s, 1, [this, at, value] { std::memcpy(here(at), &value, sizeof value); });
     return errc::none;
   }
+  errc begin_recording(cuda_stream s) noexcept override {
+    stream_of(s).recorded.emplace();
+    return broken_ ? errc::device_failed : errc::none;
+  }
+  runtime::result<transports::cuda_graph> end_recording(cuda_stream s) override {
+    auto recorded = std::exchange(stream_of(s).recorded, {});
+    if (!recorded || broken_) return runtime::error{errc::unavailable, "cudaErrorStreamCaptureInvalidated: planted"};
+    graphs_.push_back(std::make_unique<std::vector<operation>>(std::move(*recorded)));
+    return reinterpret_cast<transports::cuda_graph>(graphs_.back().get());
+  }
+  errc replay(transports::cuda_graph g, cuda_stream s) noexcept override {
+    if (broken_) return errc::device_failed;
+    for (const operation& o : *reinterpret_cast<const std::vector<operation>*>(g)) stream_of(s).push(o);
+    return errc::none;
+  }
+  void destroy(transports::cuda_graph g) noexcept override {
+    std::erase_if(graphs_, [&](const auto& own) { return own.get() == reinterpret_cast<std::vector<operation>*>(g); });
+  }
+  std::size_t graphs() const { return graphs_.size(); }
   std::uint32_t look_at(const std::uint32_t* word) noexcept override {
     tick();
     return *word;
@@ -241,7 +267,16 @@ class fake_cuda final : public transports::cuda_driver {
     }
     for (const auto& each : all) std::memcpy(shadow(each.data()), sum.data(), sum.size() * sizeof(float));
   }
-  using stream = std::deque<operation>;
+  struct stream {
+    std::deque<operation> todo;
+    std::optional<std::vector<operation>> recorded{};
+    void push(operation o) {
+      if (recorded)
+        recorded->push_back(std::move(o));
+      else
+        todo.push_back(std::move(o));
+    }
+  };
   struct block {
     std::vector<std::byte> bytes;
     std::size_t reserved = 0;
@@ -254,8 +289,8 @@ class fake_cuda final : public transports::cuda_driver {
   }
   void tick() {
     for (auto& s : streams_) {
-      while (!s->empty() && !broken_) {
-        operation& first = s->front();
+      while (!s->todo.empty() && !broken_) {
+        operation& first = s->todo.front();
         if (first.what == operation::kind::wait && first.on->happened < first.number) break;
         if (first.what == operation::kind::work && first.ticks > 0) {
           --first.ticks;
@@ -264,7 +299,7 @@ class fake_cuda final : public transports::cuda_driver {
         if (first.over && !first.over()) break;
         if (first.what == operation::kind::record) first.on->happened = first.number;
         if (first.effect) first.effect();
-        s->pop_front();
+        s->todo.pop_front();
       }
     }
   }
@@ -272,6 +307,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::vector<transports::cuda_device> devices_;
   std::vector<std::unique_ptr<stream>> streams_;
   std::vector<std::unique_ptr<event>> events_;
+  std::vector<std::unique_ptr<std::vector<operation>>> graphs_;
   std::map<void*, block> blocks_;
   std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
   std::size_t total_ = 0;

@@ -80,7 +80,6 @@ class fake_nccl final : public transports::nccl_library {
   struct call {
     std::span<std::byte> memory;
     int members = 0;
-    bool has_its_turn = false;
     bool met = false;
   };
   struct meeting {
@@ -104,9 +103,12 @@ class fake_nccl final : public transports::nccl_library {
     if (m.asked > 0 || m.behind_the_scenes || with < 0 || with >= m.members) return errc::device_failed;
     m.asked = asked_per_call;
     m.behind_the_scenes = [this, met = m.of, gone = m.aborted, memory, where, members = m.members, stream] {
-      auto mine = std::make_shared<call>(call{memory, members});
-      gpu_.launch_until(stream, [this, met, gone, mine, where] {
-        if (!std::exchange(mine->has_its_turn, true)) ((*met).*where).push_back(mine);
+      // A replay is a call of its own.
+      gpu_.launch_until(stream, [this, met, gone, memory, members, where, mine = std::shared_ptr<call>()]() mutable {
+        if (mine == nullptr) {
+          mine = std::make_shared<call>(call{memory, members});
+          ((*met).*where).push_back(mine);
+        }
         bring_together(*met);
         return mine->met || *gone;
       });

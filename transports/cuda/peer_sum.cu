@@ -18,9 +18,19 @@ __device__ std::uint32_t& flag_of(const peer_boxes& with, unsigned owner, unsign
   return reinterpret_cast<std::uint32_t*>(with.box[owner])[from * peer_boxes::most_blocks + blockIdx.x];
 }
 
+// Calls are counted on the device, so that one that is replayed from a recording counts, too. The block that ends last does it: all
+// have read the number by then.
+__device__ void count_call(const peer_boxes& with, std::uint32_t number) {
+  std::uint32_t& blocks_over = with.calls[1];
+  if (atomicAdd(&blocks_over, 1U) != gridDim.x - 1) return;
+  blocks_over = 0;
+  with.calls[0] = number;
+}
+
 __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::size_t count, const peer_boxes with) {
+  const std::uint32_t number = with.calls[0] + 1;
   // A stage is written again two calls later. By then its readers have told of the call between, and so ended this one.
-  const std::size_t stage = peer_boxes::flag_bytes + (with.number % 2) * with.stage_bytes;
+  const std::size_t stage = peer_boxes::head_bytes + (number % 2) * with.stage_bytes;
   const std::size_t step = std::size_t{gridDim.x} * threads_per_block;
   const std::size_t first = std::size_t{blockIdx.x} * threads_per_block + threadIdx.x;
   auto* const mine = reinterpret_cast<float*>(with.box[with.place] + stage);
@@ -28,9 +38,9 @@ __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x < with.members && threadIdx.x != with.place) {
-    flag(flag_of(with, threadIdx.x, with.place)).store(with.number, cuda::memory_order_release);
+    flag(flag_of(with, threadIdx.x, with.place)).store(number, cuda::memory_order_release);
     const flag theirs(flag_of(with, with.place, threadIdx.x));
-    while (static_cast<std::int32_t>(theirs.load(cuda::memory_order_acquire) - with.number) < 0 &&
+    while (static_cast<std::int32_t>(theirs.load(cuda::memory_order_acquire) - number) < 0 &&
            *const_cast<const volatile std::uint32_t*>(with.stop) == 0) {}
     __threadfence_system();
   }
@@ -41,6 +51,8 @@ __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::
       sum += *const_cast<const volatile float*>(reinterpret_cast<const float*>(with.box[m] + stage) + i);
     data[i] = sum;
   }
+  __syncthreads();
+  if (threadIdx.x == 0) count_call(with, number);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <unordered_map>
 
 namespace parley::transports {
 
@@ -67,9 +68,13 @@ class runtime_driver final : public cuda_driver {
     }
     cudaStream_t made = nullptr;
     must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    device_of_own_.emplace(made, device);
     return made;
   }
-  void destroy(cuda_stream s) noexcept override { note(cudaStreamDestroy(s), "cudaStreamDestroy"); }
+  void destroy(cuda_stream s) noexcept override {
+    device_of_own_.erase(s);
+    note(cudaStreamDestroy(s), "cudaStreamDestroy");
+  }
   cuda_event make_event(int device) override {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
@@ -114,19 +119,19 @@ class runtime_driver final : public cuda_driver {
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
     int device = 0;
-    if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
+    if (const errc known = find_device(s, device); known != errc::none) return known;
     const on_device here(device);
     return note(launch_copy(to, from, bytes, blocks, s), "the copy kernel");
   }
   errc sum_with_peers(std::span<std::byte> floats, const peer_boxes& with, cuda_stream s) noexcept override {
     int device = 0;
-    if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
+    if (const errc known = find_device(s, device); known != errc::none) return known;
     const on_device here(device);
     return note(launch_peer_sum(floats.data(), floats.size(), with, s), "the kernel that sums with peers");
   }
   errc move_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cuda_stream s) noexcept override {
     int device = 0;
-    if (const cudaError_t e = cudaStreamGetDevice(s, &device); e != cudaSuccess) return note(e, "cudaStreamGetDevice");
+    if (const errc known = find_device(s, device); known != errc::none) return known;
     const on_device here(device);
     return note(launch_pieces(packed, p, way, s), "the kernel that packs");
   }
@@ -140,6 +145,22 @@ class runtime_driver final : public cuda_driver {
     constexpr unsigned behind_all = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier for what comes before it
     return word_operation(found, s, at, value, behind_all, "cuStreamWriteValue32");
   }
+  // Relaxed: what this thread and others do meanwhile, such as NCCL, is none of the recording's concern.
+  errc begin_recording(cuda_stream s) noexcept override {
+    return note(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  }
+  result<cuda_graph> end_recording(cuda_stream s) override {
+    cudaGraph_t recorded = nullptr;
+    if (const cudaError_t e = cudaStreamEndCapture(s, &recorded); e != cudaSuccess)
+      return refused(e, "cudaStreamEndCapture");
+    cudaGraphExec_t made = nullptr;
+    const cudaError_t e = cudaGraphInstantiate(&made, recorded, 0);
+    cudaGraphDestroy(recorded);
+    if (e != cudaSuccess) return refused(e, "cudaGraphInstantiate");
+    return made;
+  }
+  errc replay(cuda_graph g, cuda_stream s) noexcept override { return note(cudaGraphLaunch(g, s), "cudaGraphLaunch"); }
+  void destroy(cuda_graph g) noexcept override { note(cudaGraphExecDestroy(g), "cudaGraphExecDestroy"); }
   memory_place place_of(const void* address) noexcept override {
     cudaPointerAttributes a{};
     if (note(cudaPointerGetAttributes(&a, address), "cudaPointerGetAttributes") != errc::none) return {};
@@ -189,6 +210,14 @@ class runtime_driver final : public cuda_driver {
     }
     return errc::device_failed;
   }
+  // CUDA does not say it of a stream that is being recorded.
+  errc find_device(cuda_stream s, int& device) noexcept {
+    if (const auto own = device_of_own_.find(s); own != device_of_own_.end()) {
+      device = own->second;
+      return errc::none;
+    }
+    return note(cudaStreamGetDevice(s, &device), "cudaStreamGetDevice");
+  }
   error refused(cudaError_t e, const char* where) {
     note(e, where);
     return {errc::unavailable, in_words(e, where)};
@@ -237,6 +266,7 @@ class runtime_driver final : public cuda_driver {
 
   std::vector<cuda_device> devices_;
   std::set<int> used_;
+  std::unordered_map<cuda_stream, int> device_of_own_;
   int driver_version_ = 0;
   int runtime_version_ = 0;
   std::string fault_;

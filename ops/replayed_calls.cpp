@@ -1,0 +1,88 @@
+#include <parley/ops/replayed_calls.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::task;
+
+replayed_calls::replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_options o)
+    : op_(std::move(op)), copies_(copies), step_(std::move(what)), options_(o) {
+  const auto& declared = op_.end().declaration();
+  if (!op_.end().is_replayed())
+    runtime::raise({errc::bad_argument, declared.title() + " is not declared as replayed; set symmetric_op::replayed "
+                                                           "on all its members"});
+  if (o.bytes == 0)
+    runtime::raise({errc::bad_argument, declared.title() + ": say how many bytes a step calls it with "
+                                                           "(symmetric_options::bytes)"});
+}
+
+struct replayed_calls::one_replay final : symmetric_caller {
+  one_replay(replayed_calls& o, transports::cuda_stream s) noexcept : of(o), in(s) {}
+
+  // Of those under way at once one records for all.
+  task<> prepare(symmetric_call call, const symmetric_config& config) override {
+    while (of.recording_now_) co_await runtime::yield;
+    if (of.find(call, config) == nullptr) co_await of.record(call, config);
+  }
+  task<> call(symmetric_call call, const symmetric_config& config) override {
+    std::exception_ptr thrown;
+    try {
+      const recording* const mine = of.find(call, config);
+      if (mine == nullptr) runtime::raise({errc::unavailable, "its recording was forgotten after a failure"});
+      const errc begun = of.copies_.driver().replay(mine->graph, in);
+      if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
+      auto ended = co_await transports::reached(of.copies_, in);
+      ended.value();
+      if (call.over != nullptr && call.over->aborted())
+        runtime::raise({errc::unavailable, "its communicator was aborted meanwhile"});
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    if (!thrown) co_return;
+    of.forget();
+    if (call.over != nullptr) call.over->abort();
+    std::rethrow_exception(thrown);
+  }
+
+  replayed_calls& of;
+  transports::cuda_stream in;
+};
+
+task<> replayed_calls::replay(transports::cuda_stream in) {
+  one_replay mine(*this, in);
+  co_await op_.end().run(mine, options_);
+}
+
+const replayed_calls::recording* replayed_calls::find(const symmetric_call& call,
+                                                      const symmetric_config& config) const noexcept {
+  const auto at = std::find_if(kept_.begin(), kept_.end(),
+                               [&](const recording& r) { return r.digest == config.digest() && r.over == call.over; });
+  return at == kept_.end() ? nullptr : &*at;
+}
+
+task<> replayed_calls::record(symmetric_call call, const symmetric_config& config) {
+  struct at_it {
+    explicit at_it(bool& b) noexcept : busy(b) { busy = true; }
+    ~at_it() { busy = false; }
+    bool& busy;
+  } const mine(recording_now_);
+  transports::recording_stream in(copies_.driver(), copies_.device());
+  co_await step_(in.stream(), recorded_call(call, config, in.stream()));
+  if (kept_.size() == most_kept) {
+    copies_.driver().destroy(kept_.front().graph);
+    kept_.erase(kept_.begin());
+  }
+  kept_.push_back({config.digest(), call.over, in.end()});
+  ++made_;
+}
+
+void replayed_calls::forget() noexcept {
+  for (const recording& r : kept_) copies_.driver().destroy(r.graph);
+  kept_.clear();
+}
+
+}  // namespace parley::ops
