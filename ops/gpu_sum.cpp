@@ -95,7 +95,7 @@ task<> gpu_world::ready() {
 
 void gpu_world::abort() noexcept {
   if (handle_ == nullptr) return;
-  forget_recordings();  // NCCL waits for those that name its communicator
+  recordings_.clear();  // NCCL waits for those that name its communicator
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
   library_.abort(std::exchange(handle_, nullptr));
   see_to_its_end();
@@ -184,13 +184,8 @@ task<> gpu_world::replay(gpu_sum what) {
     recordings_.push_back({what, in.end()});
     at = recordings_.end() - 1;
   }
-  const errc launched = gpu.replay(at->graph, stream_);
+  const errc launched = at->graph.replay(stream_);
   if (launched != errc::none) runtime::raise({launched, gpu.fault()});
-}
-
-void gpu_world::forget_recordings() noexcept {
-  for (const recording& r : recordings_) copies_.driver().destroy(r.graph);
-  recordings_.clear();
 }
 
 // ---- meeting ----------------------------------------------------------------------------------------------------------

@@ -84,12 +84,11 @@ class gpu_world final : public communicator {
  private:
   struct recording {
     gpu_sum what;
-    transports::cuda_graph graph;
+    transports::cuda_recording graph;
   };
   void check(const gpu_sum& what) const;
   runtime::task<> enqueue(gpu_sum what, transports::cuda_stream stream);
   runtime::task<> replay(gpu_sum what);
-  void forget_recordings() noexcept;
   runtime::task<> ready();
   runtime::task<> exchange_boxes();
   runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);

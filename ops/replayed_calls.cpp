@@ -33,7 +33,7 @@ struct replayed_calls::one_replay final : symmetric_caller {
     try {
       const recording* const mine = of.find(call, config);
       if (mine == nullptr) runtime::raise({errc::unavailable, "its recording was forgotten after a failure"});
-      const errc begun = of.copies_.driver().replay(mine->graph, in);
+      const errc begun = mine->graph.replay(in);
       if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
       auto ended = co_await transports::reached(of.copies_, in);
       ended.value();
@@ -43,7 +43,7 @@ struct replayed_calls::one_replay final : symmetric_caller {
       thrown = std::current_exception();
     }
     if (!thrown) co_return;
-    of.forget();
+    of.kept_.clear();
     if (call.over != nullptr) call.over->abort();
     std::rethrow_exception(thrown);
   }
@@ -72,17 +72,9 @@ task<> replayed_calls::record(symmetric_call call, const symmetric_config& confi
   } const mine(recording_now_);
   transports::recording_stream in(copies_.driver(), copies_.device());
   co_await step_(in.stream(), recorded_call(call, config, in.stream()));
-  if (kept_.size() == most_kept) {
-    copies_.driver().destroy(kept_.front().graph);
-    kept_.erase(kept_.begin());
-  }
+  if (kept_.size() == most_kept) kept_.erase(kept_.begin());
   kept_.push_back({config.digest(), call.over, in.end()});
   ++made_;
-}
-
-void replayed_calls::forget() noexcept {
-  for (const recording& r : kept_) copies_.driver().destroy(r.graph);
-  kept_.clear();
 }
 
 }  // namespace parley::ops

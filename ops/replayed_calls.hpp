@@ -54,7 +54,6 @@ class replayed_calls {
   replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_options o);
   replayed_calls(const replayed_calls&) = delete;
   replayed_calls& operator=(const replayed_calls&) = delete;
-  ~replayed_calls() { forget(); }
 
   runtime::task<> replay(transports::cuda_stream in);
   /// How often the step was recorded so far.
@@ -66,12 +65,11 @@ class replayed_calls {
   struct recording {
     std::uint64_t digest;
     const communicator* over;
-    transports::cuda_graph graph;
+    transports::cuda_recording graph;
   };
   struct one_replay;
   const recording* find(const symmetric_call& call, const symmetric_config& config) const noexcept;
   runtime::task<> record(symmetric_call call, const symmetric_config& config);
-  void forget() noexcept;
 
   symmetric op_;
   transports::cuda_copies& copies_;

@@ -72,9 +72,8 @@ struct peer_boxes {
   unsigned members = 0;
   unsigned place = 0;
   unsigned blocks = 0;
-  std::uint32_t* calls =
-      nullptr;  ///< in this member's memory: how many there were, and how many blocks of the next have ended
-  std::size_t stage_bytes = 0;          ///< at least as large as what is summed
+  std::uint32_t* calls = nullptr;  ///< in this member's memory: how many were made, and blocks that ended of the next
+  std::size_t stage_bytes = 0;     ///< at least as large as what is summed
   const std::uint32_t* stop = nullptr;  ///< pinned; once it is not 0 the kernel ends, whatever the others do
 };
 
@@ -174,6 +173,27 @@ class cuda_memory {
   memory_place::kind what_ = memory_place::kind::host;
 };
 
+/// What was recorded, owned.
+class cuda_recording {
+ public:
+  cuda_recording(cuda_driver& d, cuda_graph graph) noexcept : driver_(&d), graph_(graph) {}
+  cuda_recording(cuda_recording&& other) noexcept
+      : driver_(other.driver_), graph_(std::exchange(other.graph_, nullptr)) {}
+  cuda_recording& operator=(cuda_recording&& other) noexcept {
+    std::swap(driver_, other.driver_);
+    std::swap(graph_, other.graph_);
+    return *this;
+  }
+  ~cuda_recording() {
+    if (graph_ != nullptr) driver_->destroy(graph_);
+  }
+  runtime::errc replay(cuda_stream s) const noexcept { return driver_->replay(graph_, s); }
+
+ private:
+  cuda_driver* driver_;
+  cuda_graph graph_;
+};
+
 /// A stream of its own that is recorded from here on.
 class recording_stream {
  public:
@@ -190,10 +210,10 @@ class recording_stream {
   }
   cuda_stream stream() const noexcept { return stream_; }
   /// What was recorded. Throws `unavailable`.
-  cuda_graph end() {
+  cuda_recording end() {
     const auto made = driver_.end_recording(stream_);
     driver_.destroy(std::exchange(stream_, nullptr));
-    return made.value();
+    return {driver_, made.value()};
   }
 
  private:

@@ -25,13 +25,7 @@ using examples::must;
 using parley::ops::recorded_call;
 using parley::transports::cuda_stream;
 
-struct settings {
-  std::size_t smallest = 8;
-  std::size_t largest = 16 << 20;
-  std::size_t factor = 8;
-  int timed = 1000;
-  int before = 20'000;
-} options;
+examples::size_sweep options{.largest = 16 << 20, .timed = 1000, .before = 20'000};
 
 /// Weights that shrink by what all ranks say of them.
 class model {
@@ -172,13 +166,7 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
 
 int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const auto number = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "-b") options.smallest = number;
-    if (name == "-e") options.largest = number;
-    if (name == "-f") options.factor = std::max<std::size_t>(number, 2);
-    if (name == "-n") options.timed = static_cast<int>(number);
-    if (name == "-w") options.before = static_cast<int>(number);
+    options.take(argv[i], argv[i + 1]);
   }
   parley::job_options job;
   job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in

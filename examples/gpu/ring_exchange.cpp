@@ -21,14 +21,8 @@ using examples::must;
 
 constexpr float c = 1.000244140625F;
 
-struct settings {
-  std::size_t smallest = 8;
-  std::size_t largest = 64 << 20;
-  std::size_t factor = 8;
-  int timed = 200;
-  int before = 400;
-  std::string only;
-} options;
+examples::size_sweep options;
+std::string only;  // config beside the default
 
 // What one step works on. Three of them, so that the host may be two steps ahead of the messages.
 struct buffers {
@@ -127,8 +121,7 @@ class ring {
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
   std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get(), parley::ops::nccl()};
-  if (!options.only.empty())
-    std::erase_if(configs, [](const auto& one) { return one->id() != "direct" && one->id() != options.only; });
+  if (!only.empty()) std::erase_if(configs, [](const auto& one) { return one->id() != "direct" && one->id() != only; });
   const parley::p2p op =
       self.declare(parley::point_to_point{.name = "ring", .configs = std::move(configs), .memory = &space});
   if (self.id() == 0)
@@ -157,14 +150,8 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
 
 int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const auto number = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "-b") options.smallest = number;
-    if (name == "-e") options.largest = number;
-    if (name == "-f") options.factor = std::max<std::size_t>(number, 2);
-    if (name == "-n") options.timed = static_cast<int>(number);
-    if (name == "-w") options.before = static_cast<int>(number);
-    if (name == "-c") options.only = argv[i + 1];
+    options.take(argv[i], argv[i + 1]);
+    if (std::string_view(argv[i]) == "-c") only = argv[i + 1];
   }
   return examples::run_on_gpus(rank_main);
 }
