@@ -37,9 +37,9 @@ class nccl_sum_config final : public symmetric_config {
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     co_await world_of(call, id()).run(gpu_sum::by_nccl(data), call.replayed);
   }
-  bool can_be_recorded() const noexcept override { return true; }
-  task<> record(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
-    co_await world_of(call, id()).record(gpu_sum::by_nccl(data), static_cast<transports::cuda_stream>(stream));
+  bool can_be_captured() const noexcept override { return true; }
+  task<> capture(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
+    co_await world_of(call, id()).capture(gpu_sum::by_nccl(data), static_cast<transports::cuda_stream>(stream));
   }
 };
 
@@ -53,10 +53,10 @@ class kernel_sum_config final : public symmetric_config {
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     co_await world_of(call, id()).run(gpu_sum::by_kernel(data, blocks_), call.replayed);
   }
-  bool can_be_recorded() const noexcept override { return true; }
-  task<> record(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
+  bool can_be_captured() const noexcept override { return true; }
+  task<> capture(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
     co_await world_of(call, id())
-        .record(gpu_sum::by_kernel(data, blocks_), static_cast<transports::cuda_stream>(stream));
+        .capture(gpu_sum::by_kernel(data, blocks_), static_cast<transports::cuda_stream>(stream));
   }
 
  private:
@@ -95,7 +95,7 @@ task<> gpu_world::ready() {
 
 void gpu_world::abort() noexcept {
   if (handle_ == nullptr) return;
-  recordings_.clear();  // NCCL waits for those that name its communicator
+  captures_.clear();  // NCCL waits for those that name its communicator
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
   library_.abort(std::exchange(handle_, nullptr));
   see_to_its_end();
@@ -142,7 +142,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   runtime::raise(ended.reason());
 }
 
-task<> gpu_world::record(gpu_sum what, transports::cuda_stream stream) {
+task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   check(what);
   if (what.floats.empty()) co_return;
   std::exception_ptr thrown;
@@ -176,13 +176,13 @@ task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream) {
 
 task<> gpu_world::replay(gpu_sum what) {
   transports::cuda_driver& gpu = copies_.driver();
-  auto at = std::find_if(recordings_.begin(), recordings_.end(), [&](const recording& r) { return r.what == what; });
-  if (at == recordings_.end()) {
+  auto at = std::find_if(captures_.begin(), captures_.end(), [&](const captured_sum& r) { return r.what == what; });
+  if (at == captures_.end()) {
     co_await ready();
-    transports::recording_stream in(gpu, copies_.device());
+    transports::capture_stream in(gpu, copies_.device());
     co_await enqueue(what, in.stream());
-    recordings_.push_back({what, in.end()});
-    at = recordings_.end() - 1;
+    captures_.push_back({what, in.end()});
+    at = captures_.end() - 1;
   }
   const errc launched = at->graph.replay(stream_);
   if (launched != errc::none) runtime::raise({launched, gpu.fault()});

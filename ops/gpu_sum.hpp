@@ -73,18 +73,18 @@ class gpu_world final : public communicator {
   /// Connects, with all others. Throws `device_failed` with NCCL's words, `unavailable` where memory cannot be reached, and what
   /// cancelled it.
   runtime::task<> meet();
-  /// Calls are enqueued in the order of calling, which is the same on all members. `replayed`: from a recording of just this,
+  /// Calls are enqueued in the order of calling, which is the same on all members. `replayed`: from a capture of just this,
   /// which is made by the first one and kept.
   runtime::task<> run(gpu_sum what, bool replayed = false);
-  /// Into a stream that is being recorded; each replay is a call. Recordings end before the communicator does.
-  runtime::task<> record(gpu_sum what, transports::cuda_stream stream);
+  /// Into a stream that is being captured; each replay is a call. Captures end before the communicator does.
+  runtime::task<> capture(gpu_sum what, transports::cuda_stream stream);
   void abort() noexcept override;
   bool aborted() const noexcept override { return handle_ == nullptr; }
 
  private:
-  struct recording {
+  struct captured_sum {
     gpu_sum what;
-    transports::cuda_recording graph;
+    transports::cuda_capture graph;
   };
   void check(const gpu_sum& what) const;
   runtime::task<> enqueue(gpu_sum what, transports::cuda_stream stream);
@@ -106,7 +106,7 @@ class gpu_world final : public communicator {
   std::vector<void*> mapped_;
   std::shared_ptr<gpu_world_remains> remains_;
   transports::peer_boxes boxes_;
-  std::vector<recording> recordings_;
+  std::vector<captured_sum> captures_;
 };
 
 class gpu_world_source final : public communicator_source {

@@ -23,16 +23,16 @@ replayed_calls::replayed_calls(symmetric op, transports::cuda_copies& copies, st
 struct replayed_calls::one_replay final : symmetric_caller {
   one_replay(replayed_calls& o, transports::cuda_stream s) noexcept : of(o), in(s) {}
 
-  // Of those under way at once one records for all.
+  // Of those under way at once one captures for all.
   task<> prepare(symmetric_call call, const symmetric_config& config) override {
-    while (of.recording_now_) co_await runtime::yield;
-    if (of.find(call, config) == nullptr) co_await of.record(call, config);
+    while (of.capturing_now_) co_await runtime::yield;
+    if (of.find(call, config) == nullptr) co_await of.capture(call, config);
   }
   task<> call(symmetric_call call, const symmetric_config& config) override {
     std::exception_ptr thrown;
     try {
-      const recording* const mine = of.find(call, config);
-      if (mine == nullptr) runtime::raise({errc::unavailable, "its recording was forgotten after a failure"});
+      const captured_step* const mine = of.find(call, config);
+      if (mine == nullptr) runtime::raise({errc::unavailable, "its capture was forgotten after a failure"});
       const errc begun = mine->graph.replay(in);
       if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
       auto ended = co_await transports::reached(of.copies_, in);
@@ -57,21 +57,22 @@ task<> replayed_calls::replay(transports::cuda_stream in) {
   co_await op_.end().run(mine, options_);
 }
 
-const replayed_calls::recording* replayed_calls::find(const symmetric_call& call,
-                                                      const symmetric_config& config) const noexcept {
-  const auto at = std::find_if(kept_.begin(), kept_.end(),
-                               [&](const recording& r) { return r.digest == config.digest() && r.over == call.over; });
+const replayed_calls::captured_step* replayed_calls::find(const symmetric_call& call,
+                                                          const symmetric_config& config) const noexcept {
+  const auto at = std::find_if(kept_.begin(), kept_.end(), [&](const captured_step& r) {
+    return r.digest == config.digest() && r.over == call.over;
+  });
   return at == kept_.end() ? nullptr : &*at;
 }
 
-task<> replayed_calls::record(symmetric_call call, const symmetric_config& config) {
+task<> replayed_calls::capture(symmetric_call call, const symmetric_config& config) {
   struct at_it {
     explicit at_it(bool& b) noexcept : busy(b) { busy = true; }
     ~at_it() { busy = false; }
     bool& busy;
-  } const mine(recording_now_);
-  transports::recording_stream in(copies_.driver(), copies_.device());
-  co_await step_(in.stream(), recorded_call(call, config, in.stream()));
+  } const mine(capturing_now_);
+  transports::capture_stream in(copies_.driver(), copies_.device());
+  co_await step_(in.stream(), captured_call(call, config, in.stream()));
   if (kept_.size() == most_kept) kept_.erase(kept_.begin());
   kept_.push_back({config.digest(), call.over, in.end()});
   ++made_;

@@ -42,8 +42,8 @@ tuning::plan_options plan_for(const symmetric_op& op, tuning::plan_options plan)
 
 }  // namespace
 
-task<> symmetric_config::record(symmetric_call, std::span<std::byte>, runtime::device_stream) const {
-  runtime::raise({errc::unavailable, "config " + id() + " cannot be recorded"});
+task<> symmetric_config::capture(symmetric_call, std::span<std::byte>, runtime::device_stream) const {
+  runtime::raise({errc::unavailable, "config " + id() + " cannot be captured"});
 }
 
 runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size) {
@@ -66,9 +66,9 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
     if (op.configs[i] == nullptr)
       return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
   }
-  if (op.replayed && !op.configs.front()->can_be_recorded())
+  if (op.replayed && !op.configs.front()->can_be_captured())
     return error{errc::bad_argument, title + ": its calls are replayed, and its default " + op.configs.front()->id() +
-                                         " cannot be recorded; put one first that can"};
+                                         " cannot be captured; put one first that can"};
   if (op.replayed) d.scheme += ", replayed";
   d.leader = d.participants.front().rank;
   d.default_config = op.configs.front()->id();
@@ -102,9 +102,9 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   limits = std::move(can.limits);
   faults = std::move(can.faults);
   for (std::size_t i = 1; i < op.configs.size() && op.replayed; ++i) {
-    if (op.configs[i]->can_be_recorded() || !available.test(i)) continue;
+    if (op.configs[i]->can_be_captured() || !available.test(i)) continue;
     available.clear(i);
-    unavailable.push_back(op.configs[i]->id() + ": the op's calls are replayed, and it cannot be recorded");
+    unavailable.push_back(op.configs[i]->id() + ": the op's calls are replayed, and it cannot be captured");
   }
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty()) {
     for (std::size_t i = 1; i < op.configs.size(); ++i) {

@@ -64,7 +64,7 @@ struct symmetric_op {
   tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
   capability_function capable{};  ///< which configs this rank can run, or shall; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where buffers lie, and the scratch of rehearsals; null: host memory
-  bool replayed = false;  ///< calls are made by `replayed_calls`: what cannot be recorded is no candidate
+  bool replayed = false;  ///< calls are made by `replayed_calls`: what cannot be captured is no candidate
 };
 
 /// Makes calls of an op otherwise than by `symmetric_config::run`.

@@ -68,7 +68,7 @@ struct symmetric_call {
   std::uint64_t invocation = 0;  ///< of this size: the same on all members
   communicator* over = nullptr;
   stream on = stream::user;
-  bool replayed = false;  ///< a rehearsal of calls that are recorded once and replayed: it shall be like them
+  bool replayed = false;  ///< a rehearsal of calls that are captured once and replayed: it shall be like them
 };
 
 class symmetric_config : public op_config {
@@ -76,9 +76,9 @@ class symmetric_config : public op_config {
   virtual runtime::task<> run(symmetric_call call, std::span<std::byte> data) const = 0;
   /// Gets ready on this rank alone, once, before anything is tried: allocates, compiles. Throws why it cannot.
   virtual runtime::task<> warm() const { co_return; }
-  /// Whether a device can replay it: `record` puts it into a stream that is being recorded, and each replay is then a call.
-  virtual bool can_be_recorded() const noexcept { return false; }
-  virtual runtime::task<> record(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const;
+  /// Whether a device can replay it: `capture` puts it into a stream that is being captured, and each replay is then a call.
+  virtual bool can_be_captured() const noexcept { return false; }
+  virtual runtime::task<> capture(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const;
 
  protected:
   /// Throws `bad_argument` when the identity cannot be canonical.

@@ -124,10 +124,10 @@ class cuda_driver {
   virtual std::uint32_t look_at(const std::uint32_t* word) noexcept {
     return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
   }
-  /// What `s` gets from here on is recorded instead of done, by whichever thread it comes.
-  virtual runtime::errc begin_recording(cuda_stream s) noexcept = 0;
-  /// What `s` has got since then, to be replayed as often as wanted. `unavailable` where something in it cannot be recorded.
-  virtual runtime::result<cuda_graph> end_recording(cuda_stream s) = 0;
+  /// What `s` gets from here on is captured instead of done, by whichever thread it comes.
+  virtual runtime::errc begin_capture(cuda_stream s) noexcept = 0;
+  /// What `s` has got since then, to be replayed as often as wanted. `unavailable` where something in it cannot be captured.
+  virtual runtime::result<cuda_graph> end_capture(cuda_stream s) = 0;
   virtual runtime::errc replay(cuda_graph g, cuda_stream s) noexcept = 0;
   /// Also while it is being replayed.
   virtual void destroy(cuda_graph g) noexcept = 0;
@@ -173,18 +173,17 @@ class cuda_memory {
   memory_place::kind what_ = memory_place::kind::host;
 };
 
-/// What was recorded, owned.
-class cuda_recording {
+/// What was captured, owned.
+class cuda_capture {
  public:
-  cuda_recording(cuda_driver& d, cuda_graph graph) noexcept : driver_(&d), graph_(graph) {}
-  cuda_recording(cuda_recording&& other) noexcept
-      : driver_(other.driver_), graph_(std::exchange(other.graph_, nullptr)) {}
-  cuda_recording& operator=(cuda_recording&& other) noexcept {
+  cuda_capture(cuda_driver& d, cuda_graph graph) noexcept : driver_(&d), graph_(graph) {}
+  cuda_capture(cuda_capture&& other) noexcept : driver_(other.driver_), graph_(std::exchange(other.graph_, nullptr)) {}
+  cuda_capture& operator=(cuda_capture&& other) noexcept {
     std::swap(driver_, other.driver_);
     std::swap(graph_, other.graph_);
     return *this;
   }
-  ~cuda_recording() {
+  ~cuda_capture() {
     if (graph_ != nullptr) driver_->destroy(graph_);
   }
   runtime::errc replay(cuda_stream s) const noexcept { return driver_->replay(graph_, s); }
@@ -194,24 +193,24 @@ class cuda_recording {
   cuda_graph graph_;
 };
 
-/// A stream of its own that is recorded from here on.
-class recording_stream {
+/// A stream of its own that is captured from here on.
+class capture_stream {
  public:
-  recording_stream(cuda_driver& d, int device) : driver_(d), stream_(d.make_stream(device)) {
-    const runtime::errc begun = d.begin_recording(stream_);
+  capture_stream(cuda_driver& d, int device) : driver_(d), stream_(d.make_stream(device)) {
+    const runtime::errc begun = d.begin_capture(stream_);
     if (begun == runtime::errc::none) return;
     d.destroy(stream_);
     runtime::raise({begun, d.fault()});
   }
-  recording_stream(const recording_stream&) = delete;
-  recording_stream& operator=(const recording_stream&) = delete;
-  ~recording_stream() {
+  capture_stream(const capture_stream&) = delete;
+  capture_stream& operator=(const capture_stream&) = delete;
+  ~capture_stream() {
     if (stream_ != nullptr) driver_.destroy(stream_);
   }
   cuda_stream stream() const noexcept { return stream_; }
-  /// What was recorded. Throws `unavailable`.
-  cuda_recording end() {
-    const auto made = driver_.end_recording(stream_);
+  /// What was captured. Throws `unavailable`.
+  cuda_capture end() {
+    const auto made = driver_.end_capture(stream_);
     driver_.destroy(std::exchange(stream_, nullptr));
     return {driver_, made.value()};
   }

@@ -1,6 +1,6 @@
 // Data-parallel training steps that each GPU replays from a CUDA graph, the sum of the gradients over all GPUs included: NCCL, or a
 // kernel that reads the other GPUs' memory. Which of them runs is agreed on while the program runs; where that changes, every rank
-// records its step anew before the same replay. Beside it the same steps enqueued one call after the other.
+// captures its step anew before the same replay. Beside it the same steps enqueued one call after the other.
 //
 //     parley run -n 2 -- gpu_replayed_step [-b 8] [-e 16777216] [-f 8] [-n 1000] [-w 20000]
 //
@@ -22,7 +22,7 @@ namespace {
 
 using examples::device_array;
 using examples::must;
-using parley::ops::recorded_call;
+using parley::ops::captured_call;
 using parley::transports::cuda_stream;
 
 examples::size_sweep options{.largest = 16 << 20, .timed = 1000, .before = 20'000};
@@ -33,8 +33,8 @@ class model {
   model(parley::job& here, parley::transports::cuda_space& space, std::size_t count)
       : gpu_(*here.gpu()), space_(space), self_(here.self()), weights_(space, count), gradients_(space, count) {}
 
-  // Enqueues only: once, while it is recorded.
-  static parley::task<> step(model* m, cuda_stream s, recorded_call sum) {
+  // Enqueues only: once, while it is captured.
+  static parley::task<> step(model* m, cuda_stream s, captured_call sum) {
     m->backward(s);
     co_await sum(m->gradients_.all());
     m->update(s);
@@ -143,11 +143,11 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
   const auto replayed_sums = self.declare(op);
   if (self.id() == 0)
     std::printf("#%13s %12s %14s %8s  %-22s %14s %8s  %-22s %10s\n", "size (B)", "count", "replayed (us)", "#wrong",
-                "config", "enqueued (us)", "#wrong", "config", "recordings");
+                "config", "enqueued (us)", "#wrong", "config", "captures");
   for (std::size_t bytes = options.smallest; bytes <= options.largest; bytes *= options.factor) {
     model m(here, space, std::max<std::size_t>(bytes / sizeof(float), 1));
     parley::ops::replayed_calls steps(replayed_sums, *here.gpu(),
-                                      [&m](cuda_stream s, recorded_call sum) { return model::step(&m, s, sum); },
+                                      [&m](cuda_stream s, captured_call sum) { return model::step(&m, s, sum); },
                                       {.bytes = m.bytes()});
     const outcome replayed = co_await measure(self, m, [&] { return steps.replay(m.stream()); });
     const outcome enqueued = co_await measure(self, m, [&] { return m.step_at_once(sums); });
@@ -155,7 +155,7 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
       std::printf("%14zu %12zu %14.2f %8zu  %-22s %14.2f %8zu  %-22s %10llu\n", static_cast<std::size_t>(m.bytes()),
                   static_cast<std::size_t>(m.bytes()) / sizeof(float), replayed.step_us, replayed.wrong,
                   agreed_on(self, "replayed_gradients", m.bytes()).c_str(), enqueued.step_us, enqueued.wrong,
-                  agreed_on(self, "gradients", m.bytes()).c_str(), static_cast<unsigned long long>(steps.recordings()));
+                  agreed_on(self, "gradients", m.bytes()).c_str(), static_cast<unsigned long long>(steps.captures()));
     std::fflush(stdout);
     if (replayed.wrong + enqueued.wrong != 0)
       parley::runtime::raise({parley::errc::config_failed, "the weights are not those of one process"});

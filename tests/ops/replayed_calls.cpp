@@ -15,19 +15,19 @@ using namespace parley::tests;
 /// Sums one eighth after the other, and takes long in its rehearsals.
 class eighths final : public symmetric_config {
  public:
-  explicit eighths(bool recordable = true)
-      : symmetric_config({.name = "eighths", .wire_class = "eighths"}), recordable_(recordable) {}
+  explicit eighths(bool capturable = true)
+      : symmetric_config({.name = "eighths", .wire_class = "eighths"}), capturable_(capturable) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     auto& world = dynamic_cast<gpu_world&>(*call.over);
     for (std::size_t i = 0; i < 8; ++i) co_await world.run(part(data, i), call.replayed);
     const auto& reactor = (co_await this_scope).where();  // longer than whatever else this machine does meanwhile
     static_cast<void>(co_await sleep_until(reactor.now() + 20'000'000));
   }
-  bool can_be_recorded() const noexcept override { return recordable_; }
-  task<> record(symmetric_call call, std::span<std::byte> data, device_stream stream) const override {
+  bool can_be_captured() const noexcept override { return capturable_; }
+  task<> capture(symmetric_call call, std::span<std::byte> data, device_stream stream) const override {
     auto& world = dynamic_cast<gpu_world&>(*call.over);
     for (std::size_t i = 0; i < 8; ++i)
-      co_await world.record(part(data, i), static_cast<transports::cuda_stream>(stream));
+      co_await world.capture(part(data, i), static_cast<transports::cuda_stream>(stream));
   }
 
  private:
@@ -35,7 +35,7 @@ class eighths final : public symmetric_config {
     const std::size_t each = data.size() / 8;
     return gpu_sum::by_nccl(data.subspan(i * each, each));
   }
-  bool recordable_;
+  bool capturable_;
 };
 
 /// A step of each rank: numbers, their sum over the ranks, and a look at what came.
@@ -44,13 +44,13 @@ struct steps_of_two : two_members {
       : two_members(configs, {}, true) {
     for (rank_id r = 0; r < 2; ++r) {
       streams.push_back(gpu.make_stream(0));
-      const auto recorded = [this, r](transports::cuda_stream s, recorded_call sum) { return step(this, r, s, sum); };
-      steps.push_back(std::make_unique<replayed_calls>(ends[r], *copies[r], recorded,
+      const auto captured = [this, r](transports::cuda_stream s, captured_call sum) { return step(this, r, s, sum); };
+      steps.push_back(std::make_unique<replayed_calls>(ends[r], *copies[r], captured,
                                                        symmetric_options{.bytes = bytes, .timeout_ns = timeout_ns}));
     }
   }
   ~steps_of_two() { steps.clear(); }
-  static task<> step(steps_of_two* w, rank_id r, transports::cuda_stream s, recorded_call sum) {
+  static task<> step(steps_of_two* w, rank_id r, transports::cuda_stream s, captured_call sum) {
     w->gpu.launch(s, 3, [w, r] { w->put(r, static_cast<float>(++w->replayed[r])); });
     co_await sum(w->memory[r].bytes());
     w->gpu.launch(s, 3, [w, r] { w->wrong += w->holds(r, 2 * static_cast<float>(w->replayed[r])) ? 0 : 1; });
@@ -58,7 +58,7 @@ struct steps_of_two : two_members {
   static task<> often(steps_of_two* w, rank_id r, int times) {
     for (int i = 0; i < times; ++i) {
       co_await w->steps[r]->replay(w->streams[r]);
-      w->seen[r].push_back(w->steps[r]->recordings());
+      w->seen[r].push_back(w->steps[r]->captures());
       for (int turn = 0; turn < 20; ++turn) co_await yield;
     }
   }
@@ -74,18 +74,18 @@ struct steps_of_two : two_members {
   std::array<unsigned, 2> replayed{};
   std::size_t wrong = 0;
   std::vector<transports::cuda_stream> streams;
-  std::array<std::vector<std::uint64_t>, 2> seen;  // how many recordings there were by the end of each replay
+  std::array<std::vector<std::uint64_t>, 2> seen;  // how many captures there were by the end of each replay
   std::vector<std::unique_ptr<replayed_calls>> steps;
 };
 
-TEST_CASE("a step with a sum in it is recorded once for each config that runs, anew before the same replay on all "
+TEST_CASE("a step with a sum in it is captured once for each config that runs, anew before the same replay on all "
           "members, and right in every replay") {
   for (const symmetric_config_ptr& better : {nccl_sum(), kernel_sum(4)}) {
     CAPTURE(better->id());
     steps_of_two w({std::make_shared<eighths>(), better});
     for (const deadline limit; w.winner().empty() && !limit.is_over();) w.replay(5);
     CHECK(w.winner() == better->id());
-    const auto anew = [&] { return w.steps[0]->recordings() == 2 && w.steps[1]->recordings() == 2; };
+    const auto anew = [&] { return w.steps[0]->captures() == 2 && w.steps[1]->captures() == 2; };
     for (const deadline limit; !anew() && !limit.is_over();) w.replay(5);  // the lease names a later replay
     w.replay(20);
     CHECK(w.wrong == 0);
@@ -97,13 +97,13 @@ TEST_CASE("a step with a sum in it is recorded once for each config that runs, a
   }
 }
 
-TEST_CASE("what cannot be recorded is no candidate of an op whose calls are replayed, and is told") {
+TEST_CASE("what cannot be captured is no candidate of an op whose calls are replayed, and is told") {
   steps_of_two w({nccl_sum(), std::make_shared<eighths>(false)});
   for (const deadline limit; w.winner().empty() && !limit.is_over();) w.replay(5);
   CHECK(w.winner() == "nccl_sum");
   const auto& missing = w.ends[0].end().participant().unavailable;
   REQUIRE(missing.size() == 1);
-  CHECK(missing[0] == "eighths: the op's calls are replayed, and it cannot be recorded");
+  CHECK(missing[0] == "eighths: the op's calls are replayed, and it cannot be captured");
   CHECK(w.wrong == 0);
 }
 
@@ -113,7 +113,7 @@ task<errc> alone(steps_of_two* w) {
   co_return ended.code();
 }
 
-TEST_CASE("a replay that another member never makes ends in its time, and takes recordings and communicator along") {
+TEST_CASE("a replay that another member never makes ends in its time, and takes captures and communicator along") {
   for (const symmetric_config_ptr& config : {nccl_sum(), kernel_sum(4)}) {
     CAPTURE(config->id());
     steps_of_two w({config}, 50'000'000);
@@ -128,10 +128,10 @@ TEST_CASE("a replay that another member never makes ends in its time, and takes 
   }
 }
 
-TEST_CASE("steps of an op that is not declared as replayed, of no size, or with a default that cannot be recorded, are "
+TEST_CASE("steps of an op that is not declared as replayed, of no size, or with a default that cannot be captured, are "
           "refused") {
   two_members plain({nccl_sum()});
-  const auto nothing = [](transports::cuda_stream, recorded_call) -> task<> { co_return; };
+  const auto nothing = [](transports::cuda_stream, captured_call) -> task<> { co_return; };
   CHECK_THROWS_WITH_AS(replayed_calls(plain.ends[0], *plain.copies[0], nothing, {.bytes = 4}),
                        doctest::Contains("is not declared as replayed"), failure);
   two_members sums({nccl_sum()}, {}, true);

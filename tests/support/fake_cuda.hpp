@@ -194,14 +194,14 @@ class fake_cuda final : public transports::cuda_driver {
     launch(s, 1, [this, at, value] { std::memcpy(here(at), &value, sizeof value); });
     return errc::none;
   }
-  errc begin_recording(cuda_stream s) noexcept override {
-    stream_of(s).recorded.emplace();
+  errc begin_capture(cuda_stream s) noexcept override {
+    stream_of(s).captured.emplace();
     return broken_ ? errc::device_failed : errc::none;
   }
-  runtime::result<transports::cuda_graph> end_recording(cuda_stream s) override {
-    auto recorded = std::exchange(stream_of(s).recorded, {});
-    if (!recorded || broken_) return runtime::error{errc::unavailable, "cudaErrorStreamCaptureInvalidated: planted"};
-    graphs_.push_back(std::make_unique<std::vector<operation>>(std::move(*recorded)));
+  runtime::result<transports::cuda_graph> end_capture(cuda_stream s) override {
+    auto captured = std::exchange(stream_of(s).captured, {});
+    if (!captured || broken_) return runtime::error{errc::unavailable, "cudaErrorStreamCaptureInvalidated: planted"};
+    graphs_.push_back(std::make_unique<std::vector<operation>>(std::move(*captured)));
     return reinterpret_cast<transports::cuda_graph>(graphs_.back().get());
   }
   errc replay(transports::cuda_graph g, cuda_stream s) noexcept override {
@@ -269,10 +269,10 @@ class fake_cuda final : public transports::cuda_driver {
   }
   struct stream {
     std::deque<operation> todo;
-    std::optional<std::vector<operation>> recorded{};
+    std::optional<std::vector<operation>> captured{};
     void push(operation o) {
-      if (recorded)
-        recorded->push_back(std::move(o));
+      if (captured)
+        captured->push_back(std::move(o));
       else
         todo.push_back(std::move(o));
     }

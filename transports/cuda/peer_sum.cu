@@ -18,7 +18,7 @@ __device__ std::uint32_t& flag_of(const peer_boxes& with, unsigned owner, unsign
   return reinterpret_cast<std::uint32_t*>(with.box[owner])[from * peer_boxes::most_blocks + blockIdx.x];
 }
 
-// Calls are counted on the device, so that one that is replayed from a recording counts, too. The block that ends last does it: all
+// Calls are counted on the device, so that one that is replayed from a capture counts, too. The block that ends last does it: all
 // have read the number by then.
 __device__ void count_call(const peer_boxes& with, std::uint32_t number) {
   std::uint32_t& blocks_over = with.calls[1];

@@ -145,17 +145,17 @@ class runtime_driver final : public cuda_driver {
     constexpr unsigned behind_all = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier for what comes before it
     return word_operation(found, s, at, value, behind_all, "cuStreamWriteValue32");
   }
-  // Relaxed: what this thread and others do meanwhile, such as NCCL, is none of the recording's concern.
-  errc begin_recording(cuda_stream s) noexcept override {
+  // Relaxed: what this thread and others do meanwhile, such as NCCL, is none of the capture's concern.
+  errc begin_capture(cuda_stream s) noexcept override {
     return note(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   }
-  result<cuda_graph> end_recording(cuda_stream s) override {
-    cudaGraph_t recorded = nullptr;
-    if (const cudaError_t e = cudaStreamEndCapture(s, &recorded); e != cudaSuccess)
+  result<cuda_graph> end_capture(cuda_stream s) override {
+    cudaGraph_t captured = nullptr;
+    if (const cudaError_t e = cudaStreamEndCapture(s, &captured); e != cudaSuccess)
       return refused(e, "cudaStreamEndCapture");
     cudaGraphExec_t made = nullptr;
-    const cudaError_t e = cudaGraphInstantiate(&made, recorded, 0);
-    cudaGraphDestroy(recorded);
+    const cudaError_t e = cudaGraphInstantiate(&made, captured, 0);
+    cudaGraphDestroy(captured);
     if (e != cudaSuccess) return refused(e, "cudaGraphInstantiate");
     return made;
   }
@@ -210,7 +210,7 @@ class runtime_driver final : public cuda_driver {
     }
     return errc::device_failed;
   }
-  // CUDA does not say it of a stream that is being recorded.
+  // CUDA does not say it of a stream that is being captured.
   errc find_device(cuda_stream s, int& device) noexcept {
     if (const auto own = device_of_own_.find(s); own != device_of_own_.end()) {
       device = own->second;
