@@ -124,8 +124,11 @@ class link {
     data,
     transfers,  ///< a link's own, where it carries puts and gets by messages
     devices,    ///< of a link over this one, between the GPUs of both ranks
+    loans,      ///< a link's own, where it lends large payloads (transports/lent_payloads.hpp)
   };
-  static constexpr std::size_t channels = 4;
+  static constexpr std::size_t channels = 5;
+  static constexpr std::array every_channel{channel::control, channel::data, channel::transfers, channel::devices,
+                                            channel::loans};
   static constexpr std::size_t max_header_bytes = 64;
 
   class handler {

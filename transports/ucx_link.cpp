@@ -1,6 +1,7 @@
 #include <parley/transports/ucx_link.hpp>
 
 #include <parley/transports/carried_memory.hpp>
+#include <parley/transports/lent_payloads.hpp>
 #include <parley/transports/ucx_memory.hpp>
 
 #include <ucp/api/ucp.h>
@@ -83,11 +84,14 @@ class ucx_link::state {
   bool poll();
   arm_state arm();
   void listen(channel on, handler* to);
+  /// A message whose payload its sender lends has come.
+  void take_lent(channel on, arrival&& message);
 
   options chosen_;
   std::optional<ucx_worker> worker_;
   std::optional<ucx_memory> memory_;
   std::optional<carried_memory> carried_;
+  std::optional<lent_payloads> lent_;
   counters counted_;
   failure_handler* on_failure_ = nullptr;
 
@@ -236,6 +240,7 @@ class ucx_link::state {
   ucp_request_param_t at_once_{};
   bool news_ = false;               // a queue below, other than the inbox, may hold something
   bool delivering_ = false;         // `poll` may be called from a handler
+  bool closing_down_ = false;       // nothing reaches a handler any more
   std::vector<peer_record> peers_;  // never grows after construction: UCX knows the addresses of its records
   std::array<handler*, channels> handlers_{};
   std::array<listener, channels * 2> listeners_;
@@ -263,7 +268,7 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
   pending_.previous = pending_.next = &pending_;
   at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
   at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
-  for (const channel on : {channel::control, channel::data, channel::transfers, channel::devices}) {
+  for (const channel on : every_channel) {
     for (const framing as : {framing::plain, framing::with_origin}) {
       listener& own = listeners_[message_id(on, as)] = {this, on, as};
       ucp_am_handler_param_t param{};
@@ -286,14 +291,20 @@ ucx_link::state::state(ucx_link& owner, const options& chosen)
 
 ucx_link::state::~state() {
   const auto until = clock::now() + std::chrono::nanoseconds(chosen_.close_within_ns);
-  delivering_ = true;  // nothing reaches a handler from here on
+  delivering_ = closing_down_ = true;
   if (carried_) carried_->close();
   const auto progress_while = [&](auto&& unfinished) {
     while (unfinished() && clock::now() < until) {
       if (ucp_worker_progress(worker_->handle()) == 0) std::this_thread::yield();
     }
   };
+  // Of what comes now only what is said of loans is heard; what others lend is returned to them.
+  const auto hear_of_loans = [&](channel on, arrival&& message) {
+    if (on == channel::loans) lent_->on_arrival(std::move(message));
+  };
   const auto unsent = [&] {
+    arrived_.deliver(hear_of_loans);
+    if (lent_->has_loans()) return true;
     for (const operation* at = pending_.next; at != &pending_; at = at->next)
       if (at->outcome == UCS_INPROGRESS && !peer_is_gone(at->peer)) return true;
     return false;
@@ -301,6 +312,7 @@ ucx_link::state::~state() {
   progress_while(unsent);
   for (auto& kept : unheard_) kept.clear();
   arrived_.clear();
+  lent_->close();
 
   const auto all_closed = [&] {
     return std::all_of(closing_.begin(), closing_.end(),
@@ -326,6 +338,7 @@ ucx_link::state::~state() {
     }
   }
   carried_.reset();
+  lent_.reset();
   memory_->forget_all();
   memory_.reset();
   worker_.reset();  // before the records and queues that its callbacks know
@@ -351,6 +364,7 @@ void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, 
   peers_[peer].direct = false;
   peers_[peer].condition = health::known;
   carried_->expect(peer, restarts);
+  lent_->expect(peer, restarts);
 }
 
 errc ucx_link::state::open(peer_record& peer) {
@@ -400,6 +414,9 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
       return errc::none;
     }
     if (UCS_PTR_STATUS(status) != UCS_ERR_NO_RESOURCE) return translate(UCS_PTR_STATUS(status));
+  } else if (done != nullptr && on != channel::loans && lent_->may_lend(to, payload.size())) {
+    count_sent(on, payload.size());
+    return lent_->lend(to, on, header, payload, *done);
   }
   return send_with_record(peer, on, header, payload, done);
 }
@@ -456,6 +473,11 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
   }
 
   const void* const held = taken.surrender();
+  if (lent_->holds(held)) {
+    const errc started = lent_->fetch(held, into, done);
+    if (lent_->working()) news_ = true;
+    return started;
+  }
   origin from;
   if (const auto known = origin_of_remote_.find(held); known != origin_of_remote_.end()) {
     from = known->second;
@@ -599,7 +621,8 @@ ucx_link::state::operation* ucx_link::state::find_pending(const completion& done
 void ucx_link::state::cancel(completion& pending) {
   operation* const at = find_pending(pending);
   if (at == nullptr) {
-    carried_->cancel(pending);
+    if (!lent_->cancel(pending)) carried_->cancel(pending);
+    if (lent_->working()) news_ = true;
   } else if (!at->put) {
     ucp_request_cancel(worker_->handle(), at->request);
   }
@@ -608,13 +631,18 @@ void ucx_link::state::cancel(completion& pending) {
 // UCX cannot take a send back; what it has queued for a peer goes with the endpoint, before any more of it is sent.
 void ucx_link::state::abandon(completion& pending) {
   operation* const at = find_pending(pending);
-  if (at == nullptr) return carried_->abandon(pending);
+  if (at == nullptr) {
+    if (!lent_->abandon(pending)) carried_->abandon(pending);
+    if (lent_->working()) news_ = true;
+    return;
+  }
   if (at->peer < peers_.size()) break_off(peers_[at->peer]);
   const auto until = clock::now() + burial_time;
   while (at->outcome == UCS_INPROGRESS && clock::now() < until) ucp_worker_progress(worker_->handle());
 }
 
 void ucx_link::state::release(const void* held, bool remote) noexcept {
+  if (remote && lent_->holds(held)) return lent_->drop(held);
   if (remote) origin_of_remote_.erase(held);
   ucp_am_data_release(worker_->handle(), const_cast<void*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
@@ -722,7 +750,7 @@ inline void ucx_link::state::deliver_arrivals() {
 void ucx_link::state::deliver_the_rest() {
   news_ = false;
   delivering_ = true;
-  for (const channel on : {channel::control, channel::data, channel::transfers, channel::devices}) {
+  for (const channel on : every_channel) {
     auto& kept = unheard_[static_cast<std::size_t>(on)];
     while (!kept.empty() && handlers_[static_cast<std::size_t>(on)] != nullptr) {
       arrival oldest = std::move(kept.front());
@@ -737,8 +765,10 @@ void ucx_link::state::deliver_the_rest() {
     for (operation* ended : in_ending_) end(*ended);
     in_ending_.clear();
   }
+  if (lent_->working()) lent_->work();
   if (!broken_.empty() || !dying_.empty()) bury();
   delivering_ = false;
+  if (lent_->working()) news_ = true;
 }
 
 void ucx_link::state::end(operation& ended) {
@@ -781,6 +811,7 @@ void ucx_link::state::bury() {
     }
     memory_->forget(id);  // not before: what was under way may have used its keys
     carried_->on_peer_failed(id);
+    lent_->on_peer_failed(id);
     peer.condition = health::failed;
     if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);
   }
@@ -816,6 +847,12 @@ void ucx_link::state::close_endpoint(ucp_ep_h endpoint, unsigned flags) {
 runtime::poller::arm_state ucx_link::state::arm() {
   if (news_ || !arrived_.empty()) return arm_state::busy;
   return ucp_worker_arm(worker_->handle()) == UCS_OK ? arm_state::armed : arm_state::busy;
+}
+
+void ucx_link::state::take_lent(channel on, arrival&& message) {
+  if (closing_down_) return;
+  ++counted_.received[static_cast<std::size_t>(on)];
+  hand_over(on, std::move(message));
 }
 
 void ucx_link::state::listen(channel on, handler* to) {
@@ -869,6 +906,9 @@ ucx_link::ucx_link(const options& chosen) {
   }
   state_ = std::make_unique<state>(*this, chosen);
   state_->carried_.emplace(*this, channel::transfers, chosen.restarts);
+  state_->lent_.emplace(*this,
+                        lent_payloads::options{.may = state_->worker_->copies_by_kernel(), .restarts = chosen.restarts},
+                        [of = state_.get()](channel on, arrival&& message) { of->take_lent(on, std::move(message)); });
 }
 ucx_link::~ucx_link() = default;
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 namespace parley::transports {
 namespace {
@@ -103,6 +104,11 @@ std::vector<std::byte> ucx_worker::address() const {
   std::memcpy(bytes.data(), address, length);
   ucp_worker_release_address(worker_, address);
   return bytes;
+}
+
+bool ucx_worker::copies_by_kernel() const noexcept {
+  const char* const chosen = std::getenv("UCX_TLS");
+  return chosen == nullptr || std::string_view(chosen).find("cma") != std::string_view::npos;
 }
 
 std::string ucx_worker::description() const {

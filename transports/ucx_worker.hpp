@@ -51,6 +51,9 @@ class ucx_worker {
   int event_fd() const noexcept { return event_fd_; }
   std::vector<std::byte> address() const;
   std::string description() const;
+  /// Whether payloads may be copied by the kernel from one process to the other: not if the user has chosen transports
+  /// without `cma`.
+  bool copies_by_kernel() const noexcept;
 
  private:
   void close() noexcept;

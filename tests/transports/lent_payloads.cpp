@@ -1,0 +1,271 @@
+// Payloads that a neighbour's kernel copies out of the sender's memory: who may, and what becomes of those that end otherwise.
+#include "ucx_fixture.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+using namespace parley;
+using namespace parley::tests;
+
+namespace {
+
+constexpr auto loans = static_cast<std::size_t>(channel::loans);
+constexpr std::size_t large = 3'500'000;  // more than is copied at a time
+
+/// Two ranks of which each has found out that it may read the other's memory.
+struct neighbours : node {
+  neighbours(rank_id rank, meeting& all) : node(rank, 2, all), other(1 - rank) {
+    listen();
+    const blob first = pattern(large, 7);
+    awaited sent;
+    const errc started = wire.send(other, channel::data, bytes_of("first"), first, &sent);
+    until([&] { return !data.got.empty() && said() >= 2; });  // the question, and the answer to ours
+    blob into(large);
+    PARLEY_EXPECT(fetch_and_wait(std::move(data.got.front()), into) == errc::none);
+    data.got.clear();
+    until([&] { return started == errc::none || sent.calls == 1; });
+    PARLEY_EXPECT(into == first);
+    meet(all);
+    before = wire.statistics();
+  }
+  /// Meets the other while the link goes on.
+  void meet(meeting& all) {
+    all.bring({});
+    until([&] { return all.brought(); });
+    static_cast<void>(all.take());
+  }
+  std::uint64_t said() const { return wire.statistics().received[loans]; }
+  /// How many payloads were lent, or returned, since they know each other.
+  std::uint64_t lent() const { return wire.statistics().sent[loans] - before.sent[loans]; }
+  arrival next() {
+    until([&] { return !data.got.empty(); });
+    arrival oldest = std::move(data.got.front());
+    data.got.erase(data.got.begin());
+    return oldest;
+  }
+
+  rank_id other;
+  link::counters before;
+};
+
+/// Memory that can be made unreadable.
+struct pages {
+  explicit pages(std::size_t n)
+      : size(n), at(::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    PARLEY_EXPECT(at != MAP_FAILED);
+  }
+  ~pages() { release(); }
+  pages(const pages&) = delete;
+  pages& operator=(const pages&) = delete;
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(at), size}; }
+  void allow(int what) const { PARLEY_EXPECT(::mprotect(at, size, what) == 0); }
+  void release() {
+    if (at != nullptr) ::munmap(std::exchange(at, nullptr), size);
+  }
+  std::size_t size;
+  void* at;
+};
+
+}  // namespace
+
+TEST_CASE("neighbours read large payloads where they lie, in both directions at once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    std::uint64_t expected = 0;
+    for (const std::size_t bytes :
+         {std::size_t{32} << 10U, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1, large}) {
+      const blob mine = pattern(bytes, rank + 1), theirs = pattern(bytes, self.other + 1);
+      blob into(bytes);
+      awaited sent;
+      PARLEY_EXPECT(self.wire.send(self.other, channel::data, bytes_of("header"), mine, &sent) == errc::pending);
+      arrival message = self.next();
+      PARLEY_EXPECT(text_of(message.header()) == "header" && message.remote() && message.length() == bytes);
+      PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::none);
+      PARLEY_EXPECT(into == theirs);
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::none);
+      expected += 2;  // the word of ours, and the one that theirs was read
+    }
+    PARLEY_EXPECT(self.lent() == expected);
+    const blob shorter = pattern((32U << 10U) - 1, 1);
+    PARLEY_EXPECT(self.send_and_wait(self.other, channel::data, bytes_of("short"), shorter) == errc::none);
+    PARLEY_EXPECT(self.lent() == expected);
+    self.next();
+    self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a payload that nobody wants is given back, and so is one whose fetch is cancelled") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    const blob payload = pattern(large, 3);
+    blob into(large);
+    for (const bool begun : {false, true}) {
+      if (rank == 0) {
+        awaited sent;
+        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &sent) == errc::pending);
+        self.until([&] { return sent.calls == 1; });
+        PARLEY_EXPECT(sent.outcome == errc::none);
+      } else if (!begun) {
+        self.next();  // and drops it
+      } else {
+        awaited fetched;
+        PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+        self.wire.abandon(fetched);
+        std::fill(into.begin(), into.end(), std::byte{0x5a});
+        self.until([&] { return fetched.calls == 1; });
+        PARLEY_EXPECT(fetched.outcome == errc::cancelled);
+      }
+      self.meet(all);
+    }
+    PARLEY_EXPECT(rank == 0 || std::all_of(into.begin(), into.end(), [](std::byte b) { return b == std::byte{0x5a}; }));
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a payload that its sender has taken back is not read, whatever its memory is used for by then") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    for (const bool unmapped : {false, true}) {
+      if (rank == 0) {
+        pages memory(large);
+        awaited sent;
+        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &sent) == errc::pending);
+        self.wire.cancel(sent);
+        self.until([&] { return sent.calls == 1; });
+        PARLEY_EXPECT(sent.outcome == errc::cancelled);
+        if (unmapped) memory.release();
+        self.meet(all);
+        self.meet(all);
+      } else {
+        arrival message = self.next();
+        self.meet(all);
+        blob into(large);
+        PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::send_failed);
+        self.meet(all);
+      }
+    }
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("what is taken back in the midst of being read fails there, too") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    blob payload = pattern(large, 3);
+    if (rank == 0) {
+      awaited sent;
+      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &sent) == errc::pending);
+      all.barrier();  // the first piece is read
+      self.wire.abandon(sent);
+      std::fill(payload.begin(), payload.end(), std::byte{0});
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::cancelled);
+      all.barrier();
+    } else {
+      blob into(large);
+      awaited fetched;
+      PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+      all.barrier();
+      all.barrier();
+      self.until([&] { return fetched.calls == 1; });
+      PARLEY_EXPECT(fetched.outcome == errc::send_failed);
+    }
+    self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("memory that the kernel does not read is sent after all, and then always") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    const blob wanted = pattern(large, 5);
+    if (rank == 0) {
+      pages memory(large);
+      std::memcpy(memory.bytes().data(), wanted.data(), large);
+      awaited sent;
+      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &sent) == errc::pending);
+      memory.allow(PROT_NONE);
+      all.barrier();
+      all.barrier();  // the other has tried
+      memory.allow(PROT_READ);
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::none);
+      const std::uint64_t before = self.lent();
+      PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("y"), wanted) == errc::none);
+      PARLEY_EXPECT(self.lent() == before);
+    } else {
+      all.barrier();
+      blob into(large);
+      awaited fetched;
+      PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+      PARLEY_EXPECT(fetched.calls == 0);
+      all.barrier();
+      self.until([&] { return fetched.calls == 1; });
+      PARLEY_EXPECT(fetched.outcome == errc::none);
+      PARLEY_EXPECT(into == wanted);
+      PARLEY_EXPECT(self.fetch_and_wait(self.next(), into) == errc::none);
+    }
+    self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is not waited for") {
+  for (const rank_id dies : {rank_id{0}, rank_id{1}}) {
+    const outcomes ended = run_processes(
+        2,
+        [dies](rank_id rank, meeting& all) {
+          neighbours self(rank, all);
+          const blob payload = pattern(large, 3);
+          blob into(large);
+          awaited done;
+          errc started = errc::pending;
+          if (rank == 0) {
+            PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &done) == errc::pending);
+            if (dies == 0) {
+              self.meet(all);  // the other has the message
+              ::kill(::getpid(), SIGKILL);
+            }
+          } else {
+            arrival message = self.next();
+            if (dies == 1) ::kill(::getpid(), SIGKILL);
+            self.meet(all);
+            static_cast<void>(all.gather({}));  // only when the other is gone
+            started = self.wire.fetch(std::move(message), into, &done);
+            if (started != errc::pending) done.outcome = started;
+          }
+          self.until([&] { return done.calls == 1 || started != errc::pending; });
+          PARLEY_EXPECT(done.outcome == errc::peer_failed);
+        },
+        {.killed = {dies}});
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
+}
+
+TEST_CASE("nothing is lent where the user has chosen transports without cma") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    ::setenv("UCX_TLS", "posix,sysv,self", 1);
+    node self(rank, 2, all);
+    self.listen();
+    const blob payload = pattern(large, 3);
+    blob into(large);
+    for (int round = 0; round < 3; ++round) {
+      if (rank == 0) {
+        PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("x"), payload) == errc::none);
+      } else {
+        self.until([&] { return self.data.got.size() > std::size_t(round); });
+        PARLEY_EXPECT(self.fetch_and_wait(std::move(self.data.got[std::size_t(round)]), into) == errc::none);
+        PARLEY_EXPECT(into == payload);
+      }
+    }
+    PARLEY_EXPECT(self.wire.statistics().sent[loans] == 0 && self.wire.statistics().received[loans] == 0);
+    self.finish(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}

@@ -1,0 +1,134 @@
+#pragma once
+/// Large payloads between processes of one host, copied once: the sender lends its memory, and the receiver has the kernel copy
+/// straight out of it (process_vm_readv). UCX can do that too (its transport is called cma), but not as soon as peers may fail; what it
+/// does then takes such payloads through a queue in shared memory, with two or three copies.
+///
+///     lent_payloads lent(link, {.may = true}, take);                // both ranks; `take` hands an arrival to the handler of its channel
+///     if (lent.may_lend(to, payload.size())) return lent.lend(to, on, header, payload, done);     // else the link's own way
+///     if (lent.holds(held)) return lent.fetch(held, into, done);    // of an arrival whose payload is remote
+///     if (lent.working()) lent.work();                              // from `poll`
+///
+/// Whether a peer may read this rank's memory it finds out itself, when it is asked before the first large payload: it reads a random
+/// number from where the question says. Until it has said yes, where the operating system does not allow it, and to other
+/// hosts, payloads take the link's own way.
+///
+/// A loan ends when its receiver says that it has read the payload, or dropped it; when the receiver fails; or when the sender takes it
+/// back, at once and without asking: behind each piece the receiver reads a word that says whether the loan still stood, so that it
+/// never takes for the payload what its memory was used for afterwards. Memory that the kernel does not read, as some devices map it,
+/// is sent after all, when the receiver says so.
+#include <parley/runtime/link.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace parley::transports {
+
+class lent_payloads final : public runtime::link::handler {
+ public:
+  using channel = runtime::link::channel;
+  using completion = runtime::completion;
+  using errc = runtime::errc;
+  using rank_id = runtime::rank_id;
+  using take_function = std::function<void(channel, runtime::arrival&&)>;
+
+  struct options {
+    bool may = true;               ///< whether this rank reads what others lend, and lends
+    std::size_t from = 32U << 10;  ///< bytes; where the kernel's way became the faster one (docs/performance.md)
+    std::size_t piece = 1U << 20;  ///< bytes; so much is read at a time, without anything else being done meanwhile
+    std::uint32_t restarts = 0;    ///< of this rank's process
+  };
+
+  /// Listens on channel `loans` of `by`, which must outlive it.
+  lent_payloads(runtime::link& by, options chosen, take_function take);
+  ~lent_payloads();
+  lent_payloads(const lent_payloads&) = delete;
+  lent_payloads& operator=(const lent_payloads&) = delete;
+
+  // The sender.
+  /// Asks the peer the first time.
+  bool may_lend(rank_id to, std::size_t bytes);
+  /// As `link::send`, with a completion.
+  errc lend(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion& done);
+
+  // The receiver.
+  bool holds(const void* held) const noexcept { return !kept_.empty() && kept_.contains(held); }
+  /// As `link::fetch`. `send_failed` if the sender has taken it back.
+  errc fetch(const void* held, std::span<std::byte> into, completion* done);
+  void drop(const void* held) noexcept;
+
+  // Both.
+  /// As `link::cancel`; answers whether the operation is one of these. `abandon`: its memory is not touched any more afterwards.
+  bool cancel(const completion& pending) noexcept { return stop(pending, false); }
+  bool abandon(const completion& pending) noexcept { return stop(pending, true); }
+  bool working() const noexcept { return !over_.empty() || !copying_.empty(); }
+  /// Ends what was cancelled and copies the next piece.
+  void work() noexcept;
+  /// Whether a receiver still has to read, for a link that closes.
+  bool has_loans() const noexcept { return !loans_.empty(); }
+  /// What is still pending ends with `closed`.
+  void close() noexcept;
+  void on_peer_failed(rank_id peer) noexcept;
+  /// Which process of a peer counts from here on.
+  void expect(rank_id peer, std::uint32_t restarts);
+  void on_arrival(runtime::arrival&& message) noexcept override;
+
+  struct counters {
+    std::uint64_t lent = 0;   ///< payloads
+    std::uint64_t read = 0;   ///< payloads of others, whole
+    std::uint64_t again = 0;  ///< that could not be read, and were sent after all
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  struct message;
+  struct loan;
+  struct reading;
+  enum class lending : std::uint8_t { unasked, asked, yes, no };
+  struct neighbour {
+    std::uint16_t restarts = 0;
+    lending state = lending::unasked;  // what this rank may do
+    std::int64_t process = 0;          // where this one reads; 0: not shown to be possible
+  };
+
+  void on_question(const message& m);
+  void on_lent(const message& m, const runtime::arrival& arrived);
+  void on_again(const message& m);
+  void on_repaid(const message& m, runtime::arrival&& arrived);
+  void on_withdrawn(const message& m);
+  /// Reads the next piece; whether there is more to be done here.
+  bool copy_on(reading& r) noexcept;
+  void end_loan(std::uint64_t number, errc outcome) noexcept;
+  void end_reading(reading& r, errc outcome) noexcept;
+  reading* awaited(const message& m) noexcept;
+  bool stop(const completion& pending, bool at_once) noexcept;
+  errc say(rank_id to, message m, std::span<const std::byte> payload = {}, completion* done = nullptr) noexcept;
+
+  runtime::link& link_;
+  options chosen_;
+  take_function take_;
+  std::uint64_t token_ = 0;  // what peers look for in this process
+  std::uint64_t last_ = 0;   // the number of a loan; random at first
+  bool closed_ = false;
+  std::unordered_map<rank_id, neighbour> neighbours_;
+  std::map<std::uint64_t, std::unique_ptr<loan>> loans_;
+  std::unordered_map<const void*, std::unique_ptr<reading>> kept_;  // that nobody has fetched yet
+  std::vector<std::unique_ptr<reading>> readings_;
+  std::deque<reading*> copying_;
+  struct ended {
+    completion* done;
+    errc outcome;
+  };
+  std::vector<ended> over_;
+  counters counters_;
+};
+
+}  // namespace parley::transports
