@@ -116,8 +116,6 @@ class gpu_world_source final : public communicator_source {
       : library_(library), copies_(copies), options_(o),
         remains_(std::make_shared<gpu_world_remains>(copies.driver())) {}
   std::vector<std::byte> make_id() override;
-  /// Collectives of two communicators that GPUs begin in different orders can wait for each other for ever.
-  bool beside_calls() const noexcept override { return false; }
   /// Ends when all members have called it. Throws as `gpu_world::meet`; cancelling gives up.
   runtime::task<std::shared_ptr<communicator>> connect(std::vector<std::byte> id) override;
 
@@ -134,6 +132,10 @@ runtime::task<std::shared_ptr<communicator>> connect_all(rank& self, gpu_world_s
 
 /// By NCCL, over the call's communicator.
 symmetric_config_ptr nccl_sum();
+/// The same from a CUDA graph, which takes the host less than half of the time: the first call of a buffer captures it, later ones
+/// replay that; the latest 64 buffers are kept. For programs in which all members call with their buffers in the same order, as in
+/// steps that are alike: a member that captures while another replays may wait for it until the call's deadline.
+symmetric_config_ptr nccl_graph_sum();
 /// By parley's kernel, of 1 to 64 blocks.
 symmetric_config_ptr kernel_sum(unsigned blocks = 32);
 

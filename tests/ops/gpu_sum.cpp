@@ -38,6 +38,33 @@ TEST_CASE("sums by NCCL are rehearsed on communicators of their own, agreed on, 
   CHECK(w.library.communicators() == 2);  // and the users' own
 }
 
+TEST_CASE("a sum of NCCL's is captured once for each buffer, and only so many are kept") {
+  {
+    two_members w({std::make_shared<roundabout>(), nccl_graph_sum()});
+    std::size_t wrong = 0;
+    for (const deadline limit; w.winner().empty() && !limit.is_over();) wrong += w.sum(5);
+    CHECK(w.winner() == "nccl_graph_sum");
+    wrong += w.sum(20);
+    CHECK(wrong == 0);
+    w.ranks.clear();
+    CHECK(w.gpu.graphs() <= 2);  // the rehearsals' have gone with their communicators
+  }
+  two_members w({nccl_sum()});
+  const auto sum_part = [](two_members& all, rank_id r, std::size_t from) -> task<> {
+    auto& world = dynamic_cast<gpu_world&>(*all.worlds[r]);
+    co_await world.run(gpu_sum::by_nccl(all.memory[r].bytes().subspan(from, 64)), true);
+  };
+  for (std::size_t part = 0; part < 100; ++part) {
+    for (int again = 0; again < 2; ++again) {
+      scope both(w.loop);
+      for (rank_id r = 0; r < 2; ++r) both.spawn(sum_part(w, r, part * 4));
+      const auto join = [](scope& s) -> task<> { co_await s.join(); };
+      runtime::run(w.loop, join(both));
+    }
+  }
+  CHECK(w.gpu.graphs() == 2 * 64);
+}
+
 TEST_CASE("a kernel of our own sums over the members' memory, beside NCCL, and nothing stays mapped") {
   {
     two_members w({std::make_shared<roundabout>(), kernel_sum(), nccl_sum()});
