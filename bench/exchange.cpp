@@ -59,7 +59,7 @@ task<> pairs(dataflow& flow, parley::rank& self) {
     std::vector<std::byte> out(static_cast<std::size_t>(bytes), std::byte{1});
     std::vector<std::byte> in(out.size());
     auto once = [&](std::int64_t&) { return exchange_once(flow, op, other, out, in); };
-    co_await measure(self, "pairs_" + std::to_string(bytes), plan_for(bytes), once);
+    co_await measure(self, "pairs_" + std::to_string(bytes), plan_for(bytes, self.world_size()), once);
   }
 }
 
@@ -77,7 +77,7 @@ task<> halo(dataflow& flow, parley::rank& self) {
     std::vector<double> field((cells + 2) * (cells + 2));
     parley::halo_plan plan = op.plan({parley::grid_field(field, {cells, cells})});
     auto once = [&](std::int64_t& posted) { return halo_once(flow, plan, posted); };
-    co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8), once);
+    co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8, self.world_size()), once);
     co_await flow.join();  // before the field goes
   }
 }
@@ -90,7 +90,7 @@ task<> all_reduce(dataflow&, parley::rank& self) {
   for (const std::int64_t bytes : sizes_of("all_reduce")) {
     std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
     auto once = [&](std::int64_t&) { return op.all_reduce(std::span(values)); };
-    co_await measure(self, "all_reduce_" + std::to_string(bytes), plan_for(bytes), once);
+    co_await measure(self, "all_reduce_" + std::to_string(bytes), plan_for(bytes, self.world_size()), once);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace parley::bench {
@@ -29,10 +30,12 @@ struct step_plan {
   std::int64_t repetitions;
 };
 
-/// More warm-ups than a campaign needs, for both.
-inline step_plan plan_for(std::int64_t bytes) {
+/// More warm-ups than a campaign needs, for both. Ranks that share cores wait for each other's slices of time, milliseconds each.
+inline step_plan plan_for(std::int64_t bytes, unsigned ranks) {
   constexpr std::int64_t bytes_in_all = 256 << 20;
   const std::int64_t affordable = bytes_in_all / std::max<std::int64_t>(bytes, 1);
+  if (ranks > std::thread::hardware_concurrency())
+    return {std::clamp<std::int64_t>(affordable, 40, 200), std::clamp<std::int64_t>(affordable, 40, 200)};
   return {std::clamp<std::int64_t>(affordable, 60, 600), std::clamp<std::int64_t>(affordable, 40, 4'000)};
 }
 

@@ -34,7 +34,7 @@ void pairs(const mpi_world& world) {
   for (const std::int64_t bytes : sizes_of("pairs")) {
     std::vector<char> out(static_cast<std::size_t>(bytes), 1);
     std::vector<char> in(out.size());
-    measure(world, "pairs_" + std::to_string(bytes), plan_for(bytes), [&] {
+    measure(world, "pairs_" + std::to_string(bytes), plan_for(bytes, unsigned(world.size)), [&] {
       std::array<MPI_Request, 2> both{};
       MPI_Irecv(in.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[0]);
       MPI_Isend(out.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[1]);
@@ -75,7 +75,7 @@ void halo(const mpi_world& world) {
     }
     constexpr std::array<int, 4> one{1, 1, 1, 1};
     constexpr std::array<MPI_Aint, 4> begin{};
-    measure(world, "halo_" + std::to_string(cells), plan_for(cells * 8), [&] {
+    measure(world, "halo_" + std::to_string(cells), plan_for(cells * 8, unsigned(world.size)), [&] {
       MPI_Neighbor_alltoallw(field.data(), one.data(), begin.data(), out.data(), field.data(), one.data(), begin.data(),
                              in.data(), grid);
     });
@@ -89,7 +89,7 @@ void halo(const mpi_world& world) {
 void all_reduce(const mpi_world& world) {
   for (const std::int64_t bytes : sizes_of("all_reduce")) {
     std::vector<float> values(std::size_t(bytes) / sizeof(float));
-    measure(world, "all_reduce_" + std::to_string(bytes), plan_for(bytes), [&] {
+    measure(world, "all_reduce_" + std::to_string(bytes), plan_for(bytes, unsigned(world.size)), [&] {
       MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     });
   }
