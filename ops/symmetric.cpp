@@ -71,6 +71,13 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
                                          " cannot be captured; put one first that can"};
   if (op.replayed) d.scheme += ", replayed";
   d.leader = d.participants.front().rank;
+  // Members that list each other in another order have the same op, and are told that they differ.
+  const auto by_rank = [](const auto& a, const auto& b) { return a.rank < b.rank; };
+  if (!std::is_sorted(d.participants.begin(), d.participants.end(), by_rank)) {
+    d.scheme += ", in the order";
+    for (const auto& p : d.participants) d.scheme += " " + std::to_string(p.rank);
+    std::sort(d.participants.begin(), d.participants.end(), by_rank);
+  }
   d.default_config = op.configs.front()->id();
   d.default_digest = op.configs.front()->digest();
   return d;
@@ -158,7 +165,7 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
 symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings)
     : services_(s), op_(std::move(op)), settings_(std::move(settings)), participant_(s, op_, settings_), rows_(s.ex),
       leases_(s, participant_, *this) {
-  members_ = ranks_of(participant_.declaration);
+  members_ = op_.members.empty() ? ranks_of(participant_.declaration) : op_.members;
   participant_.runs = this;
   participant_.rows = &rows_;
   leases_.on_generation_ended([this](const std::string& why) {

@@ -53,9 +53,10 @@ class communicator_source {
   virtual ~communicator_source() = default;
   /// On the leader: an id that no other communicator has. At most 64 KiB.
   virtual std::vector<std::byte> make_id() = 0;
-  /// Whether candidates may be rehearsed over them while the user's own calls go on. If not, they are rehearsed before a call that
-  /// all members agree on, when those before it have ended on each. The same on all members.
-  virtual bool beside_calls() const noexcept { return true; }
+  /// Whether candidates may be rehearsed over them while the user's own calls go on, which costs those nothing; not for libraries
+  /// such as NCCL, whose collectives wait for each other when devices begin them in different orders. If not, they are rehearsed
+  /// before a call that all members agree on, when those before it have ended on each. The same on all members.
+  virtual bool beside_calls() const noexcept { return false; }
   /// On every member, with the same id. Throws why it cannot.
   virtual runtime::task<std::shared_ptr<communicator>> connect(std::vector<std::byte> id) = 0;
 };

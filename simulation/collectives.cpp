@@ -69,7 +69,8 @@ class member final : public ops::communicator {
 
 class member_source final : public ops::communicator_source {
  public:
-  member_source(collectives& of, rank_id rank, std::size_t members) : of_(of), rank_(rank), members_(members) {}
+  member_source(collectives& of, rank_id rank, std::size_t members, bool beside)
+      : of_(of), rank_(rank), members_(members), beside_(beside) {}
   std::vector<std::byte> make_id() override {
     const std::uint64_t number = of_.make(members_);
     std::vector<std::byte> id(sizeof number);
@@ -81,11 +82,13 @@ class member_source final : public ops::communicator_source {
     std::memcpy(&number, id.data(), std::min(sizeof number, id.size()));
     co_return of_.join(number, rank_);
   }
+  bool beside_calls() const noexcept override { return beside_; }
 
  private:
   collectives& of_;
   rank_id rank_;
   std::size_t members_;
+  bool beside_;
 };
 
 class timed_collective final : public ops::symmetric_config {
@@ -159,8 +162,8 @@ std::shared_ptr<ops::communicator> collectives::join(std::uint64_t number, rank_
   return joined;
 }
 
-std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std::size_t members) {
-  return std::make_shared<member_source>(*this, rank, members);
+std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std::size_t members, bool beside_calls) {
+  return std::make_shared<member_source>(*this, rank, members, beside_calls);
 }
 
 ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times) {

@@ -31,7 +31,7 @@ class collectives {
   /// A communicator of so many members; its number.
   std::uint64_t make(std::size_t members);
   std::shared_ptr<ops::communicator> join(std::uint64_t number, rank_id rank);
-  std::shared_ptr<ops::communicator_source> source(rank_id rank, std::size_t members);
+  std::shared_ptr<ops::communicator_source> source(rank_id rank, std::size_t members, bool beside_calls);
   /// Rehearsals in which all members met, by the digest of what they ran.
   const std::map<std::uint64_t, std::uint32_t>& rehearsed() const noexcept { return rehearsed_; }
 

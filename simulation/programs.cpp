@@ -288,7 +288,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       s.members = op.members;
       for (const std::string& text : op.configs) s.configs.push_back(collective_from(text, kernels_[rank]));
       if (mine != op.members.end()) s.over = library_.join(at->second, rank);
-      if (op.rehearse) s.rehearse = library_.source(rank, op.members.size());
+      if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls);
       s.timeout_ns = op.timeout_ns;
       const ops::symmetric declared = self.declare(std::move(s));
       if (mine == op.members.end()) continue;

@@ -162,6 +162,7 @@ void fields(A& a, op_spec& o) {
   a("depth", o.depth);
   a("does", o.does);
   a("rehearse", o.rehearse);
+  a("between_calls", o.between_calls);
   a("registered", o.registered);
   a("everybody", o.everybody);
   a("small_receives", o.small_receives);

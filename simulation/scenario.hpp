@@ -30,9 +30,10 @@ struct op_spec {
   std::uint64_t in_flight = 1;
   std::uint64_t depth = 1;  ///< of a group
   std::string does = "all_reduce";
-  bool rehearse = true;     ///< of an op without headers: candidates run on scratch buffers, else by leased calls
-  bool registered = false;  ///< buffers are registered with the op
-  bool everybody = true;    ///< ranks that take no part declare it, too
+  bool rehearse = true;        ///< of an op without headers: candidates run on scratch buffers, else by leased calls
+  bool between_calls = false;  ///< these are made between calls, where all members have ended those before
+  bool registered = false;     ///< buffers are registered with the op
+  bool everybody = true;       ///< ranks that take no part declare it, too
   std::uint64_t small_receives = 0;  ///< of a thousand: with half the room that the largest message needs
   time_ns timeout_ns = 30'000'000'000;
   time_ns pause_ns = 1'000'000;  ///< between calls, at most

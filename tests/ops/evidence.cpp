@@ -135,13 +135,19 @@ TEST_CASE("the flight recorder has the steps of an agreement in their order, on 
   using runtime::flight_event;
   for (rank_id r = 0; r < 2; ++r) {
     std::vector<std::string> steps;  // as each happened first
+    std::set<std::uint64_t> measured;
     for (const auto& record : w[r].flight().in_order()) {
+      if (record.what == flight_event::measured && record.invocation > 0 && record.ended_ns > 0)
+        measured.insert(record.digest);
       if (runtime::is_transfer(record.what) || record.what == flight_event::measured) continue;
       const std::string step(runtime::name(record.what));
       if (std::find(steps.begin(), steps.end(), step) == steps.end()) steps.push_back(step);
       if (record.what == flight_event::decided) CHECK(record.digest == configs[1]->digest());
       if (record.what == flight_event::decided) CHECK(record.bytes == 4 << 20);
+      if (record.what == flight_event::decided) CHECK(record.tag == 0);  // who proposed it
     }
+    // What was compared, where it was: at the leader.
+    CHECK(measured == (r == 0 ? std::set{configs[0]->digest(), configs[1]->digest()} : std::set<std::uint64_t>{}));
     CAPTURE(r);
     CHECK(std::erase(steps, "merged") == 1);  // which `warm` may overtake
     std::string all;

@@ -279,6 +279,23 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
     CHECK(f.code() == errc::bad_argument);
     CHECK(std::string(f.what()).find("answers for 3 configs, but the op has 2") != std::string::npos);
   }
+
+  // The others hear from whom nothing came, where one rank alone answers wrongly and goes on without the op.
+  op.name = "a third";
+  op.timeout_ns = 1'000'000'000;
+  op.capable = [](rank_id r) { return std::vector<bool>(r == 1 ? 3 : 2, true); };
+  std::vector<rank_group> others(3);
+  for (rank_id r = 0; r < 3; ++r) {
+    if (r == 1) CHECK_THROWS_AS(static_cast<void>(w[r].declare(op)), failure);
+    if (r != 1) others[r] = w[r].declare(op);
+  }
+  group_outcomes missing;
+  missing.of_rank.resize(3);
+  scope calling(w.clock);
+  for (const rank_id r : {rank_id{0}, rank_id{2}}) calling.spawn(reduce_each(others[r], r, 3, {1000}, 1, missing));
+  run_until(w.clock, [&] { return calling.running() == 0; });
+  for (const rank_id r : {rank_id{0}, rank_id{2}}) CHECK(missing.of_rank[r].at(0).code() == errc::timeout);
+  CHECK(says(missing.of_rank[0][0], "rank 1"));
 }
 
 TEST_CASE("a group without configs is an error, one with 4,096 works, and the order of parameters means nothing") {

@@ -865,6 +865,50 @@ TEST_CASE("declarations that cannot work say so") {
   CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
 }
 
+TEST_CASE("members that list each other in another order, or follow another leader, are told so with both values") {
+  struct {
+    std::vector<rank_id> first, others;
+    errc code;
+    std::string_view ours, theirs;
+  } const cases[] = {
+      {{0, 1, 2}, {1, 0, 2}, errc::role_conflict, "leader rank 0", "leader rank 1"},
+      {{0, 2, 1}, {0, 1, 2}, errc::declaration_mismatch, "in the order 0 2 1", "scheme lease"},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.ours);
+    world w(3);
+    library lib(w.clock, 3);
+    const auto over = lib.make();
+    std::vector<symmetric> handles;
+    for (rank_id r = 0; r < 3; ++r) {
+      symmetric_op op;
+      op.name = "gradients";
+      op.configs = three();
+      op.members = r == 0 ? c.first : c.others;
+      op.over = std::make_shared<library_communicator>(over);
+      handles.push_back(w[r].declare(op));
+    }
+    const time_ns began = w.clock.now();
+    std::vector<member_log> logs(3);
+    {
+      scope calls(w.clock);
+      for (rank_id r = 0; r < 3; ++r)
+        calls.spawn(
+            call_often(handles[r], w.clock, {4096}, 5'000, {.between_ns = 1'000'000}, random_stream(7, r), logs[r]));
+      const auto all = [](scope& s) -> task<> { co_await s.join(); };
+      runtime::run(w.clock, all(calls));
+    }
+    CHECK(w.clock.now() - began < 5'000'000'000);
+    for (rank_id r = 0; r < 3; ++r) {
+      REQUIRE(!logs[r].outcomes.empty());
+      const auto& last = logs[r].outcomes.back();
+      CHECK(last.code() == c.code);
+      CHECK(last.reason().text().find(c.ours) != std::string::npos);
+      CHECK(last.reason().text().find(c.theirs) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("leased ops are among a rank's agreements, at their leader, and search anew when any member asks") {
   job_of job(3);
   job.start(4000, {5'000, 3'000});
