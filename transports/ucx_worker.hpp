@@ -9,7 +9,7 @@
 /// | setting | value | why |
 /// |---|---|---|
 /// | MM_ERROR_HANDLING | y | else endpoints that report dead peers move to TCP in silence, or there are none |
-/// | TLS | one host: posix, cma, self | no unauthenticated TCP listener, no GPU start-up |
+/// | TLS | one host: posix, sysv, cma, self | no unauthenticated TCP listener, no GPU start-up |
 /// |     | several hosts: all but cuda | GPUs have planes of their own |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
 /// | LOG_LEVEL | error | a library is silent; faults are reported as values |
