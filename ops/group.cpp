@@ -330,16 +330,23 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   if (both) compare(inv, *both);
 }
 
-task<> group_end::run(group_work work, time_ns timeout_ns) {
+time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
   time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
   // The leader knows who is missing, so it may speak first.
   if (!leads() && span < runtime::never / 2) span += span / 8;
-  group_invocation inv(*group_, work.total_bytes, runtime::deadline_of(services_.ex.now(), span));
+  return runtime::deadline_of(services_.ex.now(), span);
+}
+
+task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
+  std::optional<group_invocation> own;
+  if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns));
+  group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();
   if (!digest) {
     group_->end(inv);
     throw explained(inv, nullptr);
   }
+  if (turn != nullptr) inv.begin_timing();  // not the config's: what had to be done before
   if (find(*digest) == nullptr && find(actors::compared_with_default(*digest)) != nullptr) inv.set_compared();
   std::exception_ptr thrown;
   try {
@@ -349,6 +356,24 @@ task<> group_end::run(group_work work, time_ns timeout_ns) {
   }
   group_->end(inv);
   if (thrown) std::rethrow_exception(thrown);
+}
+
+// Asked whether it may begin, so that the leader sees the sizes of its calls in their order and can foresee the next one's.
+group_turn::group_turn(group_end& end, std::uint64_t bytes, time_ns timeout_ns)
+    : end_(end), invocation_(*end.group_, bytes, end.deadline_in(timeout_ns)) {
+  static_cast<void>(invocation_.begin().await_ready());
+}
+
+task<> group_turn::run(group_work work) {
+  used_ = true;
+  return end_.run(std::move(work), 0, this);
+}
+
+void group_turn::forgo(errc why, rank_id culprit) noexcept {
+  if (std::exchange(used_, true)) return;
+  const bool blames_a_config = why == errc::config_failed || why == errc::config_mismatch;
+  invocation_.fail(blames_a_config ? errc::exception : why, culprit);
+  end_.group_->end(invocation_);
 }
 
 group_failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {

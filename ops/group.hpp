@@ -58,6 +58,8 @@ struct group_options {
 /// The declaration that such options make; `role_conflict` or `bad_argument` when they cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const group_options& o);
 
+class group_turn;
+
 class group_end final : private actors::implementations {
  public:
   group_end(actors::services& s, group_options o);
@@ -66,7 +68,7 @@ class group_end final : private actors::implementations {
   ~group_end();
 
   /// `timeout_ns` 0: the op's.
-  runtime::task<> run(group_work work, time_ns timeout_ns);
+  runtime::task<> run(group_work work, time_ns timeout_ns) { return run(std::move(work), timeout_ns, nullptr); }
   /// Ends all calls and those to come with `why`; `culprit` is the rank to blame.
   void fail(const runtime::error& why, rank_id culprit) noexcept;
 
@@ -87,6 +89,7 @@ class group_end final : private actors::implementations {
   bool settled() { return failed_ || group_->settled(); }
 
  private:
+  friend group_turn;
   struct leading {
     leading(const group_options& o, const actors::op_declaration& op, std::vector<rank_id> members);
     actors::assignment assigned;
@@ -95,6 +98,8 @@ class group_end final : private actors::implementations {
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
   void on_rejected(const runtime::error& why) noexcept override;
+  runtime::task<> run(group_work work, time_ns timeout_ns, group_turn* turn);
+  time_ns deadline_in(time_ns timeout_ns) const noexcept;
   runtime::task<> implement(actors::group_invocation& inv, const group_work& work);
   struct comparison;
   runtime::task<> role_in(group_call& call, const group_config& config, const group_work& work) const;
@@ -113,6 +118,28 @@ class group_end final : private actors::implementations {
   std::optional<runtime::error> failed_;
   std::unique_ptr<leading> lead_;
   std::unique_ptr<actors::rooted_group> group_;
+};
+
+/// A call that has its place among the calls of a group from now on and runs later, for ops in which a call of one group leads
+/// to one of another: what is ready first there must not come first, as other ranks may see it the other way around.
+///
+///     group_turn between(leaders, bytes, timeout_ns);      // when the whole op is called; its deadline counts from here
+///     …                                                    // what has to be done before
+///     co_await between.run(work);                          // or `between.forgo(errc::peer_failed, rank)`, which tells the others
+///
+/// One of both has to be done. Turns of a group run in any order, and side by side.
+class group_turn {
+ public:
+  group_turn(group_end& end, std::uint64_t bytes, time_ns timeout_ns);
+  runtime::task<> run(group_work work);
+  /// It will not run, for what `culprit` did elsewhere: it fails on all ranks, and no config is blamed.
+  void forgo(runtime::errc why, rank_id culprit) noexcept;
+
+ private:
+  friend group_end;
+  group_end& end_;
+  actors::group_invocation invocation_;
+  bool used_ = false;
 };
 
 }  // namespace parley::ops

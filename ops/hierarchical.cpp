@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
+#include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -13,6 +16,7 @@ namespace parley::ops {
 
 using runtime::errc;
 using runtime::error;
+using runtime::task;
 
 runtime::result<std::vector<std::vector<rank_id>>> groups_of(const hierarchical& op, rank_id world_size) {
   if (op.leads && !op.leads(0))
@@ -47,7 +51,7 @@ struct hierarchy::levels {
                                                                      {"down inside", collective::broadcast},
                                                                      {"down between", collective::broadcast}}};
     const auto& [words, does] = all[static_cast<std::size_t>(which)];
-    const bool inside = which == level::inside || which == level::up_inside || which == level::down_inside;
+    const bool inside = is_inside(which);
     leader_worker part;
     part.name = op.name + "/" + words;
     part.groups = inside ? several : std::vector<std::vector<rank_id>>{leaders};
@@ -99,12 +103,153 @@ rank_group& hierarchy::at(level which) {
   return *found;
 }
 
-void hierarchy::check_share(std::size_t share, std::size_t all, const char* what) const {
-  if (share * world_size_ == all) return;
-  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " + what + " with " +
-                                          std::to_string(share) + " elements of its own and " + std::to_string(all) +
-                                          " in all, which have to be " + std::to_string(world_size_) +
-                                          " times as many"});
+// ---- one call ---------------------------------------------------------------------------------------------------------
+
+/// The places of one call on the levels that this rank has a part in, all taken when it is made. Were one taken when the level
+/// before is done, leaders whose groups are done in other orders would put together parts of different calls.
+class hierarchy::turns {
+ public:
+  turns(hierarchy& h, group_call_options o)
+      : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {}
+
+  /// In the order in which they run.
+  void take(level which, std::uint64_t bytes) {
+    const bool inside = is_inside(which);
+    if (inside ? all_.largest_ < 2 : all_.groups() < 2) return;  // there is no such level
+    const time_ns longer = timeout_ns_ < runtime::never / 4 ? timeout_ns_ / 4 * levels_++ : 0;
+    if (inside ? all_.has_group() : all_.among_leaders())
+      at(which) = std::make_unique<group_turn>(*all_.at(which).end_, bytes, timeout_ns_ + longer);
+  }
+  void take_to_reduce(std::uint64_t bytes) {
+    take(level::inside, bytes);
+    take(level::between, bytes);
+  }
+  bool has(level which) { return at(which) != nullptr; }
+  task<> run(level which, group_work work) { return has(which) ? at(which)->run(std::move(work)) : nothing(); }
+  /// Of a call that failed here, the others are told on the levels that it has not reached.
+  void end(const std::exception_ptr& thrown) {
+    if (!thrown) return;
+    errc why = errc::none;
+    rank_id culprit = all_.self_;
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const group_failure& f) {
+      why = f.code();
+      culprit = f.culprit();
+    } catch (...) {
+      why = runtime::describe(thrown).code();
+    }
+    for (auto& turn : taken_) {
+      if (turn) turn->forgo(why, culprit);
+    }
+    std::rethrow_exception(thrown);
+  }
+
+ private:
+  static task<> nothing() { co_return; }
+  std::unique_ptr<group_turn>& at(level which) { return taken_[static_cast<std::size_t>(which)]; }
+  hierarchy& all_;
+  time_ns timeout_ns_;
+  time_ns levels_ = 0;
+  std::array<std::unique_ptr<group_turn>, 6> taken_;
+};
+
+task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<> fits) {
+  turns mine(*this, o);
+  mine.take_to_reduce(work.total_bytes);
+  co_await reduce_in(mine, std::move(work), std::move(fits));
+}
+
+// All take their turns before any starts: what is called after these comes after them.
+task<> hierarchy::reduce_together(std::vector<group_work> all, group_call_options o) {
+  runtime::scope& here = co_await runtime::this_scope;
+  std::list<turns> taken;
+  runtime::scope together(here);
+  for (const group_work& work : all) taken.emplace_back(*this, o).take_to_reduce(work.total_bytes);
+  auto mine = taken.begin();
+  for (group_work& work : all) together.spawn(reduce_in(*mine++, std::move(work), {}));
+  co_await together.join();
+}
+
+task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits) {
+  std::exception_ptr thrown;
+  try {
+    if (!fits) runtime::raise(fits.reason());
+    if (mine.has(level::inside) && mine.has(level::between)) {
+      work.between = [&mine, with_leaders = work](std::span<std::byte> combined) {
+        group_work again = with_leaders;
+        again.data = combined;
+        return mine.run(level::between, std::move(again));
+      };
+    }
+    const level first = mine.has(level::inside) ? level::inside : level::between;
+    co_await mine.run(first, std::move(work));
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  mine.end(thrown);
+}
+
+task<> hierarchy::give(group_work work, group_call_options o) {
+  turns mine(*this, o);
+  mine.take(level::down_between, work.total_bytes);
+  mine.take(level::down_inside, work.total_bytes);
+  std::exception_ptr thrown;
+  try {
+    co_await mine.run(level::down_between, work);
+    co_await mine.run(level::down_inside, work);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  mine.end(thrown);
+}
+
+task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, std::size_t element_bytes,
+                         group_call_options o) {
+  turns taken(*this, o);
+  taken.take(level::up_inside, mine.size() * group_size());
+  taken.take(level::up_between, mine.size() * largest_ * groups());
+  taken.take(level::down_between, all.size());
+  taken.take(level::down_inside, all.size());
+  std::exception_ptr thrown;
+  try {
+    const auto fits = share_fits(mine.size() / element_bytes, all.size() / element_bytes, "all_gather");
+    if (!fits) runtime::raise(fits.reason());
+    co_await gather_in(taken, mine, all, element_bytes);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  taken.end(thrown);
+}
+
+// Leaders gather what their groups have, as much as the largest has, so that all their blocks are equal.
+task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
+                            std::size_t element_bytes) {
+  std::vector<std::byte> own(mine.begin(), mine.end());
+  std::vector<std::byte> group(leads_ ? largest_ * mine.size() : 0);
+  if (taken.has(level::up_inside)) {
+    const std::span<std::byte> of_group = std::span(group).first(leads_ ? group_size() * mine.size() : 0);
+    co_await taken.run(level::up_inside, at(level::up_inside).gathering(own, of_group, element_bytes));
+  } else {
+    std::copy(own.begin(), own.end(), group.begin());
+  }
+  if (taken.has(level::up_between)) {
+    std::vector<std::byte> padded(self_ == 0 ? groups() * group.size() : 0);
+    co_await taken.run(level::up_between, at(level::up_between).gathering(group, padded, element_bytes));
+    if (self_ == 0) unpad(padded, all, mine.size());
+  } else if (leads_) {
+    std::copy_n(group.begin(), all.size(), all.begin());
+  }
+  const group_work down = rank_group::giving(all, element_bytes);
+  co_await taken.run(level::down_between, down);
+  co_await taken.run(level::down_inside, down);
+}
+
+runtime::result<> hierarchy::share_fits(std::size_t share, std::size_t all, const char* what) const {
+  if (share * world_size_ == all) return {};
+  return error{errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " + what + " with " +
+                                       std::to_string(share) + " elements of its own and " + std::to_string(all) +
+                                       " in all, which have to be " + std::to_string(world_size_) + " times as many"};
 }
 
 void hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const {

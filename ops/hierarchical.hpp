@@ -14,8 +14,11 @@
 /// A worker that spawns its call computes while the leaders talk. Sums are formed inside a group in the order of its ranks, and then in the order of the
 /// groups: the same bits in every run, whatever the configs.
 ///
-/// Every rank makes the same calls in the same order, with the same sizes. Failure and cancellation: see group.hpp; a failure in
-/// one group reaches all others through their leaders. Small buffers are packed for an exchange, and those copies counted.
+/// Every rank makes the same calls in the same order, with the same sizes; several may be under way at once. A call has its place on
+/// every level from when it is made: whatever is ready first, leaders put together what belongs together. Failure and cancellation:
+/// see group.hpp; a failure in one group reaches all others through their leaders, and the calls after it go on. The timeout is that
+/// of the first level; each further one may take a quarter of it longer, so that whoever knows who is missing speaks first. Small
+/// buffers are packed for an exchange, and those copies counted.
 #include <parley/ops/leader_worker.hpp>
 
 #include <cstddef>
@@ -24,8 +27,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -59,16 +60,7 @@ class hierarchy {
 
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {
-    if (has_group() && among_leaders()) {
-      std::function<runtime::task<>(std::span<T>)> between = [this, o](std::span<T> sum) {
-        return at(level::between).template all_reduce<Combine, T>(sum, o);
-      };
-      co_await at(level::inside).template all_reduce<Combine, T>(data, std::move(between), o);
-    } else if (has_group()) {
-      co_await at(level::inside).template all_reduce<Combine, T>(data, o);
-    } else if (among_leaders()) {
-      co_await at(level::between).template all_reduce<Combine, T>(data, o);
-    }
+    return reduce(rank_group::reduction<Combine, T>(data), o);
   }
   /// Several buffers of one type, together: large ones in place, each in an exchange of its own beside the others; small ones
   /// are packed into one exchange.
@@ -79,22 +71,20 @@ class hierarchy {
   }
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce_list(std::vector<std::span<T>> buffers, group_call_options o = {}) {
-    runtime::scope& here = co_await runtime::this_scope;
-    runtime::scope together(here);
+    std::vector<std::span<T>> alone;
     std::vector<std::span<T>> small;
-    for (const std::span<T> b : buffers) {
-      if (b.size_bytes() < packed_below_bytes) {
-        small.push_back(b);
-      } else {
-        together.spawn(all_reduce<Combine, T>(b, o));
-      }
-    }
+    for (const std::span<T> b : buffers) (b.size_bytes() < packed_below_bytes ? small : alone).push_back(b);
     std::vector<T> packed;
-    for (const std::span<T> b : small) packed.insert(packed.end(), b.begin(), b.end());
-    if (small.size() == 1) together.spawn(all_reduce<Combine, T>(small[0], o));
-    if (small.size() > 1) together.spawn(all_reduce<Combine, T>(std::span<T>(packed), o));
-    co_await together.join();
-    if (small.size() < 2) co_return;
+    if (small.size() == 1) {
+      alone.push_back(small[0]);
+    } else if (small.size() > 1) {
+      for (const std::span<T> b : small) packed.insert(packed.end(), b.begin(), b.end());
+      alone.push_back(std::span<T>(packed));
+    }
+    std::vector<group_work> all;
+    for (const std::span<T> b : alone) all.push_back(rank_group::reduction<Combine, T>(b));
+    co_await reduce_together(std::move(all), o);
+    if (packed.empty()) co_return;
     auto from = packed.cbegin();
     for (const std::span<T> b : small) {
       std::copy_n(from, b.size(), b.begin());
@@ -105,38 +95,17 @@ class hierarchy {
   /// From rank 0 to all.
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    if (among_leaders()) co_await at(level::down_between).broadcast(data, o);
-    if (has_group()) co_await at(level::down_inside).broadcast(data, o);
+    return give(rank_group::giving(std::as_writable_bytes(data), sizeof(T)), o);
   }
   /// `mine` of every rank, in the order of the ranks, into `all` of every rank.
   template <group_element T>
   runtime::task<> all_gather(std::span<const T> mine, std::span<T> all, group_call_options o = {}) {
-    check_share(mine.size(), all.size(), "all_gather");
-    // Leaders gather what their groups have, as much as the largest has, so that all their blocks are equal.
-    const std::size_t share = mine.size();
-    std::vector<T> own(mine.begin(), mine.end());
-    std::vector<T> group(leads_ ? largest_ * share : 0);
-    if (has_group()) {
-      co_await at(level::up_inside)
-          .gather(std::span<T>(own), std::span<T>(group).first(leads_ ? group_size() * share : 0), o);
-    } else {
-      group = std::move(own);
-      group.resize(largest_ * share);
-    }
-    if (among_leaders()) {
-      std::vector<T> padded(self_ == 0 ? groups() * largest_ * share : 0);
-      co_await at(level::up_between).gather(std::span<T>(group), std::span<T>(padded), o);
-      if (self_ == 0) unpad(std::as_bytes(std::span(padded)), std::as_writable_bytes(all), share * sizeof(T));
-    } else if (leads_) {
-      std::copy_n(group.begin(), all.size(), all.begin());
-    }
-    co_await broadcast(all, o);
+    return gather(std::as_bytes(mine), std::as_writable_bytes(all), sizeof(T), o);
   }
   /// The sum of all `data`, of which rank r keeps the r-th of equal parts. `data` is overwritten.
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> reduce_scatter(std::span<T> data, std::span<T> mine, group_call_options o = {}) {
-    check_share(mine.size(), data.size(), "reduce_scatter");
-    co_await all_reduce<Combine, T>(data, o);
+    co_await reduce(rank_group::reduction<Combine, T>(data), o, share_fits(mine.size(), data.size(), "reduce_scatter"));
     std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(self_ * mine.size()), mine.size(), mine.begin());
   }
   /// Of small buffers, to make several of them one, and back.
@@ -145,13 +114,26 @@ class hierarchy {
  private:
   friend rank;
   enum class level : std::uint8_t { inside, between, up_inside, up_between, down_inside, down_between };
+  static bool is_inside(level l) noexcept {
+    return l == level::inside || l == level::up_inside || l == level::down_inside;
+  }
   struct levels;
+  class turns;
   static constexpr std::size_t packed_below_bytes = 65'536;
   /// Declared when it is first called: who only sums exchanges nothing about gathering.
   rank_group& at(level which);
   bool has_group() const noexcept { return group_size_ > 1; }
   bool among_leaders() const noexcept { return leads_ && groups() > 1; }
-  void check_share(std::size_t share, std::size_t all, const char* what) const;
+  /// `fits`: what this rank asks for is refused, once the call has its place among the others.
+  runtime::task<> reduce(group_work work, group_call_options o, runtime::result<> fits = {});
+  runtime::task<> reduce_in(turns& mine, group_work work, runtime::result<> fits);
+  runtime::task<> reduce_together(std::vector<group_work> all, group_call_options o);
+  runtime::task<> give(group_work work, group_call_options o);
+  runtime::task<> gather(std::span<const std::byte> mine, std::span<std::byte> all, std::size_t element_bytes,
+                         group_call_options o);
+  runtime::task<> gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
+                            std::size_t element_bytes);
+  runtime::result<> share_fits(std::size_t share, std::size_t all, const char* what) const;
   /// From blocks by group and place to blocks by rank.
   void unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const;
   std::string name_;

@@ -27,6 +27,7 @@
 
 namespace parley::ops {
 
+class hierarchy;
 class rank;
 
 struct leader_worker {
@@ -81,12 +82,7 @@ class rank_group {
   }
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    group_work work;
-    work.what = collective::broadcast;
-    work.data = std::as_writable_bytes(data);
-    work.total_bytes = work.data.size();
-    work.element_bytes = sizeof(T);
-    return end(collective::broadcast).run(std::move(work), o.timeout_ns);
+    return end(collective::broadcast).run(giving(std::as_writable_bytes(data), sizeof(T)), o.timeout_ns);
   }
   /// `mine` of every rank, in the order of the ranks, into the leader's `all`, which holds `size()` times as much. A worker's
   /// call may end before the leader has it; its `mine` may be reused then.
@@ -99,6 +95,7 @@ class rank_group {
   const group_end* details() const noexcept { return end_; }
 
  private:
+  friend hierarchy;
   friend rank;
   template <class Combine, class T>
   static group_work reduction(std::span<T> data) {
@@ -114,6 +111,7 @@ class rank_group {
     };
     return work;
   }
+  static group_work giving(std::span<std::byte> data, std::size_t element_bytes);
   group_end& end(collective wanted) const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, std::size_t element_bytes) const;
   std::string name_;
