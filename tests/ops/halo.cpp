@@ -1,3 +1,4 @@
+#include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/ops/halo.hpp>
@@ -6,7 +7,6 @@
 
 #include <array>
 #include <cmath>
-#include <numbers>
 #include <string>
 #include <vector>
 
@@ -14,17 +14,9 @@ using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
+using namespace parley::tests::jacobi_case;
 
 namespace {
-
-halo_exchange rims(std::vector<rank_id> ranks) {
-  halo_exchange op;
-  op.name = "rims";
-  op.ranks = std::move(ranks);
-  op.configs = {direct(), chunked(256, 2), put(), get()};
-  op.timeout_ns = 1'000'000'000;
-  return op;
-}
 
 task<> exchange(dataflow& flow, halo_plan* plan, int times) {
   for (int i = 0; i < times; ++i) {
@@ -313,36 +305,6 @@ TEST_CASE("declarations and fields that cannot be are named") {
 
 namespace {
 
-constexpr std::size_t size = 62;
-
-struct sheet {
-  sheet(std::size_t r, std::size_t c) : rows(r), columns(c), cells((r + 2) * (c + 2)) {}
-  double& at(std::size_t r, std::size_t c) { return cells[r * (columns + 2) + c]; }
-  std::size_t rows, columns;
-  std::vector<double> cells;
-};
-
-// One rank's part of `sweeps` Jacobi sweeps over the eigenvector (1, 1); the squares of the last and first change.
-task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std::vector<double>* changes) {
-  halo_plan of_u = h.plan({grid_field(u->cells, {u->rows, u->columns})});
-  halo_plan of_v = h.plan({grid_field(v->cells, {v->rows, v->columns})});
-  for (int k = 0; k < sweeps; ++k) {
-    auto ghosts = (k % 2 == 0 ? of_u : of_v).start(flow);
-    co_await ghosts;
-    sheet& from = k % 2 == 0 ? *u : *v;
-    sheet& to = k % 2 == 0 ? *v : *u;
-    double sum = 0;
-    for (std::size_t r = 1; r <= u->rows; ++r) {
-      for (std::size_t c = 1; c <= u->columns; ++c) {
-        const double next = 0.25 * (from.at(r - 1, c) + from.at(r + 1, c) + from.at(r, c - 1) + from.at(r, c + 1));
-        sum += (next - from.at(r, c)) * (next - from.at(r, c));
-        to.at(r, c) = next;
-      }
-    }
-    changes->push_back(sum);
-  }
-}
-
 struct jacobi_result {
   std::vector<double> field = std::vector<double>(size * size);
   std::vector<double> norms;
@@ -355,43 +317,26 @@ jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> c
   world w(rows * columns, s);
   auto op = rims({rows, columns});
   op.configs = std::move(configs);
-  std::vector<std::unique_ptr<sheet>> u;
-  std::vector<std::unique_ptr<sheet>> v;
-  std::vector<std::vector<double>> changes(w.ranks.size());
-  std::vector<std::pair<std::size_t, std::size_t>> origin;
+  std::vector<std::unique_ptr<block>> blocks;
   scope all(w.clock);
   for (rank_id r = 0; r < w.ranks.size(); ++r) {
     const halo h = w[r].declare(op);
-    const auto part = [](rank_id parts, rank_id mine) {  // of 62 rows or columns
-      const std::size_t each = size / parts;
-      const std::size_t more = size % parts;
-      return std::pair(each + (mine < more ? 1 : 0), mine * each + std::min<std::size_t>(mine, more));
-    };
-    const auto [n, top] = part(rows, h.place()[0]);
-    const auto [m, left] = part(columns, h.place()[1]);
-    u.push_back(std::make_unique<sheet>(n, m));
-    v.push_back(std::make_unique<sheet>(n, m));
-    origin.emplace_back(top, left);
-    for (std::size_t i = 1; i <= n; ++i) {
-      for (std::size_t j = 1; j <= m; ++j)
-        u[r]->at(i, j) = std::sin(std::numbers::pi * static_cast<double>(top + i) / 63) *
-                         std::sin(std::numbers::pi * static_cast<double>(left + j) / 63);
-    }
-    all.spawn(with_dataflow(jacobi, h, u[r].get(), v[r].get(), sweeps, &changes[r]));
+    block& mine = *blocks.emplace_back(std::make_unique<block>(h, rows, columns));
+    all.spawn(with_dataflow(jacobi, h, &mine.u, &mine.v, sweeps, &mine.changes));
   }
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(all.cancelled() == errc::none);
   CHECK(join_flights(w).mismatches == 0);
   jacobi_result answer;
-  for (rank_id r = 0; r < w.ranks.size(); ++r) {
-    for (std::size_t i = 1; i <= u[r]->rows; ++i) {
-      for (std::size_t j = 1; j <= u[r]->columns; ++j)
-        answer.field[(origin[r].first + i - 1) * size + origin[r].second + j - 1] = u[r]->at(i, j);
+  for (const auto& b : blocks) {
+    for (std::size_t i = 1; i <= b->u.rows; ++i) {
+      for (std::size_t j = 1; j <= b->u.columns; ++j)
+        answer.field[(b->top + i - 1) * size + b->left + j - 1] = b->u.at(i, j);
     }
   }
   for (int k = 0; k < sweeps; ++k) {
     double sum = 0;
-    for (const auto& c : changes) sum += c[static_cast<std::size_t>(k)];
+    for (const auto& b : blocks) sum += b->changes[static_cast<std::size_t>(k)];
     answer.norms.push_back(std::sqrt(sum));
   }
   return answer;

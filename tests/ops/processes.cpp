@@ -1,5 +1,6 @@
 // Real ranks in processes of their own, over UCX. This program is its own rank: the launcher starts it again with the name of
 // a scenario, and the test reads what the ranks print.
+#include "../support/processes.hpp"
 #include "../support/deadline.hpp"
 #include "../support/folder.hpp"
 #include "../support/transfers.hpp"
@@ -8,7 +9,6 @@
 #include <parley/ops/run.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/run.hpp>
-#include <parley/transports/launcher.hpp>
 
 #include <doctest/doctest.h>
 
@@ -34,21 +34,16 @@ using namespace parley::runtime;
 using parley::tests::deadline;
 using parley::tests::pair_of;
 using parley::tests::pattern;
+using parley::tests::say;
+using parley::tests::say_flights;
+using parley::tests::scenario_variable;
 
 namespace {
-
-constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
-constexpr const char* rank_of_a_job = "this program as one rank of a job";
 
 // ---- what the ranks do ------------------------------------------------------------------------------------------------
 
 void expect(bool holds, const std::string& what) {
   if (!holds) raise({errc::exception, "not so: " + what});
-}
-
-void say(const std::string& text) {
-  std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
 }
 
 task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::size_t spare) {
@@ -66,17 +61,6 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
       buffer.resize(sizes[i]);
       expect(buffer == pattern(sizes[i], i), "message " + std::to_string(i) + " has its bytes");
     }
-  }
-}
-
-/// One line per invocation, which the test joins.
-void say_flights(const rank& self) {
-  for (const flight_record& r : self.flight().in_order()) {
-    if (!is_transfer(r.what)) continue;
-    std::ostringstream line;
-    line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U)
-         << ' ' << r.digest;
-    say(line.str());
   }
 }
 
@@ -602,56 +586,10 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
 
 // ---- what the test sees -----------------------------------------------------------------------------------------------
 
-struct job_run {
-  job_run(const std::string& scenario, rank_id ranks,
-          std::vector<std::pair<std::string, std::string>> environment = {}) {
-    transports::launch_options o;
-    o.ranks = ranks;
-    o.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--no-skip",
-                 std::string("--test-case=") + rank_of_a_job};
-    o.environment = std::move(environment);
-    o.environment.emplace_back(scenario_variable, scenario);
-    o.timeout_ns = 90'000'000'000;
-    o.grace_ns = 30'000'000'000;
-    o.kill_after_ns = 500'000'000;
-    o.on_line = [this](rank_id rank, transports::output_stream, std::string_view line) {
-      (line.starts_with("flight ") ? flights : lines)[rank].emplace_back(line);
-      all += std::to_string(rank) + ": " + std::string(line) + "\n";
-    };
-    o.on_notice = [this](std::string_view text) { all += std::string(text) + "\n"; };
-    const auto began = std::chrono::steady_clock::now();
-    end = transports::launch(o);
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  }
-  bool fine() const { return end.status == 0; }
-  bool says(rank_id rank, std::initializer_list<const char*> words) const {
-    const auto of_rank = lines.find(rank);
-    if (of_rank == lines.end()) return false;
-    return std::any_of(of_rank->second.begin(), of_rank->second.end(), [&](const std::string& line) {
-      return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
-    });
-  }
-  /// Joins the flights of all ranks: how many invocations both ends ran, and with the same config.
-  std::pair<std::size_t, std::size_t> joined() const {
-    std::map<std::string, std::string> one_end;
-    std::size_t pairs = 0;
-    std::size_t mismatches = 0;
-    for (const auto& [rank, of_rank] : flights) {
-      for (const std::string& line : of_rank) {
-        const auto space = line.rfind(' ');
-        const auto [at, first] = one_end.emplace(line.substr(0, space), line.substr(space));
-        if (first) continue;
-        ++pairs;
-        if (at->second != line.substr(space)) ++mismatches;
-      }
-    }
-    return {pairs, mismatches};
-  }
-  transports::launch_end end;
-  std::map<rank_id, std::vector<std::string>> lines;
-  std::map<rank_id, std::vector<std::string>> flights;
-  std::string all;
-  double seconds = 0;
+/// A job whose ranks are this program in that scenario.
+struct job_run : parley::tests::job_run {
+  job_run(const std::string& scenario, rank_id ranks, std::vector<std::pair<std::string, std::string>> environment = {})
+      : parley::tests::job_run("this program as one rank of a job", scenario, ranks, std::move(environment)) {}
 };
 
 using folder = parley::tests::scratch_folder;

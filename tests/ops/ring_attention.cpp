@@ -1,3 +1,4 @@
+#include "../support/attention_case.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/ops/ring_attention.hpp>
@@ -5,74 +6,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <random>
 #include <vector>
 
 using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
+using namespace parley::tests::attention_case;
 
 namespace {
-
-constexpr std::uint64_t sequence = 64;
-constexpr std::uint64_t dimensions = 16;
-constexpr std::uint64_t heads = 2;
-
-// Of the whole sequence, [heads][rows][dimensions].
-template <class T>
-struct problem {
-  problem() : q(heads * sequence * dimensions), k(q.size()), v(q.size()) {
-    std::mt19937 dice(11);
-    for (auto* all : {&q, &k, &v}) {
-      for (T& x : *all) x = static_cast<T>(static_cast<float>(static_cast<int>(dice() % 2001) - 1000) / 500.0F);
-    }
-  }
-  std::vector<T> q, k, v;
-};
-
-// Attention in one piece, summed up as `Sum`.
-template <class Sum, class T>
-std::vector<double> dense(const problem<T>& p, bool causal) {
-  std::vector<double> out(p.q.size());
-  const Sum scale = static_cast<Sum>(1 / std::sqrt(static_cast<double>(dimensions)));
-  for (std::uint64_t row = 0; row < heads * sequence; ++row) {
-    const std::uint64_t head = row / sequence;
-    const std::uint64_t seen = causal ? row % sequence + 1 : sequence;
-    std::vector<Sum> score(seen);
-    for (std::uint64_t j = 0; j < seen; ++j) {
-      for (std::uint64_t d = 0; d < dimensions; ++d)
-        score[j] += static_cast<Sum>(p.q[row * dimensions + d]) *
-                    static_cast<Sum>(p.k[(head * sequence + j) * dimensions + d]) * scale;
-    }
-    const Sum highest = *std::max_element(score.begin(), score.end());
-    Sum total = 0;
-    for (Sum& s : score) total += s = std::exp(s - highest);
-    for (std::uint64_t d = 0; d < dimensions; ++d) {
-      Sum sum = 0;
-      for (std::uint64_t j = 0; j < seen; ++j)
-        sum += score[j] * static_cast<Sum>(p.v[(head * sequence + j) * dimensions + d]);
-      out[row * dimensions + d] = static_cast<double>(static_cast<T>(sum / total));
-    }
-  }
-  return out;
-}
-
-template <class T>
-struct part {
-  part(const problem<T>& p, std::uint64_t ranks, std::uint64_t mine)
-      : rows(sequence / ranks), out(heads * rows * dimensions) {
-    for (const auto& [from, to] : {std::pair(&p.q, &q), {&p.k, &k}, {&p.v, &v}}) {
-      for (std::uint64_t h = 0; h < heads; ++h) {
-        const auto begin = from->begin() + static_cast<std::ptrdiff_t>((h * sequence + mine * rows) * dimensions);
-        to->insert(to->end(), begin, begin + static_cast<std::ptrdiff_t>(rows * dimensions));
-      }
-    }
-  }
-  std::uint64_t rows;
-  std::vector<T> q, k, v, out;
-};
 
 template <class T>
 task<> forward(ops::attention ring, attention_shape shape, part<T>* p, result<>* outcome) {
@@ -103,14 +45,8 @@ struct in_a_ring {
   }
   double farthest_from(const std::vector<double>& right) const {
     double most = 0;
-    for (std::uint64_t r = 0; r < parts.size(); ++r) {
-      const part<T>& p = *parts[r];
-      for (std::uint64_t i = 0; i < p.out.size(); ++i) {
-        const std::uint64_t head = i / (p.rows * dimensions);
-        const std::uint64_t at = (head * sequence + r * p.rows) * dimensions + i % (p.rows * dimensions);
-        most = std::max(most, std::abs(static_cast<double>(p.out[i]) - right[at]));
-      }
-    }
+    for (std::uint64_t r = 0; r < parts.size(); ++r)
+      most = std::max(most, attention_case::farthest_from(right, *parts[r], r));
     return most;
   }
   problem<T> all_of;
@@ -131,28 +67,25 @@ std::size_t received(world& w) {
 
 }  // namespace
 
-TEST_CASE("attention around a ring is that of one process, full and causal") {
+namespace {
+
+template <class T>
+void check_in_rings() {
   for (const bool causal : {false, true}) {
     for (const std::uint64_t ranks : {1, 2, 4, 8}) {
-      const in_a_ring<double> exact(ranks, causal);
-      CHECK(exact.farthest_from(dense<double>(exact.all_of, causal)) <= 1e-13);
-      const in_a_ring<float> single(ranks, causal);
-      CHECK(single.farthest_from(dense<double>(single.all_of, causal)) <= 2e-6);
-      const in_a_ring<bf16> half(ranks, causal);
-      problem<double> same;
-      for (std::size_t i = 0; i < same.q.size(); ++i) {
-        same.q[i] = half.all_of.q[i];
-        same.k[i] = half.all_of.k[i];
-        same.v[i] = half.all_of.v[i];
-      }
-      const auto right = dense<double>(same, causal);
-      const auto dense_half = dense<float>(half.all_of, causal);
-      double dense_error = 0;
-      for (std::size_t i = 0; i < right.size(); ++i)
-        dense_error = std::max(dense_error, std::abs(right[i] - dense_half[i]));
-      CHECK(half.farthest_from(right) <= 2.5 * dense_error + 2e-3);
+      const in_a_ring<T> all(ranks, causal);
+      const expected e = attention_case::expect(all.all_of, causal);
+      CHECK(all.farthest_from(e.right) <= e.tolerance);
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("attention around a ring is that of one process, full and causal") {
+  check_in_rings<double>();
+  check_in_rings<float>();
+  check_in_rings<bf16>();
 }
 
 TEST_CASE("keys and values move P - 1 times, whatever is skipped") {

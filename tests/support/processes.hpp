@@ -1,0 +1,94 @@
+#pragma once
+/// Tests of several processes over UCX: a test program is its own rank. The launcher starts it again, with one (skipped) test case
+/// and the name of a scenario; the test reads what the ranks print.
+///
+///     TEST_CASE("one rank of a job" * doctest::skip()) { … ops::run(scenarios().at(std::getenv(scenario_variable))); }
+///     const job_run run("one rank of a job", "every_size", 2);
+///     CHECK_MESSAGE(run.fine(), run.all);
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/transports/launcher.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::tests {
+
+inline constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
+
+inline void say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+/// One line per invocation, which the test joins.
+inline void say_flights(const ops::rank& self) {
+  for (const runtime::flight_record& r : self.flight().in_order()) {
+    if (!runtime::is_transfer(r.what)) continue;
+    std::ostringstream line;
+    line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U)
+         << ' ' << r.digest;
+    say(line.str());
+  }
+}
+
+struct job_run {
+  job_run(const std::string& rank_test, const std::string& scenario, runtime::rank_id ranks,
+          std::vector<std::pair<std::string, std::string>> environment = {}) {
+    transports::launch_options o;
+    o.ranks = ranks;
+    o.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--no-skip", "--test-case=" + rank_test};
+    o.environment = std::move(environment);
+    o.environment.emplace_back(scenario_variable, scenario);
+    o.timeout_ns = 90'000'000'000;
+    o.grace_ns = 30'000'000'000;
+    o.kill_after_ns = 500'000'000;
+    o.on_line = [this](runtime::rank_id rank, transports::output_stream, std::string_view line) {
+      (line.starts_with("flight ") ? flights : lines)[rank].emplace_back(line);
+      all += std::to_string(rank) + ": " + std::string(line) + "\n";
+    };
+    o.on_notice = [this](std::string_view text) { all += std::string(text) + "\n"; };
+    const auto began = std::chrono::steady_clock::now();
+    end = transports::launch(o);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+  bool fine() const { return end.status == 0; }
+  bool says(runtime::rank_id rank, std::initializer_list<const char*> words) const {
+    const auto of_rank = lines.find(rank);
+    if (of_rank == lines.end()) return false;
+    return std::any_of(of_rank->second.begin(), of_rank->second.end(), [&](const std::string& line) {
+      return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
+    });
+  }
+  /// Joins the flights of all ranks: how many invocations both ends ran, and with the same config.
+  std::pair<std::size_t, std::size_t> joined() const {
+    std::map<std::string, std::string> one_end;
+    std::size_t pairs = 0;
+    std::size_t mismatches = 0;
+    for (const auto& [rank, of_rank] : flights) {
+      for (const std::string& line : of_rank) {
+        const auto space = line.rfind(' ');
+        const auto [at, first] = one_end.emplace(line.substr(0, space), line.substr(space));
+        if (first) continue;
+        ++pairs;
+        if (at->second != line.substr(space)) ++mismatches;
+      }
+    }
+    return {pairs, mismatches};
+  }
+  transports::launch_end end;
+  std::map<runtime::rank_id, std::vector<std::string>> lines;
+  std::map<runtime::rank_id, std::vector<std::string>> flights;
+  std::string all;
+  double seconds = 0;
+};
+
+}  // namespace parley::tests
