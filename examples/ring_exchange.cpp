@@ -1,6 +1,6 @@
 // Two rounds around a ring, in place, with computation beside each: who waits for whom follows from the buffers that are named.
 //
-//     parley run -n 4 ./ring_exchange [ROUNDS]
+//     parley run -n 4 ./ring_exchange [--rounds 20]
 //     ./ring_exchange --sim 16
 #include <parley/parley.hpp>
 #include <parley/simulation/program.hpp>
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace parley::literals;
@@ -74,6 +75,8 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) rounds = std::max(1, std::atoi(argv[1]));
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
+  }
   return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
 }
