@@ -282,6 +282,15 @@ void halo_plan::state::check(link& l, std::uint64_t came) const {
                                             " were expected; give neighbours fields that fit together"});
 }
 
+void halo_plan::state::check_said(link& l) const {
+  check(l, l.said[0]);
+  if (l.said[1] != l.sent().size())
+    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " expects " +
+                                            std::to_string(l.said[1]) + " bytes where this rank sends " +
+                                            std::to_string(l.sent().size()) +
+                                            "; give neighbours fields that fit together"});
+}
+
 void halo_plan::state::pack(link& l, runtime::device_stream stream) const {
   if (l.packed_out == nullptr) return;
   std::span<std::byte> into = l.packed_out->bytes();
@@ -335,12 +344,30 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   if (!batch.empty()) state_->receiving = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
 }
 
+// Once per plan: a receiver sees that another number of bytes has come, its sender would never hear of it.
+void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
+  constexpr std::uint32_t beside = 32;  // beyond the tags of ghosts
+  std::vector<p2p_operation> batch;
+  for (link& l : state_->links) {
+    l.says = {l.sent().size(), l.received().size()};
+    batch.push_back(p2p::isend(l.says, {.to = l.peer, .tag = beside + l.tag_out}));
+    batch.push_back(p2p::irecv(l.said, {.from = l.peer, .tag = beside + l.tag_in}));
+  }
+  all.push_back(state_->messages.start(flow, batch));
+  for (link& l : state_->links) {
+    auto check = [plan = state_, said = &l] { plan->check_said(*said); };
+    all.push_back(flow.compute({runtime::reads(l.said)}, std::move(check),
+                               {.name = state_->title, .where = runtime::compute_options::place::actor_thread}));
+  }
+}
+
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
   std::vector<flow_work> all;
   if (state_->receiving.size() == 0) open(flow, stream);
   if (links.empty()) return flow.together(all);
   check_stream(stream);
+  if (!std::exchange(state_->compared, true) && !state_->memory->has_streams()) compare(flow, all);
   const flow_work coming = std::exchange(state_->receiving, {});
   std::vector<p2p_operation> batch;
   for (link& l : links) {

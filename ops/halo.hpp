@@ -22,7 +22,8 @@
 /// Meshes name their neighbours themselves: `halo_exchange::neighbours` and `index_field`, with lists of indices.
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for fields that do not fit the declaration, and
-/// for a neighbour that sends another number of bytes. Ghosts are then undefined, all else is untouched.
+/// for a neighbour that sends or expects another number of bytes: in host memory each plan's first exchange brings a message beside
+/// the ghosts in which neighbours say both, so that either end hears of it. Ghosts are then undefined, all else is untouched.
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/memory_pieces.hpp>
@@ -116,6 +117,8 @@ class halo_plan {
     std::unique_ptr<runtime::memory_space::block> packed_in;
     actors::registered_memory registered_out{};
     actors::registered_memory registered_in{};
+    std::array<std::uint64_t, 2> says{};  // bytes that this rank sends, and that it expects
+    std::array<std::uint64_t, 2> said{};  // the neighbour's
     std::span<std::byte> sent() noexcept;
     std::span<std::byte> received() noexcept;
   };
@@ -126,12 +129,15 @@ class halo_plan {
     runtime::memory_space* memory = nullptr;
     std::vector<link> links;
     runtime::flow_work receiving;  // from `open` to `start`
+    bool compared = false;
     void check(link& l, std::uint64_t came) const;
+    void check_said(link& l) const;
     void pack(link& l, runtime::device_stream stream) const;
     void unpack(link& l, runtime::device_stream stream) const;
   };
   class unpacking;
   void check_stream(runtime::device_stream stream) const;
+  void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   std::shared_ptr<state> state_ = std::make_shared<state>();
 };
 
