@@ -14,30 +14,9 @@ constexpr std::uint64_t report_every_bytes = 2U << 20U;
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
-part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
-                             match_watcher* watcher, std::byte* memory, std::uint64_t expected)
-    : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
-      capacity_(capacity), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
-  if (edge.failed_ != errc::none) {
-    end(edge.failed_);
-    return;
-  }
-  stream_.posted.push_back(*this);
-  ++stream_.posted_count;
-  if (stream_.first_posted < stream_.begun) edge_.match_posted(stream_);
-  if (edge_.may_offer_credit(stream_) && memory_ != nullptr && place_ == place::posted)
-    edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
-}
-
-inline void part_receiver::uncount() noexcept {
-  if (place_ == place::posted && linked()) --stream_.posted_count;
-}
-
-part_receiver::~part_receiver() {
-  // Destroyed where it stands, in a tear down: nobody shall write into memory that is gone.
-  if (one_sided_ != nullptr && one_sided_->credit != 0 && place_ != place::gone && !stamped_)
-    one_sided_->region->withdraw_from_the_dead();
-  uncount();  // it leaves its list by itself
+// Nobody shall write into memory that is gone.
+void part_receiver::let_go_of_memory() noexcept {
+  if (one_sided_->credit != 0 && !stamped_) one_sided_->region->withdraw_from_the_dead();
 }
 
 runtime::result<stamp> part_receiver::outcome() const noexcept {

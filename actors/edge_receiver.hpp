@@ -145,6 +145,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::result<stamp> outcome() const noexcept;
   void end(runtime::errc why) noexcept;
   void uncount() noexcept;
+  [[gnu::cold]] void let_go_of_memory() noexcept;
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void keep(const stamp& s, runtime::arrival&& message) noexcept;
@@ -369,6 +370,33 @@ class edge_receiver final : public data_sink {
   bool retired_ = false;
   std::unique_ptr<one_sided> one_sided_;
 };
+
+// Made and ended with each call: here, so that calls need not go elsewhere for it.
+inline part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
+                                    match_watcher* watcher, std::byte* memory, std::uint64_t expected)
+    : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
+      capacity_(capacity), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
+  if (edge.failed_ != runtime::errc::none) [[unlikely]] {
+    end(edge.failed_);
+    return;
+  }
+  stream_.posted.push_back(*this);
+  ++stream_.posted_count;
+  if (stream_.first_posted < stream_.begun) edge_.match_posted(stream_);
+  if (edge_.may_offer_credit(stream_) && memory_ != nullptr && place_ == place::posted)
+    edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
+}
+
+inline void part_receiver::uncount() noexcept {
+  if (place_ == place::posted && linked()) --stream_.posted_count;
+}
+
+// Perhaps where it stands, in a tear down. It leaves its list by itself.
+inline part_receiver::~part_receiver() {
+  if (one_sided_ != nullptr && place_ != place::gone) [[unlikely]]
+    let_go_of_memory();
+  uncount();
+}
 
 inline void part_receiver::expire_at(runtime::time_ns deadline) noexcept {
   if (deadline == runtime::never || place_ != place::posted) return;
