@@ -234,6 +234,8 @@ class edge_receiver final : public data_sink {
   /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
   /// go on. An honest sender's window keeps it from that.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
+  /// Told when the sender says that this generation has ended there; of an edge with one-sided transfers.
+  void on_ended(std::function<void()> tell) { one_sided_->ended_there = std::move(tell); }
   /// Tells the sender at once what has been matched, for a rank that is about to leave.
   void report_all() noexcept;
 
@@ -315,6 +317,7 @@ class edge_receiver final : public data_sink {
     std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
     repeat_timer timer;
     resend_pauses pauses;
+    std::function<void()> ended_there;
   };
   [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
   // S5: nothing from another generation changes anything.

@@ -65,6 +65,9 @@ void edge_receiver::allow_one_sided(runtime::memory_space* where) {
   bind.template operator()<revoked>([this](revoked&& m) { on_revoked(m); });
   bind.template operator()<exposed>([this](exposed&& m) { on_exposed(std::move(m)); });
   bind.template operator()<taken>([this](taken&& m) { on_question(m); });
+  bind.template operator()<gen_end>([this](gen_end&&) {
+    if (failed_ == errc::none && one_sided_->ended_there) one_sided_->ended_there();
+  });
 }
 
 void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept {

@@ -18,10 +18,11 @@
 
 namespace parley::actors {
 
-/// To the sender of data of a generation that has ended here: its edge ends, too. The envelope says which one.
+/// A generation has ended here: the edge's other end ends, too. To the sender of data of such a generation; and to a receiver
+/// whose sender has given it up, which may still wait for a put. The envelope says which generation.
 struct gen_end {
   static constexpr std::uint16_t message_type = 27;
-  std::uint64_t dropped = 0;  ///< parts so far, for whoever reads traces
+  std::uint64_t dropped = 0;  ///< parts so far, for whoever reads traces; of a sender's: 0
   PARLEY_FIELDS(dropped)
 };
 

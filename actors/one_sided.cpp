@@ -1,6 +1,7 @@
 #include <parley/actors/one_sided.hpp>
 
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/generations.hpp>
 #include <parley/actors/stamp.hpp>
 
 #include <algorithm>
@@ -75,6 +76,7 @@ void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
 }
 
 void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
+  if (failed_ != errc::none) return say_ended();
   revoked answer;
   answer.stream = m.stream;
   answer.number = m.number;
@@ -83,6 +85,12 @@ void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
   // A full window: the receiver asks again.
   static_cast<void>(
       services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, answer));
+}
+
+void one_sided_sender::say_ended() noexcept {
+  // If it gets lost, the receiver's revoke asks for it.
+  static_cast<void>(
+      services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, gen_end{}));
 }
 
 // ---- what an invocation may use ---------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@
 ///     side.end(use);
 ///
 /// Nothing here waits on the way to an invocation. Messages are handled where they arrive, never in a coroutine: the answer to
-/// a revoke must not depend on what the user's program does. A `part_sender` that has let the receiver get its payload waits
+/// a revoke must not depend on what the user's program does. An end that has failed answers that it has ended: the data that the
+/// receiver would wait for does not come any more. A `part_sender` that has let the receiver get its payload waits
 /// for the receiver's word, asks again for it, and has it at the latest when the edge fails.
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/credits.hpp>
@@ -73,6 +74,8 @@ class one_sided_sender {
   /// Ends `done` when the receiver says what came of the get, or when the edge fails.
   void await_taken(std::uint64_t stream, std::uint64_t invocation, runtime::completion& done) noexcept;
   void fail(runtime::errc why) noexcept;
+  /// Tells the receiver that this end has ended: what it has credits out for is not to be waited for any more.
+  void say_ended() noexcept;
 
   struct counters {
     std::uint64_t credits_used = 0;

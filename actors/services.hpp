@@ -97,6 +97,9 @@ struct services {
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
 
+  /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end.
+  std::function<void(rank_id peer, const std::string& why)> give_up{};
+
   void call_failed(const runtime::error& why) const {
     if (on_call_failed && why.code() != runtime::errc::cancelled) on_call_failed(why);
   }

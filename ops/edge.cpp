@@ -358,13 +358,19 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     out.fence();
     settled = co_await out.settle();
     out.announce();
-    if (out.fence_failed())
-      fail({errc::peer_failed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
-                                   ": the fence after a put to rank " + std::to_string(options_.peer) +
-                                   " failed, so that rank counts as dead; restart the job to continue"});
+    if (out.fence_failed()) lose_peer();
   }
   static_cast<void>(settled);
   end(inv, out, data.size(), mine.why);
+}
+
+void edge_out::lose_peer() {
+  if (failed_) return;  // it is known what has become of it, and a new process may be in its place
+  fail({errc::peer_failed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
+                               ": the fence after a put to rank " + std::to_string(options_.peer) +
+                               " failed, so that rank counts as dead; restart the job to continue"});
+  sender_.one_sided()->say_ended();
+  services_.give_up(options_.peer, "the fence after a put to it failed");
 }
 
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
@@ -418,7 +424,14 @@ edge_in::edge_in(actors::services& s, const edge_options& o, const actors::gener
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
       receiver_(s, participant_.declaration, after(before, participant_.generation)) {
   if (options_.memory != nullptr) receiver_.expect_slow_fetches();
-  if (one_sided()) receiver_.allow_one_sided(options_.memory);
+  if (one_sided()) {
+    receiver_.allow_one_sided(options_.memory);
+    receiver_.on_ended([this] {
+      fail({errc::fenced, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
+                              std::to_string(options_.peer) +
+                              " has ended this generation of the op: it takes this rank for dead"});
+    });
+  }
   receiver_.on_overflow([this] {
     reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
                             " bytes came to rank " + std::to_string(services_.net.rank()) +

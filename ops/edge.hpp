@@ -178,6 +178,8 @@ class edge_out final : public edge_end {
     return options_.memory != nullptr && is_still_written(inv, data);
   }
   bool is_still_written(const actors::outgoing& inv, std::span<const std::byte> data);
+  /// Nobody knows what of a put has landed, or will: the peer counts as dead.
+  void lose_peer();
   void check_trial(const actors::outgoing& inv) const;
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
   void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why = {}) {

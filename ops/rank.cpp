@@ -46,6 +46,8 @@ rank::rank(rank_foundation on, rank_settings settings)
       results_(on.disk, results_options()), kernels_(on.ex, on.disk, kernel_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_.early_bytes;
+  services_.give_up = std::move(on.give_up);
+  if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
   disk_ = on.disk;
   kernels_.remember(results_.remembered());
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });

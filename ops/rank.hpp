@@ -79,6 +79,9 @@ struct rank_foundation {
   std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
   std::vector<std::string> kinds{};    ///< what each computes on; empty: all are alike
   actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
+  /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
+  /// peer itself know, and brings about `rank::on_lost`. Empty: `on_lost` is all that happens.
+  std::function<void(rank_id peer, const std::string& why)> give_up{};
 };
 
 /// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.

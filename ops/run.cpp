@@ -222,9 +222,12 @@ struct job::state final : runtime::link::failure_handler {
       kinds.push_back(m.kind);
     }
     const rank_settings settings = with_environment(std::move(o));
-    self.emplace(
-        rank_foundation{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)},
-        settings);
+    rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
+    // Later: where the transport is about to say it, too, it knows more.
+    on.give_up = [this](rank_id lost, const std::string& why) {
+      on_loop([this, lost, why] { on_found_dead(lost, why); });
+    };
+    self.emplace(std::move(on), settings);
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
@@ -344,11 +347,23 @@ struct job::state final : runtime::link::failure_handler {
     rank_id who;
     int looks = 5;
   };
+  /// What it has said itself may be here, unread.
+  bool has_returned(rank_id peer) {
+    loop->io().poll();
+    return std::count(returned.begin(), returned.end(), peer) != 0;
+  }
+  /// By one of the ops.
+  void on_found_dead(rank_id peer, const std::string& why) {
+    if (has_returned(peer)) {
+      self->on_lost(peer, {}, departure::returned);
+    } else {
+      on_lost(peer, why);
+    }
+  }
   void on_peer_failed(rank_id peer) noexcept override {
     on_loop([this, peer] {
       if (over_gpu) over_gpu->on_peer_failed(peer);
-      loop->io().poll();  // what it has said itself may be here, unread
-      if (std::count(returned.begin(), returned.end(), peer) != 0) {
+      if (has_returned(peer)) {
         self->on_lost(peer, {}, departure::returned);
       } else if (!end_with_verdicts(peer)) {
         self->on_lost(peer, why_gone(peer));

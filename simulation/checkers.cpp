@@ -98,6 +98,17 @@ bool is_sender(const flight_view& f) {
   return f.record.what == flight_event::sent || f.record.what == flight_event::send_failed;
 }
 
+// Whether two of an op's members may hold each other dead though both live: a put's fence has failed between them.
+bool parted(const run_record& r, const std::vector<rank_id>& members) {
+  if (r.play->link.fence != link_model::fences::fail) return false;
+  const auto takes_part = [&](rank_id m) { return std::find(members.begin(), members.end(), m) != members.end(); };
+  return std::any_of(r.play->ops.begin(), r.play->ops.end(), [&](const op_spec& op) {
+    const auto puts = [](const std::string& config) { return config.starts_with("put"); };
+    return std::any_of(op.configs.begin(), op.configs.end(), puts) &&
+           std::count_if(op.members.begin(), op.members.end(), takes_part) >= 2;
+  });
+}
+
 // A leader that assigned an invocation twice would have run it twice.
 struct one_assignment final : checker {
   using checker::checker;
@@ -233,7 +244,8 @@ struct campaigns_end final : checker {
       if (c.where == actors::campaign::stage::decided || c.ended) continue;
       const auto at = book_.members.find({c.job, c.op, c.generation});
       // A participant that has died may take the answer with it.
-      if (at != book_.members.end() && !deaths(book_.r) && !any_ended(at->second)) {
+      if (at != book_.members.end() && !deaths(book_.r) && !parted(book_.r, at->second.front()->members) &&
+          !any_ended(at->second)) {
         violated(c.title + ", " + c.key + ": after " + std::to_string(c.invocations) +
                  " invocations and all faults, the campaign is still at stage " +
                  std::to_string(static_cast<int>(c.where)) + ": " + c.progress);
@@ -463,7 +475,7 @@ struct one_decision final : checker {
   void look() const {
     if (campaigns_end::deaths(book_.r)) return;
     for (const auto& [op, members] : book_.members) {
-      if (campaigns_end::any_ended(members)) continue;
+      if (campaigns_end::any_ended(members) || parted(book_.r, members.front()->members)) continue;
       std::map<std::string, std::pair<const participant_view*, const actors::decision_record*>> latest;
       std::map<std::string, std::size_t> knowing;
       for (const participant_view* p : members) {
@@ -528,7 +540,8 @@ struct explained_errors final : checker {
       const op_spec& op = book_.r.play->ops[c.op];
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
                                (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
-      if (!explained(c, op, deaths) && !by_return(c, op)) violated(what + ", which no fault explains");
+      if (!explained(c, op, deaths || parted(book_.r, op.members)) && !by_return(c, op))
+        violated(what + ", which no fault explains");
       if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
         violated(what + ", which does not name op and rank");
       // A receive that nothing was matched to has no number: those behind it move up. Nor has a send that had no room.
@@ -582,7 +595,7 @@ struct quarantined final : checker {
     for (const auto& [key, n] : failures) {
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
       const std::uint64_t under_way = 2 * op.in_flight + 2;
-      if (n > op.configs.size() * op.sizes.size() * under_way)
+      if (!parted(book_.r, op.members) && n > op.configs.size() * op.sizes.size() * under_way)
         violated(op.name + ", on rank " + std::to_string(std::get<2>(key)) + ": " + std::to_string(n) +
                  " calls failed because of their config");
     }
@@ -606,6 +619,7 @@ struct delivered final : checker {
       const op_spec& op = r.play->ops[c.op];
       const bool cut = r.play->cut_short && c.job != r.play->jobs;
       if (op.what != op_spec::kind::pair || !c.sends || c.code != errc::none || cut || may_fail(op)) continue;
+      if (parted(r, op.members)) continue;
       if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
       const auto at = r.received.find({c.op, c.job, c.returns});
       if (at != r.received.end() && at->second.contains(c.number)) continue;

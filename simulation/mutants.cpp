@@ -538,7 +538,7 @@ const std::vector<entry>& all() {
       {{"repeats-counted", "a part that comes twice counts as another part", "chunks", {"S8"}}, &make<repeats_counted>},
       {{"parts-dropped", "repeats are dropped per invocation, not per part", "mixed", {"L2"}}, &make<parts_dropped>},
       {{"not-revoked", "a credit stays valid when its receive has timed out", "mixed", {"S8"}}, &make<no_revoke>},
-      {{"credits-outlive-generation", "a sender uses credits of an ended generation", "late_returns", {"S8", "L2"}},
+      {{"credits-outlive-generation", "a sender uses credits of an ended generation", "late_returns", {"S8", "L1"}},
        &make<old_credits>},
       {{"unknown-generation-refused",
         "data of a generation that is not joined yet is refused",

@@ -634,7 +634,8 @@ errc network::port::fence(rank_id to, completion* done) {
   if (to >= world_size()) return errc::bad_argument;
   if (net_.gave_up(rank_, to)) return errc::peer_failed;
   if (net_.model_.fence == link_model::fences::do_nothing) return errc::none;
-  if (net_.model_.fence == link_model::fences::fail) return errc::peer_failed;
+  if (net_.model_.fence == link_model::fences::fail && net_.line_.now() >= net_.model_.fence_fails_from_ns)
+    return errc::peer_failed;
   net_.fences_.push_back({rank_, to, net_.last_put_, net_.open(rank_, to, done)});
   net_.end_fences();
   return errc::pending;

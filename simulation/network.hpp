@@ -40,6 +40,7 @@ struct link_model {
   bool shared_wire = false;  ///< payloads of one rank for another wait for each other
   memory one_sided = memory::exposed;
   fences fence = fences::work;
+  time_ns fence_fails_from_ns = 0;  ///< where they fail
   runtime::late_writes late = runtime::late_writes::fail;
   double one_sided_ns_per_byte = 0.1;
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when `land` is called
@@ -113,6 +114,8 @@ class network {
   std::uint64_t known_life(rank_id who, rank_id peer) const noexcept;
   /// `who` takes `peer` for dead from now on.
   void give_up(rank_id who, rank_id peer);
+  /// The same on both sides: at once for `who`, a little later for `peer`.
+  void break_connection(rank_id who, rank_id peer);
   bool gave_up(rank_id who, rank_id peer) const {
     return !given_up_.empty() && gave_up(who, peer, known_life(who, peer));
   }
@@ -170,7 +173,6 @@ class network {
   bool is_of(rank_id rank, std::uint64_t life) const noexcept;  ///< and lives
   bool gave_up(rank_id who, rank_id peer, std::uint64_t life) const;
   void end_operations(rank_id who, rank_id peer, std::uint64_t before_life);
-  void break_connection(rank_id who, rank_id peer);
   void begin_crash(rank_id rank);
   void end_crash(rank_id rank);
   std::unique_ptr<operation> open(rank_id owner, rank_id peer, runtime::completion* done);

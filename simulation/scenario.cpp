@@ -177,6 +177,7 @@ void fields(A& a, link_model& l) {
   a("eager_bytes", l.eager_bytes);
   a("shared_wire", l.shared_wire);
   a("fence", l.fence);
+  a("fence_fails_from_ns", l.fence_fails_from_ns);
   a("one_sided_ns_per_byte", l.one_sided_ns_per_byte);
   a("landing_ns", l.landing_ns);
 }

@@ -43,6 +43,10 @@ void world::start(rank_id r) {
   if (!options_.offsets.empty()) {
     for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
   }
+  on.give_up = [this, r](rank_id peer, const std::string& why) {
+    nodes_[r]->rank->on_lost(peer, why);
+    network_.break_connection(r, peer);
+  };
   n.rank = std::make_unique<ops::rank>(std::move(on), options_.settings);
   network_[r].on_failure(&n);
   n.programs = std::make_unique<runtime::scope>(stage_.clock(r));

@@ -178,36 +178,55 @@ TEST_CASE("a fence that stops to work later shows as wrong data") {
   CHECK(move(w, w.out, w.in, {large, large}, side::both).wrong == 2);
 }
 
-TEST_CASE("a fence that fails ends the edge with peer_failed at the sender") {
-  one_sided_world w({direct(), put()});
-  CHECK(w.tune(side::both).failed() == 0);
-  w.links.options().fence = memory_link_options::fences::fail;
-  std::vector<std::byte> buffer(large);
-  std::vector<std::byte> data(large);
-  const auto into = w.in.registered(buffer);
-  scope calls(w.clock);
-  result<> sent = errc::pending;
-  result<> again = errc::pending;
-  const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
-    auto outcome = co_await attempt(t.send(d, {.to = 1}));
-    to = std::move(outcome);
-  };
-  const auto receive = [](transfer t, std::span<std::byte> d) -> task<> {
-    auto outcome = co_await attempt(t.receive(d, {.from = 0}));
-    static_cast<void>(outcome);
-  };
-  calls.spawn(receive(w.in, buffer));
-  pass(w, 1'000'000);
-  calls.spawn(send(w.out, data, sent));
-  pass(w, 1'000'000);
-  CHECK(sent.code() == errc::peer_failed);
-  CHECK(says(sent, "the fence after a put to rank 1"));
-  calls.spawn(send(w.out, data, again));
-  pass(w, 1'000'000);
-  CHECK(again.code() == errc::peer_failed);
-  w[1].on_lost(0, "it said nothing more");
-  pass(w, 1'000'000);
-  CHECK(calls.running() == 0);
+TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a name, and nothing stays exposed") {
+  // Either the receiver is told at once, or, where that gets lost, when it asks because it is late.
+  for (const bool lost : {false, true}) {
+    CAPTURE(lost);
+    one_sided_world w({direct(), put()});
+    auto other = pair_of({direct()});
+    other.name = "gradients";
+    transfer out_other = w.ranks[0]->declare(other);
+    w.ranks[1]->declare(other);
+    CHECK(w.tune(side::both).failed() == 0);
+    w.links.options().fence = memory_link_options::fences::fail;
+    std::vector<std::byte> buffer(large);
+    std::vector<std::byte> data(large);
+    const auto into = w.in.registered(buffer);
+    scope calls(w.clock);
+    result<> sent = errc::pending;
+    result<> again = errc::pending;
+    result<> elsewhere = errc::pending;
+    result<> received = errc::pending;
+    const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
+      auto outcome = co_await attempt(t.send(d, {.to = 1}));
+      to = std::move(outcome);
+    };
+    const auto receive = [](transfer t, std::span<std::byte> d, result<>& to) -> task<> {
+      auto outcome = co_await attempt(t.receive(d, {.from = 0, .timeout_ns = 10'000'000}));
+      to = outcome ? result<>{} : result<>{outcome.reason()};
+    };
+    calls.spawn(receive(w.in, buffer, received));
+    pass(w, 1'000'000);
+    if (lost)
+      w.links.options().lose = [](rank_id from, rank_id, link::channel on) {
+        return from == 0 && on == link::channel::control;
+      };
+    calls.spawn(send(w.out, data, sent));
+    pass(w, 1'000'000);
+    CHECK(sent.code() == errc::peer_failed);
+    CHECK(says(sent, "the fence after a put to it failed"));
+    calls.spawn(send(w.out, data, again));
+    calls.spawn(send(out_other, data, elsewhere));
+    pass(w, 1'000'000);
+    CHECK(again.code() == errc::peer_failed);
+    CHECK(elsewhere.code() == errc::peer_failed);
+    w.links.options().lose = nullptr;
+    pass(w, 100'000'000);
+    CHECK(received.code() == errc::fenced);
+    CHECK(says(received, "rank 0 has ended this generation of the op: it takes this rank for dead"));
+    CHECK(calls.running() == 0);
+    CHECK(into.region()->where == actors::memory_region::state::withdrawn);
+  }
 }
 
 TEST_CASE("a get whose receive is never posted ends with its timeout, and the receive that follows hears of it") {
