@@ -189,7 +189,7 @@ class assignment {
   /// counts (tuning/warm_start.hpp); `machines` is the combination that the participants run on.
   void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
             std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0);
-  /// Before `open`: a participant has tuning switched off, `why` names it. What is remembered runs, else the default.
+  /// A participant has tuning switched off, `why` names it. For sizes to come what is remembered runs, else the default.
   void forbid_trials(std::string why);
   /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
   void leave_out(const std::vector<std::string>& ids);
@@ -231,6 +231,8 @@ class assignment {
   std::size_t retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now);
   /// Gives up the search for the key of `bytes`, or every search, and says why. Answers how many were under way.
   std::size_t abort(std::optional<std::uint64_t> bytes, std::string_view why, after_abort next, time_ns now);
+  /// Nothing is searched for any more: what is in force stays, and sizes to come run the default.
+  void end_tuning(const std::string& why, time_ns now);
   /// Begins the searches that are to be tried again by now.
   void retry(time_ns now);
 

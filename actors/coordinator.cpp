@@ -3,8 +3,10 @@
 #include <parley/actors/inbox.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
+#include <parley/actors/second_tries.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <set>
 #include <utility>
@@ -34,17 +36,81 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t remembered_requests = 64;
 
+using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
+                                         decision_due, received<tuning_request>, received<nack>>;
+
 class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
       : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed),
         ask_at_(s.ex.now() + ask_pauses_.next(s.jitter)) {}
 
-  outbox& out() noexcept { return out_; }
   // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
   runtime::time_ns next_event() const noexcept {
+    if (given_up_) return out_.next_resend();
     const runtime::time_ns look = state_.assigned->searching() ? services_.ex.now() + look_again_ns : runtime::never;
     return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_});
+  }
+
+  using incoming = runtime::result<coordinator_actor::message>;
+  /// Does what a message, or the time that has come, asks for. Where something is thrown it answers how long to wait before
+  /// the same is to be asked of it again; else 0.
+  runtime::time_ns handle(incoming& m) noexcept {
+    const busy_until_end control(services_, state_.control_ns);
+    try {
+      if (!heard_) hear(m);
+      heard_ = true;
+      if (due_) advance();
+    } catch (...) {
+      const runtime::time_ns pause = failed(runtime::describe(std::current_exception()));
+      if (pause != 0) return pause;
+    }
+    heard_ = due_ = false;
+    return 0;
+  }
+
+ private:
+  void hear(incoming& m) {
+    due_ = !m || !std::holds_alternative<received<ack>>(*m);
+    if (m) return std::visit([this](auto& one) { on(one); }, *m);
+    out_.resend();
+    ask_the_missing();
+  }
+
+  // What is thrown has stopped at a step that can be made again: what was told to this actor is in `state_`.
+  runtime::time_ns failed(const runtime::error& what) noexcept {
+    if (given_up_) return 0;
+    if (const auto pause = tries_.after(progress_, services_.jitter)) {
+      if (tries_.failures() == 1)
+        complain(what, "the agreement goes on from what is known of the op, and its calls with what was agreed on");
+      return *pause;
+    }
+    given_up_ = true;
+    const std::string why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
+    try {
+      end_tuning(why);
+      announce_decisions();
+    } catch (...) {}  // the data path goes on all the same
+    return 0;
+  }
+  // Where not even the candidates are known all sizes run the default for good, and that is a decision, too.
+  void end_tuning(const std::string& why) {
+    state_.assigned->end_tuning(why, services_.ex.now());
+    const op_declaration& op = state_.declaration;
+    if (!state_.assigned->opened())
+      state_.assigned->open({op.default_digest}, {op.default_config}, {}, services_.ex.now());
+  }
+  // Answers what is to stand in the evidence.
+  std::string complain(const runtime::error& what, const char* and_now) noexcept {
+    try {
+      const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
+                              ", which leads its agreement: " + shortened(what.what());
+      warn(services_, state_.declaration.title() + ": " + why + "; " + and_now);
+      if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
+      return why;
+    } catch (...) {
+      return {};
+    }
   }
 
   void on(received<ack>& m) { out_.acknowledge(m.from.source, m.body.number); }
@@ -82,10 +148,27 @@ class coordinator_behaviour {
     p.limits = std::move(m.body.limits);
     p.validators_hash = m.body.validators_hash;
     p.trials = m.body.trials;
-    const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
-    if (state_.participants.size() == state_.declaration.participants.size() &&
-        std::all_of(state_.participants.begin(), state_.participants.end(), complete))
+  }
+
+  // The next step of all, from what is known.
+  void advance() {
+    if (rejected_) return;
+    if (state_.assigned->opened()) judge();
+    if (!state_.merged) {
+      const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
+      if (state_.participants.size() != state_.declaration.participants.size() ||
+          !std::all_of(state_.participants.begin(), state_.participants.end(), complete))
+        return;
       merge_offers();
+    }
+    if (state_.assigned->opened()) return;
+    const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
+    if (rejected_ || !std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
+    const auto again = next_mixtures();
+    if (again.empty()) return open();
+    send_warm(*state_.merged, again, warm_round_ + 1);
+    for (auto& j : state_.participants) j.ready.reset();
+    ++warm_round_;
   }
 
   void on(received<warmed>& m) {
@@ -98,13 +181,6 @@ class coordinator_behaviour {
     p.failed = std::move(m.body.failed);
     note_control(m.from.source, m.body.control_ns);
     keep_errors(m.from.source, m.body.errors);
-    const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
-    if (!std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
-    const auto again = next_mixtures();
-    if (again.empty()) return open();
-    for (auto& j : state_.participants) j.ready.reset();
-    ++warm_round_;
-    send_warm(again);
   }
 
   // The leader's rank has this actor, too.
@@ -127,7 +203,6 @@ class coordinator_behaviour {
     acknowledge(m.from, m.body.number);
     note_control(m.from.source, m.body.control_ns);
     for (const wire_row& r : m.body.rows) state_.assigned->add_row(m.from.source, r);
-    judge();
   }
 
   void on(received<tuning_request>& m) {
@@ -136,12 +211,13 @@ class coordinator_behaviour {
     const auto bytes = m.body.every_size ? std::nullopt : std::optional(m.body.bytes);
     const std::string why = "rank " + std::to_string(m.from.source) + " asked for it" +
                             (m.body.why.empty() ? "" : ": " + shortened(m.body.why));
-    if (m.body.what == tuning_request::kind::retune) {
-      state_.assigned->retune(bytes, why, services_.ex.now());
-    } else {
-      state_.assigned->abort(bytes, why, after_abort::stay, services_.ex.now());
+    switch (m.body.what) {
+      case tuning_request::kind::retune: state_.assigned->retune(bytes, why, services_.ex.now()); break;
+      case tuning_request::kind::abort:
+        state_.assigned->abort(bytes, why, after_abort::stay, services_.ex.now());
+        break;
+      case tuning_request::kind::end: end_tuning(why); break;
     }
-    judge();
   }
 
   void on(received<nack>& m) {
@@ -153,7 +229,6 @@ class coordinator_behaviour {
     state_.assigned->quarantine(m.body.bytes, m.body.digest, services_.ex.now(),
                                 "invocation " + std::to_string(m.body.invocation) + " failed on rank " +
                                     std::to_string(m.from.source) + ", " + shortened(m.body.text));
-    judge();
   }
 
   /// Offers that do not come may have gone to another rank, which their senders think leads: they are shown our declaration,
@@ -184,9 +259,8 @@ class coordinator_behaviour {
     announce_decisions();
   }
 
-  void on(decision_due&) { judge(); }
+  void on(decision_due&) {}
 
- private:
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
     out_.acknowledge_to(to.source, part::participant, number, send_list);
   }
@@ -265,29 +339,32 @@ class coordinator_behaviour {
       reject(errc::declaration_mismatch, state_.declaration.title() + ": " + all.reason().text);
       return;
     }
-    state_.merged = std::move(all).value();
+    tuning::merged offered = std::move(all).value();
     merged m;
     std::vector<const tuning::candidate*> candidates;
-    for (const auto& c : state_.merged->candidates) {
+    for (const auto& c : offered.candidates) {
       m.candidates.push_back(c.digest);
       m.ids.push_back(c.id);
       candidates.push_back(&c);
     }
-    m.no_common_config = state_.merged->no_common_config;
+    m.no_common_config = offered.no_common_config;
     tell_all(m);
-    send_warm(candidates);
+    send_warm(offered, candidates, warm_round_);
+    state_.merged = std::move(offered);  // not before all is on its way
     ask_at_ = runtime::never;
+    ++progress_;
   }
 
-  void send_warm(const std::vector<const tuning::candidate*>& candidates) {
-    for (std::size_t p = 0; p < state_.merged->participants.size(); ++p) {
+  void send_warm(const tuning::merged& of, const std::vector<const tuning::candidate*>& candidates,
+                 std::uint32_t round) {
+    for (std::size_t p = 0; p < of.participants.size(); ++p) {
       warm w;
-      w.round = warm_round_;
+      w.round = round;
       for (const tuning::candidate* c : candidates) {
         w.candidates.push_back(c->digest);
-        w.variants.push_back(state_.merged->configs[c->variants[p]].digest);
+        w.variants.push_back(of.configs[c->variants[p]].digest);
       }
-      out_.post(state_.merged->participants[p].rank, part::participant, std::move(w));
+      out_.post(of.participants[p].rank, part::participant, std::move(w));
     }
   }
 
@@ -358,6 +435,7 @@ class coordinator_behaviour {
     }
     state_.assigned->leave_out(left_out);
     open_with(std::move(digests), std::move(ids));
+    ++progress_;
     announce_decisions();
   }
 
@@ -408,6 +486,7 @@ class coordinator_behaviour {
     while (campaign* c = state_.assigned->next_to_announce()) {
       announce(*c);
       c->announced = true;
+      ++progress_;
     }
     if (state_.on_change) state_.on_change();
   }
@@ -450,24 +529,22 @@ class coordinator_behaviour {
   std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
   runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
   runtime::time_ns ask_at_;
+  bool heard_ = false;  // what is being handled, though perhaps not all that it brings about
+  bool due_ = false;    // `advance` is
+  std::uint64_t progress_ = 0;
+  second_tries tries_;
+  bool given_up_ = false;  // what is thrown from here on ends what was being done, and no more
 };
-
-using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
-                                         decision_due, received<tuning_request>, received<nack>>;
 
 runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_state& state) {
   coordinator_behaviour me(s, state);
   for (;;) {
     auto m = co_await self.receive(me.next_event());
-    if (!m) {
-      if (m.code() != errc::timeout) co_return;
-      me.out().resend();
-      me.ask_the_missing();
-      me.judge();
-      continue;
+    if (!m && m.code() != errc::timeout) co_return;
+    while (const runtime::time_ns pause = me.handle(m)) {
+      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+      if (!slept) co_return;
     }
-    const busy_until_end control(s, state.control_ns);
-    std::visit([&](auto& message) { me.on(message); }, *m);
   }
 }
 

@@ -6,6 +6,10 @@
 ///
 /// It tells only the participants. Conflicting declarations or roles end the op on every participant with a named error; a
 /// participant that never offers leaves the op on its default.
+///
+/// If something is thrown in it the data path goes on, and what it was about is done again from what is known of the op, a few times,
+/// each later than the one before (second_tries.hpp). Where that gets no further tuning of the op ends, and the decisions and a
+/// warning say so: what was agreed on stays in force. Its messages are still acknowledged then.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>
@@ -22,7 +26,7 @@
 
 namespace parley::actors {
 
-/// What the coordinator knows of one op; in the op, so that an actor that restarts goes on.
+/// What the coordinator knows of one op; in the op, whose data path and evidence use it.
 struct coordinator_state {
   op_declaration declaration;
   std::uint64_t generation = 0;

@@ -200,7 +200,8 @@ struct decide {
 /// What a participant asks of the leader, at any time.
 struct tuning_request {
   static constexpr std::uint16_t message_type = 30;
-  enum class kind : std::uint8_t { retune, abort, last = abort };
+  /// `end`: nothing of the op is searched for any more.
+  enum class kind : std::uint8_t { retune, abort, end, last = end };
   std::uint32_t number = 0;
   kind what = kind::retune;
   bool every_size = false;

@@ -77,15 +77,15 @@ class outbox {
     resend_pauses pauses{};
   };
   void post_letter(rank_id to, part actor, std::uint16_t type, std::uint32_t number, std::vector<std::byte> body) {
-    letter l{to, number_of(op_, actor), type, number, std::move(body)};
-    send(l);
-    letters_.push_back(std::move(l));
+    letters_.push_back({to, number_of(op_, actor), type, number, std::move(body)});
     owed_ = letters_.size();
+    send(letters_.back());
   }
+  // One whose sending throws is repeated like one that is lost.
   void send(letter& l) {
+    l.resend_at = services_.ex.now() + l.pauses.next(services_.jitter);
     // `full` and a peer that is not there yet are what repeating is for.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
-    l.resend_at = services_.ex.now() + l.pauses.next(services_.jitter);
   }
 
   services& services_;

@@ -3,11 +3,13 @@
 #include <parley/actors/inbox.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
+#include <parley/actors/second_tries.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <utility>
 #include <variant>
 
@@ -41,7 +43,78 @@ class participant_behaviour {
       : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation, mine.owed),
         ask_at_(s.ex.now() + ask_pause_ns) {}
 
-  outbox& out() noexcept { return out_; }
+  using incoming = runtime::result<participant_actor::message>;
+  /// Does what a message, or the time that has come, asks for; first of all it makes its offer. Where something is thrown it answers
+  /// how long to wait before the same is to be asked of it again; else 0.
+  runtime::time_ns handle(incoming& m) noexcept {
+    const busy_until_end control(services_, mine_.control_ns);
+    try {
+      offer_once();
+      hear(m);
+      return 0;
+    } catch (...) {
+      return failed(runtime::describe(std::current_exception()));
+    }
+  }
+  /// The same once candidates have been rehearsed.
+  runtime::time_ns tell_of_rehearsals() noexcept {
+    const busy_until_end control(services_, mine_.control_ns);
+    try {
+      if (rehearsed_to_tell_) send_warmed();
+      rehearsed_to_tell_ = false;
+      return 0;
+    } catch (...) {
+      return failed(runtime::describe(std::current_exception()));
+    }
+  }
+  runtime::time_ns failed(const runtime::error& what) noexcept {
+    if (given_up_) return 0;
+    if (const auto pause = tries_.after(progress_, services_.jitter)) {
+      if (tries_.failures() == 1) complain(what, "it is tried again, and calls go on with what was agreed on");
+      return *pause;
+    }
+    given_up_ = true;
+    tuning_request wish;
+    wish.what = tuning_request::kind::end;
+    wish.every_size = true;
+    wish.why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
+    try {
+      out_.post(mine_.declaration.leader, part::coordinator, std::move(wish));
+    } catch (...) {}  // it is kept, and sent again
+    return 0;
+  }
+  runtime::time_ns next_event() const noexcept { return out_.next_resend(); }
+
+ private:
+  void offer_once() {
+    if (offered_ || given_up_) return;
+    if (!std::exchange(faults_told_, true)) tell_of_faults();
+    send_offer(catalogue_list::no, mine_.declaration.leader);
+    offered_ = true;
+  }
+  void hear(incoming& m) {
+    if (!m) {
+      out_.resend();
+      ask_for_other_way();
+      return;
+    }
+    std::visit(
+        [this](auto& one) {
+          if (is_for_me(one)) on(one);
+        },
+        *m);
+  }
+  // Answers what the leader is told.
+  std::string complain(const runtime::error& what, const char* and_now) noexcept {
+    try {
+      std::string why = "something was thrown in the agreement's part on rank " + std::to_string(services_.net.rank()) +
+                        ": " + what.what();
+      warn(services_, mine_.declaration.title() + ": " + why + "; " + and_now);
+      return why;
+    } catch (...) {
+      return {};
+    }
+  }
 
   enum class catalogue_list : bool { no, yes };
   void send_offer(catalogue_list list, rank_id to) {
@@ -95,8 +168,8 @@ class participant_behaviour {
   void on(received<ack>& m) {
     out_.acknowledge(m.from.source, m.body.number);
     if (m.body.send_list && !listed_) {
-      listed_ = true;
       send_offer(catalogue_list::yes, mine_.declaration.leader);
+      listed_ = true;
     }
   }
   void on(received<merged>& m) {
@@ -110,6 +183,7 @@ class participant_behaviour {
     mine_.no_common_config = std::move(m.body.no_common_config);
     note(runtime::flight_event::merged, {.invocation = mine_.candidates.size(), .tag = m.from.source});
     mine_.changed.tell();
+    ++progress_;
   }
   // From a rank that thinks that it leads and has not heard of us.
   void on(received<offer>& m) {
@@ -159,6 +233,7 @@ class participant_behaviour {
                                           .tag = d.proposer});
     if (m.body.searches_on == 0) mine_.rows->expect_no_trials();
     mine_.changed.tell();
+    ++progress_;
   }
   void on(rows_due&) {
     report r;
@@ -172,17 +247,18 @@ class participant_behaviour {
   void on(tuning_request& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
   void on(nack& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
 
-  /// Whether these still have to be rehearsed; a `warm` that comes again is only acknowledged.
-  bool accept_warm(received<warm>& m) {
+  // One that comes again is only acknowledged.
+  void on(received<warm>& m) {
     acknowledge(m.from, m.body.number);
-    if (m.body.round <= warm_round_) return false;
+    if (m.body.round <= warm_round_) return;
     if (warm_round_ != 0) forget_rehearsals_of(m.body.candidates);
-    warm_round_ = m.body.round;
     for (std::size_t i = 0; i < std::min(m.body.candidates.size(), m.body.variants.size()); ++i) {
       if (m.body.variants[i] != m.body.candidates[i] && mine_.configs.find(m.body.variants[i]))
         mine_.instead.emplace_back(m.body.candidates[i], m.body.variants[i]);
     }
-    return true;
+    warm_round_ = m.body.round;
+    to_rehearse_ = std::move(m.body.candidates);
+    rehearsed_to_tell_ = true;
   }
   void forget_rehearsals_of(const std::vector<std::uint64_t>& candidates) {
     const auto again = [&](std::uint64_t digest) {
@@ -199,6 +275,19 @@ class participant_behaviour {
     under_way& operator=(const under_way&) = delete;
     std::size_t& count;
   };
+
+ public:
+  bool has_to_rehearse() const noexcept { return !to_rehearse_.empty(); }
+  /// What has to be rehearsed now, side by side.
+  std::vector<std::uint64_t> next_to_rehearse() {
+    const std::size_t at_once = std::max<std::size_t>(mine_.runs->rehearsals_at_once(), 1);
+    std::vector<std::uint64_t> some(to_rehearse_.begin(), to_rehearse_.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                                     at_once, to_rehearse_.size())));
+    return some;
+  }
+  void end_rehearsals(std::size_t count) noexcept {
+    to_rehearse_.erase(to_rehearse_.begin(), to_rehearse_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
   under_way a_rehearsal() noexcept { return under_way(mine_.rehearsing); }
   void note_rehearsed(std::uint64_t digest, const runtime::result<>& outcome) {
     if (outcome) {
@@ -222,8 +311,8 @@ class participant_behaviour {
     w.control_ns = mine_.control_ns;
     note(runtime::flight_event::warmed, {.invocation = w.ready.size(), .tag = mine_.declaration.leader});
     out_.post(mine_.declaration.leader, part::coordinator, std::move(w));
+    ++progress_;
   }
-  std::size_t rehearsals_at_once() const noexcept { return std::max<std::size_t>(mine_.runs->rehearsals_at_once(), 1); }
   runtime::task<> rehearse(std::uint64_t digest) { return mine_.runs->rehearse(digest); }
   runtime::time_ns now() const noexcept { return services_.ex.now(); }
 
@@ -269,51 +358,68 @@ class participant_behaviour {
   services& services_;
   participant_state& mine_;
   outbox out_;
+  bool faults_told_ = false;
+  bool offered_ = false;
   bool listed_ = false;
   std::uint32_t warm_round_ = 0;
+  std::vector<std::uint64_t> to_rehearse_;
+  bool rehearsed_to_tell_ = false;
   std::size_t errors_told_ = 0;
   runtime::time_ns ask_at_;
+  std::uint64_t progress_ = 0;
+  second_tries tries_;
+  bool given_up_ = false;  // what is thrown from here on ends what was being done, and no more
 };
 
+// Whatever is thrown in one, it says that this candidate cannot be warmed here.
 runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
   const auto counted = me.a_rehearsal();
-  auto outcome = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
+  runtime::result<> outcome = errc::exception;
+  try {
+    auto came = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
+    outcome = std::move(came);
+  } catch (...) {
+    outcome = runtime::describe(std::current_exception());
+  }
   me.note_rehearsed(digest, outcome);
+}
+
+runtime::task<> rehearse_all(participant_behaviour& me) {
+  runtime::scope& here = co_await runtime::this_scope;
+  while (me.has_to_rehearse()) {
+    const std::vector<std::uint64_t> some = me.next_to_rehearse();
+    runtime::scope several(here);
+    for (const std::uint64_t digest : some) several.spawn(rehearse_one(me, digest));
+    co_await several.join();
+    me.end_rehearsals(some.size());
+  }
 }
 
 runtime::task<> participate(participant_actor& self, services& s, participant_state& mine) {
   participant_behaviour me(s, mine);
-  runtime::scope& here = co_await runtime::this_scope;
-  me.tell_of_faults();
-  me.send_offer(participant_behaviour::catalogue_list::no, mine.declaration.leader);
+  participant_behaviour::incoming m = errc::timeout;
   for (;;) {
-    auto m = co_await self.receive(me.out().next_resend());
-    if (!m) {
-      if (m.code() != errc::timeout) co_return;
-      me.out().resend();
-      me.ask_for_other_way();
-      continue;
+    while (const runtime::time_ns pause = me.handle(m)) {
+      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+      if (!slept) co_return;
     }
-    if (auto* w = std::get_if<received<warm>>(&*m)) {
-      if (!me.is_for_me(*w) || !me.accept_warm(*w)) continue;
-      const std::vector<std::uint64_t> candidates = std::move(w->body.candidates);
-      for (std::size_t i = 0; i < candidates.size(); i += me.rehearsals_at_once()) {
-        runtime::scope several(here);
-        for (std::size_t k = i; k < std::min(candidates.size(), i + me.rehearsals_at_once()); ++k)
-          several.spawn(rehearse_one(me, candidates[k]));
-        co_await several.join();
+    while (me.has_to_rehearse()) {
+      runtime::time_ns pause = 0;
+      try {
+        co_await rehearse_all(me);
+      } catch (...) {
+        pause = me.failed(runtime::describe(std::current_exception()));
+        if (pause == 0) break;
       }
-      me.send_warmed();
-      continue;
+      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+      if (!slept) co_return;
     }
-    const busy_until_end control(s, mine.control_ns);
-    std::visit(
-        [&](auto& message) {
-          if constexpr (requires { me.on(message); }) {
-            if (me.is_for_me(message)) me.on(message);
-          }
-        },
-        *m);
+    while (const runtime::time_ns pause = me.tell_of_rehearsals()) {
+      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+      if (!slept) co_return;
+    }
+    m = co_await self.receive(me.next_event());
+    if (!m && m.code() != errc::timeout) co_return;
   }
 }
 

@@ -4,8 +4,9 @@
 ///
 ///     spawn_participant(services, op, mine);         // `mine` is the op's state on this rank, which outlives the actor
 ///
-/// What a participant has promised or learned lives in the op (`participant_state`), so that a restarted actor goes on. The
-/// actor ends with its scope. If it throws, the op goes on with what was assigned so far (docs/protocol.md, Faults).
+/// What a participant has promised or learned lives in the op (`participant_state`). The actor ends with its scope. If something is
+/// thrown in it the op goes on with what was assigned so far, and what it was about is done again, a few times, each later than the one
+/// before (second_tries.hpp). Where that gets no further the leader is asked to end the tuning of the op, and the user is warned.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>

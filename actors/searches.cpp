@@ -108,6 +108,17 @@ std::size_t assignment::abort(std::optional<std::uint64_t> bytes, std::string_vi
   return ended;
 }
 
+void assignment::end_tuning(const std::string& why, time_ns now) {
+  forbid_trials(why);
+  remembered_.clear();
+  for (auto& c : campaigns_) c->retry_at_ns = runtime::never;
+  static_cast<void>(abort(std::nullopt, why, after_abort::stay, now));
+  for (auto& c : campaigns_) {
+    end_burst(*c);
+    c->next_sample = ~std::uint64_t{0};
+  }
+}
+
 void assignment::retry(time_ns now) {
   for (auto& c : campaigns_) {
     if (c->retry_at_ns > now || c->where != campaign::stage::decided) continue;
