@@ -21,7 +21,6 @@ constexpr time_ns rehearsal_limit_ns = 8'000'000'000;
 constexpr time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t connection_attempts = 2;
 constexpr std::size_t most_trials = 4096;
-constexpr std::size_t most_restarts = 3;
 
 bool all(const std::vector<bool>& of) noexcept { return std::find(of.begin(), of.end(), false) == of.end(); }
 
@@ -54,25 +53,52 @@ void lease_coordinator::start() {
   post({});
 }
 
-// What throws, such as the user's way of making communicators, throws again for a while; then the op stays as it is.
 runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c) {
-  while (c.restarts_ <= most_restarts) {
+  for (;;) {
     auto m = co_await self.receive(c.next_event());
     if (!m && m.code() != errc::timeout) co_return;
     if (c.stopped_) continue;
     const busy_until_end control(c.services_, c.state_.control_ns);
     try {
       if (m) std::visit([&](auto& message) { c.on(message); }, *m);
-      if (c.services_.ex.now() < c.resume_at_ns_) continue;
-      c.check_deadlines();
-      c.advance();
-      c.send_due();
+      if (c.services_.ex.now() >= c.resume_at_ns_) {
+        c.check_deadlines();
+        c.advance();
+      }
     } catch (...) {
-      c.state_.warm_errors.push_back("the coordinator: " + runtime::describe(std::current_exception()).what());
-      c.resume_at_ns_ = c.services_.ex.now() + first_retry_ns;
-      ++c.restarts_;
+      c.failed(runtime::describe(std::current_exception()));
+    }
+    try {
+      c.send_due();  // whatever has happened: members may be waiting for what has been said once
+    } catch (...) {
+      c.failed(runtime::describe(std::current_exception()));
     }
   }
+}
+
+// What throws throws again for a while. Nobody waits for that: what was prepared for any size is aborted, which lifts its gates.
+void lease_coordinator::failed(const runtime::error& what) noexcept {
+  const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
+                          ", which leads its agreement: " + what.what().substr(0, most_error_bytes);
+  const std::string op = state_.declaration.title() + ": " + why;
+  if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
+  for (auto& k : keys_) {
+    if (k->writer.preparing()) abort(*k);
+  }
+  if (resume_at_ns_ == runtime::never) return;  // it has given up
+  if (const auto pause = tries_.after(progress_, services_.jitter)) {
+    resume_at_ns_ = services_.ex.now() + *pause;
+    if (tries_.failures() == 1) warn(services_, op + "; it is tried again, and calls go on with what was agreed on");
+    return;
+  }
+  resume_at_ns_ = runtime::never;
+  round_.of = nullptr;
+  warn(services_, op + "; again and again: its tuning has ended, and what was agreed on stays");
+  try {
+    state_.assigned->end_tuning(why, services_.ex.now());
+    for (auto& k : keys_) static_cast<void>(state_.assigned->open_key(k->bytes, services_.ex.now()));
+    if (state_.look_again) state_.look_again();
+  } catch (...) {}  // calls go on all the same
 }
 
 // ---- what has to happen next --------------------------------------------------------------------------------------------
@@ -83,6 +109,7 @@ void lease_coordinator::on(lease_news& m) {
   if (std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == key; })) return;
   keys_.push_back(std::make_unique<key_state>(
       key, m.bytes, lease_writer(generation_, state_.declaration.default_digest, size(), here()), size()));
+  if (resume_at_ns_ == runtime::never) static_cast<void>(state_.assigned->open_key(m.bytes, services_.ex.now()));
 }
 
 void lease_coordinator::advance() {
@@ -140,7 +167,10 @@ std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::ui
 // ---- rehearsals -------------------------------------------------------------------------------------------------------
 
 void lease_coordinator::connect_anew() {
+  connected_ = false;
   const auto id = make_id_();  // the user's: it may throw
+  connected_ = true;
+  ++progress_;
   ++connection_;
   connection_id_.clear();
   std::transform(id.begin(), id.end(), std::back_inserter(connection_id_),
@@ -161,7 +191,7 @@ std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const ca
 }
 
 void lease_coordinator::rehearse_next(key_state& k, const campaign& c) {
-  if (connection_ == 0) connect_anew();  // it may throw: before trials are taken from the plan
+  if (!connected_) connect_anew();  // it may throw: before trials are taken from the plan
   auto runs = std::exchange(k.aside, {});
   if (runs.empty()) runs = comparisons(k, c);
   if (runs.empty() && c.where == campaign::stage::trying) runs = fetch_trials(k, k.rehearsal_index);
@@ -214,6 +244,7 @@ void lease_coordinator::on(received<rehearsed>& m) {
   round_.done[p] = true;
   if (!all(round_.done)) return;
   connections_failed_ = 0;
+  ++progress_;
   for (const rehearsal_run& r : round_.letter.runs) {
     round_.of->rehearsed.insert(r.digest);
     if (r.what == rehearsal_run::kind::compared) round_.of->compared.insert(r.digest);
@@ -308,8 +339,9 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
   if (state_.look_again) state_.look_again();
   if (none && rest.empty()) return;
   // Also with nothing left to run: what hangs on the other members ends with it, and their rows come.
+  k.aside = std::move(rest);  // should that throw
   connect_anew();
-  start_round(k, std::move(rest));
+  start_round(k, std::exchange(k.aside, {}));
 }
 
 // ---- campaigns --------------------------------------------------------------------------------------------------------
@@ -322,8 +354,13 @@ void lease_coordinator::prepare(key_state& k, purpose p) {
 }
 
 void lease_coordinator::schedule(key_state& k) {
+  append_entry(k);
   ++counters_.scheduled;
+  ++progress_;
   k.retry_pause_ns = 0;
+}
+
+void lease_coordinator::append_entry(key_state& k) {
   const std::uint64_t old = k.writer.log().tail();
   if (k.for_what == purpose::rehearsals) {
     const bool held = round_.of == &k && between_calls() && all(round_.holding);  // it may have failed meanwhile
@@ -432,13 +469,18 @@ void lease_coordinator::check_deadlines() {
 
 time_ns lease_coordinator::next_event() const noexcept {
   if (stopped_) return runtime::never;
-  if (resume_at_ns_ > services_.ex.now()) return resume_at_ns_;
-  time_ns next = runtime::never;
+  const bool pausing = resume_at_ns_ > services_.ex.now();  // or has given up
+  time_ns next = pausing ? resume_at_ns_ : runtime::never;
   const auto ask = [&](const asked& a) {
     if (a.what != 0) next = std::min(next, a.again_at_ns);
   };
   for (const auto& k : keys_) {
     for (const asked& a : k->asks) ask(a);
+  }
+  for (const asked& a : round_.asks) ask(a);
+  for (const asked& a : endings_) ask(a);
+  if (pausing) return next;
+  for (const auto& k : keys_) {
     if (k->writer.preparing()) next = std::min(next, k->prepared_ns + promise_limit_ns);
     if (k->retry_at_ns > services_.ex.now()) next = std::min(next, k->retry_at_ns);
     const campaign* c = state_.assigned->find(k->bytes);
@@ -446,14 +488,12 @@ time_ns lease_coordinator::next_event() const noexcept {
     if (may_be_too_dear && c != nullptr && c->where == campaign::stage::trying)
       next = std::min(next, services_.ex.now() + look_again_ns);  // its budget grows
   }
-  for (const asked& a : round_.asks) ask(a);
   if (round_.of != nullptr && round_.failure) next = std::min(next, round_.judged_at_ns);
   if (round_.of != nullptr && round_.scheduled && keys_.size() > 1)
     next = std::min(next, services_.ex.now() + look_again_ns);
   if (is_waited_for()) {
     next = std::min(next, round_.began_ns + static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns);
   }
-  for (const asked& a : endings_) ask(a);
   return next;
 }
 

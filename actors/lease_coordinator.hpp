@@ -12,11 +12,14 @@
 /// after it there is no control traffic (docs/protocol.md, A campaign). At most two gates can be met for one search (N2).
 ///
 /// Nothing here is ever waited for by a call, except at a gate and before the call that a round between calls is made at. A participant that does not promise in time, or refuses, makes
-/// the campaign be aborted and tried again later. If something throws here, what was scheduled stays in force, and it goes on
-/// from the op's state, a few times. If the log is lost the generation ends on every participant.
+/// the campaign be aborted and tried again later. If something throws here, such as the user's way of making communicators, what was
+/// scheduled stays in force, what was being prepared is aborted, so that no gate stays shut, and it goes on from the op's state, a
+/// few times (second_tries.hpp); where that gets no further tuning of the op ends, and the user is told. If the log is lost the
+/// generation ends on every participant.
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/lease.hpp>
 #include <parley/actors/lease_messages.hpp>
+#include <parley/actors/second_tries.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/actor.hpp>
 
@@ -79,8 +82,8 @@ class lease_coordinator {
     std::uint64_t broken_promises = 0;  ///< answers that went back on an earlier one, or that cannot be (S7)
   };
   const counters& statistics() const noexcept { return counters_; }
-  /// How often it had to begin again because something was thrown.
-  std::size_t restarts() const noexcept { return restarts_; }
+  /// How often something was thrown.
+  std::size_t restarts() const noexcept { return tries_.failures(); }
 
  private:
   using actor = runtime::actor<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>;
@@ -141,6 +144,7 @@ class lease_coordinator {
   void advance(key_state& k);
   void check_deadlines();
   void send_due();
+  void failed(const runtime::error& what) noexcept;
   time_ns next_event() const noexcept;
 
   std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
@@ -159,6 +163,7 @@ class lease_coordinator {
   bool may_try(const campaign& c) const noexcept;
   void prepare(key_state& k, purpose p);
   void schedule(key_state& k);
+  void append_entry(key_state& k);
   void abort(key_state& k);
   void quarantine(const key_state& k, std::uint64_t digest, const std::string& why);
   bool has_failed_trials(const key_state& k, const campaign& c) const;
@@ -181,6 +186,7 @@ class lease_coordinator {
   std::vector<std::unique_ptr<key_state>> keys_;
   round_state round_;
   std::uint64_t connection_ = 0;  // what the participants rehearse over
+  bool connected_ = false;        // it can be used
   std::vector<std::uint8_t> connection_id_;
   std::size_t connections_failed_ = 0;  // in a row
   time_ns round_trip_ns_ = 0;
@@ -188,8 +194,9 @@ class lease_coordinator {
   std::vector<bool> ended_;
   std::string ending_why_;
   bool stopped_ = false;
-  std::size_t restarts_ = 0;
-  time_ns resume_at_ns_ = 0;  // after something was thrown
+  std::uint64_t progress_ = 0;
+  second_tries tries_;
+  time_ns resume_at_ns_ = 0;  // after something was thrown; `never`: not any more
   address actor_;
   counters counters_;
 };

@@ -668,6 +668,44 @@ TEST_CASE("a coordinator that threw begins again from the state of the op") {
   CHECK(job.steady() == "ring");
 }
 
+TEST_CASE("a coordinator that throws now and then goes on as long as it gets further in between") {
+  auto configs = three();
+  for (const char* name : {"first", "second", "third", "fourth", "fifth"})
+    configs.push_back(std::make_shared<algorithm>(
+        name, algorithm_traits{.takes_ns = 20'000, .fails_on = 1, .fails_in_rehearsals = true}));
+  job_of job(3, configs);
+  job.sources[0]->every_other_throws = true;  // each round that fails asks for another communicator
+  job.start(60'000, {1'000'000, 1'000}, {64, 4096});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.end(0).lease_coordinator()->restarts() > 4);
+  for (const std::uint64_t bytes : {64, 4096}) {
+    CHECK(job.winner(bytes) == "ring");
+    CHECK(job.steady(bytes) == "ring");
+  }
+  for (rank_id r = 0; r < 3; ++r) {
+    for (const std::uint64_t bytes : {64, 4096}) CHECK(job.end(r).leases().open(bytes));
+  }
+  CHECK(job[0].warnings().front().find("no id to be had") != std::string::npos);
+}
+
+TEST_CASE("where a coordinator throws again and again tuning of the op ends, says why, and closes no gate") {
+  job_of job(3);
+  job.sources[0]->throws = 1'000'000;
+  job.start(60'000, {1'000'000, 1'000}, {64, 4096});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.end(0).lease_coordinator()->restarts() == 4);
+  for (const std::uint64_t bytes : {64, 4096}) {
+    REQUIRE(job.winner(bytes) == "library");
+    CHECK(job.campaign(bytes)->why.find("no id to be had") != std::string::npos);
+  }
+  REQUIRE(job[0].warnings().size() == 2);
+  CHECK(job[0].warnings()[1].find("its tuning has ended") != std::string::npos);
+  CHECK(job.sources[0]->throws == 1'000'000 - 4);
+}
+
 TEST_CASE("when the log is lost the generation ends everywhere, and members that rejoin count from 0") {
   job_of job(3);
   for (rank_id r = 0; r < 3; ++r) job.start_on(r, 1'000'000, {5'000, 1'000});

@@ -169,8 +169,9 @@ class library_source final : public ops::communicator_source {
  public:
   explicit library_source(library& l) : library_(l) {}
   std::vector<std::byte> make_id() override {
-    if (throws != 0) {
-      --throws;
+    const bool in_turn = every_other_throws && ++asked % 2 != 0;
+    if (throws != 0 || in_turn) {
+      if (throws != 0) --throws;
       runtime::raise({errc::unavailable, "no id to be had"});
     }
     const std::uint64_t number = library_.places.size();
@@ -189,6 +190,8 @@ class library_source final : public ops::communicator_source {
   bool beside = true;
   bool refuse = false;
   int throws = 0;  ///< how often `make_id` does, at first
+  bool every_other_throws = false;
+  unsigned asked = 0;
 
  private:
   library& library_;
