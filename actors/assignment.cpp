@@ -255,9 +255,9 @@ void assignment::add_row(rank_id participant, const wire_row& r) {
       return;
     }
     if (t.settled && t.reports == 0) return;  // it was cancelled on another side
-    // It counts as a failure: it is no row of this candidate.
-    if (r.status == static_cast<std::uint8_t>(tuning::row_status::ok) && r.digest != candidates_[t.candidate])
-      runtime::blame({"S6", "a row is of the config that its invocation was assigned", here_}, participant);
+    // It counts as a failure: it is no row of this candidate (S6).
+    if (r.digest != 0 && r.digest != candidates_[t.candidate])
+      runtime::blame({"S2", "a participant runs what its invocation was assigned", here_}, participant);
     const auto status = keep_row(rows, participant, t.order, r);
     // Who got a poison has no row, so one failure settles a trial.
     ++t.reports;

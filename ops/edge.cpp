@@ -487,8 +487,13 @@ void edge_in::record_compared(part_receiver& in, std::uint64_t ran) {
   const bool readable = options_.memory == nullptr && in.memory() != nullptr;
   if (readable && tuning::payload_check({in.memory(), in.total_bytes()}) != in.mark()->next_digest)
     in.fail(errc::config_failed);
-  actors::note_ended_at(services_, receiver_.rows(), ended(in, ran, in.failed()), ended_ns);
+  actors::note_ended_at(services_, receiver_.rows(), ended(in, *in.mark(), ran, in.failed()), ended_ns);
   receiver_.note_end(in);
+}
+
+void edge_in::fail_other_config(part_receiver& in) noexcept {
+  if (!runtime::holds(false, {"S2", "a receiver runs what its invocation is stamped with", receiver_.here()}))
+    in.fail(errc::config_mismatch);
 }
 
 void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why) {
@@ -503,7 +508,7 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
                                          : ", where it ended with " + std::string(runtime::name(in.sender_failure()))) +
       (other_bytes ? "; they are other bytes than were sent, which the comparison of trials found" : "") +
       (why.empty() ? "" : "; " + std::string(why));
-  report_failure(in, ran, in.failed(), what);
+  report_failure(in, in.digest(), in.failed(), what);
   throw explained(in.failed(), in.invocation(), what);
 }
 

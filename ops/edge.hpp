@@ -242,10 +242,14 @@ class edge_in final : public edge_end {
   /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
   std::uint64_t end(part_receiver& in, std::uint64_t ran, std::string_view why = {}) {
     if (in.received_bytes() != in.total_bytes()) in.fail(runtime::errc::config_failed);
+    if (ran != in.digest()) [[unlikely]]
+      fail_other_config(in);
     record(in, ran, in.failed());
     if (in.failed() != runtime::errc::none) throw_failed(in, ran, why);
     return in.total_bytes();
   }
+  /// S2: it ran another config than its invocation is stamped with.
+  [[gnu::cold]] void fail_other_config(part_receiver& in) noexcept;
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag);
   [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {
@@ -259,11 +263,12 @@ class edge_in final : public edge_end {
       note_stamp(s);
       if (has(s.flags, actors::stamp_flags::checked) && outcome == runtime::errc::none) return record_compared(in, ran);
     }
-    actors::note_ended(services_, rows, ended(in, ran, outcome));
+    actors::note_ended(services_, rows, ended(in, s, ran, outcome));
     receiver_.note_end(in);
   }
-  static actors::ended_invocation ended(const part_receiver& in, std::uint64_t ran, runtime::errc outcome) noexcept {
-    return {.mark = *in.mark(),
+  static actors::ended_invocation ended(const part_receiver& in, const actors::stamp& s, std::uint64_t ran,
+                                        runtime::errc outcome) noexcept {
+    return {.mark = s,
             .invocation = in.invocation(),
             .ran = ran,
             .began_ns = in.posted_ns(),

@@ -71,12 +71,12 @@ TEST_CASE("equal configs keep the default") {
   CHECK(m.only().digest == c0);
 }
 
-TEST_CASE(
-    "a row of another config than its invocation was assigned is its participant's breach, and decides nothing (S6)") {
+TEST_CASE("a row of another config than its invocation was assigned is its participant's breach (S2), and decides "
+          "nothing (S6)") {
   leader l(tuning_policy::online, without_budget());
   std::set<rank_id> named;
   const breach_watch watch([&](const breach& broken) {
-    CHECK(broken.name == "S6");
+    CHECK(broken.name == "S2");
     named.insert(broken.culprit.value_or(99));
   });
   l.spoil = [](rank_id r, wire_row& row) {

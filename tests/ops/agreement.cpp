@@ -1,5 +1,8 @@
 #include "../support/transfers.hpp"
 
+#include <parley/runtime/invariant.hpp>
+#include <parley/runtime/version.hpp>
+
 #include <doctest/doctest.h>
 
 #include <map>
@@ -239,6 +242,43 @@ TEST_CASE("a receiver that ignores the stamp is found by joining the flight reco
   const std::vector configs{direct(), chunked(16_KiB, 2)};
   move_each(w, configs, configs, std::vector<std::size_t>(50, 100'000));
   CHECK(join_flights(w).mismatches > 0);
+}
+
+TEST_CASE("both ends assert that what was stamped is run: the receiver of each call, its sender of what is reported") {
+  // Each message is one part with either, so that all bytes come. What is remembered is run without being timed.
+  const std::vector configs{direct(), chunked(16_KiB, 2)};
+  for (const bool remembered : {false, true}) {
+    CAPTURE(remembered);
+    auto settings = eager();
+    settings.mutant_ignores_stamp = true;
+    settings.results_path = "results.csv";
+    world w(2, settings);
+    w.disk[0].files["results0.csv"] = "Validator,PARLEY_VERSION," + std::string(version_text) +
+                                      "\nValidator,PARLEY_WORLD,2\nactivations/0>1,16KiB," + configs[1]->id() +
+                                      ",0.001\n";
+    for (rank_id r = 0; r < 2 && remembered; ++r) {  // files are read as a rank begins
+      w.restart(r);
+      w.tell_of(r);
+    }
+    std::size_t own = 0;
+    std::size_t reported = 0;
+    const breach_watch watch([&](const breach& b) {
+      CHECK(b.name == "S2");
+      ++(b.culprit ? reported : own);
+    });
+    auto out = w[0].declare(pair_of(configs));
+    auto in = w[1].declare(pair_of(configs));
+    pass(w, 1'000'000'000);
+    const auto all = move_each(w, out, in, std::vector<std::size_t>(200, 10'000));
+    pass(w, 1'000'000'000);
+    CHECK(own >= 1);
+    CHECK(own < 10);  // then it is out
+    CHECK((reported == 0) == remembered);
+    CHECK(join_flights(w).mismatches == own);
+    std::size_t mismatched = 0;
+    for (const auto& r : all.received) mismatched += r.code() == errc::config_mismatch ? 1 : 0;
+    CHECK(mismatched == own);
+  }
 }
 
 TEST_CASE("ranks outside the op send and receive nothing") {
