@@ -20,7 +20,6 @@ using runtime::errc;
 namespace {
 
 constexpr runtime::time_ns ask_pause_ns = 1'000'000'000;
-constexpr runtime::time_ns rehearsal_limit_ns = 5'000'000'000;
 constexpr std::size_t most_decisions = 4096;  // as many keys as an op may have
 
 std::vector<wire_config> on_the_wire(const tuning::catalogue& configs) {
@@ -376,7 +375,7 @@ runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
   const auto counted = me.a_rehearsal();
   runtime::result<> outcome = errc::exception;
   try {
-    auto came = co_await runtime::with_deadline(me.now() + rehearsal_limit_ns, me.rehearse(digest));
+    auto came = co_await runtime::with_deadline(me.now() + warming_limit_ns, me.rehearse(digest));
     outcome = std::move(came);
   } catch (...) {
     outcome = runtime::describe(std::current_exception());

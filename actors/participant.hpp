@@ -42,6 +42,10 @@ struct decision_record {
   std::uint32_t left_out = 0;  ///< candidates that the evidence has no room for
 };
 
+/// How long one rehearsal may take. Ranks begin it at different times, and one that computes without polling holds it up: a part that
+/// waits for its partner before it begins does that for half of it, so that the partner, who began later, still gets all of it.
+inline constexpr time_ns warming_limit_ns = 20'000'000'000;
+
 /// What the actors need from whoever holds the implementations: `ops`.
 class implementations {
  public:

@@ -21,8 +21,6 @@ namespace {
 
 // Large enough for several chunks and for UCX's rendezvous, which wires its lanes at the first message of each kind.
 constexpr std::size_t rehearsal_bytes = 300'000;
-// Longer than a partner that computes without polling is waited for.
-constexpr time_ns rehearsal_patience_ns = 20'000'000'000;
 constexpr time_ns rehearsal_pause_ns = 200'000;
 
 // What a rehearsal sends, the same on every machine. By words: both loops stand still while it is made and compared.
@@ -393,7 +391,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
   control.reset();  // what follows is waiting
   const auto registered_scratch = memory_for(needs::known_payload, digest, scratch);
   // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
-  const time_ns until = services_.ex.now() + rehearsal_patience_ns;
+  const time_ns until = services_.ex.now() + actors::warming_limit_ns / 2;
   while (!sender_.ready_to_rehearse(digest, scratch) && services_.ex.now() < until) {
     auto slept = co_await runtime::sleep_until(services_.ex.now() + rehearsal_pause_ns);
     if (!slept) break;

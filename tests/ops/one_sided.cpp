@@ -170,6 +170,22 @@ TEST_CASE("a rehearsal finds a fence that does nothing, so that put is never ass
   CHECK(w[0].agreements()[0].assigned->candidates().size() == 1);
 }
 
+TEST_CASE("a receiver that computes for six seconds before it gives its credit costs no candidate") {
+  auto o = fast_one_sided();
+  runtime::executor* clock = nullptr;
+  o.delay = [&clock](rank_id from, rank_id, link::channel on) -> time_ns {
+    constexpr time_ns joined_ns = 10'000;
+    constexpr time_ns over_ns = 6'000'000'000;
+    const bool held = clock != nullptr && from == 1 && on == link::channel::control && clock->now() > joined_ns;
+    return held ? std::max<time_ns>(over_ns - clock->now(), 0) : 0;
+  };
+  one_sided_world w({direct(), put()}, std::move(o));
+  clock = &w.clock;
+  pass(w, 20'000'000'000);
+  CHECK(w[0].agreements()[0].warm_errors->empty());
+  CHECK(w[0].agreements()[0].assigned->candidates().size() == 2);
+}
+
 TEST_CASE("a fence that stops to work later shows as wrong data") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
