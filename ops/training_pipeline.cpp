@@ -1,12 +1,15 @@
 #include <parley/ops/training_pipeline.hpp>
 
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/random.hpp>
 
 #include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 namespace parley::ops {
 
@@ -14,6 +17,16 @@ using runtime::buffer_access;
 using runtime::errc;
 using runtime::task;
 using kind = pipeline_action::kind;
+
+namespace {
+
+std::uint64_t hash_of(std::string_view text) noexcept {
+  std::uint64_t h = text.size();
+  for (const char c : text) h = runtime::mix(h ^ static_cast<unsigned char>(c));
+  return h;
+}
+
+}  // namespace
 
 task<> pipeline_stages::work(pipeline_action a, pipeline_memory m) {
   auto step = [this, a, m] {
@@ -51,6 +64,7 @@ class training::buffers {
   void keep(piece&& p) {
     if (p.memory) free_.emplace(p.bytes().size(), std::move(p));
   }
+  bool compared = false;  ///< with the neighbours, in the first pass
 
  private:
   runtime::memory_space& space_;
@@ -94,12 +108,13 @@ training rank::declare(const training_pipeline& op) {
 class training::pass {
  public:
   pass(const training& t, training_work& stages)
-      : op_(*t.op_), title_(t.title_), messages_(t.messages_), free_(*t.free_), stages_(stages),
-        on_device_(stages.waits_on_device()) {}
+      : op_(*t.op_), self_(t.op_->ranks[t.place_]), title_(t.title_), messages_(t.messages_), free_(*t.free_),
+        stages_(stages), on_device_(stages.waits_on_device()) {}
 
   static task<> run(runtime::dataflow& flow, pass& self, const std::vector<pipeline_action>& actions) {
     self.flow_ = &flow;
     const time_ns began = flow.where().precise_now();
+    if (!std::exchange(self.free_.compared, true) && !self.free_.space().has_streams()) self.compare();
     auto to_receive = actions.begin();
     for (auto a = actions.begin(); a != actions.end(); ++a) {
       // A sender whose device goes ahead needs to know where a message goes before it has begun to compute that.
@@ -137,6 +152,55 @@ class training::pass {
   std::uint64_t in_bytes(std::uint32_t stage) const { return stage == 0 ? 0 : stages_.activation_bytes(stage - 1); }
   std::uint64_t out_bytes(std::uint32_t stage) const { return stages_.activation_bytes(stage); }
   bool last(std::uint32_t stage) const noexcept { return stage + 1 == op_.schedule.stages; }
+
+  // What neighbours have to have in common; two schedules that differ would wait for each other's messages.
+  struct terms {
+    std::uint64_t schedule = 0;  // of its text
+    std::uint64_t stages = 0;
+    std::uint64_t microbatches = 0;
+    std::uint64_t activations = 0;  // of the sizes of all that passes between the two
+    friend bool operator==(const terms&, const terms&) = default;
+  };
+  struct comparison {
+    std::array<terms, 1> mine;
+    std::array<terms, 1> theirs;
+    runtime::flow_work done;
+  };
+  // Beside the first pass. Nobody waits for it but who waits for the same neighbour anyway.
+  void compare() {
+    const pipeline_schedule& s = op_.schedule;
+    terms mine{.schedule = hash_of(text_of(s)), .stages = s.stages, .microbatches = s.microbatches};
+    for (std::uint32_t stage = 0; stage + 1 < s.stages; ++stage) {
+      const rank_id before = op_.ranks[s.rank_of(stage)];
+      const rank_id behind = op_.ranks[s.rank_of(stage + 1)];
+      if (before == behind || (before != self_ && behind != self_)) continue;
+      terms& with = compared_[before == self_ ? behind : before].mine[0];
+      mine.activations = runtime::mix(with.activations ^ runtime::mix(stage + 1) ^ stages_.activation_bytes(stage));
+      with = mine;
+    }
+    constexpr std::uint32_t tag = 0xfffffffe;  // beyond those of activations
+    for (auto& [peer, c] : compared_) {
+      const runtime::flow_work words = messages_.start(
+          *flow_, {p2p::isend(c.mine, {.to = peer, .tag = tag}), p2p::irecv(c.theirs, {.from = peer, .tag = tag})});
+      auto check = [this, from = peer, with = &c] { check_terms(from, *with); };
+      c.done = flow_->compute({runtime::reads(c.theirs)}, std::move(check),
+                              {.name = title_, .where = runtime::compute_options::place::actor_thread});
+    }
+  }
+  void check_terms(rank_id peer, const comparison& c) const {
+    const terms& mine = c.mine[0];
+    const terms& theirs = c.theirs[0];
+    if (mine == theirs) return;
+    const std::string who = title_ + ": rank " + std::to_string(peer) + " and this rank " + std::to_string(self_) + " ";
+    const auto words = [](const terms& t) {
+      return std::to_string(t.stages) + " stages and " + std::to_string(t.microbatches) + " microbatches";
+    };
+    if (mine.schedule == theirs.schedule)
+      runtime::raise({errc::declaration_mismatch,
+                      who + "have other sizes for what passes between them; give all ranks the same activation_bytes"});
+    runtime::raise({errc::declaration_mismatch, who + "run schedules that differ, of " + words(theirs) + " and of " +
+                                                    words(mine) + "; give all ranks the same"});
+  }
 
   struct route {
     rank_id peer;
@@ -209,6 +273,9 @@ class training::pass {
     const bool forward = a.what == kind::forward;
     const runtime::flow_work& coming = h.coming[forward ? 0 : 1];
     if (coming.size() == 0) co_return;
+    const std::uint32_t other = forward ? a.stage - 1 : a.stage + 1;
+    const auto compared = compared_.find(op_.ranks[op_.schedule.rank_of(other)]);
+    if (compared != compared_.end()) co_await compared->second.done;
     co_await coming;
     check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
   }
@@ -285,6 +352,7 @@ class training::pass {
   static constexpr std::size_t computations_ahead = 2;
   static constexpr std::size_t receives_ahead = 1;
   const training_pipeline& op_;
+  const rank_id self_;
   const std::string& title_;
   p2p messages_;
   buffers& free_;
@@ -293,6 +361,7 @@ class training::pass {
   std::deque<runtime::flow_work> enqueued_;  // computations that the device has not ended
   runtime::dataflow* flow_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
+  std::map<rank_id, comparison> compared_;  // in the first pass
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
   std::map<std::uint32_t, std::uint32_t> alive_;
 };

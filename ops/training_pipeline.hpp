@@ -16,7 +16,8 @@
 /// than their inputs. So a late stage delays others only by what they need of it. With `memory` activations and gradients lie
 /// on a GPU, and a `training_work` enqueues its kernels there (bench/gpu/pipeline.cpp).
 ///
-/// Failure: what a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when
+/// Failure: `declaration_mismatch` where a neighbour runs another schedule or has other sizes, on both, as host memory's first run
+/// compares. What a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when
 /// the rank leaves, `peer_failed`. All buffers are the op's own, kept from one run for the next.
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/schedule.hpp>

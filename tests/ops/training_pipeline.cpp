@@ -149,6 +149,35 @@ TEST_CASE("a stage that throws ends its rank's pass, and its neighbours' in boun
   CHECK(t.w.clock.now() < 1'000'000'000);
 }
 
+TEST_CASE("neighbours whose schedules or sizes differ are both told, with both") {
+  for (const bool other_schedule : {true, false}) {
+    CAPTURE(other_schedule);
+    world w(2);
+    std::vector<std::unique_ptr<part_of_model>> parts;
+    std::vector<pipeline_report> reports(2);
+    std::vector<result<>> outcomes(2);
+    std::vector<time_ns> ended(2);
+    scope all(w.clock);
+    for (rank_id r = 0; r < 2; ++r) {
+      training_pipeline op;
+      op.name = "layers";
+      op.schedule = r == 1 && other_schedule ? gpipe(2, 5) : one_forward_one_backward(2, 4);
+      op.timeout_ns = 1'000'000'000;
+      parts.push_back(std::make_unique<part_of_model>(2, 1000));
+      if (!other_schedule) parts[r]->elements = width + r;
+      all.spawn(trained::pass(w[r].declare(op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+    }
+    run_until(w.clock, [&] { return all.running() == 0; });
+    for (rank_id r = 0; r < 2; ++r) {
+      CAPTURE(r);
+      CHECK(outcomes[r].code() == errc::declaration_mismatch);
+      CHECK(says(outcomes[r], "op layers: rank " + std::to_string(1 - r) + " and this rank " + std::to_string(r)));
+      CHECK(says(outcomes[r], other_schedule ? "of 2 stages and 4 microbatches" : "the same activation_bytes"));
+      CHECK(ended[r] < 100'000'000);  // a tenth of the timeout
+    }
+  }
+}
+
 TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
   world w(2);
   training_pipeline op;

@@ -34,7 +34,7 @@ inline double input(std::uint32_t microbatch, std::size_t i) {
 
 struct part_of_model final : pipeline_stages {
   part_of_model(std::uint32_t stages, time_ns unit_ns) : m(stages), forward_ns(unit_ns) {}
-  std::uint64_t activation_bytes(std::uint32_t) const override { return width * sizeof(double); }
+  std::uint64_t activation_bytes(std::uint32_t) const override { return elements * sizeof(double); }
   void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
                std::span<std::byte> out) override {
     if (throws_at == static_cast<int>(microbatch)) raise({errc::exception, "the model is on fire"});
@@ -67,6 +67,7 @@ struct part_of_model final : pipeline_stages {
   pipeline_action late{99, pipeline_action::kind::forward, 0};
   time_ns late_ns = 0;
   int throws_at = -1;
+  std::size_t elements = width;  // at least
   std::vector<std::string> order;
 };
 
