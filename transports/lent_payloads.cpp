@@ -147,12 +147,18 @@ errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> head
   return errc::pending;
 }
 
+// Whoever has the memory next writes after that.
+void lent_payloads::take_back(loan& l) noexcept {
+  l.guard = 0;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
 void lent_payloads::end_loan(std::uint64_t number, errc outcome) noexcept {
   const auto known = loans_.find(number);
   if (known == loans_.end()) return;
   const std::unique_ptr<loan> over = std::move(known->second);
   loans_.erase(known);
-  over->guard = 0;
+  take_back(*over);
   over->done->on_end(*over->done, outcome);
 }
 
@@ -179,7 +185,9 @@ bool lent_payloads::copy_on(reading& r) noexcept {
   switch (read_memory(r.process, r.address + r.copied, r.into.subspan(r.copied, next), r.guard, r.number)) {
     case read_outcome::read: break;
     case read_outcome::taken_back: r.failed = errc::send_failed; return false;
-    case read_outcome::gone: r.failed = errc::peer_failed; return false;
+    case read_outcome::gone:  // the link will find out, or hear why: perhaps that this rank was taken for dead
+      r.now = reading::stage::awaiting;
+      return true;
     case read_outcome::unreadable: {
       message m;
       m.what = kind::again;
@@ -238,7 +246,7 @@ bool lent_payloads::stop(const completion& pending, bool at_once) noexcept {
     if (l->sending) {
       at_once ? link_.abandon(*l) : link_.cancel(*l);
     } else if (at_once || l->on != channel::transfers) {  // puts are counted by their target
-      l->guard = 0;
+      take_back(*l);
       over_.push_back({l->done, errc::cancelled});
       loans_.erase(number);
     }
@@ -257,11 +265,39 @@ bool lent_payloads::stop(const completion& pending, bool at_once) noexcept {
   return false;
 }
 
+void lent_payloads::abandon_all(const std::function<bool(const completion*)>& such) {
+  std::vector<const completion*> doomed;
+  for (const auto& [number, l] : loans_)
+    if (such(l->done)) doomed.push_back(l->done);
+  for (const auto& r : readings_)
+    if (r->done != nullptr && such(r->done)) doomed.push_back(r->done);
+  for (const completion* const each : doomed) stop(*each, true);
+}
+
 void lent_payloads::close() noexcept {
-  work();
-  while (!loans_.empty()) end_loan(loans_.begin()->first, errc::closed);
-  while (!readings_.empty()) end_reading(*readings_.front(), errc::closed);
+  for (const auto& [done, outcome] : std::exchange(over_, {})) done->on_end(*done, outcome);
+  const auto is_lent = [](const auto& entry) { return !entry.second->sending; };
+  for (auto l = std::find_if(loans_.begin(), loans_.end(), is_lent); l != loans_.end();
+       l = std::find_if(loans_.begin(), loans_.end(), is_lent))
+    end_loan(l->first, errc::closed);
+  const auto is_here = [](const auto& r) { return r->now != reading::stage::fetching; };
+  for (auto r = std::find_if(readings_.begin(), readings_.end(), is_here); r != readings_.end();
+       r = std::find_if(readings_.begin(), readings_.end(), is_here))
+    end_reading(**r, errc::closed);
   closed_ = true;
+}
+
+bool lent_payloads::waits_for(const std::function<bool(rank_id)>& reachable) const {
+  return std::any_of(loans_.begin(), loans_.end(),
+                     [&](const auto& entry) { return !entry.second->sending && reachable(entry.second->to); });
+}
+
+const completion* lent_payloads::behind(const completion* done) const noexcept {
+  for (const auto& [number, l] : loans_)
+    if (l.get() == done) return l->done;
+  for (const auto& r : readings_)
+    if (r.get() == done) return r->done;
+  return done;
 }
 
 void lent_payloads::on_peer_failed(rank_id peer) noexcept {
@@ -334,9 +370,8 @@ void lent_payloads::on_lent(const message& m, const arrival& arrived) {
   take_(static_cast<channel>(m.on), arrival(&link_, arrived.payload(), m.bytes, held, true));
 }
 
-// The receiver's kernel does not read it there: it is sent, and so are later ones.
+// The receiver's kernel does not read it there: it is sent.
 void lent_payloads::on_again(const message& m) {
-  neighbours_[m.from].state = lending::no;
   const auto known = loans_.find(m.number);
   if (known == loans_.end() || known->second->to != m.from) {
     message answer;
@@ -348,11 +383,18 @@ void lent_payloads::on_again(const message& m) {
   loan& l = *known->second;
   if (std::exchange(l.sending, true)) return;
   ++counters_.again;
+  neighbour& from = neighbours_[m.from];
+  if (++from.unreadable >= most_unreadable) from.state = lending::no;
   message answer;
   answer.what = kind::repaid;
   answer.number = l.number;
   const errc started = say(m.from, answer, l.payload, &l);
-  if (started != errc::pending) end_loan(l.number, started);
+  if (started == errc::pending) return;
+  if (started != errc::none) {
+    answer.what = kind::withdrawn;
+    static_cast<void>(say(m.from, answer));
+  }
+  end_loan(answer.number, started);
 }
 
 lent_payloads::reading* lent_payloads::awaited(const message& m) noexcept {

@@ -15,7 +15,7 @@
 /// A loan ends when its receiver says that it has read the payload, or dropped it; when the receiver fails; or when the sender takes it
 /// back, at once and without asking: behind each piece the receiver reads a word that says whether the loan still stood, so that it
 /// never takes for the payload what its memory was used for afterwards. Memory that the kernel does not read, as some devices map it,
-/// is sent after all, when the receiver says so.
+/// is sent after all, when the receiver says so; a peer to which that has happened a few times is lent nothing more.
 #include <parley/runtime/link.hpp>
 
 #include <atomic>
@@ -69,13 +69,17 @@ class lent_payloads final : public runtime::link::handler {
   /// As `link::cancel`; answers whether the operation is one of these. `abandon`: its memory is not touched any more afterwards.
   bool cancel(const completion& pending) noexcept { return stop(pending, false); }
   bool abandon(const completion& pending) noexcept { return stop(pending, true); }
+  /// The same for all whose completions are such.
+  void abandon_all(const std::function<bool(const completion*)>& such);
   bool working() const noexcept { return !over_.empty() || !copying_.empty(); }
   /// Ends what was cancelled and copies the next piece.
   void work() noexcept;
-  /// Whether a receiver still has to read, for a link that closes.
-  bool has_loans() const noexcept { return !loans_.empty(); }
-  /// What is still pending ends with `closed`.
+  /// Whether a receiver that can be reached has still to read, for a link that closes.
+  bool waits_for(const std::function<bool(rank_id)>& reachable) const;
+  /// What is still pending ends with `closed`; what the link itself is sending or fetching for it, with that.
   void close() noexcept;
+  /// Of what the link itself has under way for it: the user's completion behind it. Others are given back as they are.
+  const completion* behind(const completion* done) const noexcept;
   void on_peer_failed(rank_id peer) noexcept;
   /// Which process of a peer counts from here on.
   void expect(rank_id peer, std::uint32_t restarts);
@@ -93,10 +97,12 @@ class lent_payloads final : public runtime::link::handler {
   struct loan;
   struct reading;
   enum class lending : std::uint8_t { unasked, asked, yes, no };
+  static constexpr unsigned most_unreadable = 4;
   struct neighbour {
     std::uint16_t restarts = 0;
     lending state = lending::unasked;  // what this rank may do
     std::int64_t process = 0;          // where this one reads; 0: not shown to be possible
+    unsigned unreadable = 0;           // payloads that it could not read
   };
 
   void on_question(const message& m);
@@ -108,6 +114,7 @@ class lent_payloads final : public runtime::link::handler {
   bool copy_on(reading& r) noexcept;
   void end_loan(std::uint64_t number, errc outcome) noexcept;
   void end_reading(reading& r, errc outcome) noexcept;
+  static void take_back(loan& l) noexcept;
   reading* awaited(const message& m) noexcept;
   bool stop(const completion& pending, bool at_once) noexcept;
   errc say(rank_id to, message m, std::span<const std::byte> payload = {}, completion* done = nullptr) noexcept;

@@ -304,7 +304,7 @@ ucx_link::state::~state() {
   };
   const auto unsent = [&] {
     arrived_.deliver(hear_of_loans);
-    if (lent_->has_loans()) return true;
+    if (lent_->waits_for([this](rank_id peer) { return !peer_is_gone(peer); })) return true;
     for (const operation* at = pending_.next; at != &pending_; at = at->next)
       if (at->outcome == UCS_INPROGRESS && !peer_is_gone(at->peer)) return true;
     return false;
@@ -598,9 +598,11 @@ runtime::exposed_memory ucx_link::state::expose(std::span<std::byte> memory) {
 runtime::late_writes ucx_link::state::withdraw(std::uint64_t number) {
   memory_->withdraw(number);
   carried_->withdraw(number);
+  lent_->abandon_all([&](const completion* done) { return carried_->uses(done, number); });
+  if (lent_->working()) news_ = true;
   const auto under_way = [&]() -> const operation* {
     for (const operation* at = pending_.next; at != &pending_; at = at->next)
-      if (at->outcome == UCS_INPROGRESS && carried_->uses(at->done, number)) return at;
+      if (at->outcome == UCS_INPROGRESS && carried_->uses(lent_->behind(at->done), number)) return at;
     return nullptr;
   };
   const auto until = clock::now() + burial_time;
@@ -809,9 +811,9 @@ void ucx_link::state::bury() {
       }
       at = after;
     }
-    memory_->forget(id);  // not before: what was under way may have used its keys
+    memory_->forget(id);        // not before: what was under way may have used its keys
+    lent_->on_peer_failed(id);  // first: what it reads or lends for the others is theirs
     carried_->on_peer_failed(id);
-    lent_->on_peer_failed(id);
     peer.condition = health::failed;
     if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);
   }

@@ -108,7 +108,17 @@ std::vector<std::byte> ucx_worker::address() const {
 
 bool ucx_worker::copies_by_kernel() const noexcept {
   const char* const chosen = std::getenv("UCX_TLS");
-  return chosen == nullptr || std::string_view(chosen).find("cma") != std::string_view::npos;
+  if (chosen == nullptr) return true;
+  std::string_view list = chosen;
+  const bool all_but = list.starts_with('^');
+  if (all_but) list.remove_prefix(1);
+  bool named = false;
+  for (std::size_t end = 0; !list.empty(); list.remove_prefix(std::min(end + 1, list.size()))) {
+    end = std::min(list.find(','), list.size());
+    const std::string_view item = list.substr(0, end);
+    named = named || item == "cma" || item == "sm" || item == "shm" || item == "all";
+  }
+  return named != all_but;
 }
 
 std::string ucx_worker::description() const {

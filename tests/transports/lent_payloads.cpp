@@ -1,6 +1,8 @@
 // Payloads that a neighbour's kernel copies out of the sender's memory: who may, and what becomes of those that end otherwise.
 #include "ucx_fixture.hpp"
 
+#include <parley/transports/carried_memory.hpp>
+
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
@@ -181,37 +183,97 @@ TEST_CASE("what is taken back in the midst of being read fails there, too") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("memory that the kernel does not read is sent after all, and then always") {
+TEST_CASE("memory that the kernel does not read is sent after all, and after a few times at once") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     const blob wanted = pattern(large, 5);
+    blob into(large);
+    for (int round = 0; round < 4; ++round) {
+      if (rank == 0) {
+        pages memory(large);
+        std::memcpy(memory.bytes().data(), wanted.data(), large);
+        awaited sent;
+        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &sent) == errc::pending);
+        memory.allow(PROT_NONE);
+        all.barrier();
+        all.barrier();  // the other has tried
+        memory.allow(PROT_READ);
+        self.until([&] { return sent.calls == 1; });
+        PARLEY_EXPECT(sent.outcome == errc::none);
+      } else {
+        all.barrier();
+        awaited fetched;
+        PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+        PARLEY_EXPECT(fetched.calls == 0);
+        all.barrier();
+        self.until([&] { return fetched.calls == 1; });
+        PARLEY_EXPECT(fetched.outcome == errc::none);
+        PARLEY_EXPECT(into == wanted);
+      }
+    }
     if (rank == 0) {
-      pages memory(large);
-      std::memcpy(memory.bytes().data(), wanted.data(), large);
-      awaited sent;
-      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &sent) == errc::pending);
-      memory.allow(PROT_NONE);
-      all.barrier();
-      all.barrier();  // the other has tried
-      memory.allow(PROT_READ);
-      self.until([&] { return sent.calls == 1; });
-      PARLEY_EXPECT(sent.outcome == errc::none);
       const std::uint64_t before = self.lent();
       PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("y"), wanted) == errc::none);
       PARLEY_EXPECT(self.lent() == before);
     } else {
-      all.barrier();
-      blob into(large);
-      awaited fetched;
-      PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
-      PARLEY_EXPECT(fetched.calls == 0);
-      all.barrier();
-      self.until([&] { return fetched.calls == 1; });
-      PARLEY_EXPECT(fetched.outcome == errc::none);
-      PARLEY_EXPECT(into == wanted);
       PARLEY_EXPECT(self.fetch_and_wait(self.next(), into) == errc::none);
     }
     self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a link that closes while it sends after all what could not be read ends each completion once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    pages memory(large);
+    blob into(large);
+    awaited done;
+    {
+      neighbours self(rank, all);
+      if (rank == 0) {
+        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &done) == errc::pending);
+        memory.allow(PROT_NONE);
+        all.barrier();
+        all.barrier();
+        memory.allow(PROT_READ);
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+        while (std::chrono::steady_clock::now() < until) self.wire.poll();  // it hears that it shall send it
+      } else {
+        all.barrier();
+        PARLEY_EXPECT(self.wire.fetch(self.next(), into, &done) == errc::pending);
+        all.barrier();  // and polls no more
+      }
+      all.barrier();
+    }
+    PARLEY_EXPECT(done.calls == 1);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("what is read for a get from a peer that is given up ends once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    blob memory(large, std::byte{1});
+    blob into(large);
+    awaited done;
+    neighbours self(rank, all);
+    const auto mine = self.wire.expose(memory).value();
+    all.bring(mine.key);
+    self.until([&] { return all.brought(); });
+    const auto keys = all.take();
+    if (rank == 0) {
+      const auto address = transports::read_carried_key(keys[1])->address;
+      PARLEY_EXPECT(self.wire.get(1, {keys[1], address}, into, &done) == errc::pending);
+      self.until([&] { return into[0] == std::byte{1}; });
+      PARLEY_EXPECT(done.calls == 0);
+      self.wire.give_up(1);
+      self.until([&] { return self.failed.has(1); });
+      PARLEY_EXPECT(done.calls == 1 && done.outcome == errc::peer_failed);
+      all.barrier();
+    } else {
+      all.bring({});
+      self.until([&] { return all.brought(); });
+      static_cast<void>(all.take());
+    }
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
@@ -248,24 +310,67 @@ TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is 
   }
 }
 
-TEST_CASE("nothing is lent where the user has chosen transports without cma") {
-  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
-    ::setenv("UCX_TLS", "posix,sysv,self", 1);
-    node self(rank, 2, all);
-    self.listen();
-    const blob payload = pattern(large, 3);
-    blob into(large);
-    for (int round = 0; round < 3; ++round) {
+TEST_CASE(
+    "nothing is read into memory that was withdrawn in the middle of a put, nor out of it in the middle of a get") {
+  for (const bool putting : {true, false}) {
+    CAPTURE(putting);
+    const outcomes ended = run_processes(2, [putting](rank_id rank, meeting& all) {
+      blob memory(large, putting ? std::byte{0} : std::byte{1});
+      blob other(large, putting ? std::byte{1} : std::byte{0});
+      awaited done;
+      neighbours self(rank, all);  // goes before what it may still touch
+      const auto mine = self.wire.expose(memory).value();
+      const std::uint64_t said_before = self.lent();
+      all.bring(mine.key);
+      self.until([&] { return all.brought(); });
+      const auto keys = all.take();
       if (rank == 0) {
-        PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("x"), payload) == errc::none);
+        const auto address = transports::read_carried_key(keys[1])->address;
+        const errc started = putting ? self.wire.put(1, {keys[1], address}, other, &done)
+                                     : self.wire.get(1, {keys[1], address}, other, &done);
+        PARLEY_EXPECT(started == errc::pending);
+        if (!putting) self.until([&] { return other[0] == std::byte{1}; });
+        if (!putting) PARLEY_EXPECT(done.calls == 0);
+        all.barrier();
+        all.barrier();  // it is withdrawn, and its owner has written something else
+        self.until([&] { return done.calls == 1; });
+        if (!putting) PARLEY_EXPECT(done.outcome == errc::send_failed);
       } else {
-        self.until([&] { return self.data.got.size() > std::size_t(round); });
-        PARLEY_EXPECT(self.fetch_and_wait(std::move(self.data.got[std::size_t(round)]), into) == errc::none);
-        PARLEY_EXPECT(into == payload);
+        if (putting) self.until([&] { return memory[0] == std::byte{1}; });
+        if (!putting) self.until([&] { return self.lent() > said_before; });
+        all.barrier();
+        PARLEY_EXPECT(self.wire.withdraw(mine) == runtime::late_writes::fail);
+        std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+        all.barrier();
+        for (int turn = 0; turn < 10'000; ++turn) self.wire.poll();
+        PARLEY_EXPECT(std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{0x5a}; }));
       }
-    }
-    PARLEY_EXPECT(self.wire.statistics().sent[loans] == 0 && self.wire.statistics().received[loans] == 0);
-    self.finish(all);
-  });
-  CHECK_MESSAGE(ended.fine(), ended.text());
+      self.meet(all);
+    });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
+}
+
+TEST_CASE("nothing is lent where the user has chosen transports without cma") {
+  for (const char* chosen : {"posix,sysv,self", "^cma,cuda"}) {
+    const outcomes ended = run_processes(2, [chosen](rank_id rank, meeting& all) {
+      ::setenv("UCX_TLS", chosen, 1);
+      node self(rank, 2, all);
+      self.listen();
+      const blob payload = pattern(large, 3);
+      blob into(large);
+      for (int round = 0; round < 3; ++round) {
+        if (rank == 0) {
+          PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("x"), payload) == errc::none);
+        } else {
+          self.until([&] { return self.data.got.size() > std::size_t(round); });
+          PARLEY_EXPECT(self.fetch_and_wait(std::move(self.data.got[std::size_t(round)]), into) == errc::none);
+          PARLEY_EXPECT(into == payload);
+        }
+      }
+      PARLEY_EXPECT(self.wire.statistics().sent[loans] == 0 && self.wire.statistics().received[loans] == 0);
+      self.finish(all);
+    });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
 }
