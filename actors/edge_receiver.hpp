@@ -265,6 +265,7 @@ class edge_receiver final : public data_sink {
     std::uint64_t unjoined = 0;      ///< came for a generation that is not known yet
     std::uint64_t early_parts = 0;   ///< came before their receive was posted
     std::uint64_t early_bytes = 0;   ///< that they hold now
+    std::uint64_t copied_bytes = 0;  ///< of payloads that came with their messages, and not into their buffers
     std::uint64_t matched_sent = 0;  ///< flow control messages
     std::uint64_t credits_sent = 0;
     std::uint64_t revokes_sent = 0;

@@ -68,8 +68,8 @@ parley::task<> rank_main(parley::rank& self) {
   const double total = std::accumulate(k.out.begin(), k.out.end(), 0.0);
   if (total != sum_for_two_and_four && (self.world_size() == 2 || self.world_size() == 4))
     parley::runtime::raise({parley::errc::config_failed, "out sums to " + std::to_string(total)});
-  std::printf("rank %u: out sums to %.0f, copies by the library: %llu\n", self.id(), total,
-              static_cast<unsigned long long>(ring.copies()));
+  std::printf("rank %u: out sums to %.0f, bytes copied by the library: %llu\n", self.id(), total,
+              static_cast<unsigned long long>(ring.copied_bytes()));
 }
 
 }  // namespace

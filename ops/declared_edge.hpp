@@ -39,6 +39,8 @@ class declared_edge final : private actors::data_sink {
     if (in_ == nullptr) make();
     return *in_;
   }
+  /// See `transfer::copied_bytes`; of the current generation.
+  std::uint64_t copied_bytes() const noexcept { return in_ == nullptr ? 0 : in_->receiver().statistics().copied_bytes; }
   /// Without a first use.
   void make();
   /// After its rank knows the peer's new incarnation. One that was never used has nothing to renew.

@@ -136,8 +136,8 @@ class p2p {
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const {
     end().pairs().retune(bytes, why);
   }
-  /// Payloads that the library copied on this rank: those of sends to oneself, once each.
-  std::uint64_t copies() const { return end().to_itself().copies(); }
+  /// As `transfer::copied_bytes`, and those of sends to oneself, once each.
+  std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
   /// Whether this rank has no part in it.
   bool idle() const noexcept { return end_ == nullptr; }
 

@@ -35,7 +35,7 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::i
     both->from = sends ? mine.bytes : partner.bytes;
     both->into = sends ? partner.bytes : mine.bytes;
     if (both->from.size() <= both->into.size() && !both->from.empty()) {
-      ++copies_;
+      copied_bytes_ += both->from.size();
       both->scope.spawn(copy(memory_, both));
     }
     mine.met = both;

@@ -35,7 +35,7 @@ class self_edge {
   runtime::task<> send(std::span<const std::byte> data, call_options o);
   /// Answers how many bytes came; `into` may be larger.
   runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options o);
-  std::uint64_t copies() const noexcept { return copies_; }
+  std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
 
  private:
   struct copying;
@@ -58,7 +58,7 @@ class self_edge {
   std::string op_;
   rank_id self_;
   time_ns timeout_ns_;
-  std::uint64_t copies_ = 0;
+  std::uint64_t copied_bytes_ = 0;
   std::map<std::uint32_t, line> lines_;  // by tag
 };
 

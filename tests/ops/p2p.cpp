@@ -157,7 +157,9 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
   std::vector<int> got(3);
   std::vector<int> again(5);
   std::vector<int> small{7, 7};
+  p2p used;
   const program self = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    used = pairs;
     std::vector<flow_work> all;
     all.push_back(pairs.start(flow, {p2p::isend(sent, {.to = 0}), p2p::irecv(got, {.from = 0})}));
     all.push_back(pairs.start(flow, {p2p::irecv(again, {.from = 0, .tag = 1}), p2p::isend(sent, {.to = 0, .tag = 1}),
@@ -166,14 +168,38 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
     all.push_back(pairs.start(flow, {p2p::irecv(small, {.from = 0, .tag = 3}), p2p::isend(sent, {.to = 0, .tag = 3})}));
     return end_of(flow.together(all));
   };
-  ops::p2p pairs = w[0].declare(pairs_named("other"));
   const auto outcomes = run_each(w, {self}, pairs_named("self"));
   CHECK(
       says(outcomes[0], "buffer_too_small: op self, rank 0: a receive from itself, tag 3: 12 bytes do not fit into 8"));
   CHECK(got == sent);
   CHECK(again == std::vector<int>{1, 2, 3, 0, 0});
   CHECK(small == std::vector<int>{7, 7});
-  CHECK(pairs.copies() == 0);
+  CHECK(used.copied_bytes() == 2 * 12);
+}
+
+TEST_CASE("what comes with its message is copied, and counted; what is long goes into the caller's buffer") {
+  world w(2);
+  const std::vector<std::byte> sent(100'000, std::byte{3});
+  std::vector<std::byte> got(100'000);
+  std::vector<p2p> used(2);
+  const auto exchange = [&](std::size_t bytes) {
+    return [&, bytes](dataflow& flow, ops::rank& self, p2p& pairs) {
+      used[self.id()] = pairs;
+      std::vector<flow_work> all;
+      const auto part = std::span(sent).first(bytes);
+      if (self.id() == 0) all.push_back(pairs.start(flow, {p2p::isend(part, {.to = 1})}));
+      if (self.id() == 1) all.push_back(pairs.start(flow, {p2p::irecv(std::span(got).first(bytes), {.from = 0})}));
+      return end_of(flow.together(all));
+    };
+  };
+  point_to_point op = pairs_named("long");
+  op.configs = {direct()};
+  for (const auto& o : run_each(w, {exchange(100'000), exchange(100'000)}, op)) CHECK(o);
+  CHECK(used[1].copied_bytes() == 0);
+  op.name = "short";
+  for (const auto& o : run_each(w, {exchange(1'000), exchange(1'000)}, op)) CHECK(o);
+  CHECK(used[1].copied_bytes() == 1'000);
+  CHECK(used[0].copied_bytes() == 0);
 }
 
 TEST_CASE("batches differ from rank to rank, skip ranks, and hold messages of no bytes") {
