@@ -231,13 +231,13 @@ tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id 
   if (known != rows.end()) rows.erase(known);  // so far only when it ended
   const bool measured = possible(r.start_ns) && possible(r.end_ns) && possible(r.previous_end_ns);
   if (!measured) {
-    rows.push_back({participant, order, r.digest, 0, 0, tuning::row_status::failed, r.check});
+    rows.push_back({participant, order, r.digest, 0, 0, tuning::row_status::failed});
     return tuning::row_status::failed;
   }
   const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
-  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.check});
+  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status});
   if (r.previous_end_ns != 0 && order != 0 && find_row(rows, participant, order - 1) == rows.end())
-    rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok, 0});
+    rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok});
   return status;
 }
 

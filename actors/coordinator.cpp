@@ -207,7 +207,7 @@ class coordinator_behaviour {
 
   void on(received<tuning_request>& m) {
     acknowledge(m.from, m.body.number);
-    if (!is_participant(m.from.source) || !is_first(m.from.source, m.body.number)) return;
+    if (!is_participant(m.from.source) || is_handled(m.from.source, m.body.number)) return;
     const auto bytes = m.body.every_size ? std::nullopt : std::optional(m.body.bytes);
     const std::string why = "rank " + std::to_string(m.from.source) + " asked for it" +
                             (m.body.why.empty() ? "" : ": " + shortened(m.body.why));
@@ -218,6 +218,7 @@ class coordinator_behaviour {
         break;
       case tuning_request::kind::end: end_tuning(why); break;
     }
+    note_handled(m.from.source, m.body.number);  // not before: what is thrown is tried again
   }
 
   void on(received<nack>& m) {
@@ -277,12 +278,12 @@ class coordinator_behaviour {
     return std::any_of(all.begin(), all.end(), [&](const op_participant& p) { return p.rank == rank; });
   }
   // Requests come again until their acknowledgement arrives; only the first one does something.
-  bool is_first(rank_id source, std::uint32_t number) {
-    const std::pair request(source, number);
-    if (std::find(handled_.begin(), handled_.end(), request) != handled_.end()) return false;
+  bool is_handled(rank_id source, std::uint32_t number) const {
+    return std::find(handled_.begin(), handled_.end(), std::pair(source, number)) != handled_.end();
+  }
+  void note_handled(rank_id source, std::uint32_t number) {
     if (handled_.size() == remembered_requests) handled_.erase(handled_.begin());
-    handled_.push_back(request);
-    return true;
+    handled_.emplace_back(source, number);
   }
   // Of a config that failed in a real invocation the user is told on the leader's rank, once for each key.
   void warn_of_failures() {

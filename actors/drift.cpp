@@ -124,7 +124,7 @@ bool assignment::note_call(std::uint64_t bytes, std::uint64_t digest, time_ns to
   }
   const rank_id leader = participants_.front();
   d.orders.push_back(++order_);
-  d.rows.push_back({leader, order_, digest, now - took_ns, now, tuning::row_status::ok, 0});
+  d.rows.push_back({leader, order_, digest, now - took_ns, now, tuning::row_status::ok});
   if (d.orders.size() < plan_.drift.samples) return false;
   const tuning::aggregate burst =
       tuning::aggregate_candidate(d.rows, {.digest = digest, .participants = {&leader, 1}, .invocations = d.orders});

@@ -78,13 +78,13 @@ runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c)
 
 // What throws throws again for a while. Nobody waits for that: what was prepared for any size is aborted, which lifts its gates.
 void lease_coordinator::failed(const runtime::error& what) noexcept {
+  for (auto& k : keys_) {
+    if (k->writer.preparing()) abort(*k);
+  }
   const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
                           ", which leads its agreement: " + what.what().substr(0, most_error_bytes);
   const std::string op = state_.declaration.title() + ": " + why;
   if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
-  for (auto& k : keys_) {
-    if (k->writer.preparing()) abort(*k);
-  }
   if (resume_at_ns_ == runtime::never) return;  // it has given up
   if (const auto pause = tries_.after(progress_, services_.jitter)) {
     resume_at_ns_ = services_.ex.now() + *pause;

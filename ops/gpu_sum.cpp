@@ -189,10 +189,10 @@ task<> gpu_world::replay(gpu_sum what) {
   transports::cuda_driver& gpu = copies_.driver();
   auto at = std::find_if(captures_.begin(), captures_.end(), [&](const captured_sum& r) { return r.what == what; });
   if (at == captures_.end()) {
-    if (captures_.size() == most_captures) captures_.erase(captures_.begin());
     co_await ready();
     transports::capture_stream in(gpu, copies_.device());
     co_await enqueue(what, in.stream());
+    if (captures_.size() >= most_captures) captures_.erase(captures_.begin());
     captures_.push_back({what, in.end()});
     at = captures_.end() - 1;
   }

@@ -37,7 +37,8 @@ std::span<std::byte> group_call::scratch(std::size_t bytes) {
 }
 
 task<> group_call::between() {
-  between_ran_ = true;
+  if (std::exchange(between_ran_, true))
+    runtime::raise({runtime::errc::bad_argument, "a config of a group asks twice for what is done between its passes"});
   if (!work_.between) co_return;
   std::exception_ptr thrown;
   try {

@@ -100,7 +100,7 @@ struct table {
 
 /// What keeps this row from counting, if anything.
 std::optional<aggregate> fault_of(const table& reported, const repetitions& asked, std::uint64_t invocation,
-                                  std::uint32_t participant, std::uint64_t check) {
+                                  std::uint32_t participant) {
   const auto because = [&](aggregate_status status, std::string_view what) {
     return infinite(status, fmt::format("rank {} {} invocation {}", participant, what, invocation));
   };
@@ -112,7 +112,6 @@ std::optional<aggregate> fault_of(const table& reported, const repetitions& aske
   if (r->digest != asked.digest) return because(aggregate_status::mismatched, "ran another config in");
   if (r->status == row_status::failed) return because(aggregate_status::failed, "failed in");
   if (r->status == row_status::wrong_data) return because(aggregate_status::wrong_data, "received wrong data in");
-  if (r->check != check) return because(aggregate_status::wrong_data, "saw other data than the first participant in");
   if (r->end_ns < r->start_ns) return because(aggregate_status::inconsistent, "reported an end before the start of");
   return std::nullopt;
 }
@@ -176,10 +175,8 @@ aggregate aggregate_candidate(std::span<const row> rows, const repetitions& aske
   const table reported(in_one_clock);
   std::vector<double> times_ns;
   for (std::uint64_t invocation : asked.invocations) {
-    const row* first = reported.find(invocation, asked.participants.front());
-    const std::uint64_t check = first == nullptr ? 0 : first->check;
     for (std::uint32_t p : asked.participants) {
-      if (auto bad = fault_of(reported, asked, invocation, p, check)) return *std::move(bad);
+      if (auto bad = fault_of(reported, asked, invocation, p)) return *std::move(bad);
     }
     const double time_ns = repetition_ns(reported, comparable, invocation);
     if (time_ns < 0 && -time_ns > error_ns) {

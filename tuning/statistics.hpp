@@ -31,7 +31,6 @@ struct row {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
   row_status status = row_status::ok;
-  std::uint64_t check = 0;  ///< hash of the data, 0 on all sides when none was taken
   friend bool operator==(const row&, const row&) = default;
 };
 
@@ -39,7 +38,7 @@ enum class aggregate_status : std::uint8_t {
   measured,
   missing,       ///< a participant sent no row, or too few
   failed,        ///< a participant's implementation failed
-  wrong_data,    ///< a participant received wrong data, or check hashes differ
+  wrong_data,    ///< a participant received wrong data
   mismatched,    ///< a row of another config: what was assigned is not what ran
   inconsistent,  ///< two different rows for one repetition, or an end before its start
   not_tried,     ///< no repetition was asked for

@@ -947,6 +947,19 @@ TEST_CASE("members that list each other in another order, or follow another lead
   }
 }
 
+TEST_CASE("4,096 configs are as good as a few, and one more is an error") {
+  std::vector<symmetric_config_ptr> many{takes("library", 40'000)};
+  while (many.size() < 4'096) many.push_back(takes("ring" + std::to_string(many.size()), 50'000));
+  job_of job(2, many);
+  job.start(200);
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.end(0).assigned()->candidates().size() == 4'096);
+  many.push_back(takes("tree", 50'000));
+  CHECK_THROWS_AS(job_of(2, many), failure);
+}
+
 TEST_CASE("leased ops are among a rank's agreements, at their leader, and search anew when any member asks") {
   job_of job(3);
   job.start(4000, {5'000, 3'000});
