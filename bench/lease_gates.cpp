@@ -39,6 +39,7 @@ class modelled_algorithm final : public symmetric_config {
 
 class no_communicator final : public communicator_source {
  public:
+  bool beside_calls() const noexcept override { return true; }
   std::vector<std::byte> make_id() override { return {}; }
   task<std::shared_ptr<communicator>> connect(std::vector<std::byte>) override { co_return nullptr; }
 };
