@@ -116,7 +116,7 @@ errc lent_payloads::say(rank_id to, message m, std::span<const std::byte> payloa
 // The sender.
 
 bool lent_payloads::may_lend(rank_id to, std::size_t bytes) {
-  if (bytes < chosen_.from || !chosen_.may || to == link_.rank()) return false;
+  if (bytes < chosen_.from || bytes > chosen_.up_to || !chosen_.may || to == link_.rank()) return false;
   neighbour& peer = neighbours_[to];
   if (peer.state == lending::unasked) {
     message m;

@@ -40,8 +40,13 @@ class lent_payloads final : public runtime::link::handler {
   using take_function = std::function<void(channel, runtime::arrival&&)>;
 
   struct options {
-    bool may = true;               ///< whether this rank reads what others lend, and lends
-    std::size_t from = 32U << 10;  ///< bytes; where the kernel's way became the faster one (docs/performance.md)
+    bool may = true;  ///< whether this rank reads what others lend, and lends
+    // Bytes between which the kernel's way was the faster one (docs/performance.md). Of larger ones two ranks copy at once by UCX's
+    // queue, where the receiver alone would copy.
+    std::size_t from = 32U << 10;
+    std::size_t up_to = 4U << 20;
+    /// `from` where ranks share cores: who lends waits for the other's slice of time.
+    static constexpr std::size_t from_on_shared_cores = 512U << 10;
     std::size_t piece = 1U << 20;  ///< bytes; so much is read at a time, without anything else being done meanwhile
     std::uint32_t restarts = 0;    ///< of this rank's process
   };
