@@ -908,8 +908,9 @@ ucx_link::ucx_link(const options& chosen) {
   }
   state_ = std::make_unique<state>(*this, chosen);
   state_->carried_.emplace(*this, channel::transfers, chosen.restarts);
-  state_->lent_.emplace(*this,
-                        lent_payloads::options{.may = state_->worker_->copies_by_kernel(), .restarts = chosen.restarts},
+  lent_payloads::options lending{.may = state_->worker_->copies_by_kernel(), .restarts = chosen.restarts};
+  if (chosen.world_size > std::thread::hardware_concurrency()) lending.from = lending.from_on_shared_cores;
+  state_->lent_.emplace(*this, lending,
                         [of = state_.get()](channel on, arrival&& message) { of->take_lent(on, std::move(message)); });
 }
 ucx_link::~ucx_link() = default;

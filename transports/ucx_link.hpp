@@ -15,7 +15,7 @@
 /// - A message whose header and payload fit 92 bytes (shared memory) leaves without an allocation or a copy here.
 ///   Others need a record from a pool while they are on their way.
 /// - A large message that the receiver drops ends with `none` at its sender, as UCX has it: "accepted" is not "read".
-/// - Payloads of 32 KiB to 4 MiB do not go through UCX between processes of one host that may read each other's memory: the receiver's
+/// - Payloads of 32 KiB (512 KiB where there are more ranks than cores) to 4 MiB do not go through UCX between processes of one host that may read each other's memory: the receiver's
 ///   kernel copies them (lent_payloads.hpp). Their sends end when they are fetched or dropped. UCX_TLS without `cma` switches that off.
 /// - A peer fails when UCX says so (a killed neighbour on this host within about a second, see
 ///   `options::keepalive_interval_ns`; a zombie counts as alive until its parent has waited for it) or when the program

@@ -79,7 +79,7 @@ TEST_CASE("neighbours read large payloads where they lie, in both directions at 
     neighbours self(rank, all);
     std::uint64_t expected = 0;
     for (const std::size_t bytes :
-         {std::size_t{32} << 10U, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1, large}) {
+         {std::size_t{512} << 10U, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1, large}) {
       const blob mine = pattern(bytes, rank + 1), theirs = pattern(bytes, self.other + 1);
       blob into(bytes);
       awaited sent;
