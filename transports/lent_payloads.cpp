@@ -142,7 +142,6 @@ errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> head
   m.guard = address_of(&made->guard);
   m.on = static_cast<std::uint64_t>(on);
   if (const errc told = say(to, m, header); told != errc::none) return told;
-  ++counters_.lent;
   loans_[made->number] = std::move(made);
   return errc::pending;
 }
@@ -199,10 +198,7 @@ bool lent_payloads::copy_on(reading& r) noexcept {
     }
   }
   r.copied += next;
-  if (r.copied == r.bytes) {
-    ++counters_.read;
-    return false;
-  }
+  if (r.copied == r.bytes) return false;
   if (r.now == reading::stage::copying && (copying_.empty() || copying_.front() != &r)) copying_.push_back(&r);
   return true;
 }
@@ -213,23 +209,22 @@ void lent_payloads::end_reading(reading& r, errc outcome) noexcept {
   const std::unique_ptr<reading> over = std::move(*known);
   readings_.erase(known);
   std::erase(copying_, &r);
-  if (r.now == reading::stage::copying) {
-    message m;
-    m.what = kind::taken;
-    m.number = r.number;
-    static_cast<void>(say(r.from, m));
-  }
+  if (r.now == reading::stage::copying) give_back(r);
   if (r.done != nullptr) r.done->on_end(*r.done, outcome);
 }
 
 void lent_payloads::drop(const void* held) noexcept {
   const auto found = kept_.find(held);
   if (found == kept_.end()) return;
+  give_back(*found->second);
+  kept_.erase(found);
+}
+
+void lent_payloads::give_back(const reading& r) noexcept {
   message m;
   m.what = kind::taken;
-  m.number = found->second->number;
-  static_cast<void>(say(found->second->from, m));
-  kept_.erase(found);
+  m.number = r.number;
+  static_cast<void>(say(r.from, m));
 }
 
 void lent_payloads::work() noexcept {
@@ -382,7 +377,6 @@ void lent_payloads::on_again(const message& m) {
   }
   loan& l = *known->second;
   if (std::exchange(l.sending, true)) return;
-  ++counters_.again;
   neighbour& from = neighbours_[m.from];
   if (++from.unreadable >= most_unreadable) from.state = lending::no;
   message answer;

@@ -90,13 +90,6 @@ class lent_payloads final : public runtime::link::handler {
   void expect(rank_id peer, std::uint32_t restarts);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
-  struct counters {
-    std::uint64_t lent = 0;   ///< payloads
-    std::uint64_t read = 0;   ///< payloads of others, whole
-    std::uint64_t again = 0;  ///< that could not be read, and were sent after all
-  };
-  const counters& statistics() const noexcept { return counters_; }
-
  private:
   struct message;
   struct loan;
@@ -119,6 +112,7 @@ class lent_payloads final : public runtime::link::handler {
   bool copy_on(reading& r) noexcept;
   void end_loan(std::uint64_t number, errc outcome) noexcept;
   void end_reading(reading& r, errc outcome) noexcept;
+  void give_back(const reading& r) noexcept;
   static void take_back(loan& l) noexcept;
   reading* awaited(const message& m) noexcept;
   bool stop(const completion& pending, bool at_once) noexcept;
@@ -140,7 +134,6 @@ class lent_payloads final : public runtime::link::handler {
     errc outcome;
   };
   std::vector<ended> over_;
-  counters counters_;
 };
 
 }  // namespace parley::transports

@@ -3,7 +3,7 @@
 # beside the default, and with PyTorch's batch_isend_irecv; training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's
 # multi-GPU programming models.
 #     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
-# BUILD holds cli/parley, bench/gpu_all_reduce and the programs of examples/gpu. NVIDIAS_JACOBI is the program of its folder nccl_overlap.
+# BUILD holds cli/parley and the programs of examples/gpu. NVIDIAS_JACOBI is the program of its folder nccl_overlap.
 set -u
 build=${1:?usage: ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]}
 ranks=${2:-2}
@@ -28,7 +28,7 @@ for round in $(seq "$rounds"); do
   one "ring, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_ring.py" -n 500
   one "steps, replayed" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_replayed_step" -w 40000
   one "steps, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_replayed.py"
-  one "sums" "$build/cli/parley" run -n "$ranks" -- "$build/bench/gpu_all_reduce" -f 4 -w 30000
+  one "sums" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_reduce" -f 4 -w 30000
   one "sums, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" -f 4
   one "jacobi" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_jacobi" -niter 1000 -nccheck 100 -csv
   [ -z "$nvidia" ] || one "jacobi, NVIDIA's nccl_overlap" mpirun --allow-run-as-root -np "$ranks" "$nvidia" -niter 1000 -nccheck 100 -csv

@@ -6,11 +6,9 @@
 //
 // -b smallest size of the gradients in bytes, -e largest, -f factor from one to the next, -n steps that are timed, -w steps before them,
 // in which the ranks agree. A line for each size; every weight is compared with what one process computes.
-#include "device.hpp"
+#include "sums.hpp"
 
-#include <parley/ops/gpu_sum.hpp>
 #include <parley/ops/replayed_calls.hpp>
-#include <parley/transports/nccl_runtime.hpp>
 
 #include <cmath>
 #include <cstdio>
@@ -124,19 +122,8 @@ std::string agreed_on(parley::rank& self, const char* op, std::uint64_t bytes) {
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
-  const auto nccl = parley::transports::nccl_runtime();
-  if (!nccl) parley::runtime::raise(nccl.reason());
-  const auto source = std::make_shared<parley::ops::gpu_world_source>(
-      **nccl, *here.gpu(),
-      parley::ops::gpu_world_source::options{
-          .members = self.world_size(), .place = self.id(), .kernel_bytes = std::size_t{16} << 20U});
-  const auto world = co_await parley::ops::connect_all(self, *source, "gradients");
-  parley::ops::symmetric_op op;
-  op.name = "gradients";
+  parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "gradients");
   op.configs = {parley::ops::nccl_sum(), parley::ops::kernel_sum(8), parley::ops::kernel_sum(32)};
-  op.over = world;
-  op.rehearse = source;
-  op.memory = &space;
   const auto sums = self.declare(op);
   op.name = "replayed_gradients";
   op.replayed = true;

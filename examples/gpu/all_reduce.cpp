@@ -5,36 +5,28 @@
 // The options are those of nccl-tests' all_reduce_perf, and so are time and bandwidths: `-w` calls of each size come first, in which
 // the ranks agree; what is printed is the median of five rounds of `-n` calls each. Every call is waited for on the host, on both
 // sides. The result of each size's last call is compared with the sum it must be.
-#include <parley/bench/measure.hpp>
-#include <parley/ops/gpu_sum.hpp>
-#include <parley/parley.hpp>
-#include <parley/transports/cuda_runtime.hpp>
-#include <parley/transports/cuda_space.hpp>
-#include <parley/transports/nccl_runtime.hpp>
+#include "sums.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
 
-using namespace parley::bench;
 using parley::task;
 namespace transports = parley::transports;
 
-struct wishes {
-  std::size_t smallest = 8;
-  std::size_t largest = 256 << 20;
-  std::size_t factor = 2;
-  int calls = 100;
-  int before = 3'000;
-};
+examples::size_sweep options{.largest = 256 << 20, .factor = 2, .timed = 100, .before = 3'000};
 constexpr int rounds = 5;
-constexpr std::size_t largest_for_kernel = 16 << 20;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 /// NCCL as a program uses it that has nothing else: one communicator, one stream.
 class nccl_alone {
@@ -48,13 +40,13 @@ class nccl_alone {
   nccl_alone& operator=(const nccl_alone&) = delete;
 
   task<> meet(parley::rank& self) {
-    parley::transfer ids = self.declare(parley::paired_transfer{.name = "NCCL's id", .edges = edges_from_first(self)});
     transports::nccl_id id;
-    if (self.id() == 0) {
-      id = library_.make_id().value();
-      for (parley::rank_id r = 1; r < self.world_size(); ++r) co_await ids.send(id.bytes, {.to = r});
-    } else {
-      co_await ids.receive(id.bytes, {.from = 0});
+    if (self.id() == 0) id = library_.make_id().value();
+    if (self.world_size() > 1) {
+      parley::transfer ids =
+          self.declare(parley::paired_transfer{.name = "NCCL's id", .edges = edges_from_first(self)});
+      if (self.id() != 0) co_await ids.receive(id.bytes, {.from = 0});
+      for (parley::rank_id r = 1; self.id() == 0 && r < self.world_size(); ++r) co_await ids.send(id.bytes, {.to = r});
     }
     world_ = library_.connect(id, int(self.world_size()), int(self.id()), copies_.device()).value();
     while (library_.state(world_) == parley::errc::pending) co_await parley::runtime::yield;
@@ -87,54 +79,43 @@ class nccl_alone {
   transports::nccl_communicator world_ = nullptr;
 };
 
-task<int> sweep(parley::job& here, wishes w) {
+task<> sweep(parley::job& here, transports::cuda_space& space) {
   parley::rank& self = here.self();
-  auto& copies = *here.gpu();
-  transports::cuda_space space(copies);
-  transports::nccl_library& library = *transports::nccl_runtime().value();
-  const auto source = std::make_shared<parley::ops::gpu_world_source>(
-      library, copies,
-      parley::ops::gpu_world_source::options{
-          .members = self.world_size(), .place = self.id(), .kernel_bytes = largest_for_kernel});
-  parley::ops::symmetric_op op;
-  op.name = "sums";
+  parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "sums");
   op.configs = {parley::ops::nccl_sum(), parley::ops::nccl_graph_sum(), parley::ops::kernel_sum(8),
                 parley::ops::kernel_sum(32)};
-  op.over = co_await parley::ops::connect_all(self, *source, op.name);
-  op.rehearse = source;
-  op.memory = &space;
   parley::ops::symmetric short_sums = self.declare(op);
   op.name = "long_sums";  // beyond what the kernel has memory for
   op.configs.resize(2);
   parley::ops::symmetric long_sums = self.declare(op);
-  nccl_alone nccl(library, copies);
-  co_await nccl.meet(self);
+  nccl_alone alone(examples::nccl(), *here.gpu());
+  co_await alone.meet(self);
 
   const double bus = 2.0 * (self.world_size() - 1) / self.world_size();
   if (self.id() == 0)
     std::printf("#%13s %12s %8s %6s %10s %8s %8s %8s %12s %8s  %s\n", "size (B)", "count", "type", "redop", "time (us)",
                 "algbw", "busbw", "#wrong", "NCCL (us)", "ratio", "config");
   std::size_t all_wrong = 0;
-  for (std::size_t bytes = w.smallest; bytes <= w.largest; bytes *= w.factor) {
+  for (std::size_t bytes = options.smallest; bytes <= options.largest; bytes *= options.factor) {
     const auto block = space.make(bytes);
     const auto data = block->bytes();
     std::vector<float> values(bytes / sizeof(float));
     const auto host = std::as_writable_bytes(std::span(values));
     std::fill(values.begin(), values.end(), 0.0F);
     co_await space.copy(data, host);
-    const bool is_long = bytes > largest_for_kernel;
+    const bool is_long = bytes > examples::largest_for_kernel;
     parley::ops::symmetric& sums = is_long ? long_sums : short_sums;
-    const int before = is_long ? w.before / 3 : w.before;
+    const int before = is_long ? options.before / 3 : options.before;
     for (int i = 0; i < before; ++i) co_await sums.run(data);
-    for (int i = 0; i < std::min(before, 50); ++i) nccl.sum(data);
-    std::vector<double> mine, alone;
+    for (int i = 0; i < std::min(before, 50); ++i) alone.sum(data);
+    std::vector<double> mine, theirs;
     for (int round = 0; round < rounds; ++round) {
-      std::int64_t began = now_ns();
-      for (int i = 0; i < w.calls; ++i) co_await sums.run(data);
-      mine.push_back(double(now_ns() - began) / w.calls);
-      began = now_ns();
-      for (int i = 0; i < w.calls; ++i) nccl.sum(data);
-      alone.push_back(double(now_ns() - began) / w.calls);
+      parley::time_ns began = self.where().precise_now();
+      for (int i = 0; i < options.timed; ++i) co_await sums.run(data);
+      mine.push_back(double(self.where().precise_now() - began) / options.timed);
+      began = self.where().precise_now();
+      for (int i = 0; i < options.timed; ++i) alone.sum(data);
+      theirs.push_back(double(self.where().precise_now() - began) / options.timed);
     }
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = float((self.id() + 1) * (1 + i % 1'000));
     co_await space.copy(data, host);
@@ -152,44 +133,23 @@ task<int> sweep(parley::job& here, wishes w) {
       const auto* const c = e == agreed.end() ? nullptr : e->assigned->find(bytes);
       const bool decided = c != nullptr && c->where == parley::actors::campaign::stage::decided;
       const double t = median(mine);
-      const double n = median(alone);
+      const double n = median(theirs);
       std::printf("%14zu %12zu %8s %6s %10.2f %8.2f %8.2f %8zu %12.2f %8.3f  %s\n", bytes, values.size(), "float",
                   "sum", t / 1e3, double(bytes) / t, bus * double(bytes) / t, wrong, n / 1e3, t / n,
                   decided ? c->winner.c_str() : "(not yet)");
       std::fflush(stdout);
     }
   }
-  co_return all_wrong == 0 ? 0 : 1;
+  if (all_wrong != 0) parley::runtime::raise({parley::errc::config_failed, "sums are not what they must be"});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  wishes w;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const auto number = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "-b")
-      w.smallest = std::max<std::size_t>(number, sizeof(float));
-    else if (name == "-e")
-      w.largest = number;
-    else if (name == "-f")
-      w.factor = std::max<std::size_t>(number, 2);
-    else if (name == "-n")
-      w.calls = std::max(int(number), 1);
-    else if (name == "-w")
-      w.before = int(number);
-    else
-      give_up("unknown option; there are -b, -e, -f, -n and -w");
-  }
-  if (!parley::transports::from_environment()) give_up("start it by: parley run -n 2 -- gpu_all_reduce");
-  parley::ops::job_options options;
-  const auto gpu = parley::transports::cuda_runtime();
-  if (!gpu) give_up(gpu.reason().what());
-  options.gpu = *gpu;
-  options.settings.plan.budget_fraction = 0.5;
-  int status = 0;
-  const int ended =
-      parley::run([&](parley::job& here) { status = parley::runtime::run(here.loop(), sweep(here, w)); }, options);
-  return ended != 0 ? ended : status;
+  for (int i = 1; i + 1 < argc; i += 2) options.take(argv[i], argv[i + 1]);
+  options.smallest = std::max(options.smallest, sizeof(float));
+  options.timed = std::max(options.timed, 1);
+  parley::job_options job;
+  job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
+  return examples::run_on_gpus(sweep, std::move(job));
 }

@@ -1,0 +1,39 @@
+#pragma once
+// What the examples that sum over all ranks share: the op, over a communicator of NCCL's.
+#include "device.hpp"
+
+#include <parley/ops/gpu_sum.hpp>
+#include <parley/transports/nccl_runtime.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace examples {
+
+constexpr std::size_t largest_for_kernel = 16 << 20;
+
+inline parley::transports::nccl_library& nccl() {
+  const auto library = parley::transports::nccl_runtime();
+  if (!library) parley::runtime::raise(library.reason());
+  return **library;
+}
+
+/// Sums of floats in device memory; its configs are the caller's to name.
+inline parley::task<parley::ops::symmetric_op> sums_of_all(parley::job& here, parley::transports::cuda_space& space,
+                                                           std::string name) {
+  parley::rank& self = here.self();
+  const auto source = std::make_shared<parley::ops::gpu_world_source>(
+      nccl(), *here.gpu(),
+      parley::ops::gpu_world_source::options{
+          .members = self.world_size(), .place = self.id(), .kernel_bytes = largest_for_kernel});
+  parley::ops::symmetric_op op;
+  op.over = co_await parley::ops::connect_all(self, *source, name);
+  op.name = std::move(name);
+  op.rehearse = source;
+  op.memory = &space;
+  co_return op;
+}
+
+}  // namespace examples
