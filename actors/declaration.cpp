@@ -1,4 +1,7 @@
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/generations.hpp>
+
+#include <algorithm>
 
 namespace parley::actors {
 
@@ -44,10 +47,24 @@ op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, 
   return op;
 }
 
-std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world) {
+std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world,
+                               const std::vector<rank_id>& coupled) {
   std::uint64_t g = op.id();
-  for (const op_participant& p : op.participants) g = runtime::mix(g ^ of_world.of(p.rank));
-  return g;
+  std::uint64_t restarts = 0;
+  for (const op_participant& p : op.participants) {
+    g = runtime::mix(g ^ of_world.of(p.rank));
+    restarts += runtime::restarts_of(of_world.of(p.rank));
+  }
+  const auto takes_part = [&](rank_id r) {
+    return std::any_of(op.participants.begin(), op.participants.end(), [r](const auto& p) { return p.rank == r; });
+  };
+  for (const rank_id r : coupled) {
+    const std::uint32_t n = runtime::restarts_of(of_world.of(r));
+    if (n == 0 || takes_part(r)) continue;
+    g = runtime::mix(g ^ of_world.of(r));
+    restarts += n;
+  }
+  return generation_of(g, restarts);
 }
 
 }  // namespace parley::actors

@@ -50,7 +50,10 @@ struct op_declaration {
 
 op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, std::string dtype);
 
-/// Generation 0: known to all without a message, and another one in every run of every participant.
-std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world);
+/// Generation 0: known to all without a message, and another one in every run of every participant. Of an op whose parts begin anew
+/// together, another one whenever one of the ranks of all its parts, `coupled`, comes back as a new process. `judge` says in which order
+/// they are.
+std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world,
+                               const std::vector<rank_id>& coupled = {});
 
 }  // namespace parley::actors

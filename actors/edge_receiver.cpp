@@ -170,8 +170,8 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
 
 // ---- the edge ---------------------------------------------------------------------------------------------------------
 
-edge_receiver::edge_receiver(services& s, const op_declaration& op, generations all)
-    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generations_(std::move(all)),
+edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
+    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation),
       peer_(op.participants[0].rank) {
   services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::question) {
@@ -193,19 +193,18 @@ std::vector<runtime::arrival> edge_receiver::retire() noexcept {
     services_.data.unbind(op_);
     services_.mail.unbind(number_of(op_, part::data_receiver));
   }
-  return std::exchange(unjoined_, {});
+  return unjoined_.take();
 }
 
 void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
-  if (s.source == peer_ && generations_.judge(s.generation) == generations::verdict::unknown &&
-      unjoined_.size() < most_unjoined && unjoined_bytes_ < services_.early_bytes) {
+  const bool is_next = s.source == peer_ && judge(s.generation, generation()) == generation_verdict::to_come;
+  const kept_parts::room room{most_unjoined, services_.early_bytes};
+  if (is_next && unjoined_.keep(s, std::move(message), room, kept_parts::tags::same)) {
     ++counters_.unjoined;
-    unjoined_bytes_ += bytes_held_by(message);
-    unjoined_.push_back(std::move(message));
     return;
   }
   ++counters_.dropped;
-  if (s.source != peer_ || generations_.judge(s.generation) != generations::verdict::ended) return;
+  if (s.source != peer_ || is_next) return;
   if (counters_.ended++ % gen_end_every != 0) return;
   gen_end word;
   word.dropped = counters_.ended;
@@ -343,11 +342,24 @@ void edge_receiver::send_report(stream& s) noexcept {
   m.what = matched::kind::report;
   m.stream = s.id;
   m.count = s.first_posted;
+  if (s.first_posted / stream::report_run_every != s.reported / stream::report_run_every) say_what_ran(s, m);
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
   if (s.first_posted != s.reported) s.report_at = s.first_posted + stream::report_every_invocations;
   s.reported = s.first_posted;
   s.unreported_bytes = 0;
   ++counters_.matched_sent;
+}
+
+void edge_receiver::say_what_ran(const stream& s, matched& m) const noexcept {
+  constexpr std::uint64_t looked_at = 16;
+  const auto of_stream = [&](const runtime::flight_record& r) {
+    return r.op == op_ && r.generation == generation() && r.what == runtime::flight_event::received &&
+           stream_id(r.tag, (r.flags & 4U) != 0) == s.id;
+  };
+  const auto* const latest = services_.flight.find_latest(of_stream, looked_at);
+  if (latest == nullptr) return;
+  m.ran = latest->digest;
+  m.ran_invocation = latest->invocation;
 }
 
 void edge_receiver::report_all() noexcept {

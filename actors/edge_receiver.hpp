@@ -18,6 +18,7 @@
 #include <parley/actors/credits.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/kept_parts.hpp>
 #include <parley/actors/one_sided.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/rows.hpp>
@@ -210,16 +211,14 @@ struct receive_stream {
   std::uint64_t reported = 0;
   // The sender hears at half a window of what was matched, so that one in step with us never waits for that.
   static constexpr std::uint64_t report_every_invocations = 32;
+  static constexpr std::uint64_t report_run_every = 128;
   std::uint64_t report_at = report_every_invocations;  // at this many; 0: the sender asked, and waits for the next one
   credits_given given;
 };
 
 class edge_receiver final : public data_sink {
  public:
-  edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
-      : edge_receiver(s, op, generations(generation)) {}
-  /// The one of the current generation, which knows those before it.
-  edge_receiver(services& s, const op_declaration& op, generations all);
+  edge_receiver(services& s, const op_declaration& op, std::uint64_t generation);
   edge_receiver(const edge_receiver&) = delete;
   edge_receiver& operator=(const edge_receiver&) = delete;
   ~edge_receiver();
@@ -230,7 +229,6 @@ class edge_receiver final : public data_sink {
   /// Ends its part in the op for good: another one, of the next generation, takes its place. What came for a generation that is
   /// unknown here is for that one, by way of the data hub.
   std::vector<runtime::arrival> retire() noexcept;
-  const generations& known_generations() const noexcept { return generations_; }
   /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
   /// go on. An honest sender's window keeps it from that.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
@@ -242,7 +240,7 @@ class edge_receiver final : public data_sink {
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
-  std::uint64_t generation() const noexcept { return generations_.current(); }
+  std::uint64_t generation() const noexcept { return generation_; }
   /// The invocation that the next receive of the user's would get.
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;
   row_log& rows() noexcept { return rows_; }
@@ -304,8 +302,7 @@ class edge_receiver final : public data_sink {
   // Past so many stamps in a row that say such messages are not put, no credit is given; the next other stamp changes that.
   static constexpr std::uint32_t unwanted_after = 16;
   static constexpr std::size_t most_failed_gets = 256;
-  static constexpr unsigned most_repeats = 3;  // of a credit
-  static constexpr std::size_t most_unjoined = 4096;
+  static constexpr unsigned most_repeats = 3;         // of a credit
   static constexpr std::uint64_t gen_end_every = 64;  // parts of an ended generation
   struct one_sided {
     explicit one_sided(edge_receiver& e) noexcept : timer(e) {}
@@ -356,11 +353,12 @@ class edge_receiver final : public data_sink {
   runtime::arrival take_early(stream& s, std::uint32_t place) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;
+  void say_what_ran(const stream& s, matched& m) const noexcept;
 
   services& services_;
   row_log rows_;
   std::uint64_t op_;
-  generations generations_;
+  std::uint64_t generation_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
   stream_table<stream> streams_;
@@ -369,8 +367,7 @@ class edge_receiver final : public data_sink {
   late_timer late_{*this};
   counters counters_;
   std::function<void()> overflow_;
-  std::vector<runtime::arrival> unjoined_;
-  std::uint64_t unjoined_bytes_ = 0;
+  kept_parts unjoined_;
   bool retired_ = false;
   std::unique_ptr<one_sided> one_sided_;
 };

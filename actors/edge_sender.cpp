@@ -16,7 +16,10 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
       default_digest_(op.default_digest), self_(s.net.rank()), peer_(op.participants[1].rank), window_(w),
       question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
-    if (is_for_us(from) && m.what == matched::kind::report) note_matched(m.stream, m.count);
+    if (is_for_us(from) && m.what == matched::kind::report) {
+      if (m.ran != 0) check_what_ran(m);
+      note_matched(m.stream, m.count);
+    }
     return errc::none;
   });
   assigned_.ask_begun([this](std::uint32_t tag, std::uint64_t invocation) { return is_matched(tag, invocation); });
@@ -88,6 +91,22 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   if (count > s.matched && question_timer_.linked()) ask_again_soon();
   for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
   admit_waiting(s);
+}
+
+// S2 of calls that are not timed, of which no row tells: a sample.
+void edge_sender::check_what_ran(const matched& m) noexcept {
+  constexpr std::uint64_t looked_at = 64;
+  const auto is_it = [&](const runtime::flight_record& r) {
+    return r.op == op_ && r.generation == generation_ && r.invocation == m.ran_invocation &&
+           r.what == runtime::flight_event::sent && stream_id(r.tag, (r.flags & 4U) != 0) == m.stream;
+  };
+  const auto* const mine = services_.flight.find_latest(is_it, looked_at);
+  if (mine == nullptr || mine->digest == m.ran) return;
+  runtime::blame({"S2", "a receiver runs what its invocation is stamped with", {op_, self_}}, peer_);
+  if (mine->digest == default_digest_) return;
+  assigned_.quarantine(mine->bytes, mine->digest, services_.ex.now(),
+                       "rank " + std::to_string(peer_) + " says that it ran another config in invocation " +
+                           std::to_string(m.ran_invocation));
 }
 
 void edge_sender::ask(const stream& s) {

@@ -243,6 +243,7 @@ class edge_sender {
     return !s.waiting.empty() && !has_room(s, s.waiting.front().owner->bytes_);
   }
   void note_matched(std::uint64_t id, std::uint64_t count) noexcept;
+  void check_what_ran(const matched& m) noexcept;
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
   void ask_again_soon() noexcept;

@@ -1,20 +1,15 @@
 #pragma once
-/// What the receiving end of an edge does with data of other generations (docs/protocol.md, State and guards). A generation
-/// ends when a participant comes back with another incarnation; its op then starts anew, with invocation 0.
+/// What an op's end does with data of other generations (docs/protocol.md, State and guards). A generation ends when a participant
+/// comes back with another incarnation; its op then starts anew, with invocation 0.
 ///
-///     generations all(first);
-///     all.judge(s.generation)      // current: go on; ended: drop it and tell its sender; unknown: keep it
-///     all.enter(next);             // what was current has ended
+///     judge(s.generation, mine)      // current: go on; ended: drop it; to_come: keep it until that is joined
 ///
-/// Data may come before the word that its sender has restarted. So what names a generation that is neither the current one nor
-/// one that has ended waits, bounded, until that is joined: refused, it would be missing for ever. Entering another generation
-/// instead shows that it is none.
+/// Data may come before the word that its sender, or another rank, has restarted; refused, it would be missing for ever. Generations
+/// of one op are in an order (`first_generation`): by how often its ranks have restarted. Of two that know of different restarts
+/// the one that knows of fewer can only end, and so can both where they know of as many.
 #include <parley/runtime/wire.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace parley::actors {
 
@@ -26,30 +21,18 @@ struct gen_end {
   PARLEY_FIELDS(dropped)
 };
 
-class generations {
- public:
-  enum class verdict : std::uint8_t { current, ended, unknown };
-  /// Older ones are unknown again; what comes of them is dropped when the next one is entered.
-  static constexpr std::size_t most_ended = 16;
+/// The restarts that a generation knows of are in the high bits.
+inline constexpr unsigned generation_hash_bits = 48;
+constexpr std::uint64_t generation_of(std::uint64_t hash, std::uint64_t restarts) noexcept {
+  return (hash & ((std::uint64_t{1} << generation_hash_bits) - 1)) | restarts << generation_hash_bits;
+}
 
-  explicit generations(std::uint64_t first) noexcept : current_(first) {}
-
-  std::uint64_t current() const noexcept { return current_; }
-  verdict judge(std::uint64_t generation) const noexcept {
-    if (generation == current_) return verdict::current;
-    return std::find(ended_.begin(), ended_.end(), generation) != ended_.end() ? verdict::ended : verdict::unknown;
-  }
-  void enter(std::uint64_t next) {
-    if (next == current_) return;
-    if (ended_.size() >= most_ended) ended_.erase(ended_.begin());
-    ended_.push_back(current_);
-    std::erase(ended_, next);
-    current_ = next;
-  }
-
- private:
-  std::uint64_t current_;
-  std::vector<std::uint64_t> ended_;  // the last ones
-};
+enum class generation_verdict : std::uint8_t { current, ended, to_come };
+constexpr generation_verdict judge(std::uint64_t generation, std::uint64_t current) noexcept {
+  if (generation == current) return generation_verdict::current;
+  const auto ahead =
+      static_cast<std::int16_t>((generation >> generation_hash_bits) - (current >> generation_hash_bits));
+  return ahead > 0 ? generation_verdict::to_come : generation_verdict::ended;
+}
 
 }  // namespace parley::actors

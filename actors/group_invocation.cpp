@@ -188,8 +188,10 @@ void group_invocation::fail(errc why, rank_id culprit) noexcept {
   if (fault_.why != errc::none || why == errc::none) return;
   fault_ = {why, culprit};
   runtime::timer_wheel::disarm(deadline_timer_);
-  waiting_parts_.clear();                                      // so that their senders get their buffers back
-  if (group_.fault().why == errc::none) group_.failed(*this);  // else everybody hears of it by other ways
+  waiting_parts_.clear();  // so that their senders get their buffers back
+  // Of a group that has ended everybody hears by other ways; but who has not heard of it yet, or not joined it, may keep parts.
+  const auto moving = [](const part& p) { return p.with_transport; };
+  if (group_.fault().why == errc::none || sends_.find_if(moving) != nullptr) group_.failed(*this);
   for_each_part([this](part& p) {
     if (p.with_transport) {
       group_.services_.net.cancel(p);

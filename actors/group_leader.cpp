@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace parley::actors {
 
@@ -13,22 +14,19 @@ constexpr std::uint64_t most_at_once = 512;  // invocations that run here side b
 
 group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                            std::uint64_t depth, back_pressure pressure, window_limits window)
-    : rooted_group(s, op, generation), assigned_(assigned), log_(depth, op.default_digest), sizes_(depth),
-      begun_(members_.size()), pressure_(pressure), window_(window), question_timer_(*this) {
-  services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
-    if (m.what == matched::kind::report) {
-      const std::uint64_t before = slowest();
-      note_progress(from.source, std::min(m.count, calls_.next));
-      begin_all();
-      if (slowest() > before && question_timer_.linked()) ask_again_soon();
-    }
-    return errc::none;
-  });
+    : rooted_group(s, op, generation, part::data_sender), assigned_(assigned), log_(depth, op.default_digest),
+      sizes_(depth), begun_(members_.size()), pressure_(pressure), window_(window), question_timer_(*this) {
   assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) { return have_begun(invocation + 1); });
-  services_.data.bind(op_, *this);
+  listen();
 }
 
-group_leader::~group_leader() { services_.mail.unbind(number_of(op_, part::data_sender)); }
+void group_leader::on_flow(rank_id from, const matched& m) {
+  if (m.what != matched::kind::report) return;
+  const std::uint64_t before = slowest();
+  note_progress(from, std::min(m.count, calls_.next));
+  begin_all();
+  if (slowest() > before && question_timer_.linked()) ask_again_soon();
+}
 
 std::uint64_t group_leader::slowest() const noexcept {
   std::uint64_t least = calls_.next;
@@ -200,7 +198,7 @@ bool group_leader::have_begun(std::uint64_t below) {
 void group_leader::ask(std::size_t worker) {
   matched m;
   m.what = matched::kind::question;
-  if (services_.mail.send(members_[worker], number_of(op_, part::data_receiver), generation_, m) == errc::none)
+  if (services_.mail.send(members_[worker], number_of(op_, part::data_receiver), generation(), m) == errc::none)
     ++counters_.flow_messages;
 }
 

@@ -30,7 +30,6 @@ class group_leader final : public rooted_group {
  public:
   group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                std::uint64_t depth, back_pressure pressure, window_limits window = {});
-  ~group_leader() override;
 
   void end(group_invocation& inv) override;
   bool settled() override;
@@ -53,6 +52,7 @@ class group_leader final : public rooted_group {
   stamp stamp_of(group_invocation& inv, rank_id to) override;
   void heard(const stamp& s, std::uint64_t invocation, group_invocation* active) override;
   void failed(group_invocation& inv) noexcept override;
+  void on_flow(rank_id from, const matched& m) override;
   void assign_through(std::uint64_t invocation);
   bool is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept;
   bool has_room(const group_invocation& inv) noexcept;

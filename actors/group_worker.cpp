@@ -2,6 +2,7 @@
 #include <parley/tuning/statistics.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace parley::actors {
 
@@ -15,15 +16,13 @@ constexpr std::uint64_t most_open_rows = 1024;
 }  // namespace
 
 group_worker::group_worker(services& s, const op_declaration& op, std::uint64_t generation, std::uint64_t depth)
-    : rooted_group(s, op, generation), depth_(depth), learned_(depth, op.default_digest) {
-  services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope from, matched&& m) {
-    if (m.what == matched::kind::question && from.source == leader_) report_progress();
-    return errc::none;
-  });
-  services_.data.bind(op_, *this);
+    : rooted_group(s, op, generation, part::data_receiver), depth_(depth), learned_(depth, op.default_digest) {
+  listen();
 }
 
-group_worker::~group_worker() { services_.mail.unbind(number_of(op_, part::data_receiver)); }
+void group_worker::on_flow(rank_id from, const matched& m) {
+  if (m.what == matched::kind::question && from == leader_) report_progress();
+}
 
 bool group_worker::try_begin(group_invocation& inv) {
   const auto digest = ignores_stamps_ ? default_digest_ : learned_.config_of(inv.index());
@@ -107,7 +106,7 @@ void group_worker::report_progress() noexcept {
   matched m;
   m.what = matched::kind::report;
   m.count = calls_.next;
-  if (services_.mail.send(leader_, number_of(op_, part::data_sender), generation_, m) != errc::none) return;
+  if (services_.mail.send(leader_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
   told_ = calls_.next;
   untold_bytes_ = 0;
   ++counters_.flow_messages;

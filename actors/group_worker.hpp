@@ -19,7 +19,6 @@ namespace parley::actors {
 class group_worker final : public rooted_group {
  public:
   group_worker(services& s, const op_declaration& op, std::uint64_t generation, std::uint64_t depth);
-  ~group_worker() override;
 
   void end(group_invocation& inv) override;
   bool settled() override;
@@ -31,6 +30,7 @@ class group_worker final : public rooted_group {
   stamp stamp_of(group_invocation& inv, rank_id to) override;
   void heard(const stamp& s, std::uint64_t invocation, group_invocation* active) override;
   void failed(group_invocation& inv) noexcept override;
+  void on_flow(rank_id from, const matched& m) override;
   void report_rows(stamp_flags flags, const wire_row& row);
   void report_progress() noexcept;
 

@@ -65,6 +65,11 @@ class lease_coordinator {
   void end_generation(const std::string& why);
   /// The op has failed: nothing is sent any more.
   void stop() noexcept { stopped_ = true; }
+  /// And it does not come back: another one takes its place.
+  void retire() noexcept {
+    stop();
+    actor_.stop();
+  }
 
   /// Whether somebody has not answered yet.
   bool owes_messages() const noexcept;

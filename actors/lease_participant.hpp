@@ -129,6 +129,9 @@ class lease_participant {
   /// all invocations count from 0 again.
   bool rejoin();
 
+  /// After it has failed, for good: another one, of a generation with another process in it, takes its place.
+  void retire() noexcept { rehearser_.stop(); }
+
   /// Told of the first invocation of each key, for the coordinator where it lives on this rank.
   void on_new_key(std::function<void(std::uint64_t bytes)> tell) { new_key_ = std::move(tell); }
   /// Told when this generation has ended.

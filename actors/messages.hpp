@@ -230,7 +230,10 @@ struct matched {
   kind what = kind::report;
   std::uint64_t stream = 0;
   std::uint64_t count = 0;  ///< invocations matched so far: cumulative
-  PARLEY_FIELDS(what, stream, count)
+  /// Now and then in an edge's report: which config an invocation ran there, so that its sender can assert S2; 0: not this time.
+  std::uint64_t ran = 0;
+  std::uint64_t ran_invocation = 0;
+  PARLEY_FIELDS(what, stream, count, ran, ran_invocation)
 };
 
 /// A message with its sender, as an actor's mailbox holds it.

@@ -33,13 +33,29 @@ group_fault poison_of(const stamp& s) noexcept {
   return {known ? static_cast<errc>(code) : errc::send_failed, static_cast<rank_id>(s.total_bytes >> 8U)};
 }
 
-rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation)
-    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation), leader_(op.leader),
+rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation, part own)
+    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation), own_(own), leader_(op.leader),
       default_digest_(op.default_digest) {
   for (const op_participant& p : op.participants) members_.push_back(p.rank);
 }
 
-rooted_group::~rooted_group() { services_.data.unbind(op_); }
+rooted_group::~rooted_group() { static_cast<void>(retire()); }
+
+void rooted_group::listen() {
+  services_.mail.bind<matched>(number_of(op_, own_), [this](runtime::envelope from, matched&& m) {
+    if (from.generation == generation() && is_peer(from.source)) on_flow(from.source, m);  // S5
+    return errc::none;
+  });
+  services_.data.bind(op_, *this);
+}
+
+std::vector<runtime::arrival> rooted_group::retire() noexcept {
+  if (!std::exchange(retired_, true)) {
+    services_.data.unbind(op_);
+    services_.mail.unbind(number_of(op_, own_));
+  }
+  return unjoined_.take();
+}
 
 std::size_t rooted_group::place(rank_id rank) const noexcept {
   const auto at = std::lower_bound(members_.begin(), members_.end(), rank);
@@ -71,7 +87,9 @@ void rooted_group::set_digest(group_invocation& inv, std::uint64_t digest) noexc
 }
 
 void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept {
-  if (s.generation != generation_ || s.source == services_.net.rank() || place(s.source) == members_.size()) {  // S5
+  if (!is_peer(s.source) || s.generation != generation()) [[unlikely]]  // S5
+    return keep_unjoined(s, std::move(message));
+  if (fault_.why != errc::none) {  // nobody will ask for it, and its sender may wait until it is let go
     ++counters_.dropped;
     return;
   }
@@ -101,6 +119,17 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
     ++counters_.dropped;
   }
   if (!rehearsal) begin_all();
+}
+
+// A member that has joined the next generation before this one did.
+void rooted_group::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
+  if (!is_peer(s.source) || judge(s.generation, generation()) != generation_verdict::to_come) {
+    ++counters_.dropped;
+    return;
+  }
+  const kept_parts::room room{most_unjoined, services_.early_bytes};
+  const bool kept = unjoined_.keep(s, std::move(message), room, kept_parts::tags::any);
+  ++(kept ? counters_.unjoined : counters_.refused);
 }
 
 void rooted_group::contradicted(const stamp& s, std::string_view invariant, std::string_view text,
@@ -142,7 +171,7 @@ time_ns rooted_group::ended_at(const group_invocation& inv) noexcept {
 stamp rooted_group::plain_stamp(const group_invocation& inv) const noexcept {
   stamp s;
   s.op = op_;
-  s.generation = generation_;
+  s.generation = generation();
   s.digest = inv.digest_;
   s.total_bytes = inv.bytes_;
   s.invocation = static_cast<std::uint32_t>(inv.index_);
@@ -170,7 +199,7 @@ void rooted_group::record(const group_invocation& inv, time_ns ended_ns) noexcep
   using event = runtime::flight_event;
   services_.flight.add(
       {.op = op_,
-       .generation = generation_,
+       .generation = generation(),
        .invocation = inv.index_,
        .digest = inv.config(),
        .bytes = inv.bytes_,
@@ -184,7 +213,10 @@ void rooted_group::record(const group_invocation& inv, time_ns ended_ns) noexcep
 void rooted_group::fail(errc why, rank_id culprit) noexcept {
   if (fault_.why != errc::none) return;
   fault_ = {why, culprit};
-  for (stream* s : {&calls_, &rehearsals_}) s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
+  for (stream* s : {&calls_, &rehearsals_}) {
+    s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
+    while (s->early.size() != 0) const early_part dropped = s->early.take(s->early.size() - 1);
+  }
 }
 
 }  // namespace parley::actors

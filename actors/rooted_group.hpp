@@ -6,11 +6,12 @@
 ///     group_leader group(services, op, generation, assigned, 2);     // on rank 0; depth 2
 ///     group_worker group(services, op, generation, 2);               // on the others
 ///
-/// Parts of an ended generation or invocation are dropped and counted (S5, S8); parts of an invocation to come wait. How many
-/// those can be follows from the scheme: a worker starts invocation n only with the stamp of n - d, and the leader stays
-/// within the window of those whom it does not hear from.
+/// Parts of an ended generation or invocation are dropped and counted (S5, S8); parts of an invocation to come, or of a generation
+/// that is not joined here yet, wait. How many the former can be follows from the scheme: a worker starts invocation n only with the
+/// stamp of n - d, and the leader stays within the window of those whom it does not hear from.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/early_part.hpp>
+#include <parley/actors/generations.hpp>
 #include <parley/actors/group_invocation.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
@@ -39,12 +40,15 @@ class rooted_group : public data_sink {
   void on_data(const stamp& s, runtime::arrival&& message) noexcept final;
   /// Ends all invocations, and those to come; `culprit` is who died or declared something else.
   void fail(runtime::errc why, rank_id culprit) noexcept;
+  /// Nothing reaches it any more: another one, of the next generation, takes its place. Answers what came for that.
+  std::vector<runtime::arrival> retire() noexcept;
   /// An invocation has run, well or not: its parts have ended, and nothing of it may be used any more.
   virtual void end(group_invocation& inv) = 0;
   /// Whether the others have had what this rank owes them. Asks them, if not: for a rank that wants to leave.
   virtual bool settled() = 0;
 
   std::uint64_t op() const noexcept { return op_; }
+  std::uint64_t generation() const noexcept { return generation_; }
   rank_id leader() const noexcept { return leader_; }
   const std::vector<rank_id>& members() const noexcept { return members_; }
   /// How many invocations have been started here.
@@ -53,9 +57,10 @@ class rooted_group : public data_sink {
   const group_fault& fault() const noexcept { return fault_; }
 
   struct counters {
-    std::uint64_t dropped = 0;         ///< parts of an ended or unknown generation or invocation, or that came twice
-    std::uint64_t early_parts = 0;     ///< came before their invocation
-    std::uint64_t refused = 0;         ///< from an invocation too far ahead, or more of them than there is room for
+    std::uint64_t dropped = 0;      ///< parts of an ended generation or invocation, of a stranger, or that came twice
+    std::uint64_t unjoined = 0;     ///< came for a generation that is not known yet
+    std::uint64_t early_parts = 0;  ///< came before their invocation
+    std::uint64_t refused = 0;      ///< from an invocation too far ahead, or more of them than there is room for
     std::uint64_t contradictions = 0;  ///< stamps that said something else than an earlier one (S1)
     std::uint64_t waited = 0;          ///< invocations that waited before they began
     std::uint64_t flow_messages = 0;
@@ -64,7 +69,10 @@ class rooted_group : public data_sink {
 
  protected:
   friend group_invocation;
-  rooted_group(services& s, const op_declaration& op, std::uint64_t generation);
+  /// `own`: to which flow control messages go.
+  rooted_group(services& s, const op_declaration& op, std::uint64_t generation, part own);
+  /// Once the whole of it is there.
+  void listen();
 
   /// Gives the invocation its config if it may begin now.
   virtual bool try_begin(group_invocation& inv) = 0;
@@ -74,6 +82,7 @@ class rooted_group : public data_sink {
   virtual void heard(const stamp& s, std::uint64_t invocation, group_invocation* active) = 0;
   /// An invocation failed here, or is told of a failure elsewhere: the others are told.
   virtual void failed(group_invocation& inv) noexcept = 0;
+  virtual void on_flow(rank_id from, const matched& m) = 0;
 
   void begin_all() noexcept;
   void send_poison(group_invocation& inv, rank_id to) noexcept;
@@ -89,6 +98,7 @@ class rooted_group : public data_sink {
   void set_flags(group_invocation& inv, stamp_flags flags) noexcept { inv.flags_ = flags; }
   std::vector<rank_id>& addressed(group_invocation& inv) noexcept { return inv.addressed_; }
   std::size_t place(rank_id rank) const noexcept;  // members_.size() for a stranger
+  bool is_peer(rank_id rank) const noexcept { return rank != services_.net.rank() && place(rank) != members_.size(); }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
   /// A stamp says something else than is known: counted, named, and the end of the invocation where it still runs.
   void contradicted(const stamp& s, std::string_view invariant, std::string_view text,
@@ -103,17 +113,21 @@ class rooted_group : public data_sink {
   row_log rows_;
   std::uint64_t op_;
   std::uint64_t generation_;
+  part own_;
   rank_id leader_;
   std::vector<rank_id> members_;
   std::uint64_t default_digest_;
   early_room early_room_;  // of both streams and of what their invocations keep
   stream calls_;
   stream rehearsals_;
+  kept_parts unjoined_;
   group_fault fault_;
+  bool retired_ = false;
   counters counters_;
 
  private:
   void enter(group_invocation& inv);
+  void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
   stream& stream_of(const group_invocation& inv) noexcept { return inv.rehearsal() ? rehearsals_ : calls_; }
 };

@@ -67,7 +67,10 @@ rounds::rounds(services& s, const op_declaration& op, options o)
   s.actors.spawn(repeat());
 }
 
-rounds::~rounds() {
+rounds::~rounds() { retire(); }
+
+void rounds::retire() noexcept {
+  if (std::exchange(retired_, true)) return;
   services_.mail.unbind(number_of(op_, part::coordinator));
   services_.mail.unbind(number_of(op_, part::participant));
 }
@@ -90,7 +93,7 @@ std::optional<error> rounds::failure_of(std::uint64_t call) const {
 }
 
 void rounds::fail(const error& why) noexcept {
-  if (broken_) return;
+  if (broken_ && why.code() != errc::peer_restarted) return;
   broken_ = why;
   unknown_to_.clear();
   failure_untold_ = false;

@@ -61,6 +61,9 @@ class rounds {
   /// Ends all rounds, and those to come.
   void fail(const runtime::error& why) noexcept;
   const std::optional<runtime::error>& broken() const noexcept { return broken_; }
+  /// After it has failed, for good: another one, of the next generation, takes its place.
+  void retire() noexcept;
+  std::uint64_t generation() const noexcept { return generation_; }
 
   bool leads() const noexcept { return leader_ == services_.net.rank(); }
   bool owes_messages() const noexcept { return !broken_ && (!unknown_to_.empty() || failure_untold_); }
@@ -107,6 +110,7 @@ class rounds {
   std::optional<round_outcome> latest_;
   std::vector<round_said> said_;  ///< at the leader, by member
   std::set<rank_id> unknown_to_;  ///< at the leader: who has not acknowledged `latest_`
+  bool retired_ = false;
 };
 
 }  // namespace parley::actors

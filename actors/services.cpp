@@ -10,10 +10,10 @@ void data_hub::bind(std::uint64_t op, data_sink& sink) {
   latest_ = nullptr;
   const auto waiting = early_.find(op);
   if (waiting == early_.end()) return;
-  auto messages = std::move(waiting->second);
+  early_count_ -= waiting->second.size();
+  early_bytes_ -= waiting->second.bytes();
+  auto messages = waiting->second.take();
   early_.erase(waiting);
-  early_count_ -= messages.size();
-  for (const runtime::arrival& m : messages) early_bytes_ -= bytes_held_by(m);
   for (runtime::arrival& m : messages) on_arrival(std::move(m));
 }
 
@@ -39,38 +39,17 @@ void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
   }
 }
 
-namespace {
-// Of an invocation that brings nothing nobody will want the parts: its sender gets its buffers back, be the op declared or not.
-std::vector<runtime::arrival> take_poisoned(const stamp& poison, std::vector<runtime::arrival>& early) {
-  const auto is_other = [&](const runtime::arrival& m) {
-    const auto s = read_stamp(m.header());
-    return !s || s->source != poison.source || s->generation != poison.generation || s->tag != poison.tag ||
-           s->invocation != poison.invocation || has(s->flags | poison.flags, stamp_flags::rehearsal);
-  };
-  std::vector<runtime::arrival> taken;
-  std::vector<runtime::arrival> kept;
-  for (runtime::arrival& m : early) (is_other(m) ? kept : taken).push_back(std::move(m));
-  early = std::move(kept);
-  return taken;
-}
-}  // namespace
-
 void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
-  if (has(s.flags, stamp_flags::poison)) {
-    if (const auto waiting = early_.find(s.op); waiting != early_.end()) {
-      const auto dropped = take_poisoned(s, waiting->second);
-      early_count_ -= dropped.size();
-      for (const runtime::arrival& m : dropped) early_bytes_ -= bytes_held_by(m);
-    }
-  }
-  if (early_count_ < early_limit && early_bytes_ < most_early_bytes) {
-    ++counters_.early;
-    ++early_count_;
-    early_bytes_ += bytes_held_by(message);
-    early_[s.op].push_back(std::move(message));
-  } else {
-    ++counters_.refused;
-  }
+  const auto waiting = early_.try_emplace(s.op).first;
+  kept_parts& mine = waiting->second;
+  early_count_ -= mine.size();
+  early_bytes_ -= mine.bytes();
+  const kept_parts::room room{early_limit - early_count_, most_early_bytes - std::min(early_bytes_, most_early_bytes)};
+  const bool kept = mine.keep(s, std::move(message), room, kept_parts::tags::same);
+  ++(kept ? counters_.early : counters_.refused);
+  early_count_ += mine.size();
+  early_bytes_ += mine.bytes();
+  if (mine.size() == 0) early_.erase(waiting);
 }
 
 }  // namespace parley::actors

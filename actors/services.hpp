@@ -1,6 +1,7 @@
 #pragma once
 /// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
 #include <parley/actors/clock_book.hpp>
+#include <parley/actors/kept_parts.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/backoff.hpp>
 #include <parley/runtime/executor.hpp>
@@ -25,9 +26,8 @@ namespace parley::actors {
 /// What one edge, and the ops that are not declared yet, may hold of what came before anybody asked for it. A sender's window
 /// keeps it far below that, but for one long send in small pieces.
 inline constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30U;
-inline std::uint64_t bytes_held_by(const runtime::arrival& m) noexcept {
-  return sizeof m + (m.remote() ? 0 : m.length());
-}
+
+inline constexpr std::size_t most_unjoined = 4096;  ///< parts, of an op, for generations that are not joined yet
 
 /// Takes the data messages of one op on this rank.
 class data_sink {
@@ -72,7 +72,7 @@ class data_hub final : public runtime::link::handler {
   boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
   std::uint64_t latest_op_ = 0;
   data_sink* latest_ = nullptr;  // messages come in runs for one op
-  std::unordered_map<std::uint64_t, std::vector<runtime::arrival>> early_;
+  std::unordered_map<std::uint64_t, kept_parts> early_;
   std::size_t early_count_ = 0;
   std::uint64_t early_bytes_ = 0;
   counters counters_;

@@ -2,12 +2,15 @@
 /// An op that a rank keeps without knowing what it is: what a rank has to be able to say to it.
 ///
 ///     class my_end final : public attached_op { … };
-///     my_end& mine = self.attach(std::make_unique<my_end>(self.services(), …));
+///     op_place<attached_op>& place = self.attach(std::make_unique<my_end>(self.services(), …));
 ///
-/// It lives as long as the rank, is told of ranks that are gone, and holds back a rank that leaves while it owes messages.
+/// It lives as long as the rank, is told of ranks that are gone, and holds back a rank that leaves while it owes messages. When a rank
+/// of the op has come back as a new process, `self.rejoin(place)` puts another one in its place (op_place.hpp).
 #include <parley/actors/declaration.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
+
+#include <memory>
 
 namespace parley::ops {
 
@@ -23,6 +26,9 @@ class attached_op {
   /// A rank that it has is gone, or this one was fenced: what waits ends with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   virtual bool owes_messages() const noexcept = 0;
+  virtual bool is_current() const = 0;
+  /// Retires this one.
+  virtual std::unique_ptr<attached_op> next_generation() = 0;
 };
 
 }  // namespace parley::ops

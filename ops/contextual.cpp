@@ -70,14 +70,16 @@ contextual::contextual(rank& self, contextual_op op) : name_(op.name) {
   const auto me = [&](const auto& p) { return p.rank == self.id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return;
   const bool on = self.settings().policy == actors::tuning_policy::online;
-  end_ = &self.attach(std::make_unique<contextual_end>(self.services(), self.kernels(), std::move(op),
-                                                       on ? contextual_end::trials::on : contextual_end::trials::off));
+  rank_ = &self;
+  place_ = &self.attach(std::make_unique<contextual_end>(
+      self.services(), self.kernels(), std::move(op), on ? contextual_end::trials::on : contextual_end::trials::off));
 }
 
+bool contextual::rejoin() { return !idle() && rank_->rejoin(*place_); }
+
 contextual_end& contextual::end_or_raise() const {
-  if (end_ == nullptr)
-    runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});
-  return *end_;
+  if (idle()) runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});
+  return static_cast<contextual_end&>(**place_);  // no other is put there
 }
 
 task<> contextual::call_now(std::function<void()> f) {
@@ -107,6 +109,15 @@ bool contextual_end::has(rank_id r) const noexcept {
   return std::find(members.begin(), members.end(), r) != members.end();
 }
 
+bool contextual_end::is_current() const {
+  return talk_.generation() == actors::first_generation(declaration_, services_.incarnations);
+}
+
+std::unique_ptr<attached_op> contextual_end::next_generation() {
+  talk_.retire();
+  return std::make_unique<contextual_end>(services_, kernels_, op_, trials_);
+}
+
 void contextual_end::fail(const error& why) noexcept {
   talk_.fail(why);
   if (running_ != nullptr) running_->cancel();
@@ -132,6 +143,8 @@ task<> contextual_end::run(thunk f) {
     co_await f();
     co_return;
   }
+  // What is settled needs no agreement, whoever is gone; but a new process has to agree on all of it.
+  if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
   const std::uint64_t call = calls_++;
   const bool first = contexts_.empty();
   kernels_.set_contextual(this);

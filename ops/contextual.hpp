@@ -23,6 +23,7 @@
 #include <parley/ops/attached_op.hpp>
 #include <parley/ops/contextual_agreement.hpp>
 #include <parley/ops/kernel_core.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/contextual_plan.hpp>
@@ -63,6 +64,8 @@ class contextual_end final : public attached_op, private contextual_run {
   bool has(runtime::rank_id r) const noexcept override;
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override { return talk_.owes_messages(); }
+  bool is_current() const override;
+  std::unique_ptr<attached_op> next_generation() override;
 
   /// How often thunks were run, in all calls.
   std::uint64_t runs() const noexcept { return runs_; }
@@ -140,8 +143,11 @@ class contextual {
     }
   }
   /// Whether this rank is no member.
-  bool idle() const noexcept { return end_ == nullptr; }
+  bool idle() const noexcept { return place_ == nullptr; }
   const contextual_end& end() const { return end_or_raise(); }
+  /// After `peer_restarted`, on every member but the new process: what was tuned is tuned anew, calls count from 0. False when no
+  /// member has restarted.
+  bool rejoin();
 
  private:
   static runtime::task<> call_now(std::function<void()> f);
@@ -149,7 +155,8 @@ class contextual {
     return [f = std::move(f)] { return call_now(f); };
   }
   contextual_end& end_or_raise() const;
-  contextual_end* end_ = nullptr;
+  rank* rank_ = nullptr;
+  op_place<attached_op>* place_ = nullptr;
   std::string name_;
 };
 

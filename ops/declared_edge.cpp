@@ -45,7 +45,9 @@ void declared_edge::stop_listening() {
 void declared_edge::make() {
   if (made()) return;
   stop_listening();
-  const rank_id peer = options_.peer;
+  edge_options lasting;
+  lasting.peer = options_.peer;
+  lasting.coupled = options_.coupled;
   try {
     if (which_ == end::out) {
       out_ = &rank_.add_out(options_);
@@ -56,8 +58,14 @@ void declared_edge::make() {
     listen();
     throw;
   }
-  options_ = {};
-  options_.peer = peer;
+  options_ = std::move(lasting);
+}
+
+bool declared_edge::rejoin() {
+  const edge_end* const mine = out_ != nullptr ? static_cast<const edge_end*>(out_) : in_;
+  if (mine == nullptr || mine->is_current()) return false;
+  renew();
+  return true;
 }
 
 void declared_edge::renew() {

@@ -11,7 +11,8 @@
 ///
 /// When its peer comes back as a new process, `renew` makes it anew, in the next generation: nothing of the old one is numbered,
 /// credited or decided any more. What came early for the new one goes on to it. Calls that are under way hold on to the old end,
-/// which has failed and stays as long as its rank.
+/// which has failed and stays as long as its rank. One of an op whose edges begin anew together (`edge_options::coupled`) waits for
+/// the op's `rejoin`.
 #include <parley/actors/services.hpp>
 #include <parley/ops/edge.hpp>
 
@@ -43,8 +44,15 @@ class declared_edge final : private actors::data_sink {
   std::uint64_t copied_bytes() const noexcept { return in_ == nullptr ? 0 : in_->receiver().statistics().copied_bytes; }
   /// Without a first use.
   void make();
-  /// After its rank knows the peer's new incarnation. One that was never used has nothing to renew.
+  /// After its rank knows the new incarnation of the peer, or of another rank of its op. One that was never used has nothing to
+  /// renew.
   void renew();
+  /// Of the peer's restart.
+  void on_restarted() {
+    if (options_.coupled == nullptr) renew();
+  }
+  /// Renews it where its generation has ended; false where it has not.
+  bool rejoin();
 
  private:
   bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }
@@ -55,7 +63,7 @@ class declared_edge final : private actors::data_sink {
   void on_data(const actors::stamp& s, runtime::arrival&& message) noexcept override;
 
   rank& rank_;
-  edge_options options_;  // but for the peer they go when it is made
+  edge_options options_;  // but for the peer and who it is coupled with they go when it is made
   std::uint64_t id_;
   end which_;
   bool being_made_ = false;

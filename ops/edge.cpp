@@ -149,11 +149,24 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   }
   op.default_config = options_.configs.front()->id();
   op.default_digest = options_.configs.front()->digest();
-  participant_.generation = actors::first_generation(op, s.incarnations);
+  participant_.generation = generation_now();
   participant_.role = std::move(role);
   participant_.remembered = options_.remembered;
   participant_.policy = options_.policy;
   participant_.runs = this;
+}
+
+std::uint64_t edge_end::generation_now() const {
+  const std::vector<rank_id> alone;
+  return actors::first_generation(declaration(), services_.incarnations,
+                                  options_.coupled == nullptr ? alone : *options_.coupled);
+}
+
+bool edge_end::is_current() const { return participant_.generation == generation_now(); }
+
+bool edge_end::restarts_with(rank_id rank) const noexcept {
+  const auto* const others = options_.coupled.get();
+  return peer() == rank || (others != nullptr && std::find(others->begin(), others->end(), rank) != others->end());
 }
 
 edge_end::~edge_end() { actors::unbind_participant(services_, participant_); }
@@ -409,18 +422,9 @@ task<> edge_out::rehearse(std::uint64_t digest) {
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
 
-namespace {
-actors::generations after(const actors::generations* before, std::uint64_t generation) {
-  if (before == nullptr) return actors::generations(generation);
-  actors::generations all = *before;
-  all.enter(generation);
-  return all;
-}
-}  // namespace
-
-edge_in::edge_in(actors::services& s, const edge_options& o, const actors::generations* before)
+edge_in::edge_in(actors::services& s, const edge_options& o)
     : edge_end(s, o, o.peer, s.net.rank(), "receiver"),
-      receiver_(s, participant_.declaration, after(before, participant_.generation)) {
+      receiver_(s, participant_.declaration, participant_.generation) {
   if (options_.memory != nullptr) receiver_.expect_slow_fetches();
   if (one_sided()) {
     receiver_.allow_one_sided(options_.memory);

@@ -50,6 +50,9 @@ struct edge_options {
   time_ns timeout_ns = 30'000'000'000;      ///< for a call that names no deadline of its own
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
+  /// All ranks of an op whose edges begin anew together (`first_generation`): when one has restarted, each of the others `rejoin`s.
+  /// Null: this edge goes on by itself when its peer comes back.
+  std::shared_ptr<const std::vector<rank_id>> coupled{};
   std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
   actors::window_limits window{};
   capability_function capable{};
@@ -82,6 +85,10 @@ class edge_end : private actors::implementations {
   /// Ends all calls and those to come with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   rank_id peer() const noexcept { return options_.peer; }
+  /// Whether its generation is that of the processes which are in the places of its ranks now.
+  bool is_current() const;
+  /// Whether it cannot go on in its generation when this rank comes back as a new process.
+  bool restarts_with(rank_id rank) const noexcept;
   const edge_options& options() const noexcept { return options_; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   /// Where the buffers lie that this op makes for itself.
@@ -136,6 +143,7 @@ class edge_end : private actors::implementations {
   std::vector<std::uint64_t> inexact_;  // configs, by digest, that say of themselves that they are
 
  private:
+  std::uint64_t generation_now() const;
   const paired_config* search(std::uint64_t digest) noexcept;
   std::vector<std::uint64_t> digests_;     // of options_.configs, for a short search
   const paired_config* latest_ = nullptr;  // that was found; at first the default
@@ -211,8 +219,7 @@ class edge_out final : public edge_end {
 
 class edge_in final : public edge_end {
  public:
-  /// `before`: the generations that have ended.
-  edge_in(actors::services& s, const edge_options& o, const actors::generations* before = nullptr);
+  edge_in(actors::services& s, const edge_options& o);
   ~edge_in() override;
 
   /// Answers how many bytes came; `into` may be larger.

@@ -115,7 +115,7 @@ group_end::leading::leading(const group_options& o, const actors::op_declaration
 group_end::group_end(actors::services& s, group_options o) : services_(s), options_(std::move(o)) {
   participant_.declaration = declaration_of(options_).value();
   const auto& op = participant_.declaration;
-  participant_.generation = actors::first_generation(op, s.incarnations);
+  participant_.generation = actors::first_generation(op, s.incarnations, options_.coupled);
   std::vector<tuning::config_identity> identities;
   for (const auto& c : options_.configs) identities.push_back(c->identity());
   auto made = tuning::catalogue::make(std::move(identities));
@@ -142,7 +142,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
                                                          options_.depth, pressure, options_.window);
     if (options_.allowed.compare_trials) leader->compare_trials();
     group_ = std::move(leader);
-    actors::spawn_coordinator(services_, lead_->coordinator);
+    lead_->actor = actors::spawn_coordinator(services_, lead_->coordinator);
   } else {
     auto worker = std::make_unique<actors::group_worker>(s, op, participant_.generation, options_.depth);
     if (options_.mutant_ignores_stamp) worker->ignore_stamps();
@@ -153,9 +153,33 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   actors::spawn_participant(services_, participant_);
 }
 
-group_end::~group_end() {
-  actors::unbind_participant(services_, participant_);
-  if (lead_ != nullptr) actors::unbind_coordinator(services_, lead_->coordinator);
+group_end::~group_end() { static_cast<void>(retire()); }
+
+std::vector<runtime::arrival> group_end::retire() noexcept {
+  if (!std::exchange(retired_, true)) {
+    actors::unbind_participant(services_, participant_);
+    participant_.actor.stop();
+    if (lead_ != nullptr) {
+      actors::unbind_coordinator(services_, lead_->coordinator);
+      lead_->actor.stop();
+    }
+  }
+  return group_->retire();
+}
+
+bool group_end::is_current() const {
+  return participant_.generation == actors::first_generation(declaration(), services_.incarnations, options_.coupled);
+}
+
+bool group_end::restarts_with(rank_id rank) const noexcept {
+  return has(rank) || std::find(options_.coupled.begin(), options_.coupled.end(), rank) != options_.coupled.end();
+}
+
+std::unique_ptr<group_end> group_end::next_generation() {
+  auto early = retire();
+  auto next = std::make_unique<group_end>(services_, options_);
+  for (runtime::arrival& m : early) services_.data.on_arrival(std::move(m));
+  return next;
 }
 
 bool group_end::has(rank_id rank) const noexcept {
@@ -172,7 +196,8 @@ const group_config* group_end::find(std::uint64_t digest) const noexcept {
 }
 
 void group_end::fail(const error& why, rank_id culprit) noexcept {
-  if (failed_ && why.code() != errc::fenced) return;  // what a fenced rank has lost before counts no more
+  // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
+  if (failed_ && why.code() != errc::fenced && why.code() != errc::peer_restarted) return;
   failed_ = why;
   group_->fail(why.code(), culprit);
 }

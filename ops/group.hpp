@@ -7,7 +7,9 @@
 ///
 /// A call throws `failure` that names op, rank and invocation, and who was late, died, failed or called with another size:
 /// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch`. One
-/// invocation that fails fails on every rank of the group; the next one goes on, with the default if a config was to blame.
+/// invocation that fails fails on every rank of the group; the next one goes on, with the default if a config was to blame. When a
+/// rank comes back as a new process all calls fail with `peer_restarted`, until another end of the next generation takes the
+/// place of this one.
 /// Calls are matched in the order in which each rank makes them; several may be under way at once. A worker's timeout is an
 /// eighth longer than it asked for: the leader, who knows who is missing, speaks first.
 ///
@@ -44,6 +46,7 @@ struct group_options {
   collective does = collective::all_reduce;
   std::vector<group_config_ptr> configs;
   std::uint64_t depth = 1;
+  std::vector<rank_id> coupled{};  ///< all ranks of an op whose groups begin anew together (`first_generation`)
   std::string dtype;
   time_ns timeout_ns = 30'000'000'000;
   actors::tuning_policy policy = actors::tuning_policy::online;
@@ -72,6 +75,12 @@ class group_end final : private actors::implementations {
   /// Ends all calls and those to come with `why`; `culprit` is the rank to blame.
   void fail(const runtime::error& why, rank_id culprit) noexcept;
 
+  /// See op_place.hpp.
+  bool is_current() const;
+  std::unique_ptr<group_end> next_generation();
+  /// Whether it cannot go on in its generation when this rank comes back as a new process.
+  bool restarts_with(rank_id rank) const noexcept;
+
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
   const actors::rooted_group& data_path() const noexcept { return *group_; }
@@ -94,7 +103,9 @@ class group_end final : private actors::implementations {
     leading(const group_options& o, const actors::op_declaration& op, std::vector<rank_id> members);
     actors::assignment assigned;
     actors::coordinator_state coordinator;
+    actors::coordinator_address actor;
   };
+  std::vector<runtime::arrival> retire() noexcept;
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
   void on_rejected(const runtime::error& why) noexcept override;
@@ -118,6 +129,7 @@ class group_end final : private actors::implementations {
   std::optional<runtime::error> failed_;
   std::unique_ptr<leading> lead_;
   std::unique_ptr<actors::rooted_group> group_;
+  bool retired_ = false;
 };
 
 /// A call that has its place among the calls of a group from now on and runs later, for ops in which a call of one group leads

@@ -70,6 +70,7 @@ runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id s
   const std::string title = "op " + op.name;
   const auto wrong = [&](const std::string& what) { return error{errc::bad_argument, title + ": " + what}; };
   point_to_point messages = messages_of(op);
+  messages.coupled = named_or_first({}, op.ranks.empty() ? world_size : blocks_of(op));
   if (op.ranks.empty()) {  // a mesh
     for (const rank_id r : op.neighbours) {
       if (r >= world_size)

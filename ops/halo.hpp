@@ -151,6 +151,9 @@ class halo {
   /// The neighbours of this rank, as many as messages go out.
   std::size_t neighbours() const noexcept { return directions_.size(); }
   agreement to(rank_id peer) const { return messages_.to(peer); }
+  /// After `peer_restarted`, on each of the op's other ranks (of a mesh: of the world), with no exchange under way: all begin anew.
+  /// False when no rank has restarted.
+  bool rejoin() { return messages_.rejoin(); }
 
  private:
   friend rank;

@@ -61,7 +61,8 @@ struct hierarchy::levels {
       if (c == nullptr || c->does(does)) part.configs.push_back(c);
     }
     if (part.configs.empty() && !(inside ? op.inside : op.between).empty())
-      part.configs.push_back(star());  // the only one that does all
+      part.configs.push_back(star());                                           // the only one that does all
+    for (rank_id r = 0; r < self.world_size(); ++r) part.coupled.push_back(r);  // all count from 0, or none
     part.depth = op.depth;
     part.capable = op.capable;
     part.dtype = op.dtype;
@@ -103,6 +104,12 @@ rank_group& hierarchy::at(level which) {
   return *found;
 }
 
+bool hierarchy::rejoin() {
+  bool any = false;
+  for (auto& part : levels_->declared) any = (part && part->rejoin()) || any;
+  return any;
+}
+
 // ---- one call ---------------------------------------------------------------------------------------------------------
 
 /// The places of one call on the levels that this rank has a part in, all taken when it is made. Were one taken when the level
@@ -117,15 +124,22 @@ class hierarchy::turns {
     const bool inside = is_inside(which);
     if (inside ? all_.largest_ < 2 : all_.groups() < 2) return;  // there is no such level
     const time_ns longer = timeout_ns_ < runtime::never / 4 ? timeout_ns_ / 4 * levels_++ : 0;
-    if (inside ? all_.has_group() : all_.among_leaders())
-      at(which) = std::make_unique<group_turn>(*all_.at(which).end_, bytes, timeout_ns_ + longer);
+    if (!(inside ? all_.has_group() : all_.among_leaders())) return;
+    try {
+      at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, timeout_ns_ + longer);
+    } catch (...) {
+      refused_ = std::current_exception();  // on the levels that it has taken its turn on, the others have to be told
+    }
   }
   void take_to_reduce(std::uint64_t bytes) {
     take(level::inside, bytes);
     take(level::between, bytes);
   }
   bool has(level which) { return at(which) != nullptr; }
-  task<> run(level which, group_work work) { return has(which) ? at(which)->run(std::move(work)) : nothing(); }
+  task<> run(level which, group_work work) {
+    if (refused_) std::rethrow_exception(refused_);
+    return has(which) ? at(which)->run(std::move(work)) : nothing();
+  }
   /// Of a call that failed here, the others are told on the levels that it has not reached.
   void end(const std::exception_ptr& thrown) {
     if (!thrown) return;
@@ -151,6 +165,7 @@ class hierarchy::turns {
   hierarchy& all_;
   time_ns timeout_ns_;
   time_ns levels_ = 0;
+  std::exception_ptr refused_;
   std::array<std::unique_ptr<group_turn>, 6> taken_;
 };
 

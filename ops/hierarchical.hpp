@@ -18,7 +18,7 @@
 /// every level from when it is made: whatever is ready first, leaders put together what belongs together. Failure and cancellation:
 /// see group.hpp; a failure in one group reaches all others through their leaders, and the calls after it go on. The timeout is that
 /// of the first level; each further one may take a quarter of it longer, so that whoever knows who is missing speaks first. Small
-/// buffers are packed for an exchange, and those copies counted.
+/// buffers are packed for an exchange, and those copies counted. When a rank comes back as a new process, all others `rejoin`.
 #include <parley/ops/leader_worker.hpp>
 
 #include <cstddef>
@@ -57,6 +57,8 @@ class hierarchy {
   /// Of this rank's group.
   std::size_t group_size() const noexcept { return group_size_; }
   std::size_t groups() const noexcept { return groups_.size(); }
+  /// As `rank_group::rejoin`; on all ranks, whoever has restarted.
+  bool rejoin();
 
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {

@@ -1,5 +1,7 @@
 #include <parley/ops/leader_worker.hpp>
 
+#include <parley/ops/rank.hpp>
+
 #include <algorithm>
 #include <set>
 
@@ -55,14 +57,17 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
 }
 
 group_end& rank_group::end(collective wanted) const {
-  const std::string who = "op " + name_ + ": rank " + std::to_string(self_);
-  if (end_ == nullptr)
+  const std::string who = "op " + name_ + ": rank " + std::to_string(rank_->id());
+  if (idle())
     runtime::raise({errc::bad_argument, who + " is in no group of it; check the role function and the groups"});
-  if (end_->does() != wanted)
+  group_end& mine = **place_;
+  if (mine.does() != wanted)
     runtime::raise({errc::bad_argument, who + " calls " + std::string(ops::name(wanted)) +
-                                            ", but the op was declared to " + std::string(ops::name(end_->does()))});
-  return *end_;
+                                            ", but the op was declared to " + std::string(ops::name(mine.does()))});
+  return mine;
 }
+
+bool rank_group::rejoin() { return !idle() && rank_->rejoin(*place_); }
 
 group_work rank_group::giving(std::span<std::byte> data, std::size_t element_bytes) {
   group_work work;
@@ -84,9 +89,9 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
       runtime::raise({errc::bad_argument, "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
                                               std::to_string(mine.size()) + " bytes into a buffer of " +
                                               std::to_string(all.size())});
-    const auto& members = end_->data_path().members();
+    const auto& members = details()->data_path().members();
     const auto place =
-        static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), self_) - members.begin());
+        static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_->id()) - members.begin());
     const auto block = all.subspan(place * mine.size(), mine.size());
     if (block.data() != mine.data()) std::copy(mine.begin(), mine.end(), block.begin());
   }

@@ -13,9 +13,13 @@
 /// all ranks of a group bring the same size. With several `groups` each leads, tunes and fails on its own; who has no role
 /// function has the first rank of each group as its leader. Awaiting a call throws `failure` as group.hpp says.
 ///
+/// When a rank of a group comes back as a new process, its calls fail with `peer_restarted`. Then each of its other ranks calls `rejoin`,
+/// where its program is ready to begin again, and the new process declares the op as ever: all count and agree anew.
+///
 /// A worker learns the config of call i from what the leader sent with call i - depth. That is no wait of its own as long as
 /// no more than `depth` calls are under way. A broadcast may have depth 0: its first message is the leader's.
 #include <parley/ops/group.hpp>
+#include <parley/ops/op_place.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -34,6 +38,7 @@ struct leader_worker {
   std::string name;
   std::function<std::string(rank_id)> role{};
   std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle
+  std::vector<rank_id> coupled{};              ///< further ranks whose restart ends the generation of all groups
   collective does = collective::all_reduce;
   std::vector<group_config_ptr> configs{star()};
   std::uint64_t depth = 1;
@@ -60,9 +65,12 @@ struct group_call_options {
 /// What `declare` gives back; a light handle that lives as long as its rank.
 class rank_group {
  public:
-  bool idle() const noexcept { return end_ == nullptr; }
-  bool leads() const noexcept { return end_ != nullptr && end_->leads(); }
-  std::size_t size() const noexcept { return end_ == nullptr ? 0 : end_->data_path().members().size(); }
+  bool idle() const noexcept { return place_ == nullptr; }
+  bool leads() const noexcept { return !idle() && details()->leads(); }
+  std::size_t size() const noexcept { return idle() ? 0 : details()->data_path().members().size(); }
+  /// After `peer_restarted`: enters the generation that has begun. False when none has, or this rank is idle. One that is fenced, or
+  /// has lost another rank of the group since, fails again.
+  bool rejoin();
 
   /// Combines the contributions of all, place by place, with `Combine`: a stateless function object of two elements.
   template <class Combine = std::plus<>, group_element T>
@@ -92,7 +100,8 @@ class rank_group {
         .run(gathering(std::as_writable_bytes(mine), std::as_writable_bytes(all), sizeof(T)), o.timeout_ns);
   }
 
-  const group_end* details() const noexcept { return end_; }
+  /// Of the current generation; null on an idle rank.
+  const group_end* details() const noexcept { return idle() ? nullptr : &**place_; }
 
  private:
   friend hierarchy;
@@ -115,8 +124,8 @@ class rank_group {
   group_end& end(collective wanted) const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, std::size_t element_bytes) const;
   std::string name_;
-  rank_id self_ = 0;
-  group_end* end_ = nullptr;
+  rank* rank_ = nullptr;
+  op_place<group_end>* place_ = nullptr;
 };
 
 }  // namespace parley::ops

@@ -48,6 +48,9 @@ struct point_to_point {
   time_ns timeout_ns = 30'000'000'000;
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
   tuning::constraints allowed{};
+  /// For ops in which what pairs do hangs together: all of their ranks. When one has come back as a new process, all pairs begin
+  /// anew, with `rejoin` on each of the others. Empty: the pairs of that rank do, by themselves.
+  std::vector<rank_id> coupled{};
 };
 
 /// One send or receive of a batch, before it is started.
@@ -138,6 +141,8 @@ class p2p {
   }
   /// As `transfer::copied_bytes`, and those of sends to oneself, once each.
   std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
+  /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.
+  bool rejoin() const { return !idle() && end().pairs().rejoin(); }
   /// Whether this rank has no part in it.
   bool idle() const noexcept { return end_ == nullptr; }
 
@@ -154,6 +159,7 @@ point_to_point messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
   point_to_point messages;
   messages.name = op.name;
   messages.configs = op.configs;
+  messages.coupled = ranks;
   messages.ranks = std::move(ranks);
   messages.capable = op.capable;
   messages.timeout_ns = op.timeout_ns;

@@ -132,6 +132,13 @@ agreement transfer::agreed() const {
                                           " edges; say which one with `to` or `from`"});
 }
 
+bool transfer::rejoin() {
+  bool any = false;
+  for (declared_edge* e : outs_) any = e->rejoin() || any;
+  for (declared_edge* e : ins_) any = e->rejoin() || any;
+  return any;
+}
+
 void transfer::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
   for (declared_edge* e : outs_) e->out().agreed().retune(bytes, why);
   for (declared_edge* e : ins_) e->in().agreed().retune(bytes, why);

@@ -32,6 +32,7 @@
 
 namespace parley::ops {
 
+class p2p;
 class p2p_end;
 class rank;
 
@@ -127,6 +128,7 @@ class transfer {
   }
 
  private:
+  friend p2p;
   friend p2p_end;
   friend rank;
   edge_out& edge_to(rank_id peer) const {
@@ -142,6 +144,7 @@ class transfer {
     throw_no_edge("does not receive from rank", peer, "`from`");
   }
   [[noreturn]] void throw_no_edge(const char* lacks, rank_id peer, const char* option) const;
+  bool rejoin();
   actors::registered_memory register_bytes(std::span<std::byte> memory);
   std::string name_;
   runtime::executor* where_ = nullptr;

@@ -75,30 +75,37 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, p
 
 agreement pipeline::incoming() const {
   if (in_ == nullptr) runtime::raise({runtime::errc::bad_argument, "the first stage of a pipeline receives nothing"});
-  return in_->agreed();
+  return in_->in().agreed();
 }
 
 agreement pipeline::outgoing() const {
   if (out_ == nullptr) runtime::raise({runtime::errc::bad_argument, "the last stage of a pipeline sends nothing"});
-  return out_->agreed();
+  return out_->out().agreed();
+}
+
+bool pipeline::rejoin() {
+  const bool before = in_ != nullptr && in_->rejoin();
+  return (out_ != nullptr && out_->rejoin()) || before;
 }
 
 task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage) {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
+  edge_in* const in = in_ == nullptr ? nullptr : &in_->in();
+  edge_out* const out = out_ == nullptr ? nullptr : &out_->out();
   slots both;
   const std::uint64_t largest = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
   for (slot& s : both) {
     s.memory = space.make(largest);
-    if (in_ != nullptr) s.registered = in_->registered(s.bytes());
-    if (out_ != nullptr && s.registered) out_->add_memory(s.registered.region());
-    if (out_ != nullptr && !s.registered) s.registered = out_->registered(s.bytes());
+    if (in != nullptr) s.registered = in->registered(s.bytes());
+    if (out != nullptr && s.registered) out->add_memory(s.registered.region());
+    if (out != nullptr && !s.registered) s.registered = out->registered(s.bytes());
     s.arriving.emplace(here);
     s.leaving.emplace(here);
   }
   std::exception_ptr thrown;
   try {
-    co_await relay(in_, out_, bytes, stage, both);
+    co_await relay(in, out, bytes, stage, both);
   } catch (...) {
     thrown = std::current_exception();
   }

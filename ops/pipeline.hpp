@@ -9,8 +9,9 @@
 ///     void forward(std::uint64_t microbatch, std::span<std::byte> activation);
 /// which changes an activation in place, away from the actor thread: the first stage makes it, the last one has it in the
 /// end. While a stage computes, the next activation comes in and the one before leaves. A failure of an edge or an
-/// exception of `forward` ends the run and comes out of it.
-#include <parley/ops/edge.hpp>
+/// exception of `forward` ends the run and comes out of it. When a stage comes back as a new process, runs fail with `peer_restarted`
+/// until each of the other ones has called `rejoin`.
+#include <parley/ops/declared_edge.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -68,6 +69,9 @@ class pipeline {
   agreement incoming() const;
   agreement outgoing() const;
 
+  /// After `peer_restarted`: all edges begin anew. False when no stage has restarted.
+  bool rejoin();
+
   /// One microbatch after the other, `bytes[i]` of them, in the same order on all stages.
   runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_work& stage);
 
@@ -75,8 +79,8 @@ class pipeline {
   friend rank;
   std::size_t stage_ = 0;
   std::size_t stages_ = 0;
-  edge_in* in_ = nullptr;
-  edge_out* out_ = nullptr;
+  declared_edge* in_ = nullptr;
+  declared_edge* out_ = nullptr;
   runtime::memory_space* memory_ = nullptr;
 };
 

@@ -174,9 +174,9 @@ edge_out& rank::add_out(edge_options o) {
   return added;
 }
 
-edge_in& rank::add_in(edge_options o, const actors::generations* before) {
+edge_in& rank::add_in(edge_options o) {
   complete(o, actors::declare_edge(o.name, o.peer, id(), o.dtype));
-  edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o), before));
+  edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o)));
   end_if_lost();
   return added;
 }
@@ -197,7 +197,7 @@ edge_out& rank::replace(edge_out& ended) {
 
 edge_in& rank::replace(edge_in& ended) {
   move_to(ended_ins_, ins_, ended);
-  return add_in(ended.options(), &ended.receiver().known_generations());
+  return add_in(ended.options());
 }
 
 namespace {
@@ -215,20 +215,23 @@ edge_options options_of(const Op& op, const rank_settings& settings) {
 }
 }  // namespace
 
-transfer rank::declare(const paired_transfer& op) { return declare_pairs(op, pair_up(op, world_size()).value()); }
+transfer rank::declare(const paired_transfer& op) { return declare_pairs(op, pair_up(op, world_size()).value(), {}); }
 
 p2p rank::declare(const point_to_point& op) {
   const paired_transfer mine = pairs_of(op, id(), world_size()).value();
   p2p handle;
   handle.name_ = op.name;
-  transfer pairs = declare_pairs(mine, mine.edges);
+  std::shared_ptr<const std::vector<rank_id>> coupled;
+  if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
+  transfer pairs = declare_pairs(mine, mine.edges, coupled);
   if (!takes_part(op, id())) return handle;
   p2ps_.push_back(std::make_unique<p2p_end>(std::move(pairs), executor_, op, id()));
   handle.end_ = p2ps_.back().get();
   return handle;
 }
 
-transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges) {
+transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
+                             const std::shared_ptr<const std::vector<rank_id>>& coupled) {
   transfer t;
   t.name_ = op.name;
   t.self_ = id();
@@ -236,6 +239,7 @@ transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::p
   for (const auto& [from, to] : edges) {
     edge_options o = options_of(op, settings_);
     o.capable = op.capable;
+    o.coupled = coupled;
     if (from == id()) {
       o.peer = to;
       t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
@@ -272,13 +276,16 @@ pipeline rank::declare(linear_pipeline op) {
   p.memory_ = op.memory;
   edge_options o = options_of(op, settings_);
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
+  o.coupled = std::make_shared<std::vector<rank_id>>(op.stages);
   if (p.stage_ > 0) {
     o.peer = op.stages[p.stage_ - 1];
-    p.in_ = &declare(o, declared_edge::end::in).in();
+    p.in_ = &declare(o, declared_edge::end::in);
+    p.in_->make();
   }
   if (p.stage_ + 1 < p.stages_) {
     o.peer = op.stages[p.stage_ + 1];
-    p.out_ = &declare(o, declared_edge::end::out).out();
+    p.out_ = &declare(o, declared_edge::end::out);
+    p.out_->make();
   }
   return p;
 }
@@ -287,7 +294,7 @@ rank_group rank::declare(const leader_worker& op) {
   const auto groups = form_groups(op, world_size()).value();
   rank_group handle;
   handle.name_ = op.name;
-  handle.self_ = id();
+  handle.rank_ = this;
   for (const auto& participants : groups) {
     const auto me = [this](const auto& p) { return p.rank == id(); };
     if (std::none_of(participants.begin(), participants.end(), me)) continue;
@@ -297,16 +304,17 @@ rank_group rank::declare(const leader_worker& op) {
     o.does = op.does;
     o.configs = op.configs;
     o.depth = op.depth;
+    o.coupled = op.coupled;
     o.capable = op.capable;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
     o.allowed = tuning::both(op.allowed, settings_.allowed);
-    handle.end_ = &add_group(std::move(o));
+    handle.place_ = &add_group(std::move(o));
   }
   return handle;
 }
 
-group_end& rank::add_group(group_options o) {
+op_place<group_end>& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   declare_once(op);
   o.policy = settings_.policy;
@@ -314,7 +322,7 @@ group_end& rank::add_group(group_options o) {
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
-  group_end& added = *groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
+  auto& added = groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
   end_if_lost();
   return added;
 }
@@ -330,16 +338,17 @@ symmetric rank::declare(symmetric_op op) {
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
     results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
-  auto& added = *symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
+  handle.place_ = &symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
+  handle.rank_ = this;
   end_if_lost();
-  handle.end_ = &added;
   return handle;
 }
 
-void rank::keep(std::unique_ptr<attached_op> op) {
+op_place<attached_op>& rank::attach(std::unique_ptr<attached_op> op) {
   declare_once(op->declaration());
-  attached_.push_back(std::move(op));
+  auto& added = attached_.emplace_back(std::move(op));
   end_if_lost();
+  return added;
 }
 
 std::size_t rank::retune(std::string_view op, std::string_view why) {
@@ -358,21 +367,21 @@ std::size_t rank::retune(std::string_view op, std::string_view why) {
 template <class Visit>
 void rank::for_each_end(const Visit& visit) noexcept {
   const auto edge = [&](edge_end& e) {
-    const auto has = [&](rank_id r) { return e.peer() == r; };
+    const auto has = [&](rank_id r, bool restarted) { return restarted ? e.restarts_with(r) : e.peer() == r; };
     visit(e.declaration(), has, [&](const error& why, rank_id) { e.fail(why); });
   };
   for (auto& e : outs_) edge(*e);
   for (auto& e : ins_) edge(*e);
   for (auto& g : groups_) {
-    const auto has = [&](rank_id r) { return g->has(r); };
+    const auto has = [&](rank_id r, bool restarted) { return restarted ? g->restarts_with(r) : g->has(r); };
     visit(g->declaration(), has, [&](const error& why, rank_id culprit) { g->fail(why, culprit); });
   }
   for (auto& s : symmetrics_) {
-    const auto has = [&](rank_id r) { return s->has(r); };
+    const auto has = [&](rank_id r, bool) { return s->has(r); };
     visit(s->declaration(), has, [&](const error& why, rank_id) { s->fail(why); });
   }
   for (auto& a : attached_) {
-    const auto has = [&](rank_id r) { return a->has(r); };
+    const auto has = [&](rank_id r, bool) { return a->has(r); };
     visit(a->declaration(), has, [&](const error& why, rank_id) { a->fail(why); });
   }
 }
@@ -384,7 +393,7 @@ void rank::end_ops_with(const loss& l, errc code) noexcept {
     return op.leader == l.who ? "; this receive has no sender" : "; this send has no receiver";
   };
   for_each_end([&](const actors::op_declaration& op, const auto& has, const auto& end) {
-    if (!has(l.who)) return;
+    if (!has(l.who, code == errc::peer_restarted)) return;
     end(error{code,
               op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(l.who) + l.why + lacks(op)},
         l.who);
@@ -396,16 +405,17 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
                                             std::to_string(id()) + " in a world of " + std::to_string(world_size())});
   if (fenced_ || services_.incarnations.of(peer) == incarnation) return;
-  end_ops_with({peer,
-                " has restarted; its transfers go on in a new generation, from their first invocation, its groups and "
-                "pipelines have ended",
-                departure::died},
-               errc::peer_restarted);
+  end_ops_with(
+      {peer,
+       " has restarted; transfers with it go on in a new generation, from their first invocation, other ops when all "
+       "their ranks have called rejoin",
+       departure::died},
+      errc::peer_restarted);
   std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
   services_.incarnations.replace(peer, incarnation);
   mail_.forget(peer, incarnation);
   for (declared_edge& e : declared_edges_) {
-    if (e.peer() == peer) e.renew();
+    if (e.peer() == peer) e.on_restarted();
   }
 }
 

@@ -17,6 +17,7 @@
 #include <parley/ops/halo.hpp>
 #include <parley/ops/hierarchical.hpp>
 #include <parley/ops/leader_worker.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
@@ -145,11 +146,14 @@ class rank {
   symmetric declare(symmetric_op op);
 
   /// For ops of other kinds, such as `contextual`. Throws `bad_argument` where the op is declared already.
-  template <class Op>
-  Op& attach(std::unique_ptr<Op> op) {
-    Op& added = *op;
-    keep(std::move(op));
-    return added;
+  op_place<attached_op>& attach(std::unique_ptr<attached_op> op);
+  /// Puts an op's end of the next generation in its place, after one of its ranks has restarted; see op_place.hpp. False when that
+  /// need not be.
+  template <class End, class... More>
+  bool rejoin(op_place<End>& place, More&&... more) {
+    if (fenced_ || !place.rejoin(std::forward<More>(more)...)) return false;
+    end_if_lost();
+    return true;
   }
   actors::services& services() noexcept { return services_; }
 
@@ -166,8 +170,9 @@ class rank {
   /// The others hold this rank dead: all of its ops end with `fenced`, here and now, and no other reason counts any more.
   void on_fenced(std::string_view why) noexcept;
   /// A rank has come back as a new process, and the link knows it. Calls that are under way with the old one end with
-  /// `peer_restarted`; from here on the transfers with it go on, in a new generation: they count from 0 and agree anew. Pipelines
-  /// and groups that it was in do not come back. Memory that the old one had credits for has to be registered again.
+  /// `peer_restarted`; from here on the transfers with it go on in a new generation: they count from 0 and agree anew. Ops of more than
+  /// two ranks that it is in fail until each of their other ranks has called `rejoin`. Memory that the old process had credits for
+  /// has to be registered again.
   void on_restarted(rank_id peer, std::uint64_t incarnation);
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
   /// sent but not matched, at most its op's timeout.
@@ -214,15 +219,15 @@ class rank {
   friend pipeline;
   friend declared_edge;
   void declare_once(const actors::op_declaration& op);
-  void keep(std::unique_ptr<attached_op> op);
   declared_edge& declare(edge_options o, declared_edge::end which);
-  transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges);
+  transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
+                         const std::shared_ptr<const std::vector<rank_id>>& coupled);
   edge_out& add_out(edge_options o);
-  edge_in& add_in(edge_options o, const actors::generations* before = nullptr);
+  edge_in& add_in(edge_options o);
   edge_out& replace(edge_out& ended);
   edge_in& replace(edge_in& ended);
-  group_end& add_group(group_options o);
-  /// `for_each(end, ends_with(error, culprit))` over the ends of all ops.
+  op_place<group_end>& add_group(group_options o);
+  /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
   template <class Visit>
   void for_each_end(const Visit& visit) noexcept;
   struct loss {
@@ -261,9 +266,9 @@ class rank {
   std::vector<std::unique_ptr<edge_out>> ended_outs_;  // of ended generations; calls may still be leaving them
   std::vector<std::unique_ptr<edge_in>> ended_ins_;
   std::vector<std::unique_ptr<p2p_end>> p2ps_;
-  std::vector<std::unique_ptr<group_end>> groups_;
-  std::vector<std::unique_ptr<symmetric_end>> symmetrics_;
-  std::vector<std::unique_ptr<attached_op>> attached_;
+  std::list<op_place<group_end>> groups_;
+  std::list<op_place<symmetric_end>> symmetrics_;
+  std::list<op_place<attached_op>> attached_;
   std::vector<loss> lost_;
   std::vector<std::string> undelivered_;  // lines of `unfinished` for edges that have ended since
   std::optional<std::string> fenced_;

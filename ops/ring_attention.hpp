@@ -135,6 +135,8 @@ class attention {
   bool idle() const noexcept { return ring_.idle() || size_ == 0; }
   std::uint64_t size() const noexcept { return size_; }
   agreement to_next() const { return ring_.to(next_); }
+  /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
+  bool rejoin() { return ring_.rejoin(); }
 
  private:
   friend rank;

@@ -1,6 +1,7 @@
 #include <parley/ops/symmetric.hpp>
 
 #include <parley/ops/capability.hpp>
+#include <parley/ops/rank.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -92,10 +93,16 @@ std::string why_not_compared(const symmetric_op& op) {
   return {};
 }
 
+namespace {
+// Generations of such ops are counted in the low bits.
+std::uint64_t first_of(const actors::op_declaration& op, const runtime::incarnations& of_world) {
+  return actors::first_generation(op, of_world) & ~actors::generation_counter;
+}
+}  // namespace
+
 symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings) {
   declaration = declaration_of(op, s.net.world_size()).value();
-  // Generations of such ops are counted in the low bits.
-  generation = actors::first_generation(declaration, s.incarnations) & ~actors::generation_counter;
+  generation = first_of(declaration, s.incarnations);
   role = "member";
   std::vector<tuning::config_identity> identities;
   for (const auto& c : op.configs) identities.push_back(c->identity());
@@ -176,16 +183,35 @@ symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_set
   });
   if (participant_.declaration.leader == s.net.rank()) {
     lead_ = std::make_unique<leading>(s, op_, settings_, participant_);
-    actors::spawn_coordinator(s, lead_->state);
+    lead_->actor = actors::spawn_coordinator(s, lead_->state);
     lead_->leases.start();
     leases_.on_new_key([this](std::uint64_t bytes) { lead_->leases.key_seen(bytes); });
   }
   actors::spawn_participant(s, participant_);
 }
 
-symmetric_end::~symmetric_end() {
+symmetric_end::~symmetric_end() { retire(); }
+
+void symmetric_end::retire() noexcept {
+  if (std::exchange(retired_, true)) return;
   actors::unbind_participant(services_, participant_);
-  if (lead_ != nullptr) actors::unbind_coordinator(services_, lead_->state);
+  participant_.actor.stop();
+  leases_.retire();
+  if (lead_ == nullptr) return;
+  actors::unbind_coordinator(services_, lead_->state);
+  lead_->actor.stop();
+  lead_->leases.retire();
+}
+
+bool symmetric_end::is_current() const {
+  return participant_.generation == first_of(declaration(), services_.incarnations);
+}
+
+std::unique_ptr<symmetric_end> symmetric_end::next_generation(std::shared_ptr<communicator> over) {
+  retire();
+  symmetric_op op = op_;
+  op.over = std::move(over);
+  return std::make_unique<symmetric_end>(services_, std::move(op), settings_);
 }
 
 bool symmetric_end::has(rank_id r) const noexcept {
@@ -312,7 +338,8 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
 
 void symmetric_end::fail(const error& why) noexcept {
   const bool first = !failed_;
-  if (first || why.code() == errc::fenced) failed_ = why;  // what a fenced rank has lost before counts no more
+  // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
+  if (first || why.code() == errc::fenced || why.code() == errc::peer_restarted) failed_ = why;
   if (!first) return;
   if (lead_ != nullptr) lead_->leases.stop();
   leases_.fail(why.code());
@@ -401,10 +428,15 @@ void symmetric_end::abandon() noexcept {
   rehearsing_over_.reset();
 }
 
+bool symmetric::rejoin(std::shared_ptr<communicator> over) {
+  symmetric_end& mine = end_or_raise();
+  return mine.is_current() ? mine.rejoin(std::move(over)) : rank_->rejoin(*place_, std::move(over));
+}
+
 symmetric_end& symmetric::end_or_raise() const {
-  if (end_ == nullptr)
+  if (idle())
     runtime::raise({errc::bad_argument, "op " + name_ + " has no part for this rank; it is not among its members"});
-  return *end_;
+  return **place_;
 }
 
 }  // namespace parley::ops

@@ -22,8 +22,8 @@
 /// answered there, and a rank that cannot answer may hold up others at a gate.
 ///
 /// A call throws `failure` that names op, rank and invocation: `timeout`, `peer_failed`, `config_failed` (the default is next),
-/// `config_mismatch`, `declaration_mismatch`, `closed` when the generation has ended: then every member calls `rejoin`, and all
-/// count from 0 again. A `timeout` at a gate says who has not answered; the call has not begun then and has no number yet, so make
+/// `config_mismatch`, `declaration_mismatch`, `closed` when the generation has ended, `peer_restarted` when a member has come back as a
+/// new process: then every other member calls `rejoin`, and all count from 0 again. A `timeout` at a gate says who has not answered; the call has not begun then and has no number yet, so make
 /// it again: the others are in it, and whatever this member calls next is what meets them.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/coordinator.hpp>
@@ -33,6 +33,7 @@
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/capability.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/ops/symmetric_config.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/tuning/numbers.hpp>
@@ -109,6 +110,9 @@ class symmetric_end final : private actors::implementations, private actors::reh
   void fail(const runtime::error& why) noexcept;
   /// After `closed`: over `over`, in the generation that has begun meanwhile. False when none has.
   bool rejoin(std::shared_ptr<communicator> over);
+  /// See op_place.hpp.
+  bool is_current() const;
+  std::unique_ptr<symmetric_end> next_generation(std::shared_ptr<communicator> over);
 
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
@@ -128,6 +132,7 @@ class symmetric_end final : private actors::implementations, private actors::reh
     actors::assignment assigned;
     actors::coordinator_state state;
     actors::lease_coordinator leases;
+    actors::coordinator_address actor;
   };
   struct own_state : actors::participant_state {
     own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings);
@@ -138,6 +143,7 @@ class symmetric_end final : private actors::implementations, private actors::reh
     runtime::scope within;
   };
 
+  void retire() noexcept;
   runtime::task<> rehearse(std::uint64_t digest) override;  // here: gets ready; it is run in a round of rehearsals
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
   runtime::task<> connect(std::vector<std::byte> id) override;
@@ -171,6 +177,7 @@ class symmetric_end final : private actors::implementations, private actors::reh
   std::vector<std::byte> reference_;  // what the default has brought from known numbers, for NUMERICAL_CHECK
   runtime::intrusive_list<running> running_;
   std::optional<runtime::error> failed_;
+  bool retired_ = false;
 };
 
 /// What `declare` gives back; a light handle that lives as long as its rank.
@@ -180,16 +187,18 @@ class symmetric {
   runtime::task<> run(B&& data, symmetric_options call = {}) {
     return end_or_raise().run(std::as_writable_bytes(std::span(data)), call);
   }
-  bool rejoin(std::shared_ptr<communicator> over) { return end_or_raise().rejoin(std::move(over)); }
+  /// After `closed` or `peer_restarted`: over `over`, in the generation that has begun meanwhile. False when none has.
+  bool rejoin(std::shared_ptr<communicator> over);
   /// Whether this rank is no member.
-  bool idle() const noexcept { return end_ == nullptr; }
+  bool idle() const noexcept { return place_ == nullptr; }
   symmetric_end& end() const { return end_or_raise(); }
 
  private:
   friend rank;
   symmetric_end& end_or_raise() const;
   std::string name_;
-  symmetric_end* end_ = nullptr;
+  rank* rank_ = nullptr;
+  op_place<symmetric_end>* place_ = nullptr;
 };
 
 }  // namespace parley::ops

@@ -61,6 +61,15 @@ class flight_recorder {
       : last_(std::bit_ceil(std::max<std::size_t>(capacity, 1)) - 1),
         ring_(std::make_unique_for_overwrite<flight_record[]>(last_ + 1)) {}  // so that recording never allocates
   void add(const flight_record& r) noexcept { ring_[total_++ & last_] = r; }
+  /// The latest one that `is_it`, of the last `most`; null where none is.
+  template <class Is>
+  const flight_record* find_latest(const Is& is_it, std::uint64_t most) const noexcept {
+    const std::uint64_t oldest = total_ - std::min({total_, last_ + 1, most});
+    for (std::uint64_t i = total_; i > oldest; --i) {
+      if (const flight_record& r = ring_[(i - 1) & last_]; is_it(r)) return &r;
+    }
+    return nullptr;
+  }
   /// How many were added, also those that have been overwritten since.
   std::uint64_t total() const noexcept { return total_; }
   std::vector<flight_record> in_order() const {

@@ -540,7 +540,7 @@ struct explained_errors final : checker {
       const op_spec& op = book_.r.play->ops[c.op];
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
                                (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
-      if (!explained(c, op, deaths || parted(book_.r, op.members)) && !by_return(c, op))
+      if (!explained(c, op, deaths || parted(book_.r, op.members)) && !by_return(c))
         violated(what + ", which no fault explains");
       if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
         violated(what + ", which does not name op and rank");
@@ -552,9 +552,9 @@ struct explained_errors final : checker {
         violated(what + ", which does not name the invocation");
     }
   }
-  // A transfer goes on once everybody has heard of the new process; a group that it was in never does.
-  bool by_return(const call_record& c, const op_spec& op) const {
-    if (!campaigns_end::returns(book_.r) || (op.what == op_spec::kind::pair && c.calm)) return false;
+  // An op goes on once everybody has heard of the new process, and rejoined where it has to.
+  bool by_return(const call_record& c) const {
+    if (!campaigns_end::returns(book_.r) || c.calm) return false;
     switch (c.code) {
       case errc::peer_restarted:
       case errc::peer_failed:

@@ -54,7 +54,10 @@ class runner {
         programs_.write(address, data);
       };
     world_.before_end = [this](rank_id r) { look_at(r); };
-    world_.before_meeting = [this](rank_id who, rank_id peer) { look_at_edges(who, peer); };
+    world_.before_meeting = [this](rank_id who, rank_id peer) { look_at_pairs(who, peer); };
+    programs_.before_rejoining = [this](rank_id who, const std::string& op) {
+      look_at_ended(who, [&](const actors::op_declaration& d) { return d.name == op; });
+    };
     world_.after_meeting = [this](rank_id who, rank_id peer) { programs_.go_on(who, peer); };
     world_.on_fenced = [this](rank_id r) { record_.fenced.push_back({world_.job(), r, world_.stage().now()}); };
     world_.on_pace = [this](rank_id r, world::pace p) {
@@ -227,13 +230,19 @@ class runner {
     return v;
   }
 
-  // Whose generation ends because a peer has come back.
-  void look_at_edges(rank_id who, rank_id peer) {
+  // Whose generation ends because a peer has come back, and which go on by themselves.
+  void look_at_pairs(rank_id who, rank_id peer) {
+    look_at_ended(who, [&](const actors::op_declaration& d) {
+      const auto has = [&](const auto& m) { return m.rank == peer; };
+      const auto is_it = [&](const op_spec& op) { return op.what == op_spec::kind::pair && op.name == d.name; };
+      return std::any_of(d.participants.begin(), d.participants.end(), has) &&
+             std::any_of(play_.ops.begin(), play_.ops.end(), is_it);
+    });
+  }
+  template <class Which>
+  void look_at_ended(rank_id who, const Which& which) {
     for (const actors::participant_state* p : world_.find(who)->participants()) {
-      const auto& all = p->declaration.participants;
-      const bool edge = all.front().role == "sender";  // groups end with all of their members
-      if (edge && std::any_of(all.begin(), all.end(), [&](const auto& m) { return m.rank == peer; }))
-        record_.participants.push_back(view_of(who, *p, true));
+      if (which(p->declaration)) record_.participants.push_back(view_of(who, *p, true));
     }
   }
 

@@ -22,6 +22,7 @@ constexpr std::uint64_t more_at_once = 40;
 constexpr time_ns more_pause_ns = 10'000'000;
 constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;
+constexpr time_ns longest_until_rejoined_ns = 20'000'000;
 constexpr std::uint64_t most_attempts = 100;  // receives for each message
 
 // Four chains, as each link of one waits for the link before.
@@ -129,7 +130,8 @@ struct programs::caller {
   bool replaced = false;      // another one makes the calls
   std::unique_ptr<stage_of_pipeline> pipeline{};
   std::optional<ops::symmetric> without_headers{};
-  std::optional<ops::transfer> transfer{};  // of a pair
+  std::function<void(caller&)> start{};  // spawns what makes its calls
+  std::function<void()> rejoin{};        // empty: the op goes on by itself
 
   std::uint64_t total() const noexcept { return calls.total; }
   std::uint64_t planned() const noexcept { return op.calls + op.calm; }
@@ -219,28 +221,48 @@ programs::caller& programs::add(std::size_t op, rank_id rank, time_ns calm_from_
   return made;
 }
 
-void programs::start_pair(caller& c, const ops::transfer& t) {
-  c.transfer = t;
-  runtime::scope& here = world_.programs_of(c.rank);
-  if (c.rank == c.op.members[0]) {
-    here.spawn(send_all(c, t, c.op.members[1]));
-  } else {
-    here.spawn(receive_all(c, t, c.op.members[0]));
-  }
-}
-
 // What was under way has ended with an error; those who made it find that nothing can succeed any more.
 void programs::go_on(rank_id who, rank_id peer) {
   std::vector<caller*> found;
   for (const auto& c : callers_[who]) {
     const auto& members = c->op.members;
-    if (c->job != world_.job() || !c->transfer || c->replaced) continue;
+    if (c->job != world_.job() || c->replaced) continue;
     if (std::find(members.begin(), members.end(), peer) != members.end()) found.push_back(c.get());
   }
   for (caller* const before : found) {
     before->over = before->replaced = true;
-    start_pair(add(before->index, who, before->calm_from_ns), *before->transfer);
+    if (before->rejoin) {
+      world_.programs_of(who).spawn(rejoin_later(*before));
+    } else {
+      begin(before->index, who, before->calm_from_ns, before->start, {});
+    }
   }
+}
+
+// A program has other things to do first, and others may restart meanwhile.
+task<> programs::rejoin_later(caller& before) {
+  runtime::executor& ex = world_.stage().clock(before.rank);
+  auto slept = co_await runtime::sleep_until(ex.now() + before.luck.between(0, longest_until_rejoined_ns));
+  if (!slept) co_return;
+  if (before_rejoining) before_rejoining(before.rank, before.op.name);
+  before.rejoin();
+  begin(before.index, before.rank, before.calm_from_ns, before.start, before.rejoin);
+}
+
+void programs::begin(std::size_t op, rank_id rank, time_ns calm_from_ns, std::function<void(caller&)> start,
+                     std::function<void()> rejoin) {
+  caller& c = add(op, rank, calm_from_ns);
+  c.start = std::move(start);
+  c.rejoin = std::move(rejoin);
+  c.start(c);
+}
+
+// The user's, of one generation of an op without headers.
+std::shared_ptr<ops::communicator> programs::communicator_of(std::size_t op, rank_id rank) {
+  const auto& members = play_.ops[op].members;
+  const auto [at, first] = communicators_.try_emplace({op, world_.job(), world_.returns(rank, members)}, 0);
+  if (first) at->second = library_.make(members.size());
+  return library_.join(at->second, rank);
 }
 
 void programs::launch(rank_id rank, time_ns calm_from_ns) {
@@ -248,13 +270,11 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
     if (c->job == world_.job()) c->replaced = true;  // of a process before this one
   }
   ops::rank& self = world_[rank];
-  const bool returned = world_.returns(rank, {rank}) != 0;  // into pairs only: the others end with an error everywhere
   for (std::size_t i = 0; i < play_.ops.size(); ++i) {
     const op_spec& op = play_.ops[i];
     const auto mine = std::find(op.members.begin(), op.members.end(), rank);
     if (mine == op.members.end() && !op.everybody) continue;
-    const auto made = [&]() -> caller& { return add(i, rank, calm_from_ns); };
-    runtime::scope& here = world_.programs_of(rank);
+    const bool calls = mine != op.members.end();
     if (op.what == op_spec::kind::pair) {
       ops::paired_transfer t;
       t.name = op.name;
@@ -269,7 +289,15 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       t.capable = [able](rank_id) { return able; };
       t.timeout_ns = op.timeout_ns;
       const ops::transfer declared = self.declare(t);
-      if (mine != op.members.end()) start_pair(made(), declared);
+      const auto start = [this, declared](caller& c) {
+        runtime::scope& here = world_.programs_of(c.rank);
+        if (c.rank == c.op.members[0]) {
+          here.spawn(send_all(c, declared, c.op.members[1]));
+        } else {
+          here.spawn(receive_all(c, declared, c.op.members[0]));
+        }
+      };
+      if (calls) begin(i, rank, calm_from_ns, start, {});
     } else if (op.what == op_spec::kind::pipeline) {
       ops::linear_pipeline p;
       p.name = op.name;
@@ -277,24 +305,24 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       p.configs.clear();
       for (const std::string& text : op.configs) p.configs.push_back(config_from(text, kernels_[rank]));
       p.timeout_ns = op.timeout_ns;
-      const ops::pipeline declared = self.declare(std::move(p));
-      if (mine != op.members.end() && !returned) here.spawn(run_pipeline(made(), declared));
+      auto declared = std::make_shared<ops::pipeline>(self.declare(std::move(p)));
+      const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(run_pipeline(c, *declared)); };
+      if (calls) begin(i, rank, calm_from_ns, start, [declared] { declared->rejoin(); });
     } else if (op.what == op_spec::kind::symmetric) {
-      if (std::exchange(communicators_of_job_, world_.job()) != world_.job()) communicators_.clear();
-      const auto [at, first] = communicators_.emplace(i, 0);
-      if (first) at->second = library_.make(op.members.size());
       ops::symmetric_op s;
       s.name = op.name;
       s.members = op.members;
       for (const std::string& text : op.configs) s.configs.push_back(collective_from(text, kernels_[rank]));
-      if (mine != op.members.end()) s.over = library_.join(at->second, rank);
+      if (calls) s.over = communicator_of(i, rank);
       if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls);
       s.timeout_ns = op.timeout_ns;
-      const ops::symmetric declared = self.declare(std::move(s));
-      if (mine == op.members.end()) continue;
-      caller& c = made();
-      c.without_headers = declared;
-      here.spawn(call_symmetric(c, declared));
+      ops::symmetric declared = self.declare(std::move(s));
+      const auto start = [this, declared](caller& c) {
+        c.without_headers = declared;
+        world_.programs_of(c.rank).spawn(call_symmetric(c, declared));
+      };
+      const auto rejoin = [this, i, rank, declared]() mutable { declared.rejoin(communicator_of(i, rank)); };
+      if (calls) begin(i, rank, calm_from_ns, start, rejoin);
     } else {
       ops::leader_worker g;
       g.name = op.name;
@@ -310,8 +338,9 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       g.configs.clear();
       for (const std::string& text : op.configs) g.configs.push_back(group_config_from(text, kernels_[rank]));
       g.timeout_ns = op.timeout_ns;
-      const ops::rank_group declared = self.declare(g);
-      if (mine != op.members.end() && !returned) here.spawn(call_group(made(), declared));
+      ops::rank_group declared = self.declare(g);
+      const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(call_group(c, declared)); };
+      if (calls) begin(i, rank, calm_from_ns, start, [declared]() mutable { declared.rejoin(); });
     }
   }
 }
@@ -573,6 +602,7 @@ task<> programs::call_group(caller& c, ops::rank_group g) {
     const bool more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
+    if (c.over) break;
     const std::uint64_t end = c.end_of_phase(i);
     runtime::scope calls(here);
     for (std::uint64_t k = 0; k < c.op.in_flight && i < end; ++k) calls.spawn(group_one(c, g, i++));
@@ -588,6 +618,7 @@ task<> programs::call_symmetric(caller& c, ops::symmetric op) {
     const bool more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
+    if (c.over) break;
     const call_record begun = c.begin(op.end().leads(), i);
     auto outcome = co_await ops::attempt(op.run(std::span(data).first(c.size(i))));
     c.end(begun, outcome);
@@ -634,6 +665,7 @@ task<> programs::run_pipeline(caller& c, ops::pipeline p) {
     const bool more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
+    if (c.over) break;
     const std::uint64_t end = c.end_of_phase(i);
     const std::uint64_t n = std::min(at_once, end - i);
     std::vector<std::uint64_t> sizes;

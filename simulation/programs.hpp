@@ -10,6 +10,7 @@
 #include <parley/simulation/job.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,7 +30,7 @@ class programs {
 
   /// `calm_from_ns`: when the second half of the calls begins.
   void launch(rank_id rank, time_ns calm_from_ns);
-  /// `who` has heard that `peer` has come back: the transfers between them begin again, with calls of their own.
+  /// `who` has heard that `peer` has come back: its ops with it begin again, with calls of their own.
   void go_on(rank_id who, rank_id peer);
   /// The gates and campaigns of one of them, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
@@ -38,6 +39,8 @@ class programs {
   /// Into the buffer of a call at that address, if there is one.
   void write(std::uint64_t address, std::span<const std::byte> data);
   const collectives& library() const noexcept { return library_; }
+  /// Before an op of a rank enters another generation.
+  std::function<void(rank_id who, const std::string& op)> before_rejoining{};
   /// How slow the kernels of a rank are: thousandths on top.
   void slow_kernels(rank_id rank, std::uint64_t thousandths) { kernels_[rank].slowness = thousandths; }
 
@@ -62,7 +65,10 @@ class programs {
   bool everybody_calls(const caller& c) const;
   turnout& turnout_of(std::size_t op, std::uint64_t returns);
   caller& add(std::size_t op, rank_id rank, time_ns calm_from_ns);
-  void start_pair(caller& c, const ops::transfer& t);
+  void begin(std::size_t op, rank_id rank, time_ns calm_from_ns, std::function<void(caller&)> start,
+             std::function<void()> rejoin);
+  runtime::task<> rejoin_later(caller& before);
+  std::shared_ptr<ops::communicator> communicator_of(std::size_t op, rank_id rank);
   void violated(const caller& c, std::string text);
 
   const scenario& play_;
@@ -73,10 +79,10 @@ class programs {
   bool mutant_awaits_agreement_;
   std::vector<kernel_times> kernels_;
   collectives library_;
-  std::map<std::size_t, std::uint64_t> communicators_;  // of the ops without headers, in this job
-  std::uint64_t communicators_of_job_ = 0;
-  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::unique_ptr<turnout>> turnouts_;  // as `received`
-  std::vector<std::vector<std::unique_ptr<caller>>> callers_;                                           // by rank
+  using op_at = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;  // op, job, returns: as `received`
+  std::map<op_at, std::uint64_t> communicators_;                        // of the ops without headers
+  std::map<op_at, std::unique_ptr<turnout>> turnouts_;
+  std::vector<std::vector<std::unique_ptr<caller>>> callers_;  // by rank
 };
 
 }  // namespace parley::simulation

@@ -262,8 +262,6 @@ scenario read_scenario(std::string_view text) {
     for (const rank_id r : o.members) {
       if (r >= s.ranks) refuse("ops.members", "rank " + std::to_string(r) + " is outside the world");
     }
-    if (o.what == op_spec::kind::symmetric && s.faults.restarts != 0)
-      refuse("faults.restarts", "op `" + o.name + "` has no headers: a rank that came back would have no communicator");
     const std::size_t least = 2;
     if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
       refuse("ops.members", "op `" + o.name + "` needs two ranks, and a pair no more");

@@ -7,19 +7,37 @@
 
 using namespace parley;
 using namespace parley::tests;
-using actors::generations;
+using actors::generation_of;
+using actors::generation_verdict;
+using actors::judge;
 using runtime::errc;
 
-TEST_CASE("a generation is current, then ended, and after many others unknown") {
-  generations all(1);
-  CHECK(all.judge(1) == generations::verdict::current);
-  CHECK(all.judge(2) == generations::verdict::unknown);
-  all.enter(2);
-  CHECK(all.judge(1) == generations::verdict::ended);
-  CHECK(all.judge(2) == generations::verdict::current);
-  for (std::uint64_t next = 3; next < 3 + generations::most_ended; ++next) all.enter(next);
-  CHECK(all.judge(1) == generations::verdict::unknown);
-  CHECK(all.judge(2) == generations::verdict::ended);
+TEST_CASE("of two generations the one that knows of more restarts is to come, others have ended") {
+  const std::uint64_t mine = generation_of(0x123, 7);
+  CHECK(judge(mine, mine) == generation_verdict::current);
+  CHECK(judge(generation_of(0x123, 8), mine) == generation_verdict::to_come);
+  CHECK(judge(generation_of(0x99, 8), mine) == generation_verdict::to_come);
+  CHECK(judge(generation_of(0x123, 6), mine) == generation_verdict::ended);
+  CHECK(judge(generation_of(0x99, 7), mine) == generation_verdict::ended);  // of other restarts: it lacks one of ours
+  CHECK(judge(generation_of(1, 0), generation_of(1, 0xffff)) == generation_verdict::to_come);
+  CHECK(judge(generation_of(1, 0xffff), generation_of(1, 0)) == generation_verdict::ended);
+}
+
+TEST_CASE("generations count the restarts of participants, and of ranks that they are coupled with") {
+  const auto op = actors::declare_edge("activations", 0, 1, "");
+  runtime::incarnations all(std::vector<std::uint64_t>{11, 12, 13});
+  const auto restarts = [&](std::vector<runtime::rank_id> coupled) {
+    return actors::first_generation(op, all, coupled) >> actors::generation_hash_bits;
+  };
+  const std::uint64_t first = actors::first_generation(op, all);
+  CHECK(actors::first_generation(op, all, {0, 1, 2}) == first);  // who lists others still meets
+  all.replace(2, runtime::incarnation_of(14, 2));
+  CHECK(actors::first_generation(op, all) == first);
+  CHECK(actors::first_generation(op, all, {0, 1, 2}) != first);
+  CHECK(restarts({0, 1, 2}) == 2);
+  all.replace(0, runtime::incarnation_of(15, 1));
+  CHECK(restarts({}) == 1);
+  CHECK(restarts({0, 1, 2}) == 3);
 }
 
 TEST_CASE("data of a generation that is not known yet waits for it, outside of this one") {
@@ -28,7 +46,7 @@ TEST_CASE("data of a generation that is not known yet waits for it, outside of t
   runtime::scope s(e.clock);
   s.spawn(receive_whole(e.in, 0, r));
   auto other = e.stamp(0, 8);
-  other.generation = edge_pair::generation + 1;
+  other.generation = edge_pair::generation + generation_of(0, 1);
   const auto part = pattern(8, 3);
   e.inject(other, part);
   e.pass();

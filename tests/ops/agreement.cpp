@@ -281,6 +281,30 @@ TEST_CASE("both ends assert that what was stamped is run: the receiver of each c
   }
 }
 
+TEST_CASE("a sender asserts S2 also of calls that are not timed, from what their receiver says now and then") {
+  const std::vector configs{direct(), chunked(16_KiB, 2)};
+  world w(2);
+  auto out = w[0].declare(pair_of(configs));
+  auto in = w[1].declare(pair_of(configs));
+  std::size_t blamed = 0;
+  const breach_watch watch([&](const breach& b) {
+    CHECK(b.name == "S2");
+    CHECK(b.culprit == 1);
+    ++blamed;
+  });
+  CHECK(move_each(w, out, in, std::vector<std::size_t>(511, 10'000)).failed() == 0);
+  CHECK(blamed == 0);
+  // What the receiver believes that it ran last is what it says with its next report.
+  auto ran = w[1].flight().in_order().back();
+  REQUIRE(ran.what == flight_event::received);
+  REQUIRE(ran.invocation == 510);
+  ran.digest ^= 1;
+  w[1].services().flight.add(ran);
+  CHECK(move_each(w, out, in, {10'000}).failed() == 0);
+  pass(w, 1'000'000);
+  CHECK(blamed == 1);
+}
+
 TEST_CASE("ranks outside the op send and receive nothing") {
   world w(4, eager());
   const std::vector configs{direct(), chunked(16_KiB, 2)};

@@ -1,0 +1,45 @@
+#pragma once
+/// Data that nobody can take yet: its op is not declared here, or its generation not joined.
+///
+///     kept_parts early;
+///     early.keep(stamp, std::move(message), room, kept_parts::tags::same);        // false: there is no room
+///     for (runtime::arrival& m : early.take()) hub.on_arrival(std::move(m));
+///
+/// A poison lets go of what came for its invocation: nobody will want that, and its sender gets its buffers back.
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/link.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+inline std::uint64_t bytes_held_by(const runtime::arrival& m) noexcept {
+  return sizeof m + (m.remote() ? 0 : m.length());
+}
+
+class kept_parts {
+ public:
+  std::size_t size() const noexcept { return parts_.size(); }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  struct room {
+    std::size_t parts;
+    std::uint64_t bytes;
+  };
+  /// Those of a group have lanes for tags.
+  enum class tags : std::uint8_t { same, any };
+  bool keep(const stamp& s, runtime::arrival&& message, room r, tags which);
+  std::vector<runtime::arrival> take() noexcept {
+    bytes_ = 0;
+    return std::exchange(parts_, {});
+  }
+
+ private:
+  void let_go_of(const stamp& poison, tags which);
+  std::vector<runtime::arrival> parts_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,360 @@
+// Ops of more than two ranks, one of which comes back as a new process: what was under way ends, and all begin anew when each of the
+// others has called `rejoin`.
+#include "../support/attention_case.hpp"
+#include "../support/groups.hpp"
+#include "../support/library.hpp"
+#include "../support/transfers.hpp"
+
+#include <parley/ops/contextual.hpp>
+#include <parley/ops/halo.hpp>
+#include <parley/ops/hierarchical.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/ring_attention.hpp>
+#include <parley/ops/tunable_op.hpp>
+#include <parley/runtime/compute.hpp>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr rank_id ranks = 4;
+constexpr rank_id returns = 1;
+
+// One op on all ranks.
+struct op_case {
+  explicit op_case(world& job) : w(job) {}
+  virtual ~op_case() = default;
+  virtual void declare(rank_id r) = 0;
+  virtual task<> call(rank_id r) = 0;
+  virtual bool rejoin(rank_id r) = 0;
+  /// What the call has brought to this rank.
+  virtual bool right(rank_id r) const = 0;
+  /// Whether its ranks exchange something in each call.
+  virtual bool meets() const { return true; }
+  world& w;
+};
+
+struct sums : op_case {
+  using op_case::op_case;
+  bool right(rank_id r) const override { return wrong_sums(x.at(r), ranks) == 0; }
+  std::span<float> fresh(rank_id r) { return x[r] = contribution(r, 30'000); }  // more than a message takes along
+  std::map<rank_id, std::vector<float>> x;
+};
+
+struct one_group final : sums {
+  using sums::sums;
+  void declare(rank_id r) override { of[r] = w[r].declare(led_by(0, {star(), chain(4096)})); }
+  task<> call(rank_id r) override { return of[r].all_reduce(fresh(r)); }
+  bool rejoin(rank_id r) override { return of[r].rejoin(); }
+  std::map<rank_id, rank_group> of;
+};
+
+struct two_levels final : sums {
+  using sums::sums;
+  void declare(rank_id r) override {
+    of[r] = w[r].declare(hierarchical{.name = "gradients", .leads = [](rank_id who) { return who % 2 == 0; }});
+  }
+  task<> call(rank_id r) override { return of[r].all_reduce(fresh(r)); }
+  bool rejoin(rank_id r) override { return of[r].rejoin(); }
+  std::map<rank_id, hierarchy> of;
+};
+
+struct leased final : op_case {
+  explicit leased(world& job) : op_case(job), lib(job.clock, ranks) {}
+  void declare(rank_id r) override {
+    symmetric_op op;
+    op.name = "norms";
+    op.configs = {takes("library", 40'000), takes("ring", 20'000)};
+    op.over = communicator_of(r);
+    op.rehearse = std::make_shared<library_source>(lib);
+    of[r] = w[r].declare(op);
+  }
+  task<> call(rank_id r) override { return of[r].run(std::span(data)); }
+  bool rejoin(rank_id r) override { return of[r].rejoin(communicator_of(r)); }
+  bool right(rank_id) const override { return true; }  // their library would not meet
+  // The user's, which are made anew for each generation.
+  std::shared_ptr<communicator> communicator_of(rank_id r) {
+    auto& users = places[w[r].services().incarnations.of(returns)];
+    if (!users) users = lib.make();
+    return std::make_shared<library_communicator>(users);
+  }
+  library lib;
+  std::map<std::uint64_t, decltype(lib.make())> places;
+  std::map<rank_id, symmetric> of;
+  std::vector<std::byte> data = std::vector<std::byte>(4096);
+};
+
+struct tuned_thunk final : op_case {
+  using op_case::op_case;
+  using kernel = tunable_op<task<>()>;
+  static task<> spin(time_ns span) {
+    co_await compute([] {}, span);
+  }
+  void declare(rank_id r) override {
+    kernel::options o;
+    o.name = "kernel";
+    o.key = [] { return tuning::kernel_key{{"n", std::uint64_t{1}}}; };
+    o.implementations.push_back({"slow", [] { return spin(3'000); }});
+    o.implementations.push_back({"fast", [] { return spin(1'000); }});
+    kernels[r].reset();
+    kernels[r] = std::make_unique<kernel>(w[r].kernels(), std::move(o));
+    contextual_op op;
+    op.name = "layer";
+    op.iterations = 2;
+    of.insert_or_assign(r, contextual(w[r], op));
+  }
+  task<> call(rank_id r) override {
+    return of.at(r).run([this, r] { return (*kernels[r])(); });
+  }
+  bool rejoin(rank_id r) override { return of.at(r).rejoin(); }
+  bool meets() const override { return false; }  // once it is tuned
+  bool right(rank_id r) const override { return of.at(r).end().best("kernel", "n=1") == "fast"; }
+  std::map<rank_id, std::unique_ptr<kernel>> kernels;
+  std::map<rank_id, contextual> of;
+};
+
+struct stages final : op_case {
+  using op_case::op_case;
+  struct stage final : pipeline_stage {
+    void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
+      if (place == 0) std::fill(activation.begin(), activation.end(), static_cast<std::byte>(microbatch));
+      for (std::byte& b : activation) b = static_cast<std::byte>(static_cast<unsigned>(b) * 3U + place);
+      last.assign(activation.begin(), activation.end());
+    }
+    std::size_t place = 0;
+    std::vector<std::byte> last;
+  };
+  void declare(rank_id r) override {
+    of[r] = w[r].declare(linear_pipeline{.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}});
+    work[r].place = r;
+  }
+  task<> call(rank_id r) override { return of[r].run(std::span(sizes), work[r]); }
+  bool rejoin(rank_id r) override { return of[r].rejoin(); }
+  bool right(rank_id r) const override {
+    std::uint64_t b = sizes.size() - 1;
+    for (rank_id place = 0; place <= r; ++place) b = b * 3 + place;
+    return work.at(r).last == std::vector<std::byte>(sizes.back(), static_cast<std::byte>(b));
+  }
+  std::vector<std::uint64_t> sizes{30'000, 100, 30'000};
+  std::map<rank_id, pipeline> of;
+  std::map<rank_id, stage> work;
+};
+
+struct rims final : op_case {
+  using op_case::op_case;
+  static constexpr std::size_t cells = 20'000;
+  void declare(rank_id r) override {
+    halo_exchange op;
+    op.name = "rims";
+    op.ranks = {ranks};
+    op.periodic = {true};
+    op.width = {5'000};
+    of[r] = w[r].declare(op);
+  }
+  task<> call(rank_id r) override {
+    auto& x = field[r];
+    x.assign(cells + 10'000, -1.0F);
+    std::fill(x.begin() + 5'000, x.end() - 5'000, static_cast<float>(r));
+    return with_dataflow(exchange, &of[r], std::span(x));
+  }
+  static task<> exchange(dataflow& flow, halo* h, std::span<float> x) {
+    halo_field f;
+    f.memory = std::as_writable_bytes(x);
+    f.element_bytes = sizeof(float);
+    f.cells = {cells};
+    std::vector<halo_field> fields(1, f);
+    halo_plan plan = h->plan(fields);
+    auto moving = plan.start(flow);
+    co_await moving;
+  }
+  bool rejoin(rank_id r) override { return of[r].rejoin(); }
+  bool right(rank_id r) const override {
+    const auto& x = field.at(r);
+    return x.front() == static_cast<float>((r + ranks - 1) % ranks) && x.back() == static_cast<float>((r + 1) % ranks);
+  }
+  std::map<rank_id, halo> of;
+  std::map<rank_id, std::vector<float>> field;
+};
+
+struct turning final : op_case {
+  using op_case::op_case;
+  void declare(rank_id r) override { of[r] = w[r].declare(ring_attention{.name = "attention"}); }
+  task<> call(rank_id r) override {
+    auto& all = tensors[r];
+    all.assign(3, std::vector<float>(shape.elements(), static_cast<float>(r)));
+    out[r].assign(shape.elements(), -1.0F);
+    return of[r].forward<float>(shape, all[0], all[1], all[2], out[r]);
+  }
+  bool rejoin(rank_id r) override { return of[r].rejoin(); }
+  // Each element is a mean of all ranks' values, whose weights depend on the rank.
+  bool right(rank_id r) const override { return out.at(r)[0] > 0 && out.at(r)[0] < ranks; }
+  attention_shape shape{.heads = 1, .rows = 64, .dimensions = 64};
+  std::map<rank_id, attention> of;
+  std::map<rank_id, std::vector<std::vector<float>>> tensors;
+  std::map<rank_id, std::vector<float>> out;
+};
+
+struct caller {
+  scope calls;
+  std::map<rank_id, std::optional<result<>>> outcomes;
+  explicit caller(world& w) : calls(w.clock) {}
+  static task<> one(op_case* op, rank_id r, std::optional<result<>>* outcome) {
+    std::exception_ptr thrown;
+    try {
+      co_await op->call(r);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    outcome->emplace(thrown ? result<>(describe(thrown)) : result<>());
+  }
+  void call(op_case& op, rank_id r) { calls.spawn(one(&op, r, &outcomes[r])); }
+};
+
+void all_call(op_case& op) {
+  caller all(op.w);
+  for (rank_id r = 0; r < ranks; ++r) all.call(op, r);
+  run_until(op.w.clock, [&] { return all.calls.running() == 0; });
+  for (rank_id r = 0; r < ranks; ++r) {
+    CAPTURE(r);
+    REQUIRE(all.outcomes[r]);
+    CHECK_MESSAGE(*all.outcomes[r], (*all.outcomes[r] ? "" : all.outcomes[r]->reason().what()));
+    CHECK(op.right(r));
+  }
+}
+
+errc call_alone(op_case& op, rank_id r) {
+  caller one(op.w);
+  one.call(op, r);
+  run_until(op.w.clock, [&] { return one.calls.running() == 0; });
+  return one.outcomes[r]->code();
+}
+
+template <class Op>
+void restart_and_go_on() {
+  world w(ranks);
+  Op op(w);
+  for (rank_id r = 0; r < ranks; ++r) op.declare(r);
+  all_call(op);
+  all_call(op);
+  for (int again = 0; again < 2; ++again) {
+    for (rank_id r = 0; r < ranks; ++r) CHECK((r == returns || !op.rejoin(r)));  // nobody has restarted
+    caller under_way(w);
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (r != returns) under_way.call(op, r);
+    }
+    wait_a_while(w, 10'000'000);
+    w.restart(returns);
+    op.declare(returns);
+    w.tell_of(returns);
+    run_until(w.clock, [&] { return under_way.calls.running() == 0; });
+    for (auto& [r, outcome] : under_way.outcomes) {
+      CAPTURE(r);
+      if (*outcome) continue;  // needed nothing of it
+      CHECK(outcome->code() == errc::peer_restarted);
+      CHECK(outcome->reason().what().find("rank 1 has restarted") != std::string::npos);
+    }
+    if (op.meets()) CHECK(!*under_way.outcomes.at(2));
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (r == returns) continue;
+      CHECK(call_alone(op, r) == errc::peer_restarted);
+      CHECK(op.rejoin(r));
+      CHECK(!op.rejoin(r));
+    }
+    all_call(op);
+    all_call(op);
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("an op whose rank has restarted fails until its others have joined again, and begins anew", Op,
+                   one_group, two_levels, leased, tuned_thunk, stages, rims, turning) {
+  restart_and_go_on<Op>();
+}
+
+TEST_CASE("what a member that has joined again sends waits for those who have not, and is theirs") {
+  world w(ranks);
+  one_group op(w);
+  for (rank_id r = 0; r < ranks; ++r) op.declare(r);
+  all_call(op);
+  w.restart(returns);
+  op.declare(returns);
+  w.tell_of(returns);
+  caller early(w);
+  for (const rank_id r : {0, 1, 2}) {
+    if (r != static_cast<int>(returns)) CHECK(op.rejoin(r));
+    early.call(op, r);
+  }
+  wait_a_while(w, 100'000'000);
+  CHECK(early.calls.running() == 3);
+  CHECK(op.of[3].details()->data_path().statistics().dropped == 0);
+  CHECK(op.rejoin(3));
+  early.call(op, 3);
+  run_until(w.clock, [&] { return early.calls.running() == 0; });
+  for (auto& [r, outcome] : early.outcomes) CHECK(*outcome);
+}
+
+TEST_CASE("a call with one that does not join again ends in its time") {
+  world w(ranks);
+  one_group op(w);
+  for (rank_id r = 0; r < ranks; ++r) op.declare(r);
+  all_call(op);
+  w.restart(returns);
+  op.declare(returns);
+  w.tell_of(returns);
+  for (const rank_id r : {2, 3}) CHECK(op.rejoin(r));
+  caller late(w);
+  for (const rank_id r : {1, 2, 3}) late.call(op, r);  // their leader keeps what they send, and they its buffers
+  const time_ns began = w.clock.now();
+  run_until(w.clock, [&] { return late.calls.running() == 0; });
+  for (auto& [r, outcome] : late.outcomes) CHECK(outcome->code() == errc::timeout);
+  CHECK(w.clock.now() - began < 35'000'000'000);
+}
+
+TEST_CASE("parts of a generation that some have passed over are let go, so that their senders' calls end") {
+  world w(3);
+  std::map<rank_id, rank_group> of;
+  const auto declare = [&](rank_id r) { of[r] = w[r].declare(led_by(1, {star()})); };
+  for (rank_id r = 0; r < 3; ++r) declare(r);
+  w.restart(0);
+  declare(0);
+  w[2].on_restarted(0, w.incarnations[0]);  // rank 1 has not heard of it yet
+  std::vector<float> x(30'000);
+  result<> outcome;
+  scope calls(w.clock);
+  calls.spawn(reduce_one(of[0], x, outcome));
+  wait_a_while(w, 1'000'000);
+  CHECK(of[1].details()->data_path().statistics().unjoined == 1);
+  w.restart(2);
+  declare(2);
+  w[0].on_restarted(2, w.incarnations[2]);
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(outcome.code() == errc::peer_restarted);
+}
+
+TEST_CASE("a member that dies after another one has restarted ends the op for good") {
+  world w(3);
+  std::map<rank_id, rank_group> of;
+  const auto declare = [&](rank_id r) { of[r] = w[r].declare(led_by(0, {star()})); };
+  for (rank_id r = 0; r < 3; ++r) declare(r);
+  w.restart(1);
+  declare(1);
+  w.tell_of(1);
+  for (const rank_id r : {0, 1}) w[r].on_lost(2, "it was killed");
+  CHECK(of[0].rejoin());
+  std::vector<float> x(10);
+  result<> outcome;
+  scope calls(w.clock);
+  calls.spawn(reduce_one(of[0], x, outcome));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(outcome.code() == errc::peer_failed);
+}
