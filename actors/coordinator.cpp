@@ -1,6 +1,7 @@
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/evidence.hpp>
 #include <parley/actors/inbox.hpp>
+#include <parley/actors/other_members.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/second_tries.hpp>
@@ -246,6 +247,7 @@ class coordinator_behaviour {
       if (std::any_of(state_.participants.begin(), state_.participants.end(), here)) continue;
       static_cast<void>(
           services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
+      ask_for_other_members(services_, state_.declaration, state_.generation, p.rank);
     }
     ask_at_ = services_.ex.now() + ask_pauses_.next(services_.jitter);
   }

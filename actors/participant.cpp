@@ -1,6 +1,7 @@
 #include <parley/actors/participant.hpp>
 
 #include <parley/actors/inbox.hpp>
+#include <parley/actors/other_members.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/second_tries.hpp>
@@ -148,6 +149,7 @@ class participant_behaviour {
     if (services_.ex.now() < ask_at_) return;
     ask_at_ = services_.ex.now() + ask_pause_ns;
     actors::ask_for_other_way(services_, mine_.declaration, mine_.generation);
+    ask_for_other_members(services_, mine_.declaration, mine_.generation, mine_.declaration.leader);
   }
 
   /// Only the leader has anything to say here.

@@ -2,8 +2,11 @@
 #include "fuzz.hpp"
 
 #include <parley/actors/credit_messages.hpp>
+#include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/other_members.hpp>
+#include <parley/actors/other_way.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
@@ -76,8 +79,8 @@ void message(input bytes) {
   using namespace actors;
   check_one_of<ack, offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched, credit,
                revoke, revoked, exposed, known, taken, piece, lease_prepare, lease_schedule, lease_reply, lease_waiting,
-               rehearse, rehearsed, lease_end, lease_ended, round_said, round_outcome, round_question>(which,
-                                                                                                       from.rest());
+               rehearse, rehearsed, lease_end, lease_ended, round_said, round_outcome, round_question, other_way,
+               other_members, gen_end>(which, from.rest());
 }
 
 void stamp(input bytes) {

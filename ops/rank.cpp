@@ -1,5 +1,6 @@
 #include <parley/ops/rank.hpp>
 
+#include <parley/actors/other_members.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/ops/op_results.hpp>
 #include <parley/runtime/flight_dump.hpp>
@@ -51,6 +52,10 @@ rank::rank(rank_foundation on, rank_settings settings)
   disk_ = on.disk;
   kernels_.remember(results_.remembered());
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
+  actors::answer_other_members(services_, [this](const std::string& op) {
+    const auto known = groups_declared_.find(op);
+    return known == groups_declared_.end() ? nullptr : &known->second;
+  });
 }
 
 // Called while the rank is made.
@@ -150,6 +155,11 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
   constexpr std::size_t made_at_once = 16;
   if (declared_edges_.size() <= made_at_once) declared.make();
   return declared;
+}
+
+// Whoever takes this rank for a member shall hear of it.
+void rank::note_idle(const std::string& op) {
+  groups_declared_.try_emplace(op, actors::declared_by_name{0, "op " + op + ", no part in it for this rank"});
 }
 
 void rank::warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why) {
@@ -311,12 +321,14 @@ rank_group rank::declare(const leader_worker& op) {
     o.allowed = tuning::both(op.allowed, settings_.allowed);
     handle.place_ = &add_group(std::move(o));
   }
+  if (handle.idle()) note_idle(op.name);
   return handle;
 }
 
 op_place<group_end>& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   declare_once(op);
+  groups_declared_[op.name] = {op.id(), op.text()};
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
@@ -332,8 +344,12 @@ symmetric rank::declare(symmetric_op op) {
   symmetric handle;
   handle.name_ = op.name;
   const auto me = [this](const auto& p) { return p.rank == id(); };
-  if (std::none_of(d.participants.begin(), d.participants.end(), me)) return handle;
+  if (std::none_of(d.participants.begin(), d.participants.end(), me)) {
+    note_idle(op.name);
+    return handle;
+  }
   declare_once(d);
+  groups_declared_[d.name] = {d.id(), d.text()};
   op.allowed = tuning::both(op.allowed, settings_.allowed);
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
     results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});

@@ -9,6 +9,7 @@
 ///
 /// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
+#include <parley/actors/other_members.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/attached_op.hpp>
 #include <parley/ops/declared_edge.hpp>
@@ -38,6 +39,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -219,6 +221,7 @@ class rank {
   friend pipeline;
   friend declared_edge;
   void declare_once(const actors::op_declaration& op);
+  void note_idle(const std::string& op);
   declared_edge& declare(edge_options o, declared_edge::end which);
   transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
                          const std::shared_ptr<const std::vector<rank_id>>& coupled);
@@ -259,6 +262,7 @@ class rank {
   results_store results_;
   tunable_context kernels_;
   std::unordered_set<std::uint64_t> declared_;  // ids of all ops
+  std::map<std::string, actors::declared_by_name, std::less<>> groups_declared_;
   std::list<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<edge_out>> outs_;

@@ -3,6 +3,7 @@
 #include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/other_members.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/round_messages.hpp>
@@ -26,6 +27,6 @@ TEST_CASE("no two kinds of message share a number") {
   const auto all = numbers<credit, struct revoke, revoked, exposed, known, taken, gen_end, lease_prepare,
                            lease_schedule, lease_reply, lease_waiting, rehearse, rehearsed, lease_end, lease_ended, ack,
                            offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched,
-                           other_way, piece, round_said, round_outcome, round_question>();
+                           other_way, other_members, piece, round_said, round_outcome, round_question>();
   CHECK(std::set<std::uint16_t>(all.begin(), all.end()).size() == all.size());
 }
