@@ -22,7 +22,7 @@
 namespace parley::actors {
 
 struct other_members {
-  static constexpr std::uint16_t message_type = 29;
+  static constexpr std::uint16_t message_type = 31;
   std::uint64_t op = 0;  ///< that the asking rank has
   std::string name;
   std::string declaration;  ///< its, in words
