@@ -143,3 +143,15 @@ TEST_CASE("a program on virtual ranks is watched by the checkers, and fails by t
   CHECK(unknown.status == 2);
   CHECK(has(unknown.error, "nobody"));
 }
+
+TEST_CASE("in a cluster of two kinds every rank ends up with the kernel that is the fastest for its kind") {
+  for (const char* const words :
+       {"mixed_cluster --check --sim 16 --steps 60", "mixed_cluster --check --sim 6 --steps 60 --kinds A100,H100",
+        "mixed_cluster --check --sim 4 --steps 60 --kinds A100,A100,A100,H100"}) {
+    CAPTURE(words);
+    const started s = example(words);
+    INFO(s.error);
+    CHECK(s.status == 0);
+    CHECK(has(s.out, "h100_optimized on rank"));
+  }
+}
