@@ -29,6 +29,27 @@ std::vector<std::string> lines_of(const std::string& text) {
   return all;
 }
 
+// ---- jacobi -csv ------------------------------------------------------------------------------------------------------
+
+struct csv_line {
+  std::vector<std::string> fields;
+  double together_s() const { return std::stod(fields.at(7)); }
+  double alone_s() const { return std::stod(fields.at(8)); }
+};
+csv_line jacobi(const std::string& words) {
+  const started s = example("jacobi " + words);
+  INFO(s.error);
+  REQUIRE(s.status == 0);
+  REQUIRE(lines_of(s.out).size() == 1);
+  csv_line line;
+  std::istringstream in(lines_of(s.out)[0]);
+  for (std::string field; std::getline(in, field, ',');) {
+    field.erase(0, field.find_first_not_of(' '));
+    line.fields.push_back(field);
+  }
+  return line;
+}
+
 // ---- training ---------------------------------------------------------------------------------------------------------
 
 struct trained {
@@ -142,6 +163,23 @@ TEST_CASE("a program on virtual ranks is watched by the checkers, and fails by t
   const started unknown = example("send_recv --sim 2 --mutant nobody");
   CHECK(unknown.status == 2);
   CHECK(has(unknown.error, "nobody"));
+}
+
+TEST_CASE("jacobi -csv prints the columns of NVIDIA's: type, nx, ny, niter, nccheck, ranks, 1, together, alone") {
+  const csv_line four = jacobi("--sim 4 -nx 64 -ny 32 -niter 50 -nccheck 10 -csv");
+  REQUIRE(four.fields.size() == 9);
+  const std::vector<std::string> said(four.fields.begin(), four.fields.begin() + 7);
+  CHECK(said == std::vector<std::string>{"parley", "64", "32", "50", "10", "4", "1"});
+  // 64 x 32 cells in 1,024 ns, 50 times.
+  CHECK(four.alone_s() == doctest::Approx(51.2e-6).epsilon(0.02));
+  CHECK(four.together_s() > 0);
+  const csv_line one = jacobi("--sim 1 -nx 512 -ny 512 -niter 20 -nccheck 10 -csv");
+  REQUIRE(one.fields.size() == 9);
+  CHECK(one.fields[5] == "1");
+  CHECK(one.together_s() == one.alone_s());
+  const csv_line sixteen = jacobi("--sim 16 -nx 512 -ny 512 -niter 20 -nccheck 10 -csv");
+  CHECK(sixteen.alone_s() == one.alone_s());
+  CHECK(sixteen.together_s() < one.alone_s() / 8);
 }
 
 TEST_CASE("in a cluster of two kinds every rank ends up with the kernel that is the fastest for its kind") {
