@@ -176,8 +176,14 @@ void group_invocation::time_out() noexcept {
   fail(errc::timeout, late_.empty() ? self() : late_.front());
 }
 
-void group_invocation::begin_timing() noexcept { began_ns_ = group_.rows_.clock(); }
+void group_invocation::begin_timing() noexcept {
+  began_ns_ = group_.rows_.clock();
+  waited_ns_ = 0;
+}
 void group_invocation::end_timing() noexcept { timed_until_ns_ = group_.rows_.clock(); }
+
+void group_invocation::begin_waiting() noexcept { waits_since_ns_ = group_.rows_.clock(); }
+void group_invocation::end_waiting() noexcept { waited_ns_ += group_.rows_.clock() - waits_since_ns_; }
 
 tuning::row_status group_invocation::status() const noexcept {
   if (fault_.why != errc::none) return tuning::row_status::failed;

@@ -135,6 +135,9 @@ class group_invocation final : private runtime::list_hook {
   /// Of a compared one: only this part of it counts as the config's time.
   void begin_timing() noexcept;
   void end_timing() noexcept;
+  /// Around what the leader waits for between collecting and returning, which is not the config's time either.
+  void begin_waiting() noexcept;
+  void end_waiting() noexcept;
   void set_wrong_data() noexcept { wrong_data_ = true; }
   tuning::row_status status() const noexcept;
   bool begun() const noexcept { return digest_ != 0; }
@@ -144,6 +147,8 @@ class group_invocation final : private runtime::list_hook {
   /// What the leader's stamp says of it: whether it is a trial. Known at the leader from the beginning.
   std::optional<stamp_flags> flags() const noexcept { return flags_; }
   time_ns began_ns() const noexcept { return began_ns_; }
+  /// From where its time counts for its config: as if it had begun later by what was waited for in between.
+  time_ns counts_from_ns() const noexcept { return began_ns_ + waited_ns_; }
 
  private:
   friend rooted_group;
@@ -188,6 +193,8 @@ class group_invocation final : private runtime::list_hook {
   bool wrong_data_ = false;
   time_ns timed_until_ns_ = 0;
   time_ns began_ns_ = 0;
+  time_ns waits_since_ns_ = 0;
+  time_ns waited_ns_ = 0;
   std::optional<stamp_flags> flags_;
   group_fault fault_;
   bool told_by_leader_ = false;

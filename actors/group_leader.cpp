@@ -161,7 +161,7 @@ void group_leader::end(group_invocation& inv) {
       wire_row row;
       row.invocation = inv.index();
       row.digest = inv.config();
-      row.start_ns = inv.began_ns();
+      row.start_ns = inv.counts_from_ns();
       row.end_ns = ended_ns;
       row.status = static_cast<std::uint8_t>(inv.status());
       rows_.add(row);
@@ -172,7 +172,7 @@ void group_leader::end(group_invocation& inv) {
   if (has(flags, stamp_flags::flush)) rows_.flush(0, inv.index());
   rows_.ended(ended_ns);
   if (rows_.measuring() && outcome == errc::none && inv.config() == default_digest_)
-    assigned_.note_default(inv.total_bytes(), ended_ns - inv.began_ns());
+    assigned_.note_default(inv.total_bytes(), ended_ns - inv.counts_from_ns());
   if (blames_config && inv.begun())
     assigned_.quarantine(
         inv.total_bytes(), inv.config(), services_.ex.now(),

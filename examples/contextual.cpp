@@ -3,10 +3,12 @@
 //
 //     ./contextual                          alone
 //     parley run -n 2 ./contextual          the slower rank counts
+//     ./contextual --sim 16
 //
 // A matrix product and a row-wise softmax of its result. The log of every run is in .autotune_logs/rank-R.log; with
 // PARLEY_RESULTS=results.csv the next start knows the winners.
 #include <parley/parley.hpp>
+#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +21,7 @@ namespace {
 
 using numbers = std::span<float>;
 using operand = std::span<const float>;
+constexpr std::size_t width = 96;
 
 /// c = a * b, all of them n x n, in row order.
 void multiply_by_dots(operand a, operand b, numbers c, std::size_t n) {
@@ -76,16 +79,34 @@ void softmax_keeping_exponentials(operand x, numbers y, std::size_t n) {
   }
 }
 
-using multiplication = parley::tunable_op<void(operand, operand, numbers, std::size_t)>;
+/// Away from the actor thread, which keeps messages moving meanwhile. In virtual time it takes what this says.
+template <void kernel(operand, operand, numbers, std::size_t), parley::time_ns modelled_ns>
+parley::task<> away(operand a, operand b, numbers c, std::size_t n) {
+  co_await parley::compute([a, b, c, n] { kernel(a, b, c, n); }, modelled_ns);
+}
+
+using multiplication = parley::tunable_op<parley::task<>(operand, operand, numbers, std::size_t)>;
 using normalization = parley::tunable_op<void(operand, numbers, std::size_t)>;
 
+struct layer_memory {
+  std::vector<float> a = std::vector<float>(width * width);
+  std::vector<float> b = std::vector<float>(width * width);
+  std::vector<float> product = std::vector<float>(width * width);
+  std::vector<float> y = std::vector<float>(width * width);
+};
+
+parley::task<> forward(multiplication* multiply, normalization* softmax, layer_memory* m) {
+  co_await (*multiply)(m->a, m->b, m->product, width);
+  (*softmax)(m->product, m->y, width);
+}
+
 parley::task<> rank_main(parley::rank& self) {
-  multiplication multiply(
-      self.kernels(),
-      {.name = "multiply",
-       .key = [](operand, operand, numbers, std::size_t n) { return parley::kernel_key{{"n", n}}; },
-       .implementations = {
-           {"dots", multiply_by_dots}, {"rows", multiply_by_rows}, {"blocks(of=32)", multiply_in_blocks}}});
+  multiplication multiply(self.kernels(),
+                          {.name = "multiply",
+                           .key = [](operand, operand, numbers, std::size_t n) { return parley::kernel_key{{"n", n}}; },
+                           .implementations = {{"dots", away<multiply_by_dots, 900'000>},
+                                               {"rows", away<multiply_by_rows, 200'000>},
+                                               {"blocks(of=32)", away<multiply_in_blocks, 150'000>}}});
   normalization softmax(
       self.kernels(),
       {.name = "softmax",
@@ -93,24 +114,17 @@ parley::task<> rank_main(parley::rank& self) {
        .implementations = {{"three_passes", softmax_in_three_passes}, {"two_passes", softmax_keeping_exponentials}}});
   parley::contextual layer(self, {.name = "layer", .iterations = 3});
 
-  constexpr std::size_t n = 96;
-  std::vector<float> a(n * n);
-  std::vector<float> b(n * n);
-  std::vector<float> product(n * n);
-  std::vector<float> y(n * n);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    a[i] = static_cast<float>(i % 7) / 7;
-    b[i] = static_cast<float>(i % 5) / 5;
+  layer_memory m;
+  for (std::size_t i = 0; i < m.a.size(); ++i) {
+    m.a[i] = static_cast<float>(i % 7) / 7;
+    m.b[i] = static_cast<float>(i % 5) / 5;
   }
-  const auto thunk = [&] {
-    multiply(a, b, product, n);
-    softmax(product, y, n);
-  };
+  const auto thunk = [&] { return forward(&multiply, &softmax, &m); };
   for (int step = 0; step < 3; ++step) co_await layer.run(thunk);
 
-  for (std::size_t row = 0; row < y.size(); row += n) {
+  for (std::size_t row = 0; row < m.y.size(); row += width) {
     float sum = 0;
-    for (std::size_t i = row; i < row + n; ++i) sum += y[i];
+    for (std::size_t i = row; i < row + width; ++i) sum += m.y[i];
     if (!(std::abs(sum - 1) < 1e-3F))
       parley::runtime::raise({parley::errc::config_failed, "a row of probabilities adds up to " + std::to_string(sum)});
   }
@@ -121,4 +135,4 @@ parley::task<> rank_main(parley::rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
+int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }

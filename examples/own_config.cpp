@@ -1,10 +1,12 @@
 // A config of one's own beside the built-in ones: the payload in two halves, the far one first.
 //
 //     parley run -n 2 ./own_config
+//     ./own_config --sim 16                       # the others look on
 //
 // Both implementations derive what they do from the byte count alone, so they always match. One object has both, so that
 // half a pair cannot be written.
 #include <parley/parley.hpp>
+#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -63,4 +65,4 @@ parley::task<> rank_main(parley::rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
+int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }

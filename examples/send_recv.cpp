@@ -1,7 +1,9 @@
 // One sender, one receiver, and a config that the two agree on while they work.
 //
 //     parley run -n 2 ./send_recv [MESSAGES]
+//     ./send_recv [MESSAGES] --sim 16             # the others look on
 #include <parley/parley.hpp>
+#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -44,6 +46,6 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) messages = std::max(1, std::atoi(argv[1]));
-  return parley::run(argc, argv, rank_main);
+  if (argc > 1 && argv[1][0] != '-') messages = std::max(1, std::atoi(argv[1]));
+  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
 }

@@ -1,8 +1,10 @@
-// The three thin layers in one program for four ranks.
+// The three thin layers in one program, for an even number of ranks.
 //
 //     parley run -n 4 ./thin_layers
+//     ./thin_layers --sim 16
 #include <parley/ops/registration.hpp>
 #include <parley/parley.hpp>
+#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -78,4 +80,4 @@ task<> rank_main(rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
+int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }

@@ -1,8 +1,11 @@
 // A pipeline forward and backward, after a schedule: gradients are checked against a single process, idle time against the ideal.
 //
-//     parley run -n 4 ./training [--schedule 1f1b|gpipe|interleaved|FILE] [--microbatches 8] [--steps 20]
+//     parley run -n 4 ./training [--schedule 1f1b|gpipe|interleaved|FILE] [--chunks 2] [--microbatches 8] [--steps 20]
+//                              [--width 32768]
 //     ./training --sim 16 --microbatches 32
+//     ./training --sim 4 --links free --steps 1     # exactly the schedule's makespan: 33 ms
 //
+// A rank's layers take 1 ms forward and 2 ms backward in virtual time; interleaved, it has them in so many chunks.
 // FILE holds a list of actions per rank, such as `0F0, 0SEND_F0, 0RECV_B0, 0B0`.
 #include <parley/parley.hpp>
 #include <parley/simulation/program.hpp>
@@ -18,16 +21,17 @@
 
 namespace {
 
-constexpr std::size_t width = 32'768;  // activations of 128 KiB
-constexpr parley::time_ns modelled_forward_ns = 1'000'000;
+std::size_t width = 32'768;                                 // numbers of an activation: 128 KiB
+constexpr parley::time_ns modelled_forward_ns = 1'000'000;  // of all stages of a rank
 
 std::string schedule_name = "1f1b";
+std::uint32_t chunks = 2;
 std::uint32_t microbatches = 8;
 int steps = 20;
 
 // Stage s is y = tanh(w_s x), element by element, and the loss is the sum of y^2 / 2 behind the last one.
 struct layers final : parley::pipeline_stages {
-  explicit layers(std::uint32_t n) : stages(n), gradient(n) {}
+  explicit layers(std::uint32_t n, std::uint32_t of_a_rank = 1) : stages(n), share(of_a_rank), gradient(n) {}
   static float weight(std::uint32_t stage) { return 0.5F + 0.03F * static_cast<float>(stage); }
   static float input(std::uint32_t microbatch, std::size_t i) {
     return std::sin(0.001F * static_cast<float>((microbatch + 1) * i % 100'003));
@@ -54,9 +58,10 @@ struct layers final : parley::pipeline_stages {
     gradient[stage] += sum;
   }
   parley::time_ns modelled_ns(const parley::pipeline_action& a) const override {
-    return a.what == parley::pipeline_action::kind::forward ? modelled_forward_ns : 2 * modelled_forward_ns;
+    return (a.what == parley::pipeline_action::kind::forward ? 1 : 2) * modelled_forward_ns / share;
   }
   std::uint32_t stages;
+  std::uint32_t share;
   std::vector<double> gradient;
 };
 
@@ -81,7 +86,7 @@ std::vector<double> gradients_alone(std::uint32_t stages) {
 parley::pipeline_schedule schedule_for(parley::rank_id ranks) {
   if (schedule_name == "1f1b") return parley::one_forward_one_backward(ranks, microbatches);
   if (schedule_name == "gpipe") return parley::gpipe(ranks, microbatches);
-  if (schedule_name == "interleaved") return parley::interleaved(ranks, microbatches, 2);
+  if (schedule_name == "interleaved") return parley::interleaved(ranks, microbatches, chunks);
   const std::ifstream file(schedule_name);
   if (!file) parley::runtime::raise({parley::errc::bad_argument, "cannot read the schedule " + schedule_name});
   std::ostringstream text;
@@ -93,7 +98,7 @@ parley::task<> rank_main(parley::rank& self) {
   const parley::pipeline_schedule schedule = schedule_for(self.world_size());
   microbatches = schedule.microbatches;
   parley::training pipe = self.declare(parley::training_pipeline{.name = "layers", .schedule = schedule});
-  layers mine(schedule.stages);
+  layers mine(schedule.stages, schedule.stages / self.world_size());
   parley::pipeline_report report;
   for (int step = 0; step < steps; ++step) {
     mine.gradient.assign(schedule.stages, 0);
@@ -106,7 +111,7 @@ parley::task<> rank_main(parley::rank& self) {
                                                              std::to_string(mine.gradient[s]) + " instead of " +
                                                              std::to_string(right[s])});
   }
-  std::printf("rank %u: last step %.2f ms, idle %.1f %% (ideal %.1f %%), %u microbatches alive, %llu messages\n",
+  std::printf("rank %u: last step %.3f ms, idle %.1f %% (ideal %.1f %%), %u microbatches alive, %llu messages\n",
               self.id(), static_cast<double>(report.elapsed_ns) / 1e6, 100 * report.idle_share,
               100 * report.ideal_idle_share, report.most_alive, static_cast<unsigned long long>(report.sent));
 }
@@ -117,7 +122,9 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
     const std::string_view name = argv[i];
     if (name == "--schedule") schedule_name = argv[i + 1];
+    if (name == "--chunks") chunks = static_cast<std::uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
     if (name == "--microbatches") microbatches = static_cast<std::uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
+    if (name == "--width") width = std::strtoull(argv[i + 1], nullptr, 10);
     if (name == "--steps") steps = std::atoi(argv[i + 1]);
   }
   return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there

@@ -41,6 +41,7 @@ task<> group_call::between() {
     runtime::raise({runtime::errc::bad_argument, "a config of a group asks twice for what is done between its passes"});
   if (!work_.between) co_return;
   std::exception_ptr thrown;
+  inv_.begin_waiting();
   try {
     co_await work_.between(work_.data);
   } catch (const group_failure& of_others) {
@@ -50,6 +51,7 @@ task<> group_call::between() {
     thrown = std::current_exception();
     inv_.fail(runtime::describe(thrown).code(), members_[self_]);  // the caller's doing, not the config's
   }
+  inv_.end_waiting();
   if (thrown) std::rethrow_exception(thrown);
 }
 

@@ -198,6 +198,7 @@ struct own_generation final : checker {
 struct complete_rows final : checker {
   using checker::checker;
   void look() const {
+    if (book_.r.flights_lost != 0) return;
     std::map<std::pair<generation_key, std::uint64_t>, std::uint32_t> complete;
     for (const auto& [key, flights] : book_.invocations) {
       std::set<rank_id> well;
@@ -363,19 +364,13 @@ struct inside_window final : checker {
       const auto at = std::find_if(book_.r.participants.begin(), book_.r.participants.end(), [&](const auto& p) {
         return p.id == e.from.op && p.generation == e.from.generation && p.rank == e.from.rank && p.leads;
       });
-      if (at == book_.r.participants.end() || is_group(at->op)) continue;
+      // The leader of a group that needs something of each member anyway keeps no window.
+      if (at == book_.r.participants.end() || !at->edge) continue;
       violated(at->title + ", on rank " + std::to_string(e.from.rank) + ": invocation " + std::to_string(e.invocation) +
                " left for rank " + std::to_string(e.to) +
                (e.ahead_ns == runtime::never ? ", for which there was never room in the window"
                                              : std::to_string(e.ahead_ns / 1000) + " us before there was room for it"));
     }
-  }
-
- private:
-  // The leader of a group that needs something of each member anyway keeps no window.
-  bool is_group(const std::string& name) const {
-    const op_spec* const op = book_.find(name);
-    return op != nullptr && op->what == op_spec::kind::group;
   }
 };
 
@@ -459,6 +454,25 @@ struct within_budget final : checker {
 struct outsiders final : checker {
   using checker::checker;
   void look() const {
+    std::map<std::uint64_t, const participant_view*> any;
+    for (const participant_view& p : book_.r.participants) any.emplace(p.id, &p);
+    for (const auto& [way, n] : book_.r.of_op) {
+      const auto& [op, from, to] = way;
+      const auto at = any.find(op);
+      if (at == any.end()) continue;
+      const auto& members = at->second->members;
+      for (const rank_id r : {from, to}) {
+        if (std::find(members.begin(), members.end(), r) == members.end())
+          violated(at->second->title + ": rank " + std::to_string(r) + ", which is not in it, saw " +
+                   std::to_string(n) + " of its messages");
+      }
+    }
+    look_at_idle_ranks();
+  }
+
+ private:
+  void look_at_idle_ranks() const {
+    if (book_.r.play->ops.empty()) return;  // a program, whose ops nobody has listed
     std::set<rank_id> inside;
     for (const op_spec& op : book_.r.play->ops) inside.insert(op.members.begin(), op.members.end());
     for (const auto& [pair, n] : book_.r.between) {

@@ -56,6 +56,7 @@ struct participant_view {
   std::uint64_t generation = 0;
   std::uint64_t c0 = 0;
   bool leads = false;
+  bool edge = false;  ///< of one sender and one receiver
   std::vector<rank_id> members;
   std::vector<std::uint64_t> candidates;
   std::vector<std::uint64_t> ready;
@@ -119,6 +120,7 @@ struct run_record {
   std::vector<participant_view> participants;
   std::vector<campaign_view> campaigns;
   std::vector<flight_view> flights;
+  std::uint64_t flights_lost = 0;  ///< for which the recorders of ranks had no room
   std::vector<lease_view> leases;
   /// Of pairs: the messages that came, by op, job and returns.
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> received;
@@ -126,8 +128,9 @@ struct run_record {
   std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest
   std::vector<violation> at_once;                    ///< seen while it ran
   coverage messages;
-  const window_book* windows = nullptr;                          ///< of what was sent
-  std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;  ///< messages from one to another
+  const window_book* windows = nullptr;                                        ///< of what was sent
+  std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;                ///< messages from one to another
+  std::map<std::tuple<std::uint64_t, rank_id, rank_id>, std::uint64_t> of_op;  ///< those of one op
   std::size_t programs_left = 0;
   std::size_t pending_left = 0;
   std::size_t exposed_left = 0;

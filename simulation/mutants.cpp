@@ -600,10 +600,19 @@ const mutant_info* find_mutant(std::string_view name) {
 }
 
 std::unique_ptr<wire_tap> make_mutant(std::string_view name) {
+  if (!name.empty() && find_mutant(name) == nullptr)
+    runtime::raise({runtime::errc::bad_argument, "there is no mutant `" + std::string(name) + "`"});
   for (const entry& e : all()) {
     if (e.info.name == name && e.make != nullptr) return e.make();
   }
   return nullptr;
+}
+
+void put_mutant(std::string_view name, world_options& into) {
+  if (name == "no-fence" || name == "poison-not-fenced") into.link.fence = link_model::fences::do_nothing;
+  if (name == "window-ignored") into.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
+  if (name == "stamp-ignored") into.settings.mutant_ignores_stamp = true;
+  if (name == "budget-ignored") into.settings.plan.budget_fraction = 1e9;
 }
 
 }  // namespace parley::simulation

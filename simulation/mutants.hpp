@@ -5,6 +5,7 @@
 ///     auto m = make_mutant("matching-by-arrival", …);     // a `wire_tap`
 ///     for (const mutant_info& m : mutants()) …            // its name, its scenario, and the checkers that may name it
 #include <parley/simulation/weather.hpp>
+#include <parley/simulation/world.hpp>
 
 #include <memory>
 #include <span>
@@ -23,7 +24,10 @@ struct mutant_info {
 std::span<const mutant_info> mutants();
 const mutant_info* find_mutant(std::string_view name);
 
-/// What a mutant does on the wire; null where it is a switch of the link (`no-fence`), of the programs or a setting of the ranks.
+/// What a mutant does on the wire; null where it is a switch of the link (`no-fence`), of the programs or a setting of the ranks,
+/// or where there is none. Throws `bad_argument` for a name that is not there.
 std::unique_ptr<wire_tap> make_mutant(std::string_view name);
+/// Those that are switches of the link or settings of the ranks.
+void put_mutant(std::string_view name, world_options& into);
 
 }  // namespace parley::simulation

@@ -6,7 +6,6 @@
 #include <parley/runtime/frame.hpp>
 
 #include <cstring>
-#include <optional>
 
 namespace parley::simulation {
 
@@ -52,6 +51,11 @@ std::optional<topic> topic_of(const parcel& p) noexcept {
 std::string_view name(op_state s) noexcept {
   constexpr std::string_view names[] = {"-", "offering", "warming", "preparing", "running", "idle", "ended"};
   return names[static_cast<std::size_t>(s)];
+}
+
+std::optional<std::uint64_t> op_of(const parcel& p) noexcept {
+  const auto t = topic_of(p);
+  return t ? std::optional(t->op) : std::nullopt;
 }
 
 op_state op_states::see(const parcel& p) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -26,6 +27,9 @@ enum class op_state : std::uint8_t {
 };
 inline constexpr std::size_t op_state_count = static_cast<std::size_t>(op_state::last) + 1;
 std::string_view name(op_state s) noexcept;
+
+/// Whose message it is, as `op_declaration::id` counts; none: of no op.
+std::optional<std::uint64_t> op_of(const parcel& p) noexcept;
 
 class op_states {
  public:

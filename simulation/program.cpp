@@ -1,6 +1,9 @@
 #include <parley/simulation/program.hpp>
 
 #include <parley/runtime/scope.hpp>
+#include <parley/simulation/checkers.hpp>
+#include <parley/simulation/mutants.hpp>
+#include <parley/simulation/observer.hpp>
 #include <parley/simulation/scenario.hpp>
 
 #include <algorithm>
@@ -19,12 +22,16 @@ namespace {
 
 constexpr time_ns settling_ns = 1'000'000'000;
 constexpr std::uint64_t most_ranks = 100'000;
+// Calls that the checkers see: of each rank, and of all together where there are many.
+constexpr std::size_t most_records = std::size_t{1} << 17U;
+constexpr std::size_t most_records_of_all = std::size_t{1} << 22U;
 
 struct played {
   std::vector<bool> ended;
   std::vector<std::optional<runtime::error>> errors;
   std::vector<rank_id> failed;  // of which the others have to be told
   time_ns last_end_ns = 0;
+  std::vector<violation> violations;
 };
 
 const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for something that can never come");
@@ -62,18 +69,40 @@ bool flag(int& argc, char** argv, const char* name) {
   return false;
 }
 
-std::optional<std::uint64_t> option(int& argc, char** argv, const char* name) {
+std::optional<std::string> text_option(int& argc, char** argv, const char* name) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], name) != 0) continue;
-    std::uint64_t value = 0;
-    const char* const text = i + 1 < argc ? argv[i + 1] : "";
-    const auto [end, failed] = std::from_chars(text, text + std::strlen(text), value);
-    if (failed != std::errc() || *end != '\0')
-      runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs a number behind it"});
+    if (i + 1 == argc) runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs a word behind it"});
+    std::string text = argv[i + 1];
     take_out(argc, argv, i, 2);
-    return value;
+    return text;
   }
   return std::nullopt;
+}
+
+std::optional<std::uint64_t> option(int& argc, char** argv, const char* name) {
+  const auto text = text_option(argc, argv, name);
+  if (!text) return std::nullopt;
+  std::uint64_t value = 0;
+  const char* const last = text->data() + text->size();
+  const auto [end, failed] = std::from_chars(text->data(), last, value);
+  if (failed != std::errc() || end != last)
+    runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs a number behind it"});
+  return value;
+}
+
+// Over which nothing takes time.
+link_model free_links() {
+  link_model l;
+  l.latency_ns = l.landing_ns = 0;
+  l.ns_per_byte = l.one_sided_ns_per_byte = 0;
+  return l;
+}
+
+link_model links_of(const std::optional<std::string>& name) {
+  if (!name) return {};
+  if (*name != "free") runtime::raise({runtime::errc::bad_argument, "--links takes `free`, and not `" + *name + "`"});
+  return free_links();
 }
 
 // What may befall a program. Deaths are left out: a program that goes on after one says so itself.
@@ -95,25 +124,43 @@ tape rough_weather(rank_id ranks, std::uint64_t seed) {
 }
 
 // One run. The others are told of a rank whose program failed as of one that is gone.
-played play(const world_options& given, ops::rank_function rank_main, befalls what, const mishap* death) {
+played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death) {
   world_options o = given;
-  const bool rough = what == befalls::weather;
-  const tape faults = rough ? rough_weather(o.ranks, o.seed) : tape{};
+  put_mutant(p.mutant, o);
+  const bool rough = p.what == befalls::weather;
+  tape faults = rough ? rough_weather(o.ranks, o.seed) : tape{};
   if (rough) {
     o.order = faults.order;
     o.starved = faults.starved;
   }
   weather sky(faults, o.seed, o.ranks);
-  world w(o, rough ? &sky : nullptr);
+  const std::unique_ptr<wire_tap> mutant = make_mutant(p.mutant);
+  scenario as_played;
+  as_played.ranks = o.ranks;
+  as_played.link = o.link;
+  as_played.detection_ns = o.detection_ns;
+  as_played.must_decide = false;  // a program ends when it wants to
+  run_record record;
+  record.play = &as_played;
+  record.faults = &faults;
+  world w(o, &sky);
+  observer watching(record, w, given.settings.window);
+  watching.listen(sky, mutant.get());
   sky.begin(w.stage());
   played all;
   all.ended.resize(o.ranks);
   all.errors.resize(o.ranks);
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all)); });
   for (const mishap& m : faults.mishaps) w.befall(m, w.stage().now());
-  if (death != nullptr) w.befall(*death, w.stage().now());
+  if (death != nullptr) {
+    w.befall(*death, w.stage().now());
+    faults.mishaps.push_back(*death);
+  }
   const auto over = [&] {
-    for (const rank_id r : std::exchange(all.failed, {})) w.crash(r);
+    for (const rank_id r : std::exchange(all.failed, {})) {
+      faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
+      w.crash(r);
+    }
     return w.all_ended();
   };
   if (!w.stage().run_until(over, runtime::never)) {
@@ -121,9 +168,18 @@ played play(const world_options& given, ops::rank_function rank_main, befalls wh
       if (!all.ended[r] && w.find(r) != nullptr) all.errors[r] = waits_in_vain;
     }
   }
-  std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx\n", o.ranks,
+  std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
                static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
                static_cast<unsigned long long>(w.stage().hash()));
+  watching.end_job();
+  record.puts_outside = w.network().puts().outside;
+  record.lost_reads = w.network().puts().lost_reads;
+  all.violations = check(record);
+  std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
+  for (const violation& v : all.violations) std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());
+  if (record.flights_lost != 0)
+    std::fprintf(stderr, "S6 was not looked at: %llu calls had no room in the flight recorders\n",
+                 static_cast<unsigned long long>(record.flights_lost));
   return all;
 }
 
@@ -138,7 +194,7 @@ bool names(const std::string& text, rank_id r) {
 
 // Whoever cannot go on without the dead rank says so, naming it or another that ended because of it; and soon.
 bool ended_well(const played& all, const world_options& o, const mishap& death) {
-  bool well = true;
+  bool well = all.violations.empty();
   std::size_t told = 0;
   for (rank_id r = 0; r < o.ranks; ++r) {
     if (!all.errors[r]) continue;
@@ -166,7 +222,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
 }
 
 bool all_returned(const played& all) {
-  bool well = true;
+  bool well = all.violations.empty();
   for (rank_id r = 0; r < all.errors.size(); ++r) {
     if (!all.errors[r]) continue;
     well = false;
@@ -177,16 +233,18 @@ bool all_returned(const played& all) {
 
 }  // namespace
 
-bool run_virtual(const world_options& o, ops::rank_function rank_main, befalls what) {
-  const played undisturbed = play(o, rank_main, what == befalls::death ? befalls::nothing : what, nullptr);
+bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
+  program_options first = p;
+  if (p.what == befalls::death) first.what = befalls::nothing;
+  const played undisturbed = play(o, rank_main, first, nullptr);
   if (!all_returned(undisturbed)) return false;
-  if (what != befalls::death) return true;
+  if (p.what != befalls::death) return true;
   dice luck(o.seed, purpose::fault);
   mishap death;
   death.what = mishap::kind::crash;
   death.rank = static_cast<rank_id>(luck.below(o.ranks));
   death.at_ns = luck.between(0, undisturbed.last_end_ns);
-  return ended_well(play(o, rank_main, befalls::death, &death), o, death);
+  return ended_well(play(o, rank_main, p, &death), o, death);
 }
 
 int run(int argc, char** argv, ops::rank_function rank_main) {
@@ -199,14 +257,18 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
     const bool deaths = flag(argc, argv, "--deaths");
     if (weather && deaths)
       runtime::raise({runtime::errc::bad_argument, "--weather and --deaths are two kinds of runs; give one of them"});
-    const befalls what = deaths ? befalls::death : (weather ? befalls::weather : befalls::nothing);
+    program_options p;
+    p.what = deaths ? befalls::death : (weather ? befalls::weather : befalls::nothing);
     if (*ranks == 0 || *ranks > most_ranks)
       runtime::raise({runtime::errc::bad_argument, "--sim takes 1 to " + std::to_string(most_ranks) + " ranks"});
+    p.mutant = text_option(argc, argv, "--mutant").value_or("");
     world_options o;
     o.ranks = static_cast<rank_id>(*ranks);
+    o.link = links_of(text_option(argc, argv, "--links"));
+    o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
     const std::uint64_t first = seed.value_or(1);
     for (o.seed = first; o.seed < first + seeds; ++o.seed) {
-      if (run_virtual(o, rank_main, what)) continue;
+      if (run_virtual(o, rank_main, p)) continue;
       std::fprintf(stderr, "repeat it: the same command with --seed %llu and without --seeds\n",
                    static_cast<unsigned long long>(o.seed));
       return 1;

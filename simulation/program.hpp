@@ -6,25 +6,36 @@
 ///     ./program --sim 16 [--seed 7]              # 16 ranks in this process; without --sim it is parley::run
 ///     ./program --sim 16 --weather [--seeds 100] # with the faults that each seed chooses: all but deaths
 ///     ./program --sim 16 --deaths [--seeds 100]  # in each run one rank dies, anywhere
+///     ./program --sim 16 --links free            # messages take no time: what is left are the program's own waits
+///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): a checker has to notice
 ///
 /// Computations (`runtime::compute`, steps of a dataflow) run at once and take the time that their `modelled_ns` says; everything
 /// else that a rank does takes none. Weather: messages are late and overtake each other, control messages are lost and come twice,
 /// ways are clogged or cut for a while, ranks are stopped or slow, and coroutines of different ranks run in odd orders; a program must
 /// give the same results. Deaths: after a run without one, another in which a rank ends in the midst of it; every other has to
-/// return, or to end with `peer_failed` naming who is gone, in the time in which deaths are noticed. Equal seeds give equal runs. Time is `self.where().precise_now()`, in both worlds. Answers
-/// 0, or 1 after printing which rank failed and why; a program that waits for what can never come is named, too.
+/// return, or to end with `peer_failed` naming who is gone, in the time in which deaths are noticed. Equal seeds give equal runs. Time is `self.where().precise_now()`, in both worlds.
+///
+/// Each run is watched by the checkers that need no scenario (checkers.hpp): S1 to S8, N3, window, agreement, leftovers. Answers 0,
+/// or 1 after printing which rank failed and why, or which invariant was violated; a program that waits for what can never come is
+/// named, too.
 #include <parley/ops/run.hpp>
 #include <parley/simulation/world.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace parley::simulation {
 
 int run(int argc, char** argv, ops::rank_function rank_main);
 
-/// The same without a command line. Answers whether all went as it should; prints the virtual time that it took, and what did not,
-/// to standard error.
 enum class befalls : std::uint8_t { nothing, weather, death };
-bool run_virtual(const world_options& o, ops::rank_function rank_main, befalls what = befalls::nothing);
+struct program_options {
+  befalls what = befalls::nothing;
+  std::string mutant;  ///< see mutants.hpp; empty: none
+};
+
+/// The same without a command line. Answers whether all went as it should; prints the virtual time that it took, what the checkers
+/// say, and what did not go as it should, to standard error.
+bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p = {});
 
 }  // namespace parley::simulation

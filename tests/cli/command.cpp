@@ -398,13 +398,3 @@ TEST_CASE("parley doctor says that plane host works only when a message got from
   CHECK_FALSE(cut_off.at("works").as_bool());
   has(std::string(cut_off.at("text").as_string()), "UCX says: ");
 }
-
-TEST_CASE("the examples' programs run") {
-  const folder here;
-  const auto send = here.parley("run -n 2 '" PARLEY_EXAMPLE_SEND_RECV "' 60");
-  CHECK_MESSAGE(send.status == 0, send.error);
-  has(send.out, "activations 0->1 4MiB: ");
-  CHECK(here.parley("run -n 2 '" PARLEY_EXAMPLE_OWN_CONFIG "'").status == 0);
-  const auto layers = here.parley("run -n 4 '" PARLEY_EXAMPLE_THIN_LAYERS "'");
-  CHECK(layers.status == 0);
-}

@@ -1,13 +1,11 @@
 #pragma once
 /// A folder of a test's own in which `parley` is run as people run it. PARLEY_COMMAND comes from CMake.
-#include "../support/folder.hpp"
+#include "../support/started.hpp"
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -20,10 +18,7 @@ inline constexpr std::string_view three_sizes = R"json({"name": "three", "ranks"
    "messages": [{"bytes": "128KiB", "count": 1}, {"bytes": "32KiB", "count": 1}, {"bytes": 1000, "count": 1}]}]})json";
 
 struct command_folder : scratch_folder {
-  struct ended {
-    int status = -1;
-    std::string out;
-    std::string error;
+  struct ended : started {
     boost::json::object document() const {
       INFO(error);
       INFO(out);
@@ -40,10 +35,7 @@ struct command_folder : scratch_folder {
   }
 
  private:
-  ended run(const std::string& line) const {
-    const int status = std::system(("cd '" + path.string() + "' && " + line + " >out 2>error").c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("error")};
-  }
+  ended run(const std::string& line) const { return {start_in(*this, line)}; }
 };
 
 }  // namespace parley::tests

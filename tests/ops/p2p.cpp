@@ -1,5 +1,5 @@
+#include "../support/batches.hpp"
 #include "../support/ring_case.hpp"
-#include "../support/transfers.hpp"
 
 #include <parley/ops/p2p.hpp>
 
@@ -15,6 +15,7 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::ring_case;
+using program = batch_program;
 
 namespace {
 
@@ -78,37 +79,6 @@ TEST_CASE("a buffer that a step does not name is read too early, with the result
   CHECK(outs(ring_of(4, {.what = lacks::reading_y0})) ==
         std::vector<float>{8.000244140625F, 4.000732421875F, 8.001220703125F, 12.001708984375F});
 }
-
-namespace {
-
-// One rank's part of a test: what it does over a flow of its own.
-using program = std::function<task<>(dataflow&, ops::rank&, p2p&)>;
-
-task<> guarded(dataflow& flow, const program* p, ops::rank* self, p2p ring) { co_await (*p)(flow, *self, ring); }
-
-task<> with_outcome(const program* p, ops::rank* self, p2p ring, result<>& outcome) {
-  std::exception_ptr thrown;
-  try {
-    co_await with_dataflow(guarded, p, self, ring);
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  outcome = thrown ? result<>(describe(thrown)) : result<>();
-}
-
-// Runs one program per rank; their outcomes, which are those of `dataflow::join` or what they threw.
-std::vector<result<>> run_each(world& w, const std::vector<program>& programs, const point_to_point& op) {
-  std::vector<result<>> outcomes(programs.size(), result<>(errc::pending));
-  scope all(w.clock);
-  for (rank_id r = 0; r < programs.size(); ++r)
-    all.spawn(with_outcome(&programs[r], &w[r], w[r].declare(op), outcomes[r]));
-  run_until(w.clock, [&] { return all.running() == 0; });
-  return outcomes;
-}
-
-task<> end_of(flow_work work) { co_await work; }
-
-}  // namespace
 
 TEST_CASE("tags are honoured, several messages are in flight, and one of a batch can be waited for alone") {
   world w(2);

@@ -1,0 +1,66 @@
+#pragma once
+/// Writes down what checkers read: what goes over the wire of a world, what its ranks know before they end, and what the product
+/// itself notices.
+///
+///     run_record record;                         // `play` and `faults` are set
+///     observer watching(record, w, window);
+///     watching.listen(sky, mutant.get());        // all that the wire shows; the mutant goes first
+///     watching.begin_job(); w.start_all(…); …
+///     watching.end_job();                        // asks every rank, then ends the world's job
+///     check(record);                             // checkers.hpp
+#include <parley/actors/edge_sender.hpp>
+#include <parley/runtime/invariant.hpp>
+#include <parley/simulation/job.hpp>
+#include <parley/simulation/watchers.hpp>
+#include <parley/simulation/window_book.hpp>
+#include <parley/simulation/world.hpp>
+
+#include <functional>
+
+namespace parley::simulation {
+
+/// Visits each campaign that a rank leads: `visit(agreement, campaign)`.
+template <class Visit>
+void each_campaign(const ops::rank& self, Visit visit) {
+  for (const ops::edge_agreement& a : self.agreements()) {
+    for (const auto& c : a.assigned->campaigns()) visit(a, *c);
+  }
+}
+
+class observer {
+ public:
+  /// The record and the world outlive it.
+  observer(run_record& into, world& w, actors::window_limits window);
+  observer(const observer&) = delete;
+  observer& operator=(const observer&) = delete;
+  /// Ends the world's job, if that still goes on: nobody listens any more.
+  ~observer();
+
+  void listen(weather& sky, wire_tap* mutant = nullptr);
+  void begin_job() { watchers_.begin_job(); }
+  /// Where a job ends before its time nobody is asked what it has decided.
+  enum class ending : std::uint8_t { whole, cut_short };
+  void end_job(ending how = ending::whole);
+  /// Of ops whose generation ends on a rank.
+  void look_at_ended(rank_id who, const std::function<bool(const actors::op_declaration&)>& which);
+  /// Besides, of a rank that is about to end.
+  std::function<void(rank_id)> on_end;
+
+ private:
+  class census;
+  participant_view view_of(rank_id r, const actors::participant_state& p, bool ended) const;
+  void look_at(rank_id r);
+  void look_at_campaigns(const ops::rank& self, std::size_t first_participant);
+  void look_at_pairs(rank_id who, rank_id peer);
+
+  run_record& record_;
+  world& world_;
+  std::unique_ptr<wire_tap> census_;
+  watchers watchers_;
+  window_book windows_;
+  runtime::breach_watch breaches_;
+  bool ending_ = false;   // a job, with all of its ranks
+  bool cutting_ = false;  // before its time
+};
+
+}  // namespace parley::simulation

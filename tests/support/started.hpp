@@ -1,0 +1,26 @@
+#pragma once
+/// What is left of a program that was started as people start it.
+///
+///     const started s = start_in(folder, "'" PROGRAM "' --sim 4");
+///     CHECK(s.status == 0);
+#include "folder.hpp"
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace parley::tests {
+
+struct started {
+  int status = -1;  ///< that it ended with; -1: it did not end by itself
+  std::string out;
+  std::string error;
+};
+
+inline started start_in(const scratch_folder& f, const std::string& line) {
+  const int status = std::system(("cd '" + f.path.string() + "' && " + line + " >out 2>error").c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, f.read("out"), f.read("error")};
+}
+
+}  // namespace parley::tests
