@@ -1,4 +1,5 @@
 #include "attention.hpp"
+#include "hash.cuh"
 #include "ptx.cuh"
 
 #include <cuda_bf16.h>
@@ -23,8 +24,9 @@ __device__ float finite(float maximum) { return maximum == nothing ? 0.0F : maxi
 
 // ---- bf16, by tensor cores ----------------------------------------------------------------------------------------------
 
-constexpr unsigned warps = 8;
-constexpr unsigned tile_rows = 16 * warps;  // queries of a block, 16 for each warp
+// Twelve warps are as many as registers allow with 128 dimensions; each has 16 queries, so that a tile of keys and values serves 192.
+constexpr unsigned warps = 12;
+constexpr unsigned tile_rows = 16 * warps;
 constexpr unsigned tile_keys = 64;
 
 // Keys or values of one tile in shared memory: rows of 16-byte chunks, in an order in which 8 rows of one column lie in different banks.
@@ -39,11 +41,11 @@ struct tile {
     return &memory[row * chunks + (chunk ^ ((row / rows_together) & mask))];
   }
   // Begins to copy; rows that are not there become zeros.
-  __device__ void fetch(const bf16* from, std::uint64_t first, std::uint64_t rows) {
+  __device__ void fetch(const bf16* from, unsigned first, unsigned rows) {
     for (unsigned i = threadIdx.x; i < tile_keys * chunks; i += 32 * warps) {
       const unsigned row = i / chunks;
       const bool there = first + row < rows;
-      const bf16* const source = from + (there ? first + row : 0) * D + i % chunks * 8;
+      const bf16* const source = from + std::size_t{there ? first + row : 0} * D + i % chunks * 8;
       __pipeline_memcpy_async(at(row, i % chunks), source, 16, there ? 0 : 16);
     }
   }
@@ -62,14 +64,15 @@ struct stage {
 
 // Rows of the queries as the left operand of products; those that are not there are zeros.
 template <unsigned D>
-__device__ void load_queries(std::uint32_t (&q)[D / 16][4], const bf16* from, std::uint64_t first, std::uint64_t rows) {
+__device__ void load_queries(std::uint32_t (&q)[D / 16][4], const bf16* from, unsigned first, unsigned rows) {
   const unsigned lane = threadIdx.x % 32;
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
-    const std::uint64_t row = first + lane / 4 + 8 * half;
+    const unsigned row = first + lane / 4 + 8 * half;
 #pragma unroll
     for (unsigned k = 0; k < D / 16; ++k) {
-      const auto* const at = reinterpret_cast<const std::uint32_t*>(from + row * D + k * 16 + lane % 4 * 2);
+      const auto* const at =
+          reinterpret_cast<const std::uint32_t*>(from + std::size_t{row} * D + k * 16 + lane % 4 * 2);
       q[k][half] = row < rows ? at[0] : 0;
       q[k][half + 2] = row < rows ? at[4] : 0;
     }
@@ -84,9 +87,10 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
   auto* const stages = reinterpret_cast<stage<D>*>(shared);
   const unsigned lane = threadIdx.x % 32;
   // Those that see most keys begin.
-  const std::uint64_t first_row = std::uint64_t{gridDim.x - 1 - blockIdx.x} * tile_rows;
-  const std::uint64_t warp_row = first_row + threadIdx.x / 32 * 16;
-  const std::uint64_t row = warp_row + lane / 4;
+  const unsigned first_row = (gridDim.x - 1 - blockIdx.x) * tile_rows;
+  const unsigned warp_row = first_row + threadIdx.x / 32 * 16;
+  const unsigned row = warp_row + lane / 4;
+  const auto rows = static_cast<unsigned>(b.rows);
   const std::uint64_t head = std::uint64_t{blockIdx.y} * b.rows;
   const bf16* const k = static_cast<const bf16*>(b.k) + head * D;
   const bf16* const v = static_cast<const bf16*>(b.v) + head * D;
@@ -94,14 +98,14 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
   const unsigned column = lane % 4 * 2;
 
   std::uint32_t q[D / 16][4];
-  load_queries<D>(q, static_cast<const bf16*>(b.q) + head * D, warp_row, b.rows);
+  load_queries<D>(q, static_cast<const bf16*>(b.q) + head * D, warp_row, rows);
   float out[D / 8][4];
   float maximum[2];
   float weight[2];
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
     const std::uint64_t mine = head + row + 8 * half;
-    const bool kept = !b.first && row + 8 * half < b.rows;
+    const bool kept = !b.first && row + 8 * half < rows;
     maximum[half] = kept ? b.maximum[mine] : nothing;
     weight[half] = kept && lane % 4 == 0 ? b.weight[mine] : 0.0F;
 #pragma unroll
@@ -113,18 +117,18 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
     }
   }
 
-  const std::uint64_t end = b.diagonal ? min(b.rows, first_row + tile_rows) : b.rows;
-  stages[0].keys.fetch(k, 0, b.rows);
-  stages[0].values.fetch(v, 0, b.rows);
+  const unsigned end = b.diagonal ? min(rows, first_row + tile_rows) : rows;
+  stages[0].keys.fetch(k, 0, rows);
+  stages[0].values.fetch(v, 0, rows);
   __pipeline_commit();
-  for (std::uint64_t key = 0; key < end; key += tile_keys) {
+  for (unsigned key = 0; key < end; key += tile_keys) {
     stage<D>& here = stages[key / tile_keys % 2];
     stage<D>& next = stages[(key / tile_keys + 1) % 2];
     __pipeline_wait_prior(0);
     __syncthreads();  // this tile is here, and nobody reads the one before any more
     if (key + tile_keys < end) {
-      next.keys.fetch(k, key + tile_keys, b.rows);
-      next.values.fetch(v, key + tile_keys, b.rows);
+      next.keys.fetch(k, key + tile_keys, rows);
+      next.values.fetch(v, key + tile_keys, rows);
       __pipeline_commit();
     }
 
@@ -141,13 +145,13 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
         ptx::multiply_add(score[2 * n + 1], q[d], m[2], m[3]);
       }
     }
-    if (key + tile_keys > b.rows || (b.diagonal && key + tile_keys > warp_row)) {
+    if (key + tile_keys > rows || (b.diagonal && key + tile_keys > warp_row)) {
 #pragma unroll
       for (unsigned n = 0; n < tile_keys / 8; ++n) {
 #pragma unroll
         for (unsigned i = 0; i < 4; ++i) {
-          const std::uint64_t at = key + n * 8 + column + i % 2;
-          if (at >= b.rows || (b.diagonal && at > row + i / 2 * 8)) score[n][i] = nothing;
+          const unsigned at = key + n * 8 + column + i % 2;
+          if (at >= rows || (b.diagonal && at > row + i / 2 * 8)) score[n][i] = nothing;
         }
       }
     }
@@ -197,7 +201,7 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
     weight[half] += __shfl_xor_sync(0xffffffffU, weight[half], 1);
     weight[half] += __shfl_xor_sync(0xffffffffU, weight[half], 2);
     const std::uint64_t mine = head + row + 8 * half;
-    if (row + 8 * half >= b.rows) continue;
+    if (row + 8 * half >= rows) continue;
     if (!b.last && lane % 4 == 0) {
       b.maximum[mine] = maximum[half];
       b.weight[mine] = weight[half];
@@ -352,13 +356,9 @@ __global__ void __launch_bounds__(side* side) attend_fp32(attention_block b) {
 
 // ---- what it is compared with -----------------------------------------------------------------------------------------------
 
-// The number at one place of the sequence, by the finalizer of splitmix64.
+// The number at one place of the sequence.
 __device__ float number(std::uint64_t seed, std::uint64_t row, std::uint64_t column) {
-  std::uint64_t x = (seed << 48U) + (row << 16U) + column + 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebULL;
-  x ^= x >> 31U;
-  return static_cast<float>(static_cast<int>(x % 2001) - 1000) / 500.0F;
+  return static_cast<float>(static_cast<int>(hash_of(seed, row, column) % 2001) - 1000) / 500.0F;
 }
 
 template <class T>
@@ -465,7 +465,7 @@ launcher launcher_for(std::uint64_t dimensions, element e) {
 
 cudaError_t launch_attention(const attention_block& b, element e, cudaStream_t s) {
   const launcher l = launcher_for(b.dimensions, e);
-  if (l.run == nullptr) return cudaErrorInvalidValue;
+  if (l.run == nullptr || b.rows > 1U << 30U) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>((b.rows + l.rows - 1) / l.rows), static_cast<unsigned>(b.heads));
   l.run<<<grid, l.threads, l.shared_bytes, s>>>(b);
   return cudaGetLastError();

@@ -115,6 +115,12 @@ if [ -x "$program" ]; then
   fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --seqlen 8192 --heads 4 -w 10000000
 fi
+# All-gather + GEMM, every element of every config's result compared; cuBLASLt is looked for as NCCL is, where LD_LIBRARY_PATH says.
+program=$build/examples/gpu_all_gather_gemm
+if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then
+  check all_gather_gemm 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
+  tail -n 6 "$out/all_gather_gemm.log"
+fi
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
 if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then
