@@ -69,10 +69,11 @@ struct way_to_do_it {
 
 std::vector<way_to_do_it> all_ways(rank_id world, std::size_t tiles) {
   std::vector<way_to_do_it> all;
+  std::vector<rank_id> steps{1};
+  if (world > 2) steps.push_back(world - 1);  // the other way around
   for (const gather_way way : {gather_way::pull, gather_way::push}) {
     for (const unsigned chunks : {1U, 2U, 4U}) {
-      for (const rank_id step : {rank_id{1}, world - 1}) {
-        if (step != 1 && world < 3) continue;
+      for (const rank_id step : steps) {
         for (const unsigned streams : {1U, 2U}) {
           for (std::size_t tile = 0; tile < tiles; ++tile) all.push_back({{way, chunks, step}, streams, tile});
         }
