@@ -139,6 +139,8 @@ class p2p {
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const {
     end().pairs().retune(bytes, why);
   }
+  /// See `transfer`; on all ranks of the op.
+  runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes) { return end().pairs().tune(std::move(sizes_bytes)); }
   /// As `transfer::copied_bytes`, and those of sends to oneself, once each.
   std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
   /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.

@@ -10,19 +10,29 @@
 /// A causal rank skips blocks that lie after its own, but passes them on. `float`, `double` or `bf16`, with sums in at least
 /// single precision, in the order of the rotation: the same bits in every run.
 ///
-/// The arithmetic of one block may be the user's own (`attention_block`), such as a kernel for a GPU.
+/// The arithmetic of one block may be the user's own (`attention_block`).
+///
+/// On a device (`.memory`) it always is: kernels, in the order of a stream. The host enqueues a block while the one before it is
+/// computed, and waits for no kernel:
+///
+///     attention_plan plan = ring.plan<bf16>({.heads = 8, .rows = 1024, .dimensions = 64});     // what comes needs memory
+///     const device_attention_block<bf16> block = [&](const auto& b) { launch(b.stream, b.q, b.k, b.v, b.out, …); };
+///     co_await plan.forward<bf16>(q, k, v, out, stream, block);
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
 /// on the neighbour. `out` is then undefined, the inputs are untouched.
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
+#include <parley/runtime/memory_space.hpp>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -36,6 +46,7 @@ struct ring_attention {
   std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
   capability_function capable{};
   time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where its arrays lie, such as a GPU's; null: in host memory
   tuning::constraints allowed{};
 };
 
@@ -64,6 +75,9 @@ struct attention_shape {
 
 template <class T>
 using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `bad_argument` where a rank has sent something else.
+void check_came(const std::string& title, rank_id from, std::uint64_t bytes, std::uint64_t expected);
 
 /// What one rank has summed up so far.
 template <class T>
@@ -121,15 +135,108 @@ void add_attention_block(attention_state<T>& state, std::span<const T> q, std::s
   }
 }
 
+/// What a device is to add to its sums, which are the kernels' own to keep.
+template <class T>
+struct device_block {
+  attention_shape shape;
+  std::span<const T> q;
+  std::span<const T> k;
+  std::span<const T> v;
+  std::span<T> out;
+  std::uint64_t first_query = 0;  ///< where the blocks begin in the sequence
+  std::uint64_t first_key = 0;
+  bool first = false;  ///< of its call: nothing is summed up yet
+  bool last = false;   ///< of its call: `out` is to be written
+  runtime::device_stream stream = nullptr;
+};
+
+/// Enqueues kernels for it, once k and v are there for what `stream` gets from here on. Blocks that a causal rank skips do not come.
+template <class T>
+using device_attention_block = std::function<void(const device_block<T>&)>;
+
+/// Arrays of one shape on a device, and the memory for what comes; outlives what streams do with it.
+class attention_plan {
+ public:
+  /// It comes after what `stream` has now, and what that gets from here on sees `out`. The call ends with its messages: the kernels go
+  /// on. Until then nothing else is put into `stream`, and k and v are not written. One call at a time. A lambda that captures more
+  /// than references and numbers is named before it is given (g++ 12 destroys such temporaries of a `co_await` twice).
+  template <class T>
+  runtime::task<> forward(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> out,
+                          runtime::device_stream stream, device_attention_block<T> block) {
+    check(sizeof(T), {q.size(), k.size(), v.size(), out.size()}, stream);
+    const auto enqueue = [&](const arrived& a) {
+      const auto elements = [](std::span<const std::byte> bytes) {
+        return std::span(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+      };
+      block({state_->shape, q, elements(a.keys), elements(a.values), out, state_->place * state_->shape.rows,
+             a.first_key, a.first, a.last, stream});
+    };
+    const call c{std::as_bytes(k), std::as_bytes(v), stream, enqueue};
+    co_await runtime::with_dataflow(rotate, state_.get(), &c);
+  }
+  /// Memory of k and v that lasts, so that their receiver may get them from it.
+  template <buffer B>
+  actors::registered_memory registered(B&& memory) {
+    return state_->ring.registered(std::forward<B>(memory));
+  }
+
+ private:
+  friend class attention;
+  struct arrived {
+    std::span<const std::byte> keys;
+    std::span<const std::byte> values;
+    std::uint64_t first_key;
+    bool first;
+    bool last;
+  };
+  struct call {
+    std::span<const std::byte> keys;
+    std::span<const std::byte> values;
+    runtime::device_stream stream;
+    std::function<void(const arrived&)> enqueue;
+  };
+  struct part {
+    std::unique_ptr<runtime::memory_space::block> memory;  // keys, then values
+    actors::registered_memory registered;
+  };
+  struct state {
+    std::string title;
+    p2p ring;
+    runtime::memory_space* memory = nullptr;
+    attention_shape shape;
+    std::uint64_t element_bytes = 0;
+    std::uint64_t size = 0;
+    std::uint64_t place = 0;
+    rank_id next = 0;
+    rank_id previous = 0;
+    std::array<part, 2> came;  // in turn, as on the host
+  };
+  void check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
+             runtime::device_stream stream) const;
+  static runtime::task<> rotate(runtime::dataflow& flow, state* s, const call* c);
+  std::unique_ptr<state> state_ = std::make_unique<state>();
+};
+
 /// What `declare` gives back; a light handle that lives as long as its rank.
 class attention {
  public:
+  /// Of arrays in host memory.
   template <class T>
   runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
                           std::span<T> out, attention_block<T> block = add_attention_block<T>) {
     check(shape, {q.size(), k.size(), v.size(), out.size()});
     call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), {}};
     co_await runtime::with_dataflow(rotate<T>, this, &c);
+  }
+  /// Of arrays in the op's `memory`, of elements T. Throws `unavailable` where there is no memory for what comes.
+  template <class T>
+  attention_plan plan(attention_shape shape) const {
+    return plan_of(shape, sizeof(T));
+  }
+  /// A tuning phase (`transfer::tune`) for arrays of this shape, on all ranks.
+  template <class T>
+  runtime::task<> tune(attention_shape shape) {
+    return ring_.tune({shape.elements() * sizeof(T)});
   }
   /// Whether this rank has no part in it.
   bool idle() const noexcept { return ring_.idle() || size_ == 0; }
@@ -151,8 +258,8 @@ class attention {
     attention_block<T> block;
     std::vector<T> came[2];  // keys and values in turn: one is computed with while the other comes
   };
+  attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
   void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
-  void check_came(std::uint64_t bytes, std::uint64_t expected) const;
 
   template <class T>
   static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {
@@ -170,7 +277,9 @@ class attention {
                    p2p::irecv(next.first(n), {.from = self->previous_, .tag = 0}),
                    p2p::irecv(next.last(n), {.from = self->previous_, .tag = 1})});
         for (const std::size_t part : {2, 3}) {
-          auto check = [self, n, message = moving[part]] { self->check_came(message.bytes(), n * sizeof(T)); };
+          auto check = [self, n, message = moving[part]] {
+            check_came(self->title_, self->previous_, message.bytes(), n * sizeof(T));
+          };
           const auto half = part == 2 ? next.first(n) : next.last(n);
           auto checked = flow.compute({runtime::updates(half)}, std::move(check), self->here());
         }
@@ -202,6 +311,7 @@ class attention {
 
   std::string title_;
   p2p ring_;
+  runtime::memory_space* memory_ = nullptr;
   std::uint64_t size_ = 0;
   std::uint64_t place_ = 0;
   rank_id next_ = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ops on this machine's GPUs, a process each, in turns with what they are compared with: the two-round ring with all configs, with `put`
-# beside the default, and with PyTorch's batch_isend_irecv; training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's
-# multi-GPU programming models.
+# beside the default, and with PyTorch's batch_isend_irecv; training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's; ring attention of
+# 65,536 rows, and PyTorch's of the same blocks; all-gather + GEMM, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's multi-GPU programming models.
 #     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
 # BUILD holds cli/parley and the programs of examples/gpu. NVIDIAS_JACOBI is the program of its folder nccl_overlap.
 set -u
@@ -30,6 +30,13 @@ for round in $(seq "$rounds"); do
   one "steps, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_replayed.py"
   one "sums" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_reduce" -f 4 -w 30000
   one "sums, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" -f 4
+  for mask in "" --causal; do
+    one "attention $mask" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask
+    one "attention $mask, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -c put
+    one "attention $mask, PyTorch, blocks on one GPU" python3 "$here/torch_attention.py" --ranks "$ranks" $mask
+  done
+  one "all-gather + GEMM" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_gather_gemm"
+  one "all-gather + GEMM, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_gather_gemm.py"
   one "jacobi" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_jacobi" -niter 1000 -nccheck 100 -csv
   [ -z "$nvidia" ] || one "jacobi, NVIDIA's nccl_overlap" mpirun --allow-run-as-root -np "$ranks" "$nvidia" -niter 1000 -nccheck 100 -csv
 done

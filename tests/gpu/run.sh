@@ -100,6 +100,27 @@ for op in ring_exchange jacobi; do
   fails_as "$op-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 5 "$@"; fi; exec "$@"' - "$program" $endless
 done
+# Attention around a ring, compared with a simple kernel in double precision: the worked case, and sequences that fill no tile.
+program=$build/examples/gpu_ring_attention
+if [ -x "$program" ]; then
+  for dtype in fp32 bf16; do
+    for mask in "" --causal; do
+      check "attention-$dtype$mask-64" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 64 --heads 2 --head-dim 16 -n 20
+      check "attention-$dtype$mask-5000" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 5000 --heads 4 --head-dim 128 -n 20
+      tail -n 1 "$out/attention-$dtype$mask-5000.log"
+    done
+  done
+  check attention-4-ranks 60 "$parley" run -n 4 -- "$program" --seqlen 8192 --heads 4 --head-dim 64 --causal -n 20
+  tail -n 1 "$out/attention-4-ranks.log"
+  fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --seqlen 8192 --heads 4 -w 10000000
+fi
+# All-gather + GEMM, every element of every config's result compared; cuBLASLt is looked for as NCCL is, where LD_LIBRARY_PATH says.
+program=$build/examples/gpu_all_gather_gemm
+if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then
+  check all_gather_gemm 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
+  tail -n 6 "$out/all_gather_gemm.log"
+fi
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
 if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then

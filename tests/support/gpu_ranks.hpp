@@ -1,5 +1,5 @@
 #pragma once
-/// Two ranks in one process that would be processes with a GPU each: device buffers over a link that moves host memory only.
+/// Two ranks, or more, in one process that would be processes with a GPU each: device buffers over a link that moves host memory only.
 #include "fake_cuda.hpp"
 #include "fake_nccl.hpp"
 
@@ -12,6 +12,7 @@
 #include <parley/transports/process_world.hpp>
 
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -23,27 +24,31 @@ inline runtime::task<> reaches(transports::cuda_copies& copies, transports::cuda
 }
 
 struct two_ranks {
-  two_ranks(fake_cuda& gpu, const std::vector<ops::config_ptr>& configs, fake_nccl* nccl = nullptr) : below(2) {
+  two_ranks(fake_cuda& gpu, const std::vector<ops::config_ptr>& configs, fake_nccl* nccl = nullptr,
+            runtime::rank_id world = 2)
+      : below(world) {
     transports::cuda_link::options planes;
     planes.nccl = nccl;
     ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;
     loop.attach(below);
-    for (runtime::rank_id r = 0; r < 2; ++r) {
+    std::vector<std::uint64_t> lives(world);
+    std::iota(lives.begin(), lives.end(), 11);
+    for (runtime::rank_id r = 0; r < world; ++r) {
       copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
       loop.attach(*copies.back());
       wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back(), planes));
       if (nccl != nullptr) loop.attach(*wires.back()->nccl());
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
     }
-    for (runtime::rank_id r = 0; r < 2; ++r) {
-      ranks.push_back(
-          std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
-      ends.push_back(ranks[r]->declare(ops::paired_transfer{.name = "buffers",
-                                                            .configs = configs,
-                                                            .edges = {{0, 1}},
-                                                            .timeout_ns = 20'000'000'000,
-                                                            .memory = spaces[r].get()}));
+    for (runtime::rank_id r = 0; r < world; ++r) {
+      ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, lives}, settings));
+      if (world > 1)
+        ends.push_back(ranks[r]->declare(ops::paired_transfer{.name = "buffers",
+                                                              .configs = configs,
+                                                              .edges = {{0, 1}},
+                                                              .timeout_ns = 20'000'000'000,
+                                                              .memory = spaces[r].get()}));
     }
   }
   ~two_ranks() {
