@@ -81,6 +81,8 @@ class edge_end : private actors::implementations {
   agreement agreed() noexcept;
   /// Ends all calls and those to come with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
+  /// The same where the peer takes nothing any more of what is under way, either.
+  void refuse(const runtime::error& why) noexcept { on_rejected(why); }
   rank_id peer() const noexcept { return options_.peer; }
   const edge_options& options() const noexcept { return options_; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }

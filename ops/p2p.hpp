@@ -83,6 +83,7 @@ class p2p_end {
 
   /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
+  void refuse(rank_id peer, const runtime::error& why);
   runtime::memory_space& memory() const noexcept { return memory_; }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
@@ -138,6 +139,10 @@ class p2p {
   }
   /// As `transfer::copied_bytes`, and those of sends to oneself, once each.
   std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
+  /// Ends all with that peer, what is under way and what is to come, with `why`.
+  void refuse(rank_id peer, const runtime::error& why) {
+    if (!idle()) end().refuse(peer, why);
+  }
   /// Whether this rank has no part in it.
   bool idle() const noexcept { return end_ == nullptr; }
 
