@@ -339,6 +339,8 @@ time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
 }
 
 task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
+  runtime::scope& here = co_await runtime::this_scope;
+  const runtime::work_meter::wait uncharged(here.meter());
   std::optional<group_invocation> own;
   if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns), work.type);
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
