@@ -17,13 +17,13 @@ void group_invocation::part::on_part_end(completion& self, errc outcome) noexcep
   }
 }
 
-group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline)
-    : group_invocation(group, bytes, deadline, 0) {}
+group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type)
+    : group_invocation(group, bytes, deadline, type, 0) {}
 
-group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline,
+group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type,
                                    std::uint64_t rehearsed_digest)
-    : group_(group), bytes_(bytes), index_(0), digest_(rehearsed_digest), rehearsal_(rehearsed_digest != 0),
-      deadline_timer_(*this) {
+    : group_(group), bytes_(bytes), type_(type), index_(0), digest_(rehearsed_digest),
+      rehearsal_(rehearsed_digest != 0), deadline_timer_(*this) {
   if (rehearsal_) flags_ = stamp_flags::rehearsal;
   if (deadline != runtime::never) group_.services_.ex.arm(deadline_timer_, deadline);
   group_.enter(*this);
@@ -88,7 +88,7 @@ group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, 
   }
   stamp s = group_.stamp_of(*this, to);
   s.offset = offset;
-  s.tag = lane;
+  s.tag |= lane;
   part& p = begin_part(sends_, to, offset, lane);
   const mark number = p.number;
   started(p, group_.services_.net.send(to, runtime::link::channel::data, bytes_of(s), data, &p));
@@ -128,7 +128,7 @@ std::uint64_t group_invocation::key_of(rank_id source, std::uint64_t offset, std
   return (offset * lanes + lane) * group_.members().size() + group_.place(source);
 }
 
-bool group_invocation::is_new(const stamp& s) { return seen_.insert(key_of(s.source, s.offset, s.tag)).second; }
+bool group_invocation::is_new(const stamp& s) { return seen_.insert(key_of(s.source, s.offset, lane_of(s))).second; }
 
 void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.source == group_.leader()) flags_ = s.flags;
@@ -139,27 +139,31 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     if (told.why == errc::timeout && told.culprit == self()) {
       time_out();  // a worker waits for us, and we for somebody else
     } else {
-      fail(told.why, told.culprit);
+      fail(told);
     }
     return;
   }
   if (begun() && s.digest != digest_) return other_config(s);
+  if (type_of(s) != type_) {  // nothing of other numbers is combined with ours
+    fail({.why = errc::declaration_mismatch, .culprit = s.source, .came = type_of(s), .expected = type_});
+    return;
+  }
   if (s.total_bytes != bytes_) {  // before anything is written (S8)
     fail(errc::bad_argument, s.source);
     return;
   }
   if (message.length() == 0 && bytes_ != 0) return;  // only a stamp
-  if (s.tag >= lanes || message.length() > bytes_ - s.offset || !is_new(s)) {
+  if (message.length() > bytes_ - s.offset || !is_new(s)) {
     ++group_.counters_.dropped;
     return;
   }
   part* const wanted = receives_.find_if([&](const part& p) {
-    return !p.with_transport && p.peer == s.source && p.offset == s.offset && p.lane == s.tag;
+    return !p.with_transport && p.peer == s.source && p.offset == s.offset && p.lane == lane_of(s);
   });
   if (wanted != nullptr) {
     bring(*wanted, s, std::move(message));
   } else if (group_.early_room_.has_room_for(message)) {
-    waiting_parts_.emplace(key_of(s.source, s.offset, s.tag), early_part(std::move(message), group_.early_room_));
+    waiting_parts_.emplace(key_of(s.source, s.offset, lane_of(s)), early_part(std::move(message), group_.early_room_));
   } else {  // it cannot be had again
     ++group_.counters_.refused;
     fail(errc::full, s.source);
@@ -190,9 +194,9 @@ tuning::row_status group_invocation::status() const noexcept {
   return wrong_data_ ? tuning::row_status::wrong_data : tuning::row_status::ok;
 }
 
-void group_invocation::fail(errc why, rank_id culprit) noexcept {
-  if (fault_.why != errc::none || why == errc::none) return;
-  fault_ = {why, culprit};
+void group_invocation::fail(const group_fault& what) noexcept {
+  if (fault_.why != errc::none || what.why == errc::none) return;
+  fault_ = what;
   runtime::timer_wheel::disarm(deadline_timer_);
   waiting_parts_.clear();  // so that their senders get their buffers back
   // Of a group that has ended everybody hears by other ways; but who has not heard of it yet, or not joined it, may keep parts.

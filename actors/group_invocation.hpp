@@ -9,7 +9,7 @@
 ///     co_await inv.settle();
 ///
 /// A part is keyed by (source, invocation, lane, offset), where lanes keep apart what passes between two ranks more than once,
-/// such as a partial sum and the whole one. A part that comes twice is dropped, one of another config or size ends the
+/// such as a partial sum and the whole one. A part that comes twice is dropped, one of another config, type or size ends the
 /// invocation on all sides. The first failure decides: what is with the transport is asked to stop and still awaited, a worker
 /// tells the leader and the leader tells everyone, so that no participant waits for what will not come. An invocation that
 /// fails before it began has used up its index all the same, here and therefore everywhere.
@@ -34,19 +34,28 @@ namespace parley::actors {
 class rooted_group;
 using runtime::time_ns;
 
-/// Why an invocation failed, and whose doing it was.
+/// What all participants bring alike beside the size, such as the type of their numbers and what adds them up, in as many bits
+/// as a stamp's tag has room for above the lane. Whoever calls says what it stands for (ops/call_type.hpp).
+enum class call_type : std::uint32_t { any = 0 };
+inline constexpr unsigned call_type_bits = 19;
+
+/// Why an invocation failed, and whose doing it was. Of a `declaration_mismatch`: what the culprit called with, and what it
+/// should have been in the eyes of who noticed.
 struct group_fault {
   runtime::errc why = runtime::errc::none;
   rank_id culprit = 0;
+  call_type came = call_type::any;
+  call_type expected = call_type::any;
 };
 
 class group_invocation final : private runtime::list_hook {
  public:
   using mark = std::uint64_t;
 
-  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline);
+  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type = call_type::any);
   /// A rehearsal: its config is known beforehand, and it has indices of its own.
-  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest);
+  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest)
+      : group_invocation(group, bytes, deadline, call_type::any, rehearsed_digest) {}
   group_invocation(const group_invocation&) = delete;
   group_invocation& operator=(const group_invocation&) = delete;
   ~group_invocation();
@@ -57,6 +66,7 @@ class group_invocation final : private runtime::list_hook {
   mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
   /// Half of them for an implementation; one that is compared with another one has the other half.
   static constexpr std::uint32_t lanes = 8192;
+  static_assert(lanes == std::uint32_t{1} << (32 - call_type_bits), "lane and type share a stamp's tag");
   mark posted() const noexcept { return posted_; }
 
   class [[nodiscard]] waiting : private runtime::waiter {
@@ -116,7 +126,8 @@ class group_invocation final : private runtime::list_hook {
   /// Nobody reads or writes them any more.
   void abandon() noexcept;
   /// Ends the invocation, the first time. `culprit` is the rank that the others will name.
-  void fail(runtime::errc why, rank_id culprit) noexcept;
+  void fail(runtime::errc why, rank_id culprit) noexcept { fail(group_fault{.why = why, .culprit = culprit}); }
+  void fail(const group_fault& what) noexcept;
   const group_fault& fault() const noexcept { return fault_; }
   /// Of an invocation that timed out: the ranks that something was still expected from.
   const std::vector<rank_id>& late() const noexcept { return late_; }
@@ -153,6 +164,8 @@ class group_invocation final : private runtime::list_hook {
  private:
   friend rooted_group;
   friend runtime::intrusive_list<group_invocation>;
+  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type,
+                   std::uint64_t rehearsed_digest);
   struct part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
     explicit part(group_invocation& inv) noexcept : completion(&on_part_end), owner(&inv) {}
     static void on_part_end(completion& self, runtime::errc outcome) noexcept;
@@ -186,6 +199,7 @@ class group_invocation final : private runtime::list_hook {
 
   rooted_group& group_;
   std::uint64_t bytes_;
+  call_type type_;
   std::uint64_t index_;
   std::uint64_t digest_;
   bool rehearsal_;

@@ -30,7 +30,17 @@ group_fault poison_of(const stamp& s) noexcept {
   const std::uint64_t code = s.total_bytes & 0xffU;
   const bool known =
       code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
-  return {known ? static_cast<errc>(code) : errc::send_failed, static_cast<rank_id>(s.total_bytes >> 8U)};
+  return {.why = known ? static_cast<errc>(code) : errc::send_failed,
+          .culprit = static_cast<rank_id>(s.total_bytes >> 8U),
+          .came = static_cast<call_type>(s.total_bytes >> 40U & ((1U << call_type_bits) - 1)),
+          .expected = type_of(s)};
+}
+
+void write_poison(const group_fault& what, stamp& s) noexcept {
+  s.flags = s.flags | stamp_flags::poison;
+  s.total_bytes = static_cast<std::uint64_t>(what.why) | std::uint64_t{what.culprit} << 8U |
+                  static_cast<std::uint64_t>(what.came) << 40U;
+  s.tag = tag_of(what.expected);
 }
 
 rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation, part own)
@@ -175,6 +185,7 @@ stamp rooted_group::plain_stamp(const group_invocation& inv) const noexcept {
   s.digest = inv.digest_;
   s.total_bytes = inv.bytes_;
   s.invocation = static_cast<std::uint32_t>(inv.index_);
+  s.tag = tag_of(inv.type_);
   s.source = services_.net.rank();
   if (inv.rehearsal_) s.flags = stamp_flags::rehearsal;
   return s;
@@ -187,8 +198,7 @@ void rooted_group::send_stamp(group_invocation& inv, rank_id to) noexcept {
 
 void rooted_group::send_poison(group_invocation& inv, rank_id to) noexcept {
   stamp s = stamp_of(inv, to);
-  s.flags = s.flags | stamp_flags::poison;
-  s.total_bytes = static_cast<std::uint64_t>(inv.fault_.why) | std::uint64_t{inv.fault_.culprit} << 8U;
+  write_poison(inv.fault_, s);
   // To a peer that is gone it need not go.
   static_cast<void>(services_.net.send(to, runtime::link::channel::data, bytes_of(s), {}, nullptr));
 }
@@ -212,7 +222,7 @@ void rooted_group::record(const group_invocation& inv, time_ns ended_ns) noexcep
 
 void rooted_group::fail(errc why, rank_id culprit) noexcept {
   if (fault_.why != errc::none) return;
-  fault_ = {why, culprit};
+  fault_ = {.why = why, .culprit = culprit};
   for (stream* s : {&calls_, &rehearsals_}) {
     s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
     while (s->early.size() != 0) const early_part dropped = s->early.take(s->early.size() - 1);

@@ -30,6 +30,15 @@ op_declaration declare_group(std::string name, std::vector<op_participant> parti
 
 /// What a poison in a group says: who failed, and how. The sizes of an invocation that brings nothing need no place.
 group_fault poison_of(const stamp& s) noexcept;
+/// Makes a stamp a poison.
+void write_poison(const group_fault& what, stamp& s) noexcept;
+
+/// What a stamp in a group has for its tag.
+constexpr std::uint32_t lane_of(const stamp& s) noexcept { return s.tag % group_invocation::lanes; }
+constexpr call_type type_of(const stamp& s) noexcept { return static_cast<call_type>(s.tag / group_invocation::lanes); }
+constexpr std::uint32_t tag_of(call_type type, std::uint32_t lane = 0) noexcept {
+  return static_cast<std::uint32_t>(type) * group_invocation::lanes + lane;
+}
 
 class rooted_group : public data_sink {
  public:

@@ -26,9 +26,9 @@ class attached_op {
   /// A rank that it has is gone, or this one was fenced: what waits ends with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   virtual bool owes_messages() const noexcept = 0;
-  virtual bool is_current() const = 0;
+  virtual bool is_current() const { return true; }
   /// Retires this one.
-  virtual std::unique_ptr<attached_op> next_generation() = 0;
+  virtual std::unique_ptr<attached_op> next_generation() { return nullptr; }
 };
 
 }  // namespace parley::ops

@@ -51,6 +51,7 @@ bool send_call::wait() {
 }
 
 void send_call::await_resume() {
+  wait_.end();
   if (rest_.child) return rest_.await_resume();
   auto& [begun, whole] = *invocation_;
   if (whole) {
@@ -127,6 +128,7 @@ std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcep
 }
 
 std::uint64_t receive_call::await_resume() {
+  wait_.end();
   if (rest_.child) return rest_.await_resume();
   if (in_->mark() == nullptr) edge_.throw_unmatched(*in_, into_.size(), options_.tag);
   return edge_.end(*in_, ran_);

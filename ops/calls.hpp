@@ -76,7 +76,14 @@ class call : protected runtime::waiter {
     home->where().schedule(p.self);
   }
 
+  /// A caller whose time is measured is not charged for it. A step of a flow runs beside who waits for the flow.
+  bool waits(bool suspended, const runtime::scope& of, const call_options& o) noexcept {
+    if (suspended && o.watcher == nullptr) wait_.begin(of.meter());
+    return suspended;
+  }
+
   typename runtime::task<T>::awaiter rest_{};
+  runtime::work_meter::wait wait_;
 };
 
 class [[nodiscard]] send_call final : public call<void> {
@@ -87,9 +94,10 @@ class [[nodiscard]] send_call final : public call<void> {
   bool await_ready();
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) {
-    if (rest_.child) return rest_.await_suspend(caller);
+    runtime::scope& here = *caller.promise().home;
+    if (rest_.child) return waits(rest_.await_suspend(caller), here, options_);
     if (!enter(caller)) invocation_->whole->out.fail(outcome);
-    return wait();
+    return waits(wait(), here, options_);
   }
   void await_resume();
   operator runtime::task<>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
@@ -125,9 +133,10 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
   bool await_ready();
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) {
-    if (rest_.child) return rest_.await_suspend(caller);
+    runtime::scope& here = *caller.promise().home;
+    if (rest_.child) return waits(rest_.await_suspend(caller), here, options_);
     if (!enter(caller)) stop(outcome);
-    return wait();
+    return waits(wait(), here, options_);
   }
   ~receive_call() {
     if (options_.expected != 0) tell_memory();

@@ -84,6 +84,8 @@ class edge_end : private actors::implementations {
   agreement agreed() noexcept;
   /// Ends all calls and those to come with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
+  /// The same where the peer takes nothing any more of what is under way, either.
+  void refuse(const runtime::error& why) noexcept { on_rejected(why); }
   rank_id peer() const noexcept { return options_.peer; }
   /// Whether its generation is that of the processes which are in the places of its ranks now.
   bool is_current() const;
@@ -158,6 +160,8 @@ class edge_out final : public edge_end {
 
   /// Ends when `data` may be reused.
   send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
+  /// Whether a wait could tell the next message nothing of where to put its payload.
+  bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return sender_.knows_where(tag, bytes); }
   /// After it has failed, for good.
   void retire() noexcept;
   void fail(const runtime::error& why) noexcept override;

@@ -1,3 +1,4 @@
+#include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
 
 #include <algorithm>
@@ -363,8 +364,10 @@ time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
 }
 
 task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
+  runtime::scope& here = co_await runtime::this_scope;
+  const runtime::work_meter::wait uncharged(here.meter());
   std::optional<group_invocation> own;
-  if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns));
+  if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns), work.type);
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();
   if (!digest) {
@@ -384,8 +387,8 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
 }
 
 // Asked whether it may begin, so that the leader sees the sizes of its calls in their order and can foresee the next one's.
-group_turn::group_turn(group_end& end, std::uint64_t bytes, time_ns timeout_ns)
-    : end_(end), invocation_(*end.group_, bytes, end.deadline_in(timeout_ns)) {
+group_turn::group_turn(group_end& end, std::uint64_t bytes, actors::call_type type, time_ns timeout_ns)
+    : end_(end), invocation_(*end.group_, bytes, end.deadline_in(timeout_ns), type) {
   static_cast<void>(invocation_.begin().await_ready());
 }
 
@@ -394,10 +397,10 @@ task<> group_turn::run(group_work work) {
   return end_.run(std::move(work), 0, this);
 }
 
-void group_turn::forgo(errc why, rank_id culprit) noexcept {
+void group_turn::forgo(actors::group_fault why) noexcept {
   if (std::exchange(used_, true)) return;
-  const bool blames_a_config = why == errc::config_failed || why == errc::config_mismatch;
-  invocation_.fail(blames_a_config ? errc::exception : why, culprit);
+  if (why.why == errc::config_failed || why.why == errc::config_mismatch) why.why = errc::exception;
+  invocation_.fail(why);
   end_.group_->end(invocation_);
 }
 
@@ -411,7 +414,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   const actors::group_fault& fault = inv.fault();
   if (failed_)
     return {{failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"},
-            fault.culprit};
+            fault};
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
   const std::string culprit = listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
@@ -426,12 +429,16 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
               " called with another size than the others, or sent what the op has no place for; this rank has " +
               std::to_string(inv.total_bytes()) + " bytes";
       break;
+    case errc::declaration_mismatch:
+      text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
+              "; give all ranks the same type, and the same function that combines";
+      break;
     case errc::config_mismatch: text += culprit + " cannot run " + which + " with the others"; break;
     case errc::config_failed: text += which + " failed on " + culprit; break;
     default: text += culprit + " failed"; break;
   }
   if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
-  return {{fault.why, std::move(text)}, fault.culprit};
+  return {{fault.why, std::move(text)}, fault};
 }
 
 task<> group_end::rehearse(std::uint64_t digest) {

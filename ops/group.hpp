@@ -6,10 +6,10 @@
 ///     co_await mine.run(work, call);
 ///
 /// A call throws `failure` that names op, rank and invocation, and who was late, died, failed or called with another size:
-/// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch`. One
-/// invocation that fails fails on every rank of the group; the next one goes on, with the default if a config was to blame. When a
-/// rank comes back as a new process all calls fail with `peer_restarted`, until another end of the next generation takes the
-/// place of this one.
+/// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch` (also of ranks
+/// that call with other types, or combine in another way: what they bring is never put together). One invocation that fails fails
+/// on every rank of the group; the next one goes on, with the default if a config was to blame. When a rank comes back as a new
+/// process all calls fail with `peer_restarted`, until another end of the next generation takes the place of this one.
 /// Calls are matched in the order in which each rank makes them; several may be under way at once. A worker's timeout is an
 /// eighth longer than it asked for: the leader, who knows who is missing, speaks first.
 ///
@@ -135,17 +135,17 @@ class group_end final : private actors::implementations {
 /// A call that has its place among the calls of a group from now on and runs later, for ops in which a call of one group leads
 /// to one of another: what is ready first there must not come first, as other ranks may see it the other way around.
 ///
-///     group_turn between(leaders, bytes, timeout_ns);      // when the whole op is called; its deadline counts from here
+///     group_turn between(leaders, bytes, type, timeout_ns);   // when the whole op is called; its deadline counts from here
 ///     …                                                    // what has to be done before
-///     co_await between.run(work);                          // or `between.forgo(errc::peer_failed, rank)`, which tells the others
+///     co_await between.run(work);                          // or `between.forgo({errc::peer_failed, rank})`, which tells the others
 ///
 /// One of both has to be done. Turns of a group run in any order, and side by side.
 class group_turn {
  public:
-  group_turn(group_end& end, std::uint64_t bytes, time_ns timeout_ns);
+  group_turn(group_end& end, std::uint64_t bytes, actors::call_type type, time_ns timeout_ns);
   runtime::task<> run(group_work work);
   /// It will not run, for what `culprit` did elsewhere: it fails on all ranks, and no config is blamed.
-  void forgo(runtime::errc why, rank_id culprit) noexcept;
+  void forgo(actors::group_fault why) noexcept;
 
  private:
   friend group_end;

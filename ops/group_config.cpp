@@ -46,7 +46,9 @@ task<> group_call::between() {
     co_await work_.between(work_.data);
   } catch (const group_failure& of_others) {
     thrown = std::current_exception();
-    inv_.fail(of_others.code(), of_others.culprit());
+    actors::group_fault what = of_others.what_happened();
+    what.why = of_others.code();
+    inv_.fail(what);
   } catch (...) {
     thrown = std::current_exception();
     inv_.fail(runtime::describe(thrown).code(), members_[self_]);  // the caller's doing, not the config's

@@ -50,11 +50,12 @@ using between_function = std::function<runtime::task<>(std::span<std::byte>)>;
 /// between.
 class group_failure : public runtime::failure {
  public:
-  group_failure(runtime::error why, rank_id culprit) : failure(std::move(why)), culprit_(culprit) {}
-  rank_id culprit() const noexcept { return culprit_; }
+  group_failure(runtime::error why, const actors::group_fault& what) : failure(std::move(why)), what_(what) {}
+  rank_id culprit() const noexcept { return what_.culprit; }
+  const actors::group_fault& what_happened() const noexcept { return what_; }
 
  private:
-  rank_id culprit_;
+  actors::group_fault what_;
 };
 
 /// What one call consists of, apart from the transport.
@@ -66,6 +67,7 @@ struct group_work {
   combine_function combine = nullptr;
   between_function between{};
   tuning::number_type numbers = tuning::number_type::bytes;  ///< how the data of two configs is compared
+  actors::call_type type = actors::call_type::any;           ///< what all ranks have to call with (ops/call_type.hpp)
 };
 
 /// One invocation as an implementation sees it. Participants are named by their place: 0 .. size() - 1, ranks ascending.

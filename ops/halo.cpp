@@ -114,9 +114,15 @@ runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id s
 
 halo rank::declare(const halo_exchange& op) {
   halo handle;
-  handle.messages_ = declare(halo_messages(op, id(), world_size()).value());
+  const point_to_point messages = halo_messages(op, id(), world_size()).value();
+  handle.messages_ = declare(messages);
   handle.op_ = op;
   handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
+  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
+  for (const auto& [from, to] : messages.edges) {
+    if (from == id()) around.listed.push_back(to);
+  }
+  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.messages_, std::move(around)));
   if (op.ranks.empty()) {
     for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
     return handle;
@@ -230,6 +236,7 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
   halo_plan made;
   made.state_->title = title_;
   made.state_->messages = messages_;
+  made.state_->around = around_;
   for (std::size_t i = 0; i < fields.size(); ++i) check(fields[i], i);
   for (std::size_t n = 0; n < directions_.size(); ++n) {
     const direction& d = directions_[n];
@@ -283,11 +290,11 @@ void halo_plan::state::check(link& l, std::uint64_t came) const {
                                             " were expected; give neighbours fields that fit together"});
 }
 
-void halo_plan::state::check_said(link& l) const {
-  check(l, l.said[0]);
-  if (l.said[1] != l.sent().size())
+void halo_plan::state::check_said(link& l, std::span<const std::uint64_t> theirs) const {
+  check(l, theirs[0]);
+  if (theirs[1] != l.sent().size())
     runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " expects " +
-                                            std::to_string(l.said[1]) + " bytes where this rank sends " +
+                                            std::to_string(theirs[1]) + " bytes where this rank sends " +
                                             std::to_string(l.sent().size()) +
                                             "; give neighbours fields that fit together"});
 }
@@ -319,6 +326,7 @@ class halo_plan::unpacking final : public runtime::flow_step {
     return plan_->title + ": unpacking what came from rank " + std::to_string(link_.peer);
   }
   runtime::task<> run() override {
+    plan_->around->heard(link_.peer);
     plan_->check(link_, message_.bytes());
     if (!plan_->memory->has_streams()) plan_->unpack(link_, nullptr);
     co_return;
@@ -345,30 +353,29 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   if (!batch.empty()) state_->receiving = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
 }
 
-// Once per plan: a receiver sees that another number of bytes has come, its sender would never hear of it.
+// Once per plan and generation: a receiver sees that another number of bytes has come, its sender would never hear of it.
 void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   constexpr std::uint32_t beside = 32;  // beyond the tags of ghosts
-  std::vector<p2p_operation> batch;
   for (link& l : state_->links) {
-    l.says = {l.sent().size(), l.received().size()};
-    batch.push_back(p2p::isend(l.says, {.to = l.peer, .tag = beside + l.tag_out}));
-    batch.push_back(p2p::irecv(l.said, {.from = l.peer, .tag = beside + l.tag_in}));
-  }
-  all.push_back(state_->messages.start(flow, batch));
-  for (link& l : state_->links) {
-    auto check = [plan = state_, said = &l] { plan->check_said(*said); };
-    all.push_back(flow.compute({runtime::reads(l.said)}, std::move(check),
-                               {.name = state_->title, .where = runtime::compute_options::place::actor_thread}));
+    if (!l.sizes.due(state_->messages, l.peer)) continue;
+    auto check = [plan = state_, with = &l](std::span<const std::uint64_t>, std::span<const std::uint64_t> theirs) {
+      plan->check_said(*with, theirs);
+    };
+    all.push_back(l.sizes.start(flow, state_->messages,
+                                {.peer = l.peer, .tag_out = beside + l.tag_out, .tag_in = beside + l.tag_in},
+                                {l.sent().size(), l.received().size()}, std::move(check)));
   }
 }
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
   std::vector<flow_work> all;
+  if (state_->around != nullptr) state_->around->throw_refused();
   if (state_->receiving.size() == 0) open(flow, stream);
   if (links.empty()) return flow.together(all);
   check_stream(stream);
-  if (!std::exchange(state_->compared, true) && !state_->memory->has_streams()) compare(flow, all);
+  for (const link& l : links) state_->around->expect(l.peer);
+  if (!state_->memory->has_streams()) compare(flow, all);
   const flow_work coming = std::exchange(state_->receiving, {});
   std::vector<p2p_operation> batch;
   for (link& l : links) {

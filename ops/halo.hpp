@@ -24,6 +24,7 @@
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for fields that do not fit the declaration, and
 /// for a neighbour that sends or expects another number of bytes: in host memory each plan's first exchange brings a message beside
 /// the ghosts in which neighbours say both, so that either end hears of it. Ghosts are then undefined, all else is untouched.
+#include <parley/ops/common_terms.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/memory_pieces.hpp>
@@ -117,8 +118,7 @@ class halo_plan {
     std::unique_ptr<runtime::memory_space::block> packed_in;
     actors::registered_memory registered_out{};
     actors::registered_memory registered_in{};
-    std::array<std::uint64_t, 2> says{};  // bytes that this rank sends, and that it expects
-    std::array<std::uint64_t, 2> said{};  // the neighbour's
+    term_comparison sizes{};  // bytes that this rank sends, and that it expects
     std::span<std::byte> sent() noexcept;
     std::span<std::byte> received() noexcept;
   };
@@ -129,9 +129,9 @@ class halo_plan {
     runtime::memory_space* memory = nullptr;
     std::vector<link> links;
     runtime::flow_work receiving;  // from `open` to `start`
-    bool compared = false;
+    neighbours* around = nullptr;
     void check(link& l, std::uint64_t came) const;
-    void check_said(link& l) const;
+    void check_said(link& l, std::span<const std::uint64_t> theirs) const;
     void pack(link& l, runtime::device_stream stream) const;
     void unpack(link& l, runtime::device_stream stream) const;
   };
@@ -153,7 +153,7 @@ class halo {
   agreement to(rank_id peer) const { return messages_.to(peer); }
   /// After `peer_restarted`, on each of the op's other ranks (of a mesh: of the world), with no exchange under way: all begin anew.
   /// False when no rank has restarted.
-  bool rejoin() { return messages_.rejoin(); }
+  bool rejoin() { return ops::rejoin(messages_, around_); }
 
  private:
   friend rank;
@@ -171,6 +171,7 @@ class halo {
   std::vector<rank_id> place_;
   std::vector<direction> directions_;
   p2p messages_;
+  ops::neighbours* around_ = nullptr;  // the rank's
 };
 
 /// The messages that rank `self` exchanges, or `bad_argument`; the same on all ranks but for the neighbours of a mesh.

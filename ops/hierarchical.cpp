@@ -120,20 +120,20 @@ class hierarchy::turns {
       : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {}
 
   /// In the order in which they run.
-  void take(level which, std::uint64_t bytes) {
+  void take(level which, std::uint64_t bytes, actors::call_type type) {
     const bool inside = is_inside(which);
     if (inside ? all_.largest_ < 2 : all_.groups() < 2) return;  // there is no such level
     const time_ns longer = timeout_ns_ < runtime::never / 4 ? timeout_ns_ / 4 * levels_++ : 0;
     if (!(inside ? all_.has_group() : all_.among_leaders())) return;
     try {
-      at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, timeout_ns_ + longer);
+      at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, type, timeout_ns_ + longer);
     } catch (...) {
       refused_ = std::current_exception();  // on the levels that it has taken its turn on, the others have to be told
     }
   }
-  void take_to_reduce(std::uint64_t bytes) {
-    take(level::inside, bytes);
-    take(level::between, bytes);
+  void take_to_reduce(const group_work& work) {
+    take(level::inside, work.total_bytes, work.type);
+    take(level::between, work.total_bytes, work.type);
   }
   bool has(level which) { return at(which) != nullptr; }
   task<> run(level which, group_work work) {
@@ -143,18 +143,17 @@ class hierarchy::turns {
   /// Of a call that failed here, the others are told on the levels that it has not reached.
   void end(const std::exception_ptr& thrown) {
     if (!thrown) return;
-    errc why = errc::none;
-    rank_id culprit = all_.self_;
+    actors::group_fault why{.why = errc::none, .culprit = all_.self_};
     try {
       std::rethrow_exception(thrown);
     } catch (const group_failure& f) {
-      why = f.code();
-      culprit = f.culprit();
+      why = f.what_happened();
+      why.why = f.code();
     } catch (...) {
-      why = runtime::describe(thrown).code();
+      why.why = runtime::describe(thrown).code();
     }
     for (auto& turn : taken_) {
-      if (turn) turn->forgo(why, culprit);
+      if (turn) turn->forgo(why);
     }
     std::rethrow_exception(thrown);
   }
@@ -171,7 +170,7 @@ class hierarchy::turns {
 
 task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<> fits) {
   turns mine(*this, o);
-  mine.take_to_reduce(work.total_bytes);
+  mine.take_to_reduce(work);
   co_await reduce_in(mine, std::move(work), std::move(fits));
 }
 
@@ -180,7 +179,7 @@ task<> hierarchy::reduce_together(std::vector<group_work> all, group_call_option
   runtime::scope& here = co_await runtime::this_scope;
   std::list<turns> taken;
   runtime::scope together(here);
-  for (const group_work& work : all) taken.emplace_back(*this, o).take_to_reduce(work.total_bytes);
+  for (const group_work& work : all) taken.emplace_back(*this, o).take_to_reduce(work);
   auto mine = taken.begin();
   for (group_work& work : all) together.spawn(reduce_in(*mine++, std::move(work), {}));
   co_await together.join();
@@ -207,8 +206,8 @@ task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits
 
 task<> hierarchy::give(group_work work, group_call_options o) {
   turns mine(*this, o);
-  mine.take(level::down_between, work.total_bytes);
-  mine.take(level::down_inside, work.total_bytes);
+  mine.take(level::down_between, work.total_bytes, work.type);
+  mine.take(level::down_inside, work.total_bytes, work.type);
   std::exception_ptr thrown;
   try {
     co_await mine.run(level::down_between, work);
@@ -219,18 +218,18 @@ task<> hierarchy::give(group_work work, group_call_options o) {
   mine.end(thrown);
 }
 
-task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, std::size_t element_bytes,
+task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
                          group_call_options o) {
   turns taken(*this, o);
-  taken.take(level::up_inside, mine.size() * group_size());
-  taken.take(level::up_between, mine.size() * largest_ * groups());
-  taken.take(level::down_between, all.size());
-  taken.take(level::down_inside, all.size());
+  taken.take(level::up_inside, mine.size() * group_size(), of.type);
+  taken.take(level::up_between, mine.size() * largest_ * groups(), of.type);
+  taken.take(level::down_between, all.size(), of.type);
+  taken.take(level::down_inside, all.size(), of.type);
   std::exception_ptr thrown;
   try {
-    const auto fits = share_fits(mine.size() / element_bytes, all.size() / element_bytes, "all_gather");
+    const auto fits = share_fits(mine.size() / of.bytes, all.size() / of.bytes, "all_gather");
     if (!fits) runtime::raise(fits.reason());
-    co_await gather_in(taken, mine, all, element_bytes);
+    co_await gather_in(taken, mine, all, of);
   } catch (...) {
     thrown = std::current_exception();
   }
@@ -239,23 +238,23 @@ task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> a
 
 // Leaders gather what their groups have, as much as the largest has, so that all their blocks are equal.
 task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
-                            std::size_t element_bytes) {
+                            rank_group::element of) {
   std::vector<std::byte> own(mine.begin(), mine.end());
   std::vector<std::byte> group(leads_ ? largest_ * mine.size() : 0);
   if (taken.has(level::up_inside)) {
     const std::span<std::byte> of_group = std::span(group).first(leads_ ? group_size() * mine.size() : 0);
-    co_await taken.run(level::up_inside, at(level::up_inside).gathering(own, of_group, element_bytes));
+    co_await taken.run(level::up_inside, at(level::up_inside).gathering(own, of_group, of));
   } else {
     std::copy(own.begin(), own.end(), group.begin());
   }
   if (taken.has(level::up_between)) {
     std::vector<std::byte> padded(self_ == 0 ? groups() * group.size() : 0);
-    co_await taken.run(level::up_between, at(level::up_between).gathering(group, padded, element_bytes));
+    co_await taken.run(level::up_between, at(level::up_between).gathering(group, padded, of));
     if (self_ == 0) unpad(padded, all, mine.size());
   } else if (leads_) {
     std::copy_n(group.begin(), all.size(), all.begin());
   }
-  const group_work down = rank_group::giving(all, element_bytes);
+  const group_work down = rank_group::giving(all, of);
   co_await taken.run(level::down_between, down);
   co_await taken.run(level::down_inside, down);
 }

@@ -97,12 +97,12 @@ class hierarchy {
   /// From rank 0 to all.
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    return give(rank_group::giving(std::as_writable_bytes(data), sizeof(T)), o);
+    return give(rank_group::giving(std::as_writable_bytes(data), rank_group::element_of<T>()), o);
   }
   /// `mine` of every rank, in the order of the ranks, into `all` of every rank.
   template <group_element T>
   runtime::task<> all_gather(std::span<const T> mine, std::span<T> all, group_call_options o = {}) {
-    return gather(std::as_bytes(mine), std::as_writable_bytes(all), sizeof(T), o);
+    return gather(std::as_bytes(mine), std::as_writable_bytes(all), rank_group::element_of<T>(), o);
   }
   /// The sum of all `data`, of which rank r keeps the r-th of equal parts. `data` is overwritten.
   template <class Combine = std::plus<>, group_element T>
@@ -131,10 +131,10 @@ class hierarchy {
   runtime::task<> reduce_in(turns& mine, group_work work, runtime::result<> fits);
   runtime::task<> reduce_together(std::vector<group_work> all, group_call_options o);
   runtime::task<> give(group_work work, group_call_options o);
-  runtime::task<> gather(std::span<const std::byte> mine, std::span<std::byte> all, std::size_t element_bytes,
+  runtime::task<> gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
                          group_call_options o);
   runtime::task<> gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
-                            std::size_t element_bytes);
+                            rank_group::element of);
   runtime::result<> share_fits(std::size_t share, std::size_t all, const char* what) const;
   /// From blocks by group and place to blocks by rank.
   void unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const;

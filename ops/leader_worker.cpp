@@ -69,20 +69,22 @@ group_end& rank_group::end(collective wanted) const {
 
 bool rank_group::rejoin() { return !idle() && rank_->rejoin(*place_); }
 
-group_work rank_group::giving(std::span<std::byte> data, std::size_t element_bytes) {
+group_work rank_group::giving(std::span<std::byte> data, element of) {
   group_work work;
   work.what = collective::broadcast;
   work.data = data;
   work.total_bytes = data.size();
-  work.element_bytes = element_bytes;
+  work.element_bytes = of.bytes;
+  work.type = of.type;
   return work;
 }
 
-group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte> all, std::size_t element_bytes) const {
+group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const {
   group_work work;
   work.what = collective::gather;
   work.total_bytes = mine.size() * size();
-  work.element_bytes = element_bytes;
+  work.element_bytes = of.bytes;
+  work.type = of.type;
   work.data = leads() ? all : mine;
   if (leads()) {
     if (all.size() != mine.size() * size())

@@ -18,6 +18,7 @@
 ///
 /// A worker learns the config of call i from what the leader sent with call i - depth. That is no wait of its own as long as
 /// no more than `depth` calls are under way. A broadcast may have depth 0: its first message is the leader's.
+#include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/op_place.hpp>
 
@@ -72,7 +73,8 @@ class rank_group {
   /// has lost another rank of the group since, fails again.
   bool rejoin();
 
-  /// Combines the contributions of all, place by place, with `Combine`: a stateless function object of two elements.
+  /// Combines the contributions of all, place by place, with `Combine`: a stateless function object of two elements, of the same
+  /// type on all ranks, as are the elements (call_type.hpp).
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {
     return end(collective::all_reduce).run(reduction<Combine, T>(data), o.timeout_ns);
@@ -90,14 +92,14 @@ class rank_group {
   }
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    return end(collective::broadcast).run(giving(std::as_writable_bytes(data), sizeof(T)), o.timeout_ns);
+    return end(collective::broadcast).run(giving(std::as_writable_bytes(data), element_of<T>()), o.timeout_ns);
   }
   /// `mine` of every rank, in the order of the ranks, into the leader's `all`, which holds `size()` times as much. A worker's
   /// call may end before the leader has it; its `mine` may be reused then.
   template <group_element T>
   runtime::task<> gather(std::span<T> mine, std::span<T> all = {}, group_call_options o = {}) {
     return end(collective::gather)
-        .run(gathering(std::as_writable_bytes(mine), std::as_writable_bytes(all), sizeof(T)), o.timeout_ns);
+        .run(gathering(std::as_writable_bytes(mine), std::as_writable_bytes(all), element_of<T>()), o.timeout_ns);
   }
 
   /// Of the current generation; null on an idle rank.
@@ -113,6 +115,7 @@ class rank_group {
     work.total_bytes = work.data.size();
     work.element_bytes = sizeof(T);
     work.numbers = tuning::number_type_for<T>();
+    work.type = call_type_of<T, Combine>();
     work.combine = [](std::span<std::byte> into, std::span<const std::byte> from) {
       T* const a = reinterpret_cast<T*>(into.data());
       const T* const b = reinterpret_cast<const T*>(from.data());
@@ -120,9 +123,17 @@ class rank_group {
     };
     return work;
   }
-  static group_work giving(std::span<std::byte> data, std::size_t element_bytes);
+  struct element {
+    std::size_t bytes;
+    actors::call_type type;
+  };
+  template <class T>
+  static element element_of() noexcept {
+    return {sizeof(T), call_type_of<T>()};
+  }
+  static group_work giving(std::span<std::byte> data, element of);
   group_end& end(collective wanted) const;
-  group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, std::size_t element_bytes) const;
+  group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
   rank* rank_ = nullptr;
   op_place<group_end>* place_ = nullptr;

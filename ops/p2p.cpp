@@ -180,6 +180,15 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
   return flow.together(steps);
 }
 
+void p2p_end::refuse(rank_id peer, const error& why) {
+  for (declared_edge* e : pairs_.outs_) {
+    if (e->peer() == peer) e->out().refuse(why);
+  }
+  for (declared_edge* e : pairs_.ins_) {
+    if (e->peer() == peer) e->in().refuse(why);
+  }
+}
+
 p2p_end& p2p::end() const {
   if (end_ == nullptr)
     runtime::raise({errc::bad_argument, "op " + name_ + ": this rank has no part in it; it may not start batches"});

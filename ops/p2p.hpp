@@ -86,7 +86,9 @@ class p2p_end {
 
   /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
+  void refuse(rank_id peer, const runtime::error& why);
   runtime::memory_space& memory() const noexcept { return memory_; }
+  std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
 
@@ -145,6 +147,12 @@ class p2p {
   std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
   /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.
   bool rejoin() const { return !idle() && end().pairs().rejoin(); }
+  /// In which the messages with that peer are, which this rank sends to.
+  std::uint64_t generation_with(rank_id peer) const { return end().generation_with(peer); }
+  /// Ends all with that peer, what is under way and what is to come, with `why`.
+  void refuse(rank_id peer, const runtime::error& why) {
+    if (!idle()) end().refuse(peer, why);
+  }
   /// Whether this rank has no part in it.
   bool idle() const noexcept { return end_ == nullptr; }
 

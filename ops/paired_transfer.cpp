@@ -64,6 +64,17 @@ namespace {
 constexpr std::uint32_t tuning_tag = 0xffffffffU;
 constexpr std::uint64_t most_tuning_messages = 10'000;
 constexpr time_ns tuning_pause_ns = 1'000'000;
+constexpr time_ns credit_pause_ns = 20'000;
+constexpr time_ns longest_for_credit_ns = 2'000'000;
+
+// Without its credit a put is not tried, and one message after the other leaves it no time to come.
+runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_t bytes) {
+  const time_ns until = ex.now() + longest_for_credit_ns;
+  while (!edge.knows_where(tuning_tag, bytes) && ex.now() < until) {
+    auto slept = co_await runtime::sleep_until(ex.now() + credit_pause_ns);
+    if (!slept) runtime::raise(slept.reason());
+  }
+}
 
 // Sends until each size is decided; an empty message ends the phase at the receiver.
 runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std::uint64_t> sizes_bytes) {
@@ -75,6 +86,7 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
     const std::span<std::byte> scratch = block->bytes();
     const auto memory = edge.registered(scratch);
     for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
+      co_await until_credit(edge, ex, bytes);
       co_await edge.send(scratch, in_the_phase);
       const actors::campaign* c = edge.assigned().find(bytes);
       if (c->where == actors::campaign::stage::decided) break;

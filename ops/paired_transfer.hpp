@@ -145,6 +145,7 @@ class transfer {
   }
   [[noreturn]] void throw_no_edge(const char* lacks, rank_id peer, const char* option) const;
   bool rejoin();
+  std::uint64_t generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }
   actors::registered_memory register_bytes(std::span<std::byte> memory);
   std::string name_;
   runtime::executor* where_ = nullptr;

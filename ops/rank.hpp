@@ -149,6 +149,13 @@ class rank {
 
   /// For ops of other kinds, such as `contextual`. Throws `bad_argument` where the op is declared already.
   op_place<attached_op>& attach(std::unique_ptr<attached_op> op);
+  /// The same for one that no restart ends.
+  template <class Op>
+  Op& attend(std::unique_ptr<Op> op) {
+    Op& added = *op;
+    attach(std::move(op));
+    return added;
+  }
   /// Puts an op's end of the next generation in its place, after one of its ranks has restarted; see op_place.hpp. False when that
   /// need not be.
   template <class End, class... More>

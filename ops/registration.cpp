@@ -101,12 +101,16 @@ task<> role_op::run(std::span<std::byte> data) {
   row.invocation = n;
   row.digest = chosen.digest;
   row.start_ns = ex.precise_now();
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::work_meter meter(ex);
+  runtime::scope measured(here, {.meter = &meter});
+  measured.spawn(implementation(data));
   try {
-    co_await implementation(data);
+    co_await measured.join();
   } catch (...) {
     thrown = std::current_exception();
   }
-  row.end_ns = ex.precise_now();
+  row.end_ns = row.start_ns + meter.worked_ns();
   const bool gave_up = thrown && runtime::describe(thrown).code() == errc::cancelled;
   row.status = static_cast<std::uint8_t>(thrown ? tuning::row_status::failed : tuning::row_status::ok);
   if (has(chosen.flags, actors::stamp_flags::timed) && gave_up) {

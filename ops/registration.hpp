@@ -71,7 +71,7 @@ struct role_config {
 class role_op {
  public:
   /// Runs the default, a candidate, or the best. An exception comes out as it is; a candidate that throws never runs again
-  /// for this size.
+  /// for this size. What it waits in calls of other ops is not charged to it (runtime/work_meter.hpp).
   runtime::task<> run(std::span<std::byte> data);
   bool idle() const noexcept { return state_ == nullptr; }
   /// Null before the first run of that size.

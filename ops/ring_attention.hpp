@@ -20,7 +20,10 @@
 ///     co_await plan.forward<bf16>(q, k, v, out, stream, block);
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
-/// on the neighbour. `out` is then undefined, the inputs are untouched.
+/// on the neighbour; `declaration_mismatch`, with both values, where two neighbours call with another type, heads, dimensions,
+/// mask or scale. Such calls never meet, and the two exchange nothing more. `out` is then undefined, the inputs are untouched.
+#include <parley/ops/call_type.hpp>
+#include <parley/ops/common_terms.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/memory_space.hpp>
@@ -30,12 +33,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 namespace parley::ops {
@@ -225,8 +231,14 @@ class attention {
   runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
                           std::span<T> out, attention_block<T> block = add_attention_block<T>) {
     check(shape, {q.size(), k.size(), v.size(), out.size()});
-    call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), {}};
-    co_await runtime::with_dataflow(rotate<T>, this, &c);
+    call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), begin(shape, name_of<T>()), {}};
+    std::exception_ptr thrown;
+    try {
+      co_await runtime::with_dataflow(rotate<T>, this, &c);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    if (thrown) end(thrown);
   }
   /// Of arrays in the op's `memory`, of elements T. Throws `unavailable` where there is no memory for what comes.
   template <class T>
@@ -243,7 +255,7 @@ class attention {
   std::uint64_t size() const noexcept { return size_; }
   agreement to_next() const { return ring_.to(next_); }
   /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
-  bool rejoin() { return ring_.rejoin(); }
+  bool rejoin() { return ops::rejoin(ring_, around_); }
 
  private:
   friend rank;
@@ -256,10 +268,21 @@ class attention {
     std::span<T> out;
     attention_state<T> state;
     attention_block<T> block;
+    std::uint32_t tag;       // of keys; that of values is one more
     std::vector<T> came[2];  // keys and values in turn: one is computed with while the other comes
   };
   attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
   void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
+  void check_came(std::uint64_t bytes, std::uint64_t expected) const;
+  template <class T>
+  static std::string_view name_of() noexcept {
+    if constexpr (std::is_same_v<T, bf16>) return "bf16";
+    constexpr std::uint32_t known = call_types::element_of<T>();
+    return known == 0 ? typeid(T).name() : call_types::elements[known];
+  }
+  /// Answers the tag under which its messages go: others than those of a call with other terms.
+  std::uint32_t begin(const attention_shape& shape, std::string_view type);
+  [[noreturn]] void end(const std::exception_ptr& thrown) const;
 
   template <class T>
   static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {
@@ -272,14 +295,12 @@ class attention {
     for (std::uint64_t step = 0; step < self->size_; ++step) {
       const std::span<T> next(c->came[step % 2]);
       if (step + 1 < self->size_) {
-        auto moving = self->ring_.start(
-            flow, {p2p::isend(keys, {.to = self->next_, .tag = 0}), p2p::isend(values, {.to = self->next_, .tag = 1}),
-                   p2p::irecv(next.first(n), {.from = self->previous_, .tag = 0}),
-                   p2p::irecv(next.last(n), {.from = self->previous_, .tag = 1})});
+        auto moving = self->ring_.start(flow, {p2p::isend(keys, {.to = self->next_, .tag = c->tag}),
+                                               p2p::isend(values, {.to = self->next_, .tag = c->tag + 1}),
+                                               p2p::irecv(next.first(n), {.from = self->previous_, .tag = c->tag}),
+                                               p2p::irecv(next.last(n), {.from = self->previous_, .tag = c->tag + 1})});
         for (const std::size_t part : {2, 3}) {
-          auto check = [self, n, message = moving[part]] {
-            check_came(self->title_, self->previous_, message.bytes(), n * sizeof(T));
-          };
+          auto check = [self, n, message = moving[part]] { self->check_came(message.bytes(), n * sizeof(T)); };
           const auto half = part == 2 ? next.first(n) : next.last(n);
           auto checked = flow.compute({runtime::updates(half)}, std::move(check), self->here());
         }
@@ -316,6 +337,7 @@ class attention {
   std::uint64_t place_ = 0;
   rank_id next_ = 0;
   rank_id previous_ = 0;
+  neighbours* around_ = nullptr;  // the rank's; null where there are none
 };
 
 }  // namespace parley::ops

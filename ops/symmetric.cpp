@@ -260,6 +260,8 @@ task<> symmetric_end::run(symmetric_caller& caller, symmetric_options call) {
 
 task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes,
                           time_ns timeout_ns) {
+  runtime::scope& here = co_await runtime::this_scope;
+  const runtime::work_meter::wait uncharged(here.meter());
   const time_ns until = runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
   auto begun = co_await leases_.start(bytes, until);
   if (!begun)

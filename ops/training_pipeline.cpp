@@ -1,5 +1,6 @@
 #include <parley/ops/training_pipeline.hpp>
 
+#include <parley/ops/common_terms.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/random.hpp>
 
@@ -47,8 +48,8 @@ class training::buffers {
     std::unique_ptr<runtime::memory_space::block> memory;
     actors::registered_memory registered;
   };
-  buffers(runtime::memory_space* where, const p2p& messages)
-      : space_(where == nullptr ? runtime::host_memory() : *where), messages_(messages) {}
+  buffers(runtime::memory_space* where, const p2p& messages, neighbours& n)
+      : space_(where == nullptr ? runtime::host_memory() : *where), messages_(messages), around_(n) {}
 
   runtime::memory_space& space() const noexcept { return space_; }
   void fit(piece& p, std::uint64_t bytes) {
@@ -64,11 +65,15 @@ class training::buffers {
   void keep(piece&& p) {
     if (p.memory) free_.emplace(p.bytes().size(), std::move(p));
   }
-  bool compared = false;  ///< with the neighbours, in the first pass
+  neighbours& around() const noexcept { return around_; }
+  /// What this rank has in common with a neighbour is compared in the first pass with it, of each generation.
+  term_comparison& terms_with(rank_id peer) { return compared_[peer]; }
 
  private:
   runtime::memory_space& space_;
   p2p messages_;
+  neighbours& around_;
+  std::map<rank_id, term_comparison> compared_;
   std::multimap<std::uint64_t, piece> free_;
 };
 
@@ -99,7 +104,12 @@ training rank::declare(const training_pipeline& op) {
   const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), id());
   if (mine == whole->ranks.end()) return handle;
   handle.place_ = static_cast<rank_id>(mine - whole->ranks.begin());
-  handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_);
+  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
+  for (const auto& [from, to] : edges) {
+    if (from == id()) around.listed.push_back(to);
+  }
+  auto& neighbourhood = attend(std::make_unique<neighbours>(services_, handle.messages_, std::move(around)));
+  handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_, neighbourhood);
   handle.op_ = std::move(whole);
   return handle;
 }
@@ -114,7 +124,7 @@ class training::pass {
   static task<> run(runtime::dataflow& flow, pass& self, const std::vector<pipeline_action>& actions) {
     self.flow_ = &flow;
     const time_ns began = flow.where().precise_now();
-    if (!std::exchange(self.free_.compared, true) && !self.free_.space().has_streams()) self.compare();
+    self.meet_neighbours();
     auto to_receive = actions.begin();
     for (auto a = actions.begin(); a != actions.end(); ++a) {
       // A sender whose device goes ahead needs to know where a message goes before it has begun to compute that.
@@ -154,48 +164,45 @@ class training::pass {
   bool last(std::uint32_t stage) const noexcept { return stage + 1 == op_.schedule.stages; }
 
   // What neighbours have to have in common; two schedules that differ would wait for each other's messages.
-  struct terms {
-    std::uint64_t schedule = 0;  // of its text
-    std::uint64_t stages = 0;
-    std::uint64_t microbatches = 0;
-    std::uint64_t activations = 0;  // of the sizes of all that passes between the two
-    friend bool operator==(const terms&, const terms&) = default;
-  };
-  struct comparison {
-    std::array<terms, 1> mine;
-    std::array<terms, 1> theirs;
-    runtime::flow_work done;
+  enum term : std::size_t {
+    of_schedule,  // a hash of its text
+    of_stages,
+    of_microbatches,
+    of_activations  // a hash of the sizes of all that passes between the two
   };
   // Beside the first pass. Nobody waits for it but who waits for the same neighbour anyway.
-  void compare() {
+  void meet_neighbours() {
     const pipeline_schedule& s = op_.schedule;
-    terms mine{.schedule = hash_of(text_of(s)), .stages = s.stages, .microbatches = s.microbatches};
+    free_.around().throw_refused();
+    std::map<rank_id, term_comparison::numbers> mine;
     for (std::uint32_t stage = 0; stage + 1 < s.stages; ++stage) {
       const rank_id before = op_.ranks[s.rank_of(stage)];
       const rank_id behind = op_.ranks[s.rank_of(stage + 1)];
       if (before == behind || (before != self_ && behind != self_)) continue;
-      terms& with = compared_[before == self_ ? behind : before].mine[0];
-      mine.activations = runtime::mix(with.activations ^ runtime::mix(stage + 1) ^ stages_.activation_bytes(stage));
-      with = mine;
+      const rank_id peer = before == self_ ? behind : before;
+      free_.around().expect(peer);
+      if (free_.space().has_streams() || !free_.terms_with(peer).due(messages_, peer)) continue;
+      term_comparison::numbers& with = mine[peer];
+      if (with.empty()) with = {hash_of(text_of(s)), s.stages, s.microbatches, 0};
+      with[of_activations] =
+          runtime::mix(with[of_activations] ^ runtime::mix(stage + 1) ^ stages_.activation_bytes(stage));
     }
     constexpr std::uint32_t tag = 0xfffffffe;  // beyond those of activations
-    for (auto& [peer, c] : compared_) {
-      const runtime::flow_work words = messages_.start(
-          *flow_, {p2p::isend(c.mine, {.to = peer, .tag = tag}), p2p::irecv(c.theirs, {.from = peer, .tag = tag})});
-      auto check = [this, from = peer, with = &c] { check_terms(from, *with); };
-      c.done = flow_->compute({runtime::reads(c.theirs)}, std::move(check),
-                              {.name = title_, .where = runtime::compute_options::place::actor_thread});
+    for (auto& [peer, numbers] : mine) {
+      auto check = [this, from = peer](std::span<const std::uint64_t> here, std::span<const std::uint64_t> there) {
+        check_terms(from, here, there);
+      };
+      compared_[peer] = free_.terms_with(peer).start(*flow_, messages_, {.peer = peer, .tag_out = tag, .tag_in = tag},
+                                                     std::move(numbers), std::move(check));
     }
   }
-  void check_terms(rank_id peer, const comparison& c) const {
-    const terms& mine = c.mine[0];
-    const terms& theirs = c.theirs[0];
-    if (mine == theirs) return;
+  void check_terms(rank_id peer, std::span<const std::uint64_t> mine, std::span<const std::uint64_t> theirs) const {
+    if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end())) return;
     const std::string who = title_ + ": rank " + std::to_string(peer) + " and this rank " + std::to_string(self_) + " ";
-    const auto words = [](const terms& t) {
-      return std::to_string(t.stages) + " stages and " + std::to_string(t.microbatches) + " microbatches";
+    const auto words = [](std::span<const std::uint64_t> t) {
+      return std::to_string(t[of_stages]) + " stages and " + std::to_string(t[of_microbatches]) + " microbatches";
     };
-    if (mine.schedule == theirs.schedule)
+    if (mine[of_schedule] == theirs[of_schedule])
       runtime::raise({errc::declaration_mismatch,
                       who + "have other sizes for what passes between them; give all ranks the same activation_bytes"});
     runtime::raise({errc::declaration_mismatch, who + "run schedules that differ, of " + words(theirs) + " and of " +
@@ -274,9 +281,11 @@ class training::pass {
     const runtime::flow_work& coming = h.coming[forward ? 0 : 1];
     if (coming.size() == 0) co_return;
     const std::uint32_t other = forward ? a.stage - 1 : a.stage + 1;
-    const auto compared = compared_.find(op_.ranks[op_.schedule.rank_of(other)]);
-    if (compared != compared_.end()) co_await compared->second.done;
+    const rank_id peer = op_.ranks[op_.schedule.rank_of(other)];
+    const auto compared = compared_.find(peer);
+    if (compared != compared_.end()) co_await compared->second;
     co_await coming;
+    free_.around().heard(peer);
     check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
   }
 
@@ -361,10 +370,12 @@ class training::pass {
   std::deque<runtime::flow_work> enqueued_;  // computations that the device has not ended
   runtime::dataflow* flow_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
-  std::map<rank_id, comparison> compared_;  // in the first pass
+  std::map<rank_id, runtime::flow_work> compared_;  // in this pass
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
   std::map<std::uint32_t, std::uint32_t> alive_;
 };
+
+bool training::rejoin() { return !idle() && ops::rejoin(messages_, &free_->around()); }
 
 task<pipeline_report> training::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});

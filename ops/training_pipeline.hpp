@@ -97,7 +97,7 @@ class training {
   agreement to(rank_id peer) const { return messages_.to(peer); }
   agreement from(rank_id peer) const { return messages_.from(peer); }
   /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
-  bool rejoin() { return messages_.rejoin(); }
+  bool rejoin();
 
  private:
   friend rank;

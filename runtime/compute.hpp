@@ -30,6 +30,7 @@ class [[nodiscard]] compute {
   ~compute() {
     if (!job_->caller) return;
     job_->wait_finished();
+    job_->end_metering();
     job_->caller = nullptr;
   }
 
@@ -38,6 +39,8 @@ class [[nodiscard]] compute {
   void await_suspend(std::coroutine_handle<P> caller) {
     job_->where = &caller.promise().home->where();
     job_->caller = caller;
+    job_->meter = caller.promise().home->meter();
+    if (job_->meter != nullptr) job_->meter->begin_computation();
     job_->where->submit(job_);
   }
   value await_resume() {
@@ -61,13 +64,19 @@ class [[nodiscard]] compute {
       }
     }
     void on_done() noexcept override {
-      if (caller) where->schedule(caller);
+      if (!caller) return;
+      end_metering();
+      where->schedule(caller);
+    }
+    void end_metering() noexcept {
+      if (meter != nullptr) std::exchange(meter, nullptr)->end_computation();
     }
     time_ns modelled_ns() const noexcept override { return modelled; }
 
     F function;
     time_ns modelled;
     executor* where = nullptr;
+    work_meter* meter = nullptr;     // until it has ended
     std::coroutine_handle<> caller;  // null once nobody waits any more
     std::optional<std::conditional_t<std::is_void_v<value>, std::monostate, value>> outcome;
     std::exception_ptr thrown;

@@ -79,17 +79,23 @@ class dataflow {
    public:
     explicit joiner(dataflow& joined) noexcept : joined_(joined) {}
     bool await_ready() const noexcept { return joined_.running_ == 0; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
+    template <class P>
+    void await_suspend(std::coroutine_handle<P> h) noexcept {
       waiting_ = h;
       joined_.joiners_.push_back(*this);
+      wait_.begin(h.promise().home->meter());
     }
-    void await_resume() const { joined_.throw_unseen(); }
+    void await_resume() {
+      wait_.end();
+      joined_.throw_unseen();
+    }
 
    private:
     friend dataflow;
     friend class intrusive_list<joiner>;
     dataflow& joined_;
     std::coroutine_handle<> waiting_;
+    work_meter::wait wait_;
   };
   /// Until nothing runs any more. Not cancellable: cancelling the flow is what ends it.
   joiner join() noexcept { return joiner(*this); }

@@ -45,9 +45,12 @@ class [[nodiscard]] flow_work {
     bool await_ready() const noexcept { return of_.done(); }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
-      return waiting_.await_suspend(caller);
+      if (!waiting_.await_suspend(caller)) return false;
+      wait_.begin(caller.promise().home->meter());
+      return true;
     }
-    void await_resume() const {
+    void await_resume() {
+      wait_.end();
       if (!of_.done()) raise(waiting_.await_resume().reason());
       of_.take();
     }
@@ -55,6 +58,7 @@ class [[nodiscard]] flow_work {
    private:
     const flow_work& of_;
     news::waiting waiting_;
+    work_meter::wait wait_;
   };
   /// Until all of it has ended; throws the first failure.
   awaiter operator co_await() const {

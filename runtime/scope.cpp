@@ -6,7 +6,7 @@ namespace parley::runtime {
 
 scope::scope(executor& ex, scope* parent, options o) noexcept
     : executor_(ex), deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
-      deadline_timer_(*this) {
+      meter_(o.meter != nullptr || parent == nullptr ? o.meter : parent->meter_), deadline_timer_(*this) {
   if (parent != nullptr) {
     parent->inner_.push_back(*this);
     cancelled_ = parent->cancelled_;

@@ -13,6 +13,7 @@
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/task.hpp>
+#include <parley/runtime/work_meter.hpp>
 
 #include <coroutine>
 #include <cstddef>
@@ -44,6 +45,7 @@ class scope final : private list_hook, public task_observer {
  public:
   struct options {
     time_ns deadline = never;
+    work_meter* meter = nullptr;  ///< of what runs in it; null: the parent's, if it has one
   };
 
   explicit scope(executor& ex) noexcept : scope(ex, nullptr, {}) {}
@@ -61,6 +63,8 @@ class scope final : private list_hook, public task_observer {
 
   executor& where() const noexcept { return executor_; }
   time_ns deadline() const noexcept { return deadline_; }
+  /// Of the time of what runs here; null: nobody measures.
+  work_meter* meter() const noexcept { return meter_; }
   std::size_t running() const noexcept { return running_; }
 
   class [[nodiscard]] joiner : private list_hook {
@@ -112,6 +116,7 @@ class scope final : private list_hook, public task_observer {
   std::exception_ptr thrown_;
   std::size_t running_ = 0;
   time_ns deadline_;
+  work_meter* meter_;
   errc cancelled_ = errc::none;
   deadline_timer deadline_timer_;
 };

@@ -338,6 +338,25 @@ TEST_CASE("a tuning phase ends with every size decided, and later calls are not 
   CHECK(campaign_of(w, "128KiB")->trials == trials);
 }
 
+TEST_CASE("a tuning phase leaves credits the time that they need, so that puts are tried, too") {
+  memory_link_options slow;
+  slow.ns_per_byte = 1;
+  slow.one_sided_ns_per_byte = 0.1;
+  slow.delay = [](rank_id, rank_id, link::channel on) -> time_ns { return on == link::channel::control ? 300'000 : 0; };
+  world w(2, eager(), std::move(slow));
+  const std::vector configs{direct(), put()};
+  auto out = w[0].declare(pair_of(configs));
+  auto in = w[1].declare(pair_of(configs));
+  const auto both = [](transfer o, transfer i) -> task<> {
+    const std::vector<std::uint64_t> sizes(1, 100'000);
+    auto done = co_await when_all(o.tune(sizes), i.tune(sizes));
+    static_cast<void>(done);
+  };
+  run(w.clock, both(out, in));
+  CHECK(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  CHECK(campaign_of(w, "128KiB")->winner == configs[1]->id());
+}
+
 TEST_CASE("random catalogues, sizes and tags bring exact data and never half a pair") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);

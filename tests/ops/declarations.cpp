@@ -249,6 +249,65 @@ TEST_CASE("two ranks that both send to each other are told so at once, whatever 
   }
 }
 
+TEST_CASE("two ends that declare other types are both told, with both, in pairs and in batches") {
+  const auto check = [](const world& w, const std::array<result<>, 2>& outcomes) {
+    CHECK(w.clock.now() < 3'000'000'000);
+    for (const result<>& outcome : outcomes) {
+      CHECK(outcome.code() == errc::declaration_mismatch);
+      if (!outcome) CHECK(mentions(outcome.reason().what(), {"activations", "dtype f32", "dtype i32"}));
+    }
+  };
+  const std::vector<std::byte> data(100'000);
+  std::vector<std::byte> into(100'000);
+  const std::array<std::string, 2> types{"f32", "i32"};
+  {
+    world w(2);
+    std::array<transfer, 2> ends;
+    for (rank_id r = 0; r < 2; ++r) {
+      auto op = between(0, 1);
+      op.dtype = types[r];
+      ends[r] = w[r].declare(op);
+    }
+    std::array<result<>, 2> outcomes;
+    scope s(w.clock);
+    s.spawn(send_to(ends[0], 1, data, 200, outcomes[0]));
+    s.spawn(receive_from(ends[1], 0, into, outcomes[1]));
+    run_until(w.clock, [&] { return s.running() == 0; });
+    check(w, outcomes);
+  }
+  world w(2);
+  std::array<result<>, 2> outcomes;
+  std::vector<std::byte> mine(100'000);
+  const auto swap = [](dataflow& flow, p2p ends, rank_id peer, std::span<const std::byte> out,
+                       std::span<std::byte> in) -> task<> {
+    for (int i = 0; i < 200; ++i) {
+      auto both = ends.start(flow, {p2p::isend(out, {.to = peer}), p2p::irecv(in, {.from = peer})});
+      co_await both;
+    }
+  };
+  const auto attempted = [](auto body, result<>* outcome) -> task<> {
+    std::exception_ptr thrown;
+    try {
+      co_await body();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    *outcome = thrown ? result<>(describe(thrown)) : result<>();
+  };
+  scope s(w.clock);
+  for (rank_id r = 0; r < 2; ++r) {
+    point_to_point op;
+    op.name = "activations";
+    op.dtype = types[r];
+    const p2p ends = w[r].declare(op);
+    const std::span<std::byte> here = r == 0 ? std::span(mine) : std::span(into);
+    s.spawn(attempted([&swap, &data, ends, r, here] { return with_dataflow(swap, ends, 1 - r, std::span(data), here); },
+                      &outcomes[r]));
+  }
+  run_until(w.clock, [&] { return s.running() == 0; });
+  check(w, outcomes);
+}
+
 TEST_CASE("an op in both directions, or one whose peer has declared nothing yet, is no conflict") {
   world w(2);
   auto op = between(0, 1);

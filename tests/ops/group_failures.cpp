@@ -209,6 +209,113 @@ TEST_CASE("ranks that call with different sizes are told so, on all ranks and be
   }
 }
 
+namespace {
+
+struct larger {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+struct smaller {
+  template <class T>
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+
+// Rank `odd` calls with T and Combine, the others with float and a sum; all then do so once. What each was told of the first call.
+template <class T, class Combine>
+std::vector<result<>> with_one_that_differs(const std::vector<group_config_ptr>& configs, rank_id odd) {
+  world w(4);
+  const auto groups = declare_all(w, led_by(0, configs));
+  std::vector<result<>> outcomes(4);
+  std::vector<result<>> again(4);
+  std::vector<std::vector<float>> x;
+  std::vector<T> other(100, T{7});
+  for (rank_id r = 0; r < 4; ++r) x.push_back(contribution(r, 100));
+  scope working(w.clock);
+  const auto one = [](rank_group g, std::vector<float>* mine, result<>* outcome) -> task<> {
+    *outcome = co_await attempt(g.all_reduce(std::span(*mine)));
+  };
+  const auto different = [](rank_group g, std::vector<T>* mine, result<>* outcome) -> task<> {
+    *outcome = co_await attempt(g.all_reduce<Combine>(std::span(*mine)));
+  };
+  for (rank_id r = 0; r < 4; ++r) {
+    if (r == odd) {
+      working.spawn(different(groups[r], &other, &outcomes[r]));
+    } else {
+      working.spawn(one(groups[r], &x[r], &outcomes[r]));
+    }
+  }
+  run_until(w.clock, [&] { return working.running() == 0; });
+  CHECK(w.clock.now() < 1_s);
+  for (rank_id r = 0; r < 4; ++r) x[r] = contribution(r, 100);
+  for (rank_id r = 0; r < 4; ++r) working.spawn(one(groups[r], &x[r], &again[r]));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  for (rank_id r = 0; r < 4; ++r) {
+    CHECK(again[r]);
+    CHECK(wrong_sums(x[r], 4) == 0);
+  }
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that call with other types, or combine in another way, are told both, on all ranks") {
+  for (const auto& config : {star(), star(64), chain(64), tree()}) {
+    for (const rank_id odd : {0U, 2U}) {
+      CAPTURE(config->id());
+      CAPTURE(odd);
+      const auto both = [](const std::vector<result<>>& outcomes, const char* one, const char* other) {
+        for (const auto& o : outcomes) {
+          CHECK(o.code() == errc::declaration_mismatch);
+          CHECK(says(o, one));
+          CHECK(says(o, other));
+        }
+      };
+      both(with_one_that_differs<std::int32_t, std::plus<>>({config}, odd), "f32 elements combined by plus",
+           "i32 elements combined by plus");
+      both(with_one_that_differs<double, std::plus<double>>({config}, odd), "f64 elements", "f32 elements");
+      both(with_one_that_differs<float, std::multiplies<>>({config}, odd), "combined by plus",
+           "combined by multiplies");
+      both(with_one_that_differs<float, larger>({config}, odd), "f32 elements combined by plus",
+           "f32 elements combined by a function of the program's own");
+    }
+  }
+}
+
+TEST_CASE("what is one type and one way to combine has one number, whatever its spelling") {
+  CHECK(call_type_of<float, std::plus<>>() == call_type_of<float, std::plus<float>>());
+  CHECK(call_type_of<long long, larger>() == call_type_of<long, larger>());
+  CHECK(call_type_of<float, larger>() != call_type_of<float, smaller>());
+  CHECK(call_type_of<float, larger>() != call_type_of<int, larger>());
+  CHECK(call_type_of<larger, std::plus<>>() != call_type_of<smaller, std::plus<>>());
+  CHECK(call_type_of<int>() != call_type_of<unsigned>());
+  CHECK(words_of(call_type_of<int>()) == "i32 elements");
+  CHECK(words_of(call_type_of<larger, std::plus<>>()) == "the program's own elements");
+}
+
+TEST_CASE("a broadcast and a gather of two types are refused, too") {
+  world w(2);
+  auto op = led_by(0, {star()});
+  op.does = collective::gather;
+  const auto groups = declare_all(w, op);
+  std::vector<result<>> outcomes(2);
+  std::vector<float> leads(2);
+  std::vector<std::int32_t> works(1);
+  scope working(w.clock);
+  const auto gather = [](rank_group g, auto mine, auto all, result<>* outcome) -> task<> {
+    *outcome = co_await attempt(g.gather(mine, all));
+  };
+  working.spawn(gather(groups[0], std::span(leads).first(1), std::span(leads), &outcomes[0]));
+  working.spawn(gather(groups[1], std::span(works), std::span<std::int32_t>(), &outcomes[1]));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  CHECK(says(outcomes[0],
+             "declaration_mismatch: gradients 0->1, invocation 0, on rank 0 (leader): rank 1 calls with i32 "
+             "elements where another rank has f32 elements"));
+}
+
 TEST_CASE("a worker that ignores the stamps is noticed by the leader and told so itself") {
   rank_settings settings = eager_trials();
   settings.mutant_ignores_stamp = true;

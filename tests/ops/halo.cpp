@@ -1,3 +1,4 @@
+#include "../support/groups.hpp"
 #include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
 
@@ -300,6 +301,118 @@ TEST_CASE("a neighbour that sends another number of cells, or does not know of i
   one.push_back(lonely[0].declare(op).plan({index_field(values[0], {{1}}, {{5}})}));
   outcomes = exchange_all(lonely, one);
   CHECK(says(outcomes[0], "timeout: one-sided 1->0, on rank 0"));
+}
+
+namespace {
+
+halo_plan mesh_plan(world& w, rank_id r, std::vector<rank_id> neighbours, std::vector<double>& values,
+                    const std::vector<std::uint64_t>& sent = {0, 1}) {
+  halo_exchange op;
+  op.name = "mesh";
+  op.neighbours = std::move(neighbours);
+  const std::size_t n = op.neighbours.size();
+  return w[r].declare(op).plan(
+      {index_field(values, std::vector(n, sent), std::vector(n, std::vector<std::uint64_t>{2, 3}))});
+}
+
+task<> exchange_for_a_while(dataflow& flow, halo_plan* plan, int times) {
+  for (int i = 0; i < times; ++i) {
+    auto moving = plan->start(flow);
+    co_await moving;
+    auto slept = co_await sleep_until(flow.where().now() + 100'000'000);
+    static_cast<void>(slept);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("where one rank lists another that does not list it, both are told, and by whom") {
+  for (const bool knows_others : {true, false}) {
+    CAPTURE(knows_others);
+    world w(3);
+    std::vector<std::vector<double>> values(3, std::vector<double>(8, 1.0));
+    std::vector<halo_plan> plans;
+    plans.push_back(mesh_plan(w, 0, {1}, values[0]));
+    plans.push_back(mesh_plan(w, 1, knows_others ? std::vector<rank_id>{2} : std::vector<rank_id>{}, values[1]));
+    plans.push_back(mesh_plan(w, 2, knows_others ? std::vector<rank_id>{1} : std::vector<rank_id>{}, values[2]));
+    std::vector<result<>> outcomes(3);
+    const auto one = [](halo_plan* plan, result<>* outcome) -> task<> {
+      std::exception_ptr thrown;
+      try {
+        co_await with_dataflow(exchange_for_a_while, plan, 5);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      *outcome = thrown ? result<>(describe(thrown)) : result<>();
+    };
+    scope all(w.clock);
+    for (rank_id r = 0; r < 3; ++r) all.spawn(one(&plans[r], &outcomes[r]));
+    run_until(w.clock, [&] { return !outcomes[0] && !outcomes[1]; });
+    CHECK(w.clock.now() < 1'000'000'000);
+    const std::string why = "op mesh: rank 0 has rank 1 as a neighbour, and rank 1 has " +
+                            std::string(knows_others ? "rank 2" : "none") + " as its own; let both name each other";
+    for (const rank_id r : {0U, 1U}) {
+      CHECK(outcomes[r].code() == errc::declaration_mismatch);
+      CHECK(says(outcomes[r], why.c_str()));
+    }
+    CHECK(w[1].warnings() == std::vector<std::string>{why});
+    run_until(w.clock, [&] { return all.running() == 0; });
+  }
+}
+
+TEST_CASE("grids that are cut in two ways are named on the ranks that do not fit, an idle one too") {
+  world w(3);
+  std::vector<std::vector<double>> values(3, std::vector<double>(100, 1.0));
+  std::vector<halo_plan> plans;
+  plans.push_back(w[0].declare(rims({3})).plan({grid_field(values[0], {4})}));
+  plans.push_back(w[1].declare(rims({3})).plan({grid_field(values[1], {4})}));
+  static_cast<void>(w[2].declare(rims({2})));
+  const auto outcomes = exchange_all(w, plans);
+  CHECK(w.clock.now() < 1'000'000'000);
+  CHECK(says(outcomes[1], "rank 1 has rank 2 as a neighbour, and rank 2 has none as its own"));
+  CHECK(!w[2].warnings().empty());
+}
+
+TEST_CASE("a neighbour whose list comes late is not refused") {
+  world w(2);
+  std::vector<std::vector<double>> values(2, std::vector<double>(8, 1.0));
+  std::vector<halo_plan> plans;
+  plans.push_back(mesh_plan(w, 0, {1}, values[0]));
+  result<> first(errc::pending);
+  scope all(w.clock);
+  const auto one = [](halo_plan* plan, result<>* outcome) -> task<> {
+    co_await with_dataflow(exchange, plan, 1);
+    *outcome = {};
+  };
+  all.spawn(one(&plans[0], &first));
+  wait_a_while(w, 5'000'000'000);
+  CHECK(first.code() == errc::pending);
+  plans.push_back(mesh_plan(w, 1, {0}, values[1]));
+  result<> second(errc::pending);
+  all.spawn(one(&plans[1], &second));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(first);
+  CHECK(second);
+}
+
+TEST_CASE("a neighbour that comes back with other sizes is compared with anew, by who has stayed, too") {
+  world w(3);
+  std::vector<std::vector<double>> values(3, std::vector<double>(8, 1.0));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 3; ++r) plans.push_back(mesh_plan(w, r, {(r + 1) % 3, (r + 2) % 3}, values[r]));
+  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+  w.restart(1);
+  w.tell_of(1);
+  plans[1] = mesh_plan(w, 1, {0, 2}, values[1]);
+  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+  w.restart(1);
+  w.tell_of(1);
+  plans[1] = mesh_plan(w, 1, {0, 2}, values[1], {0});
+  const auto outcomes = exchange_all(w, plans);
+  CHECK(says(outcomes[0], "bad_argument: op mesh, rank 0: rank 1 sent 8 bytes where 16 were expected"));
+  CHECK(says(outcomes[1], "bad_argument: op mesh, rank 1: rank 0 expects 16 bytes where this rank sends 8"));
+  CHECK(says(outcomes[2], "bad_argument: op mesh, rank 2: rank 1 sent 8 bytes where 16 were expected"));
+  CHECK(w.clock.now() < 1'000'000'000);
 }
 
 TEST_CASE("declarations and fields that cannot be are named") {

@@ -462,6 +462,26 @@ TEST_CASE("a rank that asks for a share that does not fit fails that call on all
   CHECK(w.clock.now() < 100'000'000);
 }
 
+TEST_CASE("a rank that calls with another type is named on all ranks of all groups, with both types") {
+  for (const rank_id odd : {0U, 5U}) {
+    CAPTURE(odd);
+    world w(8);
+    std::vector<std::vector<float>> x(8);
+    std::vector<std::vector<std::int32_t>> other(8, std::vector<std::int32_t>(1000, 1));
+    for (rank_id r = 0; r < 8; ++r) x[r] = contribution(r, 1000);
+    const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
+      if (self.id() != odd) return reduce(&h, &x[self.id()], 1);
+      return h.all_reduce(std::span(other[self.id()]));
+    };
+    for (const auto& o : on_all(w, by_four({star()}), p)) {
+      CAPTURE((o ? "" : o.reason().what()));
+      CHECK(o.code() == errc::declaration_mismatch);
+      CHECK(says(o, "f32 elements combined by plus"));
+      CHECK(says(o, "i32 elements combined by plus"));
+    }
+  }
+}
+
 TEST_CASE("a rank that dies in one group ends the call on all ranks, by name") {
   world w(8);
   std::vector<std::vector<float>> x;

@@ -158,3 +158,125 @@ TEST_CASE("(f) configs without ids are choices of each role alone, and the regis
   CHECK(registering({{"other", taking("a", 1)}}, {}, role) == errc::bad_argument);
   CHECK(registering(operations, {{"nobody", "x", taking("x", 1)}}, role) == errc::bad_argument);
 }
+
+namespace {
+
+// What a stage does in each of its calls, in this order.
+struct stage_times {
+  time_ns computes_ns = 0;
+  time_ns sleeps_ns = 0;
+  time_ns beside_ns = 0;  // computes while its receive is awaited
+};
+enum class way : std::uint8_t { pair, batch };
+
+task<> compute_for(time_ns span) {
+  auto nothing = [] {};
+  co_await compute(nothing, span);
+}
+task<> receive_one(transfer t, std::span<std::byte> data) {
+  auto got = co_await t.receive(data, {.from = 0});
+  CHECK(got == data.size());
+}
+task<> in_a_batch(dataflow& flow, p2p b, std::span<std::byte> data, time_ns beside) {
+  auto came = b.start(flow, {p2p::irecv(data, {.from = 0})});
+  auto also = flow.compute({}, [beside] { return compute_for(beside); });
+  co_await came;
+  co_await also;
+}
+
+struct stage {
+  task<> operator()(std::span<std::byte> data) const { return run(*this, data); }
+  static task<> run(stage me, std::span<std::byte> data) {
+    if (me.how == way::batch) {
+      co_await with_dataflow(in_a_batch, me.batches, data, me.times.beside_ns);
+    } else if (me.times.beside_ns != 0) {
+      co_await when_all(receive_one(me.pairs, data), compute_for(me.times.beside_ns));
+    } else {
+      co_await receive_one(me.pairs, data);
+    }
+    co_await compute_for(me.times.computes_ns);
+    auto slept = co_await sleep_until(me.ex->now() + me.times.sleeps_ns);
+    static_cast<void>(slept);
+  }
+  executor* ex;
+  transfer pairs;
+  p2p batches;
+  way how;
+  stage_times times;
+};
+
+// A message every 10 ms, and an operation that computes for 1 ms. What `candidate` is charged for a call, the same for each.
+time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std::string* winner = nullptr) {
+  world w(2, eager_trials());
+  std::vector<transfer> pairs;
+  std::vector<p2p> batches;
+  for (rank_id r = 0; r < 2; ++r) {
+    pairs.push_back(w[r].declare(paired_transfer{
+        .name = "pairs", .role = [](rank_id i) -> std::string { return i == 0 ? "sender" : "receiver"; }}));
+    point_to_point op;
+    op.name = "batches";
+    batches.push_back(w[r].declare(op));
+  }
+  const stage plain{&w.clock, pairs[1], batches[1], how, {.computes_ns = 1_ms}};
+  stage other = plain;
+  other.times = candidate;
+  role_op op = register_asymmetric_autotuning(w[1], "stage", {{"stage", plain}}, {{"stage", "other", other}},
+                                              [](rank_id r) { return std::string(r == 1 ? "stage" : "idle"); });
+  constexpr int calls = 60;
+  const auto feed = [](executor& ex, transfer t, p2p b, way by, std::size_t n) -> task<> {
+    const std::vector<std::byte> data(n);
+    scope& here = co_await this_scope;
+    for (int i = 0; i < calls; ++i) {
+      auto slept = co_await sleep_until((i + 1) * 10_ms);
+      static_cast<void>(slept);
+      if (by == way::pair) {
+        co_await t.send(data, {.to = 1});
+      } else {
+        dataflow flow(here);
+        auto gone = b.start(flow, {p2p::isend(data, {.to = 1})});
+        co_await gone;
+        co_await flow.join();
+      }
+    }
+    static_cast<void>(ex);
+  };
+  const auto work = [](role_op staged, std::size_t n) -> task<> {
+    std::vector<std::byte> data(n);
+    for (int i = 0; i < calls; ++i) co_await staged.run(data);
+  };
+  scope all(w.clock);
+  all.spawn(feed(w.clock, pairs[0], batches[0], how, bytes));
+  all.spawn(work(op, bytes));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(all.cancelled() == errc::none);
+  CHECK(w.clock.now() >= calls * 10_ms);
+  const actors::campaign* const c = op.campaign(bytes);
+  REQUIRE(c != nullptr);
+  if (winner != nullptr) *winner = c->winner;
+  const auto digest = tuning::digest({.name = "other"});
+  std::set<time_ns> spans;
+  for (const auto& rows : c->rows) {
+    for (const tuning::row& r : rows) {
+      if (r.digest == digest) spans.insert(r.end_ns - r.start_ns);
+    }
+  }
+  REQUIRE(spans.size() == 1);
+  return *spans.begin();
+}
+
+}  // namespace
+
+TEST_CASE("what a stage waits for in the ops' calls is not charged to it; what it computes and sleeps is, to the "
+          "nanosecond") {
+  for (const way how : {way::pair, way::batch}) {
+    for (const std::size_t bytes : {std::size_t{100}, std::size_t{300'000}}) {
+      CAPTURE(static_cast<int>(how));
+      CAPTURE(bytes);
+      std::string winner;
+      CHECK(charged_ns(how, {.computes_ns = 700'000}, bytes, &winner) == 700'000);
+      CHECK(winner == "other");
+      CHECK(charged_ns(how, {.computes_ns = 700'000, .sleeps_ns = 2'000}, bytes) == 702'000);
+      CHECK(charged_ns(how, {.computes_ns = 200'000, .beside_ns = 3'000}, bytes) == 203'000);
+    }
+  }
+}

@@ -3,6 +3,7 @@
 #include "../support/attention_case.hpp"
 #include "../support/groups.hpp"
 #include "../support/library.hpp"
+#include "../support/training_case.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/ops/contextual.hpp>
@@ -158,22 +159,24 @@ struct rims final : op_case {
     op.ranks = {ranks};
     op.periodic = {true};
     op.width = {5'000};
+    plans.erase(r);
     of[r] = w[r].declare(op);
+    auto& x = field[r];
+    x.resize(cells + 10'000);
+    halo_field f;
+    f.memory = std::as_writable_bytes(std::span(x));
+    f.element_bytes = sizeof(float);
+    f.cells = {cells};
+    plans.emplace(r, of[r].plan(std::vector<halo_field>(1, f)));
   }
   task<> call(rank_id r) override {
     auto& x = field[r];
-    x.assign(cells + 10'000, -1.0F);
+    std::fill(x.begin(), x.end(), -1.0F);
     std::fill(x.begin() + 5'000, x.end() - 5'000, static_cast<float>(r));
-    return with_dataflow(exchange, &of[r], std::span(x));
+    return with_dataflow(exchange, &plans.at(r));
   }
-  static task<> exchange(dataflow& flow, halo* h, std::span<float> x) {
-    halo_field f;
-    f.memory = std::as_writable_bytes(x);
-    f.element_bytes = sizeof(float);
-    f.cells = {cells};
-    std::vector<halo_field> fields(1, f);
-    halo_plan plan = h->plan(fields);
-    auto moving = plan.start(flow);
+  static task<> exchange(dataflow& flow, halo_plan* plan) {
+    auto moving = plan->start(flow);
     co_await moving;
   }
   bool rejoin(rank_id r) override { return of[r].rejoin(); }
@@ -183,6 +186,7 @@ struct rims final : op_case {
   }
   std::map<rank_id, halo> of;
   std::map<rank_id, std::vector<float>> field;
+  std::map<rank_id, halo_plan> plans;  // each lasts beyond restarts of others
 };
 
 struct turning final : op_case {
@@ -201,6 +205,29 @@ struct turning final : op_case {
   std::map<rank_id, attention> of;
   std::map<rank_id, std::vector<std::vector<float>>> tensors;
   std::map<rank_id, std::vector<float>> out;
+};
+
+struct passes final : op_case {
+  using op_case::op_case;
+  void declare(rank_id r) override {
+    training_pipeline op;
+    op.name = "training";
+    op.schedule = one_forward_one_backward(ranks, 8);
+    of[r] = w[r].declare(op);
+    models[r] = std::make_unique<training_case::part_of_model>(ranks, 1'000);
+  }
+  static task<> run(training t, training_case::part_of_model* m) {
+    auto report = co_await t.run(*m);
+    static_cast<void>(report);
+  }
+  task<> call(rank_id r) override {
+    models[r]->order.clear();
+    return run(of[r], models[r].get());
+  }
+  bool rejoin(rank_id r) override { return of[r].rejoin(); }
+  bool right(rank_id r) const override { return models.at(r)->order.size() == 16; }
+  std::map<rank_id, training> of;
+  std::map<rank_id, std::unique_ptr<training_case::part_of_model>> models;
 };
 
 struct caller {
@@ -277,7 +304,7 @@ void restart_and_go_on() {
 }  // namespace
 
 TEST_CASE_TEMPLATE("an op whose rank has restarted fails until its others have joined again, and begins anew", Op,
-                   one_group, two_levels, leased, tuned_thunk, stages, rims, turning) {
+                   one_group, two_levels, leased, tuned_thunk, stages, rims, turning, passes) {
   restart_and_go_on<Op>();
 }
 

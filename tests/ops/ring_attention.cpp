@@ -6,6 +6,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
 #include <vector>
 
 using namespace parley;
@@ -142,4 +145,82 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   run_until(w.clock, [&] { return again.running() == 0; });
   CHECK(says(outcomes[0],
              "op other, rank 0: q, k, v and out have 1024, 1024, 1024, 1024 elements where the shape has 512"));
+}
+
+namespace {
+
+// One call, and then another one with the shape that all others have; `odd` is the last rank's.
+template <class T>
+std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape& odd, int calls_before = 0) {
+  world w(ranks);
+  const problem<float> all;
+  std::vector<part<float>> parts;
+  std::vector<result<>> outcomes(ranks);
+  std::vector<ops::attention> rings;
+  attention_shape shape{heads, sequence / ranks, dimensions};
+  for (rank_id r = 0; r < ranks; ++r) {
+    parts.emplace_back(all, ranks, r);
+    ring_attention op;
+    op.name = "attention";
+    op.timeout_ns = 10'000'000'000;
+    rings.push_back(w[r].declare(op));
+  }
+  for (int i = 0; i < calls_before; ++i) {
+    scope together(w.clock);
+    for (rank_id r = 0; r < ranks; ++r) together.spawn(forward<float>(rings[r], shape, &parts[r], &outcomes[r]));
+    run_until(w.clock, [&] { return together.running() == 0; });
+    for (const auto& o : outcomes) CHECK(o);
+  }
+  const problem<T> others;
+  part<T> last(others, ranks, ranks - 1);
+  scope together(w.clock);
+  for (rank_id r = 0; r + 1 < ranks; ++r) together.spawn(forward<float>(rings[r], shape, &parts[r], &outcomes[r]));
+  together.spawn(forward<T>(rings[ranks - 1], odd, &last, &outcomes[ranks - 1]));
+  const time_ns began = w.clock.now();
+  run_until(w.clock, [&] { return together.running() == 0; });
+  CHECK(w.clock.now() < began + 11'000'000'000);
+  return outcomes;
+}
+
+// The last rank and those beside it, whatever the others come to know.
+void check_told(const std::vector<result<>>& outcomes, const std::string& one, const std::string& other) {
+  for (const auto& o : outcomes) CHECK(!o);
+  const std::size_t last = outcomes.size() - 1;
+  std::size_t told = 0;
+  for (const std::size_t r : {last, std::size_t{0}, last - 1}) {
+    CAPTURE(r);
+    CAPTURE((outcomes[r] ? "" : outcomes[r].reason().what()));
+    CHECK(outcomes[r].code() == errc::declaration_mismatch);
+    told += says(outcomes[r], one.c_str()) && says(outcomes[r], other.c_str()) ? 1 : 0;
+  }
+  CHECK(told == 3);
+}
+
+}  // namespace
+
+TEST_CASE("neighbours that call with another mask, scale, head or type are both told, with both, and compute nothing") {
+  for (const rank_id ranks : {2U, 4U}) {
+    for (const int before : {0, 2}) {
+      CAPTURE(ranks);
+      CAPTURE(before);
+      const attention_shape shape{heads, sequence / ranks, dimensions};
+      auto odd = shape;
+      odd.causal = true;
+      check_told(with_one_that_differs<float>(ranks, odd, before), "dimensions, full", "dimensions, causal");
+      odd = shape;
+      odd.scale = 3;
+      check_told(with_one_that_differs<float>(ranks, odd, before), "scale 3", "scale 0.");
+      odd = shape;
+      odd.heads *= 2;
+      odd.dimensions /= 2;
+      odd.scale = 1 / std::sqrt(static_cast<double>(shape.dimensions));
+      check_told(with_one_that_differs<float>(ranks, odd, before), std::to_string(heads) + " heads of",
+                 std::to_string(2 * heads) + " heads of");
+      check_told(with_one_that_differs<double>(ranks, shape, before), "f32, ", "f64, ");
+    }
+  }
+  // What is the same by other words is the same.
+  auto spelled = attention_shape{heads, sequence / 2, dimensions};
+  spelled.scale = 1 / std::sqrt(static_cast<double>(dimensions));
+  for (const auto& o : with_one_that_differs<float>(2, spelled)) CHECK(o);
 }

@@ -178,6 +178,31 @@ TEST_CASE("neighbours whose schedules or sizes differ are both told, with both")
   }
 }
 
+TEST_CASE("a rank that waits for one which has other neighbours is told so, and the other one, too") {
+  world w(3);
+  std::vector<std::unique_ptr<part_of_model>> parts;
+  std::vector<pipeline_report> reports(3);
+  std::vector<result<>> outcomes(3);
+  std::vector<time_ns> ended(3);
+  scope all(w.clock);
+  for (rank_id r = 0; r < 3; ++r) {
+    training_pipeline op;
+    op.name = "layers";
+    op.schedule = gpipe(2, 4);
+    op.ranks = r == 0 ? std::vector<rank_id>{1, 0} : std::vector<rank_id>{1, 2};
+    op.timeout_ns = 30'000'000'000;
+    parts.push_back(std::make_unique<part_of_model>(2, 50'000'000));
+    all.spawn(trained::pass(w[r].declare(op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+  }
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const rank_id r : {0U, 1U}) {
+    CHECK(outcomes[r].code() == errc::declaration_mismatch);
+    CHECK(says(outcomes[r], "op layers: rank 0 has rank 1 as a neighbour, and rank 1 has rank 2 as its own"));
+    CHECK(ended[r] < 1'000'000'000);
+  }
+  CHECK(!outcomes[2]);
+}
+
 TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
   world w(2);
   training_pipeline op;

@@ -1,0 +1,103 @@
+#pragma once
+/// What the ranks of a group have to call with in common beside the size: the type of the elements, and what combines them.
+/// It travels in every stamp, so that a call with two types fails on all ranks before anything is combined.
+///
+///     work.type = call_type_of<float, std::plus<>>();
+///     words_of(work.type);                            // `f32 elements combined by plus`
+///
+/// Arithmetic types and the function objects of <functional> are told apart exactly, `long` is what has its size. The program's
+/// own are told apart by their names, of which 15 bits of a hash travel: they have to be the same type on all ranks, so no
+/// lambda that each rank writes for itself.
+#include <parley/actors/group_invocation.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+
+namespace parley::ops {
+
+namespace call_types {
+inline constexpr std::array<std::string_view, 14> elements{"",    "f32", "f64", "byte", "bool", "i8",  "u8",
+                                                           "i16", "u16", "i32", "u32",  "i64",  "u64", "long double"};
+inline constexpr std::array<std::string_view, 10> combinations{
+    "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
+inline constexpr unsigned combination_bits = actors::call_type_bits - 4;
+static_assert(elements.size() <= 16);
+
+/// 0 for the program's own.
+constexpr std::uint32_t place_in(std::span<const std::string_view> names, std::string_view name) noexcept {
+  for (std::uint32_t i = 1; i < names.size(); ++i) {
+    if (names[i] == name) return i;
+  }
+  return 0;
+}
+
+template <class T>
+constexpr std::uint32_t element_of() noexcept {
+  std::string_view name;
+  if constexpr (std::is_same_v<T, float>) name = "f32";
+  if constexpr (std::is_same_v<T, double>) name = "f64";
+  if constexpr (std::is_same_v<T, long double>) name = "long double";
+  if constexpr (std::is_same_v<T, std::byte>) name = "byte";
+  if constexpr (std::is_same_v<T, bool>) name = "bool";
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr std::array<std::string_view, 4> with_sign{"i8", "i16", "i32", "i64"};
+    constexpr std::array<std::string_view, 4> without{"u8", "u16", "u32", "u64"};
+    constexpr std::size_t size = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    name = (std::is_signed_v<T> ? with_sign : without)[size];
+  }
+  return place_in(elements, name);
+}
+
+template <class Combine>
+inline constexpr std::string_view name_of_combination{};
+template <>
+inline constexpr std::string_view name_of_combination<void> = "none";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::plus<T>> = "plus";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::multiplies<T>> = "multiplies";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::minus<T>> = "minus";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::bit_and<T>> = "bit_and";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::bit_or<T>> = "bit_or";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::bit_xor<T>> = "bit_xor";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::logical_and<T>> = "logical_and";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::logical_or<T>> = "logical_or";
+template <class T>
+inline constexpr std::string_view name_of_combination<std::divides<T>> = "divides";
+
+/// Of the names of types that are the program's own; above those that are known.
+std::uint32_t own_combination(std::string_view element, std::string_view combine) noexcept;
+}  // namespace call_types
+
+/// `Combine` is void where nothing is combined.
+template <class T, class Combine = void>
+actors::call_type call_type_of() noexcept {
+  constexpr std::uint32_t element = call_types::element_of<T>();
+  constexpr std::string_view name = call_types::name_of_combination<Combine>;
+  if constexpr (element != 0 && !name.empty()) {
+    constexpr std::uint32_t known = name == "none" ? 0 : call_types::place_in(call_types::combinations, name);
+    return static_cast<actors::call_type>(element << call_types::combination_bits | known);
+  } else {
+    static const std::uint32_t own =
+        call_types::own_combination(element != 0 ? "" : typeid(T).name(), typeid(Combine).name());
+    return static_cast<actors::call_type>(element << call_types::combination_bits | own);
+  }
+}
+
+/// `i32 elements combined by plus`.
+std::string words_of(actors::call_type type);
+
+}  // namespace parley::ops

@@ -1,0 +1,142 @@
+#pragma once
+/// What ranks that exchange an op's messages have to have in common, beyond its declaration: sizes, schedules, shapes, and who
+/// is whose neighbour. Where they differ, both are told, with what each of them has.
+///
+/// What holds for many exchanges is compared beside the first one, with each neighbour once, and once more in another generation:
+///
+///     term_comparison sizes;                                     // outlives the flow, as it holds the buffers
+///     if (sizes.due(messages, 3))
+///       all.push_back(sizes.start(flow, messages, {.peer = 3, .tag_out = 40, .tag_in = 41}, {sent, expected},
+///                                 [](auto mine, auto theirs) { if (…) raise(…); }));
+///
+/// Who waits for a neighbour does not know whether that one knows of it, or is in the same call, so it asks, now and then:
+///
+///     neighbours& around = self.attach(std::make_unique<neighbours>(self.services(), messages, options));
+///     around.expect(3);                                          // from here on it is asked
+///     around.heard(3);                                           // until a message of it is here
+///     around.throw_refused();                                    // what came of it, before each exchange
+///
+/// A rank that is asked by one that it does not list refuses, with `declaration_mismatch` on both: on the one that asks for its
+/// messages with that neighbour, on the other one for all of the op's. The same where both are in the same call, with other terms
+/// (`call`). A peer that has not declared the op says nothing: it may do so later, until the wait's own timeout.
+#include <parley/actors/services.hpp>
+#include <parley/ops/attached_op.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/runtime/backoff.hpp>
+#include <parley/runtime/dataflow.hpp>
+#include <parley/runtime/wire.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+class term_comparison {
+ public:
+  using numbers = std::vector<std::uint64_t>;
+  /// Throws what is wrong. Both have as many numbers.
+  using check_function =
+      std::function<void(std::span<const std::uint64_t> mine, std::span<const std::uint64_t> theirs)>;
+  struct route {
+    rank_id peer;
+    std::uint32_t tag_out;
+    std::uint32_t tag_in;
+  };
+  bool due(const p2p& messages, rank_id peer) const {
+    return all_.empty() || all_.back()->generation != messages.generation_with(peer);
+  }
+  runtime::flow_work start(runtime::dataflow& flow, p2p& messages, const route& with, numbers mine,
+                           check_function check);
+
+ private:
+  struct exchange {
+    std::uint64_t generation;
+    numbers mine;
+    numbers theirs;
+  };
+  std::vector<std::unique_ptr<exchange>> all_;  // the latest last; a message of an earlier one may still be leaving
+};
+
+/// Of a rank that waits.
+struct neighbour_question {
+  static constexpr std::uint16_t message_type = 53;
+  std::uint64_t call = 0;   ///< how many calls the two have had together; 0: only whether it is known
+  std::uint64_t terms = 0;  ///< of this call
+  std::string words;
+  PARLEY_FIELDS(call, terms, words)
+};
+/// There is something wrong between the two.
+struct neighbour_refusal {
+  static constexpr std::uint16_t message_type = 54;
+  std::string why;
+  PARLEY_FIELDS(why)
+};
+
+class neighbours final : public attached_op, private runtime::timer {
+ public:
+  struct options {
+    std::string op;               ///< its name
+    std::vector<rank_id> listed;  ///< the neighbours of this rank
+    time_ns timeout_ns;           ///< of the op's messages: for so long it is asked
+  };
+  neighbours(actors::services& s, p2p messages, options o);
+  ~neighbours() override;
+
+  void expect(rank_id peer);
+  void heard(rank_id peer) noexcept;
+  /// A call begins whose messages are told apart by their terms, of which `terms` is a hash.
+  void call(std::uint64_t terms, const std::function<std::string()>& words);
+  void throw_refused() const;
+  /// The op's messages begin anew on all ranks.
+  void begin_anew() noexcept;
+
+  const actors::op_declaration& declaration() const noexcept override { return declaration_; }
+  bool has(rank_id) const noexcept override { return false; }  // its messages end when a peer is gone
+  void fail(const runtime::error&) noexcept override { runtime::timer_wheel::disarm(*this); }
+  bool owes_messages() const noexcept override { return false; }
+
+ private:
+  struct peer_state {
+    rank_id rank;
+    std::uint64_t incarnation = 0;
+    std::uint64_t first_call = 0;  // of those with this process
+    bool awaited = false;
+    bool refused = false;
+    std::optional<std::uint64_t> heard_under{};  // terms
+  };
+  struct run_of_calls {  // under the same terms
+    std::uint64_t last;
+    std::uint64_t terms;
+    std::string words;
+  };
+  static void on_time(timer& self) noexcept { static_cast<neighbours&>(self).ask(); }
+  peer_state* find(rank_id peer) noexcept;
+  void meet(peer_state& p) noexcept;
+  std::uint64_t terms_now() const noexcept { return runs_.empty() ? 0 : runs_.back().terms; }
+  void ask() noexcept;
+  runtime::errc answer(rank_id from, const neighbour_question& q);
+  void refuse(rank_id peer, const std::string& why);
+  void tell(rank_id peer, const std::string& why);
+  std::uint64_t actor() const noexcept;
+
+  actors::services& services_;
+  p2p messages_;
+  options options_;
+  actors::op_declaration declaration_;
+  std::vector<peer_state> peers_;
+  std::uint64_t calls_ = 0;
+  std::vector<run_of_calls> runs_;  // the latest last
+  runtime::backoff<20'000'000, 1'000'000'000> pauses_;
+  time_ns ask_until_ns_ = 0;
+  std::optional<runtime::error> refused_;
+};
+
+/// Of an op that is made of such messages: see `p2p::rejoin`.
+bool rejoin(p2p& messages, neighbours* around);
+
+}  // namespace parley::ops
