@@ -199,12 +199,13 @@ std::vector<runtime::arrival> edge_receiver::retire() noexcept {
 void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
   const bool is_next = s.source == peer_ && judge(s.generation, generation()) == generation_verdict::to_come;
   const kept_parts::room room{most_unjoined, services_.early_bytes};
-  if (is_next && unjoined_.keep(s, std::move(message), room, kept_parts::tags::same)) {
+  if (is_next && unjoined_.keep(s, std::move(message), room, kept_parts::poisons::parts_of_its_stream)) {
     ++counters_.unjoined;
     return;
   }
   ++counters_.dropped;
-  if (s.source != peer_ || is_next) return;
+  lost_unjoined_ = lost_unjoined_ || is_next;
+  if (s.source != peer_ || is_next || !says_end_) return;
   if (counters_.ended++ % gen_end_every != 0) return;
   gen_end word;
   word.dropped = counters_.ended;

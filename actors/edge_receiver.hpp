@@ -232,6 +232,10 @@ class edge_receiver final : public data_sink {
   /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
   /// go on. An honest sender's window keeps it from that.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
+  /// Who sends data of an ended generation is not told so: it may just not have heard of a third rank yet.
+  void say_no_end() noexcept { says_end_ = false; }
+  /// Whether there was more for the next generation than could be kept.
+  bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
   /// Told when the sender says that this generation has ended there; of an edge with one-sided transfers.
   void on_ended(std::function<void()> tell) { one_sided_->ended_there = std::move(tell); }
   /// Tells the sender at once what has been matched, for a rank that is about to leave.
@@ -368,6 +372,8 @@ class edge_receiver final : public data_sink {
   counters counters_;
   std::function<void()> overflow_;
   kept_parts unjoined_;
+  bool says_end_ = true;
+  bool lost_unjoined_ = false;
   bool retired_ = false;
   std::unique_ptr<one_sided> one_sided_;
 };

@@ -5,7 +5,7 @@
 
 namespace parley::actors {
 
-bool kept_parts::keep(const stamp& s, runtime::arrival&& message, room r, tags which) {
+bool kept_parts::keep(const stamp& s, runtime::arrival&& message, room r, poisons which) {
   if (has(s.flags, stamp_flags::poison)) let_go_of(s, which);
   if (parts_.size() >= r.parts || bytes_ >= r.bytes) return false;
   bytes_ += bytes_held_by(message);
@@ -13,11 +13,11 @@ bool kept_parts::keep(const stamp& s, runtime::arrival&& message, room r, tags w
   return true;
 }
 
-void kept_parts::let_go_of(const stamp& poison, tags which) {
+void kept_parts::let_go_of(const stamp& poison, poisons which) {
   const auto is_other = [&](const runtime::arrival& m) {
     const auto s = read_stamp(m.header());
-    return !s || s->source != poison.source || s->generation != poison.generation ||
-           (which == tags::same && s->tag != poison.tag) || s->invocation != poison.invocation ||
+    return !s || (which != poisons::all_parts && s->source != poison.source) || s->generation != poison.generation ||
+           (which == poisons::parts_of_its_stream && s->tag != poison.tag) || s->invocation != poison.invocation ||
            has(s->flags | poison.flags, stamp_flags::rehearsal);
   };
   const auto first = std::stable_partition(parts_.begin(), parts_.end(), is_other);

@@ -2,7 +2,7 @@
 /// Data that nobody can take yet: its op is not declared here, or its generation not joined.
 ///
 ///     kept_parts early;
-///     early.keep(stamp, std::move(message), room, kept_parts::tags::same);        // false: there is no room
+///     early.keep(stamp, std::move(message), room, kept_parts::poisons::parts_of_its_stream);      // false: there is no room
 ///     for (runtime::arrival& m : early.take()) hub.on_arrival(std::move(m));
 ///
 /// A poison lets go of what came for its invocation: nobody will want that, and its sender gets its buffers back.
@@ -28,16 +28,16 @@ class kept_parts {
     std::size_t parts;
     std::uint64_t bytes;
   };
-  /// Those of a group have lanes for tags.
-  enum class tags : std::uint8_t { same, any };
-  bool keep(const stamp& s, runtime::arrival&& message, room r, tags which);
+  /// What of an invocation a poison lets go. Parts of a group's have lanes for tags, and its leader speaks for all.
+  enum class poisons : std::uint8_t { parts_of_its_stream, parts_of_its_sender, all_parts };
+  bool keep(const stamp& s, runtime::arrival&& message, room r, poisons which);
   std::vector<runtime::arrival> take() noexcept {
     bytes_ = 0;
     return std::exchange(parts_, {});
   }
 
  private:
-  void let_go_of(const stamp& poison, tags which);
+  void let_go_of(const stamp& poison, poisons which);
   std::vector<runtime::arrival> parts_;
   std::uint64_t bytes_ = 0;
 };

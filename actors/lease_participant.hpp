@@ -131,6 +131,7 @@ class lease_participant {
 
   /// After it has failed, for good: another one, of a generation with another process in it, takes its place.
   void retire() noexcept { rehearser_.stop(); }
+  bool is_rehearsing() const noexcept { return running_ != nullptr; }
 
   /// Told of the first invocation of each key, for the coordinator where it lives on this rank.
   void on_new_key(std::function<void(std::uint64_t bytes)> tell) { new_key_ = std::move(tell); }

@@ -5,19 +5,21 @@
 ///     answer_other_members(services, known);                   // each rank, once: what it has declared by that name
 ///
 /// Ops are named by their members, so that such two never meet by themselves. A rank that is asked for an op which it does not have, and
-/// has declared another one by that name, or that it has no part in it, answers: the leader of the asker's op with a rejection; to
-/// a leader as with an offer that conflicts, which is refused on all members. Ranks that have declared nothing yet say nothing. The
-/// question is not acknowledged: whoever waits asks again.
+/// has declared another one by that name, or that it has no part in it, says so. It may still declare the one that was asked for, as a
+/// name may serve several groups; so nothing ends by that. The asking rank warns, and a call that waits in vain says it
+/// (`services::declared_otherwise`). The question is not acknowledged: whoever waits asks again.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/services.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace parley::actors {
 
@@ -26,8 +28,7 @@ struct other_members {
   std::uint64_t op = 0;  ///< that the asking rank has
   std::string name;
   std::string declaration;  ///< its, in words
-  bool leads = false;       ///< the asking rank
-  PARLEY_FIELDS(op, name, declaration, leads)
+  PARLEY_FIELDS(op, name, declaration)
 };
 
 inline void ask_for_other_members(services& s, const op_declaration& op, std::uint64_t generation, rank_id peer) {
@@ -36,9 +37,16 @@ inline void ask_for_other_members(services& s, const op_declaration& op, std::ui
   m.op = op.id();
   m.name = op.name;
   m.declaration = op.text();
-  m.leads = op.leader == s.net.rank();
   static_cast<void>(s.mail.send(peer, rank_itself, generation, m));
 }
+
+/// The answer, to the rank itself.
+struct other_declaration {
+  static constexpr std::uint16_t message_type = 32;
+  std::uint64_t op = 0;
+  std::string text;
+  PARLEY_FIELDS(op, text)
+};
 
 /// What a rank has declared by a name: the op's id, 0 where it has no part in it, and the declaration in words.
 struct declared_by_name {
@@ -46,24 +54,36 @@ struct declared_by_name {
   std::string text;
 };
 
-inline void answer_other_members(services& s, std::function<const declared_by_name*(const std::string&)> known) {
-  s.mail.bind<other_members>(rank_itself, [&s, known = std::move(known)](envelope from, other_members&& m) {
-    const declared_by_name* const ours = known(m.name);
-    if (ours == nullptr || ours->op == m.op) return runtime::errc::none;
-    if (m.leads) {
-      offer o;
-      o.declaration = ours->text;
-      static_cast<void>(s.mail.send(from.source, number_of(m.op, part::coordinator), from.generation, o));
-    } else {
-      op_reject r;
-      r.code = static_cast<std::uint8_t>(runtime::errc::declaration_mismatch);
-      r.text = "op " + m.name + ": rank " + std::to_string(from.source) + " declares {" + m.declaration + "}, rank " +
-               std::to_string(s.net.rank()) + ", which leads that, declares {" + ours->text +
-               "}; declare the op alike on all its ranks";
-      static_cast<void>(s.mail.send(from.source, number_of(m.op, part::participant), from.generation, r));
-    }
+/// `known` answers null for a name that the rank has not declared.
+inline void answer_other_members(services& s,
+                                 std::function<const std::vector<declared_by_name>*(const std::string&)> known) {
+  constexpr std::size_t most_text = 4000;
+  s.mail.bind<other_members>(rank_itself, [&s, known](envelope from, other_members&& m) {
+    const auto* const ours = known(m.name);
+    const auto is_it = [&](const declared_by_name& d) { return d.op == m.op; };
+    if (ours == nullptr || std::any_of(ours->begin(), ours->end(), is_it)) return runtime::errc::none;
+    other_declaration d;
+    d.op = m.op;
+    d.text = "rank " + std::to_string(from.source) + " declares {" + m.declaration + "}, rank " +
+             std::to_string(s.net.rank()) + " declares ";
+    for (const declared_by_name& one : *ours) d.text += (&one == &ours->front() ? "{" : ", {") + one.text + "}";
+    d.text = d.text.substr(0, most_text) + "; declare the op alike on all its ranks";
+    static_cast<void>(s.mail.send(from.source, rank_itself, from.generation, d));
     return runtime::errc::none;
   });
+  s.mail.bind<other_declaration>(rank_itself, [&s, known](envelope, other_declaration&& d) {
+    constexpr std::size_t most_ops = 1000;
+    if (d.text.size() > 2 * most_text || s.declared_otherwise.size() >= most_ops) return runtime::errc::none;
+    if (s.declared_otherwise.insert_or_assign(d.op, d.text).second)
+      warn(s, "an op of this rank waits for one that may not know of it: " + d.text);
+    return runtime::errc::none;
+  });
+}
+
+/// For the text of a call of `op` that waited in vain.
+inline std::string or_declared_otherwise(const services& s, std::uint64_t op) {
+  const auto known = s.declared_otherwise.find(op);
+  return known == s.declared_otherwise.end() ? std::string() : "; " + known->second;
 }
 
 }  // namespace parley::actors

@@ -138,8 +138,10 @@ void rooted_group::keep_unjoined(const stamp& s, runtime::arrival&& message) noe
     return;
   }
   const kept_parts::room room{most_unjoined, services_.early_bytes};
-  const bool kept = unjoined_.keep(s, std::move(message), room, kept_parts::tags::any);
+  const auto whose = s.source == leader_ ? kept_parts::poisons::all_parts : kept_parts::poisons::parts_of_its_sender;
+  const bool kept = unjoined_.keep(s, std::move(message), room, whose);
   ++(kept ? counters_.unjoined : counters_.refused);
+  lost_unjoined_ = lost_unjoined_ || !kept;
 }
 
 void rooted_group::contradicted(const stamp& s, std::string_view invariant, std::string_view text,

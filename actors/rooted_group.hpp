@@ -51,6 +51,8 @@ class rooted_group : public data_sink {
   void fail(runtime::errc why, rank_id culprit) noexcept;
   /// Nothing reaches it any more: another one, of the next generation, takes its place. Answers what came for that.
   std::vector<runtime::arrival> retire() noexcept;
+  /// Whether there was more for that than could be kept.
+  bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
   /// An invocation has run, well or not: its parts have ended, and nothing of it may be used any more.
   virtual void end(group_invocation& inv) = 0;
   /// Whether the others have had what this rank owes them. Asks them, if not: for a rank that wants to leave.
@@ -130,6 +132,7 @@ class rooted_group : public data_sink {
   stream calls_;
   stream rehearsals_;
   kept_parts unjoined_;
+  bool lost_unjoined_ = false;
   group_fault fault_;
   bool retired_ = false;
   counters counters_;

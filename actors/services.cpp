@@ -45,7 +45,7 @@ void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
   early_count_ -= mine.size();
   early_bytes_ -= mine.bytes();
   const kept_parts::room room{early_limit - early_count_, most_early_bytes - std::min(early_bytes_, most_early_bytes)};
-  const bool kept = mine.keep(s, std::move(message), room, kept_parts::tags::same);
+  const bool kept = mine.keep(s, std::move(message), room, kept_parts::poisons::parts_of_its_stream);
   ++(kept ? counters_.early : counters_.refused);
   early_count_ += mine.size();
   early_bytes_ += mine.bytes();

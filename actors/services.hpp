@@ -94,6 +94,9 @@ struct services {
   std::optional<std::uint64_t> promise_margin{};
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
+  /// What other ranks have declared by the name of an op of this rank which they do not have, in words; by op.
+  std::unordered_map<std::uint64_t, std::string> declared_otherwise{};
+
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
 

@@ -1,6 +1,7 @@
 #include <parley/ops/declared_edge.hpp>
 #include <parley/ops/rank.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -61,6 +62,11 @@ void declared_edge::make() {
   options_ = std::move(lasting);
 }
 
+void declared_edge::before_restart_of(rank_id r) {
+  const auto* const others = options_.coupled.get();
+  if (others != nullptr && std::find(others->begin(), others->end(), r) != others->end() && !made()) make_or_warn();
+}
+
 bool declared_edge::rejoin() {
   const edge_end* const mine = out_ != nullptr ? static_cast<const edge_end*>(out_) : in_;
   if (mine == nullptr || mine->is_current()) return false;
@@ -78,6 +84,7 @@ void declared_edge::renew() {
     auto early = ended->retire();
     in_ = &rank_.replace(*ended);
     ended->hand_over(*in_);
+    if (ended->receiver().has_lost_unjoined()) in_->refuse_overflow();
     for (runtime::arrival& m : early) rank_.data_.on_arrival(std::move(m));
   }
 }

@@ -47,6 +47,9 @@ class declared_edge final : private actors::data_sink {
   /// After its rank knows the new incarnation of the peer, or of another rank of its op. One that was never used has nothing to
   /// renew.
   void renew();
+  /// Before its rank knows of a restart. One of an op whose edges begin anew together has an end then, which fails: what is used first
+  /// between that and `rejoin` would be a call ahead of the others.
+  void before_restart_of(rank_id r);
   /// Of the peer's restart.
   void on_restarted() {
     if (options_.coupled == nullptr) renew();

@@ -434,15 +434,20 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
                               " has ended this generation of the op: it takes this rank for dead"});
     });
   }
-  receiver_.on_overflow([this] {
-    reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
-                            " bytes came to rank " + std::to_string(services_.net.rank()) +
-                            " before it posted the receives for them; post them earlier, or send in larger pieces"});
-  });
+  if (options_.coupled != nullptr) receiver_.say_no_end();
+  receiver_.on_overflow([this] { refuse_overflow(); });
   start(receiver_.rows());
 }
 
 edge_in::~edge_in() = default;
+
+void edge_in::refuse_overflow() {
+  reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) + " bytes, or " +
+                          std::to_string(actors::most_unjoined) + " parts for a generation to come, came to rank " +
+                          std::to_string(services_.net.rank()) +
+                          " before it posted the receives for them; post them, or rejoin, earlier, or send in larger "
+                          "pieces"});
+}
 
 std::vector<runtime::arrival> edge_in::retire() noexcept {
   retire_participant();

@@ -232,6 +232,8 @@ class edge_in final : public edge_end {
   std::vector<runtime::arrival> retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
+  /// More came early than is kept: the op ends on both ranks.
+  void refuse_overflow();
   void report_matches() noexcept { receiver_.report_all(); }
 
  private:

@@ -1,6 +1,8 @@
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
 
+#include <parley/actors/other_members.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -179,6 +181,11 @@ bool group_end::restarts_with(rank_id rank) const noexcept {
 std::unique_ptr<group_end> group_end::next_generation() {
   auto early = retire();
   auto next = std::make_unique<group_end>(services_, options_);
+  if (group_->has_lost_unjoined())
+    next->fail({errc::full, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
+                                ": more came for this generation than is kept before it is joined; rejoin earlier, or "
+                                "wait for the others before the first calls"},
+               services_.net.rank());
   for (runtime::arrival& m : early) services_.data.on_arrival(std::move(m));
   return next;
 }
@@ -421,7 +428,10 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   const group_config* config = find(inv.config());
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
   switch (fault.why) {
-    case errc::timeout: text += culprit + " did not come in time; see what holds it up, or allow more time"; break;
+    case errc::timeout:
+      text += culprit + " did not come in time; see what holds it up, or allow more time";
+      if (participant_.candidates.empty()) text += actors::or_declared_otherwise(services_, group_->op());
+      break;
     case errc::peer_failed: text += culprit + " is gone; restart the job to continue"; break;
     case errc::cancelled: text += culprit + " gave up the call"; break;
     case errc::bad_argument:

@@ -100,7 +100,13 @@ hierarchy rank::declare(const hierarchical& op) {
 
 rank_group& hierarchy::at(level which) {
   auto& found = levels_->declared[static_cast<std::size_t>(which)];
-  if (!found) found = levels_->self.declare(levels_->op_for(which));
+  if (found) return *found;
+  // All levels begin anew together: one that is declared meanwhile would be a call ahead of the others.
+  const auto has_ended = [](const auto& part) { return part && !part->idle() && !part->details()->is_current(); };
+  if (std::any_of(levels_->declared.begin(), levels_->declared.end(), has_ended))
+    runtime::raise({errc::peer_restarted, "op " + name_ + ", on rank " + std::to_string(self_) +
+                                              ": a rank of it has restarted; call rejoin on all others first"});
+  found = levels_->self.declare(levels_->op_for(which));
   return *found;
 }
 
@@ -136,10 +142,11 @@ class hierarchy::turns {
     take(level::between, work.total_bytes, work.type);
   }
   bool has(level which) { return at(which) != nullptr; }
-  task<> run(level which, group_work work) {
+  /// Throws why one of them could not be taken. First in what ends the others, if so.
+  void check() const {
     if (refused_) std::rethrow_exception(refused_);
-    return has(which) ? at(which)->run(std::move(work)) : nothing();
   }
+  task<> run(level which, group_work work) { return has(which) ? at(which)->run(std::move(work)) : nothing(); }
   /// Of a call that failed here, the others are told on the levels that it has not reached.
   void end(const std::exception_ptr& thrown) {
     if (!thrown) return;
@@ -188,6 +195,7 @@ task<> hierarchy::reduce_together(std::vector<group_work> all, group_call_option
 task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits) {
   std::exception_ptr thrown;
   try {
+    mine.check();
     if (!fits) runtime::raise(fits.reason());
     if (mine.has(level::inside) && mine.has(level::between)) {
       work.between = [&mine, with_leaders = work](std::span<std::byte> combined) {
@@ -210,6 +218,7 @@ task<> hierarchy::give(group_work work, group_call_options o) {
   mine.take(level::down_inside, work.total_bytes, work.type);
   std::exception_ptr thrown;
   try {
+    mine.check();
     co_await mine.run(level::down_between, work);
     co_await mine.run(level::down_inside, work);
   } catch (...) {
@@ -227,6 +236,7 @@ task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> a
   taken.take(level::down_inside, all.size(), of.type);
   std::exception_ptr thrown;
   try {
+    taken.check();
     const auto fits = share_fits(mine.size() / of.bytes, all.size() / of.bytes, "all_gather");
     if (!fits) runtime::raise(fits.reason());
     co_await gather_in(taken, mine, all, of);

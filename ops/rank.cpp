@@ -159,7 +159,10 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
 
 // Whoever takes this rank for a member shall hear of it.
 void rank::note_idle(const std::string& op) {
-  groups_declared_.try_emplace(op, actors::declared_by_name{0, "op " + op + ", no part in it for this rank"});
+  auto& known = groups_declared_[op];
+  const auto says_so = [](const actors::declared_by_name& d) { return d.op == 0; };
+  if (std::none_of(known.begin(), known.end(), says_so))
+    known.push_back({0, "op " + op + ", no part in it for this rank"});
 }
 
 void rank::warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why) {
@@ -328,7 +331,7 @@ rank_group rank::declare(const leader_worker& op) {
 op_place<group_end>& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   declare_once(op);
-  groups_declared_[op.name] = {op.id(), op.text()};
+  groups_declared_[op.name].push_back({op.id(), op.text()});
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
@@ -349,7 +352,7 @@ symmetric rank::declare(symmetric_op op) {
     return handle;
   }
   declare_once(d);
-  groups_declared_[d.name] = {d.id(), d.text()};
+  groups_declared_[d.name].push_back({d.id(), d.text()});
   op.allowed = tuning::both(op.allowed, settings_.allowed);
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
     results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
@@ -421,6 +424,7 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
                                             std::to_string(id()) + " in a world of " + std::to_string(world_size())});
   if (fenced_ || services_.incarnations.of(peer) == incarnation) return;
+  for (declared_edge& e : declared_edges_) e.before_restart_of(peer);
   end_ops_with(
       {peer,
        " has restarted; transfers with it go on in a new generation, from their first invocation, other ops when all "

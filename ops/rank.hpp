@@ -269,7 +269,7 @@ class rank {
   results_store results_;
   tunable_context kernels_;
   std::unordered_set<std::uint64_t> declared_;  // ids of all ops
-  std::map<std::string, actors::declared_by_name, std::less<>> groups_declared_;
+  std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
   std::list<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<edge_out>> outs_;

@@ -1,5 +1,6 @@
 #include <parley/ops/symmetric.hpp>
 
+#include <parley/actors/other_members.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/rank.hpp>
 
@@ -197,10 +198,11 @@ void symmetric_end::retire() noexcept {
   actors::unbind_participant(services_, participant_);
   participant_.actor.stop();
   leases_.retire();
-  if (lead_ == nullptr) return;
-  actors::unbind_coordinator(services_, lead_->state);
-  lead_->actor.stop();
-  lead_->leases.retire();
+  if (lead_ != nullptr) {
+    actors::unbind_coordinator(services_, lead_->state);
+    lead_->actor.stop();
+    lead_->leases.retire();
+  }
 }
 
 bool symmetric_end::is_current() const {
@@ -211,6 +213,13 @@ std::unique_ptr<symmetric_end> symmetric_end::next_generation(std::shared_ptr<co
   retire();
   symmetric_op op = op_;
   op.over = std::move(over);
+  // This end stays as long as its rank; what it holds of a library or a device does not. Calls under way hold on to theirs.
+  abandon();
+  op_.over.reset();
+  if (!leases_.is_rehearsing()) {
+    scratch_.reset();
+    reference_ = {};
+  }
   return std::make_unique<symmetric_end>(services_, std::move(op), settings_);
 }
 
@@ -244,8 +253,10 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
   const std::string where = "invocation " + std::to_string(invocation);
   if (failed_) return failure({failed_->code(), failed_->text() + "; " + where + " was under way"});
-  return failure(
-      {code, declaration().title() + ", " + where + ", on rank " + std::to_string(services_.net.rank()) + ": " + what});
+  const bool unmet = code == errc::timeout && participant_.candidates.empty();
+  return failure({code, declaration().title() + ", " + where + ", on rank " + std::to_string(services_.net.rank()) +
+                            ": " + what +
+                            (unmet ? actors::or_declared_otherwise(services_, declaration().id()) : std::string())});
 }
 
 // ---- calls ------------------------------------------------------------------------------------------------------------
@@ -431,6 +442,7 @@ void symmetric_end::abandon() noexcept {
 }
 
 bool symmetric::rejoin(std::shared_ptr<communicator> over) {
+  if (idle()) return false;
   symmetric_end& mine = end_or_raise();
   return mine.is_current() ? mine.rejoin(std::move(over)) : rank_->rejoin(*place_, std::move(over));
 }

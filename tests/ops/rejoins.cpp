@@ -86,8 +86,9 @@ struct leased final : op_case {
   std::shared_ptr<communicator> communicator_of(rank_id r) {
     auto& users = places[w[r].services().incarnations.of(returns)];
     if (!users) users = lib.make();
-    return std::make_shared<library_communicator>(users);
+    return over[r] = std::make_shared<library_communicator>(users);
   }
+  std::map<rank_id, std::shared_ptr<communicator>> over;
   library lib;
   std::map<std::uint64_t, decltype(lib.make())> places;
   std::map<rank_id, symmetric> of;
@@ -366,6 +367,187 @@ TEST_CASE("parts of a generation that some have passed over are let go, so that 
   w[0].on_restarted(2, w.incarnations[2]);
   run_until(w.clock, [&] { return calls.running() == 0; });
   CHECK(outcome.code() == errc::peer_restarted);
+}
+
+TEST_CASE("what is used first between a restart and rejoin is no call ahead of the others") {
+  world w(ranks);
+  std::map<rank_id, hierarchy> of;
+  const auto declare = [&](rank_id r) {
+    of[r] = w[r].declare(hierarchical{.name = "weights", .leads = [](rank_id who) { return who % 2 == 0; }});
+  };
+  std::map<rank_id, std::vector<float>> all;
+  const auto gather = [&](rank_id r, float value, result<>& outcome) -> task<> {
+    std::vector<float> mine(1, value);
+    all[r].assign(ranks, 0.0F);
+    outcome = co_await attempt(of[r].all_gather(std::span(mine), std::span(all[r])));
+  };
+  for (rank_id r = 0; r < ranks; ++r) declare(r);
+  w.restart(returns);
+  declare(returns);
+  w.tell_of(returns);
+  result<> early;
+  scope calls(w.clock);
+  calls.spawn(gather(3, 9.0F, early));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(early.code() == errc::peer_restarted);
+  for (const rank_id r : {0, 2, 3}) CHECK(of[r].rejoin());
+  std::vector<result<>> outcomes(ranks);
+  for (rank_id r = 0; r < ranks; ++r) calls.spawn(gather(r, static_cast<float>(r), outcomes[r]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  for (rank_id r = 0; r < ranks; ++r) {
+    CHECK(outcomes[r]);
+    CHECK(all[r] == std::vector<float>{0, 1, 2, 3});
+  }
+}
+
+TEST_CASE("an edge of an op that begins anew as one has an end before it is used, where a rank has restarted") {
+  constexpr rank_id many = 12;  // more edges than are made at once
+  world w(many);
+  std::map<rank_id, p2p> of;
+  const auto declare = [&](rank_id r) {
+    point_to_point op;
+    op.name = "pieces";
+    op.coupled = named_or_first({}, many);
+    of[r] = w[r].declare(op);
+  };
+  for (rank_id r = 0; r < many; ++r) declare(r);
+  w.restart(returns);
+  declare(returns);
+  w.tell_of(returns);
+  std::vector<std::byte> first(100, std::byte{1});
+  std::vector<std::byte> second(100, std::byte{2});
+  std::vector<std::byte> got(100);
+  const auto pass = [](dataflow& flow, p2p* op, p2p_operation what) -> task<> {
+    auto moving = op->start(flow, std::span(&what, 1));
+    co_await moving;
+  };
+  const auto outcome_of = [&](p2p& op, p2p_operation what, result<>& outcome) -> task<> {
+    std::exception_ptr thrown;
+    try {
+      co_await with_dataflow(pass, &op, what);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    outcome = thrown ? result<>(describe(thrown)) : result<>();
+  };
+  result<> doomed;
+  scope calls(w.clock);
+  calls.spawn(outcome_of(of[11], p2p::isend(first, {.to = 10}), doomed));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(doomed.code() == errc::peer_restarted);
+  for (rank_id r = 0; r < many; ++r) CHECK((r == returns || of[r].rejoin()));
+  result<> sent;
+  result<> received;
+  calls.spawn(outcome_of(of[11], p2p::isend(second, {.to = 10}), sent));
+  calls.spawn(outcome_of(of[10], p2p::irecv(got, {.from = 11}), received));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(sent);
+  CHECK(received);
+  CHECK(got == second);
+}
+
+TEST_CASE("a stage that hears late of another's restart is not taken for fenced") {
+  world w(ranks);
+  stages op(w);
+  for (rank_id r = 0; r < ranks; ++r) op.declare(r);
+  all_call(op);
+  w.restart(3);
+  op.declare(3);
+  for (const rank_id r : {1, 2}) {
+    w[r].on_restarted(3, w.incarnations[3]);
+    CHECK(op.rejoin(r));
+  }
+  caller late(w);
+  late.call(op, 0);
+  wait_a_while(w, 100'000'000);
+  w[0].on_restarted(3, w.incarnations[3]);
+  run_until(w.clock, [&] { return late.calls.running() == 0; });
+  CHECK((*late.outcomes[0] || late.outcomes[0]->code() == errc::peer_restarted));
+  CHECK(op.rejoin(0));
+  all_call(op);
+}
+
+TEST_CASE("a worker's part that one which has not joined again keeps is let go when its call has timed out") {
+  world w(ranks);
+  std::map<rank_id, rank_group> of;
+  const auto declare = [&](rank_id r) {
+    auto op = led_by(0, {tree()});
+    op.timeout_ns = 2'000'000'000;
+    of[r] = w[r].declare(op);
+  };
+  for (rank_id r = 0; r < ranks; ++r) declare(r);
+  w.restart(returns);
+  declare(returns);
+  w.tell_of(returns);
+  std::vector<std::vector<float>> x(ranks, std::vector<float>(30'000));
+  std::vector<result<>> outcomes(ranks);
+  scope calls(w.clock);
+  for (const rank_id r : {0, 1, 3}) {
+    if (r != static_cast<int>(returns)) CHECK(of[r].rejoin());
+    calls.spawn(reduce_one(of[r], x[r], outcomes[r]));
+  }
+  wait_a_while(w, 5'000'000'000);
+  CHECK(calls.running() == 0);
+  for (const rank_id r : {0, 1, 3}) CHECK(outcomes[r].code() == errc::timeout);
+}
+
+TEST_CASE("more than is kept for a generation that is not joined ends the op, and no receive waits for what is lost") {
+  rank_settings s;
+  s.early_bytes = 1 << 20;
+  world w(3, s);
+  std::map<rank_id, p2p> of;
+  const auto declare = [&](rank_id r) {
+    point_to_point op;
+    op.name = "pieces";
+    op.configs = {chunked(2048, 4)};
+    op.coupled = {0, 1, 2};
+    op.timeout_ns = 2'000'000'000;
+    of[r] = w[r].declare(op);
+  };
+  for (rank_id r = 0; r < 3; ++r) declare(r);
+  w.restart(1);
+  declare(1);
+  w.tell_of(1);
+  CHECK(of[0].rejoin());
+  std::vector<std::byte> data(16 << 20);
+  std::vector<std::byte> got(16 << 20);
+  const auto pass = [](dataflow& flow, p2p* op, p2p_operation what) -> task<> {
+    auto moving = op->start(flow, std::span(&what, 1));
+    co_await moving;
+  };
+  const auto outcome_of = [&](p2p& op, p2p_operation what, result<>& outcome) -> task<> {
+    std::exception_ptr thrown;
+    try {
+      co_await with_dataflow(pass, &op, what);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    outcome = thrown ? result<>(describe(thrown)) : result<>();
+  };
+  result<> sent;
+  result<> received;
+  scope calls(w.clock);
+  calls.spawn(outcome_of(of[0], p2p::isend(data, {.to = 2}), sent));
+  wait_a_while(w, 500'000'000);
+  CHECK(of[2].rejoin());
+  calls.spawn(outcome_of(of[2], p2p::irecv(got, {.from = 0}), received));
+  wait_a_while(w, 5'000'000'000);
+  CHECK(calls.running() == 0);
+  CHECK(received.code() == errc::full);
+}
+
+TEST_CASE("an op without headers lets go of the communicator of a generation that has ended") {
+  world w(ranks);
+  leased op(w);
+  for (rank_id r = 0; r < ranks; ++r) op.declare(r);
+  all_call(op);
+  const std::weak_ptr<communicator> before = op.over[0];
+  op.over.clear();
+  w.restart(returns);
+  op.declare(returns);
+  w.tell_of(returns);
+  for (const rank_id r : {0, 2, 3}) CHECK(op.rejoin(r));
+  CHECK(before.expired());
 }
 
 TEST_CASE("a member that dies after another one has restarted ends the op for good") {
