@@ -297,7 +297,8 @@ class participant_behaviour {
     }
     mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
     const auto& own = mine_.failed_here;
-    if (std::find(own.begin(), own.end(), digest) != own.end())
+    const bool hung = outcome.code() == errc::timeout;
+    if (hung || std::find(own.begin(), own.end(), digest) != own.end())
       warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
                           mine_.role + "): config " + mine_.warm_errors.back() +
                           "; it failed its rehearsal and will not be tried");

@@ -62,11 +62,11 @@ decision agreement::decision(std::uint64_t bytes) const {
   return d;
 }
 
-task<decision> agreement::decided(std::uint64_t bytes, decided_options o) const {
-  edge_end& edge = *edge_;
+task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decided_options o) {
+  edge_end& edge = *of.edge_;
   const time_ns until = edge.deadline_after(o.timeout_ns);
   for (;;) {
-    ops::decision d = decision(bytes);
+    ops::decision d = of.decision(bytes);
     if (d.decided && d.search > o.after_search) co_return d;
     if (edge.failed_) throw runtime::failure(*edge.failed_);
     auto woken = co_await edge.participant_.changed.next(until);

@@ -64,13 +64,16 @@ class agreement {
 
   /// For messages of this size, as this rank knows it now.
   ops::decision decision(std::uint64_t bytes) const;
-  runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const;
+  runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
+    return until_decided(*this, bytes, o);  // this handle may be gone when the task runs
+  }
   /// Searches anew for messages of this size, or of every size.
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
   /// Ends the search for messages of this size, or every search; what was in force before stays.
   void give_up(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
 
  private:
+  static runtime::task<ops::decision> until_decided(agreement of, std::uint64_t bytes, decided_options o);
   void ask(actors::tuning_request::kind what, std::optional<std::uint64_t> bytes, std::string_view why) const;
   edge_end* edge_;
 };

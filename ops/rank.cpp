@@ -132,13 +132,23 @@ std::vector<actors::remembered_best> rank::remember(const actors::op_declaration
   return std::move(memory.entries);
 }
 
-void rank::declare_once(const actors::op_declaration& op) {
+void rank::check_new(const actors::op_declaration& op) const {
   if (const auto fits = tuning::checked({.op = op.name, .size = {}, .dtype = op.dtype}); !fits)
     runtime::raise(
         {errc::bad_argument, "an op that rank " + std::to_string(id()) + " declares: " + fits.reason().text});
-  if (!declared_.insert(op.id()).second)
+  if (declared_.contains(op.id()))
     runtime::raise({errc::bad_argument, op.title() + " is declared twice on rank " + std::to_string(id()) +
                                             "; give each op a name of its own"});
+}
+
+void rank::declare_once(const actors::op_declaration& op) {
+  check_new(op);
+  declared_.insert(op.id());
+}
+
+void rank::note_group(const actors::op_declaration& op) {
+  declared_.insert(op.id());
+  groups_declared_[op.name].push_back({op.id(), op.text()});
 }
 
 declared_edge& rank::declare(edge_options o, declared_edge::end which) {
@@ -330,14 +340,14 @@ rank_group rank::declare(const leader_worker& op) {
 
 op_place<group_end>& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
-  declare_once(op);
-  groups_declared_[op.name].push_back({op.id(), op.text()});
+  check_new(op);
   o.policy = settings_.policy;
   o.plan = settings_.plan;
   o.window = settings_.window;
   o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
   auto& added = groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
+  note_group(op);
   end_if_lost();
   return added;
 }
@@ -351,14 +361,14 @@ symmetric rank::declare(symmetric_op op) {
     note_idle(op.name);
     return handle;
   }
-  declare_once(d);
-  groups_declared_[d.name].push_back({d.id(), d.text()});
+  check_new(d);
   op.allowed = tuning::both(op.allowed, settings_.allowed);
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
     results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
   symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
   handle.place_ = &symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   handle.rank_ = this;
+  note_group(d);
   end_if_lost();
   return handle;
 }

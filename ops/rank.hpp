@@ -227,7 +227,9 @@ class rank {
   friend transfer;
   friend pipeline;
   friend declared_edge;
+  void check_new(const actors::op_declaration& op) const;
   void declare_once(const actors::op_declaration& op);
+  void note_group(const actors::op_declaration& op);
   void note_idle(const std::string& op);
   declared_edge& declare(edge_options o, declared_edge::end which);
   transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,

@@ -357,6 +357,19 @@ TEST_CASE("a tuning phase leaves credits the time that they need, so that puts a
   CHECK(campaign_of(w, "128KiB")->winner == configs[1]->id());
 }
 
+TEST_CASE("a decision may be awaited of a handle that is gone by then") {
+  world w(2);
+  auto out = w[0].declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  std::optional<result<>> outcome;
+  const auto await_it = [&](time_ns timeout_ns) -> task<> {
+    auto d = co_await attempt(out.decided(1000, {.timeout_ns = timeout_ns}));
+    outcome.emplace(d ? result<>() : result<>(d.reason()));
+  };
+  run(w.clock, await_it(2'000'000'000));
+  CHECK(outcome->code() == errc::timeout);
+  CHECK(outcome->reason().text().find("there is no decision for 1KiB") != std::string::npos);
+}
+
 TEST_CASE("random catalogues, sizes and tags bring exact data and never half a pair") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);

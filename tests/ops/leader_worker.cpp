@@ -291,3 +291,12 @@ TEST_CASE("a leader may do something in between however many pieces there are, o
     for (const auto& mine : x) CHECK(mine[1] == 2 * (1 + 2 + 3) * 2);
   }
 }
+
+TEST_CASE("a group whose declaration was refused may be declared as it should be") {
+  world w(2);
+  leader_worker op = led_by(0, {star(), chain(1024)});
+  op.capable = [](rank_id) { return std::vector<bool>{true}; };  // of two configs
+  CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
+  op.capable = {};
+  CHECK(!w[0].declare(op).idle());
+}
