@@ -203,6 +203,45 @@ TEST_CASE("a rank that waits for one which has other neighbours is told so, and 
   CHECK(!outcomes[2]);
 }
 
+namespace {
+
+// A rank that fails leaves, and says with what: as in a job, the others are told.
+task<> pass_or_leave(world* w, rank_id self, training t, part_of_model* part, result<>* outcome) {
+  pipeline_report report;
+  time_ns ended = 0;
+  co_await trained::pass(std::move(t), part, &report, outcome, &ended);
+  if (*outcome) co_return;
+  for (rank_id r = 0; r < w->ranks.size(); ++r) {
+    if (r != self) (*w)[r].on_lost(self, " ended with " + outcome->reason().what(), departure::failed);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a schedule that differs between the last two ranks is named on all of them, the first one included") {
+  world w(4);
+  std::vector<std::unique_ptr<part_of_model>> parts;
+  std::vector<result<>> outcomes(4);
+  scope all(w.clock);
+  for (rank_id r = 0; r < 4; ++r) {
+    training_pipeline op;
+    op.name = "layers";
+    op.schedule = r == 3 ? gpipe(4, 5) : one_forward_one_backward(4, 4);
+    op.timeout_ns = 1'000'000'000;
+    parts.push_back(std::make_unique<part_of_model>(4, 1000));
+    all.spawn(pass_or_leave(&w, r, w[r].declare(op), parts[r].get(), &outcomes[r]));
+  }
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
+  for (rank_id r = 0; r < 4; ++r) {
+    CAPTURE(r);
+    INFO((outcomes[r] ? "" : outcomes[r].reason().what()));
+    CHECK(outcomes[r].code() == (r < 2 ? errc::peer_failed : errc::declaration_mismatch));
+    CHECK((says(outcomes[r], "op layers: rank 2 and this rank 3 run schedules that differ") ||
+           says(outcomes[r], "op layers: rank 3 and this rank 2 run schedules that differ")));
+  }
+}
+
 TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
   world w(2);
   training_pipeline op;
