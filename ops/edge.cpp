@@ -467,12 +467,16 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   std::string why;
   try {
     if (runnable(ran) == nullptr) {
-      runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
-                     options_.peer);
+      const bool merged = !participant_.candidates.empty();  // before that each end runs its own default
+      if (merged)
+        runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
+                       options_.peer);
+      const std::string same = "the first one of the list, the default, must be the same on both ranks";
+      const std::string ours = "this rank's default is " + options_.configs.front()->id() + "; " + same;
       runtime::raise({errc::config_mismatch,
-                      find(ran) == nullptr ? "the stamp names a config that this rank does not have; the first one "
-                                             "of the list, the default, must be the same on both ranks"
-                                           : "the stamp names a config that was not warmed here"});
+                      find(ran) == nullptr ? "the stamp names a config that this rank does not have; " + same
+                      : merged             ? "the stamp names a config that was not warmed here"
+                                           : "the sender's default is " + find(ran)->id() + ", and " + ours});
     }
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope config(here);

@@ -1,6 +1,7 @@
 #include "../support/transfers.hpp"
 
 #include <parley/actors/declaration.hpp>
+#include <parley/runtime/invariant.hpp>
 
 #include <doctest/doctest.h>
 
@@ -319,4 +320,20 @@ TEST_CASE("a deadline that is past the end of time is none") {
   op.timeout_ns = never - 1;
   pass(w, 1'000'000);
   CHECK(move_each(w, w[0].declare(op), w[1].declare(op), {100, 100'000}).failed() == 0);
+}
+
+TEST_CASE("ends that list another config first are told both defaults, also before they have met") {
+  memory_link_options o;
+  o.lose = [](rank_id, rank_id, link::channel on) { return on == link::channel::control; };
+  world w(2, {}, std::move(o));
+  const breach_watch watch([](const breach& b) { FAIL(b.sentence()); });
+  auto out = w[0].declare(pair_of({chunked(16_KiB, 2), direct()}));
+  auto in = w[1].declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  const auto all = move_each(w, out, in, {100'000});
+  REQUIRE(all.received.size() == 1);
+  CHECK(all.received[0].code() == errc::config_mismatch);
+  const std::string text = all.received[0].reason().text();
+  CHECK_MESSAGE(text.find("the sender's default is " + chunked(16_KiB, 2)->id() +
+                          ", and this rank's default is direct") != std::string::npos,
+                text);
 }
