@@ -123,10 +123,6 @@ class reader {
       }
       if (!torn_ || !rest_.empty()) time_ms = *given;  // or it may be the beginning of a longer one
     }
-    if (torn_ && rest_.empty() && f.count < 4) {  // the config's name may be the beginning of another one
-      skip("the line does not end, and what it names may be cut off; it is skipped");
-      return std::nullopt;
-    }
     result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms};
     return report(read_.file.add(std::move(entry)), "entry");
   }

@@ -306,13 +306,14 @@ TEST_CASE("a neighbour that sends another number of cells, or does not know of i
 namespace {
 
 halo_plan mesh_plan(world& w, rank_id r, std::vector<rank_id> neighbours, std::vector<double>& values,
-                    const std::vector<std::uint64_t>& sent = {0, 1}) {
+                    const std::vector<std::uint64_t>& sent = {0, 1}, halo* declared = nullptr) {
   halo_exchange op;
   op.name = "mesh";
   op.neighbours = std::move(neighbours);
   const std::size_t n = op.neighbours.size();
-  return w[r].declare(op).plan(
-      {index_field(values, std::vector(n, sent), std::vector(n, std::vector<std::uint64_t>{2, 3}))});
+  halo made = w[r].declare(op);
+  if (declared != nullptr) *declared = made;
+  return made.plan({index_field(values, std::vector(n, sent), std::vector(n, std::vector<std::uint64_t>{2, 3}))});
 }
 
 task<> exchange_for_a_while(dataflow& flow, halo_plan* plan, int times) {
@@ -399,15 +400,19 @@ TEST_CASE("a neighbour that comes back with other sizes is compared with anew, b
   world w(3);
   std::vector<std::vector<double>> values(3, std::vector<double>(8, 1.0));
   std::vector<halo_plan> plans;
-  for (rank_id r = 0; r < 3; ++r) plans.push_back(mesh_plan(w, r, {(r + 1) % 3, (r + 2) % 3}, values[r]));
+  std::vector<halo> halos(3);
+  for (rank_id r = 0; r < 3; ++r)
+    plans.push_back(mesh_plan(w, r, {(r + 1) % 3, (r + 2) % 3}, values[r], {0, 1}, &halos[r]));
+  const auto come_back = [&](const std::vector<std::uint64_t>& sent) {
+    w.restart(1);
+    w.tell_of(1);
+    plans[1] = mesh_plan(w, 1, {0, 2}, values[1], sent);
+    for (const rank_id r : {0, 2}) CHECK(halos[r].rejoin());
+  };
   for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
-  w.restart(1);
-  w.tell_of(1);
-  plans[1] = mesh_plan(w, 1, {0, 2}, values[1]);
+  come_back({0, 1});
   for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
-  w.restart(1);
-  w.tell_of(1);
-  plans[1] = mesh_plan(w, 1, {0, 2}, values[1], {0});
+  come_back({0});
   const auto outcomes = exchange_all(w, plans);
   CHECK(says(outcomes[0], "bad_argument: op mesh, rank 0: rank 1 sent 8 bytes where 16 were expected"));
   CHECK(says(outcomes[1], "bad_argument: op mesh, rank 1: rank 0 expects 16 bytes where this rank sends 8"));

@@ -379,7 +379,7 @@ TEST_CASE("what is used first between a restart and rejoin is no call ahead of t
   const auto gather = [&](rank_id r, float value, result<>& outcome) -> task<> {
     std::vector<float> mine(1, value);
     all[r].assign(ranks, 0.0F);
-    outcome = co_await attempt(of[r].all_gather(std::span(mine), std::span(all[r])));
+    outcome = co_await attempt(of[r].all_gather<float>(mine, all[r]));
   };
   for (rank_id r = 0; r < ranks; ++r) declare(r);
   w.restart(returns);
