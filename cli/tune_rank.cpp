@@ -7,6 +7,8 @@
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/simulation/checkers.hpp>
+#include <parley/simulation/observer.hpp>
 #include <parley/simulation/world.hpp>
 #include <parley/transports/environment.hpp>
 
@@ -407,6 +409,14 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const report_
   jitter.longest_delay_ns = longest_jitter_ns;
   simulation::weather links(jitter, s.seed, job.ranks);
   simulation::world all(o, &links);  // ends before what its programs belong to
+  simulation::scenario as_played;
+  as_played.ranks = job.ranks;
+  as_played.must_decide = false;  // a spec ends when it is through
+  simulation::run_record record;
+  record.play = &as_played;
+  record.faults = &jitter;
+  simulation::observer watching(record, all, o.settings.window);
+  watching.listen(links);
   links.begin(all.stage());
   all.start_all([&](rank_id r) {
     ranks.push_back(std::make_unique<housed_rank>(job, all[r], nullptr,
@@ -418,6 +428,16 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const report_
   end.hash = all.stage().hash();
   for (rank_id r = 0; r < job.ranks; ++r)
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
+  if (end.error.empty()) {
+    all.stage().run_to(all.stage().now() + settle_within_ns);  // what was decided last reaches everybody
+  } else {
+    jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // nobody went on to the end
+  }
+  watching.end_job();
+  record.puts_outside = all.network().puts().outside;
+  record.lost_reads = all.network().puts().lost_reads;
+  for (const simulation::violation& v : simulation::check(record))
+    end.error += (end.error.empty() ? "" : "; ") + v.invariant + " was violated: " + v.text;
   return end;
 }
 

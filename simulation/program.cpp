@@ -171,6 +171,8 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
                static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
                static_cast<unsigned long long>(w.stage().hash()));
+  sky.calm();
+  w.stage().run_to(w.stage().now() + settling_ns);  // what was decided last reaches everybody
   watching.end_job();
   record.puts_outside = w.network().puts().outside;
   record.lost_reads = w.network().puts().lost_reads;

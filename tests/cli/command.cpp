@@ -233,6 +233,17 @@ TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches"
   has(ran.error, "the receiver direct");
 }
 
+TEST_CASE("a simulated run is watched by the checkers: what they find is its error, by name") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto well = here.tune("three.json --sim --seed 7");
+  CHECK(well.status == 0);
+  CHECK(well.error.find("violated") == std::string::npos);
+  const auto broken = here.tune("three.json --sim --seed 7 --mutant ignore_stamp");
+  CHECK(broken.status == 1);
+  has(broken.error, "S2");
+}
+
 TEST_CASE("a results file of another version is not trusted, not overwritten, and named") {
   const folder here;
   const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\nmessages/0>1,128KiB_fp32,direct,1\n";
