@@ -468,9 +468,8 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   try {
     if (runnable(ran) == nullptr) {
       const bool merged = !participant_.candidates.empty();  // before that each end runs its own default
-      if (merged)
-        runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
-                       options_.peer);
+      runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
+                     options_.peer);
       const std::string same = "the first one of the list, the default, must be the same on both ranks";
       const std::string ours = "this rank's default is " + options_.configs.front()->id() + "; " + same;
       runtime::raise({errc::config_mismatch,

@@ -1,7 +1,7 @@
-#include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
 
 #include <parley/actors/other_members.hpp>
+#include <parley/ops/call_type.hpp>
 
 #include <algorithm>
 #include <cstring>
