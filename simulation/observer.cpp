@@ -83,9 +83,8 @@ participant_view observer::view_of(rank_id r, const actors::participant_state& p
 // Whose generation ends because a peer has come back, and which go on by themselves.
 void observer::look_at_pairs(rank_id who, rank_id peer) {
   const auto rejoins = [this](const std::string& name) {
-    return std::any_of(record_.play->ops.begin(), record_.play->ops.end(), [&](const op_spec& op) {
-      return op.what == op_spec::kind::pipeline && op.name == name;
-    });
+    return std::any_of(record_.play->ops.begin(), record_.play->ops.end(),
+                       [&](const op_spec& op) { return op.what == op_spec::kind::pipeline && op.name == name; });
   };
   look_at_ended(who, [&](const actors::op_declaration& d) {
     const auto is_peer = [&](const auto& m) { return m.rank == peer; };
