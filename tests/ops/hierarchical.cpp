@@ -518,3 +518,45 @@ TEST_CASE("groups without a leader and shares that do not fit are named") {
              "op gradients: rank 2 calls all_gather with 3 elements of its own and 11 in all, which have to "
              "be 4 times as many"));
 }
+
+namespace {
+
+/// `star`, for gathering only.
+struct gathers_only final : group_config {
+  gathers_only() : group_config({.name = "gathers", .parameters = {}, .wire_class = "gathers"}) {}
+  task<> lead(group_call& g) const override { return star_->lead(g); }
+  task<> work(group_call& g) const override { return star_->work(g); }
+  bool does(collective what) const noexcept override { return what == collective::gather; }
+
+ private:
+  group_config_ptr star_ = star();
+};
+
+task<> gather_once(hierarchy h, std::span<const float> mine, std::span<float> all, result<>& outcome) {
+  outcome = co_await attempt(h.all_gather(mine, all));
+}
+
+}  // namespace
+
+TEST_CASE("a call one of whose levels is refused when it is first called fails on all ranks, and moves nothing") {
+  world w(4);
+  hierarchical op;
+  op.name = "all";
+  op.leads = [](rank_id r) { return r % 2 == 0; };
+  // Listed twice, which is found when the level that gathers is declared.
+  op.inside = {star(), std::make_shared<gathers_only>(), std::make_shared<gathers_only>()};
+  op.timeout_ns = 1'000'000'000;
+  std::vector<hierarchy> handles;
+  for (rank_id r = 0; r < 4; ++r) handles.push_back(w[r].declare(op));
+  std::vector<std::vector<float>> mine(4, std::vector<float>(100'000, 1.0F));
+  std::vector<std::vector<float>> all(4, std::vector<float>(400'000, 2.0F));
+  std::vector<result<>> outcomes(4);
+  scope calls(w.clock);
+  for (rank_id r = 0; r < 4; ++r) calls.spawn(gather_once(handles[r], mine[r], all[r], outcomes[r]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  for (rank_id r = 0; r < 4; ++r) {
+    CAPTURE(r);
+    CHECK(outcomes[r].code() == errc::bad_argument);
+    CHECK(all[r] == std::vector<float>(400'000, 2.0F));
+  }
+}
