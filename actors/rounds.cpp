@@ -1,5 +1,7 @@
 #include <parley/actors/rounds.hpp>
 
+#include <parley/actors/rank_list.hpp>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -17,12 +19,6 @@ namespace {
 error error_of(std::uint8_t code, std::string text) {
   const bool known = code > 0 && code <= static_cast<std::uint8_t>(errc::exception);
   return {known ? static_cast<errc>(code) : errc::malformed, std::move(text)};
-}
-
-std::string listed(const std::vector<rank_id>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
-  return text;
 }
 
 /// Never empty: without words of its own an error has its name.

@@ -1,5 +1,7 @@
 #include <parley/ops/common_terms.hpp>
 
+#include <parley/actors/rank_list.hpp>
+
 #include <algorithm>
 #include <utility>
 
@@ -30,13 +32,6 @@ namespace {
 
 constexpr std::size_t most_words = 1000;  // bytes, of what another rank says
 constexpr std::size_t most_runs = 8;      // of calls, that a neighbour may be behind
-
-std::string listed(const std::vector<rank_id>& ranks) {
-  if (ranks.empty()) return "none";
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return text;
-}
 
 }  // namespace
 
@@ -135,7 +130,7 @@ errc neighbours::answer(rank_id from, const neighbour_question& q) {
   peer_state* const p = find(from);
   if (p == nullptr) {
     const std::string why = title + "rank " + asks + " has rank " + self + " as a neighbour, and rank " + self +
-                            " has " + listed(options_.listed) + " as its own; let both name each other";
+                            " has " + actors::listed(options_.listed) + " as its own; let both name each other";
     if (!refused_) actors::warn(services_, why);
     for (const rank_id r : options_.listed) refuse(r, why);
     if (!refused_) refused_ = error{errc::declaration_mismatch, why};

@@ -1,6 +1,7 @@
 #include <parley/ops/group.hpp>
 
 #include <parley/actors/other_members.hpp>
+#include <parley/actors/rank_list.hpp>
 #include <parley/ops/call_type.hpp>
 
 #include <algorithm>
@@ -55,12 +56,6 @@ task<> move_nothing(group_call& g) {
   co_await g.drain();
 }
 
-std::string listed(const std::vector<rank_id>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return text;
-}
-
 std::vector<rank_id> ranks_of(const actors::op_declaration& op) {
   std::vector<rank_id> ranks;
   for (const auto& p : op.participants) ranks.push_back(p.rank);
@@ -82,8 +77,9 @@ runtime::result<actors::op_declaration> declaration_of(const group_options& o) {
   }
   if (leaders.size() != 1)
     return error{errc::role_conflict,
-                 title + ": " + (leaders.empty() ? "nobody leads" : listed(leaders) + " all claim to lead") +
-                     " the group of " + listed(all) + "; give exactly one of them the role leader, or list the groups"};
+                 title + ": " + (leaders.empty() ? "nobody leads" : actors::listed(leaders) + " all claim to lead") +
+                     " the group of " + actors::listed(all) +
+                     "; give exactly one of them the role leader, or list the groups"};
   if (o.depth > deepest || (o.depth == 0 && o.does != collective::broadcast))
     return error{errc::bad_argument, title + ": a depth of " + std::to_string(o.depth) + " is impossible for " +
                                          std::string(name(o.does)) + "; take 1 to " + std::to_string(deepest) +
@@ -424,7 +420,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
             fault};
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
-  const std::string culprit = listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
+  const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
   const group_config* config = find(inv.config());
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
   switch (fault.why) {

@@ -259,6 +259,21 @@ void all_call(op_case& op) {
   }
 }
 
+task<> pass(dataflow& flow, p2p* op, p2p_operation what) {
+  auto moving = op->start(flow, std::span(&what, 1));
+  co_await moving;
+}
+
+task<> outcome_of(p2p& op, p2p_operation what, result<>& outcome) {
+  std::exception_ptr thrown;
+  try {
+    co_await with_dataflow(pass, &op, what);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+
 errc call_alone(op_case& op, rank_id r) {
   caller one(op.w);
   one.call(op, r);
@@ -417,19 +432,6 @@ TEST_CASE("an edge of an op that begins anew as one has an end before it is used
   std::vector<std::byte> first(100, std::byte{1});
   std::vector<std::byte> second(100, std::byte{2});
   std::vector<std::byte> got(100);
-  const auto pass = [](dataflow& flow, p2p* op, p2p_operation what) -> task<> {
-    auto moving = op->start(flow, std::span(&what, 1));
-    co_await moving;
-  };
-  const auto outcome_of = [&](p2p& op, p2p_operation what, result<>& outcome) -> task<> {
-    std::exception_ptr thrown;
-    try {
-      co_await with_dataflow(pass, &op, what);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    outcome = thrown ? result<>(describe(thrown)) : result<>();
-  };
   result<> doomed;
   scope calls(w.clock);
   calls.spawn(outcome_of(of[11], p2p::isend(first, {.to = 10}), doomed));
@@ -511,19 +513,6 @@ TEST_CASE("more than is kept for a generation that is not joined ends the op, an
   CHECK(of[0].rejoin());
   std::vector<std::byte> data(16 << 20);
   std::vector<std::byte> got(16 << 20);
-  const auto pass = [](dataflow& flow, p2p* op, p2p_operation what) -> task<> {
-    auto moving = op->start(flow, std::span(&what, 1));
-    co_await moving;
-  };
-  const auto outcome_of = [&](p2p& op, p2p_operation what, result<>& outcome) -> task<> {
-    std::exception_ptr thrown;
-    try {
-      co_await with_dataflow(pass, &op, what);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    outcome = thrown ? result<>(describe(thrown)) : result<>();
-  };
   result<> sent;
   result<> received;
   scope calls(w.clock);
