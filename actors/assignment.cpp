@@ -29,6 +29,7 @@ campaign& assignment::find_or_add(std::uint64_t bytes, time_ns now) {
 }
 
 const campaign* assignment::find(std::uint64_t bytes) const noexcept {
+  if (const campaign* const latest = latest_for(bytes)) return latest;
   for (const auto& c : campaigns_) {
     if (c->bucket.contains(bytes)) return c.get();
   }

@@ -186,34 +186,34 @@ outgoing edge_sender::begin_unusual(std::uint32_t tag, std::span<const std::byte
                                     pacing pace) {
   outgoing inv = one_sided_ != nullptr ? begin_beside_one_sided(tag, source, invocation, pace)
                                        : begin_with(tag, source.size(), invocation, pace, {}, stamp_flags::none);
-  const auto is_inexact = [&] {
-    return std::find(inexact_->begin(), inexact_->end(), inv.mark.digest) != inexact_->end();
-  };
+  const std::uint64_t digest = inv.mark.digest;
+  const campaign* const search = assigned_.find(source.size());
+  const bool settled = search != nullptr && search->where == campaign::stage::decided;
+  const bool one_sided = one_sided_ != nullptr && (one_sided_->is_put(digest) || one_sided_->is_get(digest));
+  if (settled && search->digest == digest && !one_sided) settled_on_ = digest;
   // While a search goes on, the default and what warms up, too: a config that brings other bytes is found before it is timed.
-  const auto is_trial = [&] {
-    const campaign* const c = assigned_.find(source.size());
-    return has(inv.mark.flags, stamp_flags::timed) || (c != nullptr && c->where != campaign::stage::decided);
-  };
-  if (inexact_ == nullptr || source.empty() || !is_trial() || is_inexact()) return inv;
-  inv.mark.next_digest = tuning::payload_check(source);
-  inv.mark.flags = inv.mark.flags | stamp_flags::checked;
-  inv.began_ns = rows_.clock();  // that is not charged to the config
+  if (!settled || has(inv.mark.flags, stamp_flags::timed)) say_what_is_sent(inv, source);
   return inv;
 }
 
-// An invocation is stamped with a one-sided config only if it has what that needs, now. Once another one is decided for its
-// size this is not asked any more.
+// For the receiver to compare.
+void edge_sender::say_what_is_sent(outgoing& inv, std::span<const std::byte> source) {
+  if (inexact_ == nullptr || source.empty()) return;
+  if (std::find(inexact_->begin(), inexact_->end(), inv.mark.digest) != inexact_->end()) return;
+  inv.mark.next_digest = tuning::payload_check(source);
+  inv.mark.flags = inv.mark.flags | stamp_flags::checked;
+  inv.began_ns = rows_.clock();  // that is not charged to the config
+}
+
+// An invocation is stamped with a one-sided config only if it has what that needs, now.
 outgoing edge_sender::begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source,
                                              std::uint64_t invocation, pacing pace) {
-  if (assigned_.has_settled_on(source.size(), two_sided_))
-    return begin_with(tag, source.size(), invocation, pace, {}, stamp_flags::no_credits);
   const std::uint64_t id = stream_id(tag, false);
   const campaign* const search = assigned_.find(source.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
-  const bool put = settled && one_sided_->is_put(search->digest);
-  if (settled && !put && !one_sided_->is_get(search->digest)) two_sided_ = search->digest;
+  const bool is_not_put = settled && !one_sided_->is_put(search->digest);
   outgoing inv = begin_with(tag, source.size(), invocation, pace, one_sided_->lacking(id, invocation, source),
-                            settled && !put ? stamp_flags::no_credits : stamp_flags::none);
+                            is_not_put ? stamp_flags::no_credits : stamp_flags::none);
   inv.access = one_sided_->begin(inv.mark.digest, id, invocation, source);
   return inv;
 }

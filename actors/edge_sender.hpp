@@ -132,8 +132,9 @@ class edge_sender {
   /// `source`, if given, is where the payload lies.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
                  const std::byte* source = nullptr) {
-    if (unusual_) return begin_unusual(tag, {source, bytes}, invocation, pace);
-    return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
+    const bool asks_more = unusual_ && !assigned_.has_settled_on(bytes, settled_on_);
+    if (asks_more) return begin_unusual(tag, {source, bytes}, invocation, pace);
+    return begin_usual(tag, {source, bytes}, invocation, pace);
   }
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
@@ -255,7 +256,17 @@ class edge_sender {
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
   }
+  // With the config that was decided on for this size, if it is neither a put nor a get, nothing is asked beyond it.
+  outgoing begin_usual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace) {
+    const bool wants_no_credits = one_sided_ != nullptr;
+    outgoing inv = begin_with(tag, source.size(), invocation, pace, {},
+                              wants_no_credits ? stamp_flags::no_credits : stamp_flags::none);
+    if (has(inv.mark.flags, stamp_flags::timed)) [[unlikely]]
+      say_what_is_sent(inv, source);
+    return inv;
+  }
   outgoing begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
+  [[gnu::cold]] void say_what_is_sent(outgoing& inv, std::span<const std::byte> source);
   outgoing begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
                                   pacing pace);
 
@@ -280,7 +291,7 @@ class edge_sender {
   std::unique_ptr<one_sided_sender> one_sided_;
   std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared
   bool unusual_ = false;                                 // one of these two is there
-  std::uint64_t two_sided_ = 0;                          // the last config decided on that is neither a put nor a get
+  std::uint64_t settled_on_ = 0;                         // the last config decided on that is neither a put nor a get
 };
 
 }  // namespace parley::actors

@@ -35,6 +35,10 @@ constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
 constexpr bool has(stamp_flags set, stamp_flags one) noexcept {
   return (static_cast<std::uint16_t>(set) & static_cast<std::uint16_t>(one)) != 0;
 }
+/// Whether nothing is asked of who runs such an invocation but to run it, as long as a decision is in force.
+constexpr bool is_plain(stamp_flags flags) noexcept {
+  return flags == stamp_flags::none || flags == stamp_flags::no_credits;
+}
 
 struct stamp {
   std::uint64_t op = 0;

@@ -272,7 +272,7 @@ class edge_in final : public edge_end {
   void record(part_receiver& in, std::uint64_t ran, runtime::errc outcome) {
     const actors::stamp& s = *in.mark();
     auto& rows = receiver_.rows();
-    if (rows.measuring() || s.flags != actors::stamp_flags::none) {
+    if (rows.measuring() || !is_plain(s.flags)) {
       note_stamp(s);
       if (has(s.flags, actors::stamp_flags::checked) && outcome == runtime::errc::none) return record_compared(in, ran);
     }
