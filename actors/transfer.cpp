@@ -84,6 +84,7 @@ void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> dat
 
 void part_sender::fence() noexcept {
   transfer_part* const part = new_part();
+  fenced_ = errc::pending;
   part->report = &fenced_;
   started(part, net_.fence(to_, part));
 }

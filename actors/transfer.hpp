@@ -193,9 +193,12 @@ class part_sender final : public parts_in_flight {
   }
 
   /// Whether it has written into the receiver's buffer. Then what lets the receiver give that back, the stamp or the poison,
-  /// waits for a fence: once all parts have ended, `fence`; once that has, `announce`; and once more until all have ended.
+  /// waits for a fence: once all parts have begun, `fence`; once all have ended and it is `fenced`, `announce`; and once more until
+  /// all have ended.
   bool has_put() const noexcept { return has_put_; }
   void fence() noexcept;
+  /// Whether a fence has said something. One that was cancelled with the parts before it has not: there must be another one.
+  bool fenced() const noexcept { return fenced_ != runtime::errc::pending && fenced_ != runtime::errc::cancelled; }
   void announce() noexcept;
   /// The fence failed: nobody knows what was written, or when. Nothing more is said to the receiver, which counts as dead.
   bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }

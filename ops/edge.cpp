@@ -358,6 +358,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       runtime::scope config(here, {.deadline = until});
       config.spawn(find(inv.mark.digest)->send(out, data));
       co_await config.join();
+      if (out.has_put()) out.fence();  // at once: it is answered as soon as the last put has landed
     }
   } catch (...) {
     if (mine.why.empty()) mine.why = runtime::describe(std::current_exception()).what();
@@ -366,8 +367,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   errc settled = co_await out.settle();
   if (out.has_put()) {  // a fence, and only then what lets the receiver have its buffer back
     if (out.sent_bytes() != data.size()) out.fail(errc::config_failed);
-    out.fence();
-    settled = co_await out.settle();
+    if (!out.fenced()) {
+      out.fence();
+      settled = co_await out.settle();
+    }
     out.announce();
     if (out.fence_failed()) lose_peer();
   }

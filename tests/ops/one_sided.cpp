@@ -194,6 +194,52 @@ TEST_CASE("a fence that stops to work later shows as wrong data") {
   CHECK(move(w, w.out, w.in, {large, large}, side::both).wrong == 2);
 }
 
+TEST_CASE("the fence of a put is asked for with the put, and answered as soon as that has landed") {
+  one_sided_world w({direct(), put()});
+  CHECK(w.tune(side::both).failed() == 0);
+  REQUIRE(w.campaign().winner == "put");
+  auto& link = w.links.options();
+  link.landing_ns = 0;
+  CHECK(move(w, w.out, w.in, {large}, side::both).failed() == 0);
+  const auto flight = w[0].flight().in_order();
+  const auto last =
+      std::find_if(flight.rbegin(), flight.rend(), [](const auto& r) { return r.what == flight_event::sent; });
+  REQUIRE(last != flight.rend());
+  REQUIRE(last->digest == put()->digest());
+  const time_ns the_put = link.latency_ns + static_cast<time_ns>(link.one_sided_ns_per_byte * double{large});
+  CHECK(last->ended_ns - last->began_ns == the_put + link.latency_ns);  // the answer's way is all that is added
+}
+
+TEST_CASE("a put that is late, and its fence with it, costs its call and not the peer") {
+  one_sided_world w({direct(), put()});
+  CHECK(w.tune(side::both).failed() == 0);
+  REQUIRE(w.campaign().winner == "put");
+  w.links.options().one_sided_ns_per_byte = 10;  // so that it takes 2 ms
+  std::vector<std::byte> data(large);
+  std::vector<std::byte> buffer(large);
+  const auto from = w.out.registered(data);
+  const auto into = w.in.registered(buffer);
+  scope calls(w.clock);
+  result<> sent = errc::pending;
+  result<> received = errc::pending;
+  const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
+    auto outcome = co_await attempt(t.send(d, {.to = 1, .timeout_ns = 1'000'000}));
+    to = std::move(outcome);
+  };
+  const auto receive = [](transfer t, std::span<std::byte> d, result<>& to) -> task<> {
+    auto outcome = co_await attempt(t.receive(d, {.from = 0}));
+    to = outcome ? result<>{} : result<>{outcome.reason()};
+  };
+  calls.spawn(receive(w.in, buffer, received));
+  pass(w, 100'000);
+  calls.spawn(send(w.out, data, sent));
+  pass(w, 10'000'000);
+  CHECK(sent.code() == errc::timeout);
+  CHECK(received.code() == errc::send_failed);
+  CHECK(w.links.puts().in_the_air == 0);
+  CHECK(move(w, w.out, w.in, {large}, side::both).failed() == 0);
+}
+
 TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a name, and nothing stays exposed") {
   // Either the receiver is told at once, or, where that gets lost, when it asks because it is late.
   for (const bool lost : {false, true}) {

@@ -157,6 +157,7 @@ class memory_world {
     rank_id from;
     rank_id to;
     std::uint64_t last_put;
+    time_ns asked_there_ns;  // when the peer has been asked
     runtime::completion* done;
   };
   // The exposed memory at which a key and an address point, or nothing.
@@ -203,9 +204,10 @@ class memory_world {
   void end_fences() {
     for (std::size_t i = 0; i < fences_.size();) {
       const waiting_fence f = fences_[i];
-      const bool waits = std::any_of(flying_.begin(), flying_.end(), [&](const auto& w) {
-        return w.from == f.from && w.to == f.to && w.number <= f.last_put;
-      });
+      const bool waits = ex_.now() < f.asked_there_ns ||
+                         std::any_of(
+                             flying_.begin(), flying_.end(),
+                             [&](const auto& w) { return w.from == f.from && w.to == f.to && w.number <= f.last_put; });
       if (waits) {
         ++i;
         continue;
@@ -353,13 +355,23 @@ inline errc memory_link::get(rank_id from, const runtime::remote_place& at, std:
 inline errc memory_link::fence(rank_id to, runtime::completion* done) {
   if (world_.options_.fence == memory_link_options::fences::do_nothing) return errc::none;
   if (world_.options_.fence == memory_link_options::fences::fail) return errc::peer_failed;
-  world_.fences_.push_back({rank_, to, world_.last_put_, done});
-  world_.end_fences();
+  const time_ns asked_there_ns = world_.ex_.now() + world_.options_.latency_ns;
+  world_.fences_.push_back({rank_, to, world_.last_put_, asked_there_ns, done});
+  world_.after(world_.options_.latency_ns, [&w = world_](memory_world::outcome how) {
+    if (how == memory_world::outcome::due) w.end_fences();
+  });
   return errc::pending;
 }
 
-// What has been offered stays offered: like a transport that cannot take a message back.
-inline void memory_link::cancel(runtime::completion&) {}
+// What has been offered stays offered: like a transport that cannot take a message back. Nobody waits for a fence any more.
+inline void memory_link::cancel(runtime::completion& pending) {
+  const auto waits = [&](const memory_world::waiting_fence& f) { return f.done == &pending; };
+  if (std::erase_if(world_.fences_, waits) == 0) return;
+  world_.after(0, [&w = world_, &pending](memory_world::outcome) {
+    w.was_abandoned(&pending);
+    pending.on_end(pending, errc::cancelled);
+  });
+}
 // What is under way ends when it would have ended, for both, but brings nothing.
 inline void memory_link::abandon(runtime::completion& pending) noexcept { world_.abandoned_.insert(&pending); }
 
