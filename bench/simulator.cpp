@@ -6,7 +6,8 @@
 //     simulator --only bytes [--ranks 1000]                     heap of one rank, with an op that has been tuned, and without
 //     simulator --only seeds [--seeds 20] --scenarios FOLDER    a swarm seed of few ranks with faults and all checkers
 //     simulator --only large_seed                               one of 64 ranks and 2,000 invocations
-//     simulator --only join [--ranks 1024]                      a pipeline of so many stages, from the start to the last decision
+//     simulator --only join [--ranks 1024] [--calls 60]         a pipeline of so many stages, from the start to the last decision; so
+//                                                               many microbatches, which must be enough for it
 //
 // An event is a message that a link has handed to its handler, or one of the timers that pace the calls.
 #include <parley/bench/keys.hpp>
@@ -233,7 +234,7 @@ int main(int argc, char** argv) {
   else if (only == "large_seed")
     large_seed();
   else if (only == "join")
-    join(rank_id(given.number("ranks", 1'024)), given.number("calls", 600));
+    join(rank_id(given.number("ranks", 1'024)), given.number("calls", 60));
   else
     give_up("--only takes events, events_checked, bytes, seeds, large_seed or join, not " + only);
 }

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string_view>
 #include <vector>
 
@@ -59,7 +60,7 @@ class flight_recorder {
   /// Keeps the last `capacity` records, rounded up to a power of two.
   explicit flight_recorder(std::size_t capacity = 16384)
       : last_(std::bit_ceil(std::max<std::size_t>(capacity, 1)) - 1),
-        ring_(std::make_unique_for_overwrite<flight_record[]>(last_ + 1)) {}  // so that recording never allocates
+        ring_(static_cast<flight_record*>(::operator new((last_ + 1) * sizeof(flight_record)))) {}
   void add(const flight_record& r) noexcept { ring_[total_++ & last_] = r; }
   /// The latest one that `is_it`, of the last `most`; null where none is.
   template <class Is>
@@ -80,8 +81,12 @@ class flight_recorder {
   }
 
  private:
+  struct given_back {
+    void operator()(flight_record* ring) const noexcept { ::operator delete(ring); }
+  };
   std::uint64_t last_;  // the highest index of the ring, all ones
-  std::unique_ptr<flight_record[]> ring_;
+  // All of it from the start, so that recording never allocates, but written by nobody before it is used: simulated ranks are many.
+  std::unique_ptr<flight_record[], given_back> ring_;
   std::uint64_t total_ = 0;
 };
 

@@ -54,8 +54,11 @@ std::size_t first_written(std::span<const std::byte> bytes) noexcept {
 // Message `number` of a stream, by words.
 struct message_words {
   message_words(std::uint64_t stream, std::uint64_t number) noexcept
-      : name(number << 16U | (stream & 0xffffU)), key(runtime::mix(stream) ^ number * 0x9e3779b97f4a7c15U) {}
-  std::uint64_t operator[](std::size_t i) const noexcept { return i == 0 ? name : runtime::mix(key + i); }
+      : name(number << 16U | (stream & 0xffffU)), key(runtime::mix(runtime::mix(stream) ^ number)) {}
+  std::uint64_t operator[](std::size_t i) const noexcept {
+    const std::uint64_t word = (key + i) * 0x9e3779b97f4a7c15U;
+    return i == 0 ? name : word ^ word >> 32U;
+  }
   std::uint64_t name;
   std::uint64_t key;
 };
@@ -580,18 +583,19 @@ task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {
         wrong = "gathered other bytes than a member's";
     }
   } else {
-    const auto value = [&](rank_id r, std::size_t i) {
-      return static_cast<std::uint32_t>(runtime::mix(c.stream(r) ^ number << 24U ^ i));
-    };
     std::vector<std::uint32_t> data(size / 4);
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(c.rank, i);
+    std::vector<std::uint32_t> sum(data.size());
+    for (const rank_id r : sorted) {
+      const message_words words(c.stream(r), number);
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        const auto value = static_cast<std::uint32_t>(words[i]);
+        sum[i] += value;
+        if (r == c.rank) data[i] = value;
+      }
+    }
     auto outcome = co_await ops::attempt(g.all_reduce(std::span(data)));
     c.end(begun, outcome);
-    for (std::size_t i = 0; outcome && i < data.size(); ++i) {
-      std::uint32_t sum = 0;
-      for (const rank_id r : sorted) sum += value(r, i);
-      if (sum != data[i]) wrong = "combined to another sum";
-    }
+    if (outcome && data != sum) wrong = "combined to another sum";
   }
   if (wrong != nullptr) c.all.violated(c, "call " + std::to_string(number) + " " + wrong);
 }

@@ -143,6 +143,21 @@ if [ -n "${sanitizer:-}" ]; then
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
+  # What packs the pieces of halos, adds up sums, and multiplies blocks of attention.
+  sanitized() {
+    local name=$1 tool
+    shift
+    [ -x "$1" ] || return
+    for tool in memcheck racecheck; do
+      check "$tool-$name" 300 "$sanitizer" --tool $tool --report-api-errors no --target-processes all --error-exitcode 9 \
+        "$parley" run -n 2 -- "$@"
+      grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool-$name.log"
+    done
+  }
+  sanitized jacobi "$build/examples/gpu_jacobi" -nx 256 -ny 256 -niter 60
+  sanitized ring_exchange "$build/examples/gpu_ring_exchange" -e 4096 -n 20 -w 20
+  sanitized attention "$build/examples/gpu_ring_attention" --seqlen 64 --heads 2 --head-dim 16 -n 2
+  [ "$gpus" -lt 2 ] || sanitized replayed_step "$build/examples/gpu_replayed_step" -e 4096 -n 40
 else
   echo "compute-sanitizer was not found, or SANITIZE=no: memcheck and racecheck did not run"
 fi
