@@ -84,28 +84,44 @@ tunable_context::options rank::kernel_options() const {
 
 rank::~rank() = default;
 
-runtime::result<std::string> rank::dump_flight(std::string_view why) {
-  if (disk_ == nullptr || settings_.flight_dir.empty())
+namespace {
+runtime::flight_decision as_flown(const actors::participant_state& knows, const actors::decision_record& d) {
+  const auto name_of = [&](std::uint64_t digest) {
+    const std::string* const id = knows.id_of(digest);
+    return id == nullptr ? std::string() : *id;
+  };
+  runtime::flight_decision all{knows.declaration.title(), d.key, name_of(d.digest), d.why, d.search, {}};
+  for (const actors::wire_evidence& e : d.evidence) {
+    auto& one = all.candidates.emplace_back();
+    one = {name_of(e.digest), e.time_ns, e.repetitions, e.status, e.detail, e.proposer, {}};
+    for (const actors::wire_own_time& own : e.ranks) one.ranks.push_back({own.rank, own.time_ns, own.status});
+  }
+  return all;
+}
+}  // namespace
+
+runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
+  const std::string& into = folder.empty() ? settings_.flight_dir : folder;
+  if (disk_ == nullptr || into.empty())
     return error{errc::unavailable, "no folder for the flight recorder was named; set PARLEY_FLIGHT_DIR"};
   std::map<std::uint64_t, std::string> ops;
   std::map<std::uint64_t, std::string> configs;
-  const auto learn = [&](const actors::participant_state& p) {
-    ops[p.declaration.id()] = p.declaration.title();
-    for (const auto& c : p.configs.entries()) configs[c.digest] = c.id;
-  };
-  for (const auto& e : outs_) learn(e->participant());
-  for (const auto& e : ins_) learn(e->participant());
-  for (const auto& g : groups_) learn(g->participant());
+  std::vector<runtime::flight_decision> decisions;
+  for (const actors::participant_state* p : participants()) {
+    ops[p->declaration.id()] = p->declaration.title();
+    for (const auto& c : p->configs.entries()) configs[c.digest] = c.id;
+    for (const actors::decision_record& d : p->decisions) decisions.push_back(as_flown(*p, d));
+  }
   const auto look_up = [](const std::map<std::uint64_t, std::string>& names) {
     return [&names](std::uint64_t number) {
       const auto known = names.find(number);
       return known == names.end() ? std::string() : known->second;
     };
   };
-  const std::string path = settings_.flight_dir + "/parley-flight-" + std::to_string(id()) + ".json";
+  const std::string path = into + "/parley-flight-" + std::to_string(id()) + ".json";
   const auto written =
       disk_->replace(path, runtime::flight_text(flight_, {.op = look_up(ops), .config = look_up(configs)},
-                                                {.rank = id(), .now_ns = executor_.now(), .why = why}));
+                                                {.rank = id(), .now_ns = executor_.now(), .why = why}, decisions));
   if (!written) return written.reason();
   return path;
 }

@@ -214,8 +214,9 @@ class rank {
   runtime::result<tuning::predicted_time> predict(std::string_view op, std::string_view config, std::uint64_t bytes,
                                                   rank_id of) const;
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
-  /// Writes the flight recorder to `flight_dir`, over what was there. Answers where, or why not. Blocks for the disk.
-  runtime::result<std::string> dump_flight(std::string_view why);
+  /// Writes the flight recorder, and what was decided and why, to `folder`, by default `flight_dir`, over what was there. Answers
+  /// where, or why not. Blocks for the disk.
+  runtime::result<std::string> dump_flight(std::string_view why, const std::string& folder = {});
   const runtime::router& mail() const noexcept { return mail_; }
   const actors::data_hub& data() const noexcept { return data_; }
   /// What is wrong with results files, if anything; grows with declarations and writing.

@@ -184,7 +184,7 @@ struct job::state final : runtime::link::failure_handler {
     const time_ns limit_ns = o.join_timeout_ns;
     auto found = transports::find_meeting(transports::from_environment().value(), limit_ns).value();
     place = found.place;
-    open_wire(place.local_size ? *place.local_size == place.world_size : place.world_size == 1);
+    open_wire(transports::on_one_host(place));
     meeting.emplace(loop->io(), transports::options_for(found), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
@@ -231,12 +231,23 @@ struct job::state final : runtime::link::failure_handler {
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
-    if (!settings.flight_dir.empty())
-      on_signal.emplace(loop->io(), [this] { static_cast<void>(self->dump_flight("signal SIGUSR1")); });
+    on_signal.emplace(loop->io(), [this, &folder = self->settings().flight_dir] { dump_on_signal(folder); });
     wire->on_failure(this);
     for (const auto& [lost, why] : lost_early) on_lost(lost, why);
     for (const auto& [left, why] : left_early) on_left(left, why);
     complain_of_warnings();
+  }
+
+  // The signal's default would end the process. Without a folder it goes to one of this process's own.
+  void dump_on_signal(const std::string& named) {
+    if (named.empty() && signal_folder.empty()) {
+      std::error_code none;
+      std::string made = (std::filesystem::temp_directory_path(none) / "parley-flight-XXXXXX").string();
+      if (::mkdtemp(made.data()) != nullptr) signal_folder = made;
+    }
+    const auto written = self->dump_flight("signal SIGUSR1", named.empty() ? signal_folder : named);
+    complain(place.rank, written ? "the flight recorder is in " + *written + " (signal SIGUSR1)"
+                                 : "warning: the flight recorder was not written: " + written.reason().text());
   }
 
   rank_settings with_environment(job_options o) {
@@ -403,6 +414,7 @@ struct job::state final : runtime::link::failure_handler {
   std::size_t warnings_printed = 0;
   std::size_t kernel_warnings_printed = 0;
   std::optional<flight_signal> on_signal;
+  std::string signal_folder;
   std::vector<std::pair<rank_id, std::string>> lost_early;
   std::vector<std::pair<rank_id, std::string>> left_early;
   std::vector<rank_id> returned;

@@ -13,8 +13,8 @@
 /// switches heartbeats off, for debuggers, and then a stopped rank is waited for.
 ///
 /// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; rank_environment.hpp has all variables.
-/// PARLEY_FLIGHT_DIR=DIR has the flight recorder written there when something fails, and on SIGUSR1 unless the program handles
-/// that itself.
+/// PARLEY_FLIGHT_DIR=DIR has the flight recorder written there when something fails. On SIGUSR1, unless the program handles that
+/// itself, it is written in any case, without DIR to a new folder among the temporary files, and a line says where.
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/reactor.hpp>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iterator>
 
 namespace parley::runtime {
@@ -53,11 +54,46 @@ std::string_view name(flight_event what) noexcept {
   return "unknown";
 }
 
-std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about) {
+namespace {
+
+// A number, or null for what was not measured.
+std::string measured(double ns) { return std::isfinite(ns) ? fmt::format("{:.1f}", ns) : "null"; }
+
+void write(std::string& text, const flight_decision& d) {
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, R"({{"op":{},"key":{},"config":{},"search":{},"why":{},"candidates":[)", quoted(d.op),
+                 quoted(d.key), quoted(d.config), d.search, quoted(d.why));
+  std::string_view between;
+  for (const auto& c : d.candidates) {
+    fmt::format_to(out, R"({}{{"config":{},"time_ns":{},"repetitions":{},"status":{},"detail":{},"proposed_by":{})",
+                   between, quoted(c.config), measured(c.time_ns), c.repetitions, quoted(c.status), quoted(c.detail),
+                   c.proposer);
+    between = ",";
+    text += R"(,"ranks":[)";
+    std::string_view before;
+    for (const auto& own : c.ranks) {
+      fmt::format_to(out, R"({}{{"rank":{},"time_ns":{},"status":{}}})", before, own.rank, measured(own.time_ns),
+                     quoted(own.status));
+      before = ",";
+    }
+    text += "]}";
+  }
+  text += "]}";
+}
+
+}  // namespace
+
+std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about,
+                        const std::vector<flight_decision>& decisions) {
   const std::vector<flight_record> records = recorder.in_order();
-  std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"records":[)", about.rank,
+  std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"decisions":[)", about.rank,
                                  quoted(about.why), about.now_ns, recorder.total() - records.size());
   const auto out = std::back_inserter(text);
+  for (const flight_decision& d : decisions) {
+    text += &d == decisions.data() ? "\n" : ",\n";
+    write(text, d);
+  }
+  text += R"(],"records":[)";
   std::string_view between = "\n";
   for (const flight_record& r : records) {
     fmt::format_to(out, R"({}{{"at_ns":{},"took_ns":{},"what":"{}","op":{},"generation":"{:016x}")", between,

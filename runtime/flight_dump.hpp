@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace parley::runtime {
 
@@ -28,6 +29,32 @@ struct flight_header {
   std::string_view why;
 };
 
-std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about);
+/// What the rank knows of a decision, with what that rests on.
+struct flight_decision {
+  struct own_time {
+    rank_id rank = 0;
+    double time_ns = 0;
+    std::string status;
+  };
+  struct candidate {
+    std::string config;
+    double time_ns = 0;
+    std::uint32_t repetitions = 0;
+    std::string status;
+    std::string detail;
+    rank_id proposer = 0;
+    std::vector<own_time> ranks;
+  };
+  std::string op;
+  std::string key;
+  std::string config;
+  std::string why;
+  std::uint32_t search = 0;
+  std::vector<candidate> candidates;
+};
+
+/// The text is one JSON object: rank, why, now_ns, records_lost, decisions, records.
+std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about,
+                        const std::vector<flight_decision>& decisions = {});
 
 }  // namespace parley::runtime

@@ -1,5 +1,6 @@
 #include <parley/transports/environment.hpp>
 
+#include <boost/asio/ip/address.hpp>
 #include <openssl/sha.h>
 
 #include <algorithm>
@@ -406,6 +407,13 @@ variable_lookup own_environment() {
     if (value == nullptr) return std::nullopt;
     return std::string(value);
   };
+}
+
+bool on_one_host(const placement& p) {
+  if (p.local_size) return *p.local_size == p.world_size;
+  if (p.world_size == 1 || p.rendezvous_host == "localhost") return true;
+  boost::system::error_code not_a_number;
+  return boost::asio::ip::make_address(p.rendezvous_host, not_a_number).is_loopback();
 }
 
 result<placement> from_environment() { return from_environment(own_environment()); }

@@ -90,6 +90,9 @@ using variable_lookup = std::function<std::optional<std::string>(const char* nam
 /// Looks into this process's own environment.
 variable_lookup own_environment();
 
+/// Whether all ranks are on this rank's host: its launcher says so, or they meet where only this host gets to.
+bool on_one_host(const placement& p);
+
 /// Whether this variable tells a process its place in the job of a launcher other than `parley run`, given the others.
 bool tells_place(std::string_view variable, const variable_lookup& lookup);
 

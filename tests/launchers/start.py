@@ -5,6 +5,7 @@
     start.py two-hosts PROGRAM                            two network namespaces stand for two hosts
     start.py mpirun|mpiexec.hydra|srun PROGRAM            the real one, where it is installed
     start.py nested PROGRAM PARLEY                        mpirun inside `parley run`, and the other way round
+    start.py loopback PROGRAM                             by hand, meeting on loopback: nobody else can reach a socket of theirs
     start.py faults PROGRAM                               variables that contradict each other, and two keys: named errors
 
 Ends with 77, which CTest shows as skipped, where the machine has not what is needed.
@@ -176,6 +177,45 @@ def on_hosts(spaces, folder, program):
     return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
 
 
+# --- By hand ---------------------------------------------------------------------------------------------------------
+
+def listening_at(pid):
+    """The addresses, as in /proc, of the sockets of a process that listen."""
+    own = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(os.readlink(link))
+        except FileNotFoundError:
+            continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                found.add(words[1])
+    return found
+
+
+def loopback(program):
+    """Neither launcher nor local size: the rendezvous is all that listens, before the others come and after that."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {"PARLEY_WORLD": "2", "PARLEY_RENDEZVOUS": f"127.0.0.1:{port}"}
+    rendezvous = f"0100007F:{port:04X}"
+    host = start(program, common | {"PARLEY_RANK": "0"})
+    until = time.monotonic() + LIMIT_S
+    found = set()
+    while rendezvous not in found and host.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+        found = listening_at(host.pid) if host.poll() is None else found
+    guest = start(program, common | {"PARLEY_RANK": "1"})
+    status = wait_for([guest, host])
+    if found != {rendezvous}:
+        print(f"rank 0 listens at {sorted(found)}, and not only at {rendezvous}", file=sys.stderr)
+        return 1
+    return status
+
+
 # --- Faults ----------------------------------------------------------------------------------------------------------
 
 def faults(program):
@@ -239,7 +279,7 @@ def nested(program, parley):
 
 WAYS = {"torchrun": torchrun, "slurm": slurm, "slurm-pmi2": slurm_pmi2, "mpich": mpich, "two-hosts": two_hosts,
         "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun"), "nested": nested,
-        "faults": faults}
+        "loopback": loopback, "faults": faults}
 
 if __name__ == "__main__":
     if len(sys.argv) != (4 if "nested" in sys.argv[1:2] else 3) or sys.argv[1] not in WAYS:

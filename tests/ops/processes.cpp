@@ -493,6 +493,11 @@ void signalled(job& here) {
                             std::to_string(1 - here.self().id()) + ".json.kept";
   until([&] { return file_is_there(other); });
 }
+void signalled_without_folder(job& here) {
+  ::kill(::getpid(), SIGUSR1);
+  run(here.loop(), rest(here.loop(), 300_ms));
+  say("goes on");
+}
 void signalled_with_own_handler(job& here) {
   ::kill(::getpid(), SIGUSR1);
   run(here.loop(), rest(here.loop(), 100_ms));
@@ -580,6 +585,7 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"takes_nothing", takes_nothing},
                                                          {"refused_after_sending", refused_after_sending},
                                                          {"signalled", signalled},
+                                                         {"signalled_without_folder", signalled_without_folder},
                                                          {"signalled_with_own_handler", signalled_with_own_handler}};
   return all;
 }
@@ -857,6 +863,19 @@ TEST_CASE("on SIGUSR1 each rank writes its flight recorder, and goes on") {
     CHECK(text.str().find("\"op\":\"activations 0->1\"") != std::string::npos);
     CHECK(text.str().find("\"config\":\"direct\"") != std::string::npos);
   }
+}
+
+TEST_CASE("on SIGUSR1 without a folder for it the record goes among the temporary files, and the rank goes on") {
+  const folder temporary;
+  const job_run run("signalled_without_folder", 1, {{"TMPDIR", temporary.path.string()}});
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK_MESSAGE(run.says(0, {"goes on"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"the flight recorder is in", temporary.path.c_str()}), run.all);
+  std::string found;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(temporary.path)) {
+    if (file.path().filename() == "parley-flight-0.json") found = text_of(file.path());
+  }
+  CHECK(found.find("\"why\":\"signal SIGUSR1\"") != std::string::npos);
 }
 
 TEST_CASE("a program that handles SIGUSR1 itself keeps its handler") {

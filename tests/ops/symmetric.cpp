@@ -184,6 +184,24 @@ std::uint64_t control_messages_of_calls(job_of& job) {
 }
 }  // namespace
 
+TEST_CASE("what the flight recorder writes names leased ops and their configs, and says why one won") {
+  rank_settings settings;
+  settings.flight_dir = "box";
+  job_of job(2, three(), trials::rehearsed, settings);
+  job.start(2000, {5'000, 3'000});
+  job.finish();
+  REQUIRE(job.winner() == "ring");
+  REQUIRE(job[1].dump_flight("asked"));
+  const std::string& text = job.disk[1].files["box/parley-flight-1.json"];
+  const std::string title = job.end(1).declaration().title();
+  CHECK(text.find("\"op\":\"" + title + "\",\"generation\"") != std::string::npos);
+  CHECK(text.find("\"config\":\"ring\"") != std::string::npos);
+  const auto decision = text.find("{\"op\":\"" + title + "\",\"key\":\"4KiB\",\"config\":\"ring\"");
+  REQUIRE(decision != std::string::npos);
+  CHECK(text.find("\"ranks\":[{\"rank\":0,\"time_ns\":", decision) != std::string::npos);
+  CHECK(text.find(job[1].decisions().front().decision.why, decision) != std::string::npos);
+}
+
 TEST_CASE("after the decision a call costs no message") {
   job_of job(4);
   job.start(2000, {5'000, 3'000});

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 using namespace parley::runtime;
 
 TEST_CASE("the ring keeps the last records, in their order, and says how many are gone") {
@@ -32,11 +34,22 @@ TEST_CASE("the text has a line per record, with names where they are known") {
   const flight_names names{.op = [](std::uint64_t id) { return std::string(id == 7 ? "say \"a\"\n 0->1" : ""); },
                            .config = [](std::uint64_t) { return std::string("direct"); }};
   CHECK(flight_text(flight, names, {.rank = 2, .now_ns = 99, .why = "timeout: x"}) ==
-        R"({"rank":2,"why":"timeout: x","now_ns":99,"records_lost":0,"records":[
+        R"({"rank":2,"why":"timeout: x","now_ns":99,"records_lost":0,"decisions":[],"records":[
 {"at_ns":50,"took_ns":30,"what":"sent","op":"say \"a\"\u000a 0->1","generation":"000000000000001f","config":"direct","invocation":12,"bytes":100,"tag":3,"trial":true,"rehearsal":false},
 {"at_ns":90,"took_ns":0,"what":"offered","op":"0000000000000008","generation":"0000000000000000","count":4,"bytes":0,"peer":1}
 ]}
 )");
+}
+
+TEST_CASE("decisions stand before the records, with what each rank measured") {
+  flight_decision d{"sum [0 1]", "4KiB", "ring", "the fastest", 2, {}};
+  d.candidates.push_back({"ring", 1500, 8, "ok", "", 1, {{0, 1400, "ok"}, {1, 1500.25, "ok"}}});
+  d.candidates.push_back({"tree", std::numeric_limits<double>::infinity(), 0, "failed", "says \"no\"", 0, {}});
+  CHECK(flight_text(flight_recorder(8), {}, {.rank = 1, .now_ns = 5, .why = "asked"}, {d, d})
+            .starts_with(
+                R"({"rank":1,"why":"asked","now_ns":5,"records_lost":0,"decisions":[
+{"op":"sum [0 1]","key":"4KiB","config":"ring","search":2,"why":"the fastest","candidates":[{"config":"ring","time_ns":1500.0,"repetitions":8,"status":"ok","detail":"","proposed_by":1,"ranks":[{"rank":0,"time_ns":1400.0,"status":"ok"},{"rank":1,"time_ns":1500.2,"status":"ok"}]},{"config":"tree","time_ns":null,"repetitions":0,"status":"failed","detail":"says \"no\"","proposed_by":0,"ranks":[]}]},
+{"op":"sum)"));
 }
 
 TEST_CASE("every event has a name of its own") {

@@ -319,3 +319,21 @@ TEST_CASE("parley run hides the places that launchers around it have given") {
     CHECK(hidden(name));
   for (const char* name : {"RANK", "PATH", "PARLEY_RANK", "SLURM_JOB_ID"}) CHECK_FALSE(hidden(name));
 }
+
+TEST_CASE("ranks that meet where only this host gets to are on one host, unless their launcher says otherwise") {
+  placement p;
+  p.world_size = 2;
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {
+    p.rendezvous_host = host;
+    CHECK(on_one_host(p));
+  }
+  for (const char* host : {"192.0.2.2", "node17", "0.0.0.0", "2001:db8::1"}) {
+    p.rendezvous_host = host;
+    CHECK_FALSE(on_one_host(p));
+  }
+  p.local_size = 2;
+  CHECK(on_one_host(p));
+  p.local_size = 1;
+  p.rendezvous_host = "127.0.0.1";
+  CHECK_FALSE(on_one_host(p));
+}
