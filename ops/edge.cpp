@@ -462,21 +462,34 @@ void edge_in::fail(const error& why) noexcept {
   receiver_.fail(why.code());
 }
 
+// Before the two ends have met each runs its own default. Another one in a stamp says that their declarations differ: the sender, who
+// leads, compares them, and what it says names both. It is waited for half of a call's time, before the sender gives up its own.
+task<> edge_in::until_runnable(part_receiver& in, std::uint64_t ran) {
+  const time_ns until = runtime::deadline_of(services_.ex.now(), options_.timeout_ns / 2);
+  while (runnable(ran) == nullptr && participant_.candidates.empty() && !failed_) {
+    auto woken = co_await participant_.changed.next(until);
+    if (woken) continue;
+    if (woken.code() != errc::timeout) runtime::raise(woken.reason());
+    in.fail(errc::declaration_mismatch);
+    const paired_config* const theirs = find(ran);
+    runtime::raise(
+        {errc::declaration_mismatch, "the sender's default is " +
+                                         (theirs == nullptr ? "a config that this rank does not list" : theirs->id()) +
+                                         ", and this rank's default is " + options_.configs.front()->id() +
+                                         "; the first one of the list, the default, must be the same on both ranks"});
+  }
+  if (failed_) runtime::raise(*failed_);
+  if (runnable(ran) != nullptr) co_return;
+  runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}}, options_.peer);
+  runtime::raise({errc::config_mismatch, find(ran) == nullptr ? "the stamp names a config that this rank does not have"
+                                                              : "the stamp names a config that was not warmed here"});
+}
+
 task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::byte> into) {
   const std::uint64_t ran = chosen(*in.mark());
   std::string why;
   try {
-    if (runnable(ran) == nullptr) {
-      const bool merged = !participant_.candidates.empty();  // before that each end runs its own default
-      runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
-                     options_.peer);
-      const std::string same = "the first one of the list, the default, must be the same on both ranks";
-      const std::string ours = "this rank's default is " + options_.configs.front()->id() + "; " + same;
-      runtime::raise({errc::config_mismatch,
-                      find(ran) == nullptr ? "the stamp names a config that this rank does not have; " + same
-                      : merged             ? "the stamp names a config that was not warmed here"
-                                           : "the sender's default is " + find(ran)->id() + ", and " + ours});
-    }
+    if (runnable(ran) == nullptr) co_await until_runnable(in, ran);
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope config(here);
     const patience limit(services_.ex, in, config, options_.timeout_ns);

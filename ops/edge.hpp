@@ -250,6 +250,7 @@ class edge_in final : public edge_end {
     return config == nullptr || config == options_.configs.front().get() || warmed(digest) ? config : nullptr;
   }
   bool warmed(std::uint64_t digest) const noexcept;
+  runtime::task<> until_runnable(part_receiver& in, std::uint64_t ran);
   runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
   /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.

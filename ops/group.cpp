@@ -355,8 +355,19 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   }
   const actors::group_fault fault = co_await inv.settle();
   if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);
+  if (inv.fault().why == errc::config_mismatch) co_await until_compared(inv);
   if (inv.fault().why != errc::none) throw explained(inv, thrown);
   if (both) compare(inv, *both);
+}
+
+// Before the members have met each runs its own default. One that is told of another says that their declarations differ: the leader
+// compares them, and what it says names both. It is waited for half of a call's time.
+task<> group_end::until_compared(const group_invocation& inv) {
+  const time_ns until = runtime::deadline_of(services_.ex.now(), options_.timeout_ns / 2);
+  while (!inv.rehearsal() && participant_.candidates.empty() && !failed_) {
+    auto woken = co_await participant_.changed.next(until);
+    if (!woken) break;
+  }
 }
 
 time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
@@ -374,6 +385,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();
   if (!digest) {
+    if (digest.code() == errc::config_mismatch) co_await until_compared(inv);
     group_->end(inv);
     throw explained(inv, nullptr);
   }
@@ -439,7 +451,14 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
               "; give all ranks the same type, and the same function that combines";
       break;
-    case errc::config_mismatch: text += culprit + " cannot run " + which + " with the others"; break;
+    case errc::config_mismatch:
+      if (participant_.candidates.empty())
+        return {{errc::declaration_mismatch,
+                 text + culprit + " does not run the default of the others; this rank's is " +
+                     options_.configs.front()->id() + "; the first one of the list must be the same on all ranks"},
+                {.why = errc::declaration_mismatch, .culprit = fault.culprit}};
+      text += culprit + " cannot run " + which + " with the others";
+      break;
     case errc::config_failed: text += which + " failed on " + culprit; break;
     default: text += culprit + " failed"; break;
   }

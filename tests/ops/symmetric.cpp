@@ -903,7 +903,8 @@ TEST_CASE("declarations that cannot work say so") {
   CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
 }
 
-TEST_CASE("members that list each other in another order, or follow another leader, are told so with both values") {
+TEST_CASE("members that list each other in another order, follow another leader or list another default are told so "
+          "with both") {
   struct {
     std::vector<rank_id> first, others;
     errc code;
@@ -911,6 +912,7 @@ TEST_CASE("members that list each other in another order, or follow another lead
   } const cases[] = {
       {{0, 1, 2}, {1, 0, 2}, errc::role_conflict, "leader rank 0", "leader rank 1"},
       {{0, 2, 1}, {0, 1, 2}, errc::declaration_mismatch, "in the order 0 2 1", "scheme lease"},
+      {{0, 1, 2}, {0, 1, 2}, errc::declaration_mismatch, "default tree", "default library"},
   };
   for (const auto& c : cases) {
     CAPTURE(c.ours);
@@ -922,6 +924,7 @@ TEST_CASE("members that list each other in another order, or follow another lead
       symmetric_op op;
       op.name = "gradients";
       op.configs = three();
+      if (r == 0 && c.ours == "default tree") std::reverse(op.configs.begin(), op.configs.end());
       op.members = r == 0 ? c.first : c.others;
       op.over = std::make_shared<library_communicator>(over);
       handles.push_back(w[r].declare(op));
