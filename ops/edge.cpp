@@ -193,6 +193,11 @@ void edge_end::reject(const error& why) noexcept {
 
 void edge_end::add_memory(const std::shared_ptr<actors::memory_region>& region) {
   if (!one_sided_) return;
+  keep_memory(region);
+  say_memory();
+}
+
+void edge_end::keep_memory(const std::shared_ptr<actors::memory_region>& region) {
   std::erase_if(memory_, [](const auto& m) { return m->where != actors::memory_region::state::exposed; });
   memory_.push_back(region);
   take_memory(region);
@@ -203,6 +208,11 @@ void edge_end::hand_over(edge_end& next) const {
   for (const auto& region : memory_) {
     if (region->where == actors::memory_region::state::exposed) next.add_memory(region);
   }
+}
+
+bool edge_end::has_memory() const noexcept {
+  return std::any_of(memory_.begin(), memory_.end(),
+                     [](const auto& m) { return m->where == actors::memory_region::state::exposed; });
 }
 
 std::vector<std::uint64_t> edge_end::those_that_need(needs what) const {
@@ -223,7 +233,10 @@ actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
 // If the machine refuses, the rehearsal goes on without, so that both sides agree that it failed.
 actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest, std::span<std::byte> scratch) {
   try {
-    if (find(digest)->what_it_needs() == what) return registered(scratch);
+    if (find(digest)->what_it_needs() != what || !one_sided_ || scratch.empty()) return {};
+    actors::registered_memory made(services_.net, scratch);
+    keep_memory(made.region());
+    return made;
   } catch (const failure&) {}
   return {};
 }
@@ -456,6 +469,16 @@ std::vector<runtime::arrival> edge_in::retire() noexcept {
 
 void edge_in::take_memory(const std::shared_ptr<actors::memory_region>& region) { receiver_.add_memory(region); }
 
+// For the sender to know whether there can be credits at all, which says what is amiss where none come. It may have no end of the edge
+// yet, or not hear of it: so a few times, and again when it rehearses. The credits themselves say the same.
+void edge_in::say_memory() noexcept {
+  constexpr std::size_t often_enough = 4;
+  if (memory_said_ == often_enough || those_that_need(needs::credit).empty()) return;
+  ++memory_said_;
+  static_cast<void>(services_.mail.send(options_.peer, actors::number_of(declaration().id(), actors::part::data_sender),
+                                        participant_.generation, actors::known{}));
+}
+
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
@@ -583,6 +606,7 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::span<std::byt
 task<> edge_in::rehearse(std::uint64_t digest) {
   const auto block = memory().make(rehearsal_bytes);
   const std::span<std::byte> scratch = block->bytes();
+  if (has_memory()) say_memory();
   const auto registered_scratch = memory_for(needs::credit, digest, scratch);
   // A sender that was late for an earlier rehearsal, which was not waited for any longer, still makes it.
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {

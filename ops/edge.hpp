@@ -111,7 +111,11 @@ class edge_end : private actors::implementations {
   void retire_participant() noexcept;
   /// What the end that takes its place is made of.
   void hand_over(edge_end& next) const;
+  void keep_memory(const std::shared_ptr<actors::memory_region>& region);
   virtual void take_memory(const std::shared_ptr<actors::memory_region>& region) = 0;
+  /// Memory of the user's has been registered.
+  virtual void say_memory() noexcept {}
+  bool has_memory() const noexcept;
   virtual ~edge_end();
 
   friend agreement;
@@ -239,6 +243,7 @@ class edge_in final : public edge_end {
  private:
   friend receive_call;
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
+  void say_memory() noexcept override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   runtime::task<std::uint64_t> rehearse_next(std::uint64_t due, std::span<std::byte> scratch);
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
@@ -294,6 +299,7 @@ class edge_in final : public edge_end {
   [[gnu::cold]] void record_compared(part_receiver& in, std::uint64_t ran);
 
   actors::edge_receiver receiver_;
+  std::size_t memory_said_ = 0;
 };
 
 }  // namespace parley::ops
