@@ -118,7 +118,6 @@ class edge_end : private actors::implementations {
   bool has_memory() const noexcept;
   virtual ~edge_end();
 
-  friend agreement;
   friend declared_edge;
   const paired_config* find(std::uint64_t digest) noexcept {
     return latest_->digest() == digest ? latest_ : search(digest);

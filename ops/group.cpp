@@ -133,6 +133,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   participant_.runs = this;
   if (participant_.role == "leader") {
     lead_ = std::make_unique<leading>(options_, op, ranks_of(op));
+    participant_.assigned = &lead_->assigned;
     lead_->coordinator.generation = participant_.generation;
     lead_->coordinator.configs = participant_.configs;
     const auto pressure =
@@ -203,6 +204,7 @@ void group_end::fail(const error& why, rank_id culprit) noexcept {
   // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
   if (failed_ && why.code() != errc::fenced && why.code() != errc::peer_restarted) return;
   failed_ = why;
+  participant_.changed.tell();
   group_->fail(why.code(), culprit);
 }
 

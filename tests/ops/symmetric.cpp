@@ -963,6 +963,41 @@ TEST_CASE("4,096 configs are as good as a few, and one more is an error") {
   CHECK_THROWS_AS(job_of(2, many), failure);
 }
 
+TEST_CASE("every member of a leased op has its decisions as values, and hears at once when there will be none") {
+  job_of job(3);
+  std::vector<std::optional<result<decision>>> awaited(3);
+  scope waiting(job.clock);
+  const auto wait = [](agreement with, std::uint64_t bytes, std::optional<result<decision>>& into) -> task<> {
+    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 600'000'000'000}));
+    into = std::move(d);
+  };
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK_FALSE(job.handles[r].decision(4096).decided);
+    CHECK(job.handles[r].decision(4096).config == "library");
+    waiting.spawn(wait(job.handles[r].agreed(), 4096, awaited[r]));
+  }
+  job.start(4000, {5'000, 3'000});
+  job.finish();
+  job.pass(1'000'000'000);
+  for (rank_id r = 0; r < 3; ++r) {
+    REQUIRE(awaited[r]);
+    REQUIRE(*awaited[r]);
+    CHECK((**awaited[r]).config == "ring");
+    CHECK((**awaited[r]).evidence.size() == 3);
+    CHECK(job.handles[r].decision(4096).time_ns == (**awaited[0]).time_ns);
+    awaited[r].reset();
+    waiting.spawn(wait(job.handles[r].agreed(), 1 << 20, awaited[r]));
+  }
+  CHECK(job.handles[0].decision(1 << 20).why.find("no call of this size") != std::string::npos);
+  job.pass(1'000'000);
+  CHECK_FALSE(awaited[1]);
+  job[1].on_lost(2, "it was killed");
+  job.pass(1'000'000);
+  REQUIRE(awaited[1]);
+  CHECK(awaited[1]->code() == errc::peer_failed);
+  waiting.cancel(errc::cancelled);
+}
+
 TEST_CASE("leased ops are among a rank's agreements, at their leader, and search anew when any member asks") {
   job_of job(3);
   job.start(4000, {5'000, 3'000});
