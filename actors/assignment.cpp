@@ -224,8 +224,8 @@ void assignment::start(campaign& c, time_ns now) {
   c.missed = std::move(known.sentence);
   if (policy_ == tuning_policy::off || candidates_.size() < 2) {
     const bool off = policy_ == tuning_policy::off;
-    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default,
-           off ? policy_why_ : "only the default is available everywhere", now);
+    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default, off ? policy_why_ : no_choice_,
+           now);
     return;
   }
   begin_search(c, now);

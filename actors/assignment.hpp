@@ -208,6 +208,8 @@ class assignment {
   void forbid_trials(std::string why);
   /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
   void leave_out(const std::vector<std::string>& ids);
+  /// Before `open` with nothing but the default: why that is so.
+  void no_choice(std::string why) { no_choice_ = std::move(why); }
   /// Whose invariants these are, when one does not hold.
   void placed(runtime::noticed_at here) noexcept { here_ = here; }
   /// Called when a campaign is decided as it begins, on the data path: `next_to_announce` has something.
@@ -327,6 +329,7 @@ class assignment {
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun_;
   std::vector<candidate_limit> limits_;
   std::string left_out_;
+  std::string no_choice_ = "nothing but the default may run";
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t latest_from_bytes_ = 0;

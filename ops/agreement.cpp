@@ -24,7 +24,7 @@ std::string what_is_missing(const actors::participant_state& mine, std::uint64_t
     return "not every rank of it has declared the op yet, or its word has not come; rank " +
            std::to_string(mine.declaration.leader) + " leads";
   if (mine.candidates.size() == 1)
-    return mine.no_common_config.empty() ? "only the default is available everywhere" : mine.no_common_config;
+    return mine.no_common_config.empty() ? "no rank lists another config than the default" : mine.no_common_config;
   if (mine.policy == actors::tuning_policy::off) return "tuning is switched off on this rank";
   if (mine.assigned == nullptr) return "its candidates are being tried, or no call of this size has been made yet";
   if (!mine.assigned->opened()) return "the candidates are being warmed";

@@ -346,7 +346,7 @@ TEST_CASE("with only the default there is nothing to try") {
   l.assigned.open({c0}, {"c0"}, {}, l.now);
   CHECK(l.invoke().flags == stamp_flags::none);
   CHECK(l.decided());
-  CHECK(l.only().why == "only the default is available everywhere");
+  CHECK(l.only().why == "nothing but the default may run");
 }
 
 TEST_CASE("trials wait until the program has earned what they cost") {
