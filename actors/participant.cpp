@@ -140,7 +140,7 @@ class participant_behaviour {
   void tell_of_faults() {
     for (const std::string& f : mine_.faults) {
       warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
-                          mine_.role + "): config " + f + "; it will not be tried");
+                          mine_.role + "): " + f);
       if (mine_.warm_errors.size() < most_faults) mine_.warm_errors.push_back(f.substr(0, most_error_bytes));
     }
   }
