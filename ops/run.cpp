@@ -78,8 +78,10 @@ std::optional<std::string> variable(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-void complain(rank_id rank, const std::string& what) {
-  std::fprintf(stderr, "parley: rank %u: %s\n", rank, what.c_str());
+/// Of a rank that is not known yet nothing is said.
+void complain(std::optional<rank_id> rank, const std::string& what) {
+  const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
+  std::fprintf(stderr, "parley: %s%s\n", who.c_str(), what.c_str());
 }
 
 /// PARLEY_DETECTION=SECONDS, or what the program has set.
@@ -452,8 +454,8 @@ std::vector<tuning::validator> machine_validators() {
 }
 
 int run(const std::function<void(job&)>& program, job_options o) {
-  rank_id id = o.bootstrap ? o.bootstrap->rank : 0;
-  const bool placed = o.bootstrap.has_value();
+  std::optional<rank_id> id;
+  if (o.bootstrap) id = o.bootstrap->rank;
   try {
     job here(std::move(o));
     id = here.self().id();
@@ -468,7 +470,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
     here.write_results();
     return here.leave() == parting::in_peace ? 0 : 1;
   } catch (...) {
-    if (const auto place = transports::from_environment(); place && !placed) id = place->rank;
+    if (const auto place = transports::from_environment(); place && !id) id = place->rank;
     complain(id, of_program(std::current_exception()).what());
     return 1;
   }
