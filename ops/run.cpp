@@ -26,6 +26,9 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace parley::ops {
 
@@ -82,6 +85,17 @@ std::optional<std::string> variable(const std::string& name) {
 void complain(std::optional<rank_id> rank, const std::string& what) {
   const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
   std::fprintf(stderr, "parley: %s%s\n", who.c_str(), what.c_str());
+}
+
+void complain_of_unknown_variables(rank_id rank) {
+  static bool done = false;
+  if (std::exchange(done, true)) return;
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (text.starts_with("PARLEY_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& w : unknown_variables(names)) complain(rank, "warning: " + w);
 }
 
 /// PARLEY_DETECTION=SECONDS, or what the program has set.
@@ -245,6 +259,7 @@ struct job::state final : runtime::link::failure_handler {
     heeded_environment heeded = heed_environment(std::move(o.settings), &variable);
     told = heeded.told;
     for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
+    complain_of_unknown_variables(place.rank);
     rank_settings& s = heeded.settings;
     if (s.validators.empty()) s.validators = machine_validators();
     std::error_code none;
