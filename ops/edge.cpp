@@ -1,4 +1,5 @@
 #include <parley/ops/edge.hpp>
+#include <parley/ops/under_way.hpp>
 #include <parley/tuning/payload_check.hpp>
 
 #include <algorithm>
@@ -255,9 +256,7 @@ failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, 
 
 failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
   if (failed_ && !invocation) return failure(*failed_);
-  if (failed_)
-    return failure(
-        {failed_->code(), failed_->text() + "; invocation " + std::to_string(*invocation) + " was under way"});
+  if (failed_) return failure(while_under_way(*failed_, *invocation));
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;

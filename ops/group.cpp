@@ -1,4 +1,5 @@
 #include <parley/ops/group.hpp>
+#include <parley/ops/under_way.hpp>
 
 #include <parley/actors/other_members.hpp>
 #include <parley/actors/rank_list.hpp>
@@ -429,9 +430,7 @@ group_failure group_end::explained(const group_invocation& inv, const std::excep
 
 group_failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   const actors::group_fault& fault = inv.fault();
-  if (failed_)
-    return {{failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"},
-            fault};
+  if (failed_) return {while_under_way(*failed_, inv.index()), fault};
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());

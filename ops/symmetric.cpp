@@ -3,6 +3,7 @@
 #include <parley/actors/other_members.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/under_way.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -253,11 +254,10 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 }
 
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
-  const std::string where = "invocation " + std::to_string(invocation);
-  if (failed_) return failure({failed_->code(), failed_->text() + "; " + where + " was under way"});
+  if (failed_) return failure(while_under_way(*failed_, invocation));
   const bool unmet = code == errc::timeout && participant_.candidates.empty();
-  return failure({code, declaration().title() + ", " + where + ", on rank " + std::to_string(services_.net.rank()) +
-                            ": " + what +
+  return failure({code, declaration().title() + ", invocation " + std::to_string(invocation) + ", on rank " +
+                            std::to_string(services_.net.rank()) + ": " + what +
                             (unmet ? actors::or_declared_otherwise(services_, declaration().id()) : std::string())});
 }
 
