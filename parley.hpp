@@ -140,6 +140,7 @@ using runtime::with_dataflow;
 using runtime::with_deadline;
 using runtime::work;
 using runtime::writes;
+using runtime::yield;
 using transports::bootstrap;
 using tuning::kernel_key;
 

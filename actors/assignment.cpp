@@ -45,16 +45,19 @@ assignment::choice assignment::choose_undecided(campaign& c, std::uint32_t tag, 
 
 // The same where some configs cannot run.
 assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                                              pacing pace, std::span<const std::uint64_t> lacking) {
-  const auto lacks = [lacking](std::uint64_t digest) {
-    return std::find(lacking.begin(), lacking.end(), digest) != lacking.end();
+                                              pacing pace, std::span<const lacking_config> lacking) {
+  const auto find = [lacking](std::uint64_t digest) {
+    return std::find_if(lacking.begin(), lacking.end(), [&](const lacking_config& l) { return l.digest == digest; });
   };
+  const auto lacks = [&](std::uint64_t digest) { return find(digest) != lacking.end(); };
   choice chosen{c.digest, stamp_flags::none};
   const std::size_t due = next_candidate(c);
   if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
-    if (++c.lacking >= most_lacking) {  // to its op it is not available; the others go on
-      exclude(c, due, campaign::exclusion::reason::unmet,
-              "message after message had no registered memory for it, or no receive that was posted in time");
+    const unmet_need what = find(candidates_[due])->what;
+    const bool late = what == unmet_need::credit_in_time || what == unmet_need::word_in_time;
+    if (c.lacking++ == 0) c.lacking_since_ns = now;
+    if (c.lacking >= most_lacking && (!late || now - c.lacking_since_ns >= longest_late_ns)) {  // the others go on
+      exclude(c, due, campaign::exclusion::reason::unmet, why_it_lacked(what));
       if (c.incumbent == due) fall_back(c);
       c.lacking = 0;
     }
@@ -72,6 +75,27 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
     best_ns = c.aggregates[i].time_ns;
   }
   return chosen;
+}
+
+// Of an edge, whose participants are its sender and its receiver.
+std::string assignment::why_it_lacked(unmet_need what) const {
+  const std::string sender = "rank " + std::to_string(participants_.front());
+  const std::string receiver = "rank " + std::to_string(participants_.back());
+  switch (what) {
+    case unmet_need::payload: return "messages without a payload have nothing for it to move";
+    case unmet_need::memory_of_receiver:
+      return receiver +
+             " has registered no memory that it could write into; register what receives go into there, before "
+             "the first of them";
+    case unmet_need::credit_in_time:
+      return "message after message was sent before a credit of " + receiver +
+             " was here, though that has registered memory; post receives there earlier, into that memory";
+    case unmet_need::memory_of_sender:
+      return "message after message was not in memory that " + sender + " has registered; register there what is sent";
+    case unmet_need::word_in_time: break;
+  }
+  return "message after message was sent before " + receiver + " had said that it knows the memory that " + sender +
+         " has registered; register it earlier, and once";
 }
 
 // Whose trial is next; none: as many as there are.
@@ -111,6 +135,7 @@ bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) 
 
 assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                                           pacing pace) {
+  c.lacking = 0;
   const tuning::planned_trial* upcoming = c.planner->upcoming();
   std::optional<tuning::planned_trial> trial;
   if (upcoming != nullptr) {
@@ -199,8 +224,8 @@ void assignment::start(campaign& c, time_ns now) {
   c.missed = std::move(known.sentence);
   if (policy_ == tuning_policy::off || candidates_.size() < 2) {
     const bool off = policy_ == tuning_policy::off;
-    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default,
-           off ? policy_why_ : "only the default is available everywhere", now);
+    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default, off ? policy_why_ : no_choice_,
+           now);
     return;
   }
   begin_search(c, now);

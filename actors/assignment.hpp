@@ -57,6 +57,19 @@ struct candidate_limit {
   std::string why;
 };
 
+/// What a one-sided config lacks for one invocation.
+enum class unmet_need : std::uint8_t {
+  payload,             ///< there is nothing to put or get
+  memory_of_receiver,  ///< which has registered none
+  credit_in_time,      ///< its receiver has registered memory
+  memory_of_sender,    ///< what is sent is not in registered memory
+  word_in_time,        ///< the receiver has not said yet that it knows the sender's memory
+};
+struct lacking_config {
+  std::uint64_t digest = 0;
+  unmet_need what = unmet_need::memory_of_receiver;
+};
+
 /// Now and then a few decided invocations in a row are timed like trials, to see whether they still take as long.
 struct drift_watch {
   explicit drift_watch(const tuning::drift_options& o) : detector(o) {}
@@ -126,7 +139,8 @@ struct campaign {
   std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
   std::vector<tuning::aggregate> aggregates;
-  std::size_t lacking = 0;        // how often in a row the next trial's candidate could not run
+  std::size_t lacking = 0;  // how often in a row the next trial's candidate could not run
+  time_ns lacking_since_ns = 0;
   std::uint64_t invocations = 0;  ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;
@@ -158,9 +172,10 @@ class assignment {
              tuning_policy policy, tuning::plan_options plan);
 
   /// The leader's one decision for one invocation (S1). What is in `lacking` cannot run now, for want of a credit or of
-  /// registered memory: the best of the others runs instead, and a candidate that lacks it again and again is given up.
+  /// registered memory: the best of the others runs instead, and a candidate that lacks it again and again is given up. What was only
+  /// late is waited for longer: on a busy machine many messages may pass before a credit does.
   choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                pacing pace = pacing::within_budget, std::span<const std::uint64_t> lacking = {}) {
+                pacing pace = pacing::within_budget, std::span<const lacking_config> lacking = {}) {
     ++order_;
     if (now < first_ns_) first_ns_ = now;
     campaign& c = campaign_of(bytes, now);
@@ -193,6 +208,8 @@ class assignment {
   void forbid_trials(std::string why);
   /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
   void leave_out(const std::vector<std::string>& ids);
+  /// Before `open` with nothing but the default: why that is so.
+  void no_choice(std::string why) { no_choice_ = std::move(why); }
   /// Whose invariants these are, when one does not hold.
   void placed(runtime::noticed_at here) noexcept { here_ = here; }
   /// Called when a campaign is decided as it begins, on the data path: `next_to_announce` has something.
@@ -254,6 +271,7 @@ class assignment {
 
  private:
   static constexpr std::size_t most_lacking = 64;
+  static constexpr time_ns longest_late_ns = 1'000'000'000;
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
   static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_retry_pause_ns = 600'000'000'000;
@@ -290,7 +308,8 @@ class assignment {
                                      const wire_row& r);
   choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   choice choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace,
-                        std::span<const std::uint64_t> lacking);
+                        std::span<const lacking_config> lacking);
+  std::string why_it_lacked(unmet_need what) const;
   std::size_t next_candidate(const campaign& c) const noexcept;
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
@@ -310,6 +329,7 @@ class assignment {
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun_;
   std::vector<candidate_limit> limits_;
   std::string left_out_;
+  std::string no_choice_ = "nothing but the default may run";
   std::vector<std::unique_ptr<campaign>> campaigns_;
   campaign* latest_ = nullptr;  // most calls are of one size
   std::uint64_t latest_from_bytes_ = 0;

@@ -147,6 +147,8 @@ class coordinator_behaviour {
     }
     p.cached = std::move(m.body.cached);
     p.limits = std::move(m.body.limits);
+    p.lacking = std::move(m.body.lacking);
+    if (p.lacking.size() > most_lacks) p.lacking.resize(most_lacks);
     p.validators_hash = m.body.validators_hash;
     p.trials = m.body.trials;
   }
@@ -343,6 +345,7 @@ class coordinator_behaviour {
       return;
     }
     tuning::merged offered = std::move(all).value();
+    if (!offered.no_common_config.empty()) offered.no_common_config += lacks_of(offered);
     merged m;
     std::vector<const tuning::candidate*> candidates;
     for (const auto& c : offered.candidates) {
@@ -437,9 +440,32 @@ class coordinator_behaviour {
       if (!p.trials) state_.assigned->forbid_trials("tuning is switched off on rank " + std::to_string(p.rank));
     }
     state_.assigned->leave_out(left_out);
+    if (digests.size() == 1) state_.assigned->no_choice(why_no_choice());
     open_with(std::move(digests), std::move(ids));
     ++progress_;
     announce_decisions();
+  }
+
+  // Who lacks what, as they said it.
+  std::string lacks_of(const tuning::merged& of) const {
+    std::string text;
+    std::size_t told = 0;
+    for (const tuning::participant& p : of.participants) {
+      const auto same = [&](const coordinator_state::joined& j) { return j.rank == p.rank; };
+      for (const std::string& lack :
+           std::find_if(state_.participants.begin(), state_.participants.end(), same)->lacking)
+        if (told++ < most_lacks) text += "; rank " + std::to_string(p.rank) + " cannot run " + shortened(lack);
+    }
+    return told > most_lacks ? text + "; and " + std::to_string(told - most_lacks) + " more" : text;
+  }
+  // The same where what all have could not be rehearsed.
+  std::string why_no_choice() const {
+    if (!state_.merged->no_common_config.empty()) return state_.merged->no_common_config;
+    if (state_.merged->candidates.size() == 1) return "no rank lists another config than the default";
+    std::string text = "only the default is left";
+    for (std::size_t i = 0; i < std::min(state_.warm_errors.size(), most_lacks); ++i)
+      text += "; " + state_.warm_errors[i];
+    return text;
   }
 
   // Of a mixture, what each rank's own part of it may not do there.

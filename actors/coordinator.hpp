@@ -40,6 +40,7 @@ struct coordinator_state {
     tuning::offer offered;
     std::vector<wire_result> cached;
     std::vector<wire_limit> limits;
+    std::vector<std::string> lacking;  ///< why it cannot run some of what it offers
     std::uint64_t validators_hash = 0;
     bool trials = true;
     bool complete = false;  ///< its catalogue is known

@@ -57,7 +57,7 @@ struct exposed {
 };
 struct known {
   static constexpr std::uint16_t message_type = 24;
-  std::uint64_t region = 0;
+  std::uint64_t region = 0;  ///< 0: none of the sender's; the receiver has registered memory of its own
   PARLEY_FIELDS(region)
 };
 

@@ -221,7 +221,7 @@ outgoing edge_sender::begin_beside_one_sided(std::uint32_t tag, std::span<const 
 bool edge_sender::ready_to_rehearse(std::uint64_t digest, std::span<const std::byte> source) const {
   if (one_sided_ == nullptr || failed_ != errc::none) return true;
   const auto lacking = one_sided_->lacking(stream_id(0, true), rehearsals_, source);
-  return std::find(lacking.begin(), lacking.end(), digest) == lacking.end();
+  return std::none_of(lacking.begin(), lacking.end(), [&](const lacking_config& l) { return l.digest == digest; });
 }
 
 outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source) {

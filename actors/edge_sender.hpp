@@ -251,7 +251,7 @@ class edge_sender {
   void ask(const stream& s);
 
   outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace,
-                      std::span<const std::uint64_t> lacking, stamp_flags more) {
+                      std::span<const lacking_config> lacking, stamp_flags more) {
     const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace, lacking);
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);

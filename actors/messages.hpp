@@ -66,6 +66,7 @@ struct ack {
 
 /// How much of what went wrong with configs one rank tells another, and how much of that is kept.
 inline constexpr std::size_t most_faults = 64;
+inline constexpr std::size_t most_lacks = 8;
 inline constexpr std::size_t most_error_bytes = 500;
 inline constexpr std::size_t most_warm_errors = 1024;
 
@@ -82,8 +83,9 @@ struct offer {
   std::vector<wire_result> cached;      ///< what this rank's results file says of this op
   bool trials = true;                   ///< false: tuning is switched off on this rank
   std::vector<wire_limit> limits;       ///< what constraints forbid here
+  std::vector<std::string> lacking;     ///< of some that are not available: which, and why
   PARLEY_FIELDS(number, decl_hash, declaration, role, validators_hash, catalogue_hash, available, catalogue, cached,
-                trials, limits)
+                trials, limits, lacking)
 };
 
 struct merged {

@@ -69,6 +69,7 @@ void one_sided_sender::on_credit(const runtime::envelope&, credit&& m) {
   const auto key = std::as_bytes(std::span(m.key));
   c.key.assign(key.begin(), key.end());
   services_.net.prepare({c.key, c.address});
+  memory_there_ = memory_there_ || m.stream != stream_id(0, true);
   const std::uint64_t next = edge_.next(m.stream);
   held_stream* const s = stream_at(m.stream, next);
   if (s == nullptr || !s->held.take(std::move(c), next)) ++counters_.credits_ignored;
@@ -98,14 +99,18 @@ void one_sided_sender::say_ended() noexcept {
 bool one_sided_sender::is_put(std::uint64_t digest) const noexcept { return contains(puts_, digest); }
 bool one_sided_sender::is_get(std::uint64_t digest) const noexcept { return contains(gets_, digest); }
 
-std::span<const std::uint64_t> one_sided_sender::lacking(std::uint64_t stream, std::uint64_t invocation,
-                                                         std::span<const std::byte> source) {
+std::span<const lacking_config> one_sided_sender::lacking(std::uint64_t stream, std::uint64_t invocation,
+                                                          std::span<const std::byte> source) {
   lacking_.clear();
+  const auto add = [&](const std::vector<std::uint64_t>& configs, unmet_need what) {
+    for (const std::uint64_t digest : configs)
+      lacking_.push_back({digest, source.empty() ? unmet_need::payload : what});
+  };
   const held_stream* const s = puts_.empty() ? nullptr : stream_at(stream, invocation);
   if (s == nullptr || source.empty() || s->held.find(invocation, source.size()) == nullptr)
-    lacking_.insert(lacking_.end(), puts_.begin(), puts_.end());
+    add(puts_, memory_there_ ? unmet_need::credit_in_time : unmet_need::memory_of_receiver);
   if (source.empty() || gets_.empty() || find(source) == nullptr)
-    lacking_.insert(lacking_.end(), gets_.begin(), gets_.end());
+    add(gets_, holds(source) ? unmet_need::word_in_time : unmet_need::memory_of_sender);
   return lacking_;
 }
 
@@ -163,6 +168,11 @@ const one_sided_sender::announced* one_sided_sender::find(std::span<const std::b
   return nullptr;
 }
 
+bool one_sided_sender::holds(std::span<const std::byte> source) const noexcept {
+  return std::any_of(announced_.begin(), announced_.end(),
+                     [&](const announced& a) { return a.region->contains(source); });
+}
+
 void one_sided_sender::announce(const announced& a) noexcept {
   exposed m;
   m.region = a.number;
@@ -174,6 +184,7 @@ void one_sided_sender::announce(const announced& a) noexcept {
 }
 
 void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexcept {
+  memory_there_ = memory_there_ || m.region == 0;
   for (announced& a : announced_) a.known = a.known || a.number == m.region;
 }
 

@@ -2,7 +2,7 @@
 /// What a sending edge needs for puts and gets: the credits that came for it, and registered memory that its receiver knows.
 ///
 ///     one_sided_sender side(services, edge, puts, gets);          // the digests of its one-sided configs
-///     side.lacking(stream, invocation, source)                    // those of them that this invocation cannot run
+///     side.lacking(stream, invocation, source)                    // those of them that this invocation cannot run, and why
 ///     const one_sided_access* use = side.begin(digest, stream, invocation, source);     // for its `part_sender`
 ///     side.end(use);
 ///
@@ -10,6 +10,7 @@
 /// a revoke must not depend on what the user's program does. An end that has failed answers that it has ended: the data that the
 /// receiver would wait for does not come any more. A `part_sender` that has let the receiver get its payload waits
 /// for the receiver's word, asks again for it, and has it at the latest when the edge fails.
+#include <parley/actors/assignment.hpp>
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/credits.hpp>
 #include <parley/actors/registered_memory.hpp>
@@ -60,8 +61,8 @@ class one_sided_sender {
   void add_memory(const std::shared_ptr<memory_region>& region);
 
   /// The digests that an invocation must not run. Valid until the next call.
-  std::span<const std::uint64_t> lacking(std::uint64_t stream, std::uint64_t invocation,
-                                         std::span<const std::byte> source);
+  std::span<const lacking_config> lacking(std::uint64_t stream, std::uint64_t invocation,
+                                          std::span<const std::byte> source);
   /// Whether its credit is here, or none is of use.
   bool may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept;
   bool is_put(std::uint64_t digest) const noexcept;
@@ -113,6 +114,8 @@ class one_sided_sender {
   /// The same without the credits of invocations before this one: they are used or void, and not every one passes here.
   held_stream* stream_at(std::uint64_t id, std::uint64_t invocation);
   const announced* find(std::span<const std::byte> source) const noexcept;
+  /// Whether the receiver has been told of such memory.
+  bool holds(std::span<const std::byte> source) const noexcept;
   void announce(const announced& a) noexcept;
   void repeat() noexcept;
   void repeat_soon() noexcept;
@@ -121,7 +124,7 @@ class one_sided_sender {
   edge edge_;
   std::vector<std::uint64_t> puts_;
   std::vector<std::uint64_t> gets_;
-  std::vector<std::uint64_t> lacking_;
+  std::vector<lacking_config> lacking_;
   std::vector<held_stream> streams_;
   std::vector<announced> announced_;
   std::uint64_t last_announced_ = 0;
@@ -130,6 +133,7 @@ class one_sided_sender {
   repeat_timer repeat_timer_;
   resend_pauses pauses_;
   runtime::errc failed_ = runtime::errc::none;
+  bool memory_there_ = false;  // the receiver has registered some
   counters counters_;
 };
 

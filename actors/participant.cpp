@@ -130,6 +130,8 @@ class participant_behaviour {
       o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines});
     o.trials = mine_.policy == tuning_policy::online;
     o.limits = mine_.limits;
+    for (std::size_t i = 0; i < std::min(mine_.unavailable.size(), most_lacks); ++i)
+      o.lacking.push_back(mine_.unavailable[i].substr(0, most_error_bytes));
     note(runtime::flight_event::offered, {.invocation = mine_.configs.size(), .tag = to});
     out_.post(to, part::coordinator, std::move(o));
   }
@@ -138,7 +140,7 @@ class participant_behaviour {
   void tell_of_faults() {
     for (const std::string& f : mine_.faults) {
       warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
-                          mine_.role + "): config " + f + "; it will not be tried");
+                          mine_.role + "): " + f);
       if (mine_.warm_errors.size() < most_faults) mine_.warm_errors.push_back(f.substr(0, most_error_bytes));
     }
   }

@@ -273,8 +273,8 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
 int tune_rank(const tune_settings& s) {
   const spec job = read_spec(s.spec_path, s.overrides);
   std::string error;
-  rank_id id = 0;
-  if (const auto place = transports::from_environment()) id = place->rank;
+  std::string who;  // nobody, before it is known
+  if (const auto place = transports::from_environment()) who = "rank " + std::to_string(place->rank) + ": ";
   try {
     ops::job here(options_for(s, job));
     ops::rank& self = here.self();
@@ -309,7 +309,7 @@ int tune_rank(const tune_settings& s) {
   } catch (const std::exception& e) {
     error = e.what();
   }
-  std::fprintf(stderr, "parley: rank %u: %s\n", id, error.c_str());
+  std::fprintf(stderr, "parley: %s%s\n", who.c_str(), error.c_str());
   return 1;
 }
 

@@ -24,19 +24,19 @@ std::string what_is_missing(const actors::participant_state& mine, std::uint64_t
     return "not every rank of it has declared the op yet, or its word has not come; rank " +
            std::to_string(mine.declaration.leader) + " leads";
   if (mine.candidates.size() == 1)
-    return mine.no_common_config.empty() ? "only the default is available everywhere" : mine.no_common_config;
+    return mine.no_common_config.empty() ? "no rank lists another config than the default" : mine.no_common_config;
   if (mine.policy == actors::tuning_policy::off) return "tuning is switched off on this rank";
-  if (mine.assigned == nullptr) return "its candidates are being tried, or no message of this size has been sent yet";
+  if (mine.assigned == nullptr) return "its candidates are being tried, or no call of this size has been made yet";
   if (!mine.assigned->opened()) return "the candidates are being warmed";
   const actors::campaign* c = mine.assigned->find(bytes);
-  if (c == nullptr) return "no message of this size has been sent yet";
+  if (c == nullptr) return "no call of this size has been made yet";
   return "search " + std::to_string(c->search) + " goes on, with " + std::to_string(c->trials) + " trials so far";
 }
 
 }  // namespace
 
 decision agreement::decision(std::uint64_t bytes) const {
-  const actors::participant_state& mine = edge_->participant();
+  const actors::participant_state& mine = *mine_;
   ops::decision d;
   d.op = mine.declaration.title();
   d.key = tuning::parameters_text({.op = {}, .size = tuning::size_bucket::of(bytes), .dtype = mine.declaration.dtype});
@@ -63,19 +63,22 @@ decision agreement::decision(std::uint64_t bytes) const {
 }
 
 task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decided_options o) {
-  edge_end& edge = *of.edge_;
-  const time_ns until = edge.deadline_after(o.timeout_ns);
+  actors::services& s = *of.services_;
+  const time_ns until = runtime::deadline_of(s.ex.now(), o.timeout_ns != 0 ? o.timeout_ns : of.timeout_ns_);
   for (;;) {
     ops::decision d = of.decision(bytes);
     if (d.decided && d.search > o.after_search) co_return d;
-    if (edge.failed_) throw runtime::failure(*edge.failed_);
-    auto woken = co_await edge.participant_.changed.next(until);
+    if (*of.failed_) throw runtime::failure(**of.failed_);
+    auto woken = co_await of.mine_->changed.next(until);
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
-    throw edge.explained(
-        errc::timeout, std::nullopt,
-        "there is no " + std::string(d.decided ? "newer " : "") + "decision for " + d.key + ": " +
-            (d.decided ? "search " + std::to_string(d.search) + " is the last one that ended" : d.why));
+    const runtime::error late(
+        errc::timeout, d.op + ", on rank " + std::to_string(s.net.rank()) + " (" + of.mine_->role + "): there is no " +
+                           (d.decided ? "newer decision for " + d.key + ": search " + std::to_string(d.search) +
+                                            " is the last one that ended"
+                                      : "decision for " + d.key + ": " + d.why));
+    s.call_failed(late);
+    throw runtime::failure(late);
   }
 }
 
@@ -85,7 +88,7 @@ void agreement::ask(actors::tuning_request::kind what, std::optional<std::uint64
   wish.every_size = !bytes;
   wish.bytes = bytes.value_or(0);
   wish.why = why;
-  actors::ask_leader(edge_->participant(), std::move(wish));
+  actors::ask_leader(*mine_, std::move(wish));
 }
 
 void agreement::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
@@ -98,7 +101,7 @@ void agreement::give_up(std::optional<std::uint64_t> bytes, std::string_view why
 
 // ---- what an edge does for it -------------------------------------------------------------------------------------------
 
-agreement edge_end::agreed() noexcept { return agreement(*this); }
+agreement edge_end::agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
 
 errc failure_of_config(const std::exception_ptr& thrown) {
   const errc code = runtime::describe(thrown).code();

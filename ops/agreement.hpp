@@ -1,17 +1,20 @@
 #pragma once
-/// What the two ends of an edge have agreed on, as a value that may be taken at once or awaited, and the wishes that either of
-/// them may have about it.
+/// What the ranks of an op have agreed on - the two ends of an edge, the members of a group or of an op without headers - as a value
+/// that may be taken at once or awaited, and the wishes that any of them may have about it.
 ///
-///     agreement with = transfer.to(1);                     // transfer.from(0), pipe.incoming(), pipe.outgoing()
+///     agreement with = transfer.to(1);                     // transfer.from(0), pipe.incoming(), group.agreed(), …
 ///     decision now  = with.decision(16_MiB);               // `now.decided`, or `now.why` says what is missing
 ///     decision then = co_await with.decided(16_MiB, {.timeout_ns = 5'000'000'000});
 ///     with.retune(16_MiB, "the link has changed");         // searches anew; `then` stays in force meanwhile
 ///     decision next = co_await with.decided(16_MiB, {.after_search = then.search});
 ///
-/// Both ends learn of every decision; a wish of the receiver's travels to the sender, who leads. `decided` throws `failure`:
-/// `timeout` with what is missing, what ended the edge, or `cancelled`. A wish is never refused: where tuning is switched off
+/// All ranks learn of every decision, with its evidence; how far a search has come is known where the op is led: on an edge by the
+/// sender. A wish of another rank's travels there. `bytes` is what a call has: a message, the data of a collective, or what a caller says
+/// (`symmetric_options::bytes`). `decided` throws `failure`: `timeout` with what is missing, what ended the op, or `cancelled`. A wish is never refused: where tuning is switched off
 /// or a search is under way already it changes nothing.
-#include <parley/actors/messages.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/task.hpp>
 
@@ -26,8 +29,6 @@ namespace parley::ops {
 
 using runtime::rank_id;
 using runtime::time_ns;
-
-class edge_end;
 
 /// What was measured of one candidate, or why nothing was.
 struct candidate_evidence {
@@ -60,22 +61,28 @@ struct decided_options {
 
 class agreement {
  public:
-  explicit agreement(edge_end& edge) noexcept : edge_(&edge) {}
+  /// Of an op's end, whose generation it lives as long as: its participant, what has ended it, and its timeout.
+  agreement(actors::services& s, actors::participant_state& mine, const std::optional<runtime::error>& failed,
+            time_ns timeout_ns) noexcept
+      : services_(&s), mine_(&mine), failed_(&failed), timeout_ns_(timeout_ns) {}
 
-  /// For messages of this size, as this rank knows it now.
+  /// For calls of this size, as this rank knows it now.
   ops::decision decision(std::uint64_t bytes) const;
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return until_decided(*this, bytes, o);  // this handle may be gone when the task runs
   }
-  /// Searches anew for messages of this size, or of every size.
+  /// Searches anew for calls of this size, or of every size.
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
-  /// Ends the search for messages of this size, or every search; what was in force before stays.
+  /// Ends the search for calls of this size, or every search; what was in force before stays.
   void give_up(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
 
  private:
   static runtime::task<ops::decision> until_decided(agreement of, std::uint64_t bytes, decided_options o);
   void ask(actors::tuning_request::kind what, std::optional<std::uint64_t> bytes, std::string_view why) const;
-  edge_end* edge_;
+  actors::services* services_;
+  actors::participant_state* mine_;
+  const std::optional<runtime::error>* failed_;
+  time_ns timeout_ns_;
 };
 
 }  // namespace parley::ops

@@ -14,7 +14,10 @@ void leave_out(capabilities& found, std::size_t i, const op_config& config, cons
 
 // What the user's code threw, whatever that is.
 std::string thrown_by(std::string_view question) {
-  return std::string(question) + " threw " + runtime::describe(std::current_exception()).what();
+  const runtime::error what = runtime::describe(std::current_exception());
+  const std::string asked = std::string(question) + " threw ";
+  if (what.code() != errc::exception) return asked + what.what();
+  return asked + (what.text().empty() ? "something that is no std::exception" : "\"" + what.text() + "\"");
 }
 }  // namespace
 
@@ -34,8 +37,9 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
         const auto can = configs[i]->available();
         return can ? std::string() : can.reason().what();
       } catch (...) {
-        found.faults.push_back(configs[i]->id() + ": " + thrown_by("asking for it"));
-        return thrown_by("asking for it");
+        const std::string thrown = thrown_by("asking for it");
+        found.faults.push_back("config " + configs[i]->id() + ": " + thrown + "; it will not be tried");
+        return thrown;
       }
     });
     return found;
@@ -45,8 +49,8 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   try {
     answer = capable(self);
   } catch (...) {
-    thrown = thrown_by("the capability function");
-    found.faults.push_back(thrown);
+    thrown = thrown_by("its capability function, asked about rank " + std::to_string(self) + ",");
+    found.faults.push_back(thrown + "; none of its configs but the default will be tried");
   }
   if (thrown.empty() && answer.size() != configs.size())
     runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
@@ -69,7 +73,7 @@ void add_limits(capabilities& found, const std::vector<const op_config*>& config
     } catch (...) {
       if (!found.available.test(i)) continue;  // it has its reason already
       leave_out(found, i, *configs[i], thrown_by("asking what it demands"));
-      found.faults.push_back(found.missing.back());
+      found.faults.push_back("config " + found.missing.back() + "; it will not be tried");
       continue;
     }
     if (demanded.relative_error != 0) found.inexact.push_back(configs[i]->digest());

@@ -30,7 +30,7 @@ using capability_function = std::function<std::vector<bool>(runtime::rank_id sel
 struct capabilities {
   tuning::bits available;
   std::vector<std::string> missing;        ///< `h100_optimized: …`, a sentence per config that is not available
-  std::vector<std::string> faults;         ///< those of them that threw when they were asked: all ranks hear of it
+  std::vector<std::string> faults;         ///< what threw when it was asked, a sentence each: all ranks hear of it
   std::vector<actors::wire_limit> limits;  ///< what the user's constraints forbid
   std::vector<std::uint64_t> inexact;      ///< with constraints: digests of configs that say they are not exact
 };

@@ -1,4 +1,5 @@
 #include <parley/ops/edge.hpp>
+#include <parley/ops/under_way.hpp>
 #include <parley/tuning/payload_check.hpp>
 
 #include <algorithm>
@@ -193,6 +194,11 @@ void edge_end::reject(const error& why) noexcept {
 
 void edge_end::add_memory(const std::shared_ptr<actors::memory_region>& region) {
   if (!one_sided_) return;
+  keep_memory(region);
+  say_memory();
+}
+
+void edge_end::keep_memory(const std::shared_ptr<actors::memory_region>& region) {
   std::erase_if(memory_, [](const auto& m) { return m->where != actors::memory_region::state::exposed; });
   memory_.push_back(region);
   take_memory(region);
@@ -203,6 +209,11 @@ void edge_end::hand_over(edge_end& next) const {
   for (const auto& region : memory_) {
     if (region->where == actors::memory_region::state::exposed) next.add_memory(region);
   }
+}
+
+bool edge_end::has_memory() const noexcept {
+  return std::any_of(memory_.begin(), memory_.end(),
+                     [](const auto& m) { return m->where == actors::memory_region::state::exposed; });
 }
 
 std::vector<std::uint64_t> edge_end::those_that_need(needs what) const {
@@ -223,7 +234,10 @@ actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
 // If the machine refuses, the rehearsal goes on without, so that both sides agree that it failed.
 actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest, std::span<std::byte> scratch) {
   try {
-    if (find(digest)->what_it_needs() == what) return registered(scratch);
+    if (find(digest)->what_it_needs() != what || !one_sided_ || scratch.empty()) return {};
+    actors::registered_memory made(services_.net, scratch);
+    keep_memory(made.region());
+    return made;
   } catch (const failure&) {}
   return {};
 }
@@ -242,9 +256,7 @@ failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, 
 
 failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
   if (failed_ && !invocation) return failure(*failed_);
-  if (failed_)
-    return failure(
-        {failed_->code(), failed_->text() + "; invocation " + std::to_string(*invocation) + " was under way"});
+  if (failed_) return failure(while_under_way(*failed_, *invocation));
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
@@ -459,27 +471,50 @@ std::vector<runtime::arrival> edge_in::retire() noexcept {
 
 void edge_in::take_memory(const std::shared_ptr<actors::memory_region>& region) { receiver_.add_memory(region); }
 
+// For the sender to know whether there can be credits at all, which says what is amiss where none come. It may have no end of the edge
+// yet, or not hear of it: so a few times, and again when it rehearses. The credits themselves say the same.
+void edge_in::say_memory() noexcept {
+  constexpr std::size_t often_enough = 4;
+  if (memory_said_ == often_enough || those_that_need(needs::credit).empty()) return;
+  ++memory_said_;
+  static_cast<void>(services_.mail.send(options_.peer, actors::number_of(declaration().id(), actors::part::data_sender),
+                                        participant_.generation, actors::known{}));
+}
+
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
   receiver_.fail(why.code());
 }
 
+// Before the two ends have met each runs its own default. Another one in a stamp says that their declarations differ: the sender, who
+// leads, compares them, and what it says names both. It is waited for half of a call's time, before the sender gives up its own.
+task<> edge_in::until_runnable(part_receiver& in, std::uint64_t ran) {
+  const time_ns until = runtime::deadline_of(services_.ex.now(), options_.timeout_ns / 2);
+  while (runnable(ran) == nullptr && participant_.candidates.empty() && !failed_) {
+    auto woken = co_await participant_.changed.next(until);
+    if (woken) continue;
+    if (woken.code() != errc::timeout) runtime::raise(woken.reason());
+    in.fail(errc::declaration_mismatch);
+    const paired_config* const theirs = find(ran);
+    runtime::raise(
+        {errc::declaration_mismatch, "the sender's default is " +
+                                         (theirs == nullptr ? "a config that this rank does not list" : theirs->id()) +
+                                         ", and this rank's default is " + options_.configs.front()->id() +
+                                         "; the first one of the list, the default, must be the same on both ranks"});
+  }
+  if (failed_) runtime::raise(*failed_);
+  if (runnable(ran) != nullptr) co_return;
+  runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}}, options_.peer);
+  runtime::raise({errc::config_mismatch, find(ran) == nullptr ? "the stamp names a config that this rank does not have"
+                                                              : "the stamp names a config that was not warmed here"});
+}
+
 task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::byte> into) {
   const std::uint64_t ran = chosen(*in.mark());
   std::string why;
   try {
-    if (runnable(ran) == nullptr) {
-      const bool merged = !participant_.candidates.empty();  // before that each end runs its own default
-      runtime::blame({"S3", "only what was warmed here is stamped", {receiver_.op(), services_.net.rank()}},
-                     options_.peer);
-      const std::string same = "the first one of the list, the default, must be the same on both ranks";
-      const std::string ours = "this rank's default is " + options_.configs.front()->id() + "; " + same;
-      runtime::raise({errc::config_mismatch,
-                      find(ran) == nullptr ? "the stamp names a config that this rank does not have; " + same
-                      : merged             ? "the stamp names a config that was not warmed here"
-                                           : "the sender's default is " + find(ran)->id() + ", and " + ours});
-    }
+    if (runnable(ran) == nullptr) co_await until_runnable(in, ran);
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope config(here);
     const patience limit(services_.ex, in, config, options_.timeout_ns);
@@ -573,6 +608,7 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::span<std::byt
 task<> edge_in::rehearse(std::uint64_t digest) {
   const auto block = memory().make(rehearsal_bytes);
   const std::span<std::byte> scratch = block->bytes();
+  if (has_memory()) say_memory();
   const auto registered_scratch = memory_for(needs::credit, digest, scratch);
   // A sender that was late for an earlier rehearsal, which was not waited for any longer, still makes it.
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {

@@ -111,10 +111,13 @@ class edge_end : private actors::implementations {
   void retire_participant() noexcept;
   /// What the end that takes its place is made of.
   void hand_over(edge_end& next) const;
+  void keep_memory(const std::shared_ptr<actors::memory_region>& region);
   virtual void take_memory(const std::shared_ptr<actors::memory_region>& region) = 0;
+  /// Memory of the user's has been registered.
+  virtual void say_memory() noexcept {}
+  bool has_memory() const noexcept;
   virtual ~edge_end();
 
-  friend agreement;
   friend declared_edge;
   const paired_config* find(std::uint64_t digest) noexcept {
     return latest_->digest() == digest ? latest_ : search(digest);
@@ -239,6 +242,7 @@ class edge_in final : public edge_end {
  private:
   friend receive_call;
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
+  void say_memory() noexcept override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   runtime::task<std::uint64_t> rehearse_next(std::uint64_t due, std::span<std::byte> scratch);
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
@@ -250,6 +254,7 @@ class edge_in final : public edge_end {
     return config == nullptr || config == options_.configs.front().get() || warmed(digest) ? config : nullptr;
   }
   bool warmed(std::uint64_t digest) const noexcept;
+  runtime::task<> until_runnable(part_receiver& in, std::uint64_t ran);
   runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
   /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
@@ -293,6 +298,7 @@ class edge_in final : public edge_end {
   [[gnu::cold]] void record_compared(part_receiver& in, std::uint64_t ran);
 
   actors::edge_receiver receiver_;
+  std::size_t memory_said_ = 0;
 };
 
 }  // namespace parley::ops

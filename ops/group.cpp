@@ -1,4 +1,5 @@
 #include <parley/ops/group.hpp>
+#include <parley/ops/under_way.hpp>
 
 #include <parley/actors/other_members.hpp>
 #include <parley/actors/rank_list.hpp>
@@ -133,6 +134,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   participant_.runs = this;
   if (participant_.role == "leader") {
     lead_ = std::make_unique<leading>(options_, op, ranks_of(op));
+    participant_.assigned = &lead_->assigned;
     lead_->coordinator.generation = participant_.generation;
     lead_->coordinator.configs = participant_.configs;
     const auto pressure =
@@ -203,6 +205,7 @@ void group_end::fail(const error& why, rank_id culprit) noexcept {
   // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
   if (failed_ && why.code() != errc::fenced && why.code() != errc::peer_restarted) return;
   failed_ = why;
+  participant_.changed.tell();
   group_->fail(why.code(), culprit);
 }
 
@@ -355,8 +358,19 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   }
   const actors::group_fault fault = co_await inv.settle();
   if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);
+  if (inv.fault().why == errc::config_mismatch) co_await until_compared(inv);
   if (inv.fault().why != errc::none) throw explained(inv, thrown);
   if (both) compare(inv, *both);
+}
+
+// Before the members have met each runs its own default. One that is told of another says that their declarations differ: the leader
+// compares them, and what it says names both. It is waited for half of a call's time.
+task<> group_end::until_compared(const group_invocation& inv) {
+  const time_ns until = runtime::deadline_of(services_.ex.now(), options_.timeout_ns / 2);
+  while (!inv.rehearsal() && participant_.candidates.empty() && !failed_) {
+    auto woken = co_await participant_.changed.next(until);
+    if (!woken) break;
+  }
 }
 
 time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
@@ -374,6 +388,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();
   if (!digest) {
+    if (digest.code() == errc::config_mismatch) co_await until_compared(inv);
     group_->end(inv);
     throw explained(inv, nullptr);
   }
@@ -415,9 +430,7 @@ group_failure group_end::explained(const group_invocation& inv, const std::excep
 
 group_failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   const actors::group_fault& fault = inv.fault();
-  if (failed_)
-    return {{failed_->code(), failed_->text() + "; invocation " + std::to_string(inv.index()) + " was under way"},
-            fault};
+  if (failed_) return {while_under_way(*failed_, inv.index()), fault};
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
@@ -439,7 +452,14 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
               "; give all ranks the same type, and the same function that combines";
       break;
-    case errc::config_mismatch: text += culprit + " cannot run " + which + " with the others"; break;
+    case errc::config_mismatch:
+      if (participant_.candidates.empty())
+        return {{errc::declaration_mismatch,
+                 text + culprit + " does not run the default of the others; this rank's is " +
+                     options_.configs.front()->id() + "; the first one of the list must be the same on all ranks"},
+                {.why = errc::declaration_mismatch, .culprit = fault.culprit}};
+      text += culprit + " cannot run " + which + " with the others";
+      break;
     case errc::config_failed: text += which + " failed on " + culprit; break;
     default: text += culprit + " failed"; break;
   }

@@ -23,6 +23,7 @@
 #include <parley/actors/group_worker.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/tuning/plan.hpp>
@@ -84,6 +85,8 @@ class group_end final : private actors::implementations {
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
   const actors::rooted_group& data_path() const noexcept { return *group_; }
+  /// What its members have agreed on, for the bytes that a call combines, spreads or gathers in all.
+  agreement agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
   bool leads() const noexcept { return lead_ != nullptr; }
   bool has(rank_id rank) const noexcept;
   collective does() const noexcept { return options_.does; }
@@ -119,6 +122,7 @@ class group_end final : private actors::implementations {
   void compare(actors::group_invocation& inv, comparison& with);
   std::size_t place() const noexcept;
   const group_config& config_for(const actors::group_invocation& inv) const;
+  runtime::task<> until_compared(const actors::group_invocation& inv);
   group_failure explained(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
   group_failure in_words(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
   const group_config* find(std::uint64_t digest) const noexcept;

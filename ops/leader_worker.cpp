@@ -56,16 +56,23 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
   return formed;
 }
 
-group_end& rank_group::end(collective wanted) const {
-  const std::string who = "op " + name_ + ": rank " + std::to_string(rank_->id());
+group_end& rank_group::end() const {
   if (idle())
-    runtime::raise({errc::bad_argument, who + " is in no group of it; check the role function and the groups"});
-  group_end& mine = **place_;
+    runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(rank_->id()) +
+                                            " is in no group of it; check the role function and the groups"});
+  return **place_;
+}
+
+group_end& rank_group::end(collective wanted) const {
+  group_end& mine = end();
   if (mine.does() != wanted)
-    runtime::raise({errc::bad_argument, who + " calls " + std::string(ops::name(wanted)) +
-                                            ", but the op was declared to " + std::string(ops::name(mine.does()))});
+    runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(rank_->id()) + " calls " +
+                                            std::string(ops::name(wanted)) + ", but the op was declared to " +
+                                            std::string(ops::name(mine.does()))});
   return mine;
 }
+
+agreement rank_group::agreed() const { return end().agreed(); }
 
 bool rank_group::rejoin() { return !idle() && rank_->rejoin(*place_); }
 

@@ -102,6 +102,14 @@ class rank_group {
         .run(gathering(std::as_writable_bytes(mine), std::as_writable_bytes(all), element_of<T>()), o.timeout_ns);
   }
 
+  /// What its ranks have agreed on, and wishes about it (agreement.hpp). `bytes` is what a call combines, spreads or gathers in all.
+  /// Throw `bad_argument` on an idle rank.
+  agreement agreed() const;
+  ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
+  runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
+    return agreed().decided(bytes, o);
+  }
+
   /// Of the current generation; null on an idle rank.
   const group_end* details() const noexcept { return idle() ? nullptr : &**place_; }
 
@@ -132,6 +140,7 @@ class rank_group {
     return {sizeof(T), call_type_of<T>()};
   }
   static group_work giving(std::span<std::byte> data, element of);
+  group_end& end() const;
   group_end& end(collective wanted) const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;

@@ -1,11 +1,16 @@
 #include <parley/ops/rank_environment.hpp>
 
+#include <parley/transports/environment.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -47,6 +52,37 @@ void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& loo
   number("PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, 0.01, 100.0, "from 0.01 to 100");
 }
 
+constexpr const char* own_variables[] = {"PARLEY_RESULTS",
+                                         "PARLEY_TUNING",
+                                         "PARLEY_TUNING_DRIFT",
+                                         "PARLEY_TUNING_DRIFT_EVERY",
+                                         "PARLEY_TUNING_DRIFT_THRESHOLD",
+                                         "PARLEY_FLIGHT_DIR",
+                                         "PARLEY_DETECTION"};
+
+std::vector<std::string> known_variables() {
+  std::vector<std::string> all(std::begin(own_variables), std::end(own_variables));
+  all.insert(all.end(), transports::variable::all.begin(), transports::variable::all.end());
+  for (unsigned s = 0; s <= static_cast<unsigned>(setting::rotating_buffer_bytes); ++s)
+    all.push_back("PARLEY_TUNABLEOP_" + std::string(tuning::variable_name(static_cast<setting>(s))));
+  return all;
+}
+
+// How many letters have to be put in, left out or changed to make one of the other.
+std::size_t unlike(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
 std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
 
 }  // namespace
@@ -83,6 +119,22 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   if (all.told.record_untuned) s.untuned_path = all.told.untuned_file;
   limit_trials(s.plan, env, all.told);
   return all;
+}
+
+std::vector<std::string> unknown_variables(const std::vector<std::string>& names) {
+  const std::vector<std::string> known = known_variables();
+  std::vector<std::string> warnings;
+  for (const std::string& name : names) {
+    const bool other =
+        !name.starts_with("PARLEY_") || name.starts_with("PARLEY_TEST_") || name.starts_with("PARLEY_BENCH_");
+    if (other || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const auto& nearest = *std::min_element(
+        known.begin(), known.end(),
+        [&](const std::string& a, const std::string& b) { return unlike(name, a) < unlike(name, b); });
+    warnings.push_back("the environment has " + name +
+                       ", which nothing reads; the known variable that is most like it is " + nearest);
+  }
+  return warnings;
 }
 
 std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {

@@ -34,6 +34,10 @@ struct heeded_environment {
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
 
+/// Of the names of variables, those that begin with `PARLEY_` and that nothing reads, each with the known one that is most like it: a
+/// warning each. What tests and benchmarks read begins with `PARLEY_TEST_` or `PARLEY_BENCH_`, and is known.
+std::vector<std::string> unknown_variables(const std::vector<std::string>& names);
+
 /// What VERBOSE asks to be told of a rank, a line each; nothing at 0.
 std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity);
 

@@ -26,6 +26,9 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace parley::ops {
 
@@ -78,8 +81,21 @@ std::optional<std::string> variable(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-void complain(rank_id rank, const std::string& what) {
-  std::fprintf(stderr, "parley: rank %u: %s\n", rank, what.c_str());
+/// Of a rank that is not known yet nothing is said.
+void complain(std::optional<rank_id> rank, const std::string& what) {
+  const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
+  std::fprintf(stderr, "parley: %s%s\n", who.c_str(), what.c_str());
+}
+
+void complain_of_unknown_variables(rank_id rank) {
+  static bool done = false;
+  if (std::exchange(done, true)) return;
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (text.starts_with("PARLEY_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& w : unknown_variables(names)) complain(rank, "warning: " + w);
 }
 
 /// PARLEY_DETECTION=SECONDS, or what the program has set.
@@ -254,6 +270,7 @@ struct job::state final : runtime::link::failure_handler {
     heeded_environment heeded = heed_environment(std::move(o.settings), &variable);
     told = heeded.told;
     for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
+    complain_of_unknown_variables(place.rank);
     rank_settings& s = heeded.settings;
     if (s.validators.empty()) s.validators = machine_validators();
     std::error_code none;
@@ -464,8 +481,8 @@ std::vector<tuning::validator> machine_validators() {
 }
 
 int run(const std::function<void(job&)>& program, job_options o) {
-  rank_id id = o.bootstrap ? o.bootstrap->rank : 0;
-  const bool placed = o.bootstrap.has_value();
+  std::optional<rank_id> id;
+  if (o.bootstrap) id = o.bootstrap->rank;
   try {
     job here(std::move(o));
     id = here.self().id();
@@ -480,7 +497,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
     here.write_results();
     return here.leave() == parting::in_peace ? 0 : 1;
   } catch (...) {
-    if (const auto place = transports::from_environment(); place && !placed) id = place->rank;
+    if (const auto place = transports::from_environment(); place && !id) id = place->rank;
     complain(id, of_program(std::current_exception()).what());
     return 1;
   }

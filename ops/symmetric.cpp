@@ -3,6 +3,7 @@
 #include <parley/actors/other_members.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/under_way.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -180,10 +181,12 @@ symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_set
     failed_ = error{errc::closed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
                                       ": its generation has ended, " + why +
                                       "; recover as after a lost communicator, then call rejoin on every member"};
+    participant_.changed.tell();
     running_.for_each([](running& r) { r.within.cancel(errc::closed); });
   });
   if (participant_.declaration.leader == s.net.rank()) {
     lead_ = std::make_unique<leading>(s, op_, settings_, participant_);
+    participant_.assigned = &lead_->assigned;
     lead_->actor = actors::spawn_coordinator(s, lead_->state);
     lead_->leases.start();
     leases_.on_new_key([this](std::uint64_t bytes) { lead_->leases.key_seen(bytes); });
@@ -251,11 +254,10 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 }
 
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
-  const std::string where = "invocation " + std::to_string(invocation);
-  if (failed_) return failure({failed_->code(), failed_->text() + "; " + where + " was under way"});
+  if (failed_) return failure(while_under_way(*failed_, invocation));
   const bool unmet = code == errc::timeout && participant_.candidates.empty();
-  return failure({code, declaration().title() + ", " + where + ", on rank " + std::to_string(services_.net.rank()) +
-                            ": " + what +
+  return failure({code, declaration().title() + ", invocation " + std::to_string(invocation) + ", on rank " +
+                            std::to_string(services_.net.rank()) + ": " + what +
                             (unmet ? actors::or_declared_otherwise(services_, declaration().id()) : std::string())});
 }
 
@@ -353,6 +355,7 @@ void symmetric_end::fail(const error& why) noexcept {
   const bool first = !failed_;
   // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
   if (first || why.code() == errc::fenced || why.code() == errc::peer_restarted) failed_ = why;
+  participant_.changed.tell();
   if (!first) return;
   if (lead_ != nullptr) lead_->leases.stop();
   leases_.fail(why.code());

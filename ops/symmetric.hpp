@@ -32,6 +32,7 @@
 #include <parley/actors/participant.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/op_place.hpp>
 #include <parley/ops/symmetric_config.hpp>
@@ -105,6 +106,7 @@ class symmetric_end final : private actors::implementations, private actors::reh
 
   runtime::task<> run(std::span<std::byte> data, symmetric_options call);
   runtime::task<> run(symmetric_caller& caller, symmetric_options call);
+  agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout_ns}; }
   bool is_replayed() const noexcept { return op_.replayed; }
   /// Ends all calls, and those to come, with `why`.
   void fail(const runtime::error& why) noexcept;
@@ -189,6 +191,13 @@ class symmetric {
   }
   /// After `closed` or `peer_restarted`: over `over`, in the generation that has begun meanwhile. False when none has.
   bool rejoin(std::shared_ptr<communicator> over);
+  /// What the members have agreed on, and wishes about it (agreement.hpp), for calls of so many bytes. Throw `bad_argument` on a rank that
+  /// is no member.
+  agreement agreed() const { return end_or_raise().agreed(); }
+  ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
+  runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
+    return agreed().decided(bytes, o);
+  }
   /// Whether this rank is no member.
   bool idle() const noexcept { return place_ == nullptr; }
   symmetric_end& end() const { return end_or_raise(); }

@@ -25,6 +25,7 @@
 #include <parley/runtime/identifiers.hpp>
 #include <parley/transports/job_key.hpp>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -60,6 +61,8 @@ inline constexpr char report_fd[] = "PARLEY_REPORT_FD";          ///< where a ra
 inline constexpr char launcher[] = "PARLEY_LAUNCHER";            ///< whose variables count, where several disagree
 inline constexpr char max_restarts[] = "PARLEY_MAX_RESTARTS";    ///< how often each rank but 0 may be started anew
 inline constexpr char restart_count[] = "PARLEY_RESTART_COUNT";  ///< how often this one was; unset: never
+inline constexpr std::array all{rank,   world,    local_rank, local_size, rendezvous,   rendezvous_fd, job,
+                                key_fd, key_file, report_fd,  launcher,   max_restarts, restart_count};
 }  // namespace variable
 
 inline constexpr runtime::rank_id max_world_size = 65'536;

@@ -145,16 +145,60 @@ TEST_CASE("rows of an invocation that somebody has not begun are waited for, how
 TEST_CASE("what a candidate lacked, message after message, is asked for again by the next search") {
   leader l(tuning_policy::online, without_budget());
   l.open();
-  const std::vector<std::uint64_t> lacking{a};
+  const std::vector<lacking_config> lacking{{a, unmet_need::memory_of_receiver}};
   for (int i = 0; i < 1000 && (i == 0 || !l.decided()); ++i) l.invoke(1 << 20, 0, lacking);
   REQUIRE(l.decided());
   CHECK(l.only().digest == c0);
   REQUIRE(l.only().excluded.size() == 1);
-  CHECK(l.only().excluded.front().why.find("no registered memory") != std::string::npos);
+  CHECK(l.only().excluded.front().why.find("rank 1 has registered no memory") != std::string::npos);
   l.assigned.retune({}, "memory was registered", l.now);
   l.run();
   CHECK(l.only().excluded.empty());
   CHECK(l.only().digest == a);
+}
+
+TEST_CASE("what a candidate was given up for is the one cause that holds, with what to do") {
+  const std::pair<unmet_need, const char*> causes[] = {
+      {unmet_need::payload, "a: messages without a payload"},
+      {unmet_need::memory_of_receiver, "a: rank 1 has registered no memory that it could write into; register"},
+      {unmet_need::credit_in_time, "before a credit of rank 1 was here, though that has registered memory; post"},
+      {unmet_need::memory_of_sender, "not in memory that rank 0 has registered; register"},
+      {unmet_need::word_in_time, "before rank 1 had said that it knows the memory that rank 0 has registered"},
+  };
+  for (const auto& [what, words] : causes) {
+    leader l(tuning_policy::online, without_budget());
+    l.cost_ns[c0] = 20'000'000;
+    l.open();
+    for (int i = 0; i < 1000 && (i == 0 || !l.decided()); ++i)
+      l.invoke(1 << 20, 0, std::vector<lacking_config>{{a, what}});
+    REQUIRE(l.only().excluded.size() == 1);
+    CHECK_MESSAGE(l.only().excluded.front().why.find(words) != std::string::npos, l.only().excluded.front().why);
+  }
+}
+
+TEST_CASE(
+    "a candidate whose credits are late is given up neither for how many messages passed nor for how long that took") {
+  const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
+  struct {
+    time_ns apart_ns;
+    int times;
+  } const cases[] = {{1'000, 10'000}, {100'000'000, 60}};  // many in a moment, few in a long time
+  for (const auto& c : cases) {
+    CAPTURE(c.apart_ns);
+    leader l(tuning_policy::online, without_budget());
+    l.cost_ns = {{c0, c.apart_ns}, {a, c.apart_ns / 2}, {b, 2 * c.apart_ns}};
+    l.open();
+    l.invoke();
+    for (int again = 0; again < 3; ++again) {
+      for (int i = 0; i < c.times; ++i) CHECK(l.invoke(1 << 20, 0, late).digest != a);
+      CHECK(l.only().excluded.empty());
+      for (const std::uint64_t next : {a, c0}) {  // now it has what it needs, and then it is its turn again
+        for (int i = 0; i < 100 && l.invoke().digest != next; ++i) {}
+      }
+    }
+    l.run();
+    CHECK(l.only().digest == a);
+  }
 }
 
 TEST_CASE("a config that failed on one side never wins") {
@@ -304,7 +348,7 @@ TEST_CASE("with only the default there is nothing to try") {
   l.assigned.open({c0}, {"c0"}, {}, l.now);
   CHECK(l.invoke().flags == stamp_flags::none);
   CHECK(l.decided());
-  CHECK(l.only().why == "only the default is available everywhere");
+  CHECK(l.only().why == "nothing but the default may run");
 }
 
 TEST_CASE("trials wait until the program has earned what they cost") {

@@ -71,7 +71,7 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
     CHECK(d.evidence[0].repetitions > 0);
     CHECK_FALSE(end.decision(8).decided);
   }
-  CHECK(w.out.decision(8).why.find("no message of this size") != std::string::npos);
+  CHECK(w.out.decision(8).why.find("no call of this size") != std::string::npos);
 }
 
 TEST_CASE("a decision is awaited on both ends, and comes to both at once") {

@@ -73,6 +73,21 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   }
 }
 
+TEST_CASE("a call that ends for what the other end says of the same invocation names that once") {
+  pair_world w;
+  auto& begun = w.receive(1 << 20);
+  w.send(1 << 20);
+  pass(w, 20'000);
+  w[1].on_lost(0, "it ended with an error: peer_failed: activations 0->1; invocation 0 was under way",
+               departure::failed);
+  pass(w, 1'000'000);
+  REQUIRE_FALSE(begun);
+  const std::string text = begun.reason().text();
+  const std::string words = "invocation 0 was under way";
+  CHECK(text.find(words) != std::string::npos);
+  CHECK_MESSAGE(text.find(words) == text.rfind(words), text);
+}
+
 TEST_CASE("a send that was under way when its peer was lost names its invocation") {
   pair_world w;
   w.receive(100);

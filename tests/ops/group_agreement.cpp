@@ -86,3 +86,57 @@ TEST_CASE("a group searches anew when any of its ranks asks for it by the op's n
   CHECK(w[0].agreements().front().assigned->campaigns().front()->search_reason ==
         "rank 2 asked for it: it is warm now");
 }
+
+TEST_CASE("every rank of a group has its decisions as values, at once or awaited, with the same evidence") {
+  world w(4, eager_trials());
+  auto op = led_by(0, {star(), chain()});
+  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : r < 3 ? "worker" : "idle"); };
+  const auto groups = declare_all(w, op);
+  constexpr std::uint64_t bytes = 1000 * sizeof(float);
+  std::vector<std::optional<result<decision>>> awaited(3);
+  scope waiting(w.clock);
+  const auto wait = [](agreement with, std::optional<result<decision>>& into) -> task<> {
+    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 60'000'000'000}));
+    into = std::move(d);
+  };
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK_FALSE(groups[r].decision(bytes).decided);
+    CHECK(groups[r].decision(bytes).config == star()->id());
+    waiting.spawn(wait(groups[r].agreed(), awaited[r]));
+  }
+  CHECK_THROWS_AS(static_cast<void>(groups[3].decision(bytes)), failure);
+  group_outcomes all;
+  all.of_rank.resize(4);
+  scope working(w.clock);
+  for (rank_id r = 0; r < 3; ++r)
+    working.spawn(reduce_each(groups[r], r, 3, std::vector<std::size_t>(100, 1000), 1, all));
+  run_until(w.clock, [&] { return working.running() == 0 && waiting.running() == 0; });
+  CHECK(all.failed() == 0);
+  for (rank_id r = 0; r < 3; ++r) {
+    REQUIRE(awaited[r]);
+    REQUIRE(*awaited[r]);
+    const decision& d = **awaited[r];
+    CHECK(d.config == groups[0].details()->assigned()->find(bytes)->winner);
+    CHECK(d.op == "gradients 0->1->2");
+    CHECK(d.evidence.size() == 2);
+    CHECK(d.why == (**awaited[0]).why);
+    CHECK(groups[r].decision(bytes).version == d.version);
+  }
+  groups[2].agreed().retune(bytes, "the switch was changed");
+  waiting.spawn(wait(groups[1].agreed(), awaited[1]));
+  wait_a_while(w, 1'000'000);
+  CHECK(groups[0].details()->assigned()->find(bytes)->search == 2);
+  // Who waits hears of a death at once.
+  const auto wait_longer = [](agreement with, std::optional<result<decision>>& into) -> task<> {
+    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 60'000'000'000, .after_search = 1}));
+    into = std::move(d);
+  };
+  awaited[1].reset();
+  waiting.spawn(wait_longer(groups[1].agreed(), awaited[1]));
+  wait_a_while(w, 1'000'000);
+  CHECK_FALSE(awaited[1]);
+  w[1].on_lost(2, "it was killed");
+  wait_a_while(w, 1'000'000);
+  REQUIRE(awaited[1]);
+  CHECK(awaited[1]->code() == errc::peer_failed);
+}

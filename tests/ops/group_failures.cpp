@@ -285,6 +285,33 @@ TEST_CASE("ranks that call with other types, or combine in another way, are told
   }
 }
 
+TEST_CASE("ranks of a group that list another config first are all told so, with both") {
+  for (const rank_id odd : {0U, 2U}) {
+    for (const std::uint64_t depth : {1U, 3U}) {
+      CAPTURE(odd);
+      CAPTURE(depth);
+      world w(4);
+      std::vector<rank_group> groups;
+      for (rank_id r = 0; r < 4; ++r) {
+        const bool other = r == odd;
+        auto op = led_by(0, other ? std::vector{chain(64), star()} : std::vector{star(), chain(64)});
+        op.depth = depth;
+        groups.push_back(w[r].declare(op));
+      }
+      const time_ns began = w.clock.now();
+      const auto all = reduce_all(w, groups, {100, 100});
+      CHECK(w.clock.now() - began < 2_s);
+      for (const auto& rank : all.of_rank) {
+        for (const auto& o : rank) {
+          CHECK(o.code() == errc::declaration_mismatch);
+          CHECK(says(o, "default " + star()->id()));
+          CHECK(says(o, "default " + chain(64)->id()));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("what is one type and one way to combine has one number, whatever its spelling") {
   CHECK(call_type_of<float, std::plus<>>() == call_type_of<float, std::plus<float>>());
   CHECK(call_type_of<long long, larger>() == call_type_of<long, larger>());

@@ -186,6 +186,58 @@ TEST_CASE("a receiver that computes for six seconds before it gives its credit c
   CHECK(w[0].agreements()[0].assigned->candidates().size() == 2);
 }
 
+TEST_CASE("put is agreed on though the credits of a busy receiver are late for a while") {
+  auto o = fast_one_sided();
+  runtime::executor* clock = nullptr;
+  time_ns busy_until = 0;
+  o.delay = [&](rank_id from, rank_id, link::channel on) -> time_ns {
+    return from == 1 && on == link::channel::control && clock->now() < busy_until ? 5'000'000 : 0;
+  };
+  one_sided_world w({direct(), put()}, std::move(o));
+  clock = &w.clock;
+  pass(w, 1'000'000'000);
+  busy_until = clock->now() + 200'000'000;
+  std::size_t sent = 0;
+  for (; clock->now() < busy_until; sent += many.size())
+    CHECK(move(w, w.out, w.in, many, side::receiver).failed() == 0);
+  CHECK(sent > 64);
+  CHECK(w.campaign().excluded.empty());
+  for (int i = 0; i < 10 && w.campaign().where != actors::campaign::stage::decided; ++i) w.tune(side::receiver);
+  CHECK(w.campaign().winner == "put");
+}
+
+TEST_CASE("a put that was never possible says for want of what: of registered memory, or of receives that come first") {
+  struct {
+    bool registers;
+    const char* words;
+  } const cases[] = {{false, "put: rank 1 has registered no memory"},
+                     {true, "put: message after message was sent before a credit of rank 1 was here"}};
+  for (const auto& c : cases) {
+    CAPTURE(c.registers);
+    one_sided_world w({direct(), put()});
+    std::vector<std::byte> buffer(large);
+    const auto memory = c.registers ? w.in.registered(buffer) : actors::registered_memory();
+    pass(w, 1'000'000'000);
+    const auto send = [](transfer t, std::span<const std::byte> d) -> task<> { co_await t.send(d, {.to = 1}); };
+    const auto receive = [](transfer t, std::span<std::byte> d) -> task<> {
+      const std::uint64_t got = co_await t.receive(d, {.from = 0});
+      static_cast<void>(got);
+    };
+    const std::vector<std::byte> data(large);
+    for (int i = 0; i < 300; ++i) {
+      scope calls(w.clock);
+      calls.spawn(send(w.out, data));
+      pass(w, 10'000'000);  // the message is here before its receive
+      calls.spawn(receive(w.in, buffer));
+      run_until(w.clock, [&] { return calls.running() == 0; });
+    }
+    REQUIRE(w.campaign().where == actors::campaign::stage::decided);
+    REQUIRE(w.campaign().excluded.size() == 1);
+    const std::string& why = w.campaign().excluded.front().why;
+    CHECK_MESSAGE(why.find(c.words) != std::string::npos, why);
+  }
+}
+
 TEST_CASE("a fence that stops to work later shows as wrong data") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);

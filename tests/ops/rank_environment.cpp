@@ -1,10 +1,15 @@
 #include "../support/transfers.hpp"
 
 #include <parley/ops/rank_environment.hpp>
+#include <parley/ops/run.hpp>
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 using namespace parley;
 using namespace parley::ops;
@@ -104,6 +109,46 @@ TEST_CASE("what cannot be is an error that names the variable; another program's
   CHECK(e.settings.policy == tuning_policy::online);
   REQUIRE(e.warnings.size() == 1);
   CHECK(e.warnings[0].find("PYTORCH_TUNABLEOP_TUNING=maybe") == 0);
+}
+
+TEST_CASE("a variable that nothing reads is told, with the known one that is most like it") {
+  using names = std::vector<std::string>;
+  CHECK(unknown_variables(names{"PARLEY_RANK", "PARLEY_KEY_FD", "PARLEY_TUNING", "PARLEY_RESULTS", "PARLEY_DETECTION",
+                                "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY", "PARLEY_TUNABLEOP_NUMERICAL_CHECK",
+                                "PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE", "PARLEY_TEST_SCENARIO", "PARLEY_BENCH_X",
+                                "PATH", "PARLEY"})
+            .empty());
+  const std::pair<const char*, const char*> typos[] = {{"PARLEY_TUNNIG", "PARLEY_TUNING"},
+                                                       {"PARLEY_RESULT", "PARLEY_RESULTS"},
+                                                       {"PARLEY_DRIFT_EVERY", "PARLEY_TUNING_DRIFT_EVERY"},
+                                                       {"PARLEY_TUNABLEOP_FILE", "PARLEY_TUNABLEOP_FILENAME"},
+                                                       {"PARLEY_RENDEZVOUZ", "PARLEY_RENDEZVOUS"}};
+  for (const auto& [typo, meant] : typos) {
+    const auto told = unknown_variables({typo});
+    REQUIRE(told.size() == 1);
+    CHECK(told.front().find(std::string("has ") + typo + ", ") != std::string::npos);
+    CHECK_MESSAGE(told.front().ends_with(std::string(" ") + meant), told.front());
+  }
+}
+
+TEST_CASE("an error of an environment that says no rank names none") {
+  std::FILE* const heard = std::tmpfile();
+  REQUIRE(heard != nullptr);
+  std::fflush(stderr);
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(::fileno(heard), STDERR_FILENO);
+  ::setenv("PARLEY_RANK", "7", 1);  // and no world
+  const int status = ops::run([](job&) {});
+  ::unsetenv("PARLEY_RANK");
+  std::fflush(stderr);
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  std::string text(4096, '\0');
+  std::rewind(heard);
+  text.resize(std::fread(text.data(), 1, text.size(), heard));
+  std::fclose(heard);
+  CHECK(status == 1);
+  CHECK_MESSAGE(text.starts_with("parley: malformed: PARLEY_WORLD is not set"), text);
 }
 
 TEST_CASE("what ran its default for want of tuning is listed, once, by the rank that leads it") {

@@ -921,7 +921,8 @@ TEST_CASE("declarations that cannot work say so") {
   CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
 }
 
-TEST_CASE("members that list each other in another order, or follow another leader, are told so with both values") {
+TEST_CASE("members that list each other in another order, follow another leader or list another default are told so "
+          "with both") {
   struct {
     std::vector<rank_id> first, others;
     errc code;
@@ -929,6 +930,7 @@ TEST_CASE("members that list each other in another order, or follow another lead
   } const cases[] = {
       {{0, 1, 2}, {1, 0, 2}, errc::role_conflict, "leader rank 0", "leader rank 1"},
       {{0, 2, 1}, {0, 1, 2}, errc::declaration_mismatch, "in the order 0 2 1", "scheme lease"},
+      {{0, 1, 2}, {0, 1, 2}, errc::declaration_mismatch, "default tree", "default library"},
   };
   for (const auto& c : cases) {
     CAPTURE(c.ours);
@@ -940,6 +942,7 @@ TEST_CASE("members that list each other in another order, or follow another lead
       symmetric_op op;
       op.name = "gradients";
       op.configs = three();
+      if (r == 0 && c.ours == "default tree") std::reverse(op.configs.begin(), op.configs.end());
       op.members = r == 0 ? c.first : c.others;
       op.over = std::make_shared<library_communicator>(over);
       handles.push_back(w[r].declare(op));
@@ -976,6 +979,41 @@ TEST_CASE("4,096 configs are as good as a few, and one more is an error") {
   CHECK(job.end(0).assigned()->candidates().size() == 4'096);
   many.push_back(takes("tree", 50'000));
   CHECK_THROWS_AS(job_of(2, many), failure);
+}
+
+TEST_CASE("every member of a leased op has its decisions as values, and hears at once when there will be none") {
+  job_of job(3);
+  std::vector<std::optional<result<decision>>> awaited(3);
+  scope waiting(job.clock);
+  const auto wait = [](agreement with, std::uint64_t bytes, std::optional<result<decision>>& into) -> task<> {
+    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 600'000'000'000}));
+    into = std::move(d);
+  };
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK_FALSE(job.handles[r].decision(4096).decided);
+    CHECK(job.handles[r].decision(4096).config == "library");
+    waiting.spawn(wait(job.handles[r].agreed(), 4096, awaited[r]));
+  }
+  job.start(4000, {5'000, 3'000});
+  job.finish();
+  job.pass(1'000'000'000);
+  for (rank_id r = 0; r < 3; ++r) {
+    REQUIRE(awaited[r]);
+    REQUIRE(*awaited[r]);
+    CHECK((**awaited[r]).config == "ring");
+    CHECK((**awaited[r]).evidence.size() == 3);
+    CHECK(job.handles[r].decision(4096).time_ns == (**awaited[0]).time_ns);
+    awaited[r].reset();
+    waiting.spawn(wait(job.handles[r].agreed(), 1 << 20, awaited[r]));
+  }
+  CHECK(job.handles[0].decision(1 << 20).why.find("no call of this size") != std::string::npos);
+  job.pass(1'000'000);
+  CHECK_FALSE(awaited[1]);
+  job[1].on_lost(2, "it was killed");
+  job.pass(1'000'000);
+  REQUIRE(awaited[1]);
+  CHECK(awaited[1]->code() == errc::peer_failed);
+  waiting.cancel(errc::cancelled);
 }
 
 TEST_CASE("leased ops are among a rank's agreements, at their leader, and search anew when any member asks") {

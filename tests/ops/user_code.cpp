@@ -94,11 +94,38 @@ TEST_CASE("a config that throws when it is asked does not run, both ranks are to
         const auto agreed = w[0].agreements().back();
         CHECK(agreed.assigned->ids() == std::vector<std::string>{"direct"});
         const std::string who = std::string("rank ") + (at_sender ? "0" : "1");
-        CHECK(mentions(*agreed.warm_errors, who + ": moody: asking "));
+        CHECK(mentions(*agreed.warm_errors, who + ": config moody: asking "));
         CHECK(mentions(w[at_sender ? 0 : 1].warnings(), "config moody: asking "));
         CHECK(w[at_sender ? 1 : 0].warnings().empty());
         if (what == thrown::failure) CHECK(mentions(*agreed.warm_errors, "the driver does not answer"));
       }
+    }
+  }
+}
+
+TEST_CASE("a capability function that throws is a sentence that says which rank's it is, and what it threw") {
+  for (const rank_id odd : {0U, 1U}) {
+    CAPTURE(odd);
+    world w(2);
+    std::vector<transfer> ends;
+    for (rank_id r = 0; r < 2; ++r) {
+      auto op = pair_of({direct(), chunked(16_KiB, 2)});
+      if (r == odd) op.capable = [](rank_id) -> std::vector<bool> { throw std::runtime_error("no such card"); };
+      ends.push_back(w[r].declare(op));
+    }
+    CHECK(move_each(w, ends[0], ends[1], {1'000, 100'000}).failed() == 0);
+    pass(w, 1'000'000'000);
+    const std::string number = std::to_string(odd);
+    REQUIRE(w[odd].warnings().size() == 1);
+    CHECK(w[odd].warnings().front() ==
+          "activations 0->1, on rank " + number + (odd == 0 ? " (sender)" : " (receiver)") +
+              ": its capability function, asked about rank " + number +
+              ", threw \"no such card\"; none of its configs but the default will be tried");
+    for (const transfer& end : ends) {  // both ends say who lacks what, and why
+      const std::string why = end.decision(1'000).why;
+      const std::string lack = "rank " + number + " cannot run " + chunked(16_KiB, 2)->id() +
+                               ": its capability function, asked about rank " + number + ", threw \"no such card\"";
+      CHECK_MESSAGE(why.find(lack) != std::string::npos, why);
     }
   }
 }

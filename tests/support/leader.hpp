@@ -29,7 +29,7 @@ struct leader {
     assigned.open({c0, a, b}, {"c0", "a", "b"}, std::move(remembered), now);
   }
   assignment::choice invoke(std::uint64_t bytes = 1 << 20, std::uint32_t tag = 0,
-                            std::span<const std::uint64_t> lacking = {}) {
+                            std::span<const lacking_config> lacking = {}) {
     const auto c = assigned.choose(bytes, tag, next[tag], now, pacing::within_budget, lacking);
     wire_row row;
     row.tag = tag;
