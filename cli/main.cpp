@@ -5,6 +5,7 @@
 #include <parley/cli/tune.hpp>
 #include <parley/quick_start.hpp>
 #include <parley/runtime/version.hpp>
+#include <parley/transports/environment.hpp>
 #include <parley/transports/launcher.hpp>
 
 #include <CLI/CLI.hpp>
@@ -108,12 +109,18 @@ cli::tune_settings settings_of(const tune_words& w) {
   return s;
 }
 
-int run_ranks(runtime::rank_id ranks, bool no_prefix, std::vector<std::string> command) {
+struct run_words {
+  runtime::rank_id ranks = 1;
+  std::uint32_t restarts = 0;
+  bool no_prefix = false;
+};
+int run_ranks(const run_words& words, std::vector<std::string> command) {
   if (command.empty()) throw cli::text_error("parley: no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
   transports::launch_options options;
-  options.ranks = ranks;
+  options.ranks = words.ranks;
+  options.restarts = words.restarts;
   options.command = std::move(command);
-  options.prefix = no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
+  options.prefix = words.no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
   const transports::launch_end end = transports::launch(options);
   if (!end.first_failed) return end.status;
   const transports::rank_end& first = end.ranks.at(*end.first_failed);
@@ -131,12 +138,16 @@ int command(int argc, char** argv) {
   app.set_version_flag("--version", "parley " + std::string(runtime::version_text));
   app.require_subcommand(1);
 
-  runtime::rank_id ranks = 1;
-  bool no_prefix = false;
+  run_words ran;
   CLI::App* run = app.add_subcommand(
       "run", "Start N ranks of a program here, end all when one fails, and return the status of that one");
-  run->add_option("-n,--ranks", ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
-  run->add_flag("--no-prefix", no_prefix, "Do not write [rank R] before each line of output");
+  run->add_option("-n,--ranks", ran.ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
+  run->add_option(
+         "--restarts", ran.restarts,
+         "Start a rank other than 0 again when it fails, so often in all (default: 0); the program says what goes on "
+         "then")
+      ->check(CLI::Range(0U, transports::most_restarts_of_a_rank));
+  run->add_flag("--no-prefix", ran.no_prefix, "Do not write [rank R] before each line of output");
   run->prefix_command();
   run->footer("After the options come the program and its arguments: parley run -n 2 -- ./program --steps 10");
 
@@ -192,7 +203,7 @@ int command(int argc, char** argv) {
   }
   if (!behind.empty() && !(run->parsed() && run->remaining().empty()))
     throw cli::text_error("parley: only `parley run -n N -- PROGRAM` takes something behind --");
-  if (run->parsed()) return run_ranks(ranks, no_prefix, behind.empty() ? run->remaining() : behind);
+  if (run->parsed()) return run_ranks(ran, behind.empty() ? run->remaining() : behind);
   if (tune_rank->parsed()) return cli::tune_rank(settings_of(rank_words));
   const auto results_format = results.json ? cli::output_format::json : cli::output_format::table;
   if (show->parsed()) return cli::show_results(results.files, results_format);

@@ -49,6 +49,7 @@ rank::rank(rank_foundation on, rank_settings settings)
   services_.early_bytes = settings_.early_bytes;
   services_.give_up = std::move(on.give_up);
   if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
+  ranks_come_back_ = on.ranks_come_back;
   disk_ = on.disk;
   kernels_.remember(results_.remembered());
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
@@ -458,21 +459,35 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
        departure::died},
       errc::peer_restarted);
   std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
+  std::erase_if(undelivered_, [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
   services_.incarnations.replace(peer, incarnation);
   mail_.forget(peer, incarnation);
   for (declared_edge& e : declared_edges_) {
     if (e.peer() == peer) e.on_restarted();
   }
+  ++restarts_heard_;
+}
+
+task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
+  const time_ns until = ranks_come_back_ ? executor_.now() + limit_ns : executor_.now();
+  for (time_ns pause = shortest_pause_ns; restarts_heard_ <= before && !fenced_ && executor_.now() < until;
+       pause = std::min(2 * pause, longest_pause_ns)) {
+    auto slept = co_await runtime::sleep_until(std::min(executor_.now() + pause, until));
+    if (!slept) break;
+  }
+  co_return restarts_heard_ > before && !fenced_;
 }
 
 void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept {
   // A fenced rank sees the others close their connections. And what is found out first says most about a death.
   const auto known = [&](const loss& l) { return l.who == lost; };
   if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
+  // Nobody starts the one anew that hosts the rendezvous.
+  const char* const remedy = ranks_come_back_ && lost != 0 ? "wait for its restart, or restart the job to continue"
+                                                           : "restart the job to continue";
   const std::string text = how == departure::returned ? " has returned from rank_main"
-                           : how == departure::failed
-                               ? " ended with " + std::string(why)
-                               : " is gone: " + std::string(why) + "; restart the job to continue";
+                           : how == departure::failed ? " ended with " + std::string(why)
+                                                      : " is gone: " + std::string(why) + "; " + remedy;
   lost_.push_back({lost, text, how});
   for (const auto& e : outs_) {
     if (e->peer() == lost) note_undelivered(*e);
@@ -528,16 +543,16 @@ task<> rank::settle(time_ns limit_ns) {
 void rank::note_undelivered(edge_out& e) {
   if (e.delivered()) return;
   const auto [sent, unmatched] = e.sender().delivery();
-  undelivered_.push_back(e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " +
-                         std::to_string(e.peer()) + " has not taken " + std::to_string(unmatched) + " of the " +
-                         std::to_string(sent) +
-                         " messages that were sent to it; let it receive each message before it returns");
+  undelivered_.emplace_back(
+      e.peer(), e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(e.peer()) +
+                    " has not taken " + std::to_string(unmatched) + " of the " + std::to_string(sent) +
+                    " messages that were sent to it; let it receive each message before it returns");
 }
 
 left_over rank::unfinished() {
   for (const auto& e : outs_) note_undelivered(*e);
   left_over all;
-  all.undelivered = std::exchange(undelivered_, {});
+  for (auto& [to, line] : std::exchange(undelivered_, {})) all.undelivered.push_back(std::move(line));
   for (const auto& g : groups_) {
     if (!g->settled())
       all.undelivered.push_back(g->declaration().title() + ", on rank " + std::to_string(id()) +

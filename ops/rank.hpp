@@ -29,6 +29,7 @@
 #include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/scope.hpp>
@@ -85,6 +86,7 @@ struct rank_foundation {
   /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
   /// peer itself know, and brings about `rank::on_lost`. Empty: `on_lost` is all that happens.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
+  bool ranks_come_back = false;  ///< whether somebody starts ranks anew that have died
 };
 
 /// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.
@@ -183,6 +185,18 @@ class rank {
   /// two ranks that it is in fail until each of their other ranks has called `rejoin`. Memory that the old process had credits for
   /// has to be registered again.
   void on_restarted(rank_id peer, std::uint64_t incarnation);
+  /// How often this rank has been told so, of whomever.
+  std::uint64_t restarts_heard() const noexcept { return restarts_heard_; }
+  /// Waits until this rank has been told so once more than `before`; false when it has not within `limit_ns`, and at once where
+  /// nobody starts ranks anew or this one is fenced. For a program that was told `peer_failed`, which may come first:
+  ///
+  ///     const auto before = self.restarts_heard();
+  ///     …                                                              // a call, which ends with peer_failed or peer_restarted
+  ///     bool back = co_await self.until_restart(before, 30'000'000'000);
+  ///     if (back) group.rejoin();                                      // of each op of more than two ranks; then the call again
+  runtime::task<bool> until_restart(std::uint64_t before, time_ns limit_ns);
+  /// How many processes have been in this rank's own place before this one.
+  std::uint32_t own_restarts() const { return runtime::restarts_of(services_.incarnations.of(id())); }
   /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
   /// sent but not matched, at most its op's timeout.
   runtime::task<> settle(time_ns limit_ns);
@@ -284,7 +298,9 @@ class rank {
   std::list<op_place<symmetric_end>> symmetrics_;
   std::list<op_place<attached_op>> attached_;
   std::vector<loss> lost_;
-  std::vector<std::string> undelivered_;  // lines of `unfinished` for edges that have ended since
+  std::uint64_t restarts_heard_ = 0;
+  bool ranks_come_back_ = false;
+  std::vector<std::pair<rank_id, std::string>> undelivered_;  // to whom, on edges that have ended since
   std::optional<std::string> fenced_;
   runtime::scope actors_;  // last: the actors end before what they work on
 };

@@ -2,6 +2,7 @@
 
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/rank_environment.hpp>
+#include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
@@ -23,6 +24,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -129,7 +132,7 @@ struct job::state final : runtime::link::failure_handler {
     } else {
       join_by_environment(o);
     }
-    for (const transports::member& m : all.members) wire->connect(m.rank, m.address);
+    for (const transports::member& m : all.members) wire->connect(m.rank, m.address, restarts_of(m.rank));
     loop->set_sharing(sharing_of(all.members, place.rank));
     if (o.gpu != nullptr) open_gpu(o);
     make_rank(std::move(o));
@@ -178,6 +181,7 @@ struct job::state final : runtime::link::failure_handler {
     o.rank = place.rank;
     o.world_size = place.world_size;
     o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
+    o.restarts = place.restarts;
     wire.emplace(o);
     loop->attach(*wire);
   }
@@ -200,11 +204,16 @@ struct job::state final : runtime::link::failure_handler {
     const time_ns limit_ns = o.join_timeout_ns;
     auto found = transports::find_meeting(transports::from_environment().value(), limit_ns).value();
     place = found.place;
+    if (place.max_restarts > 0 && o.gpu != nullptr)
+      runtime::raise(
+          {errc::unavailable,
+           "ranks with GPUs cannot be started anew yet; unset PARLEY_MAX_RESTARTS, or run without --restarts"});
     open_wire(transports::on_one_host(place));
     meeting.emplace(loop->io(), transports::options_for(found), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
     meeting->on_member_left([this](rank_id left, const std::string& why) { on_left(left, why); });
+    meeting->on_member_restarted([this](const transports::member& anew) { on_restarted(anew); });
     meeting->join(introduction(o), [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
@@ -239,9 +248,10 @@ struct job::state final : runtime::link::failure_handler {
     }
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
+    on.ranks_come_back = place.max_restarts > 0;
     // Later: where the transport is about to say it, too, it knows more.
     on.give_up = [this](rank_id lost, const std::string& why) {
-      on_loop([this, lost, why] { on_found_dead(lost, why); });
+      on_loop_of(lost, [this, lost, why] { on_found_dead(lost, why); });
     };
     self.emplace(std::move(on), settings);
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
@@ -249,8 +259,7 @@ struct job::state final : runtime::link::failure_handler {
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
     on_signal.emplace(loop->io(), [this, &folder = self->settings().flight_dir] { dump_on_signal(folder); });
     wire->on_failure(this);
-    for (const auto& [lost, why] : lost_early) on_lost(lost, why);
-    for (const auto& [left, why] : left_early) on_left(left, why);
+    for (const auto& news : std::exchange(early, {})) news();
     complain_of_warnings();
   }
 
@@ -307,12 +316,23 @@ struct job::state final : runtime::link::failure_handler {
       if (m.rank != place.rank && m.host == all.members[place.rank].host) o.watched.push_back(m.rank);
     }
     if (o.watched.empty() || detection_ns == 0) return;
+    o.restarts = place.restarts;
+    if (all.rejoined) o.comes = transports::heartbeat::arrival::rejoined;
+    for (const rank_id r : o.watched) o.pids.push_back(all.members[r].pid);
     transports::heartbeat::events to;
-    to.on_lost = [this](rank_id lost, const std::string& why) { on_loop([this, lost, why] { on_lost(lost, why); }); };
+    // By then a newer process may be in that place.
+    to.on_lost = [this](rank_id, const std::string&) {
+      on_loop([this] {
+        for (const auto& [dead, why] : heart->lost()) on_lost(dead, why);
+      });
+    };
     to.on_fenced = [this](const std::string&) { on_loop([this] { see_whether_fenced(); }); };
     auto started = transports::heartbeat::start(std::move(o), std::move(to));
     if (started) {
       heart = std::move(started).value();
+      for (const transports::member& m : all.members) {
+        if (restarts_of(m.rank) > 0) heart->expect(m.rank, restarts_of(m.rank));
+      }
     } else {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
     }
@@ -324,22 +344,37 @@ struct job::state final : runtime::link::failure_handler {
       if (!still.expired()) does();
     });
   }
+  /// The same for what is found out of the process that is in a rank's place now. What that has said itself, or that another one
+  /// has come, may be here unread.
+  template <class Does>
+  void on_loop_of(rank_id peer, Does does) {
+    on_loop([this, peer, which = all.members[peer].incarnation, does = std::move(does)] {
+      loop->io().poll();
+      if (all.members[peer].incarnation == which) does();
+    });
+  }
+  std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
   /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
   bool see_whether_fenced() {
     const std::string why = heart ? heart->fenced() : std::string();
     if (why.empty()) return false;
+    end_fenced(why);
+    return true;
+  }
+  void end_fenced(const std::string& why) {
     self->on_fenced(why);
     for (rank_id peer = 0; peer < place.world_size; ++peer) {
       if (peer != place.rank) wire->give_up(peer);
     }
-    return true;
   }
 
   void on_lost(rank_id lost, const std::string& why) {
     if (!self) {
-      lost_early.emplace_back(lost, why);
+      early.emplace_back([this, lost, why] { on_lost(lost, why); });
       return;
     }
+    if (lost == place.rank) return end_fenced(why);  // a newer process has come
+    coming.erase(lost);
     if (end_with_verdicts(lost)) return;
     self->on_lost(lost, why);
     wire->give_up(lost);
@@ -351,8 +386,11 @@ struct job::state final : runtime::link::failure_handler {
   /// until its connection is gone.
   void on_left(rank_id left, const std::string& why) {
     if (!self) {
-      left_early.emplace_back(left, why);
-    } else if (why.empty()) {
+      early.emplace_back([this, left, why] { on_left(left, why); });
+      return;
+    }
+    coming.erase(left);
+    if (why.empty()) {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
     } else if (!see_whether_fenced()) {
@@ -360,26 +398,44 @@ struct job::state final : runtime::link::failure_handler {
       wire->give_up(left);
     }
   }
+  /// A new process in the place of a rank whose loss was told before. The link has to be done with the old one first.
+  void on_restarted(const transports::member& anew) {
+    if (!self) {
+      early.emplace_back([this, anew] { on_restarted(anew); });
+      return;
+    }
+    coming.insert_or_assign(anew.rank, anew);
+    wire->give_up(anew.rank);
+    take_in(anew.rank);
+  }
+  void take_in(rank_id peer) {
+    const auto found = coming.find(peer);
+    if (found == coming.end() || !wire->has_failed(peer)) return;
+    const transports::member& anew = all.members[peer] = std::move(found->second);
+    coming.erase(found);
+    std::erase(returned, peer);
+    wire->connect(peer, anew.address, restarts_of(peer));
+    if (heart) heart->expect(peer, restarts_of(peer));
+    self->on_restarted(peer, anew.incarnation);
+  }
   /// Whoever has returned answers nothing more, even where no connection to it was ever made that could break. By then its
   /// last messages have been polled: each look takes a turn of the loop.
   struct goodbye : runtime::timer {
-    goodbye(state& s, rank_id r) : timer(&on_look), of(s), who(r) { look_later(); }
+    goodbye(state& s, rank_id r) : timer(&on_look), of(s), who(r), which(s.all.members[r].incarnation) { look_later(); }
     void look_later() { of.loop->arm(*this, of.loop->now() + 50'000'000); }
     static void on_look(timer& self) noexcept {
       auto& mine = static_cast<goodbye&>(self);
+      if (mine.of.all.members[mine.who].incarnation != mine.which) return;
       if (--mine.looks != 0) return mine.look_later();
       mine.of.self->on_lost(mine.who, {}, departure::returned);
       mine.of.wire->give_up(mine.who);  // it takes nothing more of what is on its way
     }
     state& of;
     rank_id who;
+    std::uint64_t which;
     int looks = 5;
   };
-  /// What it has said itself may be here, unread.
-  bool has_returned(rank_id peer) {
-    loop->io().poll();
-    return std::count(returned.begin(), returned.end(), peer) != 0;
-  }
+  bool has_returned(rank_id peer) const { return std::count(returned.begin(), returned.end(), peer) != 0; }
   /// By one of the ops.
   void on_found_dead(rank_id peer, const std::string& why) {
     if (has_returned(peer)) {
@@ -389,13 +445,14 @@ struct job::state final : runtime::link::failure_handler {
     }
   }
   void on_peer_failed(rank_id peer) noexcept override {
-    on_loop([this, peer] {
+    on_loop_of(peer, [this, peer] {
       if (over_gpu) over_gpu->on_peer_failed(peer);
       if (has_returned(peer)) {
         self->on_lost(peer, {}, departure::returned);
       } else if (!end_with_verdicts(peer)) {
         self->on_lost(peer, why_gone(peer));
       }
+      take_in(peer);
     });
   }
   /// Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
@@ -432,8 +489,8 @@ struct job::state final : runtime::link::failure_handler {
   std::size_t kernel_warnings_printed = 0;
   std::optional<flight_signal> on_signal;
   std::string signal_folder;
-  std::vector<std::pair<rank_id, std::string>> lost_early;
-  std::vector<std::pair<rank_id, std::string>> left_early;
+  std::vector<std::function<void()>> early;      // news of other ranks from before this one was there
+  std::map<rank_id, transports::member> coming;  // whose processes before them the link is not done with
   std::vector<rank_id> returned;
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   time_ns detection_ns;

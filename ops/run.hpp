@@ -12,6 +12,9 @@
 /// `peer_failed` on all others; if it comes back, its own calls end with `fenced`. PARLEY_DETECTION=SECONDS sets the time; 0
 /// switches heartbeats off, for debuggers, and then a stopped rank is waited for.
 ///
+/// Under `parley run --restarts N` a rank that has failed comes back as a new process; `rank::until_restart` says what the others do
+/// then. Ranks with GPUs cannot (`unavailable`).
+///
 /// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; rank_environment.hpp has all variables.
 /// PARLEY_FLIGHT_DIR=DIR has the flight recorder written there when something fails. On SIGUSR1, unless the program handles that
 /// itself, it is written in any case, without DIR to a new folder among the temporary files, and a line says where.

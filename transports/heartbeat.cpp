@@ -1,4 +1,7 @@
 #include <parley/transports/heartbeat.hpp>
+
+#include <parley/runtime/incarnations.hpp>
+#include <parley/transports/environment.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
 
 #include <fcntl.h>
@@ -14,6 +17,8 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -29,29 +34,30 @@ using runtime::time_ns;
 
 namespace {
 
-constexpr std::uint64_t page_magic = 0x31747265'68707261ULL;
+constexpr std::uint64_t page_magic = 0x32747265'68707261ULL;
 constexpr time_ns beats_per_detection = 8;
 
-// What a page says of a rank: that it lives, that it left, or which rank holds it dead, for which reason, and whose death that
-// was of all.
-constexpr std::uint64_t alive = 0;
-constexpr std::uint64_t left = 1;
-struct death {
-  enum class cause : std::uint8_t { silent = 2, connection_ended = 3 };
-  cause why = cause::silent;
+// What a page says of a rank: which of the processes in its place counts, that this one lives, that it left, or which rank holds it
+// dead, for which reason, and whose death that was of all.
+struct standing {
+  enum class state : std::uint8_t { alive = 0, left = 1, silent = 2, connection_ended = 3 };
+  state is = state::alive;
   rank_id decider = 0;
+  std::uint32_t restarts = 0;
   std::uint32_t order = 0;
 
-  static bool is(std::uint64_t verdict) noexcept { return (verdict & 3U) >= 2; }
-  explicit death(std::uint64_t verdict) noexcept
-      : why(static_cast<cause>(verdict & 3U)), decider(static_cast<rank_id>(verdict >> 2U & 0x3fff'ffffU)),
-        order(static_cast<std::uint32_t>(verdict >> 32U)) {}
-  death(cause c, rank_id by, std::uint64_t nth) noexcept
-      : why(c), decider(by), order(static_cast<std::uint32_t>(nth)) {}
-  std::uint64_t verdict() const noexcept {
-    return static_cast<std::uint64_t>(why) | std::uint64_t{decider} << 2U | std::uint64_t{order} << 32U;
+  bool dead() const noexcept { return is >= state::silent; }
+  static standing read(const std::atomic<std::uint64_t>& from) noexcept { return of(from.load()); }
+  static standing of(std::uint64_t word) noexcept {
+    return {static_cast<state>(word & 3U), static_cast<rank_id>(word >> 2U & 0xffffU),
+            static_cast<std::uint32_t>(word >> 18U & 0xffffU), static_cast<std::uint32_t>(word >> 34U)};
+  }
+  std::uint64_t word() const noexcept {
+    return static_cast<std::uint64_t>(is) | std::uint64_t{decider} << 2U | std::uint64_t{restarts} << 18U |
+           std::uint64_t{order} << 34U;
   }
 };
+static_assert(max_world_size <= 0x10000 && runtime::most_restarts <= 0xffff, "a standing has 16 bits for each");
 
 // A cache line each, so that beating hearts do not disturb one another.
 struct alignas(64) heading {
@@ -61,7 +67,8 @@ struct alignas(64) heading {
 };
 struct alignas(64) slot {
   std::atomic<std::uint64_t> beats;
-  std::atomic<std::uint64_t> verdict;
+  std::atomic<std::uint64_t> standing;
+  std::atomic<std::uint64_t> found;  // whether a process in that place has mapped the page
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the page is shared between processes");
 
@@ -98,30 +105,59 @@ class all_signals_blocked {
 class heartbeat::page {
  public:
   static result<std::unique_ptr<page>> open(const options& o) {
-    const int fd = ::open(o.page.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const bool first = o.comes == arrival::at_first;
+    const int fd = first ? ::open(o.page.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : shown_by(o);
+    if (fd < 0 && !first)
+      return error(errc::unavailable,
+                   "none of the other ranks of this host shows " + o.page + ", where their hearts beat");
     if (fd < 0) return io_fault("cannot open the heartbeats' page", o.page);
     std::unique_ptr<page> made(new page(o, fd));
-    auto fault = made->map(o.world_size);
-    ::close(fd);
+    auto fault = made->map(o);
     if (!fault) return fault.reason();
     return made;
   }
   page(const page&) = delete;
   page& operator=(const page&) = delete;
   ~page() {
-    ::unlink(path_.c_str());
+    if (!somebody_comes()) ::unlink(path_.c_str());
     if (memory_ != nullptr) ::munmap(memory_, bytes_);
+    ::close(fd_);
   }
 
   heading& top() const { return *reinterpret_cast<heading*>(memory_); }
   slot& of(rank_id rank) const { return reinterpret_cast<slot*>(memory_ + sizeof(heading))[rank]; }
 
  private:
-  page(const options& o, int fd) : path_(o.page), fd_(fd), sharers_(o.watched.size() + 1) {}
+  page(const options& o, int fd) : path_(o.page), fd_(fd), sharers_(o.watched.size() + 1) {
+    for (std::size_t i = 0; i < std::min(o.watched.size(), o.pids.size()); ++i)
+      others_.emplace_back(o.watched[i], static_cast<pid_t>(o.pids[i]));
+  }
 
-  result<> map(rank_id world) {
+  bool somebody_comes() const {
+    return memory_ != nullptr && std::any_of(others_.begin(), others_.end(), [this](const auto& other) {
+             return of(other.first).found.load() == 0 && (::kill(other.second, 0) == 0 || errno == EPERM);
+           });
+  }
+
+  /// Opens what another process has open, with or without a name.
+  static int shown_by(const options& o) {
+    const std::string nameless = o.page + " (deleted)";
+    for (const std::uint32_t pid : o.pids) {
+      std::error_code gone;
+      std::filesystem::directory_iterator files("/proc/" + std::to_string(pid) + "/fd", gone);
+      for (; !gone && files != std::filesystem::directory_iterator(); files.increment(gone)) {
+        std::error_code closed;
+        const std::string target = std::filesystem::read_symlink(files->path(), closed).string();
+        if (closed || (target != o.page && target != nameless)) continue;
+        if (const int fd = ::open(files->path().c_str(), O_RDWR | O_CLOEXEC); fd >= 0) return fd;
+      }
+    }
+    return -1;
+  }
+
+  result<> map(const options& o) {
     struct stat found{};
-    bytes_ = sizeof(heading) + sizeof(slot) * world;
+    bytes_ = sizeof(heading) + sizeof(slot) * o.world_size;
     if (::fstat(fd_, &found) != 0) return io_fault("cannot look at the heartbeats' page", path_);
     if (!S_ISREG(found.st_mode) || found.st_uid != ::geteuid() || (found.st_mode & 077U) != 0)
       return error(errc::unauthenticated, path_ + " is not a file of mode 0600 that belongs to this user; remove it");
@@ -141,13 +177,15 @@ class heartbeat::page {
     std::uint64_t empty = 0;
     if (!top().magic.compare_exchange_strong(empty, page_magic) && empty != page_magic)
       return error(errc::malformed, path_ + " is not a page of heartbeats; use one build of parley on all ranks");
-    if (top().found_by.fetch_add(1) + 1 >= sharers_) ::unlink(path_.c_str());
+    const bool first_there = of(o.rank).found.exchange(1) == 0;
+    if (first_there && top().found_by.fetch_add(1) + 1 >= sharers_) ::unlink(path_.c_str());
     return {};
   }
 
   std::string path_;
-  int fd_;
+  int fd_;  // stays open, so that a process which comes later finds the page
   std::uint64_t sharers_;
+  std::vector<std::pair<rank_id, pid_t>> others_;  // where they are known
   std::size_t bytes_ = 0;
   std::byte* memory_ = nullptr;
 };
@@ -159,25 +197,44 @@ class heartbeat::watch {
       : options_(std::move(o)), events_(std::move(to)), page_(shared),
         interval_(options_.detection_ns / beats_per_detection) {
     for (const rank_id rank : options_.watched) others_.push_back({rank});
+    enter();
     beat();  // here, so that one which is stopped before its thread runs is watched, too
     const all_signals_blocked while_starting;
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
   std::string fenced() const {
-    const std::uint64_t verdict = page_.of(options_.rank).verdict.load();
-    if (!death::is(verdict)) return {};
-    return "rank " + std::to_string(options_.rank) +
-           " was stopped or starved for too long, or lost its connections, so that rank " +
-           std::to_string(death(verdict).decider) +
-           " holds it dead and the others go on without it; restart the job to continue";
+    const standing now = standing::read(page_.of(options_.rank).standing);
+    const std::string who = "rank " + std::to_string(options_.rank);
+    if (now.restarts > options_.restarts)
+      return "another process was started in the place of " + who + ", and the others go on with that one";
+    if (!now.dead()) return {};
+    return who + " was stopped or starved for too long, or lost its connections, so that rank " +
+           std::to_string(now.decider) + " holds it dead and the others go on without it; restart the job to continue";
   }
 
-  /// Writes the verdict unless there is one; answers what holds now.
-  std::uint64_t judge(rank_id rank, death::cause why) {
-    const std::uint64_t wanted = death(why, options_.rank, page_.top().deaths.fetch_add(1)).verdict();
-    std::uint64_t found = alive;
-    return page_.of(rank).verdict.compare_exchange_strong(found, wanted) ? wanted : found;
+  /// Writes the verdict on that process unless there is one, or a newer process; answers what holds now.
+  standing judge(rank_id rank, std::uint32_t restarts, standing::state why) {
+    const standing wanted{why, options_.rank, restarts, static_cast<std::uint32_t>(page_.top().deaths.fetch_add(1))};
+    std::atomic<std::uint64_t>& word = page_.of(rank).standing;
+    std::uint64_t found = word.load();
+    for (;;) {
+      const standing now = standing::of(found);
+      const bool open = now.restarts < restarts || (now.restarts == restarts && now.is == standing::state::alive);
+      if (!open) return now;
+      if (word.compare_exchange_weak(found, wanted.word())) return wanted;
+    }
+  }
+  void hold_dead(rank_id rank) {
+    if (watches(rank)) judge(rank, restarts_of(rank), standing::state::connection_ended);
+  }
+
+  void expect(rank_id rank, std::uint32_t restarts) {
+    if (!watches(rank)) return;
+    restarts_[rank] = restarts;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(others_, [rank](const other& o) { return o.rank == rank; });
+    others_.push_back({rank, restarts});
   }
 
   bool watches(rank_id rank) const {
@@ -185,10 +242,10 @@ class heartbeat::watch {
   }
 
   std::vector<std::pair<rank_id, std::string>> lost() const {
-    std::vector<std::pair<rank_id, death>> dead;
+    std::vector<std::pair<rank_id, standing>> dead;
     for (const rank_id rank : options_.watched) {
-      const std::uint64_t verdict = page_.of(rank).verdict.load();
-      if (death::is(verdict)) dead.emplace_back(rank, death(verdict));
+      const standing now = standing::read(page_.of(rank).standing);
+      if (now.dead() && now.restarts == restarts_of(rank)) dead.emplace_back(rank, now);
     }
     std::sort(dead.begin(), dead.end(), [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
     std::vector<std::pair<rank_id, std::string>> told;
@@ -200,10 +257,23 @@ class heartbeat::watch {
   using clock = std::chrono::steady_clock;
   struct other {
     rank_id rank = 0;
+    std::uint32_t restarts = 0;
     std::uint64_t beats = 0;
     time_ns silent_ns = 0;
   };
 
+  std::uint32_t restarts_of(rank_id rank) const {
+    const auto later = restarts_.find(rank);
+    return later == restarts_.end() ? 0 : later->second;
+  }
+
+  /// Takes the place of the process before this one, unless a newer one has it.
+  void enter() {
+    std::atomic<std::uint64_t>& word = page_.of(options_.rank).standing;
+    const standing mine{.restarts = options_.restarts};
+    std::uint64_t found = word.load();
+    while (standing::of(found).restarts < options_.restarts && !word.compare_exchange_weak(found, mine.word())) {}
+  }
   void beat() { page_.of(options_.rank).beats.fetch_add(1); }
 
   void run(const std::stop_token& stop) {
@@ -223,33 +293,37 @@ class heartbeat::watch {
       listen(std::min(passed, 2 * interval_));
       woken_.wait_until(lock, stop, now + pause, [] { return false; });
     }
-    std::uint64_t still = alive;
-    page_.of(options_.rank).verdict.compare_exchange_strong(still, left);
+    std::uint64_t still = standing{.restarts = options_.restarts}.word();
+    const standing gone{.is = standing::state::left, .restarts = options_.restarts};
+    page_.of(options_.rank).standing.compare_exchange_strong(still, gone.word());
   }
 
-  std::string text_of(rank_id rank, const death& d) const {
+  std::string text_of(rank_id rank, const standing& s) const {
     const std::string who = "rank " + std::to_string(rank);
-    const std::string decider = "rank " + std::to_string(d.decider);
-    if (d.why == death::cause::connection_ended) return who + " died: " + decider + " saw its connections end";
+    const std::string decider = "rank " + std::to_string(s.decider);
+    if (s.is == standing::state::connection_ended) return who + " died: " + decider + " saw its connections end";
     return who + " died or was stopped: " + decider + " had no heartbeat from it for " + seconds(options_.detection_ns);
   }
 
   void listen(time_ns passed_ns) {
     std::erase_if(others_, [&](other& o) {
-      slot& seen = page_.of(o.rank);
-      std::uint64_t verdict = seen.verdict.load();
-      if (verdict == left) return true;
-      if (const std::uint64_t beats = seen.beats.load(); beats != o.beats) {
+      const slot& seen = page_.of(o.rank);
+      standing now = standing::read(seen.standing);
+      const std::uint64_t beats = seen.beats.load();
+      if (now.restarts > o.restarts) return true;  // whoever tells of the newer process knows what became of this one
+      if (beats != o.beats || now.restarts < o.restarts) {  // or it has not begun
         o.beats = beats;
         o.silent_ns = 0;
       } else if (beats != 0) {
         o.silent_ns += passed_ns;
       }
+      if (now.restarts < o.restarts) return false;
+      if (now.is == standing::state::left) return true;
       // Two beats earlier than it is due: one was missed before the silence was first seen, and one is between two looks.
       const bool silent = o.silent_ns >= options_.detection_ns - 2 * interval_;
-      if (verdict == alive && silent) verdict = judge(o.rank, death::cause::silent);
-      if (!death::is(verdict)) return verdict == left;
-      events_.on_lost(o.rank, text_of(o.rank, death(verdict)));
+      if (!now.dead() && silent) now = judge(o.rank, o.restarts, standing::state::silent);
+      if (now.restarts != o.restarts || !now.dead()) return now.is == standing::state::left;
+      events_.on_lost(o.rank, text_of(o.rank, now));
       return true;
     });
   }
@@ -258,6 +332,7 @@ class heartbeat::watch {
   events events_;
   page& page_;
   time_ns interval_;
+  std::map<rank_id, std::uint32_t> restarts_;  // of those that have come back
   std::vector<other> others_;
   std::mutex mutex_;
   std::condition_variable_any woken_;
@@ -277,8 +352,9 @@ std::string heartbeat::page_name(std::uint64_t job, std::span<const std::byte> s
 }
 
 result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
-  if (o.rank >= o.world_size || o.detection_ns < beats_per_detection * 1'000'000)
-    return error(errc::bad_argument, "heartbeats need a rank of the world and at least 8 ms to notice a death");
+  if (o.rank >= o.world_size || o.restarts > runtime::most_restarts || o.detection_ns < beats_per_detection * 1'000'000)
+    return error(errc::bad_argument,
+                 "heartbeats need a rank of the world, at most 65535 restarts and at least 8 ms to notice a death");
   auto shared = page::open(o);
   if (!shared) return shared.reason();
   return std::unique_ptr<heartbeat>(new heartbeat(std::move(o), std::move(to), std::move(shared).value()));
@@ -286,8 +362,7 @@ result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
 
 std::string heartbeat::fenced() const { return watch_->fenced(); }
 std::vector<std::pair<rank_id, std::string>> heartbeat::lost() const { return watch_->lost(); }
-void heartbeat::hold_dead(rank_id lost) {
-  if (watch_->watches(lost)) watch_->judge(lost, death::cause::connection_ended);
-}
+void heartbeat::hold_dead(rank_id lost) { watch_->hold_dead(lost); }
+void heartbeat::expect(rank_id rank, std::uint32_t restarts) { watch_->expect(rank, restarts); }
 
 }  // namespace parley::transports

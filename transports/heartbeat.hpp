@@ -17,8 +17,11 @@
 /// - A rank that never beat is not watched: its heart may be switched off, or it may see other memory than this rank.
 /// - The page lies in /dev/shm under a name that follows from the session's key, with mode 0600, and has no name any more
 ///   once all have found it. Nothing of it is left when its ranks are gone, whatever ended them.
+/// - A verdict is on one process. A newer one in the place of a rank (`options::restarts`) finds the page among the files that the others
+///   hold open, takes the rank's place on it, and fences the older one. The others watch it once they `expect` it.
 ///
-/// Failure: `start` answers `io`, `unauthenticated` (somebody else's page) or `malformed`; the job goes on without.
+/// Failure: `start` answers `io`, `unauthenticated` (somebody else's page), `unavailable` (no other rank shows it) or `malformed`;
+/// the job goes on without. But for `fenced` one thread calls it.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 
@@ -38,14 +41,23 @@ class heartbeat {
  public:
   static constexpr runtime::time_ns default_detection_ns = 2'000'000'000;
 
+  enum class arrival : std::uint8_t {
+    at_first,
+    rejoined,  ///< in a job that ran already: one of `pids` shows the page, and none is made
+  };
   struct options {
     runtime::rank_id rank = 0;
     runtime::rank_id world_size = 1;
     std::vector<runtime::rank_id> watched;  ///< the other ranks of this host
     std::string page;
     runtime::time_ns detection_ns = default_detection_ns;
+    std::uint32_t restarts = 0;  ///< how many processes have been in this rank's place before
+    /// Of the watched ranks' processes. Who leaves takes the page's name along unless one of these still has to find it; empty: nobody
+    /// does.
+    std::vector<std::uint32_t> pids{};
+    arrival comes = arrival::at_first;
   };
-  /// Both are called on the heart's thread, at most once per rank, and must not destroy the heart.
+  /// Both are called on the heart's thread, at most once per process, and must not destroy the heart.
   struct events {
     std::function<void(runtime::rank_id lost, const std::string& why)> on_lost;
     std::function<void(const std::string& why)> on_fenced;
@@ -60,10 +72,13 @@ class heartbeat {
 
   /// Why others hold this rank dead; empty when they do not. From any thread, and without waiting for the next beat.
   std::string fenced() const;
-  /// All ranks of this host that are held dead, and why, in the order of their deaths: the first one may be why others ended.
+  /// All ranks of this host that are held dead, and why, in the order of their deaths: the first one may be why others ended. Not
+  /// those in whose places newer processes are expected.
   std::vector<std::pair<runtime::rank_id, std::string>> lost() const;
   /// This rank has found out otherwise, by a connection that broke. Changes nothing for one that left or was judged before.
   void hold_dead(runtime::rank_id lost);
+  /// A process before which there were so many others is the one that counts in that place from here on.
+  void expect(runtime::rank_id rank, std::uint32_t restarts);
 
  private:
   class page;

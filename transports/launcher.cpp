@@ -217,6 +217,11 @@ class job {
       : options_(options), sinks_{line_sink(options.out_fd), line_sink(options.error_fd)}, processes_(options.ranks) {}
 
   launch_end run() {
+    if (options_.restarts > most_restarts_of_a_rank) {
+      notice("cannot start ranks again " + std::to_string(options_.restarts) + " times; give 0 to " +
+             std::to_string(most_restarts_of_a_rank));
+      return finish(2);
+    }
     if (options_.command.empty() || options_.ranks == 0 || options_.ranks > max_world_size) {
       notice(options_.command.empty() ? "no program was given; write `parley run -n N -- PROGRAM ...`"
                                       : "cannot start " + std::to_string(options_.ranks) + " ranks; give 1 to " +
@@ -240,27 +245,28 @@ class job {
 
   bool start_all() {
     listener_ = make_listener();
-    const job_key key = job_key::generate();
-    std::uint64_t id = 0;
-    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id), sizeof id) != 1) refuse("make a job id");
+    key_ = job_key::generate();
+    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
     started_ = steady::now();
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
-      if (!start(rank, key, id)) {
+      if (!start(rank)) {
         end_at_once();
         return false;
       }
       // From now on rank 0 alone holds it, so that connecting fails at once when it dies.
       if (rank == 0) listener_.socket.reset();
     }
+    if (options_.restarts == 0) key_ = job_key();
     return true;
   }
 
-  std::vector<std::string> environment_of(rank_id rank, std::uint64_t id, int key_fd, int report_fd) const {
+  std::vector<std::string> environment_of(rank_id rank, int key_fd, int report_fd) const {
     std::vector<std::string> all;
-    const char* const own[] = {variable::rank,       variable::world,      variable::local_rank,
-                               variable::local_size, variable::rendezvous, variable::rendezvous_fd,
-                               variable::job,        variable::key_fd,     variable::key_file,
-                               variable::report_fd,  variable::launcher};
+    const char* const own[] = {variable::rank,         variable::world,      variable::local_rank,
+                               variable::local_size,   variable::rendezvous, variable::rendezvous_fd,
+                               variable::job,          variable::key_fd,     variable::key_file,
+                               variable::report_fd,    variable::launcher,   variable::max_restarts,
+                               variable::restart_count};
     const auto outer = own_environment();
     const auto replaced = [&](std::string_view name) {
       return std::any_of(std::begin(own), std::end(own), [&](const char* mine) { return name == mine; }) ||
@@ -280,7 +286,7 @@ class job {
       all.push_back(std::string(name) + "=" + value);
     };
     char id_text[17];
-    std::snprintf(id_text, sizeof id_text, "%016llx", static_cast<unsigned long long>(id));
+    std::snprintf(id_text, sizeof id_text, "%016llx", static_cast<unsigned long long>(id_));
     add(variable::rank, std::to_string(rank));
     add(variable::world, std::to_string(options_.ranks));
     add(variable::local_rank, std::to_string(rank));
@@ -290,23 +296,26 @@ class job {
     add(variable::job, id_text);
     add(variable::key_fd, std::to_string(key_fd));
     if (report_fd >= 0) add(variable::report_fd, std::to_string(report_fd));
+    if (options_.restarts > 0) add(variable::max_restarts, std::to_string(options_.restarts));
+    if (const auto before = processes_[rank].end.restarts; before > 0)
+      add(variable::restart_count, std::to_string(before));
     return all;
   }
 
-  bool start(rank_id rank, const job_key& key, std::uint64_t id) {
+  bool start(rank_id rank) {
     process& p = processes_[rank];
     pipe_ends out = make_pipe(), error = make_pipe(), key_pipe = make_pipe(), complaint = make_pipe(), report;
     if (options_.on_report) report = make_pipe();
     // 32 bytes always fit an empty pipe.
-    if (::write(key_pipe.writing.get(), key.secret().data(), key.secret().size()) !=
-        static_cast<ssize_t>(key.secret().size())) {
+    if (::write(key_pipe.writing.get(), key_.secret().data(), key_.secret().size()) !=
+        static_cast<ssize_t>(key_.secret().size())) {
       refuse("hand the job key down");
     }
     key_pipe.writing.reset();
     const descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 
     // Everything that allocates happens before the fork.
-    auto environment = environment_of(rank, id, key_pipe.reading.get(), report.writing.get());
+    auto environment = environment_of(rank, key_pipe.reading.get(), report.writing.get());
     std::vector<char*> variables, arguments;
     for (auto& entry : environment) variables.push_back(entry.data());
     auto command = options_.command;
@@ -479,8 +488,30 @@ class job {
       p.end.code = state.si_status;
       p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
       for (auto& source : p.lines) forward_rest(rank, source);
-      if (p.end.kind != rank_end::how::exited || p.end.code != 0) rank_failed(rank, p.end);
+      if (p.end.kind != rank_end::how::exited || p.end.code != 0) {
+        if (!start_again(rank)) rank_failed(rank, p.end);
+      }
     }
+  }
+
+  /// A process in the place of one that failed, while there is a job that it can join.
+  bool start_again(rank_id rank) {
+    process& p = processes_[rank];
+    const bool can = rank != 0 && restarted_ < options_.restarts && stage_ == stage::running && processes_[0].running;
+    if (!can) return false;
+    const rank_end before = p.end;
+    drain(rank);
+    p.end = {.restarts = before.restarts + 1};
+    ++restarted_;
+    notice("rank " + std::to_string(rank) + " " + end_text(before) + "; it is started again, which is restart " +
+           std::to_string(restarted_) + " of at most " + std::to_string(options_.restarts));
+    try {
+      if (start(rank)) return true;
+    } catch (const runtime::failure& fault) {
+      notice(fault.reason().what());
+    }
+    p.end = before;
+    return false;
   }
 
   void rank_failed(rank_id rank, const rank_end& end) {
@@ -568,18 +599,19 @@ class job {
 
   /// What the ranks said last. Nobody is waited for: a grandchild may hold a pipe open for ever.
   void drain() {
-    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
-      process& p = processes_[rank];
-      for (auto& source : p.lines) {
-        forward_rest(rank, source);
-        if (!source.partial.empty()) {
-          std::string ready;
-          emit(rank, source.kind, source.partial, ready);
-          sink_of(source.kind).put(ready);
-        }
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) drain(rank);
+  }
+  void drain(rank_id rank) {
+    process& p = processes_[rank];
+    for (auto& source : p.lines) {
+      forward_rest(rank, source);
+      if (!source.partial.empty()) {
+        std::string ready;
+        emit(rank, source.kind, source.partial, ready);
+        sink_of(source.kind).put(ready);
       }
-      for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {}
     }
+    for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {}
   }
 
   /// Whoever reads may take their time, until a signal says that nobody will.
@@ -615,6 +647,9 @@ class job {
   signal_events signals_;
   std::vector<process> processes_;
   listening listener_;
+  job_key key_;
+  std::uint64_t id_ = 0;
+  std::uint32_t restarted_ = 0;
   std::vector<pollfd> watched_;
   std::array<char, 65'536> buffer_;
   steady::time_point started_{};

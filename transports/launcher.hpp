@@ -15,6 +15,10 @@
 /// the same way without the grace. Ranks die with the launcher, even when that is killed. A rank's own child processes
 /// are ended with it as long as they stay in its process group.
 ///
+/// With `restarts` a rank other than 0 that fails while rank 0 runs is started again instead, that often in all; it gets
+/// PARLEY_RESTART_COUNT, all get PARLEY_MAX_RESTARTS, and the job keeps its door open for it (rendezvous.hpp). Rank 0 hosts the
+/// rendezvous and ends the job as always.
+///
 /// Blocks until all ranks have ended; call it from a process with one thread. It blocks SIGINT, SIGTERM, SIGHUP and
 /// SIGCHLD meanwhile and restores the mask, except for those that a caller already ignores.
 #include <parley/runtime/identifiers.hpp>
@@ -41,8 +45,9 @@ enum class line_prefix : std::uint8_t {
 struct rank_end {
   enum class how : std::uint8_t { not_started, exited, signalled };
   how kind = how::not_started;
-  int code = 0;              ///< exit status or signal number
-  bool by_launcher = false;  ///< it still ran when the launcher ended the job
+  int code = 0;                ///< exit status or signal number
+  bool by_launcher = false;    ///< it still ran when the launcher ended the job
+  std::uint32_t restarts = 0;  ///< how many processes were in its place before; the rest is about the last one
 };
 
 struct launch_options {
@@ -50,6 +55,7 @@ struct launch_options {
   std::vector<std::string> command;                              ///< program (searched in PATH) and its arguments
   std::vector<std::pair<std::string, std::string>> environment;  ///< added to the launcher's own
   line_prefix prefix = line_prefix::rank;
+  std::uint32_t restarts = 0;  ///< of all ranks together, at most `most_restarts_of_a_rank` (environment.hpp)
   runtime::time_ns timeout_ns = runtime::never;
   runtime::time_ns grace_ns = 2'000'000'000;
   runtime::time_ns kill_after_ns = 2'000'000'000;

@@ -184,8 +184,10 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   }
   virtual void on_deadline() {}
 
-  void succeed(std::vector<member> members, const wire::digest& digest) {
+  enum class arrival : std::uint8_t { at_first, rejoined };
+  void succeed(std::vector<member> members, const wire::digest& digest, arrival how = arrival::at_first) {
     joined all;
+    all.rejoined = how == arrival::rejoined;
     all.members = std::move(members);
     all.roster_digest = digest;
     all.authenticated = !key_.empty();
@@ -774,7 +776,7 @@ class rendezvous::guest final : public core {
       return broken({errc::unauthenticated, "rank 0 at " + place() + " sent a frame with a wrong tag"});
     }
     switch (frame.kind) {
-      case wire::type::roster: return take_roster(frame.payload, wire::sha256(frame.payload));
+      case wire::type::roster: return take_roster(frame.payload, wire::sha256(frame.payload), arrival::at_first);
       case wire::type::rejoined: return take_rejoined(frame.payload);
       case wire::type::restarted: return take_restarted(frame.payload);
       case wire::type::failed: return take_failure(frame.payload);
@@ -903,7 +905,7 @@ class rendezvous::guest final : public core {
     wire::digest first{};
     const auto told = in.raw(first.size());
     std::copy(told.begin(), told.end(), first.begin());
-    take_roster(in.raw(in.left()), first);
+    take_roster(in.raw(in.left()), first, arrival::rejoined);
   }
 
   void take_restarted(std::span<const std::byte> payload) {
@@ -920,7 +922,7 @@ class rendezvous::guest final : public core {
     meet_again(*anew);
   }
 
-  void take_roster(std::span<const std::byte> payload, const wire::digest& first) {
+  void take_roster(std::span<const std::byte> payload, const wire::digest& first, arrival how) {
     auto members = wire::decode_roster(payload, options_.job, options_.world_size);
     if (!members || (*members)[options_.rank].incarnation != me_.incarnation) {
       return broken({errc::malformed, "rank 0 at " + place() +
@@ -929,7 +931,7 @@ class rendezvous::guest final : public core {
     }
     at_ = phase::joined;
     for (const member& m : *members) incarnations_.push_back(m.incarnation);
-    succeed(std::move(*members), first);
+    succeed(std::move(*members), first, how);
   }
 
   void take_failure(std::span<const std::byte> payload) {

@@ -82,6 +82,7 @@ struct joined {
   std::array<std::byte, 32> roster_digest{};  ///< SHA-256 of the first roster as it was sent; the same on every rank
   std::array<std::byte, 16> session_key{};    ///< for tags on control frames; from the job key and the digest
   bool authenticated = false;  ///< false: there was no job key, so only the host's borders protect the job
+  bool rejoined = false;       ///< this process has taken a place in a job that ran already
 };
 
 /// Who may reach a rendezvous that has no key.

@@ -293,8 +293,9 @@ TEST_CASE("what is wrong with the command line or the spec is status 2, with not
   const folder here;
   here.write("bad.json", "{\n  \"name\": \"x\",\n  \"ranks\": 2,\n  \"ops\": [{\"op\": \"pipelin\"}]\n}\n");
   here.write("broken.json", "{\n  \"name\": \n}\n");
-  for (const char* words : {"tune missing.json", "tune bad.json", "tune broken.json", "tune", "tune --frob x.json",
-                            "frob", "", "run -n 2", "run -n 0 true", "run -n 2 -- ./no-such-program", "doctor extra"}) {
+  for (const char* words :
+       {"tune missing.json", "tune bad.json", "tune broken.json", "tune", "tune --frob x.json", "frob", "", "run -n 2",
+        "run -n 0 true", "run -n 2 --restarts -1 true", "run -n 2 -- ./no-such-program", "doctor extra"}) {
     INFO(words);
     const auto ran = here.parley(words);
     CHECK(ran.status == 2);
@@ -317,6 +318,18 @@ TEST_CASE("parley run passes arguments on, prefixes output and returns the statu
   has(failed.error, "rank 1 exited with status 3");
   CHECK(here.parley("run -n 2 -- sh -c 'kill -KILL $$'").status == 128 + SIGKILL);
   CHECK(here.parley("run -n 2 -- true").status == 0);
+}
+
+TEST_CASE("parley run --restarts starts a rank again that fails, and returns its status when none is left") {
+  const folder here;
+  const auto fine = here.parley(
+      "run -n 2 --restarts 1 -- sh -c 'if [ $PARLEY_RANK = 0 ]; then while [ ! -e back ]; do sleep 0.01; done; "
+      "elif [ $PARLEY_RESTART_COUNT ]; then touch back; else exit 3; fi'");
+  CHECK(fine.status == 0);
+  has(fine.error, "rank 1 exited with status 3; it is started again, which is restart 1 of at most 1");
+  const auto spent = here.parley(
+      "run -n 2 --restarts 2 -- sh -c '[ $PARLEY_RANK = 0 ] && exec sleep 60; exit 3$PARLEY_RESTART_COUNT'");
+  CHECK(spent.status == 32);
 }
 
 TEST_CASE("parley doctor tells what works, as text and as JSON") {

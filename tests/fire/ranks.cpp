@@ -1,5 +1,6 @@
 #include "ranks.hpp"
 
+#include "../support/fake_cuda.hpp"
 #include "supervisor.hpp"
 
 #include <parley/actors/messages.hpp>
@@ -9,6 +10,8 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
+#include <sstream>
 
 using namespace parley;
 using namespace parley::ops;
@@ -34,17 +37,30 @@ std::string variable(const char* name) {
 
 // ---- the fault --------------------------------------------------------------------------------------------------------
 
+struct planned_fault {
+  int signal = 0;
+  std::string step;
+};
+/// Of this very process.
+planned_fault own_fault() {
+  const std::string restarts = variable("PARLEY_RESTART_COUNT");
+  const std::string me = variable("PARLEY_RANK") + ":" + (restarts.empty() ? "0" : restarts);
+  std::istringstream all(variable("PARLEY_TEST_FAULT"));
+  for (std::string text; std::getline(all, text, ',');) {
+    const auto first = text.find(':');
+    const auto second = text.find(':', first + 1);
+    std::string who = text.substr(second + 1);
+    if (who.find(':') == std::string::npos) who += ":0";
+    if (who == me) return {text.starts_with("kill") ? SIGKILL : SIGSTOP, text.substr(first + 1, second - first - 1)};
+  }
+  return {};
+}
+
 /// Asked on every turn of the loop. It never has an event of its own.
 class fault final : public poller {
  public:
-  explicit fault(job& here) : here_(here), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    const std::string text = variable("PARLEY_TEST_FAULT");
-    const auto first = text.find(':');
-    const auto second = text.find(':', first + 1);
-    if (second != std::string::npos && text.substr(second + 1) == std::to_string(here.self().id())) {
-      signal_ = text.starts_with("kill") ? SIGKILL : SIGSTOP;
-      step_ = text.substr(first + 1, second - first - 1);
-    }
+  fault(job& here, const planned_fault& plan)
+      : here_(here), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), signal_(plan.signal), step_(plan.step) {
     here_.loop().attach(*this);
   }
   fault(const fault&) = delete;
@@ -89,7 +105,7 @@ class fault final : public poller {
 
   job& here_;
   int event_;
-  int signal_ = 0;
+  int signal_;
   std::string step_;
   std::uint64_t seen_ = 0;
   bool decided_ = false;
@@ -171,10 +187,100 @@ void computing(job& here) {
   run(here.loop(), exchange_twice(here.self(), t, std::chrono::milliseconds(std::stoi(variable("PARLEY_TEST_MS")))));
 }
 
+// ---- what goes on with a rank that comes back -------------------------------------------------------------------------
+
+constexpr std::uint64_t rounds = 1'000;
+
+/// Throws what is no matter of a restart; otherwise waits until there was one.
+task<> await_restart(rank& self, std::uint64_t heard, error why) {
+  if (why.code() != errc::peer_failed && why.code() != errc::peer_restarted) raise(std::move(why));
+  say("it ended: " + why.what());
+  const bool back = co_await self.until_restart(heard, time_ns{std::stoi(variable("PARLEY_TEST_MS"))} * 1'000'000);
+  if (!back) raise(std::move(why));
+}
+
+/// The count, the helper's process, and what makes it a large message, which names the process that it comes from.
+using counted = std::vector<std::uint64_t>;
+constexpr std::size_t counted_words = 25'000;
+
+task<> have_counted(counted& now, transfer t) {
+  co_await t.send(std::span(now), {.to = 1});
+  co_await t.receive(std::span(now), {.from = 1});
+}
+/// A helper that was stopped goes on when it is held dead.
+task<> count(rank& self, transfer t) {
+  counted now(counted_words);
+  for (std::uint64_t reached = 0; reached < rounds;) {
+    const std::uint64_t heard = self.restarts_heard();
+    now[0] = reached;
+    std::optional<error> why;
+    try {
+      co_await have_counted(now, t);
+    } catch (const failure& f) {
+      why = f.reason();
+    }
+    if (!why) {
+      if (now[0] != reached + 1 || now.back() != now[0]) raise({errc::config_failed, "the count is wrong"});
+      reached = now[0];
+      continue;
+    }
+    if (now[1] != 0) ::kill(static_cast<pid_t>(now[1]), SIGCONT);
+    co_await await_restart(self, heard, *why);
+  }
+  say("counted");
+}
+task<> help(transfer t) {
+  counted now(counted_words);
+  while (now[0] < rounds) {
+    co_await t.receive(std::span(now), {.from = 0});
+    now.back() = ++now[0];
+    now[1] = static_cast<std::uint64_t>(::getpid());
+    co_await t.send(std::span(now), {.to = 0});
+  }
+  say("helped");
+}
+void counting(job& here) {
+  rank& self = here.self();
+  auto t = self.declare(
+      paired_transfer{.name = "counter", .configs = {direct(), chunked(64_KiB, 2)}, .edges = {{0, 1}, {1, 0}}});
+  if (self.id() == 0) run(here.loop(), count(self, t));
+  if (self.id() == 1) run(here.loop(), help(t));
+}
+
+/// 0 leads all others, and says when it is over, as the last thing that all learn.
+task<> sum(rank& self, rank_group group) {
+  std::vector<std::uint32_t> values(2'000);
+  for (std::uint64_t round = 0;; ++round) {
+    const std::uint64_t heard = self.restarts_heard();
+    std::fill(values.begin(), values.end(), 1U);
+    values[0] = group.leads() && round >= rounds / 4 ? 1 : 0;
+    std::optional<error> why;
+    try {
+      co_await group.all_reduce(std::span(values));
+    } catch (const failure& f) {
+      why = f.reason();
+    }
+    if (why) {
+      co_await await_restart(self, heard, *why);
+      group.rejoin();
+      continue;
+    }
+    if (values.back() != self.world_size()) raise({errc::config_failed, "the sum is wrong"});
+    if (values[0] != 0) break;
+  }
+  say("summed");
+}
+void summing(job& here) {
+  leader_worker op{.name = "gradients", .configs = {star(), star(4_KiB), chain()}};
+  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+  run(here.loop(), sum(here.self(), here.self().declare(op)));
+}
+
 }  // namespace
 
 const std::map<std::string, void (*)(job&)>& scenarios() {
-  static const std::map<std::string, void (*)(job&)> all{{"pairs", pairs}, {"group", group}, {"computing", computing}};
+  static const std::map<std::string, void (*)(job&)> all{
+      {"pairs", pairs}, {"group", group}, {"computing", computing}, {"counting", counting}, {"summing", summing}};
   return all;
 }
 
@@ -184,9 +290,13 @@ int run_as_rank() {
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
   o.settings.flight_records = 512;
+  parley::tests::fake_cuda gpu;
+  if (!variable("PARLEY_TEST_GPU").empty()) o.gpu = &gpu;
+  const planned_fault plan = own_fault();
+  if (plan.step == "join") ::raise(plan.signal);
   return ops::run(
       [&](job& here) {
-        const fault strikes(here);
+        const fault strikes(here, plan);
         say("here is rank " + std::to_string(here.self().id()));
         scenario->second(here);
       },

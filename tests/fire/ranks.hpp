@@ -1,7 +1,8 @@
 #pragma once
 /// What the ranks of these tests do, and where a fault strikes them.
 ///
-/// PARLEY_TEST_FAULT=ACTION:STEP:RANK makes rank RANK end itself (`kill`) or stop itself (`stop`) once it has come to STEP. Only
+/// PARLEY_TEST_FAULT=ACTION:STEP:RANK[:RESTARTS] makes rank RANK end itself (`kill`) or stop itself (`stop`) once it has come to STEP,
+/// as the process before which so many others (default: none) were in its place; several are parted by commas. Only
 /// this test program reads it; the library has no such switch. A step is looked for on every turn of the rank's loop, in what
 /// the rank has sent and in its flight recorder, so that it strikes at the same place of the protocol in every run.
 #include <parley/ops/run.hpp>

@@ -77,6 +77,7 @@ class process {
   std::optional<int> status_;
   std::string partial_;
   std::vector<std::string> lines_;
+  std::vector<std::pair<std::string, std::string>> environment_;
 };
 
 class by_hand {
@@ -103,6 +104,7 @@ class by_hand {
                              {"TMPDIR", folder_.string()}});
       if (rank == 0) env.emplace_back("PARLEY_RENDEZVOUS_FD", std::to_string(listening));
       start(ranks_[rank], env, rank == 0 ? listening : -1);
+      ranks_[rank].environment_ = std::move(env);
     }
     ::close(listening);
   }
@@ -121,6 +123,26 @@ class by_hand {
     std::filesystem::remove_all(folder_);
   }
 
+  /// A new process in the place of one that has ended, with those of its variables changed.
+  void start_again(rank_id rank, const variables& changed) {
+    process& p = ranks_[rank];
+    p.close_input();
+    if (p.output_ >= 0) ::close(p.output_);
+    const variables first = std::exchange(p, process()).environment_;
+    variables env = first;
+    for (const auto& [name, value] : changed) {
+      std::erase_if(env, [&](const auto& old) { return old.first == name; });
+      env.emplace_back(name, value);
+    }
+    start(p, env, -1);
+    p.environment_ = first;
+  }
+  /// A file with a key of its own.
+  std::string another_key() const {
+    std::string path = (folder_ / "another_key").string();
+    write_key(path);
+    return path;
+  }
   process& operator[](rank_id rank) { return ranks_[rank]; }
   rank_id size() const { return static_cast<rank_id>(ranks_.size()); }
   bool all_ended() const {

@@ -42,9 +42,10 @@ inline void say_flights(const ops::rank& self) {
 
 struct job_run {
   job_run(const std::string& rank_test, const std::string& scenario, runtime::rank_id ranks,
-          std::vector<std::pair<std::string, std::string>> environment = {}) {
+          std::vector<std::pair<std::string, std::string>> environment = {}, std::uint32_t restarts = 0) {
     transports::launch_options o;
     o.ranks = ranks;
+    o.restarts = restarts;
     o.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--no-skip", "--test-case=" + rank_test};
     o.environment = std::move(environment);
     o.environment.emplace_back(scenario_variable, scenario);

@@ -34,8 +34,12 @@ std::string fresh_page() {
 
 /// A heart and what it has said.
 struct listening {
-  listening(rank_id rank, rank_id world, const std::string& page, parley::runtime::time_ns detection_ns = soon_ns) {
-    heartbeat::options o{.rank = rank, .world_size = world, .watched = {}, .page = page, .detection_ns = detection_ns};
+  listening(rank_id rank, rank_id world, const std::string& page, std::uint32_t restarts = 0,
+            const std::vector<std::uint32_t>& holders = {}) {
+    heartbeat::options o{.rank = rank, .world_size = world, .watched = {}, .page = page, .detection_ns = soon_ns};
+    o.restarts = restarts;
+    o.pids = holders;
+    if (!holders.empty()) o.comes = heartbeat::arrival::rejoined;
     for (rank_id r = 0; r < world; ++r) {
       if (r != rank) o.watched.push_back(r);
     }
@@ -69,12 +73,15 @@ bool in_time(Condition holds) {
 }
 
 /// A process that beats as rank 2 of 3 until it is fenced; it then ends with status 7.
-pid_t fork_rank_2(const std::string& page) {
+pid_t fork_rank_2(const std::string& page, std::uint32_t restarts = 0, const std::vector<std::uint32_t>& holders = {}) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   {
     std::atomic<bool> fenced{false};
     heartbeat::options o{.rank = 2, .world_size = 3, .watched = {0, 1}, .page = page, .detection_ns = soon_ns};
+    o.restarts = restarts;
+    o.pids = holders;
+    if (!holders.empty()) o.comes = heartbeat::arrival::rejoined;
     auto heart = heartbeat::start(std::move(o), {.on_lost = [](rank_id, const std::string&) {},
                                                  .on_fenced = [&](const std::string&) { fenced = true; }});
     if (heart && in_time([&] { return fenced.load(); }) && !(*heart)->fenced().empty()) ::_exit(7);
@@ -111,6 +118,81 @@ TEST_CASE("a heart that stops is noticed in time by all, which name one decider,
   CHECK(zero.heart->fenced().empty());
 }
 
+TEST_CASE("a newer process finds the page that has no name, is watched in its turn, and shuts out the one before it") {
+  const std::string page = fresh_page();
+  const std::vector<std::uint32_t> holders{static_cast<std::uint32_t>(::getpid())};
+  const pid_t first = fork_rank_2(page);
+  listening zero(0, 3, page);
+  listening one(1, 3, page);
+  REQUIRE(in_time([&] { return !std::filesystem::exists(page); }));
+  ::kill(first, SIGSTOP);
+  REQUIRE(in_time([&] { return zero.lost().size() == 1 && one.lost().size() == 1; }));
+  // Word of the new process may come before it has begun to beat: it is not the one that was held dead.
+  zero.heart->expect(2, 1);
+  CHECK(zero.heart->lost().empty());
+  CHECK(one.heart->lost().size() == 1);
+  const pid_t second = fork_rank_2(page, 1, holders);
+  ::kill(first, SIGCONT);
+  int status = 0;
+  ::waitpid(first, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 7);
+  // What is found out late of the first one changes nothing for the second, whoever knows of that and whoever does not.
+  one.heart->hold_dead(2);
+  one.heart->expect(2, 1);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(soon_ns));
+  CHECK(zero.lost().size() == 1);
+  CHECK(one.lost().size() == 1);
+  CHECK_FALSE(std::filesystem::exists(page));
+  ::kill(second, SIGSTOP);
+  CHECK(in_time([&] { return zero.lost().size() == 2 && one.lost().size() == 2; }));
+  CHECK(zero.heart->lost().size() == 1);
+  ::kill(second, SIGCONT);
+  ::waitpid(second, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 7);
+  // One that never began is held dead by whoever finds out.
+  zero.heart->expect(2, 2);
+  zero.heart->hold_dead(2);
+  CHECK(zero.heart->lost().size() == 1);
+  const listening late(2, 3, page, 2, holders);
+  CHECK_FALSE(late.heart->fenced().empty());
+  CHECK(zero.heart->fenced().empty());
+  CHECK(one.heart->fenced().empty());
+}
+
+TEST_CASE("a newer process makes no page where the others show none") {
+  const std::string page = fresh_page();
+  auto started = heartbeat::start({.rank = 1,
+                                   .world_size = 2,
+                                   .watched = {0},
+                                   .page = page,
+                                   .restarts = 1,
+                                   .pids = {static_cast<std::uint32_t>(::getpid())},
+                                   .comes = heartbeat::arrival::rejoined},
+                                  {});
+  REQUIRE_FALSE(bool(started));
+  CHECK(started.code() == errc::unavailable);
+  CHECK_FALSE(std::filesystem::exists(page));
+}
+
+TEST_CASE("a rank that is started anew while the others still look for the page does not count twice") {
+  const std::string page = fresh_page();
+  {  // It was killed: it neither left nor took the name along.
+    const pid_t first = fork_rank_2(page);
+    REQUIRE(in_time([&] { return std::filesystem::exists(page) && std::filesystem::file_size(page) > 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ::kill(first, SIGKILL);
+    ::waitpid(first, nullptr, 0);
+  }
+  listening two(2, 3, page, 1);
+  listening zero(0, 3, page);
+  CHECK(std::filesystem::exists(page));
+  listening one(1, 3, page);
+  CHECK_FALSE(std::filesystem::exists(page));
+  CHECK(two.heart->fenced().empty());
+}
+
 TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
   const std::string page = fresh_page();
   listening zero(0, 3, page);
@@ -123,6 +205,32 @@ TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
   // Somebody who leaves early takes the name along, so that nothing stays behind.
   zero.heart.reset();
   CHECK_FALSE(std::filesystem::exists(page));
+}
+
+TEST_CASE("who leaves at once does not take the page's name from those who still have to find it") {
+  const std::string page = fresh_page();
+  const pid_t other = ::fork();  // rank 1, which is slow
+  if (other == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const auto start = [&] {
+    return heartbeat::start(
+        {.rank = 0, .world_size = 2, .watched = {1}, .page = page, .pids = {static_cast<std::uint32_t>(other)}},
+        {.on_lost = [](rank_id, const std::string&) {}, .on_fenced = [](const std::string&) {}});
+  };
+  start().value().reset();
+  CHECK(std::filesystem::exists(page));
+  {
+    const listening one(1, 2, page);
+    CHECK_FALSE(std::filesystem::exists(page));  // it was the one that was missing
+  }
+  start().value().reset();
+  CHECK(std::filesystem::exists(page));
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  start().value().reset();
+  CHECK_FALSE(std::filesystem::exists(page));  // nobody comes any more
 }
 
 TEST_CASE("a page that others may read, or that is something else, is refused") {

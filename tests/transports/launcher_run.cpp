@@ -98,6 +98,60 @@ struct lifeline {
 
 }  // namespace
 
+TEST_CASE("a rank that fails is started again, so often in all, and told how often it was") {
+  const parley::tests::scratch_folder here;
+  script s(
+      3,
+      R"sh(echo "$PARLEY_RANK ${PARLEY_RESTART_COUNT-first} of $PARLEY_MAX_RESTARTS"; cat /proc/self/fd/$PARLEY_KEY_FD | od -An -tx1
+                 echo begun >> "$FOLDER/$PARLEY_RANK"
+                 if [ $PARLEY_RANK = 0 ]; then while [ ! -e "$FOLDER/end" ]; do sleep 0.01; done; exit 0; fi
+                 printf 'not a whole line'
+                 [ $PARLEY_RANK = 1 ] && [ "${PARLEY_RESTART_COUNT-0}" -lt 1 ] && exit 3
+                 [ $PARLEY_RANK = 2 ] && [ "${PARLEY_RESTART_COUNT-0}" -lt 2 ] && kill -KILL $$
+                 [ "$(cat "$FOLDER/1" "$FOLDER/2" | wc -l)" = 5 ] && touch "$FOLDER/end"; exit 0)sh");
+  s.options.environment = {{"FOLDER", here.path.string()}};
+  s.options.restarts = 3;
+  ::setenv("PARLEY_RESTART_COUNT", "7", 1);  // of a job around this one
+  CHECK(s.run() == 0);
+  ::unsetenv("PARLEY_RESTART_COUNT");
+  const std::string key = s.out[0].at(1);
+  CHECK(s.out[0].at(0) == "0 first of 3");
+  for (const rank_id r : {1U, 2U}) {
+    for (std::size_t life = 0; life <= r; ++life) {
+      CHECK(s.out[r].at(life * 4) == std::to_string(r) + (life == 0 ? " first" : " " + std::to_string(life)) + " of 3");
+      CHECK(s.out[r].at(life * 4 + 1) == key);
+      CHECK(s.out[r].at(life * 4 + 3) == "not a whole line");
+    }
+    CHECK(s.end.ranks[r].restarts == r);
+    CHECK(s.end.ranks[r].kind == rank_end::how::exited);
+    CHECK(s.end.ranks[r].code == 0);
+  }
+  CHECK(s.noticed("rank 1 exited with status 3; it is started again, which is restart "));
+  CHECK(s.noticed("rank 2 was killed by SIGKILL; it is started again, which is restart "));
+  CHECK(s.noticed("restart 3 of at most 3"));
+  CHECK_FALSE(s.end.first_failed);
+}
+
+TEST_CASE("a rank that fails when no restart is left ends the job, and so does rank 0 at once") {
+  script spent(2, R"([ $PARLEY_RANK = 0 ] && exec sleep 60; exit 5)");
+  spent.options.restarts = 2;
+  CHECK(spent.run() == 1);
+  CHECK(spent.end.first_failed == rank_id{1});
+  CHECK(spent.end.ranks[1].code == 5);
+  CHECK(spent.end.ranks[1].restarts == 2);
+  CHECK(spent.end.ranks[0].by_launcher);
+  CHECK(spent.noticed("rank 1 exited with status 5; the other 1 rank is ended"));
+  script headless(2, R"([ $PARLEY_RANK = 1 ] && exec sleep 60; exit 5)");
+  headless.options.restarts = 2;
+  CHECK(headless.run() == 1);
+  CHECK(headless.end.first_failed == rank_id{0});
+  CHECK(headless.end.ranks[0].restarts == 0);
+  CHECK_FALSE(headless.noticed("started again"));
+  script never(2, "exit 0");
+  never.options.restarts = most_restarts_of_a_rank + 1;
+  CHECK(never.run() == 2);
+}
+
 TEST_CASE("ranks get their place, a key and a job, and rank 0 the listening socket") {
   script s(3, R"(echo "$PARLEY_RANK $PARLEY_WORLD $PARLEY_LOCAL_RANK $PARLEY_LOCAL_SIZE ${PARLEY_RENDEZVOUS_FD:+fd}"
                  echo "$PARLEY_RENDEZVOUS"; echo "$PARLEY_JOB"; cat /proc/self/fd/$PARLEY_KEY_FD | od -An -tx1 | tr -d ' \n'; echo

@@ -1,0 +1,73 @@
+// A rank that dies is started again, and the job goes on: rank 0 counts with the help of rank 1, which kills itself half-way.
+//
+//     parley run -n 2 --restarts 1 ./restarting
+#include <parley/parley.hpp>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+
+using namespace parley::literals;
+
+namespace {
+
+constexpr std::uint64_t last = 1'000;
+
+parley::transfer declare_counter(parley::rank& self) {
+  return self.declare(parley::paired_transfer{
+      .name = "counter", .configs = {parley::direct(), parley::chunked(64_KiB)}, .edges = {{0, 1}, {1, 0}}});
+}
+
+parley::task<std::uint64_t> next_after(std::uint64_t count, parley::transfer& counter) {
+  co_await counter.send(std::span(&count, 1), {.to = 1});
+  std::uint64_t next = 0;
+  co_await counter.receive(std::span(&next, 1), {.from = 1});
+  co_return next;
+}
+
+// What a call under way with the old process ends with: its death may be known before the new one is.
+bool is_of_a_restart(const parley::error& e) {
+  return e.code() == parley::errc::peer_failed || e.code() == parley::errc::peer_restarted;
+}
+
+parley::task<> count_with_rank_1(parley::rank& self) {
+  parley::transfer counter = declare_counter(self);
+  for (std::uint64_t count = 0; count < last;) {
+    const std::uint64_t restarts = self.restarts_heard();
+    std::string why;
+    try {
+      count = co_await next_after(count, counter);
+    } catch (const parley::failure& ended) {
+      if (!is_of_a_restart(ended.reason())) throw;
+      why = ended.what();
+    }
+    if (why.empty()) continue;
+    std::printf("at %llu: %s\n", static_cast<unsigned long long>(count), why.c_str());
+    const bool back = co_await self.until_restart(restarts, 30'000'000'000);
+    if (!back) parley::runtime::raise({parley::errc::timeout, "rank 1 did not come back: " + why});
+    // Transfers between two ranks go on by themselves. A group, a pipeline or another op of more ranks needs its `rejoin` here.
+  }
+  std::printf("counted to %llu, with %llu restarts\n", static_cast<unsigned long long>(last),
+              static_cast<unsigned long long>(self.restarts_heard()));
+}
+
+parley::task<> help(parley::rank& self) {
+  parley::transfer counter = declare_counter(self);
+  for (std::uint64_t count = 0; count < last;) {
+    co_await counter.receive(std::span(&count, 1), {.from = 0});
+    if (count == last / 2 && self.own_restarts() == 0) std::raise(SIGKILL);
+    ++count;
+    co_await counter.send(std::span(&count, 1), {.to = 0});
+  }
+}
+
+parley::task<> rank_main(parley::rank& self) {
+  if (self.id() == 0) co_await count_with_rank_1(self);
+  if (self.id() == 1) co_await help(self);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }

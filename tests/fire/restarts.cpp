@@ -1,0 +1,123 @@
+// Real ranks that die and are started again: the job goes on, whatever the step at which they died, and nothing is left behind.
+#include "../support/processes.hpp"
+#include "supervisor.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+using namespace fire;
+using parley::transports::rank_end;
+
+namespace {
+
+struct restarted_job : parley::tests::job_run {
+  restarted_job(const char* scenario, rank_id world, const std::string& faults, std::uint32_t restarts,
+                const char* patience_ms = "60000")
+      : job_run(rank_of_a_job, scenario, world, {{"PARLEY_TEST_FAULT", faults}, {"PARLEY_TEST_MS", patience_ms}},
+                restarts) {}
+  bool has(const std::string& text) const { return all.find(text) != std::string::npos; }
+};
+
+/// Ranks 0 and 1 count to the end although rank 1 meets with these, so many restarts long; rank 2 notices nothing.
+void check_counted(const std::string& faults, std::uint32_t restarts) {
+  INFO(faults);
+  const restarted_job job("counting", 3, faults, restarts);
+  CHECK_MESSAGE(job.fine(), job.all);
+  // One that dies at once may be back before rank 0 has anything to do with it.
+  if (faults.find("kill:start") != 0) CHECK_MESSAGE(job.says(0, {"it ended: peer_", "counter", "rank 1"}), job.all);
+  CHECK_MESSAGE(job.says(0, {"counted"}), job.all);
+  CHECK_MESSAGE(job.says(1, {"helped"}), job.all);
+  CHECK_MESSAGE(job.end.ranks[1].restarts == restarts, job.all);
+  CHECK(job.end.ranks[0].restarts + job.end.ranks[2].restarts == 0);
+  CHECK_MESSAGE(job.has(fmt::format("it is started again, which is restart {0} of at most {0}", restarts)), job.all);
+  CHECK_MESSAGE(!job.has("warning"), job.all);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is killed at any step of a campaign is started again, and its pair goes on") {
+  for (const char* const step : {"start", "warmed", "trial", "after"}) check_counted(fmt::format("kill:{}:1", step), 1);
+}
+
+TEST_CASE("a group whose ranks rejoin goes on with the new process of a worker that was killed") {
+  for (const char* const step : {"start", "offer", "trial", "decided"}) {
+    INFO(step);
+    const restarted_job job("summing", 3, fmt::format("kill:{}:2", step), 1);
+    CHECK_MESSAGE(job.fine(), job.all);
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK_MESSAGE(job.says(r, {"summed"}), job.all);
+      CHECK(job.end.ranks[r].restarts == (r == 2 ? 1 : 0));
+      const bool sure = r != 2 && (step == std::string_view("trial") || step == std::string_view("decided"));
+      if (sure) CHECK_MESSAGE(job.says(r, {"it ended: peer_", "gradients", "rank 2"}), job.all);
+    }
+  }
+}
+
+TEST_CASE("a rank that dies while it comes back is started once more") {
+  for (const char* const step : {"join", "start", "offer", "trial"})
+    check_counted(fmt::format("kill:trial:1,kill:{}:1:1", step), 2);
+}
+
+TEST_CASE("two ranks of a group that die one after the other both come back") {
+  const restarted_job job("summing", 3, "kill:trial:1,kill:decided:2,kill:offer:1:1", 3);
+  CHECK_MESSAGE(job.fine(), job.all);
+  for (rank_id r = 0; r < 3; ++r) CHECK_MESSAGE(job.says(r, {"summed"}), job.all);
+  CHECK(job.end.ranks[1].restarts == 2);
+  CHECK(job.end.ranks[2].restarts == 1);
+}
+
+TEST_CASE(
+    "a rank that was stopped is fenced, ends with that and is started again; so is a process that was started again") {
+  // It is the heart that notices, on a page that had no name any more when the new process came.
+  check_counted("stop:trial:1", 1);
+  check_counted("kill:trial:1,stop:trial:1:1", 2);
+}
+
+TEST_CASE("where no restart is left, or rank 0 has died, the job ends as it does without restarts") {
+  const restarted_job spent("counting", 2, "kill:trial:1,kill:offer:1:1", 1, "5000");
+  CHECK(spent.end.status == 1);
+  CHECK(spent.end.first_failed == rank_id{1});
+  CHECK_MESSAGE(spent.has("rank 1 was killed by SIGKILL; the other 1 rank is ended"), spent.all);
+  CHECK(spent.end.ranks[1].kind == rank_end::how::signalled);
+  CHECK(spent.end.ranks[1].restarts == 1);
+
+  const restarted_job never("counting", 2, "kill:trial:1", 0);
+  CHECK(never.end.status == 1);
+  CHECK_MESSAGE(never.says(0, {"parley: rank 0: peer_failed: counter"}), never.all);
+
+  const restarted_job headless("counting", 2, "kill:trial:0", 5);
+  CHECK(headless.end.status == 1);
+  CHECK(headless.end.first_failed == rank_id{0});
+  for (const rank_end& r : headless.end.ranks) CHECK(r.restarts == 0);
+  CHECK_MESSAGE(headless.says(1, {"peer_failed", "rank 0 is gone", "restart the job"}), headless.all);
+}
+
+TEST_CASE("whoever does not hold the job's key does not get the place of a rank that died; its own new process does") {
+  by_hand job("counting", 2,
+              {{"PARLEY_MAX_RESTARTS", "3"}, {"PARLEY_TEST_FAULT", "kill:trial:1"}, {"PARLEY_TEST_MS", "60000"}});
+  REQUIRE_MESSAGE(job.until([&] { return job[1].ended() && job[0].says({"it ended"}); }), job.text());
+  job.start_again(1, {{"PARLEY_RESTART_COUNT", "1"}, {"PARLEY_KEY_FILE", job.another_key()}});
+  REQUIRE_MESSAGE(job.until([&] { return job[1].ended(); }), job.text());
+  CHECK(job[1].status() == 1);
+  CHECK_MESSAGE(job[1].says({"unauthenticated", "does not hold the key"}), job.text());
+  CHECK_FALSE(job[0].ended());
+  // Nor one that is not newer.
+  job.start_again(1, {});
+  REQUIRE_MESSAGE(job.until([&] { return job[1].ended(); }), job.text());
+  CHECK_MESSAGE(job[1].says({"fenced", "PARLEY_RESTART_COUNT"}), job.text());
+  CHECK_FALSE(job[0].ended());
+  job.start_again(1, {{"PARLEY_RESTART_COUNT", "1"}});
+  CHECK_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
+  CHECK_MESSAGE(job[0].status() == 0, job.text());
+  CHECK_MESSAGE(job[1].status() == 0, job.text());
+}
+
+TEST_CASE("ranks with GPUs, which cannot be started anew yet, say so when they begin") {
+  by_hand job("counting", 2, {{"PARLEY_MAX_RESTARTS", "1"}, {"PARLEY_TEST_GPU", "yes"}});
+  REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(job[r].status() == 1);
+    CHECK_MESSAGE(job[r].says({"unavailable: ranks with GPUs cannot be started anew yet", "--restarts"}), job.text());
+  }
+}
