@@ -113,6 +113,26 @@ TEST_CASE("whoever does not hold the job's key does not get the place of a rank 
   CHECK_MESSAGE(job[1].status() == 0, job.text());
 }
 
+TEST_CASE(
+    "a process that was only stopped when another one took its place is shut out, and the job goes on with that one") {
+  // Nobody has noticed: what the others have with the old process ends in the very moment in which the new one comes.
+  by_hand job("counting", 2,
+              {{"PARLEY_MAX_RESTARTS", "1"},
+               {"PARLEY_DETECTION", "600"},
+               {"PARLEY_TEST_FAULT", "stop:trial:1"},
+               {"PARLEY_TEST_MS", "60000"}});
+  REQUIRE_MESSAGE(job.until([&] { return job[1].stopped(); }), job.text());
+  job.start_again(1, {{"PARLEY_RESTART_COUNT", "1"}});
+  CHECK_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
+  CHECK_MESSAGE(job[0].status() == 0, job.text());
+  CHECK_MESSAGE(job[1].status() == 0, job.text());
+  CHECK_MESSAGE(job[0].says({"it ended: peer_", "counter", "rank 1"}), job.text());
+  // Rank 0 wakes it. Which of its errors it meets first is a matter of chance.
+  CHECK(job.until([&] { return job.former().ended(); }));
+  CHECK(job.former().status() == 1);
+  CHECK(job.former().says({"parley: rank 1: ", "counter"}));
+}
+
 TEST_CASE("ranks with GPUs, which cannot be started anew yet, say so when they begin") {
   by_hand job("counting", 2, {{"PARLEY_MAX_RESTARTS", "1"}, {"PARLEY_TEST_GPU", "yes"}});
   REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());

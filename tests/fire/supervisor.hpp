@@ -28,6 +28,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -111,6 +112,8 @@ class by_hand {
   by_hand(const by_hand&) = delete;
   by_hand& operator=(const by_hand&) = delete;
   ~by_hand() {
+    std::move(former_.begin(), former_.end(), std::back_inserter(ranks_));
+    former_.clear();
     for (process& p : ranks_) {
       p.signal(SIGKILL);
       p.signal(SIGCONT);
@@ -123,20 +126,20 @@ class by_hand {
     std::filesystem::remove_all(folder_);
   }
 
-  /// A new process in the place of one that has ended, with those of its variables changed.
+  /// A new process in the place of one that has ended or is stopped, with those of its variables changed.
   void start_again(rank_id rank, const variables& changed) {
+    former_.push_back(std::exchange(ranks_[rank], process()));
     process& p = ranks_[rank];
-    p.close_input();
-    if (p.output_ >= 0) ::close(p.output_);
-    const variables first = std::exchange(p, process()).environment_;
-    variables env = first;
+    p.environment_ = former_.back().environment_;
+    variables env = p.environment_;
     for (const auto& [name, value] : changed) {
       std::erase_if(env, [&](const auto& old) { return old.first == name; });
       env.emplace_back(name, value);
     }
     start(p, env, -1);
-    p.environment_ = first;
   }
+  /// The one in whose place a process was started last.
+  const process& former() const { return former_.back(); }
   /// A file with a key of its own.
   std::string another_key() const {
     std::string path = (folder_ / "another_key").string();
@@ -242,19 +245,21 @@ class by_hand {
     ::fcntl(p.output_, F_SETFL, O_NONBLOCK);
   }
   void look() {
-    for (process& p : ranks_) {
-      int status = 0;
-      while (!p.ended() && ::waitpid(p.pid_, &status, WNOHANG | WUNTRACED | WCONTINUED) == p.pid_) {
-        if (WIFSTOPPED(status)) {
-          p.stopped_ = true;
-        } else if (WIFCONTINUED(status)) {
-          p.stopped_ = false;
-        } else {
-          p.status_ = status;
-        }
+    for (process& p : ranks_) look(p);
+    for (process& p : former_) look(p);
+  }
+  static void look(process& p) {
+    int status = 0;
+    while (!p.ended() && ::waitpid(p.pid_, &status, WNOHANG | WUNTRACED | WCONTINUED) == p.pid_) {
+      if (WIFSTOPPED(status)) {
+        p.stopped_ = true;
+      } else if (WIFCONTINUED(status)) {
+        p.stopped_ = false;
+      } else {
+        p.status_ = status;
       }
-      read(p);
     }
+    read(p);
   }
   static void read(process& p) {
     char chunk[4096];
@@ -268,6 +273,7 @@ class by_hand {
   }
 
   std::vector<process> ranks_;
+  std::vector<process> former_;
   std::filesystem::path folder_;
   std::uint16_t port_ = 0;
 };
