@@ -1,6 +1,7 @@
 #include <parley/ops/run.hpp>
 
 #include <parley/ops/flight_signal.hpp>
+#include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
@@ -221,6 +222,7 @@ struct job::state final : runtime::link::failure_handler {
       hosts.push_back(m.host);
       kinds.push_back(m.kind);
     }
+    if (o.settings.validators.empty()) o.settings.validators = machine_validators(o);
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     // Later: where the transport is about to say it, too, it knows more.
@@ -244,7 +246,6 @@ struct job::state final : runtime::link::failure_handler {
     told = heeded.told;
     for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
     rank_settings& s = heeded.settings;
-    if (s.validators.empty()) s.validators = machine_validators();
     std::error_code none;
     if (s.spare_folder.empty()) s.spare_folder = std::filesystem::temp_directory_path(none).string();
     return std::move(s);
@@ -449,6 +450,14 @@ void job::leave_after(const std::string& error) {
 
 std::vector<tuning::validator> machine_validators() {
   return {{"PARLEY_PROCESSOR", processor_model()}, {"PARLEY_UCX", transports::ucx_version()}};
+}
+
+std::vector<tuning::validator> machine_validators(const job_options& o) {
+  std::vector<tuning::validator> all = machine_validators();
+  if (o.gpu == nullptr) return all;
+  for (tuning::validator& v : gpu_validators(*o.gpu)) all.push_back(std::move(v));
+  if (o.planes.nccl != nullptr) all.push_back({"PARLEY_NCCL", transports::nccl_version_text(o.planes.nccl->version())});
+  return all;
 }
 
 int run(const std::function<void(job&)>& program, job_options o) {
