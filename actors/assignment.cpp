@@ -178,11 +178,14 @@ void assignment::collect(campaign& c, time_ns now) {
 }
 
 void assignment::open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
-                      std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines) {
+                      std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines,
+                      std::vector<std::uint64_t> mixtures) {
   candidates_ = std::move(candidates);
   ids_ = std::move(ids);
   remembered_ = std::move(remembered);
   machines_ = machines;
+  mixtures_ = std::move(mixtures);
+  mixtures_.resize(candidates_.size());
   for (auto& c : campaigns_) start(*c, now);
 }
 
@@ -211,12 +214,14 @@ void assignment::start(campaign& c, time_ns now) {
     exclude(c, static_cast<std::size_t>(at - candidates_.begin()), campaign::exclusion::reason::constraint, l.why);
   }
   // What may not run for this key is as unknown as what nobody has.
-  std::vector<std::string> allowed = ids_;
+  std::vector<std::string> allowed;
+  for (std::size_t i = 0; i < ids_.size(); ++i) allowed.push_back(tuning::name_in_file(ids_[i], mixtures_[i]));
   for (const campaign::exclusion& e : c.excluded) allowed[e.candidate].clear();
   tuning::recalled known = tuning::recall(c.key, remembered_, allowed, machines_);
   if (known.candidate) {
     c.proposer = known.proposer;
     c.remembered_time_ns = known.time_ms * 1e6;
+    c.remembered_for = known.machines;
     settle(c, *known.candidate, known.pinned ? decision_source::pin : decision_source::results,
            std::move(known.sentence), now);
     return;

@@ -120,10 +120,11 @@ struct campaign {
   std::string winner;
   std::string why;
   decision_source source = decision_source::trials;
-  rank_id proposer = 0;           ///< whose results file it is from; of a decision that rests on one
-  std::string missed;             ///< what results files had for this key that does not count, if anything
-  double remembered_time_ns = 0;  ///< what that file says it took; 0: nothing
-  bool announced = false;         ///< the participants have been told of this decision
+  rank_id proposer = 0;              ///< whose results file it is from; of a decision that rests on one
+  std::uint64_t remembered_for = 0;  ///< the machines that the file has it for; of a pin perhaps 0, for all
+  std::string missed;                ///< what results files had for this key that does not count, if anything
+  double remembered_time_ns = 0;     ///< what that file says it took; 0: nothing
+  bool announced = false;            ///< the participants have been told of this decision
   std::optional<tuning::trial_planner> planner;
   std::uint32_t version = 0;                                              ///< of what the participants were told last
   std::string search_reason;                                              ///< why it searches, or searched, anew
@@ -201,9 +202,11 @@ class assignment {
   void note_default(std::uint64_t bytes, time_ns took_ns) noexcept;
 
   /// What all participants have warmed, the default first. `remembered` comes from results files, in the order in which it
-  /// counts (tuning/warm_start.hpp); `machines` is the combination that the participants run on.
+  /// counts (tuning/warm_start.hpp); `machines` is the combination that the participants run on, `mixtures` says of each candidate
+  /// which one it is (`tuning::merged::mixture_of`), if any is.
   void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
-            std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0);
+            std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0,
+            std::vector<std::uint64_t> mixtures = {});
   /// A participant has tuning switched off, `why` names it. For sizes to come what is remembered runs, else the default.
   void forbid_trials(std::string why);
   /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
@@ -264,6 +267,9 @@ class assignment {
   const std::vector<std::uint64_t>& candidates() const noexcept { return candidates_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
   std::uint64_t machines() const noexcept { return machines_; }
+  std::uint64_t mixture_of(std::size_t candidate) const noexcept {
+    return candidate < mixtures_.size() ? mixtures_[candidate] : 0;
+  }
   /// How many keys are being searched for.
   std::size_t searching() const noexcept { return active_; }
   /// Whether the next invocation may be timed, so that clocks are worth reading.
@@ -325,6 +331,7 @@ class assignment {
   std::vector<std::string> ids_;
   std::vector<remembered_best> remembered_;
   std::uint64_t machines_ = 0;
+  std::vector<std::uint64_t> mixtures_;
   std::function<void()> settled_;
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun_;
   std::vector<candidate_limit> limits_;

@@ -50,6 +50,8 @@ class clock_book {
   bool same_host(rank_id r) const noexcept {
     return r == self_ || hosts_.empty() || (r < hosts_.size() && hosts_[r] == hosts_[self_]);
   }
+  /// A number that ranks of one host share; 0 where nothing is known.
+  std::uint64_t host_of(rank_id r) const noexcept { return r < hosts_.size() ? hosts_[r] : 0; }
   /// What this rank's clock shows when the executor's shows `t`.
   time_ns local(time_ns t) const noexcept { return skew_.of(t); }
   /// Null where the executor's clock is the rank's.

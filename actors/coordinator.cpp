@@ -424,6 +424,7 @@ class coordinator_behaviour {
     state_.assigned->limit(limits_of_all());
     std::vector<std::uint64_t> digests;
     std::vector<std::string> ids;
+    std::vector<std::uint64_t> mixtures;
     std::vector<std::string> left_out;
     for (const auto& c : state_.merged->candidates) {
       const bool everywhere = std::all_of(state_.participants.begin(), state_.participants.end(), [&](const auto& p) {
@@ -435,13 +436,14 @@ class coordinator_behaviour {
       }
       digests.push_back(c.digest);
       ids.push_back(c.id);
+      mixtures.push_back(state_.merged->mixture_of(c));
     }
     for (const auto& p : state_.participants) {
       if (!p.trials) state_.assigned->forbid_trials("tuning is switched off on rank " + std::to_string(p.rank));
     }
     state_.assigned->leave_out(left_out);
     if (digests.size() == 1) state_.assigned->no_choice(why_no_choice());
-    open_with(std::move(digests), std::move(ids));
+    open_with(std::move(digests), std::move(ids), std::move(mixtures));
     ++progress_;
     announce_decisions();
   }
@@ -492,7 +494,8 @@ class coordinator_behaviour {
     return all;
   }
 
-  void open_with(std::vector<std::uint64_t> digests, std::vector<std::string> ids) {
+  void open_with(std::vector<std::uint64_t> digests, std::vector<std::string> ids,
+                 std::vector<std::uint64_t> mixtures) {
     std::vector<remembered_best> remembered;
     // The leader's own memory first, then the others' in the order of their ranks.
     std::sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
@@ -502,13 +505,15 @@ class coordinator_behaviour {
       return place(a) < place(b);
     });
     std::vector<std::uint64_t> validators;
+    std::vector<std::uint64_t> hosts;
     for (const auto& p : state_.participants) {
       validators.push_back(p.validators_hash);
+      hosts.push_back(services_.clocks.host_of(p.rank));
       for (const wire_result& r : p.cached)
         remembered.push_back({r.parameters, r.solution, r.time_ms, r.machines, p.rank});
     }
     state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now(),
-                          tuning::machines_together(validators));
+                          tuning::machines_together(validators, hosts), std::move(mixtures));
   }
 
   void announce_decisions() {
@@ -535,7 +540,9 @@ class coordinator_behaviour {
   void announce(campaign& c) {
     decide d;
     d.source = c.source;
-    d.machines = state_.assigned->machines();
+    // A pin stays what the person has written, so that it ends where that is taken back.
+    d.machines = c.source == decision_source::pin ? c.remembered_for : state_.assigned->machines();
+    d.mixture = state_.assigned->mixture_of(c.incumbent);
     d.key = c.key;
     d.digest = c.digest;
     d.why = c.why;

@@ -40,7 +40,7 @@ struct wire_config {
 /// A line of a results file that concerns this op.
 struct wire_result {
   std::string parameters;
-  std::string solution;
+  std::string solution;  ///< `tuning::name_in_file` of a config
   double time_ms = 0;
   std::uint64_t machines = 0;  ///< `tuning::machines_together` of the participants when it was measured
   PARLEY_FIELDS(parameters, solution, time_ms, machines)
@@ -188,14 +188,15 @@ struct decide {
   decision_source source = decision_source::trials;
   std::uint32_t proposer = 0;  ///< the rank whose results file it is from, else the first whose catalogue has it
   std::uint64_t machines = 0;  ///< which combination of machines it holds for: `tuning::machines_together`
+  std::uint64_t mixture = 0;   ///< which mixture the candidate is: `tuning::merged::mixture_of`
   std::uint32_t version = 0;   ///< grows with every change of this key's decision, so that a late one changes nothing
   std::uint32_t search = 0;
   std::vector<std::uint32_t> participants;
   std::uint32_t left_out = 0;       ///< candidates of whom there was too much to say
   std::uint64_t largest_bytes = 0;  ///< that the key stands for
   std::uint32_t searches_on = 0;    ///< of other keys of this op, which go on
-  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, version, search, participants, left_out,
-                largest_bytes, searches_on)
+  PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, mixture, version, search, participants,
+                left_out, largest_bytes, searches_on)
 };
 
 /// What a participant asks of the leader, at any time.

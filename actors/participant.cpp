@@ -226,6 +226,7 @@ class participant_behaviour {
     d.source = m.body.source;
     d.proposer = m.body.proposer;
     d.machines = m.body.machines;
+    d.mixture = m.body.mixture;
     d.version = m.body.version;
     d.search = m.body.search;
     d.participants = std::move(m.body.participants);

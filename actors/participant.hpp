@@ -36,6 +36,7 @@ struct decision_record {
   decision_source source = decision_source::trials;
   rank_id proposer = 0;        ///< the rank whose results file it is from, else the first whose catalogue has it
   std::uint64_t machines = 0;  ///< which combination of machines it holds for
+  std::uint64_t mixture = 0;   ///< which mixture the winner is; 0: all run the config itself
   std::uint32_t version = 0;   ///< grows with every change of this key's decision
   std::uint32_t search = 0;    ///< which search it came from; the first is 1
   std::vector<rank_id> participants{};

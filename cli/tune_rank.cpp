@@ -255,16 +255,15 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
   std::size_t invocations = 0;
   for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
   o.settings.flight_records = 2 * invocations + fewest_flight_records;
-  o.settings.validators = ops::machine_validators();
-  if (s.device == payload_device::host) return o;
-  o.gpu = find_cuda().value();
-  for (tuning::validator& v : ops::gpu_validators(*o.gpu)) o.settings.validators.push_back(std::move(v));
-  if (const auto nccl = find_nccl()) {
-    o.planes.nccl = *nccl;
-    o.settings.validators.push_back({"PARLEY_NCCL", transports::nccl_version_text((*nccl)->version())});
-  } else {
-    o.planes.no_nccl = nccl.reason().text();
+  if (s.device != payload_device::host) {
+    o.gpu = find_cuda().value();
+    if (const auto nccl = find_nccl()) {
+      o.planes.nccl = *nccl;
+    } else {
+      o.planes.no_nccl = nccl.reason().text();
+    }
   }
+  o.settings.validators = ops::machine_validators(o);
   return o;
 }
 

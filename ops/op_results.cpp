@@ -1,5 +1,6 @@
 #include <parley/ops/op_results.hpp>
 #include <parley/tuning/key.hpp>
+#include <parley/tuning/warm_start.hpp>
 
 #include <fmt/format.h>
 
@@ -44,7 +45,8 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
   op_memory memory;
   const std::string name = entry_name(op);
   const auto known = [&](const std::string& solution) {
-    return solution == tuning::pinned_default || std::find(ids.begin(), ids.end(), solution) != ids.end();
+    return solution == tuning::pinned_default ||
+           std::find(ids.begin(), ids.end(), tuning::id_in_file(solution)) != ids.end();
   };
   const auto take = [&](const tuning::result_entry& r, std::uint64_t machines) {
     const auto key = tuning::parse_key(op.name, r.parameters);
@@ -70,9 +72,10 @@ std::optional<tuning::result_entry> entry_of(const actors::op_declaration& op, c
     return std::nullopt;
   const auto timed =
       std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
-  return tuning::result_entry{with_machines(entry_name(op), d.machines), d.key,
-                              d.source == decision_source::pin ? std::string(tuning::pinned_default) : *id,
-                              timed == d.evidence.end() ? 0 : timed->time_ns / 1e6};
+  return tuning::result_entry{
+      with_machines(entry_name(op), d.machines), d.key,
+      d.source == decision_source::pin ? std::string(tuning::pinned_default) : tuning::name_in_file(*id, d.mixture),
+      timed == d.evidence.end() ? 0 : timed->time_ns / 1e6};
 }
 
 }  // namespace parley::ops

@@ -6,6 +6,7 @@
 #include <parley/runtime/flight_dump.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
+#include <parley/tuning/hash.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>
@@ -61,7 +62,8 @@ rank::rank(rank_foundation on, rank_settings settings)
 
 // Called while the rank is made.
 results_store::options rank::results_options() {
-  services_.validators_hash = tuning::validators_digest(settings_.validators);
+  services_.validators_hash =
+      tuning::stable_hash{}.number(tuning::validators_digest(settings_.validators)).text(kind_of(id())).digest();
   services_.on_call_failed = [this](const error& why) { dump_after_fault(why.what()); };
   return {.path = settings_.results_path,
           .ordinal = id(),

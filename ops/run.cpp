@@ -1,6 +1,7 @@
 #include <parley/ops/run.hpp>
 
 #include <parley/ops/flight_signal.hpp>
+#include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
 #include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/run.hpp>
@@ -246,6 +247,7 @@ struct job::state final : runtime::link::failure_handler {
       hosts.push_back(m.host);
       kinds.push_back(m.kind);
     }
+    if (o.settings.validators.empty()) o.settings.validators = machine_validators(o);
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     on.ranks_come_back = place.max_restarts > 0;
@@ -281,7 +283,6 @@ struct job::state final : runtime::link::failure_handler {
     for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
     complain_of_unknown_variables(place.rank);
     rank_settings& s = heeded.settings;
-    if (s.validators.empty()) s.validators = machine_validators();
     std::error_code none;
     if (s.spare_folder.empty()) s.spare_folder = std::filesystem::temp_directory_path(none).string();
     return std::move(s);
@@ -535,6 +536,14 @@ void job::leave_after(const std::string& error) {
 
 std::vector<tuning::validator> machine_validators() {
   return {{"PARLEY_PROCESSOR", processor_model()}, {"PARLEY_UCX", transports::ucx_version()}};
+}
+
+std::vector<tuning::validator> machine_validators(const job_options& o) {
+  std::vector<tuning::validator> all = machine_validators();
+  if (o.gpu == nullptr) return all;
+  for (tuning::validator& v : gpu_validators(*o.gpu)) all.push_back(std::move(v));
+  if (o.planes.nccl != nullptr) all.push_back({"PARLEY_NCCL", transports::nccl_version_text(o.planes.nccl->version())});
+  return all;
 }
 
 int run(const std::function<void(job&)>& program, job_options o) {

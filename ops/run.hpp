@@ -101,5 +101,7 @@ int run(const std::function<void(job&)>& program, job_options o = {});
 
 /// Versions and hardware that results of this process depend on.
 std::vector<tuning::validator> machine_validators();
+/// The same with those of its GPUs, if it has some, and of NCCL. A job whose settings have none takes these.
+std::vector<tuning::validator> machine_validators(const job_options& o);
 
 }  // namespace parley::ops

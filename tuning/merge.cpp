@@ -193,6 +193,13 @@ std::vector<std::string> merged::wire_classes(std::string_view role) const {
   return common;
 }
 
+std::uint64_t merged::mixture_of(const candidate& c) const noexcept {
+  if (std::all_of(c.variants.begin(), c.variants.end(), [&](std::size_t v) { return v == c.config; })) return 0;
+  stable_hash who_runs_what;
+  for (const std::size_t v : c.variants) who_runs_what.number(configs[v].digest);
+  return who_runs_what.digest();
+}
+
 std::uint64_t merged::hash() const {
   stable_hash hash;
   for (const participant& p : participants) hash.number(p.rank).text(p.role);

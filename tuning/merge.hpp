@@ -63,6 +63,8 @@ struct merged {
 
   std::optional<std::size_t> find_candidate(std::uint64_t digest) const noexcept;
   std::optional<std::size_t> find_candidate(std::string_view id) const noexcept;
+  /// Names who runs what; 0 when all participants run the candidate itself.
+  std::uint64_t mixture_of(const candidate& c) const noexcept;
   /// The wire classes that every participant in this role can speak, sorted.
   std::vector<std::string> wire_classes(std::string_view role) const;
   /// Over the candidates' digests and variants: equal on two ranks that merged the same offers.

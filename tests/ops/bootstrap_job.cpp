@@ -1,9 +1,11 @@
 #include <parley/ops/run.hpp>
 
+#include "../support/fake_cuda.hpp"
 #include "../transports/processes.hpp"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -43,6 +45,28 @@ TEST_CASE("processes join through an all-gather of their own, authenticated, and
     auto rows = here.self().declare(both_ways());
     for (int step = 0; step < 20; ++step) exchange(rows, rank, step);
     here.leave();
+  });
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
+
+TEST_CASE(
+    "results of a job with a GPU name the GPUs that they were made on, also where the program says nothing of it") {
+  const auto outcome = run_processes(1, [](rank_id rank, meeting& all) {
+    fake_cuda gpu;
+    for (const bool with_gpu : {true, false}) {
+      ops::job_options o = through(rank, 1, all);
+      if (with_gpu) o.gpu = &gpu;
+      ops::job here(std::move(o));
+      const auto file = here.self().results();
+      const auto& of = file.validators();
+      const auto named = [&](const std::string& name) {
+        return std::any_of(of.begin(), of.end(), [&](const auto& v) { return v.name == name; });
+      };
+      PARLEY_EXPECT(named("PARLEY_PROCESSOR"));
+      PARLEY_EXPECT(named("PARLEY_GPUS") == with_gpu);
+      PARLEY_EXPECT(named("PARLEY_CUDA") == with_gpu);
+      here.leave();
+    }
   });
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }

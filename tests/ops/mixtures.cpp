@@ -49,15 +49,76 @@ outcome heterogeneous(const std::string& wire_of_optimized) {
   CHECK(join_group_flights(w).mismatches == 0);
   CHECK(groups[2].details()->participant().unavailable.size() == 1);
   CHECK(groups[0].details()->participant().unavailable.empty());
-  // Every rank files what was agreed, also under a name that it does not have.
+  // Every rank files what was agreed, also under a name that it does not have, for this combination of kinds.
   for (auto& r : w.ranks) {
     const auto file = r->results();
-    const auto* entry = file.find("gradients/0>1>2>3", "4KiB");
-    REQUIRE(entry != nullptr);
-    CHECK(entry->solution == o.winner);
+    const auto filed = file.find_all("gradients/0>1>2>3@");
+    REQUIRE(filed.size() == 1);
+    CHECK(filed.front()->parameters == "4KiB");
+    CHECK(filed.front()->solution == o.winner);
   }
   return o;
 }
+
+/// It does not run on some ranks, which nobody knows before it is rehearsed.
+class breaks_on final : public group_config {
+ public:
+  breaks_on(std::set<std::size_t> places, group_config_ptr real)
+      : group_config(real->identity()), places_(std::move(places)), real_(std::move(real)) {}
+  task<> lead(group_call& g) const override { return run(g); }
+  task<> work(group_call& g) const override { return run(g); }
+
+ private:
+  task<> run(group_call& g) const {
+    if (places_.contains(g.self())) throw std::runtime_error("no such instruction");
+    if (g.self() == g.leader()) {
+      co_await real_->lead(g);
+    } else {
+      co_await real_->work(g);
+    }
+  }
+  std::set<std::size_t> places_;
+  group_config_ptr real_;
+};
+
+/// Ranks with results files. Only ranks 0 and 1 are slow with nccl.
+struct remembering_job {
+  explicit remembering_job(std::vector<memory_storage> disks) : w(4, with_files(), {}, {}, std::move(disks)) {}
+  void run(const std::vector<bool>& has_h100, const std::set<std::size_t>& breaks = {}) {
+    leader_worker op = led_by(0, {});
+    op.configs = {
+        std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
+        std::make_shared<breaks_on>(
+            breaks, std::make_shared<timed_star>(room, w.clock, "h100_optimized", "wire", everywhere(5_ms)))};
+    op.capable = [has_h100](rank_id r) { return std::vector<bool>{true, has_h100[r]}; };
+    const auto groups = declare_all(w, op);
+    for (int round = 0; round < 5; ++round) {
+      CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
+      wait_a_while(w, 1_s);
+    }
+    for (auto& r : w.ranks) CHECK(r->write_results());
+  }
+  const actors::campaign& campaign() { return *w[0].agreements().front().assigned->find(4000); }
+  /// What all ranks' files say now.
+  tuning::result_entry filed() {
+    std::vector<tuning::result_entry> all;
+    for (rank_id r = 0; r < 4; ++r) {
+      const auto read = tuning::parse_results(w.disk[r].files.at("results" + std::to_string(r) + ".csv"));
+      REQUIRE(read);
+      REQUIRE(read->file.entries().size() == 1);
+      all.push_back(read->file.entries().front());
+      CHECK(all.back() == all.front());
+    }
+    return all.front();
+  }
+  static rank_settings with_files() {
+    rank_settings s = eager_trials();
+    s.results_path = "results.csv";
+    return s;
+  }
+  machine_room room;
+  world w;
+};
 
 }  // namespace
 
@@ -141,25 +202,6 @@ TEST_CASE(
   machine_room room;
   world w(4, eager_trials());
   leader_worker op = led_by(0, {});
-  class breaks_on final : public group_config {
-   public:
-    breaks_on(std::set<std::size_t> places, group_config_ptr real)
-        : group_config(real->identity()), places_(std::move(places)), real_(std::move(real)) {}
-    task<> lead(group_call& g) const override { return run(g); }
-    task<> work(group_call& g) const override { return run(g); }
-
-   private:
-    task<> run(group_call& g) const {
-      if (places_.contains(g.self())) throw std::runtime_error("no such instruction");
-      if (g.self() == g.leader()) {
-        co_await real_->lead(g);
-      } else {
-        co_await real_->work(g);
-      }
-    }
-    std::set<std::size_t> places_;
-    group_config_ptr real_;
-  };
   const auto timed = [&](const std::string& name, time_ns t) {
     return std::make_shared<timed_star>(room, w.clock, name, "wire", everywhere(t));
   };
@@ -181,6 +223,46 @@ TEST_CASE(
   CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
   CHECK(room.ran["h100_optimized"] == std::map<std::size_t, int>{{0, 2}, {1, 2}});
   CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
+}
+
+TEST_CASE("a mixture that is remembered counts only as the same mixture; another one of its name is tried anew") {
+  remembering_job first({});
+  first.run({true, true, false, false});
+  CHECK(first.campaign().winner == "h100_optimized");
+  const auto best = first.filed();
+  CHECK(best.solution.starts_with("h100_optimized;mixture="));
+  CHECK(best.time_ms < 6);
+
+  remembering_job same(first.w.disk);
+  same.run({true, true, false, false});
+  CHECK(same.campaign().trials == 0);
+  CHECK(same.campaign().winner == "h100_optimized");
+  CHECK(same.filed() == best);
+
+  std::vector<bool> has{true, true, false, false};
+  std::set<std::size_t> breaks;
+  std::string winner = "nccl";
+  SUBCASE("rank 1 lacks it now, as slow as with nccl alone") { has[1] = false; }
+  SUBCASE("it fails on rank 1 while it is warmed, which runs nccl in its place") { breaks = {1}; }
+  SUBCASE("all have it now, so that it is none") {
+    has = {true, true, true, true};
+    winner = "h100_optimized";
+  }
+  remembering_job other(first.w.disk);
+  other.run(has, breaks);
+  CHECK(other.campaign().trials > 0);
+  CHECK(other.campaign().source == actors::decision_source::trials);
+  CHECK(other.campaign().winner == winner);
+  CHECK(other.campaign().missed.find("rank 0's says h100_optimized, for which ranks run other configs now") !=
+        std::string::npos);
+  const auto now = other.filed();
+  CHECK(now.solution == winner);
+  CHECK((now.time_ms > 9.9) == (winner == "nccl"));
+
+  // The name alone stands for all ranks that run it: it is no mixture's.
+  remembering_job again(other.w.disk);
+  again.run({true, true, false, false});
+  CHECK((again.campaign().trials == 0) == (winner == "nccl"));
 }
 
 TEST_CASE("in another wire class nccl runs on all") {

@@ -36,6 +36,8 @@ struct pair_job {
   std::vector<rank_settings> settings{settings_on(), settings_on()};
   std::vector<std::vector<config_ptr>> configs{catalogue(), catalogue()};
   std::vector<memory_storage> disks{2};
+  std::vector<std::uint64_t> hosts{};
+  std::vector<std::string> kinds{};
 
   /// Gives a rank a results file, with the validators that it has today.
   void remember(rank_id r, const std::string& lines) {
@@ -46,8 +48,12 @@ struct pair_job {
   }
   void run() {
     ranks.clear();
-    for (rank_id r = 0; r < 2; ++r)
-      ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {{1, 2}}, {}}, settings[r]));
+    for (rank_id r = 0; r < 2; ++r) {
+      rank_foundation on{clock, links[r], &disks[r], {{1, 2}}, {}};
+      on.hosts = hosts;
+      on.kinds = kinds;
+      ranks.push_back(std::make_unique<rank>(std::move(on), settings[r]));
+    }
     out = ranks[0]->declare(pair_of(configs[0]));
     in = ranks[1]->declare(pair_of(configs[1]));
     move(std::vector<std::size_t>(120, 100'000));
@@ -217,12 +223,17 @@ TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in bot
     job.remember(0, line(edge, coarse));
     job.remember(1, line(edge, "Default", "0"));
   }
+  SUBCASE("for ranks on hosts of their own, too, though it does not name them") {
+    job.hosts = {1, 2};
+    job.remember(1, line(edge, "Default", "0"));
+  }
   job.run();
   CHECK(job.campaign().trials == 0);
   CHECK(job.campaign().winner == "direct");
   CHECK(job.decision().source == decision_source::pin);
   CHECK(job.says("pins the default"));
   CHECK(job.learned() == "Default");
+  CHECK(job.ranks[0]->results().entries().size() == 1);
 }
 
 TEST_CASE("machines that differ: only what was measured on this very combination counts") {
@@ -251,6 +262,39 @@ TEST_CASE("machines that differ: only what was measured on this very combination
   job.settings[1] = settings_on();  // the second machine has become like the first
   job.run();
   CHECK(job.campaign().trials > 0);
+}
+
+TEST_CASE("what was measured where ranks share a host does not count where they do not, nor the reverse") {
+  pair_job job;
+  const auto run_on = [&](std::vector<std::uint64_t> hosts, std::vector<std::string> kinds) {
+    job.hosts = std::move(hosts);
+    job.kinds = std::move(kinds);
+    job.run();
+    for (auto& r : job.ranks) CHECK(r->write_results());
+    return job.campaign().trials;
+  };
+  const std::string miss = "rank 0's has it for other machines than these";
+  CHECK(run_on({1, 1}, {}) > 0);
+  const std::string together = job.campaign().winner;
+  CHECK(job.learned() == together);
+  CHECK(run_on({}, {}) == 0);  // nothing else is known than that they share one
+  CHECK(run_on({9, 9}, {"A100", "A100"}) == 0);
+
+  CHECK(run_on({1, 2}, {}) > 0);
+  CHECK(job.says(miss));
+  CHECK(job.campaign().missed.find(miss) != std::string::npos);
+  CHECK(job.decision().machines != 0);
+  CHECK(job.learned() == together);  // as it was
+  CHECK(run_on({2, 1}, {}) == 0);    // which hosts they are says nothing
+  CHECK(run_on({1, 1}, {}) == 0);
+  CHECK(job.campaign().winner == together);
+
+  // Nor is one on two kinds of device what it is on two of one kind, also where validators do not tell them apart.
+  CHECK(run_on({1, 1}, {"A100", "H100"}) > 0);
+  CHECK(job.says(miss));
+  CHECK(run_on({1, 1}, {"H100", "A100"}) > 0);
+  CHECK(run_on({1, 1}, {"A100", "H100"}) == 0);
+  CHECK(run_on({1, 2}, {"A100", "H100"}) > 0);
 }
 
 TEST_CASE("a file that its rank rejects proposes nothing, the other rank's entry counts") {

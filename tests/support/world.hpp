@@ -47,8 +47,11 @@ struct machines {
 };
 
 struct world {
-  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {}, const machines& of = {})
-      : links(clock, n, std::move(o)), seen(n), disk(n), settings_(std::move(settings)), machines_(of) {
+  /// `disks`: what an earlier job has left, if there was one.
+  explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {}, const machines& of = {},
+                 std::vector<memory_storage> disks = {})
+      : links(clock, n, std::move(o)), seen(n), disk(std::move(disks)), settings_(std::move(settings)), machines_(of) {
+    disk.resize(n);
     for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
     for (rank_id r = 0; r < n; ++r) ranks.push_back(make(r));
   }

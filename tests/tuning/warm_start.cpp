@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
+#include <string>
 #include <vector>
 
 using namespace parley::tuning;
@@ -58,21 +58,57 @@ TEST_CASE("a pin wins, whoever has it") {
   CHECK(pinned.sentence == "rank 1's results file pins the default; rank 0's says a");
 }
 
-TEST_CASE("what was measured on another combination of machines does not count, a pin neither") {
-  const auto elsewhere = recalled_from({from(0, "a"), from(1, "Default")}, 7);
+TEST_CASE("what was measured on another combination of machines does not count, a pin for another one neither") {
+  const auto elsewhere = recalled_from({from(0, "a"), from(1, "Default", 8)}, 7);
+  const std::string why = " has it for other machines than these, or for ranks that are placed otherwise on them";
   CHECK_FALSE(elsewhere.candidate);
-  CHECK(elsewhere.sentence ==
-        "rank 0's has it for other machines than these; rank 1's has it for other machines than these");
+  CHECK(elsewhere.sentence == "rank 0's" + why + "; rank 1's" + why);
+  CHECK(recalled_from({from(0, "a", 7), from(1, "Default")}, 7).pinned);
+  CHECK_FALSE(recalled_from({from(0, "a"), from(1, "Default", 7)}, 0).pinned);
   CHECK(recalled_from({from(0, "a"), from(1, "b", 7)}, 7).candidate == 2);
   CHECK(recalled_from({from(0, "a"), from(1, "b", 7)}, 0).candidate == 1);
 }
 
 TEST_CASE("machines that are alike have no name, others have one that depends on who is where") {
-  CHECK(machines_together(std::array<std::uint64_t, 0>{}) == 0);
-  CHECK(machines_together(std::array<std::uint64_t, 3>{5, 5, 5}) == 0);
-  const auto one = machines_together(std::array<std::uint64_t, 2>{5, 6});
+  using numbers = std::vector<std::uint64_t>;
+  const auto on_one_host = [](const numbers& validators) {
+    return machines_together(validators, numbers(validators.size(), 1));
+  };
+  CHECK(on_one_host({}) == 0);
+  CHECK(on_one_host({5, 5, 5}) == 0);
+  const auto one = on_one_host({5, 6});
   CHECK(one != 0);
-  CHECK(one == machines_together(std::array<std::uint64_t, 2>{5, 6}));
-  CHECK(one != machines_together(std::array<std::uint64_t, 2>{6, 5}));
-  CHECK(one != machines_together(std::array<std::uint64_t, 3>{5, 6, 6}));
+  CHECK(one == on_one_host({5, 6}));
+  CHECK(one != on_one_host({6, 5}));
+  CHECK(one != on_one_host({5, 6, 6}));
+}
+
+TEST_CASE("of hosts counts who shares one with whom, and not which they are") {
+  using numbers = std::vector<std::uint64_t>;
+  const numbers alike(4, 5);
+  CHECK(machines_together(alike, numbers{3, 3, 3, 3}) == 0);
+  const auto in_pairs = machines_together(alike, numbers{3, 3, 4, 4});
+  CHECK(in_pairs != 0);
+  CHECK(in_pairs == machines_together(alike, numbers{9, 9, 2, 2}));
+  CHECK(in_pairs != machines_together(alike, numbers{3, 4, 3, 4}));
+  CHECK(in_pairs != machines_together(alike, numbers{3, 3, 4, 5}));
+  CHECK(in_pairs != machines_together(numbers{5, 5, 6, 6}, numbers{3, 3, 4, 4}));
+}
+
+TEST_CASE("a mixture has its own name in a file, and counts only as the one that it was") {
+  CHECK(name_in_file("a", 0) == "a");
+  CHECK(name_in_file("a(n=1)", 0xabc) == "a(n=1);mixture=0000000000000abc");
+  CHECK(id_in_file(name_in_file("a(n=1)", 0xabc)) == "a(n=1)");
+  CHECK(id_in_file("a") == "a");
+  const std::vector<std::string> now{"direct", name_in_file("a", 7), "b"};
+  const auto recalled_now = [&](const std::string& solution) {
+    return recall("1MiB", std::vector{from(0, solution)}, now, 0);
+  };
+  CHECK(recalled_now(name_in_file("a", 7)).candidate == 1);
+  for (const std::string& other : {name_in_file("a", 8), std::string("a"), name_in_file("b", 7)}) {
+    CAPTURE(other);
+    CHECK_FALSE(recalled_now(other).candidate);
+    CHECK(recalled_now(other).sentence ==
+          "rank 0's says " + std::string(id_in_file(other)) + ", for which ranks run other configs now");
+  }
 }
