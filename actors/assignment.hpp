@@ -187,11 +187,13 @@ class assignment {
 
   /// What all participants have warmed, the default first. `remembered` comes from results files, in the order in which it
   /// counts (tuning/warm_start.hpp); `machines` is the combination that the participants run on.
+  /// Again: more have been warmed by all since, and stand behind those of before, which keep their places; the rest stays. Keys that
+  /// trials or the want of another config decided search anew, those that are searched for do so afterwards.
   void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
             std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0);
   /// A participant has tuning switched off, `why` names it. For sizes to come what is remembered runs, else the default.
   void forbid_trials(std::string why);
-  /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
+  /// Before `open`: who failed a rehearsal, and is no candidate; decisions from then on say so.
   void leave_out(const std::vector<std::string>& ids);
   /// Whose invariants these are, when one does not hold.
   void placed(runtime::noticed_at here) noexcept { here_ = here; }
