@@ -180,13 +180,28 @@ void assignment::collect(campaign& c, time_ns now) {
 void assignment::open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
                       std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines,
                       std::vector<std::uint64_t> mixtures) {
+  const std::size_t before = candidates_.size();
   candidates_ = std::move(candidates);
   ids_ = std::move(ids);
-  remembered_ = std::move(remembered);
-  machines_ = machines;
   mixtures_ = std::move(mixtures);
   mixtures_.resize(candidates_.size());
+  if (before == 0) {
+    remembered_ = std::move(remembered);
+    machines_ = machines;
+  }
   for (auto& c : campaigns_) start(*c, now);
+  if (before == 0 || before == candidates_.size() || policy_ == tuning_policy::off) return;
+  std::string added = "now its rehearsal has succeeded: ";
+  for (std::size_t i = before; i < ids_.size(); ++i) added += (i == before ? "" : ", ") + ids_[i];
+  for (auto& c : campaigns_) {
+    if (c->where != campaign::stage::decided) {
+      c->retry_at_ns = now;  // once it is
+    } else if (!c->from_results()) {
+      ++c->search;
+      c->search_reason = added;
+      begin_search(*c, now);
+    }
+  }
 }
 
 void assignment::forbid_trials(std::string why) {
@@ -196,6 +211,7 @@ void assignment::forbid_trials(std::string why) {
 
 void assignment::leave_out(const std::vector<std::string>& ids) {
   constexpr std::size_t most_named = 4;
+  left_out_.clear();
   for (std::size_t i = 0; i < std::min(ids.size(), most_named); ++i) left_out_ += (i == 0 ? "" : ", ") + ids[i];
   if (ids.size() > most_named) left_out_ += " and " + std::to_string(ids.size() - most_named) + " more";
 }
@@ -213,6 +229,7 @@ void assignment::start(campaign& c, time_ns now) {
     if (at == candidates_.begin() || at == candidates_.end() || c.bucket.largest_bytes() <= l.largest_bytes) continue;
     exclude(c, static_cast<std::size_t>(at - candidates_.begin()), campaign::exclusion::reason::constraint, l.why);
   }
+  if (c.where != campaign::stage::waiting) return;  // it has begun, with fewer candidates
   // What may not run for this key is as unknown as what nobody has.
   std::vector<std::string> allowed;
   for (std::size_t i = 0; i < ids_.size(); ++i) allowed.push_back(tuning::name_in_file(ids_[i], mixtures_[i]));
@@ -354,7 +371,7 @@ time_ns assignment::next_give_up() const noexcept {
   for (const auto& c : campaigns_) {
     if (c->where == campaign::stage::collecting)
       earliest = std::min(earliest, c->collecting_since_ns + rows_missing_after_ns);
-    earliest = std::min(earliest, c->retry_at_ns);
+    if (c->where == campaign::stage::decided) earliest = std::min(earliest, c->retry_at_ns);
   }
   return earliest;
 }
@@ -367,7 +384,7 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
     c.where = campaign::stage::trying;
     return;
   }
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+  for (std::size_t i = 0; i < c.aggregates.size(); ++i) {  // what was added since is not of this search
     c.aggregates[i] = tuning::aggregate_candidate(
         c.rows[i],
         {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i], .clocks = clocks});
@@ -375,7 +392,7 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   const double base = c.aggregates[c.incumbent].time_ns;
   double cost_ns = 0;
   const double instead_ns = trials_are_extra_ ? 0 : base;
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+  for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
     if (c.aggregates[i].measured() && c.aggregates[i].time_ns > instead_ns)
       cost_ns += (c.aggregates[i].time_ns - instead_ns) * static_cast<double>(c.repetitions[i].size());
   }

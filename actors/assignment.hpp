@@ -204,12 +204,14 @@ class assignment {
   /// What all participants have warmed, the default first. `remembered` comes from results files, in the order in which it
   /// counts (tuning/warm_start.hpp); `machines` is the combination that the participants run on, `mixtures` says of each candidate
   /// which one it is (`tuning::merged::mixture_of`), if any is.
+  /// Again: more have been warmed by all since, and stand behind those of before, which keep their places; the rest stays. Keys that
+  /// trials or the want of another config decided search anew, those that are searched for do so afterwards.
   void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
             std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0,
             std::vector<std::uint64_t> mixtures = {});
   /// A participant has tuning switched off, `why` names it. For sizes to come what is remembered runs, else the default.
   void forbid_trials(std::string why);
-  /// Before `open`: who failed a rehearsal is no candidate, and decisions say so.
+  /// Before `open`: who failed a rehearsal, and is no candidate; decisions from then on say so.
   void leave_out(const std::vector<std::string>& ids);
   /// Before `open` with nothing but the default: why that is so.
   void no_choice(std::string why) { no_choice_ = std::move(why); }

@@ -36,6 +36,9 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t remembered_requests = 64;
+// After the first rounds: how long until those whose rehearsal failed rehearse again by themselves. Each pause is four times the one before.
+constexpr runtime::time_ns first_warming_pause_ns = 10'000'000'000;
+constexpr runtime::time_ns last_warming_pause_ns = 160'000'000'000;
 
 using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
                                          decision_due, received<tuning_request>, received<nack>>;
@@ -50,7 +53,8 @@ class coordinator_behaviour {
   runtime::time_ns next_event() const noexcept {
     if (given_up_) return out_.next_resend();
     const runtime::time_ns look = state_.assigned->searching() ? services_.ex.now() + look_again_ns : runtime::never;
-    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_});
+    const runtime::time_ns warm_again = warming_again_ ? runtime::never : warm_again_at_;
+    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_, warm_again});
   }
 
   using incoming = runtime::result<coordinator_actor::message>;
@@ -96,6 +100,9 @@ class coordinator_behaviour {
   }
   // Where not even the candidates are known all sizes run the default for good, and that is a decision, too.
   void end_tuning(const std::string& why) {
+    tuning_ended_ = true;
+    warm_again_at_ = runtime::never;
+    retunes_.clear();
     state_.assigned->end_tuning(why, services_.ex.now());
     const op_declaration& op = state_.declaration;
     if (!state_.assigned->opened())
@@ -164,20 +171,94 @@ class coordinator_behaviour {
         return;
       merge_offers();
     }
-    if (state_.assigned->opened()) return;
+    if (state_.assigned->opened() && !warming_again_) return warm_again_if_due();
     const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
     if (rejected_ || !std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
     const auto again = next_mixtures();
-    if (again.empty()) return open();
-    send_warm(*state_.merged, again, warm_round_ + 1);
+    if (!again.empty()) return begin_round(again);
+    if (warming_again_) return add_what_came_back();
+    open();
+  }
+
+  void begin_round(const std::vector<const tuning::candidate*>& candidates) {
+    send_warm(*state_.merged, candidates, warm_round_ + 1);
     for (auto& j : state_.participants) j.ready.reset();
     ++warm_round_;
+  }
+
+  // A rehearsal may have failed for a reason that passes: those whose did rehearse again, when a search is asked for and a few times
+  // by themselves. What a rank cannot run at all is no candidate, and what failed in a call has been rehearsed.
+  void warm_again_if_due() {
+    if (retunes_.empty() && services_.ex.now() < warm_again_at_) return;
+    warm_again_at_ = runtime::never;
+    const auto again = left_out();
+    if (again.empty() || !tunes()) return search_as_asked();
+    begin_round(again);
+    warming_again_ = true;
+  }
+  bool tunes() const noexcept {
+    return !tuning_ended_ && std::all_of(state_.participants.begin(), state_.participants.end(),
+                                         [](const coordinator_state::joined& j) { return j.trials; });
+  }
+  std::vector<const tuning::candidate*> left_out() const {
+    std::vector<const tuning::candidate*> some;
+    if (!state_.merged) return some;
+    const auto& in = state_.assigned->candidates();
+    for (const tuning::candidate& c : state_.merged->candidates) {
+      if (std::find(in.begin(), in.end(), c.digest) == in.end()) some.push_back(&c);
+    }
+    return some;
+  }
+  // Those of before keep their places.
+  void add_what_came_back() {
+    std::vector<std::uint64_t> digests = state_.assigned->candidates();
+    std::vector<std::string> ids = state_.assigned->ids();
+    std::vector<std::uint64_t> mixtures;
+    for (std::size_t i = 0; i < digests.size(); ++i) mixtures.push_back(state_.assigned->mixture_of(i));
+    std::vector<std::string> still_out;
+    for (const tuning::candidate* c : left_out()) {
+      if (is_ready_everywhere(c->digest)) {
+        digests.push_back(c->digest);
+        ids.push_back(c->id);
+        mixtures.push_back(state_.merged->mixture_of(*c));
+      } else {
+        still_out.push_back(c->id);
+      }
+    }
+    if (tunes()) {
+      state_.assigned->limit(limits_of_all());  // a rank may run another variant now
+      state_.assigned->leave_out(still_out);
+      state_.assigned->open(std::move(digests), std::move(ids), {}, services_.ex.now(), 0, std::move(mixtures));
+      search_as_asked();
+    }
+    warming_again_ = false;
+    ++progress_;
+    if (!still_out.empty()) warm_again_later();
+    announce_decisions();
+  }
+  void warm_again_later() noexcept {
+    if (!tunes() || warming_pause_ns_ > last_warming_pause_ns) return;
+    warm_again_at_ = services_.ex.now() + warming_pause_ns_;
+    warming_pause_ns_ *= 4;
+  }
+  void search_as_asked() {
+    if (retunes_.empty()) return;
+    for (const retune_wish& r : retunes_) {
+      for (const auto& c : state_.assigned->campaigns()) {  // that what came back has begun already
+        const bool just_begun = c->where == campaign::stage::trying && c->search_began_ns == services_.ex.now();
+        if (just_begun && (!r.bytes || c->bucket.contains(*r.bytes)))
+          c->search_reason = r.why + "; " + c->search_reason;
+      }
+      state_.assigned->retune(r.bytes, r.why, services_.ex.now());
+    }
+    retunes_.clear();
+    announce_decisions();
   }
 
   void on(received<warmed>& m) {
     acknowledge(m.from, m.body.number);
     if (!is_participant(m.from.source)) return;
-    if (state_.assigned->opened() || !state_.merged) return;
+    if (!state_.merged || (state_.assigned->opened() && !warming_again_)) return;
     auto& p = participant(m.from.source, {});
     if (m.body.round != warm_round_ || p.ready) return;
     p.ready = warmed_of(m);
@@ -215,8 +296,11 @@ class coordinator_behaviour {
     const std::string why = "rank " + std::to_string(m.from.source) + " asked for it" +
                             (m.body.why.empty() ? "" : ": " + shortened(m.body.why));
     switch (m.body.what) {
-      case tuning_request::kind::retune: state_.assigned->retune(bytes, why, services_.ex.now()); break;
+      case tuning_request::kind::retune:
+        if (state_.assigned->opened() && retunes_.size() < remembered_requests) retunes_.push_back({bytes, why});
+        break;
       case tuning_request::kind::abort:
+        std::erase_if(retunes_, [&](const retune_wish& r) { return !bytes || r.bytes == bytes; });
         state_.assigned->abort(bytes, why, after_abort::stay, services_.ex.now());
         break;
       case tuning_request::kind::end: end_tuning(why); break;
@@ -419,6 +503,12 @@ class coordinator_behaviour {
     return std::nullopt;
   }
 
+  bool is_ready_everywhere(std::uint64_t digest) const {
+    return std::all_of(state_.participants.begin(), state_.participants.end(), [&](const coordinator_state::joined& j) {
+      return std::find(j.ready->begin(), j.ready->end(), digest) != j.ready->end();
+    });
+  }
+
   // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
   void open() {
     state_.assigned->limit(limits_of_all());
@@ -427,10 +517,7 @@ class coordinator_behaviour {
     std::vector<std::uint64_t> mixtures;
     std::vector<std::string> left_out;
     for (const auto& c : state_.merged->candidates) {
-      const bool everywhere = std::all_of(state_.participants.begin(), state_.participants.end(), [&](const auto& p) {
-        return std::find(p.ready->begin(), p.ready->end(), c.digest) != p.ready->end();
-      });
-      if (!everywhere && !digests.empty()) {
+      if (!is_ready_everywhere(c.digest) && !digests.empty()) {
         left_out.push_back(c.id);
         continue;
       }
@@ -444,6 +531,7 @@ class coordinator_behaviour {
     state_.assigned->leave_out(left_out);
     if (digests.size() == 1) state_.assigned->no_choice(why_no_choice());
     open_with(std::move(digests), std::move(ids), std::move(mixtures));
+    if (!left_out.empty()) warm_again_later();
     ++progress_;
     announce_decisions();
   }
@@ -562,6 +650,15 @@ class coordinator_behaviour {
   std::vector<std::pair<rank_id, std::uint32_t>> handled_;
   bool rejected_ = false;
   std::uint32_t warm_round_ = 1;
+  bool tuning_ended_ = false;
+  bool warming_again_ = false;
+  runtime::time_ns warm_again_at_ = runtime::never;
+  runtime::time_ns warming_pause_ns_ = first_warming_pause_ns;
+  struct retune_wish {
+    std::optional<std::uint64_t> bytes;
+    std::string why;
+  };
+  std::vector<retune_wish> retunes_;                               // asked for, and not begun yet
   std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
   runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
   runtime::time_ns ask_at_;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -60,8 +61,10 @@ class participant_behaviour {
   runtime::time_ns tell_of_rehearsals() noexcept {
     const busy_until_end control(services_, mine_.control_ns);
     try {
-      if (rehearsed_to_tell_) send_warmed();
-      rehearsed_to_tell_ = false;
+      if (rehearsed_to_tell_ && !rehearsing_) {
+        send_warmed();
+        rehearsed_to_tell_ = false;
+      }
       return 0;
     } catch (...) {
       return failed(runtime::describe(std::current_exception()));
@@ -251,8 +254,10 @@ class participant_behaviour {
   void on(tuning_request& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
   void on(nack& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
 
-  // One that comes again is only acknowledged.
+  // One that comes again is only acknowledged. The leader waits for one round to end before the next, which is looked at when it comes
+  // again if it does not.
   void on(received<warm>& m) {
+    if (rehearsing_ && m.body.round > warm_round_) return;
     acknowledge(m.from, m.body.number);
     if (m.body.round <= warm_round_) return;
     if (warm_round_ != 0) forget_rehearsals_of(m.body.candidates);
@@ -262,7 +267,7 @@ class participant_behaviour {
     }
     warm_round_ = m.body.round;
     to_rehearse_ = std::move(m.body.candidates);
-    rehearsed_to_tell_ = true;
+    rehearsed_to_tell_ = rehearsing_ = true;
   }
   void forget_rehearsals_of(const std::vector<std::uint64_t>& candidates) {
     const auto again = [&](std::uint64_t digest) {
@@ -282,6 +287,9 @@ class participant_behaviour {
 
  public:
   bool has_to_rehearse() const noexcept { return !to_rehearse_.empty(); }
+  /// Whether a round has come, which is to be started once.
+  bool round_begins() noexcept { return rehearsing_ && !std::exchange(round_begun_, true); }
+  void end_round() noexcept { rehearsing_ = round_begun_ = false; }
   /// What has to be rehearsed now, side by side.
   std::vector<std::uint64_t> next_to_rehearse() {
     const std::size_t at_once = std::max<std::size_t>(mine_.runs->rehearsals_at_once(), 1);
@@ -298,13 +306,14 @@ class participant_behaviour {
       mine_.ready.push_back(digest);
       return;
     }
+    if (!told_of_.insert({digest, mine_.variant_of(digest)}).second) return;  // once, however often it rehearses
     mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
     const auto& own = mine_.failed_here;
     const bool hung = outcome.code() == errc::timeout;
     if (hung || std::find(own.begin(), own.end(), digest) != own.end())
       warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
                           mine_.role + "): config " + mine_.warm_errors.back() +
-                          "; it failed its rehearsal and will not be tried");
+                          "; it failed its rehearsal, and is not tried unless a later one succeeds");
   }
   void send_warmed() {
     warmed w;
@@ -368,7 +377,10 @@ class participant_behaviour {
   bool listed_ = false;
   std::uint32_t warm_round_ = 0;
   std::vector<std::uint64_t> to_rehearse_;
+  bool rehearsing_ = false;  // a round
+  bool round_begun_ = false;
   bool rehearsed_to_tell_ = false;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> told_of_;  // candidates and variants whose rehearsal has failed
   std::size_t errors_told_ = 0;
   runtime::time_ns ask_at_;
   std::uint64_t progress_ = 0;
@@ -400,32 +412,44 @@ runtime::task<> rehearse_all(participant_behaviour& me) {
   }
 }
 
+// Beside the actor, which goes on reporting rows and hearing decisions: calls go on, too, and searches may.
+runtime::task<> rehearse_round(participant_behaviour& me, services& s, participant_address actor) {
+  while (me.has_to_rehearse()) {
+    runtime::time_ns pause = 0;
+    try {
+      co_await rehearse_all(me);
+    } catch (...) {
+      pause = me.failed(runtime::describe(std::current_exception()));
+      if (pause == 0) break;
+    }
+    auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+    if (!slept) break;
+  }
+  me.end_round();
+  participant_actor::message wake = rows_due{};
+  auto woken = co_await actor.send(std::move(wake));
+  static_cast<void>(woken);
+}
+
 runtime::task<> participate(participant_actor& self, services& s, participant_state& mine) {
   participant_behaviour me(s, mine);
   participant_behaviour::incoming m = errc::timeout;
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::scope rounds(here);
   for (;;) {
     while (const runtime::time_ns pause = me.handle(m)) {
       auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
-      if (!slept) co_return;
+      if (!slept) break;
     }
-    while (me.has_to_rehearse()) {
-      runtime::time_ns pause = 0;
-      try {
-        co_await rehearse_all(me);
-      } catch (...) {
-        pause = me.failed(runtime::describe(std::current_exception()));
-        if (pause == 0) break;
-      }
-      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
-      if (!slept) co_return;
-    }
+    if (me.round_begins()) rounds.spawn(rehearse_round(me, s, self.self()));
     while (const runtime::time_ns pause = me.tell_of_rehearsals()) {
       auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
-      if (!slept) co_return;
+      if (!slept) break;
     }
     m = co_await self.receive(me.next_event());
-    if (!m && m.code() != errc::timeout) co_return;
+    if (!m && m.code() != errc::timeout) break;
   }
+  co_await rounds.join();
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ std::size_t assignment::abort(std::optional<std::uint64_t> bytes, std::string_vi
     settle(*c, c->incumbent, source_of_kept(*c),
            "the search was given up, " + std::string(why) + ", so " + stays + " stays", now);
     c->decided_time_ns = took_ns;
+    c->retry_at_ns = runtime::never;
     if (next == after_abort::try_later) retry_later(*c, now);
     ++ended;
   }
