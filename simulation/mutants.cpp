@@ -516,7 +516,7 @@ const std::vector<entry>& all() {
       {{"min-for-max", "a repetition took what its fastest participant took", "pair", {"oracle"}}, &make<min_for_max>},
       {{"claims-all", "a participant says it has warmed what it has not", "broken_configs", {"S3", "errors"}},
        &make<claims_all>},
-      {{"early-return", "a receive ends when its credit is revoked, though its put has begun", "mixed", {"S8"}},
+      {{"early-return", "a receive ends when its credit is revoked, though its put has begun", "late_receives", {"S8"}},
        &make<early_return>},
       {{"look-ahead-late", "workers run what belongs to the invocation before", "mixed", {"S2"}},
        &make<previous_look_ahead>},

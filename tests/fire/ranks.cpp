@@ -247,13 +247,17 @@ void counting(job& here) {
   if (self.id() == 1) run(here.loop(), help(t));
 }
 
-/// 0 leads all others, and says when it is over, as the last thing that all learn.
+/// 0 leads all others, and says when it is over, as the last thing that all learn: once the group has run for a while with what
+/// was decided, so that whoever is to die of a decision has had the time.
 task<> sum(rank& self, rank_group group) {
+  constexpr std::uint64_t after_decision = 200;
+  std::uint64_t decided = 0;
   std::vector<std::uint32_t> values(2'000);
   for (std::uint64_t round = 0;; ++round) {
     const std::uint64_t heard = self.restarts_heard();
     std::fill(values.begin(), values.end(), 1U);
-    values[0] = group.leads() && round >= rounds / 4 ? 1 : 0;
+    decided = self.decisions().empty() ? 0 : decided + 1;
+    values[0] = group.leads() && round >= rounds / 4 && decided > after_decision ? 1 : 0;
     std::optional<error> why;
     try {
       co_await group.all_reduce(std::span(values));
