@@ -132,9 +132,9 @@ class edge_sender {
   /// `source`, if given, is where the payload lies.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
                  const std::byte* source = nullptr) {
-    const bool asks_more = unusual_ && !assigned_.has_settled_on(bytes, settled_on_);
-    if (asks_more) return begin_unusual(tag, {source, bytes}, invocation, pace);
-    return begin_usual(tag, {source, bytes}, invocation, pace);
+    if (!unusual_) [[likely]]
+      return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
+    return begin_unusual(tag, {source, bytes}, invocation, pace);
   }
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
@@ -255,15 +255,6 @@ class edge_sender {
     const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace, lacking);
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
-  }
-  // With the config that was decided on for this size, if it is neither a put nor a get, nothing is asked beyond it.
-  outgoing begin_usual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace) {
-    const bool wants_no_credits = one_sided_ != nullptr;
-    outgoing inv = begin_with(tag, source.size(), invocation, pace, {},
-                              wants_no_credits ? stamp_flags::no_credits : stamp_flags::none);
-    if (has(inv.mark.flags, stamp_flags::timed)) [[unlikely]]
-      say_what_is_sent(inv, source);
-    return inv;
   }
   outgoing begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
   [[gnu::cold]] void say_what_is_sent(outgoing& inv, std::span<const std::byte> source);
