@@ -86,13 +86,20 @@ void part_sender::fence() noexcept {
   transfer_part* const part = new_part();
   fenced_ = errc::pending;
   part->report = &fenced_;
-  started(part, net_.fence(to_, part));
+  errc outcome = errc::unavailable;
+  if (failed() == errc::none && sent_bytes_ == stamp_.total_bytes) {
+    stamp s = stamp_;
+    s.flags = s.flags | stamp_flags::landed;
+    outcome = net_.announce(to_, runtime::link::channel::data, bytes_of(s), part);
+    announced_ = outcome == errc::none || outcome == errc::pending;
+  }
+  started(part, outcome == errc::unavailable ? net_.fence(to_, part) : outcome);
 }
 
 void part_sender::announce() noexcept {
   if (fence_failed()) {
     fail(errc::peer_failed);
-  } else {
+  } else if (!announced_) {
     fail(say(failed() == errc::none ? stamp_flags::landed : stamp_flags::poison));
   }
 }

@@ -193,8 +193,8 @@ class part_sender final : public parts_in_flight {
   }
 
   /// Whether it has written into the receiver's buffer. Then what lets the receiver give that back, the stamp or the poison,
-  /// waits for a fence: once all parts have begun, `fence`; once all have ended and it is `fenced`, `announce`; and once more until
-  /// all have ended.
+  /// waits for a fence: once all parts have begun, `fence`, which takes the stamp along where the link can; once all have ended and it is
+  /// `fenced`, `announce`, which says what is left to say; and once more until all have ended.
   bool has_put() const noexcept { return has_put_; }
   void fence() noexcept;
   /// Whether a fence has said something. One that was cancelled with the parts before it has not: there must be another one.
@@ -224,6 +224,7 @@ class part_sender final : public parts_in_flight {
   std::unique_ptr<std::unordered_set<std::uint64_t>> beyond_;
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
+  bool announced_ = false;  // the link brings the stamp as soon as all has landed, whatever becomes of the call here
   std::span<const std::byte> put_from_;  // where all that it put lies, as a rule the payload
 };
 

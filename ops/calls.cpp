@@ -110,7 +110,9 @@ std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcep
     ran_ = edge_.chosen(s);
     const std::span<std::byte> into = into_.first(s.total_bytes);
     const paired_config* const config = edge_.runnable(ran_);
-    if (config == nullptr || !config->goes_whole(into.size())) {
+    const bool is_simple =
+        config != nullptr && (in.landed() ? config->is_over_once_landed() : config->goes_whole(into.size()));
+    if (!is_simple) {
       try {
         go_on_in(edge_.receive_in_parts(in, into));
         if (suspended_) start_rest();
@@ -118,7 +120,7 @@ std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcep
       } catch (...) {  // no memory for its coroutine
         in.fail(errc::exception);
       }
-    } else if (!into.empty()) {
+    } else if (!into.empty() && !in.landed()) {
       if (suspended_) in.wake_at(0, *this);
       return into;
     }

@@ -80,6 +80,7 @@ class put_config final : public paired_config {
     if (!in.landed()) runtime::raise({errc::config_failed, "the sender stamped a put without having put anything"});
     co_return;
   }
+  bool is_over_once_landed() const noexcept override { return true; }
 
  private:
   std::size_t chunk_bytes_;

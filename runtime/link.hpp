@@ -204,6 +204,12 @@ class link {
                         std::span<const std::byte> /*data*/) {}
   /// Ends once all puts that were started towards `to` before it have reached its memory. If it fails, none is known to have.
   virtual errc fence(rank_id to, completion* done);
+  /// A fence that takes a message along, without a payload: once the puts are there the peer's link gives `header` to its handler
+  /// on `on`, and does not wait until this rank has heard of that. If it fails the peer sees nothing of it. `unavailable` where
+  /// the link cannot: fence, and send it then.
+  virtual errc announce(rank_id /*to*/, channel /*on*/, std::span<const std::byte> /*header*/, completion* /*done*/) {
+    return errc::unavailable;
+  }
 
   /// Whether there are reads in which the devices of both ranks take part, as in NCCL, whose receive needs a send.
   virtual result<> joint() const { return error{errc::unavailable, "this link has no transfers by both devices"}; }

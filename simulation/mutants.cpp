@@ -497,7 +497,7 @@ struct entry {
 const std::vector<entry>& all() {
   static const std::vector<entry> known = {
       {{"stamp-ignored", "receivers run their default whatever the stamp says", "pair", {"S2"}}, nullptr},
-      {{"no-fence", "the stamp of a put leaves before what it announces has landed", "mixed", {"S8"}}, nullptr},
+      {{"no-fence", "the stamp of a put leaves before what it announces has landed", "late_receives", {"S8"}}, nullptr},
       {{"poison-not-fenced",
         "the poison of a put that failed leaves before what was put has landed",
         "torn_puts",

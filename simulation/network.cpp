@@ -50,6 +50,8 @@ struct network::waiting_fence {
   rank_id to;
   std::uint64_t last_put;
   std::unique_ptr<operation> op;
+  link::channel on;
+  std::vector<std::byte> header;  // of the message that it brings, if it brings one
 };
 
 class network::port final : public link {
@@ -77,11 +79,13 @@ class network::port final : public link {
   errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) override;
   errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) override;
   errc fence(rank_id to, completion* done) override;
+  errc announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) override;
 
  private:
   friend network;
   friend delivery;
   friend handing_over;
+  errc start_fence(rank_id to, completion* done, channel on, std::span<const std::byte> header);
   void hand_over_early(channel on);
   void deliver(channel on, arrival&& m) {
     const auto c = static_cast<std::size_t>(on);
@@ -630,13 +634,22 @@ errc network::port::get(rank_id from, const runtime::remote_place& at, std::span
   return errc::pending;
 }
 
-errc network::port::fence(rank_id to, completion* done) {
+errc network::port::fence(rank_id to, completion* done) { return start_fence(to, done, channel::data, {}); }
+
+// Some links can and some cannot: here every other time, so that each run has both.
+errc network::port::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
+  if (net_.last_put_ % 2 == 0) return errc::unavailable;
+  const errc started = start_fence(to, done, on, header);
+  return started == errc::none ? send(to, on, header, {}, nullptr) : started;
+}
+
+errc network::port::start_fence(rank_id to, completion* done, channel on, std::span<const std::byte> header) {
   if (to >= world_size()) return errc::bad_argument;
   if (net_.gave_up(rank_, to)) return errc::peer_failed;
   if (net_.model_.fence == link_model::fences::do_nothing) return errc::none;
   if (net_.model_.fence == link_model::fences::fail && net_.line_.now() >= net_.model_.fence_fails_from_ns)
     return errc::peer_failed;
-  net_.fences_.push_back({rank_, to, net_.last_put_, net_.open(rank_, to, done)});
+  net_.fences_.push_back({rank_, to, net_.last_put_, net_.open(rank_, to, done), on, {header.begin(), header.end()}});
   net_.end_fences();
   return errc::pending;
 }
@@ -702,6 +715,7 @@ void network::end_fences() {
                            return w.from == f.from && w.to == f.to && w.number <= f.last_put;
                          }) != 0;
     std::unique_ptr<operation> op = std::move(fences_[i].op);
+    if (!refused && !f.header.empty()) static_cast<void>(ports_[f.from]->send(f.to, f.on, f.header, {}, nullptr));
     fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
     finish(std::move(op), model_.latency_ns, refused ? errc::unavailable : errc::none);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -57,17 +58,18 @@ void landings::landed(std::uint64_t number, errc outcome) {
   }
 }
 
-bool landings::wait(fence f) {
+bool landings::wait(fence&& f) {
   if (fences_.size() >= most_fences) return false;
-  fences_.push_back(f);
+  fences_.push_back(std::move(f));
   return true;
 }
 
 std::vector<landings::fence> landings::take_done() {
   std::vector<fence> done;
   const auto is_done = [this](const fence& f) { return f.below <= below_; };
-  std::copy_if(fences_.begin(), fences_.end(), std::back_inserter(done), is_done);
-  std::erase_if(fences_, is_done);
+  const auto first = std::stable_partition(fences_.begin(), fences_.end(), std::not_fn(is_done));
+  std::move(first, fences_.end(), std::back_inserter(done));
+  fences_.erase(first, fences_.end());
   return done;
 }
 
@@ -78,7 +80,7 @@ struct carried_memory::message {
   rank_id from = 0;
   std::uint64_t region = 0;
   std::uint64_t token = 0;
-  std::uint64_t address = 0;
+  std::uint64_t address = 0;  ///< of a fence with a message: that one's channel
   std::uint64_t bytes = 0;
   std::uint64_t number = 0;  ///< of a put among those of its origin, of a fence the first one that it does not wait for
   std::uint64_t request = 0;
@@ -117,8 +119,8 @@ struct carried_memory::request : completion {
   bool cancelled = false;
 };
 
-carried_memory::carried_memory(runtime::link& by, channel on, std::uint32_t restarts)
-    : link_(by), on_(on), restarts_(static_cast<std::uint16_t>(restarts)) {
+carried_memory::carried_memory(runtime::link& by, channel on, take_function take, std::uint32_t restarts)
+    : link_(by), on_(on), take_(std::move(take)), restarts_(static_cast<std::uint16_t>(restarts)) {
   static_assert(sizeof(message) == runtime::link::max_header_bytes);
   link_.listen(on_, this);
 }
@@ -171,7 +173,7 @@ void carried_memory::on_arrival(arrival&& arrived) noexcept {
     case kind::put: on_put(m, std::move(arrived)); break;
     case kind::get: on_get(m); break;
     case kind::got: on_got(m, std::move(arrived)); break;
-    case kind::fence: on_fence(m); break;
+    case kind::fence: on_fence(m, std::move(arrived)); break;
     case kind::fenced: on_fenced(m); break;
     default: ++counters_.malformed; break;
   }
@@ -230,8 +232,19 @@ void carried_memory::note_landed(rank_id from, std::uint64_t number, errc outcom
   answer_fences(from);
 }
 
-void carried_memory::on_fence(const message& m) {
-  if (!landings_[m.from].wait({m.request, m.number})) {
+void carried_memory::on_fence(const message& m, arrival&& arrived) {
+  landings::fence asked{.request = m.request, .below = m.number};
+  if (arrived.length() != 0) {
+    const bool whole = !arrived.remote() && arrived.length() <= runtime::link::max_header_bytes;
+    if (!whole || m.address >= runtime::link::channels || m.address == static_cast<std::uint64_t>(on_)) {
+      ++counters_.malformed;
+      return;
+    }
+    const auto brings = arrived.payload();
+    asked.on = static_cast<channel>(m.address);
+    asked.header.assign(brings.begin(), brings.end());
+  }
+  if (!landings_[m.from].wait(std::move(asked))) {
     ++counters_.refused;
     return;
   }
@@ -247,7 +260,9 @@ void carried_memory::answer_fences(rank_id from) {
   answer.from = link_.rank();
   answer.outcome = static_cast<std::uint64_t>(its.outcome());
   its.forget_outcome();
+  const bool all_landed = answer.outcome == static_cast<std::uint64_t>(errc::none);
   for (const landings::fence& f : done) {
+    if (all_landed && !f.header.empty()) take_(f.on, arrival(f.header, {}));
     answer.request = f.request;
     static_cast<void>(say(from, answer));  // to one that is gone it need not go
   }
@@ -278,11 +293,11 @@ errc carried_memory::put(rank_id to, const carried_key& key, std::uint64_t addre
   return sent;
 }
 
-errc carried_memory::ask(rank_id to, message m, std::unique_ptr<request> asked) {
+errc carried_memory::ask(rank_id to, message m, std::unique_ptr<request> asked, std::span<const std::byte> payload) {
   asked->id = m.request = ++last_request_;
   m.from = link_.rank();
   requests_.emplace(m.request, std::move(asked));
-  const errc sent = say(to, m);
+  const errc sent = say(to, m, payload);
   if (sent == errc::none) return errc::pending;
   requests_.erase(m.request);
   return sent;
@@ -302,12 +317,16 @@ errc carried_memory::get(rank_id from, const carried_key& key, std::uint64_t add
   return ask(from, m, std::move(asked));
 }
 
-errc carried_memory::fence(rank_id to, completion* done) {
+errc carried_memory::fence(rank_id to, completion* done) { return announce(to, on_, {}, done); }
+
+errc carried_memory::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
+  if (header.size() > runtime::link::max_header_bytes) return errc::bad_argument;
   message m;
   m.what = kind::fence;
+  m.address = static_cast<std::uint64_t>(on);
   m.number = puts_started_[to];
   auto asked = std::make_unique<request>(*this, to, kind::fence, done);
-  return ask(to, m, std::move(asked));
+  return ask(to, m, std::move(asked), header);
 }
 
 void carried_memory::on_got(const message& m, arrival&& arrived) {

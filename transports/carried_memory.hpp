@@ -12,11 +12,12 @@
 ///
 /// The target writes nothing but what lies inside of memory that is exposed now and whose token the origin knows. A put ends
 /// at its origin like a send; a fence asks whether all puts before it have landed, and fails if one of them was refused or
-/// lost. Puts are numbered per process of an origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
+/// lost. It may take a message along, which the target's link hands over then. Puts are numbered per process of an origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
 /// that was ends with its answer. Both need the target to poll. If the peer fails, all that is pending ends with `peer_failed`.
 #include <parley/runtime/link.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -47,11 +48,13 @@ class landings {
   struct fence {
     std::uint64_t request = 0;
     std::uint64_t below = 0;  ///< the numbers of the puts that it waits for are lower
+    runtime::link::channel on = runtime::link::channel::data;
+    std::vector<std::byte> header{};  ///< of the message that it brings, if it brings one
   };
 
   void landed(std::uint64_t number, runtime::errc outcome);
   /// Whether there was room for it.
-  bool wait(fence f);
+  bool wait(fence&& f);
   /// The fences whose puts have all landed, which are told `outcome`.
   std::vector<fence> take_done();
   /// The first thing that went wrong since fences were last told.
@@ -72,8 +75,12 @@ class carried_memory final : public runtime::link::handler {
   using errc = runtime::errc;
   using rank_id = runtime::rank_id;
 
-  /// Listens on `on` of `by`, which nobody else uses. Both must outlive it. `restarts`: of this rank's process.
-  carried_memory(runtime::link& by, channel on, std::uint32_t restarts = 0);
+  /// Hands an arrival to the handler of its channel.
+  using take_function = std::function<void(channel, runtime::arrival&&)>;
+
+  /// Listens on `on` of `by`, which nobody else uses. Both must outlive it. `take`: what came with a fence. `restarts`: of this
+  /// rank's process.
+  carried_memory(runtime::link& by, channel on, take_function take, std::uint32_t restarts = 0);
   ~carried_memory();
   carried_memory(const carried_memory&) = delete;
   carried_memory& operator=(const carried_memory&) = delete;
@@ -89,6 +96,8 @@ class carried_memory final : public runtime::link::handler {
            completion* done);
   errc get(rank_id from, const carried_key& key, std::uint64_t address, std::span<std::byte> into, completion* done);
   errc fence(rank_id to, completion* done);
+  /// A fence with a message for channel `on`.
+  errc announce(rank_id to, channel on, std::span<const std::byte> header, completion* done);
   void cancel(const completion& pending) noexcept { stop(pending, &runtime::link::cancel); }
   void abandon(const completion& pending) noexcept { stop(pending, &runtime::link::abandon); }
 
@@ -124,7 +133,7 @@ class carried_memory final : public runtime::link::handler {
   void on_put(const message& m, runtime::arrival&& arrived);
   void on_get(const message& m);
   void on_got(const message& m, runtime::arrival&& arrived);
-  void on_fence(const message& m);
+  void on_fence(const message& m, runtime::arrival&& arrived);
   void on_fenced(const message& m);
   void note_landed(rank_id from, std::uint64_t number, errc outcome) noexcept;
   void answer_fences(rank_id from);
@@ -134,10 +143,11 @@ class carried_memory final : public runtime::link::handler {
   template <class Which>
   void end_all(Which which, errc outcome) noexcept;
   errc say(rank_id to, message m, std::span<const std::byte> payload = {}, completion* done = nullptr) noexcept;
-  errc ask(rank_id to, message m, std::unique_ptr<request> asked);
+  errc ask(rank_id to, message m, std::unique_ptr<request> asked, std::span<const std::byte> payload = {});
 
   runtime::link& link_;
   channel on_;
+  take_function take_;
   std::uint16_t restarts_;
   std::unordered_map<rank_id, std::uint16_t> restarts_of_;  // what is not there is 0
   std::unordered_map<std::uint64_t, region> regions_;

@@ -76,6 +76,7 @@ class ucx_link::state {
   errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done);
   errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done);
   errc fence(rank_id to, completion* done);
+  errc announce(rank_id to, channel on, std::span<const std::byte> header, completion* done);
   runtime::exposed_memory expose(std::span<std::byte> memory);
   runtime::late_writes withdraw(std::uint64_t number);
   void cancel(completion& pending);
@@ -85,7 +86,7 @@ class ucx_link::state {
   arm_state arm();
   void listen(channel on, handler* to);
   /// A message whose payload its sender lends has come.
-  void take_lent(channel on, arrival&& message);
+  void take_in(channel on, arrival&& message);
 
   options chosen_;
   std::optional<ucx_worker> worker_;
@@ -582,6 +583,13 @@ errc ucx_link::state::fence(rank_id to, completion* done) {
   });
 }
 
+// UCX's own fence brings nothing along.
+errc ucx_link::state::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
+  const auto peer = partner(to);
+  if (!peer) return peer.code();
+  return peer.value()->direct ? errc::unavailable : carried_->announce(to, on, header, done);
+}
+
 runtime::exposed_memory ucx_link::state::expose(std::span<std::byte> memory) {
   runtime::exposed_memory made;
   made.number = ++last_memory_;
@@ -851,7 +859,7 @@ runtime::poller::arm_state ucx_link::state::arm() {
   return ucp_worker_arm(worker_->handle()) == UCS_OK ? arm_state::armed : arm_state::busy;
 }
 
-void ucx_link::state::take_lent(channel on, arrival&& message) {
+void ucx_link::state::take_in(channel on, arrival&& message) {
   if (closing_down_) return;
   ++counted_.received[static_cast<std::size_t>(on)];
   hand_over(on, std::move(message));
@@ -907,11 +915,11 @@ ucx_link::ucx_link(const options& chosen) {
                                             std::to_string(chosen.world_size)});
   }
   state_ = std::make_unique<state>(*this, chosen);
-  state_->carried_.emplace(*this, channel::transfers, chosen.restarts);
+  const auto take = [of = state_.get()](channel on, arrival&& message) { of->take_in(on, std::move(message)); };
+  state_->carried_.emplace(*this, channel::transfers, take, chosen.restarts);
   lent_payloads::options lending{.may = state_->worker_->copies_by_kernel(), .restarts = chosen.restarts};
   if (chosen.world_size > std::thread::hardware_concurrency()) lending.from = lending.from_on_shared_cores;
-  state_->lent_.emplace(*this, lending,
-                        [of = state_.get()](channel on, arrival&& message) { of->take_lent(on, std::move(message)); });
+  state_->lent_.emplace(*this, lending, take);
 }
 ucx_link::~ucx_link() = default;
 
@@ -948,6 +956,9 @@ errc ucx_link::get(rank_id from, const runtime::remote_place& at, std::span<std:
   return state_->get(from, at, into, done);
 }
 errc ucx_link::fence(rank_id to, completion* done) { return state_->fence(to, done); }
+errc ucx_link::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
+  return state_->announce(to, on, header, done);
+}
 const link::counters& ucx_link::statistics() const noexcept { return state_->counted_; }
 bool ucx_link::poll() { return state_->poll(); }
 runtime::poller::arm_state ucx_link::arm() { return state_->arm(); }

@@ -101,6 +101,8 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                     runtime::completion* done) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
+  runtime::errc announce(runtime::rank_id to, channel on, std::span<const std::byte> header,
+                         runtime::completion* done) override;
 
   // runtime::poller
   bool poll() override;

@@ -31,7 +31,7 @@ struct watched {
   std::vector<std::byte> when_it_came_back;
 };
 
-enum class ends : std::uint8_t { well, failing };
+enum class ends : std::uint8_t { well, failing, cancelled_behind_the_fence };
 
 /// An edge whose messages are all put where there is a credit.
 struct putting : edge_pair {
@@ -69,7 +69,12 @@ struct putting : edge_pair {
     errc outcome = co_await ps.settle();
     if (ps.has_put()) {
       ps.fence();
+      if (how == ends::cancelled_behind_the_fence) ps.fail(errc::cancelled);
       outcome = co_await ps.settle();
+      if (!ps.fenced()) {
+        ps.fence();
+        outcome = co_await ps.settle();
+      }
       ps.announce();
     }
     e.out.end(inv, ps.failed());
@@ -241,7 +246,10 @@ TEST_CASE("a payload that is given up while it is written lets those behind it g
 }
 
 TEST_CASE("a message is put where there is a credit, and the receive ends only after the fence") {
-  putting e(landing_by_hand());
+  memory_link_options o = landing_by_hand();
+  SUBCASE("and the stamp that the sender sends then") { o.announces = false; }
+  SUBCASE("which brings the stamp") { o.announces = true; }
+  putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
   auto& s = e.send(100);
@@ -259,6 +267,8 @@ TEST_CASE("a message is put where there is a credit, and the receive ends only a
 TEST_CASE("with a fence that does nothing the stamp overtakes the data") {
   memory_link_options o = landing_by_hand();
   o.fence = memory_link_options::fences::do_nothing;
+  SUBCASE("that the sender sends") { o.announces = false; }
+  SUBCASE("that it brings") { o.announces = true; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
@@ -369,8 +379,56 @@ TEST_CASE("a cancelled receive waits for the answer, and for the data if its inv
   CHECK(b.ended == errc::cancelled);
 }
 
+TEST_CASE("where the link brings the stamp, a receive does not wait for its sender once the put has landed") {
+  memory_link_options o = landing_by_hand();
+  o.announces = true;
+  putting e(std::move(o));
+  const auto sent_by_itself = [&] {
+    return e.links[0].statistics().sent[static_cast<std::size_t>(link::channel::data)];
+  };
+  auto& r = e.receive(200);
+  e.pass();
+  auto& s = e.send(100);
+  e.pass();
+  CHECK_FALSE(r.ended);
+  CHECK(e.links.land());
+  e.clock.turn();  // no time passes
+  CHECK(e.holds(r, 0));
+  CHECK_FALSE(s.ended);
+  e.pass();
+  CHECK(s.ended == errc::none);
+  CHECK(sent_by_itself() == 0);
+}
+
+TEST_CASE("a send that is cancelled while its stamp is under way takes nothing from the receiver") {
+  memory_link_options o = landing_by_hand();
+  SUBCASE("with the fence") { o.announces = true; }
+  SUBCASE("behind the fence: it is poison then") { o.announces = false; }
+  const bool brought = o.announces;
+  putting e(std::move(o));
+  auto& r = e.receive(200);
+  auto& next = e.receive(200);
+  e.pass();
+  auto& s = e.send(100, ends::cancelled_behind_the_fence);
+  e.pass();
+  CHECK_FALSE(r.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(s.ended == errc::cancelled);
+  CHECK(r.ended == (brought ? errc::none : errc::send_failed));
+  if (brought) CHECK(e.holds(r, 0));
+  e.send(100);
+  e.pass();
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(e.holds(next, 1));
+}
+
 TEST_CASE("a send that fails after its put poisons only after the fence") {
-  putting e(landing_by_hand());
+  memory_link_options o = landing_by_hand();
+  SUBCASE("that brings nothing") { o.announces = false; }
+  SUBCASE("that could have brought a stamp") { o.announces = true; }
+  putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
   auto& s = e.send(100, ends::failing);
@@ -385,6 +443,8 @@ TEST_CASE("a send that fails after its put poisons only after the fence") {
 TEST_CASE("when the fence fails nothing is said to the receiver, and the sender has lost its peer") {
   memory_link_options o = landing_by_hand();
   o.fence = memory_link_options::fences::fail;
+  SUBCASE("by itself") { o.announces = false; }
+  SUBCASE("with its stamp") { o.announces = true; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();

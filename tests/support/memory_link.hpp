@@ -30,6 +30,7 @@ struct memory_link_options {
   std::function<time_ns(rank_id from, rank_id to, runtime::link::channel on)> delay;  ///< on top of the latency
   enum class memory : std::uint8_t { none, exposed } one_sided = memory::exposed;
   enum class fences : std::uint8_t { work, do_nothing, fail } fence = fences::work;
+  bool announces = false;  ///< whether fences take messages along
   runtime::late_writes late = runtime::late_writes::fail;
   double one_sided_ns_per_byte = 0.1;
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
@@ -64,6 +65,7 @@ class memory_link final : public runtime::link {
   errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
            runtime::completion* done) override;
   errc fence(rank_id to, runtime::completion* done) override;
+  errc announce(rank_id to, channel on, std::span<const std::byte> header, runtime::completion* done) override;
   void deliver(channel on, runtime::arrival&& m) {
     ++counters_.received[static_cast<std::size_t>(on)];
     auto* h = handlers_[static_cast<std::size_t>(on)];
@@ -76,6 +78,8 @@ class memory_link final : public runtime::link {
 
  private:
   friend memory_world;
+  using message_behind = std::optional<std::pair<channel, std::vector<std::byte>>>;
+  errc start_fence(rank_id to, runtime::completion* done, message_behind brings);
   void release(const void* held, bool remote) noexcept override;
   memory_world& world_;
   rank_id rank_;
@@ -159,6 +163,7 @@ class memory_world {
     std::uint64_t last_put;
     time_ns asked_there_ns;  // when the peer has been asked
     runtime::completion* done;
+    memory_link::message_behind brings;
   };
   // The exposed memory at which a key and an address point, or nothing.
   std::byte* place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address, std::size_t bytes) {
@@ -213,6 +218,7 @@ class memory_world {
         continue;
       }
       fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (f.brings) links_[f.to]->deliver(f.brings->first, runtime::arrival(f.brings->second, {}));
       after(options_.latency_ns, [this, f](outcome how) {
         was_abandoned(f.done);
         f.done->on_end(*f.done, how == outcome::due ? errc::none : errc::peer_failed);
@@ -352,11 +358,20 @@ inline errc memory_link::get(rank_id from, const runtime::remote_place& at, std:
   return errc::pending;
 }
 
-inline errc memory_link::fence(rank_id to, runtime::completion* done) {
+inline errc memory_link::fence(rank_id to, runtime::completion* done) { return start_fence(to, done, {}); }
+
+inline errc memory_link::announce(rank_id to, channel on, std::span<const std::byte> header,
+                                  runtime::completion* done) {
+  if (!world_.options_.announces) return errc::unavailable;
+  if (world_.options_.fence == memory_link_options::fences::do_nothing) return send(to, on, header, {}, nullptr);
+  return start_fence(to, done, std::pair(on, std::vector(header.begin(), header.end())));
+}
+
+inline errc memory_link::start_fence(rank_id to, runtime::completion* done, message_behind brings) {
   if (world_.options_.fence == memory_link_options::fences::do_nothing) return errc::none;
   if (world_.options_.fence == memory_link_options::fences::fail) return errc::peer_failed;
   const time_ns asked_there_ns = world_.ex_.now() + world_.options_.latency_ns;
-  world_.fences_.push_back({rank_, to, world_.last_put_, asked_there_ns, done});
+  world_.fences_.push_back({rank_, to, world_.last_put_, asked_there_ns, done, std::move(brings)});
   world_.after(world_.options_.latency_ns, [&w = world_](memory_world::outcome how) {
     if (how == memory_world::outcome::due) w.end_fences();
   });
@@ -365,7 +380,7 @@ inline errc memory_link::fence(rank_id to, runtime::completion* done) {
 
 // What has been offered stays offered: like a transport that cannot take a message back. Nobody waits for a fence any more.
 inline void memory_link::cancel(runtime::completion& pending) {
-  const auto waits = [&](const memory_world::waiting_fence& f) { return f.done == &pending; };
+  const auto waits = [&](const memory_world::waiting_fence& f) { return f.done == &pending && !f.brings; };
   if (std::erase_if(world_.fences_, waits) == 0) return;
   world_.after(0, [&w = world_, &pending](memory_world::outcome) {
     w.was_abandoned(&pending);

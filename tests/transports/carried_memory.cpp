@@ -143,6 +143,84 @@ TEST_CASE("puts and gets of what is not exposed change and tell nothing, and the
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
+TEST_CASE("a message behind puts comes once they have landed, though its sender does nothing meanwhile") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    const std::string text = "all there";
+    blob memory(std::size_t{1} << 20U);
+    const blob data(memory.size(), std::byte{1});
+    awaited put;
+    awaited announced;
+    node self(rank, 2, all);
+    self.listen();
+    const auto mine = self.wire.expose(memory).value();
+    const auto keys = all.gather(mine.key);
+    const std::span<const std::byte> small = std::span(data).first(50);
+    if (rank == 0) {
+      const auto address = transports::read_carried_key(keys[1])->address;
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, data, &put) == errc::pending);
+      PARLEY_EXPECT(waited(self, self.wire.announce(1, channel::data, tests::bytes_of(text), &announced), announced) ==
+                    errc::none);
+      self.until([&] { return put.calls > 0; });
+      // Connected: what is small has left when this returns.
+      const blob twos(small.size(), std::byte{2});
+      awaited second;
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, twos, &put) == errc::none);
+      PARLEY_EXPECT(self.wire.announce(1, channel::data, tests::bytes_of(text), &second) == errc::pending);
+      all.barrier();
+      all.barrier();  // it stands still meanwhile
+      PARLEY_EXPECT(second.calls == 0);
+      self.until([&] { return second.calls > 0; });
+      PARLEY_EXPECT(second.outcome == errc::none);
+    } else {
+      self.until([&] { return !self.data.got.empty(); });
+      PARLEY_EXPECT(tests::text_of(self.data.got.front().header()) == text);
+      PARLEY_EXPECT(all_are(memory, std::byte{1}));
+      all.barrier();
+      self.until([&] { return self.data.got.size() > 1; });
+      PARLEY_EXPECT(all_are(std::span(memory).first(small.size()), std::byte{2}));
+      all.barrier();
+    }
+    self.finish(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a message behind a put that was refused does not come, and a hostile one goes nowhere") {
+  constexpr std::uint32_t fence_kind = 4;
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    const std::string text = "all there";
+    blob memory(1'000, std::byte{0x5a});
+    awaited done;
+    node self(rank, 2, all);
+    self.listen();
+    const auto mine = self.wire.expose(memory).value();
+    const auto keys = all.gather(mine.key);
+    if (rank == 1) self.wire.withdraw(mine);
+    all.barrier();
+    if (rank == 0) {
+      const blob data(50, std::byte{1});
+      const auto address = transports::read_carried_key(keys[1])->address;
+      PARLEY_EXPECT(waited(self, self.wire.put(1, {keys[1], address}, data, &done), done) == errc::none);
+      awaited announced;
+      PARLEY_EXPECT(waited(self, self.wire.announce(1, channel::data, tests::bytes_of(text), &announced), announced) ==
+                    errc::unavailable);
+      const blob too_long(link::max_header_bytes + 1, std::byte{1});
+      PARLEY_EXPECT(self.wire.announce(1, channel::data, too_long, &done) == errc::bad_argument);
+      // To the channel that carries it, to one that there is not, and more than a header.
+      raw_message m{.kind = fence_kind, .address = static_cast<std::uint64_t>(carrier)};
+      PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), data) == errc::none);
+      m.address = 77;
+      PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), data) == errc::none);
+      m.address = static_cast<std::uint64_t>(channel::data);
+      PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), blob(10'000)) == errc::none);
+      PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), too_long) == errc::none);
+    }
+    self.finish(all);
+    PARLEY_EXPECT(self.wire.statistics().received[static_cast<std::size_t>(channel::data)] == 0);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
 TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of a put") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     blob memory(std::size_t{32} << 20U);
