@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
-# BUILD holds cli/parley and, if they were built, tests/test_gpu and bench/bench_gpu. Prints one line per check and a summary;
+# BUILD holds cli/parley and, if they were built, examples/gpu_* and bench/gpu_sums. Prints one line per check and a summary;
 # logs go to OUTPUT_FOLDER. Never changes a GPU's settings; NVLink multicast stays off.
 set -u
 build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
@@ -42,7 +42,6 @@ tail -n 30 "$out/processes-2-ranks.log"
 check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" --device cuda --no-results \
   --microbatches "${MICROBATCHES:-500}"
 tail -n 3 "$out/processes-pipeline.log"
-if [ -x "$build/tests/test_gpu" ]; then check test_gpu 300 "$build/tests/test_gpu"; fi
 
 # What NCCL does for transfers, by itself: the same messages with only it beside the default.
 check processes-nccl 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results

@@ -28,6 +28,16 @@ task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, ca
   }
 }
 
+// One of either, and how it ended.
+task<> send_one(transfer t, std::span<const std::byte> data, result<>& outcome, time_ns timeout_ns = 0) {
+  auto ended = co_await attempt(t.send(data, {.to = 1, .timeout_ns = timeout_ns}));
+  outcome = std::move(ended);
+}
+task<> receive_one(transfer t, std::span<std::byte> into, result<>& outcome, time_ns timeout_ns = 0) {
+  auto ended = co_await attempt(t.receive(into, {.from = 0, .timeout_ns = timeout_ns}));
+  outcome = ended ? result<>{} : result<>{ended.reason()};
+}
+
 task<> receive_registered(transfer t, std::vector<std::size_t> sizes, std::size_t spare, side registers,
                           call_outcomes& all) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -274,17 +284,9 @@ TEST_CASE("a put that is late, and its fence with it, costs its call and not the
   scope calls(w.clock);
   result<> sent = errc::pending;
   result<> received = errc::pending;
-  const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
-    auto outcome = co_await attempt(t.send(d, {.to = 1, .timeout_ns = 1'000'000}));
-    to = std::move(outcome);
-  };
-  const auto receive = [](transfer t, std::span<std::byte> d, result<>& to) -> task<> {
-    auto outcome = co_await attempt(t.receive(d, {.from = 0}));
-    to = outcome ? result<>{} : result<>{outcome.reason()};
-  };
-  calls.spawn(receive(w.in, buffer, received));
+  calls.spawn(receive_one(w.in, buffer, received));
   pass(w, 100'000);
-  calls.spawn(send(w.out, data, sent));
+  calls.spawn(send_one(w.out, data, sent, 1'000'000));
   pass(w, 10'000'000);
   CHECK(sent.code() == errc::timeout);
   CHECK(received.code() == errc::send_failed);
@@ -311,26 +313,18 @@ TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a
     result<> again = errc::pending;
     result<> elsewhere = errc::pending;
     result<> received = errc::pending;
-    const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
-      auto outcome = co_await attempt(t.send(d, {.to = 1}));
-      to = std::move(outcome);
-    };
-    const auto receive = [](transfer t, std::span<std::byte> d, result<>& to) -> task<> {
-      auto outcome = co_await attempt(t.receive(d, {.from = 0, .timeout_ns = 10'000'000}));
-      to = outcome ? result<>{} : result<>{outcome.reason()};
-    };
-    calls.spawn(receive(w.in, buffer, received));
+    calls.spawn(receive_one(w.in, buffer, received, 10'000'000));
     pass(w, 1'000'000);
     if (lost)
       w.links.options().lose = [](rank_id from, rank_id, link::channel on) {
         return from == 0 && on == link::channel::control;
       };
-    calls.spawn(send(w.out, data, sent));
+    calls.spawn(send_one(w.out, data, sent));
     pass(w, 1'000'000);
     CHECK(sent.code() == errc::peer_failed);
     CHECK(says(sent, "the fence after a put to it failed"));
-    calls.spawn(send(w.out, data, again));
-    calls.spawn(send(out_other, data, elsewhere));
+    calls.spawn(send_one(w.out, data, again));
+    calls.spawn(send_one(out_other, data, elsewhere));
     pass(w, 1'000'000);
     CHECK(again.code() == errc::peer_failed);
     CHECK(elsewhere.code() == errc::peer_failed);
@@ -353,19 +347,11 @@ TEST_CASE("a get whose receive is never posted ends with its timeout, and the re
   scope calls(w.clock);
   result<> sent = errc::pending;
   result<> received = errc::pending;
-  const auto send = [](transfer t, std::span<const std::byte> d, result<>& to) -> task<> {
-    auto outcome = co_await attempt(t.send(d, {.to = 1, .timeout_ns = 10'000'000}));
-    to = std::move(outcome);
-  };
-  const auto receive = [](transfer t, std::size_t size, result<>& to) -> task<> {
-    std::vector<std::byte> buffer(size);
-    auto outcome = co_await attempt(t.receive(buffer, {.from = 0}));
-    to = outcome ? result<>{} : result<>{outcome.reason()};
-  };
-  calls.spawn(send(w.out, data, sent));
+  calls.spawn(send_one(w.out, data, sent, 10'000'000));
   pass(w, 2'000'000'000);
   CHECK(sent.code() == errc::timeout);
-  calls.spawn(receive(w.in, large, received));
+  std::vector<std::byte> buffer(large);
+  calls.spawn(receive_one(w.in, buffer, received));
   pass(w, 1'000'000);
   CHECK(received.code() == errc::send_failed);
 }
