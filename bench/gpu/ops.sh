@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Ops on this machine's GPUs, a process each, in turns with what they are compared with: the two-round ring with all configs, with `put`
 # beside the default, and with PyTorch's batch_isend_irecv; training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's; ring attention of
-# 65,536 rows, and PyTorch's of the same blocks; all-gather + GEMM, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's multi-GPU programming models.
+# 65,536 rows, and PyTorch's of the same blocks; all-gather + GEMM and GEMM + reduce-scatter, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's
+# multi-GPU programming models.
 #     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
 # BUILD holds cli/parley and the programs of examples/gpu. NVIDIAS_JACOBI is the program of its folder nccl_overlap.
 set -u
@@ -37,6 +38,8 @@ for round in $(seq "$rounds"); do
   done
   one "all-gather + GEMM" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_gather_gemm"
   one "all-gather + GEMM, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_gather_gemm.py"
+  one "GEMM + reduce-scatter" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_gemm_reduce_scatter"
+  one "GEMM + reduce-scatter, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_gemm_reduce_scatter.py"
   one "jacobi" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_jacobi" -niter 1000 -nccheck 100 -csv
   [ -z "$nvidia" ] || one "jacobi, NVIDIA's nccl_overlap" mpirun --allow-run-as-root -np "$ranks" "$nvidia" -niter 1000 -nccheck 100 -csv
 done

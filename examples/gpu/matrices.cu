@@ -13,7 +13,8 @@ constexpr unsigned threads = 256;
 constexpr unsigned blocks = 2048;
 
 __device__ int whole_number(const whole_numbers& n, std::uint64_t row, std::uint64_t column) {
-  return static_cast<int>(hash_of(n.seed, n.first_row + row, column) % 5) - 2;
+  const std::uint64_t drawn = hash_of(n.seed, n.first_row + row, n.first_column + column) % n.of;
+  return drawn < 5 ? static_cast<int>(drawn) - 2 : 0;
 }
 
 __global__ void fill(bf16* to, std::uint64_t rows, std::uint64_t columns, whole_numbers n) {
@@ -42,6 +43,28 @@ __global__ void count_different(const std::uint16_t* x, const std::uint16_t* y, 
   }
 }
 
+__global__ void add_up(uint4* to, summands all, std::uint64_t eights) {
+  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < eights; i += step) {
+    float2 sum[4]{};
+    for (unsigned k = 0; k < all.count; ++k) {
+      const uint4 eight = static_cast<const uint4*>(all.of[k])[i];
+      const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&eight);
+#pragma unroll
+      for (unsigned p = 0; p < 4; ++p) {
+        const float2 pair = __bfloat1622float2(pairs[p]);
+        sum[p].x += pair.x;
+        sum[p].y += pair.y;
+      }
+    }
+    uint4 eight;
+    auto* const pairs = reinterpret_cast<__nv_bfloat162*>(&eight);
+#pragma unroll
+    for (unsigned p = 0; p < 4; ++p) pairs[p] = __float22bfloat162_rn(sum[p]);
+    to[i] = eight;
+  }
+}
+
 }  // namespace
 
 cudaError_t launch_whole_numbers(void* to, std::uint64_t rows, std::uint64_t columns, whole_numbers n, cudaStream_t s) {
@@ -61,10 +84,16 @@ cudaError_t launch_count_different(const void* x, const void* y, std::uint64_t e
   return cudaGetLastError();
 }
 
+cudaError_t launch_add_up(void* to, const summands& all, std::uint64_t elements, cudaStream_t s) {
+  if (elements % 8 != 0) return cudaErrorInvalidValue;
+  add_up<<<blocks, threads, 0, s>>>(static_cast<uint4*>(to), all, elements / 8);
+  return cudaGetLastError();
+}
+
 cudaError_t load_matrix_kernels() {
   cudaFuncAttributes a{};
   for (const void* kernel : {reinterpret_cast<const void*>(&fill), reinterpret_cast<const void*>(&count_wrong),
-                             reinterpret_cast<const void*>(&count_different)}) {
+                             reinterpret_cast<const void*>(&count_different), reinterpret_cast<const void*>(&add_up)}) {
     if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
   }
   return cudaSuccess;

@@ -7,10 +7,13 @@
 
 namespace examples {
 
-/// Rows of a matrix of whole numbers from -2 to 2; which ones depends on its seed.
+/// A part of a matrix of whole numbers from -2 to 2; which ones depends on its seed. On average five of each `of` are drawn from
+/// these, zeros among them, and the others are zeros.
 struct whole_numbers {
   std::uint64_t seed = 0;
   std::uint64_t first_row = 0;
+  std::uint64_t first_column = 0;
+  std::uint64_t of = 5;
 };
 cudaError_t launch_whole_numbers(void* to, std::uint64_t rows, std::uint64_t columns, whole_numbers n, cudaStream_t s);
 
@@ -27,6 +30,15 @@ struct simple_product {
 cudaError_t launch_count_wrong(const void* c, const simple_product& right, unsigned long long* count, cudaStream_t s);
 cudaError_t launch_count_different(const void* x, const void* y, std::uint64_t elements, unsigned long long* count,
                                    cudaStream_t s);
+
+/// Matrices of the same size, whose rows are multiples of 8 long.
+struct summands {
+  static constexpr unsigned most = 16;
+  const void* of[most]{};
+  unsigned count = 0;
+};
+/// to = the first + the second + …, in this order for each element, in fp32.
+cudaError_t launch_add_up(void* to, const summands& all, std::uint64_t elements, cudaStream_t s);
 
 /// As `load_kernels`.
 cudaError_t load_matrix_kernels();

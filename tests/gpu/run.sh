@@ -114,12 +114,14 @@ if [ -x "$program" ]; then
   fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --seqlen 8192 --heads 4 -w 10000000
 fi
-# All-gather + GEMM, every element of every config's result compared; cuBLASLt is looked for as NCCL is, where LD_LIBRARY_PATH says.
-program=$build/examples/gpu_all_gather_gemm
-if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then
-  check all_gather_gemm 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
-  tail -n 6 "$out/all_gather_gemm.log"
-fi
+# All-gather + GEMM and GEMM + reduce-scatter, every element of every config's result compared; cuBLASLt is looked for as NCCL is, where
+# LD_LIBRARY_PATH says. On one GPU without NCCL.
+for layer in all_gather_gemm gemm_reduce_scatter; do
+  program=$build/examples/gpu_$layer
+  [ -x "$program" ] || continue
+  check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
+  tail -n 6 "$out/$layer.log"
+done
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
 if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then
@@ -142,7 +144,7 @@ if [ -n "${sanitizer:-}" ]; then
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
-  # What packs the pieces of halos, adds up sums, and multiplies blocks of attention.
+  # What packs the pieces of halos, adds up sums, multiplies blocks of attention, and adds up parts of products.
   sanitized() {
     local name=$1 tool
     shift
@@ -156,6 +158,9 @@ if [ -n "${sanitizer:-}" ]; then
   sanitized jacobi "$build/examples/gpu_jacobi" -nx 256 -ny 256 -niter 60
   sanitized ring_exchange "$build/examples/gpu_ring_exchange" -e 4096 -n 20 -w 20
   sanitized attention "$build/examples/gpu_ring_attention" --seqlen 64 --heads 2 --head-dim 16 -n 2
+  for layer in all_gather_gemm gemm_reduce_scatter; do
+    sanitized $layer "$build/examples/gpu_$layer" --M 256 --N 256 --K 256 --iters 1 --warmup 1
+  done
   [ "$gpus" -lt 2 ] || sanitized replayed_step "$build/examples/gpu_replayed_step" -e 4096 -n 40
 else
   echo "compute-sanitizer was not found, or SANITIZE=no: memcheck and racecheck did not run"

@@ -12,8 +12,8 @@ namespace {
 using namespace parley;
 using namespace parley::runtime;
 using namespace parley::tests;
-using examples::gather_plan;
-using examples::gather_way;
+using examples::copy_plan;
+using examples::copy_way;
 using examples::gathered_shards;
 
 constexpr std::uint64_t rows = 10;
@@ -36,7 +36,7 @@ struct user {
   }
 
   // A shard is made, all are used, each chunk in one of two streams, and the next call comes behind that.
-  void enqueue(const gather_plan& plan, unsigned call, std::mt19937& dice) {
+  void enqueue(const copy_plan& plan, unsigned call, std::mt19937& dice) {
     const auto main = streams[0];
     gpu.launch(main, dice() % 300, [this, call] { fill(gpu, shards.shard(me), seed_of(me, call)); });
     shards.begin(plan, main);
@@ -93,8 +93,8 @@ TEST_CASE("gathered rows are those of their call, pulled or pushed, in chunks an
       std::mt19937 dice(5);
       for (unsigned call = 0; call < calls; ++call) {
         // Ways change from call to call, the same on all ranks.
-        const gather_plan plan{call % 3 == 1 ? gather_way::push : gather_way::pull, 1 + call % 4, step};
-        const gather_plan other{call % 3 == 1 ? gather_way::pull : gather_way::push, 1 + call % 4, step};
+        const copy_plan plan{call % 3 == 1 ? copy_way::push : copy_way::pull, 1 + call % 4, step};
+        const copy_plan other{call % 3 == 1 ? copy_way::pull : copy_way::push, 1 + call % 4, step};
         for (auto& u : users) {
           gpu.ticks_per_copy = dice() % 400;  // some ranks' copies take longer
           u->enqueue(call < calls / 2 ? plan : other, call, dice);

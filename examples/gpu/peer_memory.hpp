@@ -1,0 +1,231 @@
+#pragma once
+// Shards of a matrix in memory of several ranks, a process and a GPU each, that bring chunks of them to each other by copy engines, and words
+// by which they tell each other how far they are. All of a call is enqueued, and no processor has a part in it.
+//
+// Words lie in each GPU's memory; they count the calls. A rank that dies leaves the others' streams waiting: end the process.
+#include <parley/ops/rank.hpp>
+#include <parley/transports/cuda_copies.hpp>
+#include <parley/transports/cuda_space.hpp>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace examples {
+
+namespace transports = parley::transports;
+using parley::runtime::errc;
+using parley::runtime::rank_id;
+using parley::runtime::task;
+
+enum class copy_way : std::uint8_t {
+  pull,  ///< a rank's copy engine reads what others have made
+  push,  ///< it writes what this rank has made to the others
+};
+
+/// How a call brings shards; the same on all ranks.
+struct copy_plan {
+  copy_way way = copy_way::pull;
+  unsigned chunks = 1;  ///< of each shard, at most `peer_memory::most_chunks`
+  rank_id step = 1;     ///< from one rank to the next, in the order in which their shards come
+};
+
+/// A rank among those that have shards, and how large each is.
+struct shard_place {
+  rank_id self = 0;
+  rank_id world = 1;
+  std::uint64_t rows = 0;
+  std::uint64_t row_bytes = 0;
+};
+
+inline void must(transports::cuda_driver& gpu, errc e) {
+  if (e != errc::none) parley::runtime::raise({e, gpu.fault()});
+}
+
+class peer_memory {
+ public:
+  static constexpr unsigned most_chunks = 8;
+  /// What a rank's words say of each other rank: that it has begun a call, that it has taken what it gets from this one, and that the first
+  /// of its chunks for this one is there; the others come behind that.
+  enum class word : unsigned { begun, taken, came };
+  /// One of a rank's shards.
+  struct place {
+    rank_id rank = 0;
+    std::size_t shard = 0;
+  };
+
+  /// With room for so many shards, on each rank.
+  peer_memory(transports::cuda_copies& gpu, parley::runtime::memory_space& space, shard_place at, std::size_t shards)
+      : gpu_(gpu.driver()), device_(gpu.device()), space_(space), at_(at),
+        memory_(space.make(shards * at.rows * at.row_bytes)),
+        words_(space.make((2 + most_chunks) * at.world * sizeof(std::uint32_t))), peers_(at.world),
+        signals_(gpu_.make_stream(device_)), copies_(gpu_.make_stream(device_)), started_(gpu_.make_event(device_)),
+        copied_(gpu_.make_event(device_)) {
+    peers_[at.self] = {memory_->bytes().data(), words_->bytes().data()};
+  }
+  peer_memory(const peer_memory&) = delete;
+  peer_memory& operator=(const peer_memory&) = delete;
+  ~peer_memory() {
+    for (const auto e : {started_, copied_}) gpu_.destroy(e);
+    for (const auto s : {signals_, copies_}) gpu_.destroy(s);
+    for (void* const m : mapped_) gpu_.close_imported(m);
+  }
+
+  /// Every rank learns where the others' shards and words are. Throws `unavailable` where a GPU's memory cannot be reached.
+  task<> meet(parley::ops::rank& self, std::string name) {
+    const std::vector<std::byte> zeros(words_->bytes().size());
+    co_await space_.copy(words_->bytes(), zeros);
+    if (at_.world == 1) co_return;
+    parley::ops::paired_transfer op{.name = std::move(name)};
+    for (rank_id from = 0; from < at_.world; ++from) {
+      for (rank_id to = 0; to < at_.world; ++to) {
+        if (from != to) op.edges.emplace_back(from, to);
+      }
+    }
+    parley::ops::transfer addresses = self.declare(op);
+    const std::array mine{exported(memory_->bytes()), exported(words_->bytes())};
+    parley::runtime::scope& here = co_await parley::runtime::this_scope;
+    parley::runtime::scope all(here);
+    std::vector<std::array<transports::exported_memory, 2>> theirs(at_.world);
+    for (rank_id r = 0; r < at_.world; ++r) {
+      if (r == at_.self) continue;
+      all.spawn(addresses.send(mine, {.to = r}));
+      all.spawn(told(addresses, &theirs[r], r));
+    }
+    co_await all.join();
+    for (rank_id r = 0; r < at_.world; ++r) {
+      if (r != at_.self) peers_[r] = {imported(theirs[r][0]), imported(theirs[r][1])};
+    }
+  }
+
+  rank_id self() const noexcept { return at_.self; }
+  rank_id world() const noexcept { return at_.world; }
+  const copy_plan& plan() const noexcept { return plan_; }
+  /// So many steps of the plan on from this rank, or back from it.
+  rank_id after(rank_id steps) const noexcept { return (at_.self + steps * plan_.step) % at_.world; }
+  rank_id before(rank_id steps) const noexcept { return (at_.self + steps * (at_.world - plan_.step)) % at_.world; }
+
+  std::span<std::byte> all() const noexcept { return memory_->bytes(); }
+  std::span<std::byte> shard(std::size_t i) const noexcept {
+    return all().subspan(i * at_.rows * at_.row_bytes, at_.rows * at_.row_bytes);
+  }
+  /// Which rows of a shard a chunk has: the first and how many.
+  std::pair<std::uint64_t, std::uint64_t> rows_of(unsigned chunk) const noexcept {
+    const std::uint64_t first = at_.rows * chunk / plan_.chunks;
+    return {first, at_.rows * (chunk + 1) / plan_.chunks - first};
+  }
+  std::span<std::byte> chunk(std::size_t shard_index, unsigned i) const noexcept {
+    const auto [first, count] = rows_of(i);
+    return shard(shard_index).subspan(first * at_.row_bytes, count * at_.row_bytes);
+  }
+
+  /// A call, behind what `stream` has: others are told, and copies and signals of the call come behind that, too.
+  void begin(const copy_plan& plan, transports::cuda_stream stream) {
+    plan_ = plan;
+    ++call_;
+    must(gpu_, gpu_.record(started_, stream));
+    for (const auto s : {signals_, copies_}) follow(s);
+    for (rank_id r = 0; r < at_.world; ++r) {
+      if (r != at_.self) tell(r, word::begun, 0, signals_);
+    }
+  }
+  /// What `s` gets from here on comes after the beginning.
+  void follow(transports::cuda_stream s) { must(gpu_, gpu_.wait(s, started_)); }
+  /// What `stream` gets from here on may write what others pull and what this rank pushes.
+  void end(transports::cuda_stream stream) {
+    if (plan_.way == copy_way::push) {
+      must(gpu_, gpu_.record(copied_, copies_));
+      must(gpu_, gpu_.wait(stream, copied_));
+      return;
+    }
+    for (rank_id r = 0; r < at_.world; ++r) {
+      if (r != at_.self) wait_for(word::taken, 0, r, stream);
+    }
+  }
+
+  transports::cuda_stream copies() const noexcept { return copies_; }
+  transports::cuda_stream signals() const noexcept { return signals_; }  ///< apart from copies, which wait for others
+  /// In the stream of copies; one of the two places is this rank's.
+  void copy(place to, place from, unsigned chunk_index) {
+    const auto mine = chunk(to.rank == at_.self ? to.shard : from.shard, chunk_index);
+    must(gpu_, gpu_.copy(address(to, chunk_index), address(from, chunk_index), mine.size(), copies_));
+  }
+  /// Once all before it in `s` has happened, rank `r` knows it of this one.
+  void tell(rank_id r, word what, unsigned chunk_index, transports::cuda_stream s) {
+    must(gpu_, gpu_.write_value(s, at(r, what, chunk_index, at_.self), call_));
+  }
+  /// What `s` gets from here on comes after rank `r` has told that.
+  void wait_for(word what, unsigned chunk_index, rank_id r, transports::cuda_stream s) {
+    must(gpu_, gpu_.wait_value(s, at(at_.self, what, chunk_index, r), call_));
+  }
+
+ private:
+  struct peer {
+    std::byte* memory = nullptr;
+    std::byte* words = nullptr;
+  };
+
+  void* at(rank_id of, word what, unsigned chunk_index, rank_id about) const noexcept {
+    const std::size_t row = static_cast<unsigned>(what) + chunk_index;
+    return peers_[of].words + (row * at_.world + about) * sizeof(std::uint32_t);
+  }
+  std::byte* address(place p, unsigned chunk_index) const noexcept {
+    return peers_[p.rank].memory + (chunk(p.shard, chunk_index).data() - memory_->bytes().data());
+  }
+  transports::exported_memory exported(std::span<const std::byte> memory) {
+    const auto made = gpu_.export_memory(memory.data());
+    return made.value();
+  }
+  std::byte* imported(const transports::exported_memory& theirs) {
+    const auto opened = gpu_.import_memory(device_, theirs.handle);
+    mapped_.push_back(opened.value());
+    return static_cast<std::byte*>(mapped_.back()) + theirs.offset;
+  }
+  static task<> told(parley::ops::transfer addresses, std::array<transports::exported_memory, 2>* by, rank_id from) {
+    co_await addresses.receive(*by, {.from = from});
+  }
+
+  transports::cuda_driver& gpu_;
+  int device_;
+  parley::runtime::memory_space& space_;
+  shard_place at_;
+  std::unique_ptr<parley::runtime::memory_space::block> memory_;
+  std::unique_ptr<parley::runtime::memory_space::block> words_;
+  std::vector<peer> peers_;
+  std::vector<void*> mapped_;
+  transports::cuda_stream signals_;
+  transports::cuda_stream copies_;
+  transports::cuda_event started_;
+  transports::cuda_event copied_;
+  copy_plan plan_;
+  std::uint32_t call_ = 0;
+};
+
+/// An event for each chunk of each rank.
+class chunk_events {
+ public:
+  chunk_events(transports::cuda_copies& gpu, rank_id world) : gpu_(gpu.driver()) {
+    for (std::size_t i = 0; i < std::size_t{world} * peer_memory::most_chunks; ++i)
+      events_.push_back(gpu_.make_event(gpu.device()));
+  }
+  chunk_events(const chunk_events&) = delete;
+  chunk_events& operator=(const chunk_events&) = delete;
+  ~chunk_events() {
+    for (const auto e : events_) gpu_.destroy(e);
+  }
+  void record(rank_id r, unsigned chunk, transports::cuda_stream s) { must(gpu_, gpu_.record(of(r, chunk), s)); }
+  void before(rank_id r, unsigned chunk, transports::cuda_stream s) { must(gpu_, gpu_.wait(s, of(r, chunk))); }
+
+ private:
+  transports::cuda_event of(rank_id r, unsigned chunk) const noexcept {
+    return events_[r * peer_memory::most_chunks + chunk];
+  }
+  transports::cuda_driver& gpu_;
+  std::vector<transports::cuda_event> events_;
+};
+
+}  // namespace examples

@@ -1,0 +1,414 @@
+#pragma once
+// What the examples share in which products of matrices overlap their communication and all of it is tuned as a whole, on all ranks: flags,
+// configs, checks, and times beside the best of an exhaustive search, NCCL and one product, and the product alone.
+#include "device.hpp"
+#include "matrices.hpp"
+#include "matrix_products.hpp"
+#include "peer_memory.hpp"
+
+#include <parley/transports/nccl_runtime.hpp>
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace examples {
+
+/// C (m x n) = A (m x k) times B (k x n), of all ranks together.
+struct layer_options {
+  std::uint64_t m = 8192;
+  std::uint64_t n = 8192;
+  std::uint64_t k = 8192;
+  int calls = 20;
+  int before = 5;
+  void take(std::string_view name, const char* value) {
+    const auto number = std::strtoull(value, nullptr, 10);
+    if (name == "--M") m = number;
+    if (name == "--N") n = number;
+    if (name == "--K") k = number;
+    if (name == "--iters") calls = std::max(1, static_cast<int>(number));
+    if (name == "--warmup") before = std::max(1, static_cast<int>(number));
+  }
+};
+
+struct way_to_do_it {
+  copy_plan copies;
+  unsigned streams = 1;  ///< in which products run
+  std::size_t tile = 0;
+  std::string id() const {
+    return std::string(copies.way == copy_way::pull ? "pull" : "push") + "(chunks=" + std::to_string(copies.chunks) +
+           " step=" + std::to_string(copies.step) + " streams=" + std::to_string(streams) +
+           " tile=" + std::to_string(tile) + ")";
+  }
+};
+
+inline std::vector<way_to_do_it> all_ways(rank_id world, std::size_t tiles) {
+  std::vector<way_to_do_it> all;
+  std::vector<rank_id> steps{1};
+  if (world > 2) steps.push_back(world - 1);  // the other way around
+  for (const copy_way way : {copy_way::pull, copy_way::push}) {
+    for (const unsigned chunks : {1U, 2U, 4U}) {
+      for (const rank_id step : steps) {
+        for (const unsigned streams : {1U, 2U}) {
+          for (std::size_t tile = 0; tile < tiles; ++tile) all.push_back({{way, chunks, step}, streams, tile});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// NCCL as PyTorch uses it: a communicator that blocks, and calls that are enqueued.
+class blocking_nccl {
+ public:
+  task<> meet(parley::rank* self) {
+    parley::transports::nccl_id id;
+    if (self->id() == 0) id = known().make_id().value();
+    parley::paired_transfer op{.name = "NCCL's id"};
+    for (rank_id r = 1; r < self->world_size(); ++r) op.edges.emplace_back(0, r);
+    parley::transfer ids = self->declare(op);
+    if (self->id() != 0) co_await ids.receive(id.bytes, {.from = 0});
+    for (rank_id r = 1; self->id() == 0 && r < self->world_size(); ++r) co_await ids.send(id.bytes, {.to = r});
+    void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    const auto connect = find<decltype(&ncclCommInitRank)>(library, "ncclCommInitRank");
+    gather_ = find<decltype(&ncclAllGather)>(library, "ncclAllGather");
+    scatter_ = find<decltype(&ncclReduceScatter)>(library, "ncclReduceScatter");
+    abort_ = find<decltype(&ncclCommAbort)>(library, "ncclCommAbort");
+    ncclUniqueId same{};
+    static_assert(sizeof same == sizeof id.bytes);
+    std::memcpy(&same, id.bytes.data(), sizeof same);
+    check(connect(&world_, static_cast<int>(self->world_size()), same, static_cast<int>(self->id())),
+          "ncclCommInitRank");
+  }
+  blocking_nccl() = default;
+  blocking_nccl(const blocking_nccl&) = delete;
+  blocking_nccl& operator=(const blocking_nccl&) = delete;
+  ~blocking_nccl() {
+    if (world_ != nullptr) abort_(world_);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, cudaStream_t s) {
+    check(gather_(mine.data(), all.data(), mine.size(), ncclInt8, world_, s), "ncclAllGather");
+  }
+  /// The sum of all ranks' bf16s, so many of them for each rank.
+  void reduce_scatter(const std::uint16_t* parts, std::uint16_t* sum, std::size_t count, cudaStream_t s) {
+    check(scatter_(parts, sum, count, ncclBfloat16, ncclSum, world_, s), "ncclReduceScatter");
+  }
+
+ private:
+  static parley::transports::nccl_library& known() {
+    const auto library = parley::transports::nccl_runtime();
+    if (!library) parley::runtime::raise(library.reason());
+    return **library;
+  }
+  template <class F>
+  static F find(void* library, const char* name) {
+    const auto found = library == nullptr ? nullptr : reinterpret_cast<F>(::dlsym(library, name));
+    if (found == nullptr) parley::runtime::raise({parley::errc::unavailable, std::string("NCCL has no ") + name});
+    return found;
+  }
+  static void check(ncclResult_t r, const char* what) {
+    if (r != ncclSuccess)
+      parley::runtime::raise(
+          {parley::errc::device_failed, std::string(what) + ": NCCL's error " + std::to_string(static_cast<int>(r))});
+  }
+  decltype(&ncclAllGather) gather_ = nullptr;
+  decltype(&ncclReduceScatter) scatter_ = nullptr;
+  decltype(&ncclCommAbort) abort_ = nullptr;
+  ncclComm_t world_ = nullptr;
+};
+
+/// A layer of one rank: it makes m / P of the rows of something from products of `inner` numbers, `columns` of them a row.
+class whole_layer {
+ public:
+  /// How it is called.
+  struct titles {
+    const char* title;
+    const char* function;
+    const char* kernel;
+    const char* by_nccl;
+  };
+
+  whole_layer(const whole_layer&) = delete;
+  whole_layer& operator=(const whole_layer&) = delete;
+  virtual ~whole_layer() = default;
+
+  /// Enqueues a call.
+  virtual void fused(const way_to_do_it& how) = 0;
+  virtual void by_nccl(std::uint16_t* into) = 0;
+  virtual void alone() = 0;
+
+  task<> meet() {
+    co_await meet_peers();
+    co_await look_for_shared();
+    if (!shared_) co_await nccl_.meet(&self_);
+    // Each kernel once, before a stream waits for another rank: where it is loaded, all streams are waited for.
+    if (!shared_) by_nccl(c_.data());
+    static_cast<void>(multiply_right(seed_of_weights, right_.data()));
+    for (const std::uint64_t rows : {options_.m, rows_, rows_ / 2, rows_ / 4}) {
+      tiles_ = std::min(tiles_, products_.tiles(rows));
+      for (std::size_t tile = 0; tile < tiles_; ++tile) multiply_once(rows, tile);
+    }
+    co_await reached();
+    double fewest = -static_cast<double>(tiles_);
+    co_await largest_of_all(std::span(&fewest, 1));
+    tiles_ = static_cast<std::size_t>(-fewest);
+  }
+  /// Whether ranks share a GPU, which NCCL refuses.
+  bool shared() const noexcept { return shared_; }
+  /// How many ways cuBLASLt has on each rank for each of the products, three at most.
+  std::size_t tiles() const noexcept { return tiles_; }
+
+  /// How many elements of a call differ from those of one product on this rank alone, of numbers that each rank can make; in the first, also
+  /// how many of those differ from a simple kernel's, and how many of NCCL's from those. What was there before has other numbers.
+  task<std::uint64_t> wrong(const way_to_do_it& how, std::uint64_t seed, bool first) {
+    must(cudaMemsetAsync(count_.data(), 0, sizeof(unsigned long long), main()), "cudaMemset");
+    make(seed, numbers_for::checks);
+    forget_result();
+    fused(how);
+    const simple_product right = multiply_right(seed, right_.data());
+    count_different();
+    if (first) must(launch_count_wrong(right_.data(), right, count_.data(), main()), "kernel");
+    if (first && !shared_) {
+      forget_result();
+      by_nccl(c_.data());
+      count_different();
+    }
+    co_await reached();
+    unsigned long long count = 0;
+    co_await space_.copy(std::as_writable_bytes(std::span(&count, 1)), count_.bytes());
+    co_return count;
+  }
+  enum class numbers_for : std::uint8_t { checks, times };
+  /// This rank's part of A.
+  virtual void make(std::uint64_t seed, numbers_for what) = 0;
+
+  /// Of one call, in seconds, on the slowest rank.
+  task<double> seconds(std::function<void()> enqueue, int calls) {
+    double nothing = 0;
+    co_await largest_of_all(std::span(&nothing, 1));
+    const parley::time_ns began = self_.where().precise_now();
+    for (int i = 0; i < calls; ++i) enqueue();
+    co_await reached();
+    double took = static_cast<double>(self_.where().precise_now() - began) / 1e9 / calls;
+    co_await largest_of_all(std::span(&took, 1));
+    co_return took;
+  }
+  task<> reached() {
+    auto there = co_await parley::transports::reached(gpu_, main());
+    there.value();
+  }
+  task<> largest_of_all(std::span<double> values) {
+    if (!all_.idle()) co_await all_.all_reduce<larger>(values);
+  }
+  const titles& words() const noexcept { return words_; }
+  const layer_options& options() const noexcept { return options_; }
+  parley::rank& self() const noexcept { return self_; }
+  parley::kernel_key key() const { return {{"m", options_.m}, {"n", columns_}, {"k", inner_}}; }
+  /// In 1e12, of a rank.
+  double operations() const noexcept {
+    return 2.0 * static_cast<double>(options_.m) * static_cast<double>(columns_) * static_cast<double>(inner_) / 1e12;
+  }
+  std::uint16_t* result() const noexcept { return c_.data(); }
+
+ protected:
+  static constexpr std::uint64_t element_bytes = 2;
+  static constexpr std::uint64_t seed_of_weights = 1;
+
+  struct product {
+    std::uint64_t columns = 0;
+    std::uint64_t inner = 0;
+  };
+  whole_layer(titles words, parley::job& here, parley::transports::cuda_space& space, const layer_options& o, product p)
+      : words_(words), options_(o), gpu_(*here.gpu()), space_(space), self_(here.self()),
+        all_(self_.declare(
+            parley::leader_worker{.name = "times", .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; }})),
+        rows_(o.m / self_.world_size()), columns_(p.columns), inner_(p.inner), products_(columns_, inner_),
+        b_(space, columns_ * inner_), c_(space, o.m * o.n / self_.world_size()), right_(space, c_.size()),
+        count_(space, 1), workspaces_{device_array<std::byte>(space, matrix_products::workspace_bytes),
+                                      device_array<std::byte>(space, matrix_products::workspace_bytes)} {}
+
+  virtual task<> meet_peers() = 0;
+  /// A product of so many rows, of whatever is in memory.
+  virtual void multiply_once(std::uint64_t rows, std::size_t tile) = 0;
+  /// The result of a call whose A has that seed, without other ranks, and what a simple kernel would have to make.
+  virtual simple_product multiply_right(std::uint64_t seed, std::uint16_t* into) = 0;
+
+  cudaStream_t main() const noexcept { return streams_[0]; }
+  cudaStream_t stream_of(unsigned lane) const noexcept { return streams_[lane]; }
+  std::uint64_t rows() const noexcept { return rows_; }
+  std::uint16_t* b() const noexcept { return b_.data(); }
+  blocking_nccl& nccl() noexcept { return nccl_; }
+  void* workspace(unsigned lane) const noexcept { return workspaces_[lane].data(); }
+  void multiply(const void* a, void* into, std::uint64_t count, std::size_t tile, unsigned lane) {
+    products_.multiply(a, b_.data(), into, count, tile, workspace(lane), stream_of(lane));
+  }
+  /// A simple kernel looks at so many rows, or a few more.
+  static constexpr std::uint64_t looked_at = 61;
+
+ private:
+  struct larger {
+    double operator()(double a, double b) const noexcept { return std::max(a, b); }
+  };
+  void forget_result() { must(cudaMemsetAsync(c_.data(), 0xff, c_.bytes().size(), main()), "cudaMemset"); }
+  void count_different() {
+    must(launch_count_different(c_.data(), right_.data(), c_.size(), count_.data(), main()), "kernel");
+  }
+  task<> look_for_shared() {
+    const auto& gpu = gpu_.driver().devices()[static_cast<std::size_t>(gpu_.device())];
+    std::vector<double> gpus(self_.world_size());
+    gpus[self_.id()] = 1.0 + static_cast<double>(std::hash<std::string>()(gpu.uuid) >> 12U);
+    co_await largest_of_all(gpus);
+    std::ranges::sort(gpus);
+    shared_ = std::ranges::adjacent_find(gpus) != gpus.end();
+  }
+
+  titles words_;
+  layer_options options_;
+  parley::transports::cuda_copies& gpu_;
+  parley::transports::cuda_space& space_;
+  parley::rank& self_;
+  parley::rank_group all_;
+  std::uint64_t rows_;
+  std::uint64_t columns_;
+  std::uint64_t inner_;
+  std::size_t tiles_ = 3;
+  bool shared_ = false;
+  matrix_products products_;
+  device_array<std::uint16_t> b_, c_, right_;
+  device_array<unsigned long long> count_;
+  std::array<device_array<std::byte>, 2> workspaces_;
+  std::array<stream, 2> streams_;
+  blocking_nccl nccl_;
+};
+
+using fused_kernel = parley::tunable_op<task<>(whole_layer*)>;
+
+inline task<> calls_of(whole_layer* l, way_to_do_it how) {
+  for (int i = 0; i < l->options().calls; ++i) l->fused(how);
+  co_await l->reached();
+}
+inline task<> tuned_calls(fused_kernel* kernel, whole_layer* l) { co_await (*kernel)(l); }
+
+inline fused_kernel kernel_of(whole_layer& l, const std::vector<way_to_do_it>& ways) {
+  fused_kernel::options o;
+  o.name = l.words().kernel;
+  o.key = [](whole_layer* layer) { return layer->key(); };
+  for (const way_to_do_it& how : ways)
+    o.implementations.push_back({how.id(), [how](whole_layer* layer) { return calls_of(layer, how); }});
+  return fused_kernel(l.self().kernels(), std::move(o));
+}
+
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Medians of nine rounds, in each of which all are called, one after the other. In seconds.
+inline task<std::vector<double>> medians(whole_layer* l, std::vector<std::function<void()>> calls) {
+  constexpr int rounds = 9;
+  std::vector<std::vector<double>> times(calls.size());
+  for (int round = -1; round < rounds; ++round) {
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const double one = co_await l->seconds(calls[i], round < 0 ? l->options().before : l->options().calls);
+      if (round >= 0) times[i].push_back(one);
+    }
+  }
+  std::vector<double> middles;
+  for (auto& t : times) middles.push_back(median(std::move(t)));
+  co_return middles;
+}
+
+/// Throws `config_failed` where an element is wrong, on any rank.
+inline task<> check(whole_layer* l, const std::vector<way_to_do_it>* ways) {
+  double wrong = 0;
+  std::uint64_t seed = 1;
+  for (const way_to_do_it& how : *ways) {
+    ++seed;
+    const std::uint64_t here_wrong = co_await l->wrong(how, seed, &how == &ways->front());
+    wrong += static_cast<double>(here_wrong);
+  }
+  co_await l->largest_of_all(std::span(&wrong, 1));
+  if (wrong != 0) parley::runtime::raise({parley::errc::config_failed, std::to_string(wrong) + " elements are wrong"});
+  l->make(seed, whole_layer::numbers_for::times);
+}
+
+/// Checks all configs, tunes the layer, and prints a table on rank 0.
+inline task<> tune_and_measure(whole_layer* l) {
+  parley::rank& self = l->self();
+  co_await l->meet();
+  const std::vector<way_to_do_it> ways = all_ways(self.world_size(), l->tiles());
+  co_await check(l, &ways);
+
+  fused_kernel kernel = kernel_of(*l, ways);
+  parley::contextual whole(self, {.name = l->words().function, .iterations = 5, .warm_ups = 1});
+  const auto thunk = [&] { return tuned_calls(&kernel, l); };
+  co_await whole.run(thunk);
+  const std::string agreed = whole.end().best(l->words().kernel, parley::tuning::parameters_text(l->key()).value());
+
+  const way_to_do_it* tuned = &ways.front();
+  const way_to_do_it* best = nullptr;
+  double best_s = std::numeric_limits<double>::infinity();
+  for (const way_to_do_it& how : ways) {
+    if (how.id() == agreed) tuned = &how;
+    std::vector<std::function<void()>> call{[&] { l->fused(how); }};
+    const std::vector<double> took = co_await medians(l, std::move(call));
+    if (took.front() >= best_s) continue;
+    best = &how;
+    best_s = took.front();
+  }
+
+  std::vector<std::function<void()>> calls;
+  calls.emplace_back([&] { l->fused(*tuned); });
+  calls.emplace_back([&] { l->fused(*best); });
+  calls.emplace_back([&] { l->alone(); });
+  if (!l->shared()) calls.emplace_back([&] { l->by_nccl(l->result()); });
+  const std::vector<double> s = co_await medians(l, std::move(calls));
+  if (self.id() != 0) co_return;
+  const auto& o = l->options();
+  const auto print = [&](const char* what, double seconds, const std::string& how) {
+    std::printf("%-36s %12.1f %10.1f  %s\n", what, seconds * 1e6, l->operations() / seconds, how.c_str());
+  };
+  std::printf("# %s, M=%llu N=%llu K=%llu, bf16, %u GPUs, %zu configs, none with a wrong element\n", l->words().title,
+              static_cast<unsigned long long>(o.m), static_cast<unsigned long long>(o.n),
+              static_cast<unsigned long long>(o.k), self.world_size(), ways.size());
+  if (l->shared()) std::printf("# ranks share a GPU, which NCCL refuses: without it\n");
+  std::printf("#%-35s %12s %10s  %s\n", "", "time (us)", "TFLOP/s", "config");
+  print("agreed on by contextual", s[0], agreed);
+  print("best of the exhaustive search", s[1], best->id());
+  if (!l->shared()) print(l->words().by_nccl, s[3], "");
+  print("cuBLASLt alone", s[2], "");
+  std::printf("# agreed on / exhaustive: %.3f; ", s[0] / s[1]);
+  if (!l->shared()) std::printf("NCCL and cuBLASLt / agreed on: %.3f; ", s[3] / s[0]);
+  std::printf("runs of contextual: %llu\n", static_cast<unsigned long long>(whole.end().runs()));
+}
+
+template <class Layer>
+task<> run_layer(parley::job* here, parley::transports::cuda_space* space, layer_options options) {
+  must(load_matrix_kernels(), "loading kernels");
+  Layer::must_take(options, here->self().world_size());
+  Layer l(*here, *space, options);
+  co_await tune_and_measure(&l);
+}
+
+/// A program that takes --M, --N, --K, --iters and --warmup. `Layer::must_take(options, ranks)` throws where sizes do not fit.
+template <class Layer>
+int run_whole_layer(int argc, char** argv, layer_options options) {
+  for (int i = 1; i + 1 < argc; i += 2) options.take(argv[i], argv[i + 1]);
+  return run_on_gpus([options](parley::job& here, parley::transports::cuda_space& space) {
+    return run_layer<Layer>(&here, &space, options);
+  });
+}
+
+}  // namespace examples
