@@ -86,6 +86,7 @@ void part_sender::fence() noexcept {
   transfer_part* const part = new_part();
   fenced_ = errc::pending;
   part->report = &fenced_;
+  announced_ = false;  // an earlier one that has failed brought nothing
   errc outcome = errc::unavailable;
   if (failed() == errc::none && sent_bytes_ == stamp_.total_bytes) {
     stamp s = stamp_;

@@ -650,8 +650,22 @@ errc network::port::start_fence(rank_id to, completion* done, channel on, std::s
   if (net_.model_.fence == link_model::fences::fail && net_.line_.now() >= net_.model_.fence_fails_from_ns)
     return errc::peer_failed;
   net_.fences_.push_back({rank_, to, net_.last_put_, net_.open(rank_, to, done), on, {header.begin(), header.end()}});
-  net_.end_fences();
+  net_.end_fences(net_.model_.latency_ns);
   return errc::pending;
+}
+
+// Its target's link hands it over, however the weather is for what its origin sends.
+void network::bring(const waiting_fence& f, time_ns way) {
+  auto made = std::make_unique<delivery>(*this);
+  made->from = f.from;
+  made->to = f.to;
+  made->on = f.on;
+  made->from_life = ports_[f.from]->life_;
+  made->to_life = f.op->life;
+  made->header_size = static_cast<std::uint8_t>(f.header.size());
+  made->number = ++ports_[f.from]->wire_to(f.to).messages[static_cast<std::size_t>(f.on)];
+  std::copy(f.header.begin(), f.header.end(), made->header.begin());
+  line_.at(line_.now() + way, f.to, std::move(made));
 }
 
 void network::leave_origin(std::uint64_t number, std::span<const std::byte> data) {
@@ -697,7 +711,8 @@ void network::land(std::size_t at) {
   end_fences();
 }
 
-void network::end_fences() {
+// `way`: of a message, where a fence has just been asked for.
+void network::end_fences(time_ns way) {
   for (std::size_t i = 0; i < fences_.size();) {
     const waiting_fence& f = fences_[i];
     // A fence is between two processes: what others in their places have put is nothing to it.
@@ -710,12 +725,12 @@ void network::end_fences() {
       ++i;
       continue;
     }
-    // One fence is told of a put that landed nowhere; those after it are not.
-    const bool refused = std::erase_if(refused_, [&](const refused_put& w) {
-                           return w.from == f.from && w.to == f.to && w.number <= f.last_put;
-                         }) != 0;
+    // All fences behind a put that landed nowhere are told so.
+    const bool refused = std::any_of(refused_.begin(), refused_.end(), [&](const refused_put& w) {
+      return w.from == f.from && w.to == f.to && w.number <= f.last_put;
+    });
+    if (!refused && !f.header.empty()) bring(f, way);
     std::unique_ptr<operation> op = std::move(fences_[i].op);
-    if (!refused && !f.header.empty()) static_cast<void>(ports_[f.from]->send(f.to, f.on, f.header, {}, nullptr));
     fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
     finish(std::move(op), model_.latency_ns, refused ? errc::unavailable : errc::none);
   }

@@ -185,7 +185,8 @@ class network {
   void leave_origin(std::uint64_t number, std::span<const std::byte> data);
   void forget_put(std::uint64_t number);
   void land(std::size_t at);
-  void end_fences();
+  void bring(const waiting_fence& f, runtime::time_ns way);
+  void end_fences(runtime::time_ns way = 0);
 
   timeline& line_;
   link_model model_;
@@ -199,7 +200,7 @@ class network {
   std::vector<region> regions_;                   // of all ranks; the number of one is its place + 1
   std::deque<flying_put> flying_;
   std::vector<waiting_fence> fences_;
-  std::vector<refused_put> refused_;  // of which no fence has been told
+  std::vector<refused_put> refused_;  // of living ranks
   std::uint64_t last_put_ = 0;
   put_counters puts_;
 };

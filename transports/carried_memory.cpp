@@ -16,7 +16,7 @@ using runtime::rank_id;
 
 namespace {
 
-constexpr std::uint64_t key_version = 0x3179656b79707270;  // changes with what keys and messages mean
+constexpr std::uint64_t key_version = 0x3279656b79707270;  // changes with what keys and messages mean
 
 enum class kind : std::uint16_t { none, put, get, got, fence, fenced };
 
@@ -45,7 +45,10 @@ bool covers(const carried_key& key, std::uint64_t address, std::uint64_t bytes) 
 // Which puts have landed.
 
 void landings::landed(std::uint64_t number, errc outcome) {
-  if (outcome_ == errc::none) outcome_ = outcome;
+  if (outcome != errc::none && number < first_failed_) {
+    first_failed_ = number;
+    outcome_ = outcome;
+  }
   if (number < below_) return;
   if (number != below_) {
     if (beyond_.size() < most_beyond) beyond_.insert(number);
@@ -258,11 +261,13 @@ void carried_memory::answer_fences(rank_id from) {
   message answer;
   answer.what = kind::fenced;
   answer.from = link_.rank();
-  answer.outcome = static_cast<std::uint64_t>(its.outcome());
-  its.forget_outcome();
-  const bool all_landed = answer.outcome == static_cast<std::uint64_t>(errc::none);
-  for (const landings::fence& f : done) {
-    if (all_landed && !f.header.empty()) take_(f.on, arrival(f.header, {}));
+  std::vector<errc> outcomes;
+  for (const landings::fence& f : done) outcomes.push_back(its.outcome_of(f));
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    const landings::fence& f = done[i];
+    if (outcomes[i] == errc::none && !f.header.empty()) take_(f.on, arrival(f.header, {}));
+    // `cancelled` would be what its origin itself has cancelled.
+    answer.outcome = static_cast<std::uint64_t>(outcomes[i] == errc::cancelled ? errc::unavailable : outcomes[i]);
     answer.request = f.request;
     static_cast<void>(say(from, answer));  // to one that is gone it need not go
   }
@@ -372,7 +377,11 @@ void carried_memory::stop(const completion& pending, void (runtime::link::*how)(
 }
 
 void carried_memory::expect(rank_id peer, std::uint32_t restarts) {
-  if (restarts != 0) restarts_of_[peer] = static_cast<std::uint16_t>(restarts);
+  if (restarts == 0) return;
+  restarts_of_[peer] = static_cast<std::uint16_t>(restarts);
+  // What came late of the process before it.
+  landings_.erase(peer);
+  puts_started_.erase(peer);
 }
 
 void carried_memory::on_peer_failed(rank_id peer) noexcept {

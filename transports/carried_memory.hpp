@@ -11,13 +11,14 @@
 ///     carried.withdraw(number);                                    // what comes from here on is refused
 ///
 /// The target writes nothing but what lies inside of memory that is exposed now and whose token the origin knows. A put ends
-/// at its origin like a send; a fence asks whether all puts before it have landed, and fails if one of them was refused or
-/// lost. It may take a message along, which the target's link hands over then. Puts are numbered per process of an origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
+/// at its origin like a send; a fence asks whether all puts before it have landed, and fails, like all that follow it, if one of them was
+/// refused or lost. It may take a message along, which the target's link hands over then. Puts are numbered per process of an origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
 /// that was ends with its answer. Both need the target to poll. If the peer fails, all that is pending ends with `peer_failed`.
 #include <parley/runtime/link.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -55,17 +56,19 @@ class landings {
   void landed(std::uint64_t number, runtime::errc outcome);
   /// Whether there was room for it.
   bool wait(fence&& f);
-  /// The fences whose puts have all landed, which are told `outcome`.
+  /// The fences of whose puts all have come.
   std::vector<fence> take_done();
-  /// The first thing that went wrong since fences were last told.
-  runtime::errc outcome() const noexcept { return outcome_; }
-  void forget_outcome() noexcept { outcome_ = runtime::errc::none; }
+  /// `none` if the puts of that fence have all landed; what became of the first that has not.
+  runtime::errc outcome_of(const fence& f) const noexcept {
+    return first_failed_ < f.below ? outcome_ : runtime::errc::none;
+  }
 
  private:
   std::uint64_t below_ = 0;
   std::set<std::uint64_t> beyond_;
   std::vector<fence> fences_;
-  runtime::errc outcome_ = runtime::errc::none;
+  std::uint64_t first_failed_ = std::numeric_limits<std::uint64_t>::max();
+  runtime::errc outcome_ = runtime::errc::none;  // of that one
 };
 
 class carried_memory final : public runtime::link::handler {

@@ -12,6 +12,7 @@ using namespace parley::runtime;
 using parley::tests::edge_pair;
 using parley::tests::memory_link_options;
 using parley::tests::pattern;
+using announcements = memory_link_options::announcements;
 
 namespace {
 
@@ -31,7 +32,7 @@ struct watched {
   std::vector<std::byte> when_it_came_back;
 };
 
-enum class ends : std::uint8_t { well, failing, cancelled_behind_the_fence };
+enum class ends : std::uint8_t { well, failing, half_put, cancelled_behind_the_fence };
 
 /// An edge whose messages are all put where there is a credit.
 struct putting : edge_pair {
@@ -59,7 +60,7 @@ struct putting : edge_pair {
     part_sender ps(e.links[0], 1, inv.mark, inv.access);
     try {
       if (s.digest == put_digest) {
-        co_await ps.put(0, s.data);
+        co_await ps.put(0, std::span(s.data).first(s.data.size() / (how == ends::half_put ? 2 : 1)));
         if (how == ends::failing) ps.fail(errc::cancelled);
       } else {
         if (how == ends::failing) ps.fail(errc::cancelled);
@@ -71,6 +72,7 @@ struct putting : edge_pair {
       ps.fence();
       if (how == ends::cancelled_behind_the_fence) ps.fail(errc::cancelled);
       outcome = co_await ps.settle();
+      if (how == ends::half_put) ps.fail(errc::config_failed);
       if (!ps.fenced()) {
         ps.fence();
         outcome = co_await ps.settle();
@@ -247,8 +249,8 @@ TEST_CASE("a payload that is given up while it is written lets those behind it g
 
 TEST_CASE("a message is put where there is a credit, and the receive ends only after the fence") {
   memory_link_options o = landing_by_hand();
-  SUBCASE("and the stamp that the sender sends then") { o.announces = false; }
-  SUBCASE("which brings the stamp") { o.announces = true; }
+  SUBCASE("and the stamp that the sender sends then") { o.announces = announcements::none; }
+  SUBCASE("which brings the stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
@@ -267,8 +269,8 @@ TEST_CASE("a message is put where there is a credit, and the receive ends only a
 TEST_CASE("with a fence that does nothing the stamp overtakes the data") {
   memory_link_options o = landing_by_hand();
   o.fence = memory_link_options::fences::do_nothing;
-  SUBCASE("that the sender sends") { o.announces = false; }
-  SUBCASE("that it brings") { o.announces = true; }
+  SUBCASE("that the sender sends") { o.announces = announcements::none; }
+  SUBCASE("that it brings") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
@@ -381,7 +383,7 @@ TEST_CASE("a cancelled receive waits for the answer, and for the data if its inv
 
 TEST_CASE("where the link brings the stamp, a receive does not wait for its sender once the put has landed") {
   memory_link_options o = landing_by_hand();
-  o.announces = true;
+  o.announces = announcements::arrive;
   putting e(std::move(o));
   const auto sent_by_itself = [&] {
     return e.links[0].statistics().sent[static_cast<std::size_t>(link::channel::data)];
@@ -402,9 +404,9 @@ TEST_CASE("where the link brings the stamp, a receive does not wait for its send
 
 TEST_CASE("a send that is cancelled while its stamp is under way takes nothing from the receiver") {
   memory_link_options o = landing_by_hand();
-  SUBCASE("with the fence") { o.announces = true; }
-  SUBCASE("behind the fence: it is poison then") { o.announces = false; }
-  const bool brought = o.announces;
+  SUBCASE("with the fence") { o.announces = announcements::arrive; }
+  SUBCASE("behind the fence: it is poison then") { o.announces = announcements::none; }
+  const bool brought = o.announces == announcements::arrive;
   putting e(std::move(o));
   auto& r = e.receive(200);
   auto& next = e.receive(200);
@@ -424,10 +426,39 @@ TEST_CASE("a send that is cancelled while its stamp is under way takes nothing f
   CHECK(e.holds(next, 1));
 }
 
+TEST_CASE("where the fence that should bring the stamp is cut short, the receiver hears of it by another one") {
+  memory_link_options o = landing_by_hand();
+  o.announces = announcements::cut_short;
+  putting e(std::move(o));
+  auto& r = e.receive(200);
+  e.pass();
+  auto& s = e.send(100);
+  e.pass();
+  CHECK_FALSE(r.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(s.ended == errc::cancelled);
+  CHECK(r.ended == errc::send_failed);
+}
+
+TEST_CASE("what was put by half is never announced") {
+  memory_link_options o = landing_by_hand();
+  o.announces = announcements::arrive;
+  putting e(std::move(o));
+  auto& r = e.receive(200);
+  e.pass();
+  auto& s = e.send(100, ends::half_put);
+  e.pass();
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(s.ended == errc::config_failed);
+  CHECK(r.ended == errc::config_failed);
+}
+
 TEST_CASE("a send that fails after its put poisons only after the fence") {
   memory_link_options o = landing_by_hand();
-  SUBCASE("that brings nothing") { o.announces = false; }
-  SUBCASE("that could have brought a stamp") { o.announces = true; }
+  SUBCASE("that brings nothing") { o.announces = announcements::none; }
+  SUBCASE("that could have brought a stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
@@ -443,8 +474,8 @@ TEST_CASE("a send that fails after its put poisons only after the fence") {
 TEST_CASE("when the fence fails nothing is said to the receiver, and the sender has lost its peer") {
   memory_link_options o = landing_by_hand();
   o.fence = memory_link_options::fences::fail;
-  SUBCASE("by itself") { o.announces = false; }
-  SUBCASE("with its stamp") { o.announces = true; }
+  SUBCASE("by itself") { o.announces = announcements::none; }
+  SUBCASE("with its stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();

@@ -38,6 +38,7 @@ struct edge_setup {
   std::size_t failures = 0;
   enum class late : std::uint8_t { first, last } first_late = late::first;
   bool credits = true;
+  bool fences_bring_stamps = false;
   bool dies = false;  // the sender may be declared dead, and live on
   bounds allowed{};
   flaw broken = flaw::none;
@@ -76,6 +77,7 @@ class edge_world final : public held_world {
         out_(sites[0]->shared, op_, 5, assigned_), in_(sites[1]->shared, op_, 5), sending_(sites[0]->clock),
         receiving_(sites[1]->clock) {
     fences_work = setup_.broken != flaw::no_fence;
+    fences_bring_messages = setup_.fences_bring_stamps;
     withdrawing_works = setup_.broken != flaw::memory_stays_open;
     memory_of_receiver.fill(std::byte{0});
     sends_.reserve(setup_.sizes.size());
@@ -353,6 +355,16 @@ TEST_CASE("a receive may time out with its credit out, or without one") {
   check_safe("lost", {.allowed = {.losses = 1, .timers = 1}});
 }
 
+TEST_CASE("a fence may bring the stamp, which ends a receive before its sender hears of it") {
+  check_predicted(check_safe("stamps behind puts", {.parts = 2, .failures = 1, .fences_bring_stamps = true}), in_order);
+  outcomes all =
+      check_safe("late, stamps behind puts", {.failures = 1, .fences_bring_stamps = true, .allowed = {.timers = 1}});
+  all.merge(check_safe("late, stamps behind puts, the last one first",
+                       {.first_late = last, .fences_bring_stamps = true, .allowed = {.timers = 1}}));
+  check_predicted(all, with_one_time_out);
+  check_safe("declared dead, stamps behind puts", {.failures = 1, .fences_bring_stamps = true, .dies = true});
+}
+
 TEST_CASE("what the search leaves out leads nowhere else on an edge") {
   const edge_setup s{.sizes = {whole_bytes}, .failures = 1, .allowed = {.timers = 1}};
   const findings some = explore("one send", making(s));
@@ -376,6 +388,7 @@ TEST_CASE("deeper, in minutes") {
 
 TEST_CASE("the search finds what is broken on an edge, and names it") {
   check_broken("no fence", {.broken = flaw::no_fence}, "S8");
+  check_broken("no fence below the stamp", {.fences_bring_stamps = true, .broken = flaw::no_fence}, "S8");
   check_broken("memory that stays open", {.dies = true, .broken = flaw::memory_stays_open}, "S8");
   check_broken("numbers unchecked", {.allowed = {.timers = 1}, .broken = flaw::numbers_unchecked}, "S8");
   check_broken("a revoke that is ignored", {.allowed = {.timers = 1}, .broken = flaw::revoke_ignored}, "S8");

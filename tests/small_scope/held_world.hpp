@@ -33,7 +33,7 @@ class held_world;
 
 /// What is under way.
 struct held {
-  enum class kind : std::uint8_t { message, put, fence };
+  enum class kind : std::uint8_t { message, put, fence, announcement, answer };
   kind what = kind::message;
   rank_id from = 0;
   rank_id to = 0;
@@ -41,7 +41,7 @@ struct held {
   std::vector<std::byte> header;
   std::vector<std::byte> payload;
   std::byte* place = nullptr;           // of a put
-  runtime::completion* done = nullptr;  // of a fence
+  runtime::completion* done = nullptr;  // of a fence, also of one that brings a message, and of the answer to that
   std::uint64_t number = 0;             // in the order of sending
   std::uint64_t name = 0;
   bool fresh = true;  // sent by the latest event
@@ -96,6 +96,7 @@ class held_link final : public runtime::link {
   runtime::late_writes withdraw(const runtime::exposed_memory&) override;
   errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, runtime::completion*) override;
   errc fence(rank_id to, runtime::completion* done) override;
+  errc announce(rank_id to, channel on, std::span<const std::byte> header, runtime::completion* done) override;
   void deliver(const held& m) {
     auto* const h = handlers_[static_cast<std::size_t>(m.on)];
     if (h == nullptr) return;
@@ -182,7 +183,7 @@ class held_world : public scenario {
     const held& h = under_way[i];
     const auto same = [&](const held& other) { return other.name == h.name; };
     if (!may_end(h) || std::find_if(under_way.begin(), under_way.end(), same) != under_way.begin() + i) return;
-    all.push_back({h.name, h.what == held::kind::fence ? h.from : h.to, 0, arrives + i});
+    all.push_back({h.name, ends_at(h), 0, arrives + i});
     if (h.what != held::kind::message) return;
     if (repeated_ < bounds_.repetitions) all.push_back({h.name, h.to, mix(h.name + 1), arrives_again + i});
     if (h.fresh && lost_ < bounds_.losses && h.on == runtime::link::channel::control)
@@ -253,6 +254,7 @@ class held_world : public scenario {
 
   const rank_id ranks;
   bool fences_work = true;
+  bool fences_bring_messages = false;
   bool withdrawing_works = true;
   std::vector<held> under_way;  // before the sites: what is in it outlives them
   std::vector<std::unique_ptr<site>> sites;
@@ -274,7 +276,8 @@ class held_world : public scenario {
   static std::string text_of(const held& h) {
     const std::string way = " " + std::to_string(h.from) + "->" + std::to_string(h.to);
     if (h.what == held::kind::put) return "the put" + way;
-    if (h.what == held::kind::fence) return "the end of the fence" + way;
+    if (h.what == held::kind::fence || h.what == held::kind::answer) return "the end of the fence" + way;
+    if (h.what == held::kind::announcement) return "what is behind the puts" + way;
     const std::string what = h.type() != 0 ? "message " + std::to_string(h.type()) : "data";
     return what + way + " #" + std::to_string(h.number);
   }
@@ -302,11 +305,14 @@ class held_world : public scenario {
     }
     h = hash_of(m.payload, h) ^ mix(reinterpret_cast<std::uint64_t>(m.place));
     const auto same = [&](const held& other) { return other.name == h; };
-    while (m.what == held::kind::fence && std::any_of(under_way.begin(), under_way.end(), same)) h = mix(h);
+    while (m.done != nullptr && std::any_of(under_way.begin(), under_way.end(), same)) h = mix(h);
     return h;
   }
+  static rank_id ends_at(const held& h) {
+    return h.what == held::kind::fence || h.what == held::kind::answer ? h.from : h.to;
+  }
   bool may_end(const held& h) const {
-    if (h.what != held::kind::fence) return true;
+    if (h.what != held::kind::fence && h.what != held::kind::announcement) return true;
     return std::none_of(under_way.begin(), under_way.end(), [&](const held& p) {
       return p.what == held::kind::put && p.from == h.from && p.to == h.to && p.number < h.number;
     });
@@ -325,9 +331,20 @@ class held_world : public scenario {
         on_landing(m);
         if (!sites[m.to]->net.withdrawn) std::copy(m.payload.begin(), m.payload.end(), m.place);
         break;
-      case held::kind::fence: m.done->on_end(*m.done, errc::none); break;
+      case held::kind::announcement: {
+        sites[m.to]->net.deliver(m);
+        held answer;
+        answer.what = held::kind::answer;
+        answer.from = m.from;
+        answer.to = m.to;
+        answer.done = m.done;
+        enter(std::move(answer));
+        break;
+      }
+      case held::kind::fence:
+      case held::kind::answer: m.done->on_end(*m.done, errc::none); break;
     }
-    sites[m.what == held::kind::fence ? m.from : m.to]->settle();
+    sites[ends_at(m)]->settle();
   }
 
   bounds bounds_;
@@ -371,6 +388,19 @@ inline errc held_link::fence(rank_id to, runtime::completion* done) {
   m.what = held::kind::fence;
   m.from = rank_;
   m.to = to;
+  m.done = done;
+  world_.enter(std::move(m));
+  return errc::pending;
+}
+inline errc held_link::announce(rank_id to, channel on, std::span<const std::byte> header, runtime::completion* done) {
+  if (!world_.fences_bring_messages) return errc::unavailable;
+  if (!world_.fences_work) return send(to, on, header, {}, nullptr);
+  held m;
+  m.what = held::kind::announcement;
+  m.from = rank_;
+  m.to = to;
+  m.on = on;
+  m.header.assign(header.begin(), header.end());
   m.done = done;
   world_.enter(std::move(m));
   return errc::pending;

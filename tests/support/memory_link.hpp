@@ -30,7 +30,7 @@ struct memory_link_options {
   std::function<time_ns(rank_id from, rank_id to, runtime::link::channel on)> delay;  ///< on top of the latency
   enum class memory : std::uint8_t { none, exposed } one_sided = memory::exposed;
   enum class fences : std::uint8_t { work, do_nothing, fail } fence = fences::work;
-  bool announces = false;  ///< whether fences take messages along
+  enum class announcements : std::uint8_t { none, arrive, cut_short } announces = announcements::none;  ///< behind puts
   runtime::late_writes late = runtime::late_writes::fail;
   double one_sided_ns_per_byte = 0.1;
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
@@ -362,7 +362,12 @@ inline errc memory_link::fence(rank_id to, runtime::completion* done) { return s
 
 inline errc memory_link::announce(rank_id to, channel on, std::span<const std::byte> header,
                                   runtime::completion* done) {
-  if (!world_.options_.announces) return errc::unavailable;
+  using announcements = memory_link_options::announcements;
+  if (world_.options_.announces == announcements::none) return errc::unavailable;
+  if (world_.options_.announces == announcements::cut_short) {
+    world_.after(world_.options_.latency_ns, [done](memory_world::outcome) { done->on_end(*done, errc::cancelled); });
+    return errc::pending;
+  }
   if (world_.options_.fence == memory_link_options::fences::do_nothing) return send(to, on, header, {}, nullptr);
   return start_fence(to, done, std::pair(on, std::vector(header.begin(), header.end())));
 }
