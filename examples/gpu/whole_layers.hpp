@@ -380,10 +380,10 @@ inline task<> tune_and_measure(whole_layer* l) {
   const auto print = [&](const char* what, double seconds, const std::string& how) {
     std::printf("%-36s %12.1f %10.1f  %s\n", what, seconds * 1e6, l->operations() / seconds, how.c_str());
   };
-  std::printf("# %s, M=%llu N=%llu K=%llu, bf16, %u GPUs, %zu configs, none with a wrong element\n", l->words().title,
+  std::printf("# %s, M=%llu N=%llu K=%llu, bf16, %u %s, %zu configs, none with a wrong element\n", l->words().title,
               static_cast<unsigned long long>(o.m), static_cast<unsigned long long>(o.n),
-              static_cast<unsigned long long>(o.k), self.world_size(), ways.size());
-  if (l->shared()) std::printf("# ranks share a GPU, which NCCL refuses: without it\n");
+              static_cast<unsigned long long>(o.k), self.world_size(), l->shared() ? "ranks" : "GPUs", ways.size());
+  if (l->shared()) std::printf("# which share GPUs, so that their times say little, and NCCL refuses them\n");
   std::printf("#%-35s %12s %10s  %s\n", "", "time (us)", "TFLOP/s", "config");
   print("agreed on by contextual", s[0], agreed);
   print("best of the exhaustive search", s[1], best->id());
