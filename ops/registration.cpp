@@ -106,18 +106,28 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
-transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::vector<config_ptr> configs,
-                                           capability_function capability_check) {
+namespace {
+template <class Op, class Config>
+auto declare_where_capable(rank& self, Op op, std::vector<Config> configs, capability_function capability_check) {
   op.configs = std::move(configs);
   op.capable = std::move(capability_check);
-  return self.declare(op);
+  return self.declare(std::move(op));
+}
+}  // namespace
+
+transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::vector<config_ptr> configs,
+                                           capability_function capability_check) {
+  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
 rank_group register_heterogeneous_autotuning(rank& self, leader_worker op, std::vector<group_config_ptr> configs,
                                              capability_function capability_check) {
-  op.configs = std::move(configs);
-  op.capable = std::move(capability_check);
-  return self.declare(op);
+  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
+}
+
+symmetric register_heterogeneous_autotuning(rank& self, symmetric_op op, std::vector<symmetric_config_ptr> configs,
+                                            capability_function capability_check) {
+  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
 }  // namespace parley::ops

@@ -17,6 +17,7 @@
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/role_op.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/tuning/constraint.hpp>
 
 #include <functional>
@@ -75,5 +76,7 @@ transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::
                                            capability_function capability_check);
 rank_group register_heterogeneous_autotuning(rank& self, leader_worker op, std::vector<group_config_ptr> configs,
                                              capability_function capability_check);
+symmetric register_heterogeneous_autotuning(rank& self, symmetric_op op, std::vector<symmetric_config_ptr> configs,
+                                            capability_function capability_check);
 
 }  // namespace parley::ops
