@@ -1,6 +1,6 @@
 // Ops by the thousand: four ranks in one process declare 10,000 transfers each, whose senders and receivers take turns.
 //
-//     many_ops --only bytes [--ops N]                 declared: bytes per op and rank, seconds for all; then all of them used
+//     many_ops --only bytes [--ops N]                 declared: bytes per op and rank, time for all; then all of them used
 //     many_ops --only calls [--ops N] [--iterations N]   one send and its receive, a new op each time, all decided
 //     many_ops --only direct [--iterations N]            the same over the same links by the config alone
 //
@@ -168,7 +168,7 @@ void bytes(std::size_t ops) {
   const std::size_t before = heap_bytes();
   const std::int64_t start = now_ns();
   all.declare(ops);
-  report("many_ops_declare", double(now_ns() - start) / ranks / 1e9, "s_per_rank");
+  report("many_ops_declare", double(now_ns() - start) / ranks, "ns");
   report("many_ops_bytes", double(heap_bytes() - before) / double(ops * ranks), "bytes");
   if (all.mail_sent() != 0) give_up("ops that nobody has used exchanged messages");
   all.pair_up();

@@ -71,6 +71,11 @@ def many_ops(only):
     return Instructions("the config alone", Program("many_ops", ("--only", only)), (2_000, 6_000), "bench::counted")
 
 
+def declared(label, *arguments):
+    """How long a rank takes to declare all of them."""
+    return Reported(label, Program("many_ops", ("--only", "bytes", *arguments)), "many_ops_declare")
+
+
 class PerCall:
     """Of a send and its receive, which are two calls."""
 
@@ -203,6 +208,7 @@ ROWS = [
         at_most=250, runs=1),
     Row("many_ops_bytes", "bytes", Reported("declared", Program("many_ops", ("--only", "bytes")), "many_ops_bytes"),
         [Reported("used", Program("many_ops", ("--only", "bytes")), "many_ops_used_bytes")], at_most=1024, runs=1),
+    Row("many_ops_declare", "ns", declared("parley"), [declared("a tenth of them", "--ops", "1000")], at_most=1e9, runs=3),
     Row("many_ops_call", "instructions",
         PerCall(Added("parley", many_ops("calls"), many_ops("direct"))), [PerCall(many_ops("direct"))],
         at_most=250, runs=1),

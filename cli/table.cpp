@@ -98,8 +98,11 @@ std::string why_it_won(const agreements& of_edge) {
     const json::object* winner = candidate(*a, a->at("decision").as_string());
     const json::value* own = winner == nullptr ? nullptr : winner->if_contains("ranks");
     if (own != nullptr) {
-      for (const json::value& r : own->as_array())
-        ranks += fmt::format(", {} on rank {}", duration(r.at("time_ns")), count(r.at("rank")));
+      for (const json::value& r : own->as_array()) {
+        const json::value* const ran = r.as_object().if_contains("ran");  // its part of a mixture
+        ranks += fmt::format(", {} on rank {}{}", duration(r.at("time_ns")), count(r.at("rank")),
+                             ran == nullptr ? "" : " with " + text(*ran));
+      }
     }
     const json::value* proposer = a->if_contains("proposed_by");
     if (proposer != nullptr && !proposer->is_null())

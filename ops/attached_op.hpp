@@ -12,6 +12,10 @@
 
 #include <memory>
 
+namespace parley::actors {
+struct participant_state;
+}
+
 namespace parley::ops {
 
 class attached_op {
@@ -21,6 +25,8 @@ class attached_op {
   attached_op& operator=(const attached_op&) = delete;
   virtual ~attached_op() = default;
   virtual const actors::op_declaration& declaration() const noexcept = 0;
+  /// Of one whose configs are tried and decided on as those of a transfer are.
+  virtual const actors::participant_state* participant() const noexcept { return nullptr; }
   /// Whether it cannot do without this rank.
   virtual bool has(runtime::rank_id r) const noexcept = 0;
   /// A rank that it has is gone, or this one was fenced: what waits ends with `why`.

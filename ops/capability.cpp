@@ -64,6 +64,12 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   return found;
 }
 
+void leave_default(capabilities& found, const std::vector<const op_config*>& configs, const std::string& why) {
+  for (std::size_t i = 1; i < configs.size(); ++i) {
+    if (found.available.test(i)) leave_out(found, i, *configs[i], why);
+  }
+}
+
 void add_limits(capabilities& found, const std::vector<const op_config*>& configs, const tuning::constraints& user,
                 const std::function<tuning::demands(std::size_t index)>& demands_of) {
   for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always allowed

@@ -56,4 +56,14 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self,
   return found;
 }
 
+/// Takes all away but the default, for one reason.
+void leave_default(capabilities& found, const std::vector<const op_config*>& configs, const std::string& why);
+template <class Config>
+void leave_default(capabilities& found, const std::vector<std::shared_ptr<const Config>>& configs,
+                   const std::string& why) {
+  std::vector<const op_config*> plain;
+  for (const auto& c : configs) plain.push_back(c.get());
+  leave_default(found, plain, why);
+}
+
 }  // namespace parley::ops

@@ -154,6 +154,14 @@ error unknown(std::string_view text, const std::string& why) {
 op_config::op_config(tuning::config_identity identity)
     : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)) {}
 
+tuning::catalogue catalogue_of(std::string_view title, const std::vector<const op_config*>& configs) {
+  std::vector<tuning::config_identity> identities;
+  for (const op_config* c : configs) identities.push_back(c->identity());
+  auto made = tuning::catalogue::make(std::move(identities));
+  if (!made) runtime::raise({errc::bad_argument, std::string(title) + ": " + made.reason().text});
+  return std::move(made).value();
+}
+
 runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs) {
   const std::string title = "op " + std::string(op);
   if (configs.empty())

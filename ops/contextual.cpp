@@ -119,6 +119,8 @@ std::unique_ptr<attached_op> contextual_end::next_generation() {
 }
 
 void contextual_end::fail(const error& why) noexcept {
+  failed_ = why;
+  settled_.tell();
   talk_.fail(why);
   if (running_ != nullptr) running_->cancel();
 }
@@ -126,6 +128,51 @@ void contextual_end::fail(const error& why) noexcept {
 std::string contextual_end::best(const std::string& kernel, const std::string& key) const {
   const auto at = contexts_.find({kernel, key});
   return at == contexts_.end() || !at->second.best ? std::string() : at->second.ids[*at->second.best];
+}
+
+decision contextual_end::decision(const std::string& kernel, const std::string& key) const {
+  ops::decision d;
+  d.op = declaration_.title() + ", kernel " + kernel;
+  d.key = key;
+  const auto at = contexts_.find({kernel, key});
+  if (at == contexts_.end()) {
+    d.why = trials_ == trials::off ? "tuning is switched off on this rank"
+                                   : "no call of this rank has met this kernel and key while it was tuned";
+    return d;
+  }
+  const context& c = at->second;
+  d.decided = c.best.has_value();
+  const std::size_t winner = c.best.value_or(0);
+  d.config = c.ids[winner];
+  d.digest = c.digests[winner];
+  d.time_ns = c.latency_ns;
+  d.why = d.decided ? c.why : "its configs are being tried, after " + std::to_string(c.plan.taken()) + " steps";
+  d.source = c.source;
+  d.search = d.version = d.decided ? 1 : 0;
+  for (std::size_t i = 0; i < c.ids.size(); ++i) {
+    const double average_ns = c.plan.average_ns(i);
+    const bool measured = std::isfinite(average_ns);
+    const auto repetitions = static_cast<std::uint32_t>(measured ? op_.iterations : 0);
+    const char* const status = c.plan.failed(i) ? "failed" : measured ? "measured" : "not tried";
+    d.evidence.push_back({c.ids[i], c.digests[i], average_ns, repetitions, status, {}});
+  }
+  return d;
+}
+
+task<decision> contextual_end::decided(std::string kernel, std::string key, decided_options o) {
+  const time_ns until = runtime::deadline_of(services_.ex.now(), o.timeout_ns != 0 ? o.timeout_ns : op_.timeout_ns);
+  for (;;) {
+    ops::decision d = decision(kernel, key);
+    if (d.decided && d.search > o.after_search) co_return d;
+    if (failed_) throw failure(*failed_);
+    auto woken = co_await settled_.next(until);
+    if (woken) continue;
+    if (woken.code() != errc::timeout) runtime::raise(woken.reason());
+    const error late(errc::timeout, d.op + ", key {" + key + "}, on rank " + std::to_string(services_.net.rank()) +
+                                        ": there is no decision: " + d.why);
+    services_.call_failed(late);
+    throw failure(late);
+  }
 }
 
 // ---- a call -----------------------------------------------------------------------------------------------------------
@@ -272,6 +319,17 @@ void contextual_end::settle(context& c, const contextual_best& best) {
   const auto at = std::find(c.digests.begin(), c.digests.end(), best.digest);
   c.best = at == c.digests.end() ? 0 : static_cast<std::size_t>(at - c.digests.begin());
   const std::string& id = c.ids[*c.best];
+  c.latency_ns = best.latency_ns;
+  if (best.from_results) {
+    c.source = actors::decision_source::results;
+    c.why = id + " is remembered";
+  } else if (at == c.digests.end() || best.latency_ns == 0) {
+    c.source = actors::decision_source::only_default;
+    c.why = id + " runs, as nothing was measured";
+  } else {
+    c.why = id + " is the fastest by the longest of all ranks' averages, " + milliseconds(best.latency_ns);
+  }
+  settled_.tell();
   log(c, fmt::format("best-config-id: {} | best-config: {{{}}} | best-latency: {}", *c.best, id,
                      milliseconds(best.latency_ns)));
   if (best.latency_ns > 0 && !best.from_results)
@@ -282,6 +340,9 @@ void contextual_end::leave_default(const std::string& who) {
   for (auto& [name, c] : contexts_) {
     if (c.best) continue;
     c.best = 0;
+    c.source = actors::decision_source::only_default;
+    c.why = "the default stays, because " + who + " had nothing to tune in that call";
+    settled_.tell();
     kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) + ": kernel " + c.kernel +
                   ", key {" + c.key + "}, keeps its default, because " + who +
                   " had nothing to tune in that call; let all ranks meet new keys in the same one");
@@ -297,7 +358,12 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   if (mode_ == mode::settled && !(alone && trials_ == trials::off)) return nullptr;
   context made(kernel, e.parameters, {op_.iterations, op_.warm_ups, op_.order});
   recall(kernel, made);
-  if (alone && made.remembered) made.best = made.remembered;
+  if (alone && made.remembered) {
+    made.best = made.remembered;
+    made.latency_ns = made.remembered_ns;
+    made.source = actors::decision_source::results;
+    made.why = made.ids[*made.best] + " is remembered";
+  }
   if (trials_ == trials::off && !made.best) return nullptr;
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
   const auto agreed = agreed_.find({kernel.name(), e.parameters});

@@ -20,10 +20,12 @@
 /// One call at a time; a call inside a thunk is part of the run around it, and so is what other coroutines of this rank call.
 /// Each run is logged in `.autotune_logs/rank-R.log`. The best is kept in results as `layer/KERNEL`.
 #include <parley/actors/rounds.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/ops/attached_op.hpp>
 #include <parley/ops/contextual_agreement.hpp>
 #include <parley/ops/kernel_core.hpp>
 #include <parley/ops/op_place.hpp>
+#include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/contextual_plan.hpp>
@@ -71,6 +73,8 @@ class contextual_end final : public attached_op, private contextual_run {
   std::uint64_t runs() const noexcept { return runs_; }
   /// The best config's id, or nothing.
   std::string best(const std::string& kernel, const std::string& key) const;
+  ops::decision decision(const std::string& kernel, const std::string& key) const;
+  runtime::task<ops::decision> decided(std::string kernel, std::string key, decided_options o);
 
  private:
   enum class mode : std::uint8_t { trying, settled };
@@ -90,6 +94,9 @@ class contextual_end final : public attached_op, private contextual_run {
     std::optional<std::size_t> best{};
     std::optional<std::size_t> remembered{};
     double remembered_ns = 0;
+    double latency_ns = 0;  // of the best
+    actors::decision_source source = actors::decision_source::trials;
+    std::string why{};
   };
   using name_of = std::pair<std::string, std::string>;
 
@@ -119,6 +126,8 @@ class contextual_end final : public attached_op, private contextual_run {
   actors::rounds talk_;
   std::map<name_of, context> contexts_;
   std::map<name_of, contextual_best> agreed_;
+  runtime::news settled_;
+  std::optional<runtime::error> failed_;
   mode mode_ = mode::settled;
   runtime::scope* running_ = nullptr;
   std::uint64_t calls_ = 0;
@@ -145,6 +154,16 @@ class contextual {
   /// Whether this rank is no member.
   bool idle() const noexcept { return place_ == nullptr; }
   const contextual_end& end() const { return end_or_raise(); }
+  /// What runs for a kernel and key (as in the log) within this op, and why; `time_ns` is the longest average of all ranks, the
+  /// evidence what this rank measured. Throw `bad_argument` on a rank that is no member.
+  ops::decision decision(const std::string& kernel, const std::string& key) const {
+    return end_or_raise().decision(kernel, key);
+  }
+  /// The same once there is one, which the first call that meets the key brings about. Throws `failure` as agreement.hpp says; nothing
+  /// is searched anew but after `rejoin`.
+  runtime::task<ops::decision> decided(std::string kernel, std::string key, decided_options o = {}) const {
+    return end_or_raise().decided(std::move(kernel), std::move(key), o);
+  }
   /// After `peer_restarted`, on every member but the new process: what was tuned is tuned anew, calls count from 0. False when no
   /// member has restarted.
   bool rejoin();

@@ -109,14 +109,6 @@ struct patience final : runtime::timer {
 
 }  // namespace
 
-tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op) {
-  std::vector<tuning::config_identity> identities;
-  for (const config_ptr& c : configs) identities.push_back(c->identity());
-  auto made = tuning::catalogue::make(std::move(identities));
-  if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
-  return std::move(made).value();
-}
-
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, rank_id self) {
   return capabilities_of(op.title(), self, o.configs, o.capable, o.allowed,
                          [](const paired_config& c) { return c.demands(); });
@@ -128,7 +120,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
     : services_(s), options_(std::move(o)) {
   auto& op = participant_.declaration;
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
-  participant_.configs = catalogue_of(options_.configs, op);
+  participant_.configs = catalogue_of(op.title(), options_.configs);
   latest_ = options_.configs.front().get();
   auto can = options_.asked != nullptr ? *options_.asked : capabilities_of(options_, op, s.net.rank());
   participant_.available = std::move(can.available);

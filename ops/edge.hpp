@@ -66,9 +66,6 @@ struct edge_options {
 /// What went wrong in a config's own function: its exceptions are `config_failed`, unless its call was cancelled.
 runtime::errc failure_of_config(const std::exception_ptr& thrown);
 
-/// The configs of an edge as a catalogue. Throws `bad_argument`, naming `op`, when they cannot be one.
-tuning::catalogue catalogue_of(const std::vector<config_ptr>& configs, const actors::op_declaration& op);
-
 /// Which of its configs an edge's end can run on `self`, by what they and the user say. Throws where `capable` answers wrongly.
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, rank_id self);
 

@@ -116,11 +116,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   participant_.declaration = declaration_of(options_).value();
   const auto& op = participant_.declaration;
   participant_.generation = actors::first_generation(op, s.incarnations, options_.coupled);
-  std::vector<tuning::config_identity> identities;
-  for (const auto& c : options_.configs) identities.push_back(c->identity());
-  auto made = tuning::catalogue::make(std::move(identities));
-  if (!made) runtime::raise({errc::bad_argument, op.title() + ": " + made.reason().text});
-  participant_.configs = std::move(made).value();
+  participant_.configs = catalogue_of(op.title(), options_.configs);
   auto can =
       capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable, options_.allowed,
                       [&](const group_config& c) { return c.demands_of(options_.does, op.participants.size()); });

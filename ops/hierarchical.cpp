@@ -116,6 +116,56 @@ bool hierarchy::rejoin() {
   return any;
 }
 
+// ---- what a call is made of -------------------------------------------------------------------------------------------
+
+std::vector<hierarchy::step> hierarchy::steps_of(collective does, std::uint64_t bytes, std::uint64_t share) const {
+  const step down_between{level::down_between, bytes};
+  const step down_inside{level::down_inside, bytes};
+  if (does == collective::broadcast) return {down_between, down_inside};
+  if (does == collective::gather) {
+    const step up_inside{level::up_inside, share * group_size()};
+    const step up_between{level::up_between, share * largest_ * groups()};
+    return {up_inside, up_between, down_between, down_inside};
+  }
+  return {{level::inside, bytes}, {level::between, bytes}};
+}
+
+// ---- what was agreed --------------------------------------------------------------------------------------------------
+
+std::vector<hierarchy::agreed_step> hierarchy::agreed_for(std::uint64_t bytes, collective does) const {
+  std::vector<agreed_step> all;
+  for (const step& p : steps_of(does, bytes, bytes / world_size_)) {
+    if (!has_part_in(p.which)) continue;
+    const auto& declared = levels_->declared[static_cast<std::size_t>(p.which)];
+    if (!declared)
+      runtime::raise({errc::unavailable, "op " + name_ + ": rank " + std::to_string(self_) +
+                                             " has made no such call yet, so that nothing is agreed on for it"});
+    all.push_back({declared->agreed(), p.bytes});
+  }
+  return all;
+}
+
+std::vector<agreement> hierarchy::agreed(collective does) const {
+  std::vector<agreement> all;
+  for (const agreed_step& p : agreed_for(0, does)) all.push_back(p.with);
+  return all;
+}
+
+std::vector<decision> hierarchy::decision(std::uint64_t bytes, collective does) const {
+  std::vector<ops::decision> all;
+  for (const agreed_step& p : agreed_for(bytes, does)) all.push_back(p.with.decision(p.bytes));
+  return all;
+}
+
+task<std::vector<decision>> hierarchy::until_decided(std::vector<agreed_step> steps, decided_options o) {
+  std::vector<ops::decision> all;
+  for (const agreed_step& p : steps) {
+    auto one = co_await p.with.decided(p.bytes, o);
+    all.push_back(std::move(one));
+  }
+  co_return all;
+}
+
 // ---- one call ---------------------------------------------------------------------------------------------------------
 
 /// The places of one call on the levels that this rank has a part in, all taken when it is made. Were one taken when the level
@@ -125,22 +175,10 @@ class hierarchy::turns {
   turns(hierarchy& h, group_call_options o)
       : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {}
 
-  /// In the order in which they run.
-  void take(level which, std::uint64_t bytes, actors::call_type type) {
-    const bool inside = is_inside(which);
-    if (inside ? all_.largest_ < 2 : all_.groups() < 2) return;  // there is no such level
-    const time_ns longer = timeout_ns_ < runtime::never / 4 ? timeout_ns_ / 4 * levels_++ : 0;
-    if (!(inside ? all_.has_group() : all_.among_leaders())) return;
-    try {
-      at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, type, timeout_ns_ + longer);
-    } catch (...) {
-      refused_ = std::current_exception();  // on the levels that it has taken its turn on, the others have to be told
-    }
+  void take(collective does, std::uint64_t bytes, std::uint64_t share, actors::call_type type) {
+    for (const step& p : all_.steps_of(does, bytes, share)) take(p.which, p.bytes, type);
   }
-  void take_to_reduce(const group_work& work) {
-    take(level::inside, work.total_bytes, work.type);
-    take(level::between, work.total_bytes, work.type);
-  }
+  void take(const group_work& work) { take(collective::all_reduce, work.total_bytes, 0, work.type); }
   bool has(level which) { return at(which) != nullptr; }
   /// Throws why one of them could not be taken. First in what ends the others, if so.
   void check() const {
@@ -166,6 +204,17 @@ class hierarchy::turns {
   }
 
  private:
+  void take(level which, std::uint64_t bytes, actors::call_type type) {
+    const bool inside = is_inside(which);
+    if (inside ? all_.largest_ < 2 : all_.groups() < 2) return;  // there is no such level
+    const time_ns longer = timeout_ns_ < runtime::never / 4 ? timeout_ns_ / 4 * levels_++ : 0;
+    if (!all_.has_part_in(which)) return;
+    try {
+      at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, type, timeout_ns_ + longer);
+    } catch (...) {
+      refused_ = std::current_exception();  // on the levels that it has taken its turn on, the others have to be told
+    }
+  }
   static task<> nothing() { co_return; }
   std::unique_ptr<group_turn>& at(level which) { return taken_[static_cast<std::size_t>(which)]; }
   hierarchy& all_;
@@ -177,7 +226,7 @@ class hierarchy::turns {
 
 task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<> fits) {
   turns mine(*this, o);
-  mine.take_to_reduce(work);
+  mine.take(work);
   co_await reduce_in(mine, std::move(work), std::move(fits));
 }
 
@@ -186,7 +235,7 @@ task<> hierarchy::reduce_together(std::vector<group_work> all, group_call_option
   runtime::scope& here = co_await runtime::this_scope;
   std::list<turns> taken;
   runtime::scope together(here);
-  for (const group_work& work : all) taken.emplace_back(*this, o).take_to_reduce(work);
+  for (const group_work& work : all) taken.emplace_back(*this, o).take(work);
   auto mine = taken.begin();
   for (group_work& work : all) together.spawn(reduce_in(*mine++, std::move(work), {}));
   co_await together.join();
@@ -214,8 +263,7 @@ task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits
 
 task<> hierarchy::give(group_work work, group_call_options o) {
   turns mine(*this, o);
-  mine.take(level::down_between, work.total_bytes, work.type);
-  mine.take(level::down_inside, work.total_bytes, work.type);
+  mine.take(collective::broadcast, work.total_bytes, 0, work.type);
   std::exception_ptr thrown;
   try {
     mine.check();
@@ -230,10 +278,7 @@ task<> hierarchy::give(group_work work, group_call_options o) {
 task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
                          group_call_options o) {
   turns taken(*this, o);
-  taken.take(level::up_inside, mine.size() * group_size(), of.type);
-  taken.take(level::up_between, mine.size() * largest_ * groups(), of.type);
-  taken.take(level::down_between, all.size(), of.type);
-  taken.take(level::down_inside, all.size(), of.type);
+  taken.take(collective::gather, all.size(), mine.size(), of.type);
   std::exception_ptr thrown;
   try {
     taken.check();

@@ -110,6 +110,16 @@ class hierarchy {
     co_await reduce(rank_group::reduction<Combine, T>(data), o, share_fits(mine.size(), data.size(), "reduce_scatter"));
     std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(self_ * mine.size()), mine.size(), mine.begin());
   }
+  /// What the levels that this rank has a part in have agreed on for one kind of call, and wishes about it (agreement.hpp), in the
+  /// order in which they run: inside its group, then between the leaders; a broadcast goes the other way, and an all-gather
+  /// (`collective::gather`) both. `bytes` is what a call combines, spreads or gathers in all. Throw `unavailable` before the first
+  /// broadcast or all-gather is called, as nothing is exchanged about these until then.
+  std::vector<agreement> agreed(collective does = collective::all_reduce) const;
+  std::vector<ops::decision> decision(std::uint64_t bytes, collective does = collective::all_reduce) const;
+  runtime::task<std::vector<ops::decision>> decided(std::uint64_t bytes, decided_options o = {},
+                                                    collective does = collective::all_reduce) const {
+    return until_decided(agreed_for(bytes, does), o);
+  }
   /// Of small buffers, to make several of them one, and back.
   std::uint64_t copies() const noexcept { return copies_; }
 
@@ -126,6 +136,19 @@ class hierarchy {
   rank_group& at(level which);
   bool has_group() const noexcept { return group_size_ > 1; }
   bool among_leaders() const noexcept { return leads_ && groups() > 1; }
+  bool has_part_in(level l) const noexcept { return is_inside(l) ? has_group() : among_leaders(); }
+  struct step {
+    level which;
+    std::uint64_t bytes;
+  };
+  /// What a call is made of, in the order in which it runs. `share`: what one rank brings to an all-gather of `bytes`.
+  std::vector<step> steps_of(collective does, std::uint64_t bytes, std::uint64_t share) const;
+  struct agreed_step {
+    agreement with;
+    std::uint64_t bytes;
+  };
+  std::vector<agreed_step> agreed_for(std::uint64_t bytes, collective does) const;
+  static runtime::task<std::vector<ops::decision>> until_decided(std::vector<agreed_step> steps, decided_options o);
   /// `fits`: what this rank asks for is refused, once the call has its place among the others.
   runtime::task<> reduce(group_work work, group_call_options o, runtime::result<> fits = {});
   runtime::task<> reduce_in(turns& mine, group_work work, runtime::result<> fits);

@@ -14,7 +14,10 @@
 #include <parley/tuning/constraint.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace parley::ops {
 
@@ -44,5 +47,14 @@ class op_config {
   std::string id_;
   std::uint64_t digest_;
 };
+
+/// The configs of an op as a catalogue. Throws `bad_argument`, beginning with `title`, when they cannot be one.
+tuning::catalogue catalogue_of(std::string_view title, const std::vector<const op_config*>& configs);
+template <class Config>
+tuning::catalogue catalogue_of(std::string_view title, const std::vector<std::shared_ptr<const Config>>& configs) {
+  std::vector<const op_config*> plain;
+  for (const auto& c : configs) plain.push_back(c.get());
+  return catalogue_of(title, plain);
+}
 
 }  // namespace parley::ops

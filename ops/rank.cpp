@@ -174,7 +174,7 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
   const bool leads = which == declared_edge::end::out;
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
   // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
-  static_cast<void>(catalogue_of(o.configs, op));
+  static_cast<void>(catalogue_of(op.title(), o.configs));
   o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, id()));
   o.capable = {};
   declare_once(op);
@@ -401,8 +401,11 @@ op_place<attached_op>& rank::attach(std::unique_ptr<attached_op> op) {
 
 std::size_t rank::retune(std::string_view op, std::string_view why) {
   std::size_t asked = 0;
+  const auto is_meant = [op](std::string_view name) {
+    return name.starts_with(op) && (name.size() == op.size() || name[op.size()] == '/');
+  };
   for (const actors::participant_state* p : participants()) {
-    if (p->declaration.name != op) continue;
+    if (!is_meant(p->declaration.name)) continue;
     actors::tuning_request wish;
     wish.every_size = true;
     wish.why = why;
@@ -569,16 +572,11 @@ left_over rank::unfinished() {
 
 std::vector<tuning::result_entry> rank::learned() const {
   std::vector<tuning::result_entry> all;
-  const auto add = [&](const auto& e) {
-    for (const actors::decision_record& d : e.participant().decisions) {
-      const std::string* id = e.participant().id_of(d.digest);
-      if (auto entry = entry_of(e.declaration(), id, d)) all.push_back(std::move(*entry));
+  for (const actors::participant_state* p : participants()) {
+    for (const actors::decision_record& d : p->decisions) {
+      if (auto entry = entry_of(p->declaration, p->id_of(d.digest), d)) all.push_back(std::move(*entry));
     }
-  };
-  for (const auto& e : outs_) add(*e);
-  for (const auto& e : ins_) add(*e);
-  for (const auto& g : groups_) add(*g);
-  for (const auto& e : symmetrics_) add(*e);
+  }
   all.insert(all.end(), kernels_.learned().begin(), kernels_.learned().end());
   return all;
 }
@@ -602,18 +600,12 @@ std::vector<tuning::result_entry> rank::superseded() const {
 
 std::vector<std::string> rank::untuned() const {
   std::vector<std::string> lines;
-  const auto add = [&](const actors::op_declaration& op, const actors::assignment& a) {
-    for (const auto& c : a.campaigns()) {
+  for (const actors::participant_state* p : participants()) {
+    if (p->assigned == nullptr) continue;
+    for (const auto& c : p->assigned->campaigns()) {
       if (c->where == actors::campaign::stage::decided && c->source == actors::decision_source::tuning_off)
-        lines.push_back(entry_name(op) + "," + c->key);
+        lines.push_back(entry_name(p->declaration) + "," + c->key);
     }
-  };
-  for (const auto& e : outs_) add(e->declaration(), e->assigned());
-  for (const auto& g : groups_) {
-    if (g->leads()) add(g->declaration(), *g->assigned());
-  }
-  for (const auto& e : symmetrics_) {
-    if (e->leads()) add(e->declaration(), *e->assigned());
   }
   lines.insert(lines.end(), kernels_.untuned().begin(), kernels_.untuned().end());
   return lines;
@@ -653,19 +645,27 @@ std::vector<edge_agreement> rank::agreements() const {
     all.push_back({e->declaration().name, id(), members.back(), e->assigned(), &e->coordinator()->warm_errors,
                    e->participant().no_common_config, members, &e->participant().decisions});
   }
+  for (const auto& a : attached_) {
+    const actors::participant_state* const p = a->participant();
+    if (p == nullptr || p->assigned == nullptr) continue;
+    all.push_back({p->declaration.name,
+                   id(),
+                   p->declaration.participants.back().rank,
+                   p->assigned,
+                   &p->warm_errors,
+                   p->no_common_config,
+                   {},
+                   &p->decisions});
+  }
   return all;
 }
 
 std::vector<edge_decision> rank::decisions() const {
   std::vector<edge_decision> all;
-  const auto add = [&](const auto& e) {
-    const auto& op = e.declaration();
-    for (const auto& d : e.participant().decisions) all.push_back({op.name, op.leader, op.participants.back().rank, d});
-  };
-  for (const auto& e : outs_) add(*e);
-  for (const auto& e : ins_) add(*e);
-  for (const auto& g : groups_) add(*g);
-  for (const auto& e : symmetrics_) add(*e);
+  for (const actors::participant_state* p : participants()) {
+    const auto& op = p->declaration;
+    for (const auto& d : p->decisions) all.push_back({op.name, op.leader, op.participants.back().rank, d});
+  }
   return all;
 }
 
@@ -698,6 +698,9 @@ std::vector<const actors::participant_state*> rank::participants() const {
   for (const auto& e : ins_) all.push_back(&e->participant());
   for (const auto& g : groups_) all.push_back(&g->participant());
   for (const auto& e : symmetrics_) all.push_back(&e->participant());
+  for (const auto& a : attached_) {
+    if (const actors::participant_state* const p = a->participant()) all.push_back(p);
+  }
   return all;
 }
 

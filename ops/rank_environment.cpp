@@ -144,13 +144,17 @@ std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
   lines.push_back(fmt::format("{} results were remembered, {} are known now", file.entries().size(),
                               self.results().entries().size()));
   if (verbosity < 2) return lines;
-  for (const edge_decision& e : self.decisions()) {
-    const auto& d = e.decision;
-    lines.push_back(fmt::format("{} {}->{} {}: {}", e.op, e.sender, e.receiver, d.key, d.why));
-    if (verbosity < 3) continue;
-    for (const auto& v : d.evidence)
-      lines.push_back(fmt::format("  config {:016x}: {}, {} repetitions, {}", v.digest, text_of_time(v.time_ns),
-                                  v.repetitions, v.status));
+  for (const actors::participant_state* p : self.participants()) {
+    for (const actors::decision_record& d : p->decisions) {
+      lines.push_back(fmt::format("{} {}: {}", p->declaration.title(), d.key, d.why));
+      if (verbosity < 3) continue;
+      for (const actors::wire_evidence& v : d.evidence) {
+        const std::string* const id = p->id_of(v.digest);
+        lines.push_back(fmt::format("  config {}: {}, {} repetitions, {}",
+                                    id != nullptr ? *id : fmt::format("{:016x}", v.digest), text_of_time(v.time_ns),
+                                    v.repetitions, v.status));
+      }
+    }
   }
   lines.insert(lines.end(), self.kernels().log().begin(), self.kernels().log().end());
   return lines;

@@ -3,13 +3,12 @@
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
-#include <exception>
+#include <memory>
 #include <utility>
 
 namespace parley::ops {
 
 using runtime::errc;
-using runtime::task;
 
 // ---- paired -----------------------------------------------------------------------------------------------------------
 
@@ -62,72 +61,10 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
 
 // ---- per role ---------------------------------------------------------------------------------------------------------
 
-struct role_op::state {
-  state(rank& r, std::string role_name, std::vector<std::uint64_t> digests, std::vector<std::string> names,
-        tuning::plan_options plan)
-      : self(r), role(std::move(role_name)),
-        assigned(digests.front(), names.front(), {}, {r.id()}, actors::tuning_policy::online, plan) {
-    candidates = digests;
-    assigned.open(std::move(digests), std::move(names), {}, r.where().now());
-  }
-  rank& self;
-  std::string role;
-  std::vector<operation_function> implementations;
-  std::vector<std::uint64_t> candidates;
-  actors::assignment assigned;
-  std::uint64_t next = 0;
-};
-
-const actors::campaign* role_op::campaign(std::uint64_t bytes) const noexcept {
-  return state_ == nullptr ? nullptr : state_->assigned.find(bytes);
-}
-
-const std::string& role_op::role() const noexcept {
-  static const std::string none = "idle";
-  return state_ == nullptr ? none : state_->role;
-}
-
-task<> role_op::run(std::span<std::byte> data) {
-  if (state_ == nullptr) runtime::raise({errc::bad_argument, "an idle rank has no operation to run"});
-  const std::shared_ptr<state> mine = state_;
-  runtime::executor& ex = mine->self.where();
-  const std::uint64_t n = mine->next++;
-  const auto chosen = mine->assigned.choose(data.size(), 0, n, ex.now());
-  const auto at = std::find(mine->candidates.begin(), mine->candidates.end(), chosen.digest);
-  const operation_function& implementation =
-      mine->implementations[static_cast<std::size_t>(at - mine->candidates.begin())];
-  std::exception_ptr thrown;
-  actors::wire_row row;
-  row.invocation = n;
-  row.digest = chosen.digest;
-  row.start_ns = ex.precise_now();
-  runtime::scope& here = co_await runtime::this_scope;
-  runtime::work_meter meter(ex);
-  runtime::scope measured(here, {.meter = &meter});
-  measured.spawn(implementation(data));
-  try {
-    co_await measured.join();
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  row.end_ns = row.start_ns + meter.worked_ns();
-  const bool gave_up = thrown && runtime::describe(thrown).code() == errc::cancelled;
-  row.status = static_cast<std::uint8_t>(thrown ? tuning::row_status::failed : tuning::row_status::ok);
-  if (has(chosen.flags, actors::stamp_flags::timed) && gave_up) {
-    mine->assigned.withdraw(0, n);
-  } else if (has(chosen.flags, actors::stamp_flags::timed)) {
-    mine->assigned.add_row(mine->self.id(), row);
-  }
-  if (!thrown && at == mine->candidates.begin()) mine->assigned.note_default(data.size(), row.end_ns - row.start_ns);
-  if (thrown && !gave_up)
-    mine->assigned.quarantine(data.size(), chosen.digest, ex.now(), "it threw " + runtime::describe(thrown).what());
-  while (actors::campaign* c = mine->assigned.ready_to_judge(ex.now())) mine->assigned.judge(*c, ex.now());
-  if (thrown) std::rethrow_exception(thrown);
-}
-
 role_op register_asymmetric_autotuning(rank& self, const std::string& name,
                                        const std::vector<role_operation>& operations,
-                                       const std::vector<role_config>& configs, const role_function& role_fn) {
+                                       const std::vector<role_config>& configs, const role_function& role_fn,
+                                       const tuning::constraints& allowed) {
   const std::string title = "op " + name;
   if (!role_fn) runtime::raise({errc::bad_argument, title + " has no role function"});
   const auto operation_of = [&](const std::string& role) {
@@ -145,46 +82,52 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
       runtime::raise({errc::bad_argument, title + ": config " + c.name + " is for role " + c.role +
                                               ", which has no operation, so no default"});
   }
-  const std::string role = role_fn(self.id());
-  role_op made;
-  const auto operation = operation_of(role);
+  role_options o;
+  o.name = name;
+  o.role = role_fn(self.id());
+  o.allowed = allowed;
+  const auto operation = operation_of(o.role);
   if (operation == operations.end()) {
-    if (role == "idle") return made;
-    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(self.id()) + " has the role " + role +
+    if (o.role == "idle") return {};
+    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(self.id()) + " has the role " + o.role +
                                             ", which has no operation; register one, or call the role idle"});
   }
-  std::vector<std::uint64_t> digests{tuning::digest({.name = "operation"})};
-  std::vector<std::string> names{"operation"};
-  std::vector<operation_function> runs{operation->run};
+  const auto add = [&](const std::string& id, const operation_function& run, const tuning::demands& needs) {
+    auto identity = tuning::parse_config_id(id);
+    if (!identity) runtime::raise({errc::bad_argument, title + ": " + identity.reason().text});
+    o.configs.push_back(std::make_shared<role_function_config>(std::move(identity).value(), run, needs));
+  };
+  add("operation", operation->run, {});
   for (const role_config& c : configs) {
-    if (c.role != role) continue;
-    const std::uint64_t digest = tuning::digest({.name = c.name});
-    if (std::find(digests.begin(), digests.end(), digest) != digests.end())
-      runtime::raise({errc::bad_argument, title + ": role " + role + " has two configs called " + c.name});
-    digests.push_back(digest);
-    names.push_back(c.name);
-    runs.push_back(c.run);
+    if (c.role == o.role) add(c.name, c.run, c.needs);
   }
-  made.state_ =
-      std::make_shared<role_op::state>(self, role, std::move(digests), std::move(names), self.settings().plan);
-  made.state_->implementations = std::move(runs);
-  return made;
+  return {self, o};
 }
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
-transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::vector<config_ptr> configs,
-                                           capability_function capability_check) {
+namespace {
+template <class Op, class Config>
+auto declare_where_capable(rank& self, Op op, std::vector<Config> configs, capability_function capability_check) {
   op.configs = std::move(configs);
   op.capable = std::move(capability_check);
-  return self.declare(op);
+  return self.declare(std::move(op));
+}
+}  // namespace
+
+transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::vector<config_ptr> configs,
+                                           capability_function capability_check) {
+  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
 rank_group register_heterogeneous_autotuning(rank& self, leader_worker op, std::vector<group_config_ptr> configs,
                                              capability_function capability_check) {
-  op.configs = std::move(configs);
-  op.capable = std::move(capability_check);
-  return self.declare(op);
+  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
+}
+
+symmetric register_heterogeneous_autotuning(rank& self, symmetric_op op, std::vector<symmetric_config_ptr> configs,
+                                            capability_function capability_check) {
+  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
 }  // namespace parley::ops

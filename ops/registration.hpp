@@ -13,19 +13,15 @@
 /// - Where ranks have different configs, they run a mixture of one wire class, and that mixture is what is measured.
 ///
 /// Role functions that make no pairs are a `role_conflict`; what cannot work is a `bad_argument`, both when registering.
-#include <parley/actors/assignment.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
-#include <parley/runtime/task.hpp>
-#include <parley/tuning/config.hpp>
+#include <parley/ops/role_op.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/tuning/constraint.hpp>
 
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace parley::ops {
@@ -55,40 +51,23 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
 
 // ---- per role ---------------------------------------------------------------------------------------------------------
 
-using operation_function = std::function<runtime::task<>(std::span<std::byte>)>;
-
 struct role_operation {
   std::string role;
   operation_function run;
 };
 struct role_config {
   std::string role;
-  std::string name;
+  std::string
+      name;  ///< `tiled`, `tiled(rows=64)`: what decisions and results call it; the operation itself is `operation`
   operation_function run;
+  tuning::demands needs{};  ///< what `allowed` is compared with
 };
 
-/// What `register_asymmetric_autotuning` gives back: the operation of this rank's role, which tunes itself for each size.
-class role_op {
- public:
-  /// Runs the default, a candidate, or the best. An exception comes out as it is; a candidate that throws never runs again
-  /// for this size. What it waits in calls of other ops is not charged to it (runtime/work_meter.hpp).
-  runtime::task<> run(std::span<std::byte> data);
-  bool idle() const noexcept { return state_ == nullptr; }
-  /// Null before the first run of that size.
-  const actors::campaign* campaign(std::uint64_t bytes) const noexcept;
-  const std::string& role() const noexcept;
-
- private:
-  friend role_op register_asymmetric_autotuning(rank&, const std::string&, const std::vector<role_operation>&,
-                                                const std::vector<role_config>&, const role_function&);
-  struct state;
-  std::shared_ptr<state> state_;
-};
-
-/// A rank whose role has no operation may only be `idle`. Nothing is agreed, so nothing is sent.
+/// A rank whose role has no operation may only be `idle`. Nothing is agreed, so nothing is sent; see role_op.hpp.
 role_op register_asymmetric_autotuning(rank& self, const std::string& name,
                                        const std::vector<role_operation>& operations,
-                                       const std::vector<role_config>& configs, const role_function& role_fn);
+                                       const std::vector<role_config>& configs, const role_function& role_fn,
+                                       const tuning::constraints& allowed = {});
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
@@ -97,5 +76,7 @@ transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::
                                            capability_function capability_check);
 rank_group register_heterogeneous_autotuning(rank& self, leader_worker op, std::vector<group_config_ptr> configs,
                                              capability_function capability_check);
+symmetric register_heterogeneous_autotuning(rank& self, symmetric_op op, std::vector<symmetric_config_ptr> configs,
+                                            capability_function capability_check);
 
 }  // namespace parley::ops

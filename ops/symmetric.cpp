@@ -106,29 +106,20 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   declaration = declaration_of(op, s.net.world_size()).value();
   generation = first_of(declaration, s.incarnations);
   role = "member";
-  std::vector<tuning::config_identity> identities;
-  for (const auto& c : op.configs) identities.push_back(c->identity());
-  auto made = tuning::catalogue::make(std::move(identities));
-  if (!made) runtime::raise({errc::bad_argument, declaration.title() + ": " + made.reason().text});
-  configs = std::move(made).value();
+  configs = catalogue_of(declaration.title(), op.configs);
   auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, op.capable, op.allowed,
                              [](const symmetric_config& c) { return c.demands(); });
+  for (std::size_t i = 1; i < op.configs.size() && op.replayed; ++i) {
+    if (op.configs[i]->can_be_captured() || !can.available.test(i)) continue;
+    can.available.clear(i);
+    can.missing.push_back(op.configs[i]->id() + ": the op's calls are replayed, and it cannot be captured");
+  }
+  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
+    leave_default(can, op.configs, "NUMERICAL_CHECK is on, and " + why);
   available = std::move(can.available);
   unavailable = std::move(can.missing);
   limits = std::move(can.limits);
   faults = std::move(can.faults);
-  for (std::size_t i = 1; i < op.configs.size() && op.replayed; ++i) {
-    if (op.configs[i]->can_be_captured() || !available.test(i)) continue;
-    available.clear(i);
-    unavailable.push_back(op.configs[i]->id() + ": the op's calls are replayed, and it cannot be captured");
-  }
-  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty()) {
-    for (std::size_t i = 1; i < op.configs.size(); ++i) {
-      if (!available.test(i)) continue;
-      available.clear(i);
-      unavailable.push_back(op.configs[i]->id() + ": NUMERICAL_CHECK is on, and " + why);
-    }
-  }
   remembered = settings.remembered;
   policy = settings.policy;
 }

@@ -193,6 +193,79 @@ TEST_CASE("the longest of all ranks counts, and one best holds for all") {
   }
 }
 
+TEST_CASE("a contextual op says for each kernel and key what runs, why, and what this rank measured") {
+  const auto uneven = [](rank_id r, std::size_t c, std::size_t) -> time_ns {
+    return c == 1 ? (r == 2 ? 9'000 : 1'000) : 5'000;
+  };
+  two_kernels w(3, uneven, takes({3'000, -1, 1'000}));
+  std::vector<decision> awaited(3);
+  const auto wait = [](contextual layer, decision* into) -> task<> {
+    auto d = co_await layer.decided("kernel-0", "n=8");
+    *into = std::move(d);
+  };
+  scope waiting(w.clock);
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK_FALSE(w.layers[r].decision("kernel-0", "n=8").decided);
+    waiting.spawn(wait(w.layers[r], &awaited[r]));
+  }
+  call_all(w, with_key(w, 8));
+  run_until(w.clock, [&] { return waiting.running() == 0; });
+  for (rank_id r = 0; r < 3; ++r) {
+    CAPTURE(r);
+    const decision d = w.layers[r].decision("kernel-0", "n=8");
+    CHECK(d.decided);
+    CHECK(d.op == "layer 0->1->2, kernel kernel-0");
+    CHECK(d.key == "n=8");
+    CHECK(d.config == "config_0");
+    CHECK(d.source == actors::decision_source::trials);
+    CHECK(d.time_ns == 5'000);
+    CHECK(d.why == "config_0 is the fastest by the longest of all ranks' averages, 0.005 ms");
+    REQUIRE(d.evidence.size() == 2);
+    CHECK(d.evidence[1].config == "config_1");
+    CHECK(d.evidence[1].time_ns == (r == 2 ? 9'000 : 1'000));
+    CHECK(d.evidence[1].repetitions == 2);
+    CHECK(awaited[r].config == d.config);
+    CHECK(awaited[r].why == d.why);
+    const decision other = w.layers[r].decision("kernel-1", "n=8");
+    CHECK(other.config == "config_2");
+    CHECK(other.evidence[1].status == "failed");
+    CHECK_FALSE(w.layers[r].decision("kernel-1", "n=9").decided);
+  }
+}
+
+TEST_CASE("who waits for a contextual decision that does not come is told so, and ends with the op") {
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  std::vector<errc> codes(2);
+  const auto wait = [](contextual layer, time_ns timeout_ns, errc* into) -> task<> {
+    try {
+      auto d = co_await layer.decided("kernel-0", "n=8", {.timeout_ns = timeout_ns});
+      static_cast<void>(d);
+    } catch (const failure& f) {
+      *into = f.code();
+    }
+  };
+  scope waiting(w.clock);
+  waiting.spawn(wait(w.layers[0], 1'000'000, &codes[0]));
+  waiting.spawn(wait(w.layers[0], 10'000'000, &codes[1]));
+  run_until(w.clock, [&] { return waiting.running() == 1; });
+  CHECK(codes[0] == errc::timeout);
+  w[0].on_lost(1, "it was killed");
+  run_until(w.clock, [&] { return waiting.running() == 0; });
+  CHECK(codes[1] == errc::peer_failed);
+}
+
+TEST_CASE("what is remembered, and what only some ranks could tune, is said so of a contextual decision") {
+  two_kernels w(1, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  tuning::results_file known;
+  static_cast<void>(known.add(tuning::result_entry{"layer/kernel-1", "n=8", "config_2", 1.0}));
+  w[0].kernels().remember(known);
+  call_all(w, with_key(w, 8));
+  const decision d = w.layers[0].decision("kernel-1", "n=8");
+  CHECK(d.source == actors::decision_source::results);
+  CHECK(d.time_ns == 1e6);
+  CHECK(w.layers[0].decision("kernel-0", "n=8").source == actors::decision_source::trials);
+}
+
 TEST_CASE("interleaved, the configs take turns") {
   auto op = two_kernels::table();
   op.order = tuning::contextual_order::interleaved;

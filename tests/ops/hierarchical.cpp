@@ -189,6 +189,59 @@ TEST_CASE("each level agrees on a config of its own") {
   CHECK(join_group_flights(all.w).mismatches == 0);
 }
 
+TEST_CASE("each rank says what its levels have agreed on, and waits for it where it is asked to") {
+  world w(8, eager_trials());
+  std::vector<std::vector<decision>> awaited(8), known(8);
+  std::vector<errc> before(8), after(8);
+  const auto about = [](hierarchy h, executor& ex, std::vector<decision>* later, std::vector<decision>* now,
+                        errc* first, errc* last) -> task<> {
+    scope& here = co_await this_scope;
+    scope waiting(here);
+    const auto wait = [](hierarchy of, std::vector<decision>* into) -> task<> {
+      auto all = co_await of.decided(20'000);
+      *into = std::move(all);
+    };
+    const auto ask = [](const hierarchy& of) {
+      try {
+        static_cast<void>(of.decision(20'000, collective::broadcast));
+      } catch (const failure& f) {
+        return f.code();
+      }
+      return errc::none;
+    };
+    waiting.spawn(wait(h, later));
+    *first = ask(h);
+    std::vector<float> x(5000, 1);
+    for (int i = 0; i < 200; ++i) co_await h.all_reduce(std::span(x));
+    auto slept = co_await sleep_until(ex.now() + 1_s);
+    static_cast<void>(slept);
+    *now = h.decision(20'000);
+    co_await h.broadcast(std::span(x));
+    *last = ask(h);
+    co_await waiting.join();
+  };
+  const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
+    const rank_id r = self.id();
+    return about(h, w.clock, &awaited[r], &known[r], &before[r], &after[r]);
+  };
+  for (const auto& o : on_all(w, by_four({star(), tree(), chain(1024)}), p)) CHECK((o ? "" : o.reason().what()) == "");
+  for (rank_id r = 0; r < 8; ++r) {
+    CAPTURE(r);
+    REQUIRE(known[r].size() == (r % 4 == 0 ? 2 : 1));
+    REQUIRE(awaited[r].size() == known[r].size());
+    CHECK(known[r][0].op == (r < 4 ? "gradients/inside 0->1->2->3" : "gradients/inside 4->5->6->7"));
+    if (r % 4 == 0) CHECK(known[r][1].op == "gradients/between 0->4");
+    for (std::size_t i = 0; i < known[r].size(); ++i) {
+      CHECK(known[r][i].decided);
+      CHECK(known[r][i].config == awaited[r][i].config);
+      CHECK(known[r][i].config == known[i == 1 ? 0 : r / 4 * 4][i].config);
+      CHECK(known[r][i].evidence.size() == 3);
+    }
+    CHECK(before[r] == errc::unavailable);  // nobody has called a broadcast yet
+    CHECK(after[r] == errc::none);
+  }
+}
+
 namespace {
 
 task<> computes_meanwhile(hierarchy* h, std::vector<float>* x, time_ns* computed_at) {

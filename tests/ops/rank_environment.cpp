@@ -173,3 +173,23 @@ TEST_CASE("what ran its default for want of tuning is listed, once, by the rank 
     CHECK(std::find(told.begin() + 1, told.end(), line) != told.end());
   }
 }
+
+TEST_CASE("who asks for all of it is told what each candidate took, by its name, on every rank") {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  world w(2, s);
+  const std::vector<config_ptr> configs{direct(), chunked(8192, 1)};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(100, 100'000)).failed() == 0);
+  pass(w, 1'000'000'000);
+  for (rank_id r = 0; r < 2; ++r) {
+    CAPTURE(r);
+    const auto told = verbose_lines(w[r], 3);
+    CHECK(verbose_lines(w[r], 2).size() == 2);
+    REQUIRE(told.size() == 4);
+    CHECK(told[1].starts_with("activations 0->1 128KiB: "));
+    CHECK(told[2].starts_with("  config direct: "));
+    CHECK(told[2].ends_with(" repetitions, measured"));
+    CHECK(told[3].starts_with("  config chunked(chunk_bytes=8192 in_flight=1): "));
+    CHECK(told[3].find(" ms, ") != std::string::npos);
+  }
+}

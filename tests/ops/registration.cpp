@@ -280,3 +280,77 @@ TEST_CASE("what a stage waits for in the ops' calls is not charged to it; what i
     }
   }
 }
+
+namespace {
+
+/// What a collective without headers takes on each rank, and where it ran.
+struct on_each_rank {
+  std::map<std::string, std::vector<int>> ran;
+
+  class config final : public symmetric_config {
+   public:
+    config(on_each_rank& all, executor& ex, const std::string& name, const std::string& wire_class,
+           std::vector<time_ns> takes_ns)
+        : symmetric_config({.name = name, .wire_class = wire_class}), all_(all), executor_(ex),
+          takes_ns_(std::move(takes_ns)) {}
+    task<> run(symmetric_call call, std::span<std::byte>) const override {
+      auto& ran = all_.ran[identity().name];
+      ran.resize(takes_ns_.size());
+      ++ran[call.self];
+      auto slept = co_await sleep_until(executor_.now() + takes_ns_[call.self]);
+      if (!slept) raise(slept.reason());
+    }
+
+   private:
+    on_each_rank& all_;
+    executor& executor_;
+    std::vector<time_ns> takes_ns_;
+  };
+};
+
+}  // namespace
+
+TEST_CASE("a collective without headers runs as a mixture where ranks lack its fastest config, or by what all have") {
+  for (const bool one_wire : {true, false}) {
+    CAPTURE(one_wire);
+    world w(4, eager_trials());
+    on_each_rank room;
+    // Ranks 0 and 1 have the newer machine, and are slow without what is made for it.
+    const std::vector<symmetric_config_ptr> configs{
+        std::make_shared<on_each_rank::config>(room, w.clock, "nccl", "ring",
+                                               std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
+        std::make_shared<on_each_rank::config>(room, w.clock, "h100_optimized", one_wire ? "ring" : "tree",
+                                               std::vector<time_ns>(4, 5_ms))};
+    std::vector<symmetric> ops;
+    for (auto& r : w.ranks) {
+      symmetric_op op;
+      op.name = "gradients";
+      ops.push_back(
+          register_heterogeneous_autotuning(*r, op, configs, [](rank_id i) { return std::vector<bool>{true, i < 2}; }));
+    }
+    const auto call = [&](int times) {
+      const auto repeat = [](symmetric op, int n) -> task<> {
+        std::vector<std::byte> data(1000);
+        for (int i = 0; i < n; ++i) co_await op.run(data);
+      };
+      scope all(w.clock);
+      for (const symmetric& op : ops) all.spawn(repeat(op, times));
+      run_until(w.clock, [&] { return all.running() == 0; });
+      pass(w, 1_s);
+    };
+    for (int i = 0; i < 10; ++i) call(20);
+    for (const symmetric& op : ops) {
+      CHECK(op.decision(1000).decided);
+      CHECK(op.decision(1000).config == (one_wire ? "h100_optimized" : "nccl"));
+    }
+    room.ran.clear();
+    call(10);
+    if (one_wire) {
+      CHECK(room.ran["h100_optimized"] == std::vector<int>{10, 10, 0, 0});
+      CHECK(room.ran["nccl"] == std::vector<int>{0, 0, 10, 10});
+      CHECK(w[0].decisions().front().decision.mixture != 0);
+    } else {
+      CHECK(room.ran["nccl"] == std::vector<int>(4, 10));
+    }
+  }
+}
