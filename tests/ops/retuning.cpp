@@ -122,3 +122,37 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
     }
   }
 }
+
+TEST_CASE("of an edge a search that is asked for while a config hangs in its trial holds up nothing, and that is out "
+          "for good") {
+  for (rank_id asks = 0; asks < 2; ++asks) {
+    CAPTURE(asks);
+    job j(scheme::edge);
+    switch_drift_off(j);
+    j.let_all_have(job::fragile);
+    j.start();
+    j.pass(5'000'000'000);  // it is warmed
+    config_state& fragile = j.configs[job::fragile];
+    const auto rehearsed = fragile.runs;
+    fragile.takes_ns[1] = 1'000'000'000'000;
+    j.call_and_when(
+        400, [&] { return fragile.runs[1] != rehearsed[1]; },
+        [&] {
+          j.pass(1'000'000'000);
+          CHECK_FALSE(j.decided());
+          CHECK(j.ranks[asks]->retune("activations", "it takes so long") == 1);
+        });
+    CHECK(j.failed == 2);  // one message, at both ends
+    j.call(400);
+    CHECK(j.failed == 2);
+    CHECK(j.running() == "fine");
+    const std::uint32_t search = j.decision().search;
+    const auto runs = fragile.runs;
+    j.call_meanwhile(800, [&] { CHECK(j.ranks[asks]->retune("activations") == 1); });
+    j.pass(1'000'000'000);
+    CHECK(j.failed == 2);
+    CHECK(j.running() == "fine");
+    CHECK(j.decision().search == search + 1);
+    CHECK(fragile.runs == runs);
+  }
+}

@@ -217,13 +217,17 @@ struct scheme_job {
     call_meanwhile(times, [] {}, of_bytes);
     pass(20'000'000'000);
   }
-  /// What is done in the middle of so many calls: all ranks go on calling.
+  /// What is done in the middle of so many calls, or as soon as something is so: all ranks go on calling.
   template <class Do>
   void call_meanwhile(std::size_t times, Do what, std::size_t of_bytes = bytes) {
+    call_and_when(times, [&] { return made >= size * times / 2; }, what, of_bytes);
+  }
+  template <class When, class Do>
+  void call_and_when(std::size_t times, When when, Do what, std::size_t of_bytes = bytes) {
     runtime::scope all(clock);
-    std::size_t made = 0;
-    for (rank_id r = 0; r < size; ++r) all.spawn(call_on(r, times, of_bytes, made));
-    runtime::run_until(clock, [&] { return made >= size * times / 2; });
+    made = 0;
+    for (rank_id r = 0; r < size; ++r) all.spawn(call_on(r, times, of_bytes));
+    runtime::run_until(clock, [&] { return when() || all.running() == 0; });
     what();
     runtime::run_until(clock, [&] { return all.running() == 0; });
     CHECK(join_group_flights(ranks).mismatches == 0);
@@ -237,6 +241,7 @@ struct scheme_job {
     runtime::run(clock, sleep(clock.now() + span));
   }
   std::size_t failed = 0;  ///< calls
+  std::size_t made = 0;    ///< of the latest, by all ranks
 
   // ---- what came of it ----------------------------------------------------------------------------------------------
 
@@ -357,7 +362,7 @@ struct scheme_job {
       leased_ops.push_back(self.declare(op));
     }
   }
-  runtime::task<> call_on(rank_id r, std::size_t times, std::size_t of_bytes, std::size_t& made) {
+  runtime::task<> call_on(rank_id r, std::size_t times, std::size_t of_bytes) {
     runtime::scope& here = co_await runtime::this_scope;
     for (std::size_t i = 0; i < times; i += at_once) {
       runtime::scope calls(here);
