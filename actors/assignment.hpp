@@ -151,6 +151,7 @@ struct campaign {
   time_ns decided_ns = 0;
   time_ns retry_at_ns = runtime::never;  ///< when it will search again by itself
   time_ns retry_pause_ns = 0;
+  bool postponed = false;         ///< then it will look at results files again
   double decided_time_ns = 0;     ///< what the winner took; 0: it was not measured
   double earlier_cost_ns = 0;     ///< of the searches before this one
   double cost_ns = 0;             ///< what the trials took beyond the default
@@ -248,6 +249,11 @@ class assignment {
   time_ns next_give_up() const noexcept;
   /// A config failed in a real invocation: never again for this key, and the default next.
   void quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, const std::string& why);
+  /// The same of a rehearsal off the calls. What results files brought about has then not run yet: what else they say counts, or
+  /// there are trials.
+  void fail_rehearsal(std::uint64_t bytes, std::uint64_t digest, time_ns now, const std::string& why);
+  /// What results files have for this key cannot be rehearsed for now, through no fault of its own: the default stays meanwhile.
+  void postpone(std::uint64_t bytes, const std::string& why, time_ns now);
 
   /// Searches anew for the key of `bytes`, or for every key, where nothing is being searched. Answers how many searches began.
   std::size_t retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now);
@@ -292,6 +298,8 @@ class assignment {
   }
   campaign& find_or_add(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
+  void start_over(campaign& c, time_ns now);
+  campaign* decided_by_files(std::uint64_t bytes) noexcept;
   void begin_search(campaign& c, time_ns now);
   void exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why);
   void fall_back(campaign& c);

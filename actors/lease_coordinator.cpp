@@ -319,7 +319,7 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
   const bool blamed = ran && blames(k, how, culprit);
   if (blamed && culprit != state_.declaration.default_digest) {
     quarantine(k, culprit, "its rehearsal failed on " + who + text.substr(0, 500));
-    state_.warm_errors.push_back(who + text.substr(0, 500));
+    if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back(who + text.substr(0, 500));
     for (std::size_t i = at; i < runs.size(); ++i) {
       if (runs[i].digest == culprit)
         fail_run(k, rank, runs[i]);
@@ -329,7 +329,9 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
   } else if ((ran && !blamed) || ++connections_failed_ < connection_attempts) {
     rest = std::move(runs);
   } else {
-    state_.warm_errors.push_back("rehearsals are not possible, " + who + text.substr(0, 500));
+    const std::string why = "rehearsals are not possible, " + who + text.substr(0, 500);
+    if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back(why);
+    state_.assigned->postpone(k.bytes, why, services_.ex.now());
     for (const rehearsal_run& r : runs) {
       fail_run(k, rank, r);
       if (r.what == rehearsal_run::kind::compared)
@@ -422,7 +424,7 @@ bool lease_coordinator::has_failed_trials(const key_state& k, const campaign& c)
 }
 
 void lease_coordinator::quarantine(const key_state& k, std::uint64_t digest, const std::string& why) {
-  state_.assigned->quarantine(k.bytes, digest, services_.ex.now(), why);
+  state_.assigned->fail_rehearsal(k.bytes, digest, services_.ex.now(), why);
 }
 
 // ---- generations ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.pending_ns = 0;
   c.cancelled = 0;
   c.retry_at_ns = runtime::never;
+  c.postponed = false;
   if (c.search > 1) c.missed.clear();
   c.again.clear();
   c.outstanding.clear();
@@ -49,6 +50,7 @@ void assignment::fall_back(campaign& c) {
   c.digest = default_digest_;
   c.winner = default_id_;
   c.decided_time_ns = 0;
+  c.remembered_time_ns = 0;
 }
 
 void assignment::retry_later(campaign& c, time_ns now) noexcept {
@@ -76,6 +78,39 @@ void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns n
     watch(*c);
     if (policy_ == tuning_policy::online && c->excluded.size() + 1 < candidates_.size()) retry_later(*c, now);
   }
+}
+
+campaign* assignment::decided_by_files(std::uint64_t bytes) noexcept {
+  for (auto& c : campaigns_) {
+    const bool decided = c->where == campaign::stage::decided && c->search == 1;
+    if (decided && c->source == decision_source::results && c->bucket.contains(bytes)) return c.get();
+  }
+  return nullptr;
+}
+
+void assignment::start_over(campaign& c, time_ns now) {
+  c.where = campaign::stage::waiting;
+  c.retry_at_ns = runtime::never;
+  start(c, now);
+}
+
+void assignment::fail_rehearsal(std::uint64_t bytes, std::uint64_t digest, time_ns now, const std::string& why) {
+  campaign* const c = decided_by_files(bytes);
+  const bool remembered = c != nullptr && c->digest == digest;
+  quarantine(bytes, digest, now, why);
+  if (remembered) start_over(*c, now);
+}
+
+void assignment::postpone(std::uint64_t bytes, const std::string& why, time_ns now) {
+  campaign* const c = decided_by_files(bytes);
+  if (c == nullptr || c->digest == default_digest_) return;
+  c->why = c->winner + " is remembered, but " + why + "; so the default runs";
+  fall_back(*c);
+  c->source = decision_source::kept;
+  c->announced = false;
+  c->postponed = true;
+  watch(*c);
+  retry_later(*c, now);
 }
 
 std::size_t assignment::retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now) {
@@ -123,6 +158,10 @@ void assignment::end_tuning(const std::string& why, time_ns now) {
 void assignment::retry(time_ns now) {
   for (auto& c : campaigns_) {
     if (c->retry_at_ns > now || c->where != campaign::stage::decided) continue;
+    if (std::exchange(c->postponed, false)) {
+      start_over(*c, now);
+      continue;
+    }
     ++c->search;
     c->search_reason = "trying again: " + c->why;
     begin_search(*c, now);

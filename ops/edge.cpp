@@ -405,26 +405,39 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
 
 task<> edge_out::rehearse(std::uint64_t digest) {
   std::optional<actors::busy_until_end> control(std::in_place, services_, participant_.control_ns);
-  const auto block = memory().make(rehearsal_bytes);
-  const std::span<std::byte> scratch = block->bytes();
-  co_await make_pattern(memory(), scratch, digest);
-  control.reset();  // what follows is waiting
-  const auto registered_scratch = memory_for(needs::known_payload, digest, scratch);
-  // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
-  const time_ns until = services_.ex.now() + actors::warming_limit_ns / 2;
-  while (!sender_.ready_to_rehearse(digest, scratch) && services_.ex.now() < until) {
-    auto slept = co_await runtime::sleep_until(services_.ex.now() + rehearsal_pause_ns);
-    if (!slept) break;
-  }
+  std::unique_ptr<runtime::memory_space::block> block;
+  actors::registered_memory registered_scratch;
+  bool begun = false;
   std::exception_ptr thrown;
   try {
+    block = memory().make(rehearsal_bytes);
+    const std::span<std::byte> scratch = block->bytes();
+    co_await make_pattern(memory(), scratch, digest);
+    control.reset();  // what follows is waiting
+    registered_scratch = memory_for(needs::known_payload, digest, scratch);
+    // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
+    const time_ns until = services_.ex.now() + actors::warming_limit_ns / 2;
+    while (!sender_.ready_to_rehearse(digest, scratch) && services_.ex.now() < until) {
+      auto slept = co_await runtime::sleep_until(services_.ex.now() + rehearsal_pause_ns);
+      if (!slept) break;
+    }
+    begun = true;
     co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, deadline({}));
   } catch (...) {
     thrown = std::current_exception();
   }
   if (!thrown) co_return;
+  if (!begun) give_up_rehearsal(digest);
   if (runtime::describe(thrown).code() == errc::config_failed) participant_.failed_here.push_back(digest);
   std::rethrow_exception(thrown);
+}
+
+// It has its number all the same, as it has at the receiver.
+void edge_out::give_up_rehearsal(std::uint64_t digest) {
+  const actors::outgoing inv = sender_.begin_rehearsal(digest, rehearsal_bytes);
+  part_sender out(services_.net, options_.peer, inv.mark, inv.access);
+  out.fail(errc::config_failed);
+  sender_.end(inv, out.failed());
 }
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
@@ -572,11 +585,14 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
   if (!into.empty()) co_await config->receive(in, into);
 }
 
-// Takes the sender's next rehearsal, which may be an earlier one than the one that is due. Answers which it was.
-task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::span<std::byte> scratch) {
+// Takes the sender's next rehearsal. One before the `due` one says nothing of this config. Answers its number.
+task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t wanted, std::span<std::byte> scratch) {
   part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal, nullptr, scratch.data());
   auto seen = co_await in.match(deadline({}));
-  if (!seen) runtime::raise(seen.reason());
+  if (!seen) {
+    if (in.matched() && in.invocation() < due) co_return in.invocation();
+    runtime::raise(seen.reason());
+  }
   const std::uint64_t digest = seen->digest;
   std::exception_ptr thrown;
   try {
@@ -587,28 +603,29 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::span<std::byt
   }
   const errc outcome = co_await in.settle();
   record(in, digest, outcome);
-  if (digest != due) co_return digest;
+  if (in.invocation() < due) co_return in.invocation();
+  if (digest != wanted) runtime::raise({errc::config_mismatch, "the sender rehearses another config"});
   const bool askew = !in.mismatch().empty();
   if ((thrown || askew) && outcome == errc::config_failed && in.sender_failure() == errc::none)
     participant_.failed_here.push_back(digest);
   if (askew) runtime::raise({errc::config_failed, std::string(in.mismatch())});
   if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(outcome);
-  co_return digest;
+  co_return in.invocation();
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {
+  // Both ends number what they are asked to rehearse. Of an earlier one that this end had no memory for, or did not wait for any
+  // longer, what the sender has sent or poisoned may still be here.
+  const std::uint64_t due = rehearsals_++;
   const auto block = memory().make(rehearsal_bytes);
   const std::span<std::byte> scratch = block->bytes();
   if (has_memory()) say_memory();
   const auto registered_scratch = memory_for(needs::credit, digest, scratch);
-  // A sender that was late for an earlier rehearsal, which was not waited for any longer, still makes it.
-  for (std::size_t i = 0; i < options_.configs.size(); ++i) {
-    const std::uint64_t came = co_await rehearse_next(digest, scratch);
-    if (came == digest) break;
-    if (i + 1 == options_.configs.size())
-      runtime::raise({errc::config_mismatch, "the sender rehearses another config"});
-  }
+  std::uint64_t came = 0;
+  do {
+    came = co_await rehearse_next(due, digest, scratch);
+  } while (came < due);
   const actors::busy_until_end control(services_, participant_.control_ns);
   const std::size_t wrong = co_await check_pattern(memory(), scratch, digest);
   if (wrong != scratch.size()) {

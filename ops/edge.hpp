@@ -178,6 +178,7 @@ class edge_out final : public edge_end {
   friend send_call;
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
+  void give_up_rehearsal(std::uint64_t digest);
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
   /// Whether kernels still write a payload, so that there is time for its receiver to say where it goes.
@@ -241,7 +242,7 @@ class edge_in final : public edge_end {
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   void say_memory() noexcept override;
   runtime::task<> rehearse(std::uint64_t digest) override;
-  runtime::task<std::uint64_t> rehearse_next(std::uint64_t due, std::span<std::byte> scratch);
+  runtime::task<std::uint64_t> rehearse_next(std::uint64_t due, std::uint64_t wanted, std::span<std::byte> scratch);
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   }
@@ -296,6 +297,7 @@ class edge_in final : public edge_end {
 
   actors::edge_receiver receiver_;
   std::size_t memory_said_ = 0;
+  std::uint64_t rehearsals_ = 0;  // asked for
 };
 
 }  // namespace parley::ops

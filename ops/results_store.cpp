@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -175,10 +176,19 @@ void results_store::read(const std::string& path) {
 
 result<std::string> results_store::add(const results_file& learned, std::span<const tuning::result_entry> superseded) {
   if (!in_use()) return error{errc::unavailable, "no results file was asked for"};
-  auto kept =
-      keep_results(*disk_, own_path(), learned,
-                   {.superseded = superseded, .unique = options_.unique, .spare_folder = options_.spare_folder});
+  std::vector<tuning::result_entry> give_way(superseded.begin(), superseded.end());
+  give_way.insert(give_way.end(), added_.begin(), added_.end());
+  auto kept = keep_results(*disk_, own_path(), learned,
+                           {.superseded = give_way, .unique = options_.unique, .spare_folder = options_.spare_folder});
   if (!kept) return kept.reason();
+  const auto is_new = [this](const tuning::result_entry& e) {
+    const auto* const before = remembered_.find(e.op, e.parameters);
+    return before == nullptr || *before != e;
+  };
+  if (kept->what == kept_results::how::written) {
+    added_.clear();
+    std::copy_if(learned.entries().begin(), learned.entries().end(), std::back_inserter(added_), is_new);
+  }
   warnings_.insert(warnings_.end(), kept->warnings.begin(), kept->warnings.end());
   replace_in_common(learned, superseded);
   return kept->path;

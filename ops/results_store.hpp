@@ -64,7 +64,7 @@ class results_store {
   runtime::storage* disk() const noexcept { return disk_; }
   bool in_use() const noexcept { return disk_ != nullptr && !options_.path.empty(); }
   /// Adds to this rank's file and answers where they are. `unavailable`: no results file was asked for. What was superseded is
-  /// replaced in the common file, too, where it still stands there.
+  /// replaced in the common file, too, where it still stands there; what this store added before gives way in the rank's own.
   runtime::result<std::string> add(const tuning::results_file& learned,
                                    std::span<const tuning::result_entry> superseded);
   /// What was wrong with files that were read or written.
@@ -79,6 +79,7 @@ class results_store {
   runtime::storage* disk_;
   options options_;
   tuning::results_file remembered_;
+  std::vector<tuning::result_entry> added_;
   std::vector<std::string> warnings_;
 };
 

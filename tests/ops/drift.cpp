@@ -1,4 +1,5 @@
 // Decisions whose times drift, on whole ranks in virtual time.
+#include "../support/schemes.hpp"
 #include "../support/transfers.hpp"
 #include "../support/world.hpp"
 
@@ -87,6 +88,35 @@ struct job : world {
   std::uint64_t noise = 0;  // percent
 };
 
+/// Any op, which is looked at often.
+struct watched_job : scheme_job {
+  explicit watched_job(scheme s, std::uint64_t look_ahead = 1) : scheme_job(s) {
+    depth = look_ahead;
+    for (auto& of_rank : settings) {
+      of_rank.plan.drift.every = 50;
+      of_rank.plan.drift.pause_ns = 0;
+    }
+  }
+  void run_until_decided_on(const std::string& winner) {
+    run();
+    REQUIRE(running() == winner);
+    call(1000);
+    REQUIRE(campaign().search == 1);
+  }
+  /// What one config takes changes for good: another search is made, which finds this one.
+  void change(std::size_t config, std::array<time_ns, 3> takes_ns, const std::string& next) {
+    call(600);  // what an op without headers is compared with
+    const std::uint32_t search = campaign().search + 1;
+    configs[config].takes_ns = takes_ns;
+    for (int i = 0; i < 40 && (campaign().search != search || running() != next); ++i) call(100);
+    CHECK(campaign().search == search);
+    CHECK(campaign().search_reason.find("its times have drifted: ") == 0);
+    CHECK(running() == next);
+    CHECK(decision().search == search);  // as all ranks know
+    CHECK(failed == 0);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a link that becomes slow makes the ranks search anew and agree on another config, and back again") {
@@ -129,4 +159,79 @@ TEST_CASE("when it is switched off nothing is timed after the decision") {
   const auto flight = j.ranks[1]->flight().in_order();
   const auto timed = [](const flight_record& r) { return (r.flags & 1U) != 0; };
   CHECK(std::none_of(flight.end() - 1000, flight.end(), timed));
+}
+
+TEST_CASE(
+    "whatever the op, where one rank has become slow with what was decided all search anew, and again after that") {
+  for (const auto& [how, depth] : all_variants) {
+    CAPTURE(name(how));
+    CAPTURE(depth);
+    const rank_id size = scheme_job(how).size;
+    for (rank_id slow = 0; slow < size; ++slow) {
+      CAPTURE(slow);
+      watched_job j(how, depth);
+      j.run_until_decided_on("fine");
+      std::array<time_ns, 3> takes{100'000, 100'000, 100'000};
+      takes[slow] = 350'000;
+      j.change(scheme_job::fine, takes, "coarse");
+      takes[slow] = 900'000;
+      j.change(scheme_job::coarse, takes, "fine");
+    }
+  }
+}
+
+TEST_CASE(
+    "whatever the op, a winner that has become fast is reason to search, since others may have become faster still") {
+  for (const auto& [how, depth] : all_variants) {
+    CAPTURE(name(how));
+    CAPTURE(depth);
+    watched_job j(how, depth);
+    j.run_until_decided_on("fine");
+    j.configs[scheme_job::coarse].takes_ns = {20'000, 20'000, 20'000};
+    j.change(scheme_job::fine, {50'000, 50'000, 50'000}, "coarse");
+  }
+}
+
+TEST_CASE("whatever the op, a mixture is searched for anew where what one rank runs for it has become slow") {
+  for (const auto& [how, depth] : all_variants) {
+    for (const bool own : {true, false}) {
+      CAPTURE(name(how));
+      CAPTURE(depth);
+      CAPTURE(own);
+      watched_job j(how, depth);
+      j.mixed = true;
+      const rank_id poor = j.size - 1;
+      j.let_all_have(scheme_job::twin);
+      j.can[poor][scheme_job::twin] = false;  // it runs `fine` in its place, with which the others are slow
+      j.configs[scheme_job::fine].takes_ns = {350'000, 350'000, 350'000};
+      j.configs[scheme_job::fine].takes_ns[poor] = 100'000;
+      j.configs[scheme_job::twin].takes_ns = {90'000, 90'000, 90'000};
+      j.run_until_decided_on("twin");
+      CHECK(j.configs[scheme_job::twin].runs[poor] == 0);
+      if (own) {
+        j.change(scheme_job::twin, {500'000, 90'000, 90'000}, "coarse");
+      } else {
+        std::array<time_ns, 3> takes = j.configs[scheme_job::fine].takes_ns;
+        takes[poor] = 500'000;
+        j.change(scheme_job::fine, takes, "coarse");
+      }
+      CHECK(j.configs[scheme_job::twin].runs[poor] == 0);
+    }
+  }
+}
+
+TEST_CASE("in a group a member that comes late, noise, and sizes that cannot be foreseen begin no search") {
+  for (const std::uint64_t depth : {1U, 2U}) {
+    CAPTURE(depth);
+    random_stream dice(9, 2);
+    watched_job j(scheme::group, depth);
+    j.run_until_decided_on("fine");
+    for (int i = 0; i < 1500; ++i) {
+      for (auto& t : j.configs[scheme_job::fine].takes_ns) t = 90'000 + static_cast<time_ns>(dice.below(20'000));
+      j.late = {0, 0, 1'000'000};
+      j.call_meanwhile(1, [] {}, dice.below(3) == 0 ? 400'000 : scheme_job::bytes);
+    }
+    CHECK(j.failed == 0);
+    for (const auto& c : j.assigned().campaigns()) CHECK(c->search == 1);
+  }
 }

@@ -67,6 +67,31 @@ class ill_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
+/// The host's, of which there is none for a while.
+class scarce_memory final : public memory_space {
+ public:
+  explicit scarce_memory(const executor& ex) : executor_(ex) {}
+  std::unique_ptr<block> make(std::size_t bytes) override {
+    if (executor_.now() >= until_ns) return host_memory().make(bytes);
+    ++refused;
+    raise({errc::unavailable, "no memory to be had"});
+  }
+  task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
+    return host_memory().copy(to, from);
+  }
+  void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream stream) override {
+    host_memory().gather(packed, pieces, stream);
+  }
+  void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream stream) override {
+    host_memory().scatter(pieces, packed, stream);
+  }
+  time_ns until_ns = never;
+  std::size_t refused = 0;
+
+ private:
+  const executor& executor_;
+};
+
 constexpr std::size_t size = 100'000;
 
 /// A pair with a config that is ill, on which a first search has ended without it.
@@ -244,6 +269,33 @@ TEST_CASE("a group's config whose rehearsal failed on one rank comes back, too")
   CHECK(c->where == actors::campaign::stage::decided);
   REQUIRE(c->aggregates.size() == 3);
   CHECK(c->aggregates[2].measured());
+}
+
+TEST_CASE("an end that could not take part in a rehearsal is in step with the other end at the next one") {
+  for (const rank_id lacks : {0U, 1U}) {
+    CAPTURE(lacks);
+    world w(2, eager());
+    scarce_memory memory(w.clock);
+    memory.until_ns = 45'000'000'000;
+    const auto health = std::make_shared<illness>(illness{.until_ns = 0});
+    auto op = pair_of({direct(), std::make_shared<recovering>(health)});
+    std::vector<transfer> ends;
+    for (rank_id r = 0; r < 2; ++r) {
+      op.memory = r == lacks ? &memory : nullptr;
+      ends.push_back(w[r].declare(op));
+    }
+    pass(w, 44'000'000'000);
+    CHECK(memory.refused >= 2);
+    const auto& ids = w[0].agreements().front().assigned->ids();
+    REQUIRE(ids.size() == 1);
+    pass(w, 60'000'000'000);  // the next round begins
+    CHECK(ids.size() == 2);
+    const std::vector<std::size_t> sizes(100, size);
+    CHECK(move_each(w, ends[0], ends[1], sizes).failed() == 0);
+    pass(w, 1'000'000'000);
+    CHECK(ends[1].decision(size).config == "recovering");
+    CHECK(join_flights(w).mismatches == 0);
+  }
 }
 
 TEST_CASE("ranks leave while a config rehearses again") {

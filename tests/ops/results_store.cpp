@@ -94,6 +94,17 @@ TEST_CASE("an entry that was decided otherwise is replaced, unless another job h
   CHECK(disk.files.at("r0.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
 }
 
+TEST_CASE("what a job wrote itself gives way to what it decided later, unless another job has changed it since") {
+  memory_storage disk;
+  results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
+  CHECK(store.add(learned("op,a,early,1\nop,b,early,1\nop,c,early,1\n"), {}));
+  disk.files["r0.csv"] = header + "op,a,early,1\nop,b,theirs,1\nop,c,early,1\n";
+  CHECK(store.add(learned("op,a,late,2\nop,b,late,2\nop,c,early,1\n"), {}));
+  CHECK(disk.files.at("r0.csv") == header + "op,a,late,2\nop,b,theirs,1\nop,c,early,1\n");
+  CHECK(store.add(learned("op,a,last,3\n"), {}));
+  CHECK(disk.files.at("r0.csv") == header + "op,a,last,3\nop,b,theirs,1\nop,c,early,1\n");
+}
+
 TEST_CASE("an entry of the common file that was decided otherwise is replaced there, too, and nothing is added to it") {
   memory_storage disk;
   disk.files["r.csv"] = header + "op,a,gone,1\nop,b,gone,1\n";

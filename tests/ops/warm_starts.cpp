@@ -1,354 +1,519 @@
-// docs/results.md row by row: which rank's results file has what, and what comes of it on every rank.
-#include "../support/transfers.hpp"
+// docs/results.md row by row: which rank's results file has what, and what comes of it on every rank, for each kind of op.
+#include "../support/schemes.hpp"
 
-#include <parley/runtime/version.hpp>
-
-#include <doctest/doctest.h>
+#include <parley/tuning/warm_start.hpp>
 
 using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 using actors::decision_source;
+using job = scheme_job;
 
 namespace {
 
-const std::string key = "128KiB";
-const std::string edge = "activations/0>1";
-const std::string fine = "chunked(chunk_bytes=8192 in_flight=1)";
-const std::string coarse = "chunked(chunk_bytes=65536 in_flight=4)";
-std::vector<config_ptr> catalogue() { return {direct(), chunked(8_KiB, 1), chunked(64_KiB, 4)}; }
+constexpr auto fine = job::fine;
+constexpr auto coarse = job::coarse;
 
-rank_settings settings_on(const std::string& processor = "test") {
-  rank_settings s;
-  s.plan.budget_fraction = 1e9;
-  s.results_path = "results.csv";
-  s.validators = {{"PARLEY_PROCESSOR", processor}};
-  return s;
+std::string of_rank(rank_id r) { return "rank " + std::to_string(r); }
+
+std::string with_machines(std::uint64_t machines) {
+  char text[32];
+  std::snprintf(text, sizeof text, "@%016llx", static_cast<unsigned long long>(machines));
+  return text;
 }
 
-std::string line(const std::string& op, const std::string& solution, const std::string& time = "1.5") {
-  return op + "," + key + "," + solution + "," + time + "\n";
+/// Trials were made, and what they chose is on all ranks.
+void check_trials(job& j) {
+  CHECK(j.failed == 0);
+  CHECK(j.campaign().trials > 0);
+  CHECK(j.decision().source == decision_source::trials);
+  CHECK(j.running() == j.campaign().winner);
 }
 
-/// A sender and a receiver, each with settings and a disk of its own.
-struct pair_job {
-  std::vector<rank_settings> settings{settings_on(), settings_on()};
-  std::vector<std::vector<config_ptr>> configs{catalogue(), catalogue()};
-  std::vector<memory_storage> disks{2};
-  std::vector<std::uint64_t> hosts{};
-  std::vector<std::string> kinds{};
+/// The decision was taken from files: nothing was tried, no call was held up, and from now on nothing is sent for the agreement.
+void check_no_trial(job& j, const std::string& winner) {
+  CHECK(j.failed == 0);
+  CHECK(j.campaign().trials == 0);
+  CHECK(j.campaign().winner == winner);
+  CHECK(j.running() == winner);
+  CHECK(join_group_flights(j.ranks).timed == 0);
+  if (j.leased()) {
+    const bool none = winner == "plain";  // it runs already
+    CHECK(j.led().campaigns == (none ? 0 : j.how == scheme::between_calls ? 2 : 1));
+    CHECK(j.led().rounds == (none || j.how == scheme::on_calls ? 0 : 1));
+    CHECK(j.led().aborted == 0);
+    CHECK(j.gates_met() == 0);
+    for (const auto& op : j.leased_ops) CHECK(op.end().leases().statistics().rehearsals == j.led().rounds);
+  }
+  const std::uint64_t before = j.agreement_messages();
+  j.call(100);
+  CHECK(j.agreement_messages() == before);
+}
 
-  /// Gives a rank a results file, with the validators that it has today.
-  void remember(rank_id r, const std::string& lines) {
-    std::string text =
-        "Validator,PARLEY_VERSION," + std::string(runtime::version_text) + "\nValidator,PARLEY_WORLD,2\n";
-    for (const auto& v : settings[r].validators) text += "Validator," + v.name + "," + v.value + "\n";
-    disks[r].files["results" + std::to_string(r) + ".csv"] = text + lines;
+/// In everybody's file, as a job to come will read it.
+void check_kept(job& j, const std::string& solution) {
+  for (rank_id r = 0; r < j.size; ++r) {
+    CHECK(j.ranks[r]->write_results().value() == job::file_of(r));
+    const auto read = tuning::parse_results(j.disks[r].files.at(job::file_of(r)));
+    REQUIRE(read);
+    REQUIRE(read->file.entries().size() == 1);
+    CHECK(read->file.entries().front().solution == solution);
   }
-  void run() {
-    ranks.clear();
-    for (rank_id r = 0; r < 2; ++r) {
-      rank_foundation on{clock, links[r], &disks[r], {{1, 2}}, {}};
-      on.hosts = hosts;
-      on.kinds = kinds;
-      ranks.push_back(std::make_unique<rank>(std::move(on), settings[r]));
-    }
-    out = ranks[0]->declare(pair_of(configs[0]));
-    in = ranks[1]->declare(pair_of(configs[1]));
-    move(std::vector<std::size_t>(120, 100'000));
-  }
-  /// Both ends run the same config for every message, and have heard of every decision afterwards.
-  void move(const std::vector<std::size_t>& sizes) {
-    const auto both = [](transfer o, transfer i, std::vector<std::size_t> s, time_ns until,
-                         call_outcomes& c) -> task<> {
-      auto done = co_await when_all(send_each(o, s, c), receive_each(i, s, 0, c));
-      static_cast<void>(done);
-      auto slept = co_await sleep_until(until);
-      static_cast<void>(slept);
-    };
-    call_outcomes all;
-    runtime::run(clock, both(out, in, sizes, clock.now() + 20'000'000'000, all));
-    CHECK(all.failed() == 0);
-    CHECK(all.wrong == 0);
-    std::map<std::uint64_t, std::uint64_t> sent;
-    for (const auto& f : ranks[0]->flight().in_order()) {
-      if (is_transfer(f.what)) sent[f.invocation] = (f.flags & 4U) != 0 ? 0 : f.digest;
-    }
-    for (const auto& f : ranks[1]->flight().in_order()) {
-      if (!is_transfer(f.what)) continue;
-      if ((f.flags & 4U) == 0 && sent[f.invocation] != 0) CHECK(f.digest == sent[f.invocation]);
-    }
-  }
-  const actors::campaign& campaign() {
-    const auto agreed = ranks[0]->agreements();
-    REQUIRE(agreed.size() == 1);
-    REQUIRE(agreed[0].assigned->campaigns().size() == 1);
-    return *agreed[0].assigned->campaigns().front();
-  }
-  /// What both ranks were told, which must be one thing.
-  actors::decision_record decision() {
-    std::vector<actors::decision_record> all;
-    for (const auto& r : ranks) {
-      const auto known = r->decisions();
-      REQUIRE(known.size() == 1);
-      all.push_back(known[0].decision);
-    }
-    CHECK(all[0].digest == all[1].digest);
-    CHECK(all[0].why == all[1].why);
-    CHECK(all[0].source == all[1].source);
-    CHECK(all[0].proposer == all[1].proposer);
-    CHECK(all[0].digest == campaign().digest);
-    return all[0];
-  }
-  /// What both ranks' files will say of the key; empty: nothing.
-  std::string learned(const std::string& op = edge) {
-    std::vector<std::string> all;
-    for (const auto& r : ranks) {
-      const auto file = r->results();
-      const auto* entry = file.find(op, key);
-      all.push_back(entry == nullptr ? "" : entry->solution);
-    }
-    CHECK(all[0] == all[1]);
-    return all[0];
-  }
-  bool says(const std::string& part) {
-    const auto why = decision().why;
-    INFO(why);
-    return why.find(part) != std::string::npos;
-  }
-
-  virtual_time clock;
-  memory_world links{clock, 2};
-  std::vector<std::unique_ptr<rank>> ranks;
-  transfer out, in;
-};
-
-/// A config whose receiver does not work on this machine.
-config_ptr broken_here() {
-  return paired(
-      {"broken", {}, "broken"},
-      [](part_sender& out, std::span<const std::byte> data) -> task<> { co_await out.send(0, data); },
-      [](part_receiver&, std::span<std::byte>) -> task<> {
-        raise({errc::unavailable, "no such hardware"});
-        co_return;
-      });
 }
 
 }  // namespace
 
-TEST_CASE("no rank remembers anything: trials, and the winner is in both ranks' results") {
-  pair_job job;
-  job.run();
-  CHECK(job.campaign().trials > 0);
-  CHECK(job.decision().source == decision_source::trials);
-  CHECK(job.learned() == job.campaign().winner);
+TEST_CASE("no rank remembers anything: trials, and the winner is in all ranks' files, from where the next job has it") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    j.run();
+    check_trials(j);
+    const std::string winner = j.campaign().winner;
+    CHECK(j.learned_config() == winner);
+    CHECK(j.learned()->time_ms > 0);
+    check_kept(j, winner);
+    j.run();
+    CHECK(j.campaign().trials == 0);
+    CHECK(j.campaign().winner == winner);
+    check_kept(j, winner);
+  }
 }
 
-TEST_CASE("one rank remembers, or both the same: no trial, and both ranks have the entry with its time") {
-  pair_job job;
-  rank_id proposer = 0;
-  SUBCASE("both") {
-    job.remember(0, line(edge, fine));
-    job.remember(1, line(edge, fine));
+TEST_CASE("some ranks remember, or all the same: no trial, and all ranks have the entry with its time") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    const rank_id ranks = job(how).size;
+    for (unsigned who = 1; who < 1U << ranks; ++who) {
+      CAPTURE(who);
+      job j(how);
+      const auto has = [who](rank_id r) { return (who >> r & 1U) != 0; };
+      rank_id proposer = j.leader;
+      for (rank_id r = ranks; r-- > 0;) {
+        if (!has(r)) continue;
+        j.remember(r, fine);
+        if (!has(j.leader)) proposer = r;
+      }
+      j.run();
+      CHECK(j.decision().source == decision_source::results);
+      CHECK(j.decision().proposer == proposer);
+      CHECK(j.learned_config() == "fine");
+      CHECK(j.learned()->time_ms == 1.5);
+      check_no_trial(j, "fine");
+      check_kept(j, "fine");
+    }
   }
-  SUBCASE("the sender alone") { job.remember(0, line(edge, fine)); }
-  SUBCASE("the receiver alone") {
-    job.remember(1, line(edge, fine));
-    proposer = 1;
-  }
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.campaign().winner == fine);
-  CHECK(job.decision().source == decision_source::results);
-  CHECK(job.decision().proposer == proposer);
-  CHECK(job.learned() == fine);
-  for (const auto& r : job.ranks) CHECK(r->results().find(edge, key)->time_ms == 1.5);
 }
 
-TEST_CASE("different winners: the leader's, on both ranks, with word of the other's") {
-  pair_job job;
-  job.remember(0, line(edge, fine));
-  job.remember(1, line(edge, coarse));
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.campaign().winner == fine);
-  CHECK(job.decision().proposer == 0);
-  CHECK(job.says("rank 0's results file says so; rank 1's says " + coarse));
-  CHECK(job.learned() == fine);
+TEST_CASE("different winners: the leader's, else the lowest rank's, on all ranks, with word of the others'") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    for (rank_id r = 0; r < j.size; ++r) j.remember(r, r == j.leader ? fine : r == 2 ? job::plain : coarse);
+    j.run();
+    CHECK(j.decision().source == decision_source::results);
+    CHECK(j.decision().proposer == j.leader);
+    const rank_id other = 1 - j.leader;
+    CHECK(j.says(of_rank(j.leader) + "'s results file says so; " + of_rank(other) + "'s says coarse"));
+    if (j.size == 3) CHECK(j.says("rank 2's says plain"));
+    check_no_trial(j, "fine");
+    check_kept(j, "fine");
+    if (j.size == 2) continue;
+
+    job without_leaders(how);
+    without_leaders.remember(0, coarse);
+    without_leaders.remember(2, fine);
+    without_leaders.run();
+    CHECK(without_leaders.decision().proposer == 0);
+    CHECK(without_leaders.says("rank 0's results file says so; rank 2's says fine"));
+    check_no_trial(without_leaders, "coarse");
+    check_kept(without_leaders, "coarse");
+  }
+}
+
+TEST_CASE("a default that won its trials is remembered like any other, and nothing needs to be said for it") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    j.remember(j.leader, job::plain);
+    j.remember(1 - j.leader, fine);
+    j.run();
+    CHECK(j.decision().source == decision_source::results);
+    check_no_trial(j, "plain");
+    check_kept(j, "plain");
+  }
 }
 
 TEST_CASE("a winner that is no candidate is passed over for another rank's") {
-  pair_job job;
-  job.remember(0, line(edge, "telepathy"));
-  job.remember(1, line(edge, coarse));
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.campaign().winner == coarse);
-  CHECK(job.decision().proposer == 1);
-  CHECK(job.says("rank 0's says telepathy, which is no candidate now"));
-  CHECK(job.learned() == coarse);
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    const rank_id other = 1 - j.leader;
+    j.remember(j.leader, j.line("telepathy"));
+    j.remember(other, coarse);
+    j.run();
+    CHECK(j.decision().proposer == other);
+    CHECK(j.says(of_rank(j.leader) + "'s says telepathy, which is no candidate now"));
+    check_no_trial(j, "coarse");
+    check_kept(j, "coarse");
+  }
 }
 
-TEST_CASE("a winner that only one rank still has is a miss: trials, and the decision says so") {
-  pair_job job;
-  job.configs[1].pop_back();
-  job.remember(0, line(edge, coarse));
-  job.remember(1, line(edge, coarse));
-  job.run();
-  CHECK(job.campaign().trials > 0);
-  CHECK(job.decision().source == decision_source::trials);
-  CHECK(job.says("rank 1's says " + coarse + ", which is no candidate now"));
-  CHECK(job.learned() == job.campaign().winner);
+TEST_CASE("a winner that one rank lacks now is passed over for another rank's, else a miss that the decision tells") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    for (rank_id lacks = 0; lacks < job(how).size; ++lacks) {
+      CAPTURE(lacks);
+      job j(how);
+      j.can[lacks][coarse] = false;
+      const std::string lost = "'s says coarse, which is no candidate now";
+      j.remember_everywhere(coarse);
+      j.run();
+      check_trials(j);
+      for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + lost));
+      CHECK(j.campaign().winner != "coarse");
+      check_kept(j, j.campaign().winner);
+
+      j.remember_everywhere(coarse);
+      j.remember(1 - j.leader, fine);
+      j.run();
+      CHECK(j.decision().proposer == 1 - j.leader);
+      CHECK(j.says(of_rank(j.leader) + lost));
+      check_no_trial(j, "fine");
+      check_kept(j, "fine");
+    }
+  }
 }
 
-TEST_CASE("a winner that fails its rehearsal is a miss") {
-  pair_job job;
-  for (auto& c : job.configs) c.push_back(broken_here());
-  job.remember(0, line(edge, "broken"));
-  job.remember(1, line(edge, "broken"));
-  job.run();
-  CHECK(job.campaign().trials > 0);
-  CHECK(job.campaign().winner != "broken");
-  CHECK(job.says("broken, which is no candidate now"));
+TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, else a miss") {
+  for (const scheme how : all_schemes) {
+    if (how == scheme::on_calls) continue;  // it has none
+    CAPTURE(name(how));
+    job j(how);
+    j.let_all_have(job::fragile);
+    j.configs[job::fragile].ill = j.size - 1;
+    j.remember_everywhere(job::fragile);
+    j.run();
+    check_trials(j);
+    CHECK(j.campaign().winner != "fragile");
+    CHECK(j.says("fragile, which is no candidate now"));
+    check_kept(j, j.campaign().winner);
+
+    j.remember_everywhere(job::fragile);
+    j.remember(1 - j.leader, fine);
+    j.run();
+    CHECK(j.campaign().trials == 0);
+    CHECK(j.campaign().winner == "fine");
+    CHECK(j.decision().source == decision_source::results);
+    CHECK(j.decision().proposer == 1 - j.leader);
+    CHECK(j.learned()->time_ms == 1.5);
+    CHECK(j.running() == "fine");
+    check_kept(j, "fine");
+  }
 }
 
-TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in both files") {
-  pair_job job;
-  SUBCASE("the sender's") {
-    job.remember(0, line(edge, "Default", "0"));
-    job.remember(1, line(edge, coarse));
+TEST_CASE(
+    "where members have no communicator to rehearse over the default runs, and what is remembered once they have one") {
+  for (const scheme how : {scheme::rehearsed, scheme::between_calls}) {
+    CAPTURE(name(how));
+    job j(how);
+    j.remember_everywhere(fine);
+    j.start();
+    j.sources[2]->refuse = true;
+    j.call(j.first_calls());
+    CHECK(j.failed == 0);
+    CHECK(j.running() == "plain");
+    CHECK(j.led().rounds < 10);
+    CHECK(j.campaign().winner == "plain");
+    CHECK(j.decision().source == decision_source::kept);
+    CHECK(j.says("fine is remembered, but rehearsals are not possible, rank 2: "));
+    check_kept(j, "fine");
+    j.sources[2]->refuse = false;
+    j.call(2000);
+    j.call(2000);
+    CHECK(j.campaign().trials == 0);
+    CHECK(j.decision().source == decision_source::results);
+    CHECK(j.running() == "fine");
+    CHECK(j.led().rounds < 14);
+    check_kept(j, "fine");
   }
-  SUBCASE("the receiver's") {
-    job.remember(0, line(edge, coarse));
-    job.remember(1, line(edge, "Default", "0"));
+}
+
+TEST_CASE(
+    "a winner that fails in a call gives way to the default, whose time nobody knows, and then to what trials find") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    j.remember_everywhere(fine);
+    j.run();
+    REQUIRE(j.running() == "fine");
+    j.call_meanwhile(40, [&] { j.configs[fine].ill = j.size - 1; });
+    j.pass(1'000'000);
+    CHECK(j.failed != 0);
+    j.failed = 0;
+    CHECK(j.campaign().trials == 0);
+    CHECK(j.decision().digest == j.campaign().digest);
+    CHECK(j.running() == "plain");
+    check_kept(j, "plain");
+    CHECK(j.learned()->time_ms == 0);
+    j.call(400);
+    j.call(400);
+    j.call(400);
+    check_trials(j);
+    CHECK(j.running() == "coarse");
+    check_kept(j, "coarse");
   }
-  SUBCASE("for ranks on hosts of their own, too, though it does not name them") {
-    job.hosts = {1, 2};
-    job.remember(1, line(edge, "Default", "0"));
+}
+
+TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in all files") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    for (rank_id pins = 0; pins < job(how).size; ++pins) {
+      for (const bool on_hosts_of_their_own : {false, true}) {  // which a pin does not name
+        CAPTURE(pins);
+        CAPTURE(on_hosts_of_their_own);
+        job j(how);
+        for (rank_id r = 0; r < j.size && !on_hosts_of_their_own; ++r) j.remember(r, coarse);
+        j.remember(pins, j.line("Default", "0"));
+        if (on_hosts_of_their_own)
+          j.hosts = how == scheme::edge ? std::vector<std::uint64_t>{1, 2} : std::vector<std::uint64_t>{1, 2, 3};
+        j.run();
+        CHECK(j.decision().source == decision_source::pin);
+        CHECK(j.decision().proposer == pins);
+        CHECK(j.says("pins the default"));
+        check_no_trial(j, "plain");
+        check_kept(j, "Default");
+      }
+    }
   }
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.campaign().winner == "direct");
-  CHECK(job.decision().source == decision_source::pin);
-  CHECK(job.says("pins the default"));
-  CHECK(job.learned() == "Default");
-  CHECK(job.ranks[0]->results().entries().size() == 1);
 }
 
 TEST_CASE("machines that differ: only what was measured on this very combination counts") {
-  pair_job job;
-  job.settings[1] = settings_on("another");
-  job.remember(0, line(edge, fine));
-  job.remember(1, line(edge, fine));
-  job.run();
-  CHECK(job.campaign().trials > 0);
-  CHECK(job.says("rank 0's has it for other machines than these"));
-  CHECK(job.learned() == fine);  // as it was: for machines that are alike
-  const std::uint64_t machines = job.decision().machines;
-  REQUIRE(machines != 0);
-  char text[32];
-  std::snprintf(text, sizeof text, "@%016llx", static_cast<unsigned long long>(machines));
-  const std::string winner = job.campaign().winner;
-  CHECK(job.learned(edge + text) == winner);
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    const rank_id odd = j.size - 1;
+    j.settings[odd] = job::settings_on("another");
+    j.remember_everywhere(fine);
+    j.run();
+    check_trials(j);
+    for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + "'s has it for other machines than these"));
+    CHECK(j.learned_config() == "fine");  // as it was: for machines that are alike
+    REQUIRE(j.decision().machines != 0);
+    const std::string machines = with_machines(j.decision().machines);
+    CHECK(j.learned_config(machines) == j.campaign().winner);
 
-  job.remember(0, line(edge + text, coarse));
-  job.disks[1].files.clear();
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.campaign().winner == coarse);
-  CHECK(job.learned(edge + text) == coarse);
+    j.forget();
+    j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
+    j.run();
+    CHECK(j.decision().proposer == odd);
+    CHECK(j.learned_config(machines) == "coarse");
+    check_no_trial(j, "coarse");
 
-  job.settings[1] = settings_on();  // the second machine has become like the first
-  job.run();
-  CHECK(job.campaign().trials > 0);
+    j.settings[odd] = job::settings_on("test");  // it has become like the others
+    j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
+    j.run();
+    check_trials(j);
+    CHECK(j.says(of_rank(odd) + "'s has it for other machines than these"));
+  }
 }
 
 TEST_CASE("what was measured where ranks share a host does not count where they do not, nor the reverse") {
-  pair_job job;
+  job j(scheme::edge);
   const auto run_on = [&](std::vector<std::uint64_t> hosts, std::vector<std::string> kinds) {
-    job.hosts = std::move(hosts);
-    job.kinds = std::move(kinds);
-    job.run();
-    for (auto& r : job.ranks) CHECK(r->write_results());
-    return job.campaign().trials;
+    j.hosts = std::move(hosts);
+    j.kinds = std::move(kinds);
+    j.run();
+    for (auto& r : j.ranks) CHECK(r->write_results());
+    return j.campaign().trials;
   };
   const std::string miss = "rank 0's has it for other machines than these";
   CHECK(run_on({1, 1}, {}) > 0);
-  const std::string together = job.campaign().winner;
-  CHECK(job.learned() == together);
+  const std::string together = j.campaign().winner;
+  CHECK(j.learned_config() == together);
   CHECK(run_on({}, {}) == 0);  // nothing else is known than that they share one
   CHECK(run_on({9, 9}, {"A100", "A100"}) == 0);
 
   CHECK(run_on({1, 2}, {}) > 0);
-  CHECK(job.says(miss));
-  CHECK(job.campaign().missed.find(miss) != std::string::npos);
-  CHECK(job.decision().machines != 0);
-  CHECK(job.learned() == together);  // as it was
-  CHECK(run_on({2, 1}, {}) == 0);    // which hosts they are says nothing
+  CHECK(j.says(miss));
+  CHECK(j.campaign().missed.find(miss) != std::string::npos);
+  CHECK(j.decision().machines != 0);
+  CHECK(j.learned_config() == together);  // as it was
+  CHECK(run_on({2, 1}, {}) == 0);         // which hosts they are says nothing
   CHECK(run_on({1, 1}, {}) == 0);
-  CHECK(job.campaign().winner == together);
+  CHECK(j.campaign().winner == together);
 
   // Nor is one on two kinds of device what it is on two of one kind, also where validators do not tell them apart.
   CHECK(run_on({1, 1}, {"A100", "H100"}) > 0);
-  CHECK(job.says(miss));
+  CHECK(j.says(miss));
   CHECK(run_on({1, 1}, {"H100", "A100"}) > 0);
   CHECK(run_on({1, 1}, {"A100", "H100"}) == 0);
   CHECK(run_on({1, 2}, {"A100", "H100"}) > 0);
 }
 
-TEST_CASE("a file that its rank rejects proposes nothing, the other rank's entry counts") {
-  pair_job job;
-  job.remember(0, line(edge, coarse));
-  job.settings[0] = settings_on("newer");
-  job.settings[1] = settings_on("newer");
-  job.remember(1, line(edge, fine));
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.campaign().winner == fine);
-  CHECK(job.decision().proposer == 1);
-  CHECK_FALSE(job.says(coarse));
-  CHECK(job.learned() == fine);
+TEST_CASE("of three ranks it counts who of them share a host") {
+  for (const scheme how : {scheme::group, scheme::rehearsed}) {
+    CAPTURE(name(how));
+    job j(how);
+    const auto trials_on = [&](std::vector<std::uint64_t> hosts) {
+      j.hosts = std::move(hosts);
+      j.run();
+      for (auto& r : j.ranks) CHECK(r->write_results());
+      return j.campaign().trials;
+    };
+    CHECK(trials_on({1, 1, 2}) > 0);
+    CHECK(trials_on({4, 4, 9}) == 0);
+    CHECK(trials_on({1, 2, 2}) > 0);
+    CHECK(trials_on({1, 1, 1}) > 0);
+    CHECK(trials_on({7, 7, 1}) == 0);
+  }
 }
 
-TEST_CASE("when only the default is common both ranks are told, and no file pins it") {
-  pair_job job;
-  job.configs[1] = {direct()};
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.decision().source == decision_source::only_default);
-  CHECK(job.learned().empty());
+TEST_CASE("a file that its rank rejects proposes nothing, other ranks' entries count") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    j.remember(j.leader, coarse);
+    for (auto& of_rank : j.settings) of_rank = job::settings_on("newer");
+    j.remember(1 - j.leader, fine);
+    j.run();
+    CHECK(j.decision().proposer == 1 - j.leader);
+    CHECK_FALSE(j.says("coarse"));
+    CHECK(j.learned_config() == "fine");
+    check_no_trial(j, "fine");
+    const std::string before = j.disks[j.leader].files.at(job::file_of(j.leader));
+    CHECK(j.ranks[j.leader]->write_results().value() != job::file_of(j.leader));
+    CHECK(j.disks[j.leader].files.at(job::file_of(j.leader)) == before);
+  }
 }
 
-TEST_CASE("tuning that is off on either rank is off: what is remembered runs, else the default") {
-  pair_job job;
-  std::string who;
-  SUBCASE("the sender's") {
-    job.settings[0].policy = actors::tuning_policy::off;
-    who = "rank 0";
+TEST_CASE("when only the default is common all ranks are told, and no file pins it") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    const rank_id poor = j.size - 1;
+    j.can[poor] = {true, false, false, false, false};
+    j.run();
+    CHECK(j.decision().source == decision_source::only_default);
+    CHECK_FALSE(j.learned());
+    check_no_trial(j, "plain");
   }
-  SUBCASE("the receiver's") {
-    job.settings[1].policy = actors::tuning_policy::off;
-    who = "rank 1";
+}
+
+TEST_CASE("tuning that is off on any rank is off: what is remembered runs, else the default") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    for (rank_id off = 0; off < job(how).size; ++off) {
+      CAPTURE(off);
+      job j(how);
+      j.settings[off].policy = actors::tuning_policy::off;
+      j.run();
+      CHECK(j.decision().source == decision_source::tuning_off);
+      CHECK(j.says("tuning is switched off on " + of_rank(off)));
+      CHECK_FALSE(j.learned());
+      check_no_trial(j, "plain");
+      j.remember(1 - j.leader, coarse);
+      j.run();
+      check_no_trial(j, "coarse");
+    }
   }
-  job.run();
-  CHECK(job.campaign().trials == 0);
-  CHECK(job.decision().source == decision_source::tuning_off);
-  CHECK(job.says("tuning is switched off on " + who));
-  CHECK(job.learned().empty());
-  job.remember(1, line(edge, coarse));
-  job.run();
-  CHECK(job.campaign().winner == coarse);
+}
+
+TEST_CASE("a mixture that is remembered runs again without a trial, and as another one counts for nothing") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    j.mixed = true;
+    const rank_id poor = j.size - 1;  // runs `fine` for it
+    j.let_all_have(job::twin);
+    j.can[poor][job::twin] = false;
+    j.run();
+    const auto& ids = j.assigned().ids();
+    const auto place = std::find(ids.begin(), ids.end(), "twin") - ids.begin();
+    REQUIRE(static_cast<std::size_t>(place) < ids.size());
+    const std::uint64_t mixture = j.assigned().mixture_of(static_cast<std::size_t>(place));
+    REQUIRE(mixture != 0);
+    const std::string solution = tuning::name_in_file("twin", mixture);
+
+    j.forget();
+    j.remember(poor, j.line(solution));
+    j.run();
+    CHECK(j.decision().proposer == poor);
+    check_no_trial(j, "twin");
+    check_kept(j, solution);
+
+    // The name alone is that of a config which all ranks run.
+    j.forget();
+    j.remember(poor, j.line("twin"));
+    j.run();
+    check_trials(j);
+    CHECK(j.says(of_rank(poor) + "'s says twin, for which ranks run other configs now"));
+
+    j.can[poor][job::twin] = true;
+    j.forget();
+    j.remember(j.leader, j.line(solution));
+    j.run();
+    check_trials(j);
+    CHECK(j.says("'s says twin, for which ranks run other configs now"));
+  }
 }
 
 TEST_CASE("a key that is first met later, on the data path, is announced as well") {
-  pair_job job;
-  job.remember(1, line(edge, fine) + edge + ",16KiB," + coarse + ",2\n");
-  job.run();
-  job.move({16'000});
-  for (const auto& r : job.ranks) {
-    REQUIRE(r->decisions().size() == 2);
-    CHECK(r->decisions()[1].decision.key == "16KiB");
-    CHECK(r->decisions()[1].decision.source == decision_source::results);
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job j(how);
+    j.remember(1, j.line("fine") + j.entry + ",16KiB,coarse,2\n");
+    j.run();
+    j.call(100, 16'000);
+    for (const auto& r : j.ranks) {
+      REQUIRE(r->decisions().size() == 2);
+      CHECK(r->decisions()[1].decision.key == "16KiB");
+      CHECK(r->decisions()[1].decision.source == decision_source::results);
+    }
+    for (const auto& c : j.assigned().campaigns()) CHECK(c->trials == 0);
+  }
+}
+
+TEST_CASE(
+    "jobs whose ops are of any kind share a folder: what each learned is there, first come, and is read by the next") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    job one(how);
+    job other_op(how, "sums");
+    job same_op(how);
+    same_op.configs[coarse].takes_ns = {20'000, 20'000, 20'000};
+    for (job* const j : {&one, &other_op, &same_op}) j->run();
+    check_kept(one, "fine");
+    for (rank_id r = 0; r < one.size; ++r) {
+      auto& folder = one.disks[r].files;
+      for (job* const j : {&other_op, &same_op}) {
+        j->disks[r].files = folder;
+        CHECK(j->ranks[r]->write_results().value() == job::file_of(r));
+        folder = j->disks[r].files;
+      }
+      const auto together = tuning::parse_results(folder.at(job::file_of(r)));
+      REQUIRE(together);
+      CHECK(together->file.entries().size() == 2);
+      CHECK(together->file.find(one.entry, "128KiB")->solution == "fine");
+      CHECK(together->file.find(other_op.entry, "128KiB")->solution == "fine");
+      job next(how);
+      next.disks[r] = one.disks[r];
+      next.run();
+      check_no_trial(next, "fine");
+      next.configs[fine].ill = 0;  // and so it decides otherwise
+      next.call_meanwhile(20, [] {});
+      next.call(400);
+      next.call(400);
+      REQUIRE(next.running() == "coarse");
+      next.disks[r].locked.insert(job::file_of(r));
+      CHECK(next.ranks[r]->write_results().value().starts_with("results" + std::to_string(r) + ".unmerged-"));
+      CHECK(next.disks[r].files.at(job::file_of(r)) == folder.at(job::file_of(r)));
+      next.disks[r].locked.clear();
+      CHECK(next.ranks[r]->write_results().value() == job::file_of(r));
+      const auto after = tuning::parse_results(next.disks[r].files.at(job::file_of(r)));
+      CHECK(after->file.find(one.entry, "128KiB")->solution == "coarse");
+      CHECK(after->file.find(other_op.entry, "128KiB")->solution == "fine");
+    }
   }
 }

@@ -100,18 +100,18 @@ struct group_flights {
 };
 
 /// Joins the flight recorders of all ranks by invocation.
-inline group_flights join_group_flights(world& w) {
-  using key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, bool>;
+inline group_flights join_group_flights(const std::vector<std::unique_ptr<ops::rank>>& ranks) {
+  using key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint32_t, bool>;
   struct seen {
     std::set<std::uint64_t> digests;
     std::size_t ranks = 0;
     bool timed = false;
   };
   std::map<key, seen> all;
-  for (auto& rank : w.ranks) {
+  for (const auto& rank : ranks) {
     for (const auto& r : rank->flight().in_order()) {
       if (!runtime::is_transfer(r.what)) continue;
-      auto& s = all[key{r.op, r.generation, r.invocation, (r.flags & 4U) != 0}];
+      auto& s = all[key{r.op, r.generation, r.invocation, r.tag, (r.flags & 4U) != 0}];
       if (r.digest != 0) s.digests.insert(r.digest);
       ++s.ranks;
       s.timed = s.timed || (r.flags & 1U) != 0;
@@ -120,13 +120,15 @@ inline group_flights join_group_flights(world& w) {
   group_flights f;
   for (const auto& [k, s] : all) {
     f.mismatches += s.digests.size() > 1 ? 1 : 0;
-    if (std::get<3>(k)) continue;
-    f.invocations += s.ranks == w.ranks.size() ? 1 : 0;
+    if (std::get<4>(k)) continue;
+    f.invocations += s.ranks == ranks.size() ? 1 : 0;
     f.timed += s.timed ? 1 : 0;
     f.digests.insert(s.digests.begin(), s.digests.end());
   }
   return f;
 }
+
+inline group_flights join_group_flights(world& w) { return join_group_flights(w.ranks); }
 
 /// Lets virtual time pass.
 inline void wait_a_while(world& w, runtime::time_ns span) {

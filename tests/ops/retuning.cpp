@@ -1,0 +1,158 @@
+// New searches for what runs, asked for while every rank goes on calling.
+#include "../support/schemes.hpp"
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using actors::decision_source;
+using job = scheme_job;
+
+namespace {
+
+void switch_drift_off(job& j) {
+  for (auto& of_rank : j.settings) of_rank.plan.drift.on = false;
+}
+
+}  // namespace
+
+TEST_CASE("whatever the op, any of its ranks may ask for a search while all go on calling, and all change together") {
+  for (const auto& [how, depth] : all_variants) {
+    for (rank_id asks = 0; asks < job(how).size; ++asks) {
+      CAPTURE(name(how));
+      CAPTURE(depth);
+      CAPTURE(asks);
+      job j(how);
+      j.depth = depth;
+      switch_drift_off(j);
+      j.run();
+      REQUIRE(j.running() == "fine");
+      j.configs[job::fine].takes_ns = {300'000, 300'000, 300'000};
+      j.call_meanwhile(800, [&] {
+        CHECK(j.campaign().search == 1);
+        CHECK(j.ranks[asks]->retune("activations", "the switch was changed") == 1);
+      });
+      CHECK(j.running() == "coarse");  // by the last of these calls
+      j.pass(1'000'000'000);
+      CHECK(j.failed == 0);
+      CHECK(j.campaign().search_reason == "rank " + std::to_string(asks) + " asked for it: the switch was changed");
+      CHECK(j.decision().search == 2);
+      CHECK(j.decision().source == decision_source::trials);
+      CHECK(j.learned_config() == "coarse");
+      if (j.leased()) CHECK(j.gates_met() <= 2 * 2 * j.size);  // N2
+      const std::uint64_t before = j.agreement_messages();
+      j.call(100);
+      CHECK(j.agreement_messages() == before);
+      CHECK(j.running() == "coarse");
+    }
+  }
+}
+
+TEST_CASE("whatever the op, ranks that all ask at once bring about one search, and what was best stays") {
+  for (const auto& [how, depth] : all_variants) {
+    CAPTURE(name(how));
+    CAPTURE(depth);
+    job j(how);
+    j.depth = depth;
+    switch_drift_off(j);
+    j.run();
+    j.call_meanwhile(800, [&] {
+      for (const auto& r : j.ranks) CHECK(r->retune("activations") == 1);
+    });
+    j.call(400);
+    CHECK(j.failed == 0);
+    CHECK(j.running() == "fine");
+    CHECK(j.decision().search == 2);
+  }
+}
+
+TEST_CASE(
+    "whatever the op, what failed in a call is not tried in a search on request, though it would be the fastest") {
+  for (const auto& [how, depth] : all_variants) {
+    for (rank_id ill = 0; ill < job(how).size; ++ill) {
+      CAPTURE(name(how));
+      CAPTURE(depth);
+      CAPTURE(ill);
+      job j(how);
+      j.depth = depth;
+      switch_drift_off(j);
+      j.let_all_have(job::fragile);
+      j.run();
+      REQUIRE(j.running() == "fragile");
+      config_state& fragile = j.configs[job::fragile];
+      j.call_meanwhile(40, [&] { fragile.ill = ill; });
+      fragile.ill = nobody;
+      CHECK(j.failed != 0);
+      j.failed = 0;
+      j.call(200);
+      CHECK(j.running() != "fragile");
+      const auto runs = fragile.runs;
+      j.call_meanwhile(800, [&] { CHECK(j.ranks[1]->retune("activations") == 1); });
+      j.pass(1'000'000'000);
+      CHECK(j.failed == 0);
+      CHECK(j.running() == "fine");
+      CHECK(j.decision().search >= 2);
+      CHECK(fragile.runs == runs);
+      bool told = false;
+      for (const auto& e : j.decision().evidence) told = told || e.status == "quarantined";
+      CHECK(told);
+      CHECK(j.learned_config() == "fine");
+    }
+  }
+}
+
+TEST_CASE("a group whose ranks have several calls under way changes together, too, at whatever look-ahead") {
+  for (const std::uint64_t depth : {1U, 2U, 5U}) {
+    for (rank_id asks = 0; asks < 3; ++asks) {
+      CAPTURE(depth);
+      CAPTURE(asks);
+      job j(scheme::group);
+      j.depth = depth;
+      j.at_once = static_cast<std::size_t>(depth);
+      switch_drift_off(j);
+      j.run();
+      j.call_meanwhile(800, [&] { CHECK(j.ranks[asks]->retune("activations") == 1); });
+      j.pass(1'000'000'000);
+      CHECK(j.failed == 0);
+      CHECK(j.decided());
+      CHECK(j.decision().search == 2);
+      const auto flights = join_group_flights(j.ranks);
+      CHECK(flights.digests.size() == 3);  // all have been tried
+      CHECK(flights.timed >= 6);
+    }
+  }
+}
+
+TEST_CASE("of an edge a search that is asked for while a config hangs in its trial holds up nothing, and that is out "
+          "for good") {
+  for (rank_id asks = 0; asks < 2; ++asks) {
+    CAPTURE(asks);
+    job j(scheme::edge);
+    switch_drift_off(j);
+    j.let_all_have(job::fragile);
+    j.start();
+    j.pass(5'000'000'000);  // it is warmed
+    config_state& fragile = j.configs[job::fragile];
+    const auto rehearsed = fragile.runs;
+    fragile.takes_ns[1] = 1'000'000'000'000;
+    j.call_and_when(
+        400, [&] { return fragile.runs[1] != rehearsed[1]; },
+        [&] {
+          j.pass(1'000'000'000);
+          CHECK_FALSE(j.decided());
+          CHECK(j.ranks[asks]->retune("activations", "it takes so long") == 1);
+        });
+    CHECK(j.failed == 2);  // one message, at both ends
+    j.call(400);
+    CHECK(j.failed == 2);
+    CHECK(j.running() == "fine");
+    const std::uint32_t search = j.decision().search;
+    const auto runs = fragile.runs;
+    j.call_meanwhile(800, [&] { CHECK(j.ranks[asks]->retune("activations") == 1); });
+    j.pass(1'000'000'000);
+    CHECK(j.failed == 2);
+    CHECK(j.running() == "fine");
+    CHECK(j.decision().search == search + 1);
+    CHECK(fragile.runs == runs);
+  }
+}
