@@ -1,7 +1,7 @@
 // Ops by the thousand: four ranks in one process declare 10,000 transfers each, whose senders and receivers take turns.
 //
 //     many_ops --only bytes [--ops N]                 declared: bytes per op and rank, time for all; then all of them used
-//     many_ops --only calls [--ops N] [--iterations N]   one send and its receive, a new op each time, all decided
+//     many_ops --only calls [--declared N] [--ops N] [--iterations N]   one send and its receive, a new op of --ops each time, all decided
 //     many_ops --only direct [--iterations N]            the same over the same links by the config alone
 //
 // `bytes` counts the heap of everything that declaring an op leaves on one rank, its handle and its name included. An op that
@@ -117,8 +117,8 @@ struct crowd {
       for (rank_id r = 0; r < ranks; ++r) transfers[r].push_back(members[r]->declare(declared));
     }
   }
-  void pair_up() {
-    for (std::size_t op = 0; op < transfers[0].size(); ++op) {
+  void pair_up(std::size_t count) {
+    for (std::size_t op = 0; op < count; ++op) {
       const rank_id from = sender(op);
       const rank_id to = receiver(op);
       pairs.push_back({from, to, transfers[from][op], transfers[to][op]});
@@ -171,17 +171,17 @@ void bytes(std::size_t ops) {
   report("many_ops_declare", double(now_ns() - start) / ranks, "ns");
   report("many_ops_bytes", double(heap_bytes() - before) / double(ops * ranks), "bytes");
   if (all.mail_sent() != 0) give_up("ops that nobody has used exchanged messages");
-  all.pair_up();
+  all.pair_up(ops);
   run(loop, use(all, 0, ops, ops));
   report("many_ops_used_bytes", double(heap_bytes() - before) / double(ops * ranks), "bytes");
 }
 
-void calls(std::size_t ops, std::size_t iterations) {
+void calls(std::size_t declared, std::size_t ops, std::size_t iterations) {
   constexpr std::size_t most_rounds = 1'000;
   reactor loop;
   crowd all(loop);
-  all.declare(ops);
-  all.pair_up();
+  all.declare(declared);
+  all.pair_up(ops);
   for (std::size_t round = 0; all.decided() != ops; ++round) {
     if (round == most_rounds) give_up("the ranks did not agree on all ops");
     run(loop, use(all, 0, ops, ops));
@@ -217,7 +217,8 @@ int main(int argc, char** argv) {
   if (only == "bytes")
     bytes(std::size_t(given.number("ops", 10'000)));
   else if (only == "calls")
-    calls(std::size_t(given.number("ops", 1'000)), std::size_t(given.number("iterations", 100'000)));
+    calls(std::size_t(given.number("declared", 10'000)), std::size_t(given.number("ops", 1'000)),
+          std::size_t(given.number("iterations", 100'000)));
   else if (only == "direct")
     direct(std::size_t(given.number("iterations", 100'000)));
   else

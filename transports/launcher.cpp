@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -211,6 +212,65 @@ std::string end_text(const rank_end& end) {
   return "exited with status " + std::to_string(end.code);
 }
 
+/// A process that kills the groups of the ranks when the launcher is killed: PR_SET_PDEATHSIG reaches no process behind a script.
+class guard {
+ public:
+  explicit guard(rank_id ranks) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) refuse("make a socket pair");
+    descriptor theirs(ends[0]);
+    mine_ = descriptor(ends[1]);
+    std::vector<pid_t> groups(ranks);
+    pid_ = ::fork();
+    if (pid_ < 0) refuse("start its guard");
+    if (pid_ == 0) watch(theirs.get(), groups.data());
+  }
+  guard(const guard&) = delete;
+  guard& operator=(const guard&) = delete;
+  ~guard() {
+    mine_.reset();
+    ::waitpid(pid_, nullptr, 0);
+  }
+  void begun(rank_id rank, pid_t group) const { tell({rank, group}); }
+  /// Before the number of the group may be somebody else's.
+  void ended(rank_id rank) const { tell({rank, 0}); }
+
+ private:
+  struct news {
+    rank_id rank;
+    pid_t group;
+  };
+  void tell(news n) const {
+    // Without a guard the job goes on.
+    [[maybe_unused]] const ssize_t told = ::send(mine_.get(), &n, sizeof n, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  /// Only calls that are safe after a fork. It holds nothing open that others wait for to be closed, and no signal of the terminal's or
+  /// of a group's ends it.
+  [[noreturn]] static void watch(int from, pid_t* groups) {
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_NAME, "parley-guard");
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    ::dup2(from, 0);
+    ::close_range(1, ~0U, 0);
+    std::size_t most = 0;
+    news n{};
+    for (ssize_t got = 0; (got = ::read(0, &n, sizeof n)) != 0;) {
+      if (got != sizeof n) continue;
+      groups[n.rank] = n.group;
+      most = std::max<std::size_t>(most, n.rank + 1);
+    }
+    for (std::size_t rank = 0; rank < most; ++rank) {
+      if (groups[rank] != 0) ::kill(-groups[rank], SIGKILL);
+    }
+    ::_exit(0);
+  }
+
+  descriptor mine_;
+  pid_t pid_ = -1;
+};
+
 class job {
  public:
   explicit job(const launch_options& options)
@@ -244,6 +304,7 @@ class job {
   // --- starting ---
 
   bool start_all() {
+    guard_.emplace(options_.ranks);
     listener_ = make_listener();
     key_ = job_key::generate();
     if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
@@ -329,6 +390,7 @@ class job {
     p.pid = ::fork();
     if (p.pid < 0) refuse("start rank " + std::to_string(rank));
     if (p.pid == 0) become(launcher, standard, kept, complaint.writing.get(), arguments.data(), variables.data());
+    guard_->begun(rank, p.pid);
     p.running = true;
     p.lines[0] = {output_stream::out, std::move(out.reading), {}};
     p.lines[1] = {output_stream::error, std::move(error.reading), {}};
@@ -482,6 +544,7 @@ class job {
       }
       // While the rank is a zombie its number cannot be anyone else's, so its left-over children are safe to end.
       ::kill(-p.pid, SIGKILL);
+      guard_->ended(rank);
       ::waitpid(p.pid, nullptr, 0);
       p.running = false;
       p.end.kind = state.si_code == CLD_EXITED ? rank_end::how::exited : rank_end::how::signalled;
@@ -590,8 +653,10 @@ class job {
     enter(stage::killed, 0);
     failed_ = true;
     send_all(SIGKILL);
-    for (process& p : processes_) {
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      process& p = processes_[rank];
       if (!p.running) continue;
+      guard_->ended(rank);
       ::waitpid(p.pid, nullptr, 0);
       p.running = false;
     }
@@ -648,6 +713,7 @@ class job {
   std::vector<process> processes_;
   listening listener_;
   job_key key_;
+  std::optional<guard> guard_;
   std::uint64_t id_ = 0;
   std::uint32_t restarted_ = 0;
   std::vector<pollfd> watched_;

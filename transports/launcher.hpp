@@ -12,8 +12,8 @@
 ///
 /// Failure: when a rank exits non-zero or by a signal, that is reported; the others have `grace_ns` to notice and to print
 /// their own errors, then get SIGTERM, and SIGKILL `kill_after_ns` later. SIGINT and SIGTERM to the launcher end the job
-/// the same way without the grace. Ranks die with the launcher, even when that is killed. A rank's own child processes
-/// are ended with it as long as they stay in its process group.
+/// the same way without the grace. Ranks die with the launcher, even when that is killed, and so do those behind a script
+/// (`sh -c './rank | tee log'`): what a rank starts is ended with it, or with the launcher, as long as it stays in its process group.
 ///
 /// With `restarts` a rank other than 0 that fails while rank 0 runs is started again instead, that often in all; it gets
 /// PARLEY_RESTART_COUNT, all get PARLEY_MAX_RESTARTS, and the job keeps its door open for it (rendezvous.hpp). Rank 0 hosts the

@@ -133,8 +133,24 @@ struct notice {
   }
 };
 
-/// An address of this host that others can reach; loopback when there is none.
+/// What this host would send from to a far one, for which nothing is sent; empty without a way there.
+std::string routed_address() {
+  descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(9);
+  ::inet_pton(AF_INET, "192.0.2.1", &at.sin_addr);  // of no host (RFC 5737)
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  socklen_t size = sizeof at;
+  if (!socket.open() || ::connect(socket.get(), address, size) != 0 || ::getsockname(socket.get(), address, &size) != 0)
+    return {};
+  char text[INET_ADDRSTRLEN] = {};
+  return ::inet_ntop(AF_INET, &at.sin_addr, text, sizeof text) != nullptr ? text : "";
+}
+
+/// An address of this host that others can reach; loopback when there is none. Bridges of container engines have addresses, too.
 std::string own_address() {
+  if (std::string routed = routed_address(); !routed.empty()) return routed;
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return "127.0.0.1";
   std::string found[2];

@@ -47,8 +47,9 @@ inline parley::task<> exchange(parley::rank& self) {
   }
 }
 
-/// The last line of each example, which its test looks for.
+/// The last line of each example. Throws when the host's own loop was never run, which is what the example is there to show.
 inline void report(parley::rank& self, const char* loop, unsigned long long of_its_own) {
+  if (of_its_own == 0) parley::runtime::raise({parley::errc::exception, std::string(loop) + " ran no step of its own"});
   std::printf("rank %u: %d steps exchanged and checked; %s ran %llu steps of its own meanwhile\n", self.id(), steps,
               loop, of_its_own);
 }

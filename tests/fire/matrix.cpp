@@ -14,7 +14,6 @@ using namespace fire;
 
 namespace {
 
-constexpr auto detection = 1s;
 // For a survivor to take its error through its program, and to leave.
 constexpr auto leaving = 1500ms;
 
@@ -25,6 +24,8 @@ struct campaign_part {
   std::vector<const char*> steps;
   const char* op;
   std::vector<rank_id> others;  // of the op
+  std::chrono::seconds detection = 1s;
+  const char* survivors_say = "";  // besides their error
 };
 
 // The leader of an edge is its sender; it offers, warms and reports to itself, so those are no messages of its own.
@@ -54,6 +55,21 @@ const std::vector<campaign_part>& parts() {
        {"start", "offer", "warmed", "rehearsal", "trial", "report", "decided", "after"},
        "gradients",
        {1, 2}},
+      // Ops without headers: trials on calls, which are leased, and rehearsals.
+      {"leased",
+       1,
+       "leader",
+       {"start", "merged", "warm", "prepare", "schedule", "trial", "decide", "decided", "after"},
+       "gradients",
+       {2, 3}},
+      {"leased",
+       3,
+       "member",
+       {"start", "offer", "warmed", "promise", "trial", "report", "decided", "after"},
+       "gradients",
+       {1, 2}},
+      {"rehearsed", 1, "leader", {"rehearsal", "prepare", "schedule"}, "gradients", {2, 3}},
+      {"rehearsed", 3, "member", {"rehearsal", "report", "promise"}, "gradients", {1, 2}},
   };
   return all;
 }
@@ -73,7 +89,7 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
   const auto before = pages();
   {
     by_hand job(part.scenario, 4,
-                {{"PARLEY_DETECTION", std::to_string(detection.count())}, {"PARLEY_TEST_FAULT", fault}});
+                {{"PARLEY_DETECTION", std::to_string(part.detection.count())}, {"PARLEY_TEST_FAULT", fault}});
     process& victim = job[part.rank];
     REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }), job.text());
     const parley::tests::fair_stopwatch since;
@@ -81,10 +97,11 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
     const std::string gone = fmt::format("rank {} is gone", part.rank);
     for (const rank_id r : part.others) {
       CHECK_MESSAGE(job.until([&] { return job[r].ended(); }), job.text());
-      CHECK_MESSAGE(since.took() < detection + leaving, job.text());
+      CHECK_MESSAGE(since.took() < part.detection + leaving, job.text());
       CHECK_MESSAGE(job[r].status() == 1, job.text());
       const std::string who = fmt::format("parley: rank {}: peer_failed: {}", r, part.op);
       CHECK_MESSAGE(job[r].says({who.c_str(), gone.c_str(), "restart the job"}), job.text());
+      CHECK_MESSAGE(job[r].says({part.survivors_say}), job.text());
     }
     if (stops) {
       victim.signal(SIGCONT);
@@ -121,6 +138,18 @@ TEST_CASE("a rank that is killed or stopped at one step of a campaign ends its o
   run_one(parts()[2], "kill", "trial");
   run_one(parts()[2], "stop", "decide");
   run_one(parts()[3], "stop", "offer");
+}
+
+TEST_CASE("a member of an op without headers that is killed or stopped ends its calls for the others, at gates too") {
+  run_one(parts()[4], "kill", "prepare");
+  run_one(parts()[4], "stop", "trial");
+  // The coordinator looks once a second whether trials have become affordable.
+  const campaign_part gated{"gated", 3, "member", {}, "gradients", {1, 2}, 3s, "gates met 1"};
+  run_one(gated, "stop", "asked");
+  run_one(parts()[5], "stop", "warmed");
+  run_one(parts()[5], "kill", "decided");
+  run_one(parts()[6], "stop", "rehearsal");
+  run_one(parts()[7], "kill", "rehearsal");
 }
 
 TEST_CASE("a rank that is killed or stopped at any step of a campaign ends its op for the others, whatever its role" *

@@ -1,6 +1,7 @@
 #include "ranks.hpp"
 
 #include "../support/fake_cuda.hpp"
+#include "../support/shared_sum.hpp"
 #include "supervisor.hpp"
 
 #include <parley/actors/messages.hpp>
@@ -10,6 +11,8 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <sstream>
 
@@ -56,6 +59,12 @@ planned_fault own_fault() {
   return {};
 }
 
+/// Steps that only the scenario's own op can tell.
+std::function<bool(const std::string& step)>& own_steps() {
+  static std::function<bool(const std::string&)> reached;
+  return reached;
+}
+
 /// Asked on every turn of the loop. It never has an event of its own.
 class fault final : public poller {
  public:
@@ -88,6 +97,7 @@ class fault final : public poller {
     if (step_ == "warmed") return sent(actors::warmed::message_type);
     if (step_ == "report") return sent(actors::report::message_type);
     if (step_ == "decide") return sent(actors::decide::message_type);
+    if (own_steps() && own_steps()(step_)) return true;
     // The others show in what the rank has run.
     const auto& flight = here_.self().flight();
     if (flight.total() == seen_) return false;
@@ -168,6 +178,87 @@ void group(job& here) {
   if (g.idle()) return run(here.loop(), rest_until_input_ends(here.self()));
   run(here.loop(), reduce(here.self(), g));
 }
+
+/// 1 leads 2 and 3 in an op without headers; 0 has no part in it.
+constexpr rank_id first_member = 1;
+struct leased_op {
+  leased_op(rank& r, bool rehearsed)
+      : self(r), member(self.id() - first_member), memory(std::make_shared<parley::tests::shared_sums>(
+                                                       (std::filesystem::temp_directory_path() / "sums").string(), 3)),
+        over(std::make_shared<parley::tests::shared_communicator>(memory, 0, member)) {
+    symmetric_op declared;
+    declared.name = "gradients";
+    declared.members = {1, 2, 3};
+    const auto book = std::make_shared<parley::tests::sums_book>();
+    book->rehearsal_ns["forward"] = 20'000'000;  // so that rehearsals lead to a change
+    declared.configs = parley::tests::three_orders(book);
+    declared.over = over;
+    if (rehearsed) declared.rehearse = std::make_shared<parley::tests::shared_source>(memory, member, true);
+    op = self.declare(std::move(declared));
+  }
+  bool has_warmed() const { return self.mail().sent_by_type()[actors::warmed::message_type] != 0; }
+  bool has_promised() const { return op.end().leases().statistics().promises != 0; }
+  /// Nobody calls before the last member is ready to be asked for its first promise, which it never gives: then all others come
+  /// to a gate.
+  bool may_call() const { return memory->told_by(2) != 0 && (!op.end().leads() || op.end().assigned()->opened()); }
+  bool reached(const std::string& step) const {
+    symmetric_end& end = op.end();
+    if (step == "asked") {
+      const bool ready = member == 2 && has_warmed() && !end.owes_messages();
+      memory->told_by(2) = ready ? 1 : 0;
+      return ready;
+    }
+    if (step == "rehearsal") return end.leases().statistics().rehearsals != 0;
+    if (step == "promise") return has_promised();
+    if (step == "prepare") return end.leads() && end.lease_coordinator()->statistics().campaigns != 0;
+    if (step == "schedule") return end.leads() && end.lease_coordinator()->statistics().scheduled != 0;
+    return false;
+  }
+
+  rank& self;
+  std::size_t member;
+  std::shared_ptr<parley::tests::shared_sums> memory;
+  std::shared_ptr<parley::tests::shared_communicator> over;
+  symmetric op;
+};
+/// Nobody runs ahead before it has promised where to stop, so that it is a gate at which the others wait for one that is gone.
+task<> keep_together(rank& self, leased_op& l) {
+  while (!l.has_promised()) {
+    l.over->most_ahead(2);  // one call has to end before trials are affordable
+    auto slept = co_await sleep_until(self.where().now() + 1'000'000);
+    if (!slept) co_return;
+  }
+  l.over->most_ahead(parley::tests::shared_sums::depth);
+}
+task<> sum_without_headers(rank& self, leased_op& l, bool apart) {
+  scope& here = co_await this_scope;
+  scope beside(here);
+  beside.spawn(keep_together(self, l));
+  std::vector<std::uint64_t> values(64, 1);
+  while (apart && !l.may_call()) {
+    auto slept = co_await sleep_until(self.where().now() + 1'000'000);
+    if (!slept) raise(slept.reason());
+  }
+  std::exception_ptr thrown;
+  try {
+    for (;;) co_await l.op.run(values);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  say("gates met " + std::to_string(l.op.end().leases().statistics().gates_met));
+  beside.cancel();
+  co_await beside.join();
+  std::rethrow_exception(thrown);
+}
+void without_headers(job& here, bool rehearsed, bool apart) {
+  if (here.self().id() < first_member) return run(here.loop(), rest_until_input_ends(here.self()));
+  leased_op l(here.self(), rehearsed);
+  own_steps() = [&](const std::string& step) { return l.reached(step); };
+  run(here.loop(), sum_without_headers(here.self(), l, apart));
+}
+void leased(job& here) { without_headers(here, false, false); }
+void rehearsed(job& here) { without_headers(here, true, false); }
+void gated(job& here) { without_headers(here, false, true); }
 
 /// Rank 1 computes for long between two messages without ever polling.
 task<> exchange_twice(rank& self, transfer t, clock::duration computing) {
@@ -284,7 +375,8 @@ void summing(job& here) {
 
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{
-      {"pairs", pairs}, {"group", group}, {"computing", computing}, {"counting", counting}, {"summing", summing}};
+      {"pairs", pairs}, {"group", group},         {"leased", leased},     {"rehearsed", rehearsed},
+      {"gated", gated}, {"computing", computing}, {"counting", counting}, {"summing", summing}};
   return all;
 }
 

@@ -5,7 +5,7 @@
         subprocess.run(hosts.command(spaces[0], program))
         hosts.start_rank(spaces, 1, hosts.job_variables(folder), program)
 
-The first one has the address hosts.ADDRESSES[0], the second one the other.
+The first one has the address hosts.ADDRESSES[0] and the name host0, the second one the others.
 """
 
 import contextlib
@@ -64,6 +64,15 @@ def join_by_cable(spaces):
     if not ip("link", "add", "pa", "netns", spaces[0], "type", "veth", "peer", "name", "pb", "netns", spaces[1]):
         raise Missing("the two network namespaces cannot be joined")
     bring_up(spaces, ("pa", "pb"))
+    for space, other in zip(spaces, reversed(ADDRESSES)):
+        ip("-n", space, "route", "add", "default", "via", other)
+
+
+def add_bridge(space):
+    """As a container engine makes one: up, with an address that no other host can reach. Not every kernel has them."""
+    if ip("-n", space, "link", "add", "bridge0", "type", "bridge", quiet=True):
+        ip("-n", space, "addr", "add", "172.31.0.1/24", "dev", "bridge0")
+        ip("-n", space, "link", "set", "bridge0", "up")
 
 
 @contextlib.contextmanager
@@ -88,18 +97,35 @@ def command(space, *words):
     return ["ip", "netns", "exec", space, *words]
 
 
-def job_variables(folder):
-    """What the two ranks of a job find in their environment, a rank on each host; its key is kept in the folder."""
+def key_variables(folder):
+    """A key for a job, kept in the folder, and what two hosts on one machine need."""
     key = pathlib.Path(folder, "key")
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(32))
+    return {"PARLEY_KEY_FILE": str(key), "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
+
+
+def job_variables(folder):
+    """What the two ranks of a job find in their environment, a rank on each host; its key is kept in the folder."""
     return {"PARLEY_WORLD": "2", "PARLEY_LOCAL_RANK": "0", "PARLEY_LOCAL_SIZE": "1", "PARLEY_JOB": "2b",
-            "PARLEY_RENDEZVOUS": f"{ADDRESSES[0]}:4711", "PARLEY_KEY_FILE": str(key),
-            "UCX_TLS": "tcp,self"}  # both still share memory, which hosts do not
+            "PARLEY_RENDEZVOUS": f"{ADDRESSES[0]}:4711"} | key_variables(folder)
+
+
+def names_file(folder, host):
+    """An /etc/hosts that knows both, and as on Debian the own one by a loopback address."""
+    names = pathlib.Path(folder, f"hosts{host}")
+    addresses = [a if i != host else "127.0.1.1" for i, a in enumerate(ADDRESSES)]
+    names.write_text("127.0.0.1 localhost\n" + "".join(f"{a} host{i}\n" for i, a in enumerate(addresses)))
+    return str(names)
+
+
+def on_host(spaces, host, program, names=""):
+    """The command that runs it there, with a host-name and shared-memory namespace of its own, and with that file of names."""
+    here = 'hostname "$1"; [ -z "$2" ] || mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
+    return command(spaces[host], "unshare", "--uts", "--ipc", "--mount", "sh", "-c", here, "sh", f"host{host}", names,
+                   *program)
 
 
 def start_rank(spaces, rank, environment, *program, **how):
-    """On the host of that number, with a host-name and shared-memory namespace of its own."""
-    return subprocess.Popen(command(spaces[rank], "unshare", "--uts", "--ipc", "sh", "-c",
-                                    f"hostname host{rank}; exec \"$@\"", "sh", *program),
-                            env=environment | {"PARLEY_RANK": str(rank)}, **how)
+    """On the host of that number."""
+    return subprocess.Popen(on_host(spaces, rank, program), env=environment | {"PARLEY_RANK": str(rank)}, **how)

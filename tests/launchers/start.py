@@ -3,6 +3,9 @@
 
     start.py torchrun|slurm|slurm-pmi2|mpich PROGRAM      stands in for that launcher: same variables, same PMI wire
     start.py two-hosts PROGRAM                            two network namespaces stand for two hosts
+    start.py torchrun-two-hosts|slurm-two-hosts|slurm-pmi2-two-hosts|mpich-two-hosts|openmpi-two-hosts PROGRAM
+                                                          a launcher's stand-in, with two ranks on each of those hosts
+    start.py mpirun-two-hosts PROGRAM                     the real one there
     start.py mpirun|mpiexec.hydra|srun PROGRAM            the real one, where it is installed
     start.py nested PROGRAM PARLEY                        mpirun inside `parley run`, and the other way round
     start.py loopback PROGRAM                             by hand, meeting on loopback: nobody else can reach a socket of theirs
@@ -15,6 +18,7 @@ import os
 import pathlib
 import secrets
 import select
+import shlex
 import shutil
 import socket
 import subprocess
@@ -28,6 +32,7 @@ import hosts  # noqa: E402
 RANKS = 2
 LIMIT_S = 60
 SKIPPED = 77
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
 def skip(why):
@@ -86,8 +91,8 @@ def slurm(program):
 class PmiServer:
     """PMI-1 as hydra's proxies and Slurm's pmi2 plugin speak it: one line is one question or answer."""
 
-    def __init__(self):
-        self.pairs = [socket.socketpair() for _ in range(RANKS)]
+    def __init__(self, ranks=RANKS):
+        self.pairs = [socket.socketpair() for _ in range(ranks)]
         self.values, self.in_barrier = {}, []
 
     def fd(self, rank):
@@ -124,7 +129,7 @@ class PmiServer:
             self.say(file, "cmd=put_result rc=0 msg=success")
         elif command == "barrier_in":
             self.in_barrier.append(file)
-            if len(self.in_barrier) == RANKS:
+            if len(self.in_barrier) == len(self.pairs):
                 for waiting in self.in_barrier:
                     self.say(waiting, "cmd=barrier_out")
                 self.in_barrier = []
@@ -175,6 +180,103 @@ def on_hosts(spaces, folder, program):
     del common["PARLEY_KEY_FILE"]
     refused = [hosts.start_rank(spaces, rank, common, program) for rank in range(RANKS)]
     return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
+
+
+LOCAL = 2  # ranks on each of the two
+WORLD = 2 * LOCAL
+MASTER_PORT = 29500
+
+
+def launched_on_hosts(variables_of, needs_key=True, through=None, beside=None):
+    """All ranks with what a launcher would tell them there; `through`: over its PMI, of that many ranks; `beside`: a command on the
+    first host, which says a line when it is ready."""
+    def way(program):
+        try:
+            with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
+                hosts.add_bridge(spaces[0])  # before the cable: the first interface
+                hosts.join_by_cable(spaces)
+                common = clean_environment() | hosts.key_variables(folder)
+                if not needs_key:
+                    del common["PARLEY_KEY_FILE"]
+                names = [hosts.names_file(folder, host) for host in range(2)]
+                server = through and through(WORLD)
+                helper = beside and subprocess.Popen(hosts.command(spaces[0], *beside), stdout=subprocess.PIPE)
+                processes = []
+                if helper:
+                    helper.stdout.readline()
+                for rank in range(WORLD):
+                    variables, fds = variables_of(rank), ()
+                    if server:
+                        fds = (server.fd(rank),)
+                        variables |= {"PMI_RANK": str(rank), "PMI_SIZE": str(WORLD), "PMI_FD": str(fds[0])}
+                    command = hosts.on_host(spaces, rank // LOCAL, [program], names[rank // LOCAL])
+                    processes.append(subprocess.Popen(command, env=common | variables, pass_fds=fds))
+                status = server.serve(processes) if server else wait_for(processes)
+                if helper:
+                    helper.kill()
+                    helper.wait()
+                return status
+        except hosts.Missing as why:
+            skip(why)
+    return way
+
+
+def torchrun_on_hosts(program):
+    """Its store listens on MASTER_PORT of the first host, which it has in the others' stead."""
+    return launched_on_hosts(torchrun_there, beside=[sys.executable, "-c", STORE])(program)
+
+
+STORE = f"""
+import socket, time
+store = socket.create_server(("0.0.0.0", {MASTER_PORT}))
+print("listens", flush=True)
+time.sleep({LIMIT_S})
+"""
+
+
+def mpirun_on_hosts(program):
+    """Open MPI's own, which reaches the second host through what it takes for ssh."""
+    if not shutil.which("mpirun"):
+        skip("mpirun is not installed")
+    try:
+        with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
+            hosts.join_by_cable(spaces)
+            names = [hosts.names_file(folder, host) for host in range(2)]
+            agent = pathlib.Path(folder, "agent")
+            there = shlex.join(hosts.on_host(spaces, 1, ["sh", "-c"], names[1]))
+            agent.write_text(f'#!/bin/sh\nwhile [ "$1" != host1 ]; do shift; done\nshift\nexec {there} "$*"\n')
+            agent.chmod(0o700)
+            told = hosts.key_variables(folder) | {"PARLEY_RENDEZVOUS": "host0:4711"}
+            given = [word for name in told for word in ("-x", name)]
+            mpirun = ["mpirun", "--host", f"host0:{LOCAL},host1:{LOCAL}", "--mca", "plm_rsh_agent", str(agent), *given,
+                      program]
+            return wait_for([subprocess.Popen(hosts.on_host(spaces, 0, mpirun, names[0]),
+                                              env=clean_environment() | AS_ROOT | told)])
+    except hosts.Missing as why:
+        skip(why)
+
+
+def torchrun_there(rank):
+    return {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank % LOCAL), "LOCAL_WORLD_SIZE": str(LOCAL),
+            "GROUP_RANK": str(rank // LOCAL), "GROUP_WORLD_SIZE": "2", "ROLE_RANK": str(rank), "MASTER_ADDR": "host0",
+            "MASTER_PORT": str(MASTER_PORT), "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def slurm_there(rank):
+    return {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank % LOCAL), "SLURM_NTASKS": str(WORLD), "SLURM_STEP_NUM_TASKS": str(WORLD),
+            "SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": str(rank // LOCAL), "SLURM_STEP_NODELIST": "host[0-1]",
+            "SLURM_STEP_TASKS_PER_NODE": f"{LOCAL}(x2)"}
+
+
+def mpich_there(rank):
+    return {"MPI_LOCALNRANKS": str(LOCAL), "MPI_LOCALRANKID": str(rank % LOCAL)}
+
+
+def openmpi_there(rank):
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(WORLD), "PMIX_NAMESPACE": str(os.getpid()),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank % LOCAL), "OMPI_COMM_WORLD_LOCAL_SIZE": str(LOCAL),
+            "PARLEY_RENDEZVOUS": "host0:4711"}
 
 
 # --- By hand ---------------------------------------------------------------------------------------------------------
@@ -263,9 +365,7 @@ def faults(program):
 def begin(*command):
     if not shutil.which(command[0]):
         skip(f"{command[0]} is not installed")
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-               "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-    return wait_for([subprocess.Popen(command, env=clean_environment() | allowed)])
+    return wait_for([subprocess.Popen(command, env=clean_environment() | AS_ROOT)])
 
 
 def real(launcher):
@@ -278,6 +378,10 @@ def nested(program, parley):
 
 
 WAYS = {"torchrun": torchrun, "slurm": slurm, "slurm-pmi2": slurm_pmi2, "mpich": mpich, "two-hosts": two_hosts,
+        "torchrun-two-hosts": torchrun_on_hosts, "slurm-two-hosts": launched_on_hosts(slurm_there),
+        "slurm-pmi2-two-hosts": launched_on_hosts(slurm_there, needs_key=False, through=PmiServer),
+        "mpich-two-hosts": launched_on_hosts(mpich_there, needs_key=False, through=PmiServer),
+        "openmpi-two-hosts": launched_on_hosts(openmpi_there), "mpirun-two-hosts": mpirun_on_hosts,
         "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun"), "nested": nested,
         "loopback": loopback, "faults": faults}
 

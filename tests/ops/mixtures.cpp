@@ -275,10 +275,10 @@ TEST_CASE("in another wire class nccl runs on all") {
 TEST_CASE("the ends of an edge run different configs of one wire class, where one of them lacks what the other has") {
   for (const rank_id lacks : {0U, 1U}) {
     world w(2, eager_trials());
-    auto op = pair_of({direct(), chunked(16_KiB, 1), chunked(16_KiB, 4)});
-    op.capable = [lacks](rank_id r) { return std::vector<bool>{true, true, r != lacks}; };
-    auto out = w[0].declare(op);
-    auto in = w[1].declare(op);
+    const std::vector<config_ptr> configs{direct(), chunked(16_KiB, 1), chunked(16_KiB, 4)};
+    const auto capable = [lacks](rank_id r) { return std::vector<bool>{true, true, r != lacks}; };
+    auto out = register_heterogeneous_autotuning(w[0], pair_of({}), configs, capable);
+    auto in = register_heterogeneous_autotuning(w[1], pair_of({}), configs, capable);
     const auto all = move_each(w, out, in, std::vector<std::size_t>(100, 100'000));
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);

@@ -323,23 +323,27 @@ TEST_CASE("what ranks report comes byte by byte to the launcher") {
 }
 
 TEST_CASE("ranks die with a launcher that is killed, and end with one that is told to") {
-  for (const int number : {SIGKILL, SIGTERM, SIGINT}) {
-    CAPTURE(number);
-    lifeline line;
-    const pid_t launcher = ::fork();
-    if (launcher == 0) {
-      ::close(line.ends[0]);
-      const std::string fd = std::to_string(line.ends[1]);
-      script s(3, "printf x > /proc/self/fd/" + fd + "; exec sleep 1000");
-      ::_exit(s.run());
+  // The ranks themselves, and behind a script that waits for them.
+  for (const char* const rank : {"exec sleep 1000", "sleep 1000; exit 0"}) {
+    for (const int number : {SIGKILL, SIGTERM, SIGINT}) {
+      CAPTURE(rank);
+      CAPTURE(number);
+      lifeline line;
+      const pid_t launcher = ::fork();
+      if (launcher == 0) {
+        ::close(line.ends[0]);
+        const std::string fd = std::to_string(line.ends[1]);
+        script s(3, "printf x > /proc/self/fd/" + fd + "; " + rank);
+        ::_exit(s.run());
+      }
+      ::close(line.ends[1]);
+      REQUIRE(line.read_until("xxx"));  // all three run
+      ::kill(launcher, number);
+      CHECK(line.read_until(""));  // and all three are gone
+      int status = 0;
+      ::waitpid(launcher, &status, 0);
+      if (number != SIGKILL) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
     }
-    ::close(line.ends[1]);
-    REQUIRE(line.read_until("xxx"));  // all three run
-    ::kill(launcher, number);
-    CHECK(line.read_until(""));  // and all three are gone
-    int status = 0;
-    ::waitpid(launcher, &status, 0);
-    if (number != SIGKILL) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
   }
 }
 
