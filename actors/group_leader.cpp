@@ -10,6 +10,8 @@ using runtime::errc;
 
 namespace {
 constexpr std::uint64_t most_at_once = 512;  // invocations that run here side by side
+// So many that have ended here can still be told from another config, by a part that comes late. More than a window.
+constexpr std::uint64_t most_remembered = 128;
 }  // namespace
 
 group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
@@ -177,9 +179,10 @@ void group_leader::end(group_invocation& inv) {
     assigned_.quarantine(
         inv.total_bytes(), inv.config(), services_.ex.now(),
         "it failed on rank " + std::to_string(inv.fault().culprit) + " in invocation " + std::to_string(inv.index()));
-  const std::uint64_t over = leave(inv);
-  log_.drop_below(std::min(over, log_.unwritten()));
-  foreseen_.drop_below(over);
+  const std::uint64_t over = std::min(leave(inv), log_.unwritten());
+  const std::uint64_t remembered = over - std::min(over, most_remembered);
+  log_.drop_below(remembered);
+  foreseen_.drop_below(remembered);
   begin_all();
 }
 
