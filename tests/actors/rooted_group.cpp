@@ -346,3 +346,50 @@ TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
   pass(a.clock);
   CHECK(working.running() == 0);
 }
+
+TEST_CASE(
+    "a worker that sends nothing reports what it ran; where that is not what its leader assigned it is named (S2), "
+    "and that config is out") {
+  for (const bool obeys : {true, false}) {
+    CAPTURE(obeys);
+    virtual_time clock;
+    memory_world links(clock, 2);
+    node at_leader(clock, links[0]);
+    node at_worker(clock, links[1]);
+    const auto op = test_group(1);
+    assignment assigned(c0, "whole", "", {0, 1}, tuning_policy::off, {});
+    assigned.open({c0, c1}, {"whole", "halves"}, {{"1B", "halves", 1.0}}, 0);
+    group_leader leads(at_leader.shared, op, generation, assigned, 1, back_pressure::window);
+    group_worker works(at_worker.shared, op, generation, 1);
+    if (!obeys) works.ignore_stamps();
+    std::vector<breach> broken;
+    breach_watch watch([&](const breach& b) { broken.push_back(b); });
+    std::vector<std::uint64_t> differ;
+    const auto call = [&](std::uint64_t n) {
+      std::optional<std::uint64_t> here;
+      std::optional<std::uint64_t> there;
+      scope working(clock);
+      working.spawn(begin_and_end(works, there));  // over before the stamp of it comes
+      working.spawn(begin_and_end(leads, here));
+      pass(clock);
+      if (*here != *there) differ.push_back(n);
+      return *here;
+    };
+    CHECK(call(0) == c0);
+    for (std::uint64_t n = 1; n < 40; ++n) static_cast<void>(call(n));
+    CHECK(works.statistics().flow_messages == 1);
+    if (obeys) {
+      CHECK(broken.empty());
+      CHECK(differ.empty());
+      CHECK(call(40) == c1);
+      continue;
+    }
+    REQUIRE(broken.size() == 1);
+    CHECK(broken[0].name == "S2");
+    CHECK(broken[0].culprit == 1U);
+    CHECK(broken[0].where.rank == 0);
+    CHECK(call(40) == c0);
+    CHECK(assigned.find(1)->why.find("rank 1 says that it ran another config in invocation 30") != std::string::npos);
+    CHECK(differ.front() == 1);
+  }
+}
