@@ -128,6 +128,17 @@ task<> begin_and_end(rooted_group& group, std::optional<std::uint64_t>& ran) {
   group.end(inv);
 }
 
+// One that waits for a byte of rank `from`.
+task<> begin_and_wait(rooted_group& group, rank_id from, std::optional<std::uint64_t>& ran, group_fault& outcome) {
+  group_invocation inv(group, 1, never);
+  auto digest = co_await inv.begin();
+  ran = digest ? *digest : 0;
+  std::byte one{};
+  inv.receive(from, 0, std::span(&one, 1));
+  outcome = co_await inv.settle();
+  group.end(inv);
+}
+
 }  // namespace
 
 TEST_CASE("parts that come twice, early or in the wrong order are written once and where they belong") {
@@ -345,6 +356,41 @@ TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
   a.say(0, c0, c1);  // it said something else before; that invocation is over, so nothing comes of it
   pass(a.clock);
   CHECK(working.running() == 0);
+}
+
+TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells the leader, and names it (S1)") {
+  worker_alone a(1);
+  keeper at_leader;
+  a.links[0].listen(link::channel::data, &at_leader);
+  std::vector<breach> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b); });
+  std::vector<std::optional<std::uint64_t>> ran(2);
+  group_fault outcome;
+  scope working(a.clock);
+  working.spawn(begin_and_end(a.group, ran[0]));
+  a.say(0, c0, c1);
+  working.spawn(begin_and_wait(a.group, 0, ran[1], outcome));
+  pass(a.clock);
+  CHECK(*ran[1] == c1);
+  a.say(1, c1, c1);  // as it should be
+  pass(a.clock);
+  CHECK(working.running() == 1);
+  CHECK(broken.empty());
+  a.say(1, c0, c1);
+  pass(a.clock);
+  CHECK(working.running() == 0);
+  CHECK(outcome.why == errc::config_mismatch);
+  CHECK(outcome.culprit == 0);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].name == "S1");
+  CHECK(broken[0].culprit == 0U);
+  CHECK(a.group.statistics().contradictions == 1);
+  REQUIRE(at_leader.kept);
+  const auto told = read_stamp(at_leader.kept->header());
+  REQUIRE(told);
+  CHECK(has(told->flags, stamp_flags::poison));
+  CHECK(poison_of(*told).why == errc::config_mismatch);
+  a.links[0].listen(link::channel::data, nullptr);
 }
 
 TEST_CASE(
