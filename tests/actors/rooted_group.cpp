@@ -439,3 +439,33 @@ TEST_CASE(
     CHECK(differ.front() == 1);
   }
 }
+
+TEST_CASE("what a report of another generation, or of a stranger, says makes no room and accuses nobody (S5)") {
+  leader_alone a(back_pressure::window, {.invocations = 2});
+  router worker(a.clock, a.links[1], {});
+  router stranger(a.clock, a.links[2], {});
+  std::uint64_t blamed = 0;
+  breach_watch watch([&](const breach&) { ++blamed; });
+  std::vector<std::optional<std::uint64_t>> ran(3);
+  scope working(a.clock);
+  for (auto& r : ran) working.spawn(begin_and_end(a.group, r));
+  pass(a.clock);
+  CHECK(ran[1]);
+  CHECK_FALSE(ran[2]);
+  matched m;
+  m.count = 2;
+  m.ran = c1;  // nobody was assigned that
+  m.ran_invocation = 1;
+  const auto say = [&](router& from, std::uint64_t of) {
+    static_cast<void>(from.send(0, number_of(a.op.id(), part::data_sender), of, m));
+    pass(a.clock);
+  };
+  say(worker, generation - 1);
+  say(worker, generation + 1);
+  say(stranger, generation);
+  CHECK_FALSE(ran[2]);
+  CHECK(blamed == 0);
+  say(worker, generation);
+  CHECK(ran[2]);
+  CHECK(blamed == 1);
+}
