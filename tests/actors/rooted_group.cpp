@@ -469,3 +469,31 @@ TEST_CASE("what a report of another generation, or of a stranger, says makes no 
   CHECK(ran[2]);
   CHECK(blamed == 1);
 }
+
+TEST_CASE("in every build, a leader that finds no place for what it assigns breaks a named invariant") {
+  leader_alone a;
+  // So far ahead that there is none: no op is declared like that.
+  constexpr std::uint64_t depth = invocation_log<std::uint64_t>::most;
+  group_leader far(a.here.shared, declare_group("far", {{0, "leader"}, {1, "worker"}}, depth, ""), generation,
+                   a.assigned, depth, back_pressure::contributions);
+  std::vector<breach> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b); });
+  std::optional<errc> thrown;
+  const auto send_one = [](rooted_group& group, std::optional<errc>& code) -> task<> {
+    group_invocation inv(group, 1, never);
+    static_cast<void>(co_await inv.begin());
+    const std::byte one{1};
+    try {
+      inv.send(1, 0, std::span(&one, 1));
+    } catch (const failure& f) {
+      code = f.code();
+    }
+  };
+  scope working(a.clock);
+  working.spawn(send_one(far, thrown));
+  pass(a.clock);
+  CHECK(thrown == errc::invariant_broken);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].name == "S1");
+  CHECK_FALSE(broken[0].culprit);
+}
