@@ -10,6 +10,8 @@ using runtime::errc;
 
 namespace {
 constexpr std::uint64_t most_at_once = 512;  // invocations that run here side by side
+// So many that have ended here can still be told from another config, by a late part or by a report. More than a window.
+constexpr std::uint64_t most_remembered = 128;
 }  // namespace
 
 group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
@@ -24,6 +26,17 @@ void group_leader::on_flow(rank_id from, const matched& m) {
   if (m.what != matched::kind::report) return;
   const std::uint64_t before = slowest();
   note_progress(from, std::min(m.count, calls_.next));
+  // S2 of a worker that sends nothing here: a sample.
+  const foreseen* const mine = foreseen_.find(m.ran_invocation);
+  const std::uint64_t meant = mine != nullptr ? mine->choice.digest : default_digest_;
+  if (m.ran != 0 && m.ran != meant && (mine != nullptr || m.ran_invocation < log_.depth())) {
+    ++counters_.contradictions;
+    runtime::blame({"S2", "a worker runs what the leader assigned", here()}, from);
+    if (mine != nullptr)
+      assigned_.quarantine(mine->bytes, meant, services_.ex.now(),
+                           "rank " + std::to_string(from) + " says that it ran another config in invocation " +
+                               std::to_string(m.ran_invocation));
+  }
   begin_all();
   if (slowest() > before && question_timer_.linked()) ask_again_soon();
 }
@@ -72,8 +85,9 @@ bool group_leader::try_begin(group_invocation& inv) {
   }
   assign_through(n);
   set_flags(inv, stamp_flags::none);
-  if (const foreseen* f = foreseen_.find(n)) {
+  if (foreseen* const f = foreseen_.find(n)) {
     const bool right = tuning::size_bucket::of(f->bytes) == tuning::size_bucket::of(inv.total_bytes());
+    f->bytes = inv.total_bytes();
     if (right) {
       set_flags(inv, f->choice.flags);
     } else {
@@ -177,9 +191,10 @@ void group_leader::end(group_invocation& inv) {
     assigned_.quarantine(
         inv.total_bytes(), inv.config(), services_.ex.now(),
         "it failed on rank " + std::to_string(inv.fault().culprit) + " in invocation " + std::to_string(inv.index()));
-  const std::uint64_t over = leave(inv);
-  log_.drop_below(std::min(over, log_.unwritten()));
-  foreseen_.drop_below(over);
+  const std::uint64_t over = std::min(leave(inv), log_.unwritten());
+  const std::uint64_t remembered = over - std::min(over, most_remembered);
+  log_.drop_below(remembered);
+  foreseen_.drop_below(remembered);
   begin_all();
 }
 

@@ -106,6 +106,15 @@ void group_worker::report_progress() noexcept {
   matched m;
   m.what = matched::kind::report;
   m.count = calls_.next;
+  constexpr std::uint64_t looked_at = 16;
+  const auto ran_here = [&](const runtime::flight_record& r) {
+    return r.op == op_ && r.generation == generation() && r.what == runtime::flight_event::received &&
+           (r.flags & 4U) == 0;
+  };
+  if (const auto* const latest = services_.flight.find_latest(ran_here, looked_at)) {
+    m.ran = latest->digest;
+    m.ran_invocation = latest->invocation;
+  }
   if (services_.mail.send(leader_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
   told_ = calls_.next;
   untold_bytes_ = 0;

@@ -233,7 +233,7 @@ struct matched {
   kind what = kind::report;
   std::uint64_t stream = 0;
   std::uint64_t count = 0;  ///< invocations matched so far: cumulative
-  /// Now and then in an edge's report: which config an invocation ran there, so that its sender can assert S2; 0: not this time.
+  /// Now and then in a report: which config an invocation ran there, so that the one who leads can assert S2; 0: not this time.
   std::uint64_t ran = 0;
   std::uint64_t ran_invocation = 0;
   PARLEY_FIELDS(what, stream, count, ran, ran_invocation)

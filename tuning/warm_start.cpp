@@ -38,7 +38,9 @@ std::string other_voice(const remembered_best& r, const remembered_best* winner,
 
 recalled recall(std::string_view key, std::span<const remembered_best> in_order,
                 std::span<const std::string> candidates, std::uint64_t machines) {
-  const auto counts = [&](const remembered_best& r) { return r.parameters == key && holds_for(r, machines); };
+  const auto counts = [&](const remembered_best& r) {
+    return r.parameters == key && !r.solution.empty() && holds_for(r, machines);
+  };
   const auto place_of = [&](const remembered_best& r) {
     return static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), r.solution) - candidates.begin());
   };

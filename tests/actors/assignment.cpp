@@ -123,6 +123,15 @@ TEST_CASE("an invocation is assigned once: a second time breaks S1") {
   CHECK(name == "S1");
 }
 
+TEST_CASE("in every build, a campaign that is to settle with nothing, not even the default, breaks S4") {
+  leader l;
+  l.invoke();
+  std::string name;
+  breach_watch watch([&](const breach& seen) { name = seen.name; });
+  CHECK_THROWS_AS(l.assigned.open({}, {}, {}, l.now), failure);
+  CHECK(name == "S4");
+}
+
 TEST_CASE("rows of an invocation that somebody has not begun are waited for, however long") {
   leader l(tuning_policy::online, without_budget());
   bool begun = false;

@@ -3,6 +3,8 @@
 // that land any time, time-outs, failing sends, a change of generation and a sender that is only declared dead. Each rule
 // that is taken out must be found broken.
 #include <parley/actors/credits.hpp>
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/invariant.hpp>
 
 #include <doctest/doctest.h>
 
@@ -520,4 +522,32 @@ TEST_CASE("without any one of their rules credits are not safe") {
   CHECK(found(without::poison, {.timeouts = 0, .errors = 1}) == "stuck");
   CHECK(found(without::end_with_generation, {.sends = 1, .generations = 1}) != "safe");
   CHECK(found(without::withdrawal, {.dies = true}) == "written after it was given back");
+}
+
+TEST_CASE("in every build, a credit that is given while a revoke is unanswered, or for no later receive, breaks S8") {
+  const auto broken_by = [](credits_given& given, std::uint64_t index) {
+    std::string found;
+    const parley::runtime::breach_watch watch([&](const parley::runtime::breach& b) {
+      CHECK(b.name == "S8");
+      CHECK_FALSE(b.culprit);
+      found = b.text;
+    });
+    try {
+      given.give(index);
+    } catch (const parley::runtime::failure& f) {
+      CHECK(f.code() == parley::runtime::errc::invariant_broken);
+    }
+    return found;
+  };
+  credits_given given;
+  CHECK(broken_by(given, 3).empty());
+  CHECK(broken_by(given, 5).empty());
+  const credits_given before = given;
+  CHECK(broken_by(given, 5).find("(R3)") != std::string::npos);
+  CHECK(broken_by(given, 4).find("(R3)") != std::string::npos);
+  CHECK(given == before);
+  const std::uint64_t number = given.revoke();
+  CHECK(broken_by(given, 6).find("(R4)") != std::string::npos);
+  CHECK(given.answered(number));
+  CHECK(broken_by(given, 4).empty());
 }

@@ -1,4 +1,4 @@
-// The leader's data path against a worker that repeats itself, lies, or speaks of another time.
+// The data path of a leader and of a worker against a peer that repeats itself, lies, or speaks of another time.
 #include "../support/awaited.hpp"
 #include "../support/edges.hpp"
 
@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t generation = 5;
 constexpr std::uint64_t c0 = 77;
+constexpr std::uint64_t c1 = 78;
 
 op_declaration test_group(std::uint64_t depth) {
   auto op = declare_group("group", {{0, "leader"}, {1, "worker"}}, depth, "");
@@ -25,12 +26,12 @@ op_declaration test_group(std::uint64_t depth) {
   return op;
 }
 
-/// Rank 0 is real; rank 1 is what the test injects.
+/// Rank 0 is real; rank 1 is what the test injects, and rank 2 is no member.
 struct leader_alone {
-  leader_alone()
-      : links(clock, 2), here(clock, links[0]), op(test_group(1)),
+  explicit leader_alone(back_pressure pressure = back_pressure::contributions, window_limits window = {})
+      : links(clock, 3), here(clock, links[0]), op(test_group(1)),
         assigned(c0, "whole", "", {0, 1}, tuning_policy::off, {}),
-        group(here.shared, op, generation, assigned, 1, back_pressure::contributions) {}
+        group(here.shared, op, generation, assigned, 1, pressure, window) {}
   stamp from_worker(std::uint64_t invocation, std::uint64_t total, std::uint64_t offset = 0) const {
     stamp s;
     s.op = op.id();
@@ -51,6 +52,27 @@ struct leader_alone {
   op_declaration op;
   assignment assigned;
   group_leader group;
+};
+
+/// Rank 1 is real; rank 0 is what the test lets it say.
+struct worker_alone {
+  explicit worker_alone(std::uint64_t depth)
+      : links(clock, 2), here(clock, links[1]), op(test_group(depth)), group(here.shared, op, generation, depth) {}
+  void say(std::uint64_t invocation, std::uint64_t digest, std::uint64_t next) {
+    stamp s;
+    s.op = op.id();
+    s.generation = generation;
+    s.digest = digest;
+    s.next_digest = next;
+    s.total_bytes = 1;
+    s.invocation = static_cast<std::uint32_t>(invocation);
+    static_cast<void>(links[0].send(1, link::channel::data, bytes_of(s), {}, nullptr));
+  }
+  virtual_time clock;
+  memory_world links;
+  node here;
+  op_declaration op;
+  group_worker group;
 };
 
 struct watched {
@@ -91,11 +113,30 @@ struct keeper final : link::handler {
 };
 
 /// Lets everything that was injected arrive.
-void pass(leader_alone& a) {
+void pass(virtual_time& clock) {
   bool over = false;
-  scope s(a.clock);
-  s.spawn(edge_pair::sleep(a.clock.now() + 1'000'000, over));
-  run_until(a.clock, [&] { return over; });
+  scope s(clock);
+  s.spawn(edge_pair::sleep(clock.now() + 1'000'000, over));
+  run_until(clock, [&] { return over; });
+}
+
+// A call that neither sends nor receives.
+task<> begin_and_end(rooted_group& group, std::optional<std::uint64_t>& ran) {
+  group_invocation inv(group, 1, never);
+  auto digest = co_await inv.begin();
+  ran = digest ? *digest : 0;
+  group.end(inv);
+}
+
+// One that waits for a byte of rank `from`.
+task<> begin_and_wait(rooted_group& group, rank_id from, std::optional<std::uint64_t>& ran, group_fault& outcome) {
+  group_invocation inv(group, 1, never);
+  auto digest = co_await inv.begin();
+  ran = digest ? *digest : 0;
+  std::byte one{};
+  inv.receive(from, 0, std::span(&one, 1));
+  outcome = co_await inv.settle();
+  group.end(inv);
 }
 
 }  // namespace
@@ -141,7 +182,7 @@ TEST_CASE("what is of another generation, from a stranger, or far ahead changes 
   s = a.from_worker(0, 100);
   s.source = 0;  // ourselves
   a.inject(s, data);
-  pass(a);
+  pass(a.clock);
   watched w;
   w.got.resize(100);
   scope working(a.clock);
@@ -164,7 +205,7 @@ TEST_CASE(
   working.spawn(receive_two(a.group, w));
   const std::byte one{1};
   for (std::size_t i = 1; i <= early_room::most_parts; ++i) a.inject(a.from_worker(0, total, i), std::span(&one, 1));
-  pass(a);
+  pass(a.clock);
   CHECK_FALSE(w.ended);
   a.inject(a.from_worker(0, total, total - 1), std::span(&one, 1));
   go(a, w);
@@ -245,24 +286,35 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
 
 TEST_CASE("the leader asserts that a worker runs what it assigned, also when the invocation is over here") {
   leader_alone a;
-  watched w;
-  w.got.resize(100);
   const auto data = pattern(100, 3);
   scope working(a.clock);
-  working.spawn(receive_two(a.group, w));
   std::vector<std::string> broken;
   breach_watch watch([&](const breach& b) { broken.emplace_back(b.name); });
-  a.inject(a.from_worker(0, 100, 0), std::span(data).first(50));
-  a.inject(a.from_worker(0, 100, 50), std::span(data).subspan(50));
-  go(a, w);
-  CHECK(*w.ended == errc::none);
+  constexpr std::uint64_t ended = 200;
+  for (std::uint64_t n = 0; n < ended; ++n) {
+    watched w;
+    w.got.resize(100);
+    working.spawn(receive_two(a.group, w));
+    a.inject(a.from_worker(n, 100, 0), std::span(data).first(50));
+    a.inject(a.from_worker(n, 100, 50), std::span(data).subspan(50));
+    go(a, w);
+    REQUIRE(*w.ended == errc::none);
+  }
   CHECK(broken.empty());
-  stamp s = a.from_worker(0, 100, 0);
-  s.digest = 78;
-  a.inject(s, std::span(data).first(50));
-  pass(a);
-  CHECK(broken == std::vector<std::string>{"S2"});
-  CHECK(a.group.statistics().contradictions == 1);
+  const auto come_late = [&](std::uint64_t n) {
+    stamp s = a.from_worker(n, 100, 0);
+    a.inject(s, std::span(data).first(50));
+    s.digest = c1;
+    a.inject(s, std::span(data).first(50));
+    pass(a.clock);
+  };
+  come_late(0);  // below the depth everybody knows the config; of the others the leader remembers the last
+  come_late(ended - 1);
+  come_late(ended - 100);
+  CHECK(broken == std::vector<std::string>(3, "S2"));
+  CHECK(a.group.statistics().contradictions == 3);
+  come_late(1);
+  CHECK(broken.size() == 3);
 }
 
 TEST_CASE("nothing reads the buffer of a part whose invocation has gone") {
@@ -272,61 +324,176 @@ TEST_CASE("nothing reads the buffer of a part whose invocation has gone") {
   auto data = pattern(100'000, 3);  // too large to be copied when it is sent
   scope working(a.clock);
   working.spawn(send_and_go(a.group, data));
-  pass(a);
+  pass(a.clock);
   REQUIRE(at_worker.kept);
   std::fill(data.begin(), data.end(), std::byte{0});
   std::vector<std::byte> got(data.size(), std::byte{1});
   const std::vector<std::byte> untouched = got;
   awaited fetched;
   REQUIRE(a.links[1].fetch(std::move(*at_worker.kept), got, &fetched) == errc::pending);
-  pass(a);
+  pass(a.clock);
   CHECK(fetched.outcome == errc::peer_failed);
   CHECK(got == untouched);
   a.links[1].listen(link::channel::data, nullptr);
 }
 
 TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
-  virtual_time clock;
-  memory_world links(clock, 2);
-  node here(clock, links[1]);
-  const auto op = test_group(2);
-  group_worker group(here.shared, op, generation, 2);
-  const auto begin = [](group_worker& g, std::optional<std::uint64_t>& digest) -> task<> {
-    group_invocation inv(g, 0, never);
-    auto d = co_await inv.begin();
-    digest = d ? *d : 0;
-    g.end(inv);
-  };
-  const auto stamp_of = [&](std::uint64_t invocation, std::uint64_t digest, std::uint64_t next) {
-    stamp s;
-    s.op = op.id();
-    s.generation = generation;
-    s.digest = digest;
-    s.next_digest = next;
-    s.invocation = static_cast<std::uint32_t>(invocation);
-    static_cast<void>(links[0].send(1, link::channel::data, bytes_of(s), {}, nullptr));
-  };
+  worker_alone a(2);
   std::vector<std::optional<std::uint64_t>> ran(4);
-  scope working(clock);
-  for (auto& r : ran) working.spawn(begin(group, r));
-  const auto settle = [&] {
-    bool over = false;
-    scope s(clock);
-    s.spawn(edge_pair::sleep(clock.now() + 1'000'000, over));
-    run_until(clock, [&] { return over; });
-  };
-  settle();
+  scope working(a.clock);
+  for (auto& r : ran) working.spawn(begin_and_end(a.group, r));
+  pass(a.clock);
   CHECK(*ran[0] == c0);
   CHECK(*ran[1] == c0);
   CHECK_FALSE(ran[2]);
-  stamp_of(1, c0, 78);  // overtakes the one before
-  settle();
+  a.say(1, c0, c1);  // overtakes the one before
+  pass(a.clock);
   CHECK_FALSE(ran[2]);
-  CHECK(*ran[3] == 78);
-  stamp_of(0, c0, c0);
-  settle();
+  CHECK(*ran[3] == c1);
+  a.say(0, c0, c0);
+  pass(a.clock);
   CHECK(*ran[2] == c0);
-  stamp_of(0, c0, 78);  // it said something else before; that invocation is over, so nothing comes of it
-  settle();
+  a.say(0, c0, c1);  // it said something else before; that invocation is over, so nothing comes of it
+  pass(a.clock);
   CHECK(working.running() == 0);
+}
+
+TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells the leader, and names it (S1)") {
+  worker_alone a(1);
+  keeper at_leader;
+  a.links[0].listen(link::channel::data, &at_leader);
+  std::vector<breach> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b); });
+  std::vector<std::optional<std::uint64_t>> ran(2);
+  group_fault outcome;
+  scope working(a.clock);
+  working.spawn(begin_and_end(a.group, ran[0]));
+  a.say(0, c0, c1);
+  working.spawn(begin_and_wait(a.group, 0, ran[1], outcome));
+  pass(a.clock);
+  CHECK(*ran[1] == c1);
+  a.say(1, c1, c1);  // as it should be
+  pass(a.clock);
+  CHECK(working.running() == 1);
+  CHECK(broken.empty());
+  a.say(1, c0, c1);
+  pass(a.clock);
+  CHECK(working.running() == 0);
+  CHECK(outcome.why == errc::config_mismatch);
+  CHECK(outcome.culprit == 0);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].name == "S1");
+  CHECK(broken[0].culprit == 0U);
+  CHECK(a.group.statistics().contradictions == 1);
+  REQUIRE(at_leader.kept);
+  const auto told = read_stamp(at_leader.kept->header());
+  REQUIRE(told);
+  CHECK(has(told->flags, stamp_flags::poison));
+  CHECK(poison_of(*told).why == errc::config_mismatch);
+  a.links[0].listen(link::channel::data, nullptr);
+}
+
+TEST_CASE(
+    "a worker that sends nothing reports what it ran; where that is not what its leader assigned it is named (S2), "
+    "and that config is out") {
+  for (const bool obeys : {true, false}) {
+    CAPTURE(obeys);
+    virtual_time clock;
+    memory_world links(clock, 2);
+    node at_leader(clock, links[0]);
+    node at_worker(clock, links[1]);
+    const auto op = test_group(1);
+    assignment assigned(c0, "whole", "", {0, 1}, tuning_policy::off, {});
+    assigned.open({c0, c1}, {"whole", "halves"}, {{"1B", "halves", 1.0}}, 0);
+    group_leader leads(at_leader.shared, op, generation, assigned, 1, back_pressure::window);
+    group_worker works(at_worker.shared, op, generation, 1);
+    if (!obeys) works.ignore_stamps();
+    std::vector<breach> broken;
+    breach_watch watch([&](const breach& b) { broken.push_back(b); });
+    std::vector<std::uint64_t> differ;
+    const auto call = [&](std::uint64_t n) {
+      std::optional<std::uint64_t> here;
+      std::optional<std::uint64_t> there;
+      scope working(clock);
+      working.spawn(begin_and_end(works, there));  // over before the stamp of it comes
+      working.spawn(begin_and_end(leads, here));
+      pass(clock);
+      if (*here != *there) differ.push_back(n);
+      return *here;
+    };
+    CHECK(call(0) == c0);
+    for (std::uint64_t n = 1; n < 40; ++n) static_cast<void>(call(n));
+    CHECK(works.statistics().flow_messages == 1);
+    if (obeys) {
+      CHECK(broken.empty());
+      CHECK(differ.empty());
+      CHECK(call(40) == c1);
+      continue;
+    }
+    REQUIRE(broken.size() == 1);
+    CHECK(broken[0].name == "S2");
+    CHECK(broken[0].culprit == 1U);
+    CHECK(broken[0].where.rank == 0);
+    CHECK(call(40) == c0);
+    CHECK(assigned.find(1)->why.find("rank 1 says that it ran another config in invocation 30") != std::string::npos);
+    CHECK(differ.front() == 1);
+  }
+}
+
+TEST_CASE("what a report of another generation, or of a stranger, says makes no room and accuses nobody (S5)") {
+  leader_alone a(back_pressure::window, {.invocations = 2});
+  router worker(a.clock, a.links[1], {});
+  router stranger(a.clock, a.links[2], {});
+  std::uint64_t blamed = 0;
+  breach_watch watch([&](const breach&) { ++blamed; });
+  std::vector<std::optional<std::uint64_t>> ran(3);
+  scope working(a.clock);
+  for (auto& r : ran) working.spawn(begin_and_end(a.group, r));
+  pass(a.clock);
+  CHECK(ran[1]);
+  CHECK_FALSE(ran[2]);
+  matched m;
+  m.count = 2;
+  m.ran = c1;  // nobody was assigned that
+  m.ran_invocation = 1;
+  const auto say = [&](router& from, std::uint64_t of) {
+    static_cast<void>(from.send(0, number_of(a.op.id(), part::data_sender), of, m));
+    pass(a.clock);
+  };
+  say(worker, generation - 1);
+  say(worker, generation + 1);
+  say(stranger, generation);
+  CHECK_FALSE(ran[2]);
+  CHECK(blamed == 0);
+  say(worker, generation);
+  CHECK(ran[2]);
+  CHECK(blamed == 1);
+}
+
+TEST_CASE("in every build, a leader that finds no place for what it assigns breaks a named invariant") {
+  leader_alone a;
+  // So far ahead that there is none: no op is declared like that.
+  constexpr std::uint64_t depth = invocation_log<std::uint64_t>::most;
+  group_leader far(a.here.shared, declare_group("far", {{0, "leader"}, {1, "worker"}}, depth, ""), generation,
+                   a.assigned, depth, back_pressure::contributions);
+  std::vector<breach> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b); });
+  std::optional<errc> thrown;
+  const auto send_one = [](rooted_group& group, std::optional<errc>& code) -> task<> {
+    group_invocation inv(group, 1, never);
+    static_cast<void>(co_await inv.begin());
+    const std::byte one{1};
+    try {
+      inv.send(1, 0, std::span(&one, 1));
+    } catch (const failure& f) {
+      code = f.code();
+    }
+  };
+  scope working(a.clock);
+  working.spawn(send_one(far, thrown));
+  pass(a.clock);
+  CHECK(thrown == errc::invariant_broken);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].name == "S1");
+  CHECK_FALSE(broken[0].culprit);
 }

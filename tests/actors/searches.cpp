@@ -245,6 +245,14 @@ TEST_CASE("what a constraint forbids for a size is not tried at that size, and i
   CHECK_FALSE(l.assigned.campaigns()[2]->where == campaign::stage::decided);
 }
 
+TEST_CASE("a remembered config without a name is none of those that may not run") {
+  leader l;
+  l.assigned.limit({{a, 100, "too inaccurate"}});
+  l.open({{"1MiB_bf16", "", 0.1}});  // as another rank may send it
+  CHECK(l.invoke().digest == c0);
+  CHECK_FALSE(l.only().from_results());
+}
+
 TEST_CASE("when constraints leave nothing but the default, that is decided at once") {
   leader l(tuning_policy::online, without_budget());
   l.assigned.limit({{a, 100, "too inaccurate"}, {b, 100, "too large"}});

@@ -72,6 +72,33 @@ TEST_CASE("a group of 4 agrees within 3 round trips beyond its rehearsals and tr
   run_until(w.clock, [&] { return working.running() == 0; });
 }
 
+TEST_CASE(
+    "the last of a chain begins with its neighbour's word of what comes next, long before its leader's is there") {
+  memory_link_options wires;
+  wires.delay = [](rank_id from, rank_id to, link::channel on) -> time_ns {
+    return from == 0 && to == 3 && on == link::channel::data ? 1'000'000'000 : 0;
+  };
+  world w(4, {}, wires);
+  const auto groups = declare_all(w, led_by(0, {chain()}));
+  group_outcomes all;
+  all.of_rank.resize(4);
+  scope working(w.clock);
+  const auto call = [&](rank_id r) { working.spawn(reduce_each(groups[r], r, 4, {1000}, 1, all)); };
+  const auto last = [&] { return groups[3].details()->data_path().statistics(); };
+  for (std::size_t n = 0; n < 5; ++n) {
+    CAPTURE(n);
+    // The one before it calls last, so that no part of this call has told it either.
+    for (const rank_id r : {0U, 1U, 3U}) call(r);
+    wait_a_while(w, 1'000'000);
+    CHECK(last().waited == 0);
+    call(2);
+    run_until(w.clock, [&] { return working.running() == 0; });
+  }
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w.clock.now() < 500'000'000);
+}
+
 TEST_CASE("a group searches anew when any of its ranks asks for it by the op's name") {
   world w(3, eager_trials());
   const auto groups = declare_all(w, led_by(0, {star(), chain()}));

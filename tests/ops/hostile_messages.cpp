@@ -1,3 +1,4 @@
+#include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/actors/messages.hpp>
@@ -401,4 +402,47 @@ TEST_CASE(
   say(d);  // no candidate
   CHECK(seen.names == std::vector<std::string>{"S3", "S6", "S6", "S4"});
   CHECK(mine.decisions[0].digest == other);
+}
+
+TEST_CASE(
+    "a leader whose stamp names a config that was listed but not warmed here is named (S3), and it does not run") {
+  beside_a_liar job;
+  const blamed seen;
+  const std::vector configs{star(), chain()};
+  auto op = led_by(0, configs);
+  op.does = collective::broadcast;
+  auto group = job.mine->declare(op);
+  const participant_state& mine = *job.mine->participants().front();
+  std::vector<float> data(100);
+  const auto receive = [](rank_group g, std::vector<float>& into, result<>& outcome) -> task<> {
+    outcome = co_await attempt(g.broadcast(std::span(into)));
+  };
+  const auto say = [&](std::uint32_t invocation, std::uint64_t digest) {
+    stamp s = job.stamp_of(invocation, data.size() * sizeof(float), 0, *direct());
+    s.op = mine.declaration.id();
+    s.generation = mine.generation;
+    s.digest = digest;
+    s.next_digest = configs[1]->digest();
+    s.tag = tag_of(call_type_of<float>());
+    const std::vector<std::byte> payload(s.total_bytes, std::byte{1});
+    job.say(s, payload);
+  };
+  merged m;
+  m.number = 1;
+  m.candidates = {configs[0]->digest(), configs[1]->digest()};
+  m.ids = {configs[0]->id(), configs[1]->id()};
+  static_cast<void>(job.liar.send(1, number_of(mine.declaration.id(), part::participant), mine.generation, m));
+  job.pass(100'000'000);
+  result<> outcome = errc::pending;
+  say(0, configs[0]->digest());
+  run(job.clock, receive(group, data, outcome));
+  CHECK(outcome);
+  CHECK(seen.names.empty());
+  const std::vector<float> before = data;
+  say(1, configs[1]->digest());
+  run(job.clock, receive(group, data, outcome));
+  CHECK(outcome.code() == errc::config_mismatch);
+  CHECK(says(outcome, "cannot run config " + configs[1]->id()));
+  CHECK(seen.names == std::vector<std::string>{"S3"});
+  CHECK(data == before);
 }
