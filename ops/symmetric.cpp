@@ -254,6 +254,12 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 }
 
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
+  failure why = in_words(code, invocation, what);
+  services_.call_failed(why.reason());
+  return why;
+}
+
+failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::string& what) const {
   if (failed_) return failure(while_under_way(*failed_, invocation));
   const bool unmet = code == errc::timeout && participant_.candidates.empty();
   return failure({code, declaration().title() + ", invocation " + std::to_string(invocation) + ", on rank " +

@@ -440,7 +440,9 @@ TEST_CASE("a campaign that a participant does not join in time is aborted, and t
 }
 
 TEST_CASE("a call that waits at a gate too long ends as timeout, which says for whom, and the next ones go on") {
-  job_of job(3);
+  rank_settings settings;
+  settings.flight_dir = "box";
+  job_of job(3, three(), trials::rehearsed, settings);
   auto& coordinator = *job.end(0).lease_coordinator();
   bool silent = true;
   bool schedule = false;
@@ -468,6 +470,10 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
   CHECK(said.find("at the gate of campaign 1") != std::string::npos);
   CHECK(said.find(schedule ? "coordinator on rank 0, which has not sent the schedule"
                            : "for rank 2, which has not answered") != std::string::npos);
+  const std::string& left = job.disk[1].files["box/parley-flight-1.json"];
+  CHECK(left.find("\"why\":\"timeout: gradients") != std::string::npos);
+  CHECK(left.find("at the gate of campaign 1") != std::string::npos);
+  CHECK(job.disk[0].files.empty());
   CHECK(job.failed() == 0);
   silent = false;
   job.pass(5'000'000'000);
