@@ -402,6 +402,10 @@ runtime::task<> lease_participant::run_round(rehearse r) {
 
 runtime::task<> lease_participant::run_each(rehearse r) {
   runtime::scope& here = co_await runtime::this_scope;
+  const auto clock = [this] {
+    mine_.rows->set_measuring(true);
+    return mine_.rows->clock();
+  };
   // The communicator counts as the run before the first.
   for (std::size_t next = r.connection == connection_ ? 1 : 0; next <= r.runs.size(); ++next) {
     const bool connecting = next == 0;
@@ -410,7 +414,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
       say_rehearsed(rehearsed::kind::holding, 0, {});
       co_return;
     }
-    const time_ns start_ns = services_.ex.precise_now();
+    const time_ns start_ns = clock();
     errc outcome = errc::none;
     bool late = false;
     std::string text;
@@ -443,7 +447,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     }
     // Calls wait for it, and no row says how long that took.
     const bool in_rows = !connecting && outcome == errc::none && r.runs[next - 1].what == rehearsal_run::kind::timed;
-    if (between_calls_ && !in_rows) mine_.control_ns += services_.ex.precise_now() - start_ns;
+    if (between_calls_ && !in_rows) mine_.control_ns += clock() - start_ns;
     if (connecting && outcome == errc::none) connection_ = r.connection;
     if (r.round != state_.round || here.cancelled() != errc::none || failed_ != errc::none) {
       if (outcome != errc::none) {
@@ -471,7 +475,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     row.invocation = r.runs[next - 1].index;
     row.digest = r.runs[next - 1].digest;
     row.start_ns = start_ns;
-    row.end_ns = services_.ex.precise_now();
+    row.end_ns = clock();
     row.previous_end_ns = rehearsal_ended_ns_ == 0 ? start_ns : rehearsal_ended_ns_;
     rehearsal_ended_ns_ = row.end_ns;
     mine_.rows->add(row);

@@ -78,9 +78,9 @@ struct batch_options {
 /// The op on one rank that has a part in it.
 class p2p_end {
  public:
-  p2p_end(transfer pairs, runtime::executor& ex, const point_to_point& op, rank_id self)
+  p2p_end(transfer pairs, const actors::services& s, const point_to_point& op)
       : name_(op.name), pairs_(std::move(pairs)), memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
-        to_itself_(ex, memory_, op.name, self, op.timeout_ns), self_(self) {}
+        to_itself_(s, memory_, op.name, op.timeout_ns), self_(s.net.rank()) {}
   p2p_end(const p2p_end&) = delete;
   p2p_end& operator=(const p2p_end&) = delete;
 

@@ -267,7 +267,7 @@ p2p rank::declare(const point_to_point& op) {
   if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
   transfer pairs = declare_pairs(mine, mine.edges, coupled);
   if (!takes_part(op, id())) return handle;
-  p2ps_.push_back(std::make_unique<p2p_end>(std::move(pairs), executor_, op, id()));
+  p2ps_.push_back(std::make_unique<p2p_end>(std::move(pairs), services_, op));
   handle.end_ = p2ps_.back().get();
   return handle;
 }

@@ -210,7 +210,9 @@ struct job::state final : runtime::link::failure_handler {
           {errc::unavailable,
            "ranks with GPUs cannot be started anew yet; unset PARLEY_MAX_RESTARTS, or run without --restarts"});
     open_wire(transports::on_one_host(place));
-    meeting.emplace(loop->io(), transports::options_for(found), std::move(found.key));
+    transports::rendezvous_options at = transports::options_for(found);
+    at.reach = o.reach;
+    meeting.emplace(loop->io(), std::move(at), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
     meeting->on_member_left([this](rank_id left, const std::string& why) { on_left(left, why); });

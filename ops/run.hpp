@@ -24,6 +24,7 @@
 #include <parley/runtime/task.hpp>
 #include <parley/transports/bootstrap.hpp>
 #include <parley/transports/cuda_link.hpp>
+#include <parley/transports/rendezvous.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,9 @@ struct job_options {
   /// Instead of a launcher's environment and a rendezvous: the program's own way in which all ranks exchange bytes, such as
   /// MPI (transports/bootstrap.hpp).
   std::optional<transports::bootstrap> bootstrap{};
+  /// `insecure`, on every rank: where the job has no key its rendezvous may be reached from other hosts all the same. Whoever can connect
+  /// to it while the ranks join can then take a rank's place, and control messages are not sealed. Said here only; no variable says it.
+  transports::exposure reach = transports::exposure::loopback_without_key;
   /// With a GPU its buffers may lie there (transports/cuda_link.hpp); null: host memory only. Ranks of a host take its devices
   /// in turn unless `device` says which.
   transports::cuda_driver* gpu = nullptr;

@@ -30,7 +30,7 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::i
   if (o.watcher != nullptr) o.watcher->on_begun();
   if (!partners.empty()) {
     side& partner = partners.pop_front();
-    auto both = std::make_shared<copying>(executor_);
+    auto both = std::make_shared<copying>(services_.ex);
     const bool sends = &partners == &lines_[o.tag].receives;
     both->from = sends ? mine.bytes : partner.bytes;
     both->into = sends ? partner.bytes : mine.bytes;
@@ -44,15 +44,23 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::i
   } else {
     waiting_here.push_back(mine);
     const time_ns limit_ns = o.timeout_ns != 0 ? o.timeout_ns : timeout_ns_;
-    auto woken = co_await mine.changed.next(runtime::deadline_of(executor_.now(), limit_ns));
+    auto woken = co_await mine.changed.next(runtime::deadline_of(services_.ex.now(), limit_ns));
     mine.unlink();
-    if (mine.met == nullptr)
-      runtime::raise({woken.code(), "op " + op_ + ", rank " + std::to_string(self_) + ": " + verb + " itself, tag " +
-                                        std::to_string(o.tag) + ": its other side was not posted"});
+    if (mine.met == nullptr) throw explained(woken.code(), verb, o.tag, "its other side was not posted");
   }
   co_await mine.met->scope.join();
-  if (mine.met->thrown) std::rethrow_exception(mine.met->thrown);
+  if (mine.met->thrown) {
+    services_.call_failed(runtime::describe(mine.met->thrown));
+    std::rethrow_exception(mine.met->thrown);
+  }
   co_return mine.met;
+}
+
+runtime::failure self_edge::explained(errc code, const char* verb, std::uint32_t tag, const std::string& what) const {
+  runtime::failure why({code, "op " + op_ + ", rank " + std::to_string(services_.net.rank()) + ": " + verb +
+                                  " itself, tag " + std::to_string(tag) + ": " + what});
+  services_.call_failed(why.reason());
+  return why;
 }
 
 task<> self_edge::send(std::span<const std::byte> data, call_options o) {
@@ -75,10 +83,9 @@ task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o
   line& l = lines_[o.tag];
   auto met = co_await meet(mine, l.receives, l.sends, o, "a receive from");
   if (met->from.size() > into.size())
-    runtime::raise({errc::buffer_too_small, "op " + op_ + ", rank " + std::to_string(self_) +
-                                                ": a receive from itself, tag " + std::to_string(o.tag) + ": " +
-                                                std::to_string(met->from.size()) + " bytes do not fit into " +
-                                                std::to_string(into.size()) + "; nothing was written"});
+    throw explained(errc::buffer_too_small, "a receive from", o.tag,
+                    std::to_string(met->from.size()) + " bytes do not fit into " + std::to_string(into.size()) +
+                        "; nothing was written");
   told.outcome = errc::none;
   co_return met->from.size();
 }

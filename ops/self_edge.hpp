@@ -7,6 +7,7 @@
 ///
 /// Failure: `timeout` for a side whose partner never came, `buffer_too_small` for a receive, with nothing written.
 /// Cancellation ends the wait for the partner; a copy that has begun is waited for.
+#include <parley/actors/services.hpp>
 #include <parley/ops/calls.hpp>
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/memory_space.hpp>
@@ -27,8 +28,8 @@ namespace parley::ops {
 class self_edge {
  public:
   runtime::memory_space& memory() const noexcept { return memory_; }
-  self_edge(runtime::executor& ex, runtime::memory_space& memory, std::string op, rank_id self, time_ns timeout_ns)
-      : executor_(ex), memory_(memory), op_(std::move(op)), self_(self), timeout_ns_(timeout_ns) {}
+  self_edge(const actors::services& s, runtime::memory_space& memory, std::string op, time_ns timeout_ns)
+      : services_(s), memory_(memory), op_(std::move(op)), timeout_ns_(timeout_ns) {}
   self_edge(const self_edge&) = delete;
   self_edge& operator=(const self_edge&) = delete;
 
@@ -51,12 +52,13 @@ class self_edge {
   runtime::task<std::shared_ptr<copying>> meet(side& mine, runtime::intrusive_list<side>& waiting_here,
                                                runtime::intrusive_list<side>& partners, call_options o,
                                                const char* verb);
+  /// The error that a call ends with, which is noted.
+  runtime::failure explained(runtime::errc code, const char* verb, std::uint32_t tag, const std::string& what) const;
   static runtime::task<> copy(runtime::memory_space& memory, std::shared_ptr<copying> c);
 
-  runtime::executor& executor_;
+  const actors::services& services_;
   runtime::memory_space& memory_;
   std::string op_;
-  rank_id self_;
   time_ns timeout_ns_;
   std::uint64_t copied_bytes_ = 0;
   std::map<std::uint32_t, line> lines_;  // by tag

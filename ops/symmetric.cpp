@@ -163,8 +163,8 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
 }
 
 symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings)
-    : services_(s), op_(std::move(op)), settings_(std::move(settings)), participant_(s, op_, settings_), rows_(s.ex),
-      leases_(s, participant_, *this) {
+    : services_(s), op_(std::move(op)), settings_(std::move(settings)), participant_(s, op_, settings_),
+      rows_(s.ex, s.clocks.skew()), leases_(s, participant_, *this) {
   members_ = op_.members.empty() ? ranks_of(participant_.declaration) : op_.members;
   participant_.runs = this;
   participant_.rows = &rows_;
@@ -245,6 +245,12 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 }
 
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
+  failure why = in_words(code, invocation, what);
+  services_.call_failed(why.reason());
+  return why;
+}
+
+failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::string& what) const {
   if (failed_) return failure(while_under_way(*failed_, invocation));
   const bool unmet = code == errc::timeout && participant_.candidates.empty();
   return failure({code, declaration().title() + ", invocation " + std::to_string(invocation) + ", on rank " +
@@ -273,7 +279,11 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
                     "the call has not begun, it waited " + leases_.missing(bytes));
   const actors::leased l = *begun;
   const bool timed = l.what.of != actors::lease::part::steady || (lead_ != nullptr && lead_->assigned.measuring());
-  time_ns start_ns = timed ? services_.ex.precise_now() : services_.ex.now();
+  const auto clock = [this, timed] {
+    rows_.set_measuring(timed);
+    return rows_.clock();
+  };
+  time_ns start_ns = clock();
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
@@ -291,7 +301,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
         co_await implement([&] { return config->run(now, data); }, until);
       } else {
         co_await implement([&] { return caller->prepare(now, *config); }, until);
-        if (timed) start_ns = services_.ex.precise_now();
+        if (timed) start_ns = clock();
         co_await implement([&] { return caller->call(now, *config); }, until);
       }
     } catch (...) {
@@ -304,7 +314,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
       text = "config " + config->id() + ": " + why.what();
     }
   }
-  const time_ns end_ns = timed ? services_.ex.precise_now() : services_.ex.now();
+  const time_ns end_ns = clock();
   record(l, start_ns, end_ns, outcome);
   leases_.ended(l, start_ns, end_ns, outcome, text);
   if (outcome != errc::none) throw explained(outcome, l.what.invocation, text);
@@ -338,7 +348,8 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
   if (l.what.digest == declaration().default_digest && lead_->assigned.measuring())
     lead_->assigned.note_default(l.bytes, end_ns - start_ns);
   if (l.what.of == actors::lease::part::steady &&
-      lead_->assigned.note_call(l.bytes, l.what.digest, end_ns - start_ns, end_ns) && lead_->state.look_again)
+      lead_->assigned.note_call(l.bytes, l.what.digest, end_ns - start_ns, services_.ex.now()) &&
+      lead_->state.look_again)
     lead_->state.look_again();
 }
 

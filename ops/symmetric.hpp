@@ -164,7 +164,9 @@ class symmetric_end final : private actors::implementations, private actors::reh
   symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
                          symmetric_call::stream on) const noexcept;
   void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);
+  /// The error that a call ends with, which is noted.
   runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what) const;
+  runtime::failure in_words(runtime::errc code, std::uint64_t invocation, const std::string& what) const;
 
   actors::services& services_;
   symmetric_op op_;

@@ -238,10 +238,12 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
 
   result<endpoint> check_reach(const endpoint& at) const {
     if (!key_.empty() || at.address().is_loopback() || options_.reach == exposure::insecure) return at;
-    return error(errc::unauthenticated,
-                 "a rendezvous at " + address_text(at.address().to_string(), at.port()) +
-                     " can be reached from other hosts and this job has no key; set PARLEY_KEY_FILE on every rank to a "
-                     "0600 file with 32 random bytes, meet at 127.0.0.1, or say explicitly that it may be insecure");
+    return error(
+        errc::unauthenticated,
+        "a rendezvous at " + address_text(at.address().to_string(), at.port()) +
+            " can be reached from other hosts and this job has no key; set PARLEY_KEY_FILE on every rank to a "
+            "0600 file with 32 random bytes, meet at 127.0.0.1, or let the program say on every rank that it may be "
+            "insecure (job_options::reach)");
   }
 
   asio::io_context& io_;
@@ -264,7 +266,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
                                            std::to_string(o.max_restarts) + "; rank 0 cannot be started anew at all");
     }
     // Whoever can reach it could take a place in a job that runs, not only while the ranks join.
-    if (o.max_restarts > 0 && key_.empty() && o.reach != exposure::insecure) {
+    if (o.max_restarts > 0 && key_.empty()) {
       return error(errc::unauthenticated, "a job whose ranks may be started anew needs a key; set PARLEY_KEY_FILE on "
                                           "every rank to a 0600 file with 32 random bytes");
     }

@@ -88,7 +88,7 @@ struct joined {
 /// Who may reach a rendezvous that has no key.
 enum class exposure : std::uint8_t {
   loopback_without_key,  ///< anything wider than loopback needs a key
-  insecure,              ///< the user has said explicitly that a wide rendezvous without a key is wanted
+  insecure,  ///< the user has said explicitly that a wide rendezvous without a key is wanted; not with restarts
 };
 
 struct rendezvous_options {

@@ -3,10 +3,15 @@
 #include "../support/fake_cuda.hpp"
 #include "../transports/processes.hpp"
 
+#include <parley/transports/loopback.hpp>
+
 #include <doctest/doctest.h>
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -89,4 +94,40 @@ TEST_CASE("a peer that is killed after a bootstrap is noticed by UCX alone, befo
       },
       killed);
   CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
+
+TEST_CASE("ranks that meet where other hosts can reach them, without a key, join only if their program says so") {
+  for (const auto reach : {transports::exposure::loopback_without_key, transports::exposure::insecure}) {
+    const bool said = reach == transports::exposure::insecure;
+    const auto outcome = run_processes(2, [&](rank_id rank, meeting& all) {
+      std::uint16_t port = 0;
+      if (rank == 0) {
+        const transports::loopback_socket free_port = transports::listen_on_loopback();
+        ::close(free_port.fd);
+        port = free_port.port;
+      }
+      std::memcpy(&port, all.gather(std::as_bytes(std::span(&port, 1)))[0].data(), sizeof port);
+      for (const char* name : {"PARLEY_KEY_FILE", "PARLEY_KEY_FD", "PARLEY_LAUNCHER"}) ::unsetenv(name);
+      ::setenv("PARLEY_RANK", std::to_string(rank).c_str(), 1);
+      ::setenv("PARLEY_WORLD", "2", 1);
+      ::setenv("PARLEY_LOCAL_SIZE", "2", 1);
+      ::setenv("PARLEY_RENDEZVOUS", ("0.0.0.0:" + std::to_string(port)).c_str(), 1);
+      ops::job_options o;
+      o.reach = reach;
+      try {
+        ops::job here(o);
+        PARLEY_EXPECT(said);
+        PARLEY_EXPECT(!here.authenticated());
+        auto rows = here.self().declare(both_ways());
+        exchange(rows, rank, 1);
+        here.leave();
+      } catch (const runtime::failure& f) {
+        PARLEY_EXPECT(!said);
+        PARLEY_EXPECT(f.code() == runtime::errc::unauthenticated);
+        PARLEY_EXPECT(std::string(f.what()).find("job_options::reach") != std::string::npos);
+      }
+      all.barrier();
+    });
+    CHECK_MESSAGE(outcome.fine(), outcome.text());
+  }
 }

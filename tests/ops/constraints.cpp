@@ -1,5 +1,6 @@
 // What a user demands of configs before time decides.
 #include "../support/groups.hpp"
+#include "../support/library.hpp"
 #include "../support/transfers.hpp"
 
 #include <doctest/doctest.h>
@@ -106,4 +107,94 @@ TEST_CASE("in a group one member's constraint counts for all") {
   CHECK(c->excluded[0].why.find("star: rank 2, constraint on memory: payloads of more than 6000 bytes") == 0);
   CHECK_FALSE(c->aggregates[1].measured());
   CHECK(c->aggregates[2].measured());
+}
+
+namespace {
+
+/// Three ranks that call an op without headers, whose second config is the faster one; decided for both sizes.
+struct leased_job : world {
+  enum class trials : std::uint8_t { rehearsed, between_calls, on_calls };
+  /// `differently` changes rank 1's declaration.
+  leased_job(trials how, tuning::demands price, const std::function<void(symmetric_op&)>& differently)
+      : world(3, eager_trials()), lib(clock, 3) {
+    const auto users = lib.make();
+    for (rank_id r = 0; r < 3; ++r) {
+      symmetric_op op;
+      op.name = "gradients";
+      op.configs = {
+          takes("library", 40'000),
+          std::make_shared<algorithm>(
+              "workspace", algorithm_traits{.takes_ns = 10'000, .demands = price, .wire_class = "workspace"})};
+      op.over = std::make_shared<library_communicator>(users);
+      const auto source = std::make_shared<library_source>(lib);
+      source->beside = how == trials::rehearsed;
+      if (how != trials::on_calls) op.rehearse = source;
+      if (r == 1) differently(op);
+      ends.push_back(ranks[r]->declare(op));
+    }
+    scope calls(clock);
+    for (symmetric& op : ends) calls.spawn(call_often(op, clock, failed));
+    run_until(clock, [&] { return calls.running() == 0; });
+    CHECK(failed == 0);
+    CHECK(lib.mismatches() == 0);
+  }
+  static task<> call_often(symmetric op, executor& ex, std::size_t& failed) {
+    std::vector<std::byte> data(100'000);
+    for (std::size_t i = 0; i < 3000; ++i) {
+      auto slept = co_await sleep_until(ex.now() + 5'000);
+      if (!slept) co_return;
+      auto outcome = co_await attempt(op.run(std::span(data).first(i % 2 == 0 ? 16'000 : data.size())));
+      failed += outcome ? 0 : 1;
+    }
+  }
+  library lib;
+  std::vector<symmetric> ends;
+  std::size_t failed = 0;
+};
+
+}  // namespace
+
+TEST_CASE("in an op without headers a config that one member has too little memory for runs for the smaller sizes") {
+  using trials = leased_job::trials;
+  for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
+    CAPTURE(static_cast<int>(how));
+    for (const bool enough : {true, false}) {
+      const leased_job job(how, {.memory_per_byte = 2}, [&](symmetric_op& op) {
+        if (!enough) op.allowed.memory_bytes = 65'536;
+      });
+      for (const symmetric& op : job.ends) {
+        CHECK(op.decision(16'000).config == "workspace");
+        const ops::decision large = op.decision(100'000);
+        CHECK(large.decided);
+        CHECK(large.config == (enough ? "workspace" : "library"));
+        const auto* e = about(large, "workspace");
+        REQUIRE(e != nullptr);
+        CHECK(e->status == (enough ? "measured" : "excluded"));
+        CHECK((e->repetitions == 0) == !enough);
+        if (enough) continue;
+        CHECK(e->detail ==
+              "workspace: rank 1, constraint on memory: payloads of more than 32768 bytes need 65538 bytes "
+              "or more beside them, and 65536 are allowed");
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "in an op without headers a config that one member cannot run is out on all, and all are told whose and why") {
+  const leased_job job(leased_job::trials::rehearsed, {}, [](symmetric_op& op) {
+    op.capable = [](rank_id) -> std::vector<bool> { throw std::runtime_error("the driver does not answer"); };
+  });
+  for (const symmetric& op : job.ends) {
+    const ops::decision d = op.decision(16'000);
+    CHECK(d.decided);
+    CHECK(d.config == "library");
+    CAPTURE(d.why);
+    CHECK(d.why.find("rank 1") != std::string::npos);
+    CHECK(d.why.find("the driver does not answer") != std::string::npos);
+  }
+  const auto& faults = job.ends[0].end().coordinator()->warm_errors;
+  REQUIRE(faults.size() == 1);
+  CHECK(faults.front().find("rank 1: ") != std::string::npos);
+  CHECK(faults.front().find("none of its configs but the default will be tried") != std::string::npos);
 }

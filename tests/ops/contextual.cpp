@@ -470,8 +470,10 @@ TEST_CASE("a rank that never comes ends in a time-out that names it, and one tha
   }
 }
 
-TEST_CASE("a run that takes too long ends on every rank") {
-  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+TEST_CASE("a run that takes too long ends on every rank, and leaves a flight record there") {
+  rank_settings settings;
+  settings.flight_dir = "box";
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), two_kernels::table(), settings);
   const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
     co_await both_kernels(all, r, 8);
     if (r == 1) {
@@ -480,7 +482,12 @@ TEST_CASE("a run that takes too long ends on every rank") {
     }
   };
   call_all(w, [&](rank_id r) { return thunk(&w, r); });
-  for (rank_id r = 0; r < 2; ++r) CHECK(w.outcomes[r].code() == errc::timeout);
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(w.outcomes[r].code() == errc::timeout);
+    const std::string& left = w.disk[r].files["box/parley-flight-" + std::to_string(r) + ".json"];
+    CHECK(left.find("\"why\":\"timeout: ") != std::string::npos);
+    CHECK(left.find(", call 0, on rank " + std::to_string(r)) != std::string::npos);
+  }
 }
 
 TEST_CASE("what only some ranks could tune keeps its default there, and says so") {

@@ -1,3 +1,5 @@
+#include "../support/batches.hpp"
+#include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/actors/evidence.hpp>
@@ -184,4 +186,72 @@ TEST_CASE("a call that fails leaves a flight record on the disk, at most once a 
   runtime::run(quiet.clock, miss(nobody));
   CHECK(quiet.disk[1].files.empty());
   CHECK(quiet[1].dump_flight("asked").code() == errc::unavailable);
+}
+
+namespace {
+
+/// A world whose flight recorders go to `box`, and what rank `r` has left there.
+struct recorded : world {
+  explicit recorded(rank_id n) : world(n, to_box()) {}
+  static ops::rank_settings to_box() {
+    ops::rank_settings s;
+    s.flight_dir = "box";
+    return s;
+  }
+  std::string left_by(rank_id r) { return disk[r].files["box/parley-flight-" + std::to_string(r) + ".json"]; }
+};
+
+/// The host's memory, in which nothing can be copied.
+class worn_out_memory final : public runtime::memory_space {
+ public:
+  std::unique_ptr<block> make(std::size_t bytes) override { return runtime::host_memory().make(bytes); }
+  runtime::task<> copy(std::span<std::byte>, std::span<const std::byte>) override {
+    runtime::raise({errc::io, "the memory is worn out"});
+    co_return;
+  }
+  void gather(std::span<std::byte>, const runtime::memory_pieces&, runtime::device_stream) override {}
+  void scatter(const runtime::memory_pieces&, std::span<const std::byte>, runtime::device_stream) override {}
+};
+
+}  // namespace
+
+TEST_CASE("a call of a group that fails leaves a flight record where it was made") {
+  recorded w(2);
+  auto op = led_by(0, {ops::star()});
+  op.timeout_ns = 1'000'000;
+  const auto groups = declare_all(w, op);
+  std::vector<float> x(10);
+  runtime::result<> outcome;
+  runtime::run(w.clock, reduce_one(groups[1], x, outcome));
+  CHECK(outcome.code() == errc::timeout);
+  CHECK(contains(w.left_by(1), "\"why\":\"timeout: gradients"));
+  CHECK(w.left_by(0).empty());
+}
+
+TEST_CASE("a send or receive of a rank with itself that fails leaves a flight record, whatever it failed of") {
+  using ops::p2p;
+  std::vector<int> sent(3);
+  std::vector<int> got(2);
+  const auto left_after = [&](const batch_program& batch, runtime::memory_space* memory = nullptr) {
+    recorded w(1);
+    ops::point_to_point op;
+    op.name = "self";
+    op.timeout_ns = 1'000'000;
+    op.memory = memory;
+    CHECK_FALSE(run_each(w, {batch}, op)[0]);
+    return w.left_by(0);
+  };
+  const batch_program alone = [&](runtime::dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::isend(sent, {.to = 0})}));
+  };
+  const batch_program too_small = [&](runtime::dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::isend(sent, {.to = 0}), p2p::irecv(got, {.from = 0})}));
+  };
+  const batch_program fits = [&](runtime::dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::isend(got, {.to = 0}), p2p::irecv(sent, {.from = 0})}));
+  };
+  CHECK(contains(left_after(alone), "\"why\":\"timeout: op self, rank 0: a send to itself"));
+  CHECK(contains(left_after(too_small), "\"why\":\"buffer_too_small: op self, rank 0: a receive from itself"));
+  worn_out_memory memory;
+  CHECK(contains(left_after(fits, &memory), "the memory is worn out"));
 }

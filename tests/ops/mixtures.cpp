@@ -1,4 +1,5 @@
 #include "../support/groups.hpp"
+#include "../support/library.hpp"
 #include "../support/mixture_case.hpp"
 #include "../support/transfers.hpp"
 
@@ -347,6 +348,68 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
   run_until(w.clock, [&] { return calling.running() == 0; });
   for (const rank_id r : {rank_id{0}, rank_id{2}}) CHECK(missing.of_rank[r].at(0).code() == errc::timeout);
   CHECK(says(missing.of_rank[0][0], "rank 1"));
+}
+
+TEST_CASE("where one rank's capability function answers with the wrong length, the other end of an edge hears of it in "
+          "time") {
+  for (const rank_id wrong : {0U, 1U}) {
+    CAPTURE(wrong);
+    world w(2);
+    auto op = pair_of({direct(), chunked(8_KiB, 2)});
+    op.timeout_ns = 1'000'000'000;
+    op.capable = [&](rank_id r) { return std::vector<bool>(r == wrong ? 1 : 2, true); };
+    try {
+      w[wrong].declare(op);
+      FAIL("it was declared");
+    } catch (const failure& f) {
+      CHECK(f.code() == errc::bad_argument);
+      CHECK(std::string(f.what()).find("answers for 1 configs, but the op has 2") != std::string::npos);
+    }
+    const auto other = w[1 - wrong].declare(op);
+    call_outcomes all;
+    if (wrong == 1)
+      run(w.clock, send_each(other, {100'000}, all));
+    else
+      run(w.clock, receive_each(other, {100'000}, 0, all));
+    CHECK(w.clock.now() <= 1'100'000'000);
+    const result<>& told = wrong == 1 ? all.sent.at(0) : all.received.at(0);
+    CHECK(told.code() == errc::timeout);
+    CHECK(says(told, "activations 0->1"));
+    CHECK(says(told, "on rank " + std::to_string(1 - wrong)));
+  }
+}
+
+TEST_CASE(
+    "where one member's capability function answers with the wrong length, the others' calls without headers end in "
+    "time, by name") {
+  world w(3);
+  library lib(w.clock, 3);
+  const auto users = lib.make();
+  std::vector<result<>> told(3);
+  const auto call = [](symmetric op, result<>& into) -> task<> {
+    std::vector<std::byte> data(4096);
+    auto outcome = co_await attempt(op.run(data));
+    into = outcome;
+  };
+  scope calling(w.clock);
+  for (rank_id r = 0; r < 3; ++r) {
+    symmetric_op op;
+    op.name = "gradients";
+    op.configs = {takes("library", 40'000), takes("ring", 20'000)};
+    op.over = std::make_shared<library_communicator>(users);
+    op.rehearse = std::make_shared<library_source>(lib);
+    op.timeout_ns = 1'000'000'000;
+    op.capable = [](rank_id self) { return std::vector<bool>(self == 1 ? 3 : 2, true); };
+    if (r == 1) CHECK_THROWS_AS(static_cast<void>(w[r].declare(op)), failure);
+    if (r != 1) calling.spawn(call(w[r].declare(op), told[r]));
+  }
+  run_until(w.clock, [&] { return calling.running() == 0; });
+  CHECK(w.clock.now() <= 1'100'000'000);
+  for (const rank_id r : {rank_id{0}, rank_id{2}}) {
+    CHECK(told[r].code() == errc::timeout);
+    CHECK(says(told[r], "gradients"));
+    CHECK(says(told[r], "invocation 0, on rank " + std::to_string(r)));
+  }
 }
 
 TEST_CASE("a group without configs is an error, one with 4,096 works, and the order of parameters means nothing") {

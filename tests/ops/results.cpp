@@ -130,6 +130,30 @@ TEST_CASE("a file of another machine is named, ignored and kept") {
   }
 }
 
+TEST_CASE("a file of a job of another size is named, ignored and kept, also on the same machine") {
+  auto files = tuned();
+  for (rank_id r = 0; r < 2; ++r) {
+    std::string& text = files[r].at("results" + std::to_string(r) + ".csv");
+    const std::string world_of_two = "Validator,PARLEY_WORLD,2\n";
+    REQUIRE(text.find(world_of_two) != std::string::npos);
+    text.replace(text.find(world_of_two), world_of_two.size(), "Validator,PARLEY_WORLD,4\n");
+  }
+  const auto before = files;  // NOLINT(performance-unnecessary-copy-initialization): to compare with
+  second_run again(files, with_file());
+  for (rank_id r = 0; r < 2; ++r) {
+    REQUIRE(again.ranks[r]->warnings().size() == 1);
+    CHECK(again.ranks[r]->warnings().front().find("PARLEY_WORLD is 4 in the file and 2 here") != std::string::npos);
+  }
+  again.move();
+  CHECK_FALSE(again.campaign().from_results());
+  CHECK(again.campaign().trials > 0);
+  for (rank_id r = 0; r < 2; ++r) {
+    const std::string own = "results" + std::to_string(r) + ".csv";
+    CHECK(again.ranks[r]->write_results().value() != own);
+    CHECK(again.disks[r].files.at(own) == before[r].at(own));
+  }
+}
+
 TEST_CASE("a receiver's file counts only when both ranks trust the same validators") {
   auto files = tuned();
   files[0].clear();

@@ -1,3 +1,4 @@
+#include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
 #include <doctest/doctest.h>
@@ -79,6 +80,43 @@ TEST_CASE("clocks that are seconds apart and drift lead to the same decisions as
       }
     }
     CHECK(join_flights(apart.w).mismatches == 0);
+  }
+}
+
+TEST_CASE("a group whose clocks are seconds apart and drift decides as on one clock") {
+  struct agreed_group : world {
+    explicit agreed_group(const machines& clocks)
+        : world(3, eager_trials(),
+                {.latency_ns = 2'000, .ns_per_byte = 0.1, .eager_bytes = 8192, .lose = {}, .delay = {}}, clocks),
+          groups(declare_all(*this, led_by(0, {ops::star(), ops::star(4096), ops::chain(16'384)}))) {
+      CHECK(reduce_all(*this, groups, std::vector<std::size_t>(600, 25'000)).failed() == 0);
+      wait_a_while(*this, second);
+      CHECK(reduce_all(*this, groups, std::vector<std::size_t>(200, 25'000)).failed() == 0);
+    }
+    const actors::campaign& campaign() { return *groups[0].details()->assigned()->find(100'000); }
+    std::vector<ops::rank_group> groups;
+  };
+  agreed_group one_clock({});
+  const actors::campaign& a = one_clock.campaign();
+  REQUIRE(a.where == actors::campaign::stage::decided);
+  CHECK(a.source == actors::decision_source::trials);
+  for (const machines& clocks :
+       {machines{{1, 2, 3}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}, {.offset_ns = -second}}},
+        machines{{1, 2, 2}, {{.offset_ns = 90 * second}, {.offset_ns = 3 * second}, {.offset_ns = 3 * second}}}}) {
+    agreed_group apart(clocks);
+    const actors::campaign& b = apart.campaign();
+    REQUIRE(b.where == actors::campaign::stage::decided);
+    CHECK(a.winner == b.winner);
+    for (std::size_t i = 0; i < a.aggregates.size(); ++i) {
+      CAPTURE(i);
+      REQUIRE(a.aggregates[i].measured());
+      REQUIRE(b.aggregates[i].measured());
+      const double off = std::abs(a.aggregates[i].time_ns - b.aggregates[i].time_ns);
+      CHECK(off <= b.aggregates[i].clock_error_ns + 1e-4 * a.aggregates[i].time_ns);
+      CHECK(b.aggregates[i].clock_error_ns > 0);
+      CHECK(b.aggregates[i].clock_error_ns < 0.05 * second / 1000);
+    }
+    CHECK(join_group_flights(apart).mismatches == 0);
   }
 }
 

@@ -56,8 +56,8 @@ enum class trials { rehearsed, between_calls, on_calls };
 struct job_of : world {
   explicit job_of(rank_id n, const std::vector<symmetric_config_ptr>& configs = three(), trials how = trials::rehearsed,
                   const rank_settings& settings = {}, memory_link_options o = {}, const std::string& results = {},
-                  time_ns timeout_ns = 30'000'000'000)
-      : world(n, settings, std::move(o)), lib(clock, n), logs(n) {
+                  time_ns timeout_ns = 30'000'000'000, const machines& of = {})
+      : world(n, settings, std::move(o), of), lib(clock, n), logs(n) {
     for (rank_id r = 0; r < n && !results.empty(); ++r) {
       disk[r].files[settings.results_path] = results;
       ranks[r].reset();
@@ -253,6 +253,40 @@ TEST_CASE("without rehearsals the trials are leased: one schedule, which falls b
   }
 }
 
+TEST_CASE(
+    "members whose clocks are seconds apart and drift decide as on one clock, wherever their candidates are tried") {
+  constexpr time_ns second = 1'000'000'000;
+  const machines hosts{{1, 2, 3}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}, {.offset_ns = -3 * second}}};
+  for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
+    CAPTURE(static_cast<int>(how));
+    std::vector<tuning::aggregate> on_one_clock;
+    for (const machines& of : {machines{}, hosts}) {
+      job_of job(3, three(), how, roomy(), {}, {}, 30 * second, of);
+      job.start(4000, {5'000, 3'000});
+      job.finish();
+      expect_ring(job);
+      CHECK(job.gates_met() == 0);
+      REQUIRE(job.campaign() != nullptr);
+      const auto& times = job.campaign()->aggregates;
+      if (of.hosts.empty()) {
+        on_one_clock = times;
+        continue;
+      }
+      REQUIRE(times.size() == on_one_clock.size());
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        CAPTURE(i);
+        REQUIRE(times[i].measured());
+        CHECK(times[i].clock_error_ns > 0);
+        CHECK(times[i].clock_error_ns < 50'000);
+        const double off = std::abs(times[i].time_ns - on_one_clock[i].time_ns);
+        CHECK(off <= times[i].clock_error_ns + 1e-4 * on_one_clock[i].time_ns);
+      }
+      // What a rank has noted of its calls is by its own clock, too.
+      for (const auto& noted : job[1].flight().in_order()) CHECK(noted.began_ns >= 7 * second);
+    }
+  }
+}
+
 TEST_CASE("rehearsals between calls run beside no call of the user's, and the call that waits for them is the same "
           "everywhere") {
   for (const trials how : {trials::between_calls, trials::rehearsed}) {
@@ -440,7 +474,9 @@ TEST_CASE("a campaign that a participant does not join in time is aborted, and t
 }
 
 TEST_CASE("a call that waits at a gate too long ends as timeout, which says for whom, and the next ones go on") {
-  job_of job(3);
+  rank_settings settings;
+  settings.flight_dir = "box";
+  job_of job(3, three(), trials::rehearsed, settings);
   auto& coordinator = *job.end(0).lease_coordinator();
   bool silent = true;
   bool schedule = false;
@@ -468,6 +504,10 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
   CHECK(said.find("at the gate of campaign 1") != std::string::npos);
   CHECK(said.find(schedule ? "coordinator on rank 0, which has not sent the schedule"
                            : "for rank 2, which has not answered") != std::string::npos);
+  const std::string& left = job.disk[1].files["box/parley-flight-1.json"];
+  CHECK(left.find("\"why\":\"timeout: gradients") != std::string::npos);
+  CHECK(left.find("at the gate of campaign 1") != std::string::npos);
+  CHECK(job.disk[0].files.empty());
   CHECK(job.failed() == 0);
   silent = false;
   job.pass(5'000'000'000);

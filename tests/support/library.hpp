@@ -205,12 +205,14 @@ struct algorithm_traits {
   bool fails_in_rehearsals = false;
   std::function<void(const ops::symmetric_call& call, std::span<std::byte> data)> computes{};
   std::function<time_ns(const ops::symmetric_call& call)> stalls{};  ///< for how long before it begins
+  tuning::demands demands{};
+  std::string wire_class = "library";
 };
 
 class algorithm final : public ops::symmetric_config {
  public:
   algorithm(std::string name, algorithm_traits t)
-      : symmetric_config({.name = std::move(name), .wire_class = "library"}), traits_(t) {}
+      : symmetric_config({.name = std::move(name), .wire_class = t.wire_class}), traits_(std::move(t)) {}
   runtime::task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
     auto& over = static_cast<library_communicator&>(*call.over);
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
@@ -228,6 +230,7 @@ class algorithm final : public ops::symmetric_config {
     if (rehearsal ? traits_.fails_in_rehearsals : call.invocation >= traits_.fails_from_call)
       runtime::raise({errc::unavailable, "out of registers"});
   }
+  tuning::demands demands() const override { return traits_.demands; }
 
  private:
   algorithm_traits traits_;

@@ -156,6 +156,28 @@ TEST_CASE("a rendezvous beyond loopback needs a key, on both sides") {
   }
 }
 
+TEST_CASE("a rendezvous beyond loopback that has no key is joined by who says explicitly that it may be insecure") {
+  asio::io_context io;
+  listener at;
+  ::close(std::exchange(at.fd, -1));  // a free port
+  const auto wide = [&](rank_id rank, exposure reach) {
+    auto options = options_of(rank, 2, at);
+    options.host = "0.0.0.0";
+    options.reach = reach;
+    return std::make_unique<party>(io, options, job_key());
+  };
+  parties ranks;
+  ranks.push_back(wide(0, exposure::insecure));
+  const auto without = wide(1, exposure::loopback_without_key);
+  REQUIRE(run_until(io, [&] { return without->outcome.has_value(); }));
+  CHECK(without->code() == errc::unauthenticated);
+  CHECK(without->text().find("job_options::reach") != std::string::npos);
+  CHECK_FALSE(ranks[0]->outcome);
+  ranks.push_back(wide(1, exposure::insecure));
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  for (const auto& rank : ranks) CHECK_FALSE(rank->outcome->value().authenticated);
+}
+
 TEST_CASE("a port that is taken is an error with the address") {
   asio::io_context io;
   const listener taken;

@@ -154,10 +154,14 @@ TEST_CASE("a job whose ranks may be started anew needs a key") {
   asio::io_context io;
   const listener at;
   for (const rank_id r : {0U, 1U}) {
-    party keyless(io, may_restart(r, 2, at), job_key());
-    REQUIRE(run_until(io, [&] { return keyless.outcome.has_value(); }));
-    CHECK(keyless.code() == errc::unauthenticated);
-    CHECK(keyless.text().find("PARLEY_KEY_FILE") != std::string::npos);
+    for (const exposure reach : {exposure::loopback_without_key, exposure::insecure}) {
+      auto options = may_restart(r, 2, at);
+      options.reach = reach;
+      party keyless(io, options, job_key());
+      REQUIRE(run_until(io, [&] { return keyless.outcome.has_value(); }));
+      CHECK(keyless.code() == errc::unauthenticated);
+      CHECK(keyless.text().find("PARLEY_KEY_FILE") != std::string::npos);
+    }
   }
 }
 
