@@ -113,12 +113,15 @@ struct run_words {
   runtime::rank_id ranks = 1;
   std::uint32_t restarts = 0;
   bool no_prefix = false;
+  std::optional<runtime::rank_id> hosts, host;
+  std::string rendezvous;
 };
 int run_ranks(const run_words& words, std::vector<std::string> command) {
   if (command.empty()) throw cli::text_error("parley: no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
   transports::launch_options options;
   options.ranks = words.ranks;
   options.restarts = words.restarts;
+  if (words.hosts) options.among = {*words.hosts, words.host.value_or(0), words.rendezvous};
   options.command = std::move(command);
   options.prefix = words.no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
   const transports::launch_end end = transports::launch(options);
@@ -147,6 +150,14 @@ int command(int argc, char** argv) {
          "Start a rank other than 0 again when it fails, so often in all (default: 0); the program says what goes on "
          "then")
       ->check(CLI::Range(0U, transports::most_restarts_of_a_rank));
+  auto* hosts = run->add_option("--hosts", ran.hosts,
+                                "Number of hosts, on each of which this command starts N ranks with the same "
+                                "PARLEY_KEY_FILE (default: this one alone)")
+                    ->check(CLI::Range(1U, cli::most_ranks));
+  auto* host = run->add_option("--host", ran.host, "Which of them this is, from 0 on")->needs(hosts);
+  auto* rendezvous =
+      run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all")->needs(hosts);
+  hosts->needs(host)->needs(rendezvous)->excludes("--restarts");
   run->add_flag("--no-prefix", ran.no_prefix, "Do not write [rank R] before each line of output");
   run->prefix_command();
   run->footer("After the options come the program and its arguments: parley run -n 2 -- ./program --steps 10");

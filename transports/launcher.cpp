@@ -274,12 +274,17 @@ class guard {
 class job {
  public:
   explicit job(const launch_options& options)
-      : options_(options), sinks_{line_sink(options.out_fd), line_sink(options.error_fd)}, processes_(options.ranks) {}
+      : options_(options), first_(options.among ? options.among->host * options.ranks : 0),
+        sinks_{line_sink(options.out_fd), line_sink(options.error_fd)}, processes_(options.ranks) {}
 
   launch_end run() {
     if (options_.restarts > most_restarts_of_a_rank) {
       notice("cannot start ranks again " + std::to_string(options_.restarts) + " times; give 0 to " +
              std::to_string(most_restarts_of_a_rank));
+      return finish(2);
+    }
+    if (const std::string why = why_not_among(); !why.empty()) {
+      notice(why);
       return finish(2);
     }
     if (options_.command.empty() || options_.ranks == 0 || options_.ranks > max_world_size) {
@@ -305,8 +310,12 @@ class job {
 
   bool start_all() {
     guard_.emplace(options_.ranks);
-    listener_ = make_listener();
-    key_ = job_key::generate();
+    if (options_.among) {
+      key_ = key_of_all();
+    } else {
+      listener_ = make_listener();
+      key_ = job_key::generate();
+    }
     if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
     started_ = steady::now();
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
@@ -320,6 +329,29 @@ class job {
     if (options_.restarts == 0) key_ = job_key();
     return true;
   }
+
+  std::string why_not_among() const {
+    if (!options_.among) return {};
+    const host_place& at = *options_.among;
+    if (at.hosts == 0 || at.host >= at.hosts)
+      return "there is no host " + std::to_string(at.host) + " of " + std::to_string(at.hosts) + "; they count from 0";
+    if (options_.ranks != 0 && at.hosts > max_world_size / options_.ranks)
+      return std::to_string(at.hosts) + " hosts of " + std::to_string(options_.ranks) + " ranks are more than " +
+             std::to_string(max_world_size) + " ranks";
+    if (at.rendezvous.empty())
+      return "a job on several hosts needs a rendezvous: host:port on the first, the same on all";
+    if (options_.restarts > 0) return "ranks are started again only where all are on one host";
+    return {};
+  }
+  static job_key key_of_all() {
+    const char* const path = std::getenv(variable::key_file);
+    if (path == nullptr || *path == 0)
+      runtime::raise(
+          {errc::bad_argument,
+           "a job on several hosts needs PARLEY_KEY_FILE: a 0600 file with the same 32 random bytes on each"});
+    return job_key::from_file(path).value();
+  }
+  std::string name_of(rank_id rank) const { return std::to_string(first_ + rank); }
 
   std::vector<std::string> environment_of(rank_id rank, int key_fd, int report_fd) const {
     std::vector<std::string> all;
@@ -348,13 +380,17 @@ class job {
     };
     char id_text[17];
     std::snprintf(id_text, sizeof id_text, "%016llx", static_cast<unsigned long long>(id_));
-    add(variable::rank, std::to_string(rank));
-    add(variable::world, std::to_string(options_.ranks));
+    add(variable::rank, name_of(rank));
+    add(variable::world, std::to_string(options_.ranks * (options_.among ? options_.among->hosts : 1)));
     add(variable::local_rank, std::to_string(rank));
     add(variable::local_size, std::to_string(options_.ranks));
-    add(variable::rendezvous, "127.0.0.1:" + std::to_string(listener_.port));
-    if (rank == 0) add(variable::rendezvous_fd, std::to_string(listener_.socket.get()));
-    add(variable::job, id_text);
+    if (options_.among) {
+      add(variable::rendezvous, options_.among->rendezvous);
+    } else {
+      add(variable::rendezvous, "127.0.0.1:" + std::to_string(listener_.port));
+      if (rank == 0) add(variable::rendezvous_fd, std::to_string(listener_.socket.get()));
+      add(variable::job, id_text);
+    }
     add(variable::key_fd, std::to_string(key_fd));
     if (report_fd >= 0) add(variable::report_fd, std::to_string(report_fd));
     if (options_.restarts > 0) add(variable::max_restarts, std::to_string(options_.restarts));
@@ -388,7 +424,7 @@ class job {
 
     const pid_t launcher = ::getpid();
     p.pid = ::fork();
-    if (p.pid < 0) refuse("start rank " + std::to_string(rank));
+    if (p.pid < 0) refuse("start rank " + name_of(rank));
     if (p.pid == 0) become(launcher, standard, kept, complaint.writing.get(), arguments.data(), variables.data());
     guard_->begun(rank, p.pid);
     p.running = true;
@@ -522,15 +558,15 @@ class job {
   }
 
   void emit(rank_id rank, output_stream kind, std::string_view line, std::string& ready) const {
-    if (options_.on_line) return options_.on_line(rank, kind, line);
-    if (options_.prefix == line_prefix::rank) ready += "[rank " + std::to_string(rank) + "] ";
+    if (options_.on_line) return options_.on_line(first_ + rank, kind, line);
+    if (options_.prefix == line_prefix::rank) ready += "[rank " + name_of(rank) + "] ";
     ready.append(line).push_back('\n');
   }
 
   bool collect(rank_id rank, descriptor& from) {
     const auto data = read_some(from);
     if (!data || data->empty()) return false;
-    options_.on_report(rank, std::as_bytes(std::span(data->data(), data->size())));
+    options_.on_report(first_ + rank, std::as_bytes(std::span(data->data(), data->size())));
     return true;
   }
 
@@ -566,7 +602,7 @@ class job {
     drain(rank);
     p.end = {.restarts = before.restarts + 1};
     ++restarted_;
-    notice("rank " + std::to_string(rank) + " " + end_text(before) + "; it is started again, which is restart " +
+    notice("rank " + name_of(rank) + " " + end_text(before) + "; it is started again, which is restart " +
            std::to_string(restarted_) + " of at most " + std::to_string(options_.restarts));
     try {
       if (start(rank)) return true;
@@ -582,7 +618,7 @@ class job {
     if (end.by_launcher) return;
     if (!first_failed_) first_failed_ = rank;
     const std::size_t others = running();
-    std::string text = "rank " + std::to_string(rank) + " " + end_text(end);
+    std::string text = "rank " + name_of(rank) + " " + end_text(end);
     if (stage_ == stage::running && others > 0) {
       text += "; the other " + std::to_string(others) + (others == 1 ? " rank is" : " ranks are") + " ended in " +
               std::to_string(options_.grace_ns / 1'000'000) + " ms unless they end by themselves";
@@ -635,7 +671,7 @@ class job {
     std::size_t count = 0;
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
       if (!processes_[rank].running) continue;
-      if (++count <= 12) text += (count == 1 ? "" : ", ") + std::to_string(rank);
+      if (++count <= 12) text += (count == 1 ? "" : ", ") + name_of(rank);
     }
     if (count > 12) text += " and " + std::to_string(count - 12) + " more";
     return (count == 1 ? "rank " + text + " is" : "ranks " + text + " are");
@@ -708,6 +744,7 @@ class job {
   }
 
   const launch_options& options_;
+  const rank_id first_;  // its number in the job
   std::array<line_sink, 2> sinks_;
   signal_events signals_;
   std::vector<process> processes_;

@@ -1,5 +1,6 @@
 #pragma once
-/// `parley run`: starts the ranks of one job on this host, passes their output on and ends all when one fails.
+/// `parley run`: starts the ranks of one job on this host, or this host's part of them, passes their output on and ends all when one
+/// fails.
 ///
 ///     launch_options options;
 ///     options.ranks = 4;
@@ -18,6 +19,10 @@
 /// With `restarts` a rank other than 0 that fails while rank 0 runs is started again instead, that often in all; it gets
 /// PARLEY_RESTART_COUNT, all get PARLEY_MAX_RESTARTS, and the job keeps its door open for it (rendezvous.hpp). Rank 0 hosts the
 /// rendezvous and ends the job as always.
+///
+/// A job on several hosts has a launcher on each, which knows its own ranks alone; `among` says which they are. Their key is the one that
+/// PARLEY_KEY_FILE names, and rank 0 listens where `rendezvous` says. When ranks of one host end, those of the others notice that
+/// themselves. No restarts.
 ///
 /// Blocks until all ranks have ended; call it from a process with one thread. It blocks SIGINT, SIGTERM, SIGHUP and
 /// SIGCHLD meanwhile and restores the mask, except for those that a caller already ignores.
@@ -50,8 +55,16 @@ struct rank_end {
   std::uint32_t restarts = 0;  ///< how many processes were in its place before; the rest is about the last one
 };
 
+/// Which of a job's hosts this is: `ranks` start on each, and its ranks come behind those of the hosts before it.
+struct host_place {
+  runtime::rank_id hosts = 1;
+  runtime::rank_id host = 0;
+  std::string rendezvous;  ///< host:port on the first, the same on all
+};
+
 struct launch_options {
-  runtime::rank_id ranks = 1;
+  runtime::rank_id ranks = 1;                                    ///< on this host
+  std::optional<host_place> among{};                             ///< nothing: the job is on this host alone
   std::vector<std::string> command;                              ///< program (searched in PATH) and its arguments
   std::vector<std::pair<std::string, std::string>> environment;  ///< added to the launcher's own
   line_prefix prefix = line_prefix::rank;
@@ -62,6 +75,7 @@ struct launch_options {
   int out_fd = 1;    ///< where the ranks' standard output goes
   int error_fd = 2;  ///< where their standard error and the launcher's own notices go
 
+  // Whose it is these are told by its number in the job.
   /// When set, lines go here, without newline and prefix, instead of to the descriptors.
   std::function<void(runtime::rank_id, output_stream, std::string_view line)> on_line;
   /// When set, every rank gets the writing end of a pipe as PARLEY_REPORT_FD, and what it writes comes here.
@@ -71,9 +85,9 @@ struct launch_options {
 };
 
 struct launch_end {
-  int signal = 0;  ///< which one told the launcher to end the job, or 0
-  int status = 0;  ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
-  std::vector<rank_end> ranks;
+  int signal = 0;               ///< which one told the launcher to end the job, or 0
+  int status = 0;               ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
+  std::vector<rank_end> ranks;  ///< of this host
   std::optional<runtime::rank_id> first_failed{};  ///< whose failure ended the job, if one's did
 };
 

@@ -6,6 +6,7 @@
     start.py torchrun-two-hosts|slurm-two-hosts|slurm-pmi2-two-hosts|mpich-two-hosts|openmpi-two-hosts PROGRAM
                                                           a launcher's stand-in, with two ranks on each of those hosts
     start.py mpirun-two-hosts PROGRAM                     the real one there
+    start.py parley-two-hosts PROGRAM PARLEY              a `parley run` on each
     start.py mpirun|mpiexec.hydra|srun PROGRAM            the real one, where it is installed
     start.py nested PROGRAM PARLEY                        mpirun inside `parley run`, and the other way round
     start.py loopback PROGRAM                             by hand, meeting on loopback: nobody else can reach a socket of theirs
@@ -256,6 +257,27 @@ def mpirun_on_hosts(program):
         skip(why)
 
 
+def parley_on_hosts(program, parley):
+    """A `parley run` on each host; then one without a key."""
+    try:
+        with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
+            hosts.join_by_cable(spaces)
+            names = [hosts.names_file(folder, host) for host in range(2)]
+            key = clean_environment() | hosts.key_variables(folder)
+
+            def begin_on(host, environment):
+                command = [parley, "run", "-n", str(LOCAL), "--hosts", "2", "--host", str(host), "--rendezvous",
+                           "host0:4711", "--", program]
+                return subprocess.Popen(hosts.on_host(spaces, host, command, names[host]), env=environment)
+            status = wait_for([begin_on(host, key) for host in range(2)])
+            if status == 0 and begin_on(0, clean_environment()).wait(LIMIT_S) == 0:
+                print("a job on two hosts began without a key", file=sys.stderr)
+                return 1
+            return status
+    except hosts.Missing as why:
+        skip(why)
+
+
 def torchrun_there(rank):
     return {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank % LOCAL), "LOCAL_WORLD_SIZE": str(LOCAL),
             "GROUP_RANK": str(rank // LOCAL), "GROUP_WORLD_SIZE": "2", "ROLE_RANK": str(rank), "MASTER_ADDR": "host0",
@@ -382,11 +404,12 @@ WAYS = {"torchrun": torchrun, "slurm": slurm, "slurm-pmi2": slurm_pmi2, "mpich":
         "slurm-pmi2-two-hosts": launched_on_hosts(slurm_there, needs_key=False, through=PmiServer),
         "mpich-two-hosts": launched_on_hosts(mpich_there, needs_key=False, through=PmiServer),
         "openmpi-two-hosts": launched_on_hosts(openmpi_there), "mpirun-two-hosts": mpirun_on_hosts,
+        "parley-two-hosts": parley_on_hosts,
         "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun"), "nested": nested,
         "loopback": loopback, "faults": faults}
 
 if __name__ == "__main__":
-    if len(sys.argv) != (4 if "nested" in sys.argv[1:2] else 3) or sys.argv[1] not in WAYS:
+    if len(sys.argv) != (4 if sys.argv[1:2] in (["nested"], ["parley-two-hosts"]) else 3) or sys.argv[1] not in WAYS:
         print(__doc__, file=sys.stderr)
         sys.exit(2)
     sys.exit(WAYS[sys.argv[1]](*sys.argv[2:]))
