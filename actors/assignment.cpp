@@ -1,4 +1,5 @@
 #include <parley/actors/assignment.hpp>
+#include <parley/actors/late_row.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -267,6 +268,7 @@ bool assignment::is_reported(std::vector<tuning::row>& rows, rank_id participant
 }
 
 namespace {
+constexpr auto timed_out = static_cast<tuning::row_status>(late_row);
 // Past that no clock shows anything, and differences of differences would not fit.
 constexpr time_ns farthest_ns = time_ns{1} << 60U;
 bool possible(time_ns t) noexcept { return t > -farthest_ns && t < farthest_ns; }
@@ -282,7 +284,8 @@ tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id 
     rows.push_back({participant, order, r.digest, 0, 0, tuning::row_status::failed});
     return tuning::row_status::failed;
   }
-  const auto status = r.status <= 2 ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
+  const bool known_status = r.status <= 2 || r.status == late_row;
+  const auto status = known_status ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
   rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status});
   if (r.previous_end_ns != 0 && order != 0 && find_row(rows, participant, order - 1) == rows.end())
     rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok});
@@ -376,7 +379,43 @@ time_ns assignment::next_give_up() const noexcept {
   return earliest;
 }
 
+namespace {
+// One that failed on another side has failed.
+std::vector<tuning::row> late_rows_of(const std::vector<tuning::row>& rows, std::uint64_t order) {
+  std::vector<tuning::row> late;
+  for (const tuning::row& r : rows) {
+    if (r.invocation != order) continue;
+    if (r.status == tuning::row_status::failed) return {};
+    if (r.status == timed_out) late.push_back(r);
+  }
+  return late;
+}
+}  // namespace
+
 void assignment::judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks) {
+  // Who computes meanwhile, or is stopped, says nothing about the config: one whose trial timed out with all at it is out at the
+  // second time.
+  for (campaign::trial& t : c.outstanding) {
+    auto& rows = c.rows[t.candidate];
+    const std::vector<tuning::row> late = late_rows_of(rows, t.order);
+    if (late.empty()) continue;
+    // Who has begun it and says nothing is still at it.
+    const bool all_at_it = t.reports == participants_.size() || (begun_ && begun_(t.tag, t.invocation));
+    const bool again = std::any_of(rows.begin(), rows.end(), [&](const tuning::row& r) {
+      return r.status == timed_out && r.invocation != t.order;
+    });
+    if (all_at_it && again && t.candidate != 0) {
+      for (tuning::row& r : rows) {
+        if (r.status == timed_out) r.status = tuning::row_status::failed;
+      }
+      quarantine(c.bucket.largest_bytes(), candidates_[t.candidate], now,
+                 "for the second time its trial did not end in time on rank " +
+                     std::to_string(late.front().participant) + ", with all ranks at it");
+      continue;
+    }
+    cancel_trial(c, t);
+    if (all_at_it) rows.insert(rows.end(), late.begin(), late.end());  // kept to be counted
+  }
   c.outstanding.clear();
   c.places.clear();
   c.unsettled = 0;

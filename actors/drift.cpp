@@ -1,5 +1,6 @@
 /// Watching what has been decided: bursts of timed invocations, and the searches that they ask for.
 #include <parley/actors/assignment.hpp>
+#include <parley/actors/late_row.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -83,8 +84,8 @@ bool assignment::add_sample(campaign& c, rank_id participant, const wire_row& r)
   const auto place = d.places.find({r.tag, r.invocation});
   if (place == d.places.end()) return false;
   const bool ours = std::find(participants_.begin(), participants_.end(), participant) != participants_.end();
-  if (!ours || is_reported(d.rows, participant, place->second) || r.status == cancelled_row || d.missing == 0)
-    return true;
+  const bool measured = r.status != cancelled_row && r.status != late_row;
+  if (!ours || is_reported(d.rows, participant, place->second) || !measured || d.missing == 0) return true;
   keep_row(d.rows, participant, place->second, r);
   --d.missing;
   return true;

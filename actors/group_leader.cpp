@@ -1,4 +1,5 @@
 #include <parley/actors/group_leader.hpp>
+#include <parley/actors/late_row.hpp>
 
 #include <algorithm>
 #include <string>
@@ -18,7 +19,10 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
                            std::uint64_t depth, back_pressure pressure, window_limits window)
     : rooted_group(s, op, generation, part::data_sender), assigned_(assigned), log_(depth, op.default_digest),
       sizes_(depth), begun_(members_.size()), pressure_(pressure), window_(window), question_timer_(*this) {
-  assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) { return have_begun(invocation + 1); });
+  // Nor are rows missing of what we are still at ourselves.
+  assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) {
+    return have_begun(invocation + 1) && invocation < ended_below();
+  });
   listen();
 }
 
@@ -171,13 +175,14 @@ void group_leader::end(group_invocation& inv) {
   const bool blames_config = outcome == errc::config_failed || outcome == errc::config_mismatch;
   if (!inv.begun()) assigned_.withdraw(0, inv.index());
   if (has(flags, stamp_flags::timed)) {
-    if (outcome == errc::none || blames_config) {
+    const bool late = outcome == errc::timeout && inv.begun();
+    if (outcome == errc::none || blames_config || late) {
       wire_row row;
       row.invocation = inv.index();
       row.digest = inv.config();
       row.start_ns = inv.counts_from_ns();
       row.end_ns = ended_ns;
-      row.status = static_cast<std::uint8_t>(inv.status());
+      row.status = late ? late_row : static_cast<std::uint8_t>(inv.status());
       rows_.add(row);
     } else {
       assigned_.withdraw(0, inv.index());  // a caller who gave up says nothing about the config

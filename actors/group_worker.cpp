@@ -1,4 +1,5 @@
 #include <parley/actors/group_worker.hpp>
+#include <parley/actors/late_row.hpp>
 #include <parley/tuning/statistics.hpp>
 
 #include <algorithm>
@@ -86,7 +87,10 @@ void group_worker::end(group_invocation& inv) {
   row.end_ns = ended_ns;
   row.previous_end_ns = rows_.last_end_ns();
   row.status = static_cast<std::uint8_t>(inv.status());
-  const bool tells = outcome == errc::none || outcome == errc::config_failed || outcome == errc::config_mismatch;
+  const bool timed_out = outcome == errc::timeout;
+  if (timed_out) row.status = inv.begun() ? late_row : cancelled_row;  // late ourselves
+  const bool tells =
+      timed_out || outcome == errc::none || outcome == errc::config_failed || outcome == errc::config_mismatch;
   if (!tells) {
     if (inv.flags() && has(*inv.flags(), stamp_flags::flush)) rows_.flush(0, inv.index());
   } else if (inv.flags()) {

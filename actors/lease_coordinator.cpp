@@ -48,6 +48,11 @@ void lease_coordinator::hear() {
 }
 
 void lease_coordinator::start() {
+  // Rows come when their invocations have run, and nobody knows when a program makes its next call.
+  if (path_ == trial_path::leased)
+    state_.assigned->ask_begun([this](std::uint32_t key, std::uint64_t) {
+      return std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == key && k->cut_short; });
+    });
   actor_ = runtime::spawn_actor<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>(
       services_.actors, coordinate, *this);
   post({});
@@ -450,10 +455,8 @@ void lease_coordinator::check_deadlines() {
   for (auto& k : keys_) {
     if (k->writer.preparing() && !k->writer.all_promised() && now - k->prepared_ns >= promise_limit_ns) abort(*k);
   }
-  // Rows come when their invocations have run, and nobody knows when a program makes its next call.
   for (auto& k : keys_) {
-    const bool leased_trials = path_ == trial_path::leased && !k->cut_short;
-    if (round_.of == k.get() || !k->aside.empty() || leased_trials) state_.assigned->wait_longer(k->bytes, now);
+    if (round_.of == k.get() || !k->aside.empty()) state_.assigned->wait_longer(k->bytes, now);
   }
   if (round_.of != nullptr && round_.failure) {
     bool all_have_ended = true;

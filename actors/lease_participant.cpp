@@ -1,5 +1,6 @@
 #include <parley/actors/lease_participant.hpp>
 
+#include <parley/actors/late_row.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/runtime/when.hpp>
 
@@ -182,9 +183,7 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     row.start_ns = start_ns;
     row.end_ns = end_ns;
     row.status = row_status_of(outcome);
-    // One that hung would hang again, for as long as a call may take. The default has to be measured all the same.
-    if (outcome == errc::timeout && l.what.digest != mine_.declaration.default_digest)
-      row.status = static_cast<std::uint8_t>(tuning::row_status::failed);
+    if (outcome == errc::timeout) row.status = late_row;
     mine_.rows->add(row);
     if (l.what.of == lease::part::last_trial) mine_.rows->flush(row.tag, row.invocation);
   }

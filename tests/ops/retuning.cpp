@@ -123,6 +123,42 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
   }
 }
 
+TEST_CASE("whatever the op, a config that hangs in its trials is out for good once two calls have timed out") {
+  for (const auto& [how, depth] : all_variants) {
+    // The sender of an edge cannot tell its own hanging from a call's short deadline: there its receiver hangs.
+    for (rank_id hangs = how == scheme::edge ? 1 : 0; hangs < job(how).size; ++hangs) {
+      CAPTURE(name(how));
+      CAPTURE(depth);
+      CAPTURE(hangs);
+      job j(how);
+      j.depth = depth;
+      switch_drift_off(j);
+      j.let_all_have(job::fragile);
+      j.start();
+      j.pass(5'000'000'000);  // whatever is rehearsed before anything is tried
+      config_state& fragile = j.configs[job::fragile];
+      fragile.takes_ns[hangs] = 40'000'000'000;  // longer than a call or a rehearsal may take
+      for (int i = 0; i < 4; ++i) j.call(200);
+      // All of a round's trials that are on leased calls have been scheduled by then.
+      CHECK(j.failed <= (how == scheme::on_calls ? 7 : 2) * j.size);
+      REQUIRE(j.decided());
+      CHECK(j.running() == "fine");
+      bool told = false;
+      for (const auto& e : j.decision().evidence) told = told || e.status == "quarantined";
+      CHECK(told);
+      j.failed = 0;
+      const std::uint32_t search = j.decision().search;
+      const auto runs = fragile.runs;
+      j.call_meanwhile(800, [&] { CHECK(j.ranks[1]->retune("activations") == 1); });
+      j.pass(1'000'000'000);
+      CHECK(j.failed == 0);
+      CHECK(j.running() == "fine");
+      CHECK(j.decision().search == search + 1);
+      CHECK(fragile.runs == runs);
+    }
+  }
+}
+
 TEST_CASE("of an edge a search that is asked for while a config hangs in its trial holds up nothing, and that is out "
           "for good") {
   for (rank_id asks = 0; asks < 2; ++asks) {
