@@ -134,6 +134,7 @@ class edge_sender {
                  const std::byte* source = nullptr) {
     if (!unusual_) [[likely]]
       return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
+    if (assigned_.has_settled_on(bytes, settled_on_)) return begin_settled(tag, {source, bytes}, invocation, pace);
     return begin_unusual(tag, {source, bytes}, invocation, pace);
   }
   /// One of the rehearsals, outside window and assignment.
@@ -255,6 +256,14 @@ class edge_sender {
     const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace, lacking);
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
+  }
+  // With the config that was decided on for this size, if it is neither a put nor a get, nothing is asked beyond it.
+  outgoing begin_settled(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace) {
+    outgoing inv = begin_with(tag, source.size(), invocation, pace, {},
+                              one_sided_ != nullptr ? stamp_flags::no_credits : stamp_flags::none);
+    if (has(inv.mark.flags, stamp_flags::timed)) [[unlikely]]
+      say_what_is_sent(inv, source);
+    return inv;
   }
   outgoing begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
   [[gnu::cold]] void say_what_is_sent(outgoing& inv, std::span<const std::byte> source);
