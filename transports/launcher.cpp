@@ -571,33 +571,50 @@ class job {
   }
 
   void reap() {
-    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
-      process& p = processes_[rank];
-      if (!p.running) continue;
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) reap(rank);
+  }
+
+  void reap(rank_id rank) {
+    process& p = processes_[rank];
+    siginfo_t state{};
+    if (!p.running || !has_ended(p, state)) return;
+    // While the rank is a zombie its number cannot be anyone else's, so its left-over children are safe to end.
+    ::kill(-p.pid, SIGKILL);
+    guard_->ended(rank);
+    ::waitpid(p.pid, nullptr, 0);
+    p.running = false;
+    p.end.kind = state.si_code == CLD_EXITED ? rank_end::how::exited : rank_end::how::signalled;
+    p.end.code = state.si_status;
+    p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
+    for (auto& source : p.lines) forward_rest(rank, source);
+    if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
+    if (may_start_again(rank) && rank_0_ends()) reap(0);
+    if (!start_again(rank)) rank_failed(rank, p.end);
+  }
+
+  static bool has_ended(const process& p, siginfo_t& state) {
+    return ::waitid(P_PID, static_cast<id_t>(p.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid != 0;
+  }
+
+  /// A rank that dies closes its connections before it can be seen to have ended, and the others may be faster.
+  bool rank_0_ends() const {
+    constexpr timespec pause{0, 5'000'000};
+    for (int looks = 0; looks < 40; ++looks) {
       siginfo_t state{};
-      if (::waitid(P_PID, static_cast<id_t>(p.pid), &state, WEXITED | WNOHANG | WNOWAIT) != 0 || state.si_pid == 0) {
-        continue;
-      }
-      // While the rank is a zombie its number cannot be anyone else's, so its left-over children are safe to end.
-      ::kill(-p.pid, SIGKILL);
-      guard_->ended(rank);
-      ::waitpid(p.pid, nullptr, 0);
-      p.running = false;
-      p.end.kind = state.si_code == CLD_EXITED ? rank_end::how::exited : rank_end::how::signalled;
-      p.end.code = state.si_status;
-      p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
-      for (auto& source : p.lines) forward_rest(rank, source);
-      if (p.end.kind != rank_end::how::exited || p.end.code != 0) {
-        if (!start_again(rank)) rank_failed(rank, p.end);
-      }
+      if (has_ended(processes_[0], state)) return true;
+      ::nanosleep(&pause, nullptr);
     }
+    return false;
+  }
+
+  bool may_start_again(rank_id rank) const {
+    return rank != 0 && restarted_ < options_.restarts && stage_ == stage::running && processes_[0].running;
   }
 
   /// A process in the place of one that failed, while there is a job that it can join.
   bool start_again(rank_id rank) {
     process& p = processes_[rank];
-    const bool can = rank != 0 && restarted_ < options_.restarts && stage_ == stage::running && processes_[0].running;
-    if (!can) return false;
+    if (!may_start_again(rank)) return false;
     const rank_end before = p.end;
     drain(rank);
     p.end = {.restarts = before.restarts + 1};
