@@ -5,6 +5,7 @@
 
 #include <list>
 #include <random>
+#include <utility>
 
 using namespace parley;
 using namespace parley::actors;
@@ -113,6 +114,14 @@ struct putting : edge_pair {
     tasks.spawn(receive_one(*this, r, deadline));
     clock.turn();
     return r;
+  }
+  /// A receive and, once its credit is there, a send of which the put has begun.
+  std::pair<watched&, put_or_sent&> put_one(ends how = ends::well) {
+    watched& r = receive(200);
+    pass();
+    put_or_sent& s = send(100, how);
+    pass();
+    return {r, s};
   }
   bool holds(const watched& r, std::uint64_t invocation) const {
     const auto& wanted = std::next(sends.begin(), static_cast<std::ptrdiff_t>(invocation))->data;
@@ -252,10 +261,7 @@ TEST_CASE("a message is put where there is a credit, and the receive ends only a
   SUBCASE("and the stamp that the sender sends then") { o.announces = announcements::none; }
   SUBCASE("which brings the stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
-  auto& r = e.receive(200);
-  e.pass();
-  auto& s = e.send(100);
-  e.pass();
+  auto [r, s] = e.put_one();
   CHECK(s.digest == put_digest);
   CHECK_FALSE(r.ended);  // the put is in the air
   CHECK_FALSE(s.ended);
@@ -388,10 +394,7 @@ TEST_CASE("where the link brings the stamp, a receive does not wait for its send
   const auto sent_by_itself = [&] {
     return e.links[0].statistics().sent[static_cast<std::size_t>(link::channel::data)];
   };
-  auto& r = e.receive(200);
-  e.pass();
-  auto& s = e.send(100);
-  e.pass();
+  auto [r, s] = e.put_one();
   CHECK_FALSE(r.ended);
   CHECK(e.links.land());
   e.clock.turn();  // no time passes
@@ -430,10 +433,7 @@ TEST_CASE("where the fence that should bring the stamp is cut short, the receive
   memory_link_options o = landing_by_hand();
   o.announces = announcements::cut_short;
   putting e(std::move(o));
-  auto& r = e.receive(200);
-  e.pass();
-  auto& s = e.send(100);
-  e.pass();
+  auto [r, s] = e.put_one();
   CHECK_FALSE(r.ended);
   CHECK(e.links.land());
   e.pass();
@@ -445,10 +445,7 @@ TEST_CASE("what was put by half is never announced") {
   memory_link_options o = landing_by_hand();
   o.announces = announcements::arrive;
   putting e(std::move(o));
-  auto& r = e.receive(200);
-  e.pass();
-  auto& s = e.send(100, ends::half_put);
-  e.pass();
+  auto [r, s] = e.put_one(ends::half_put);
   CHECK(e.links.land());
   e.pass();
   CHECK(s.ended == errc::config_failed);
@@ -460,10 +457,7 @@ TEST_CASE("a send that fails after its put poisons only after the fence") {
   SUBCASE("that brings nothing") { o.announces = announcements::none; }
   SUBCASE("that could have brought a stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
-  auto& r = e.receive(200);
-  e.pass();
-  auto& s = e.send(100, ends::failing);
-  e.pass();
+  auto [r, s] = e.put_one(ends::failing);
   CHECK_FALSE(r.ended);
   CHECK(e.links.land());
   e.pass();
@@ -477,10 +471,7 @@ TEST_CASE("when the fence fails nothing is said to the receiver, and the sender 
   SUBCASE("by itself") { o.announces = announcements::none; }
   SUBCASE("with its stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
-  auto& r = e.receive(200);
-  e.pass();
-  auto& s = e.send(100);
-  e.pass();
+  auto [r, s] = e.put_one();
   CHECK(s.ended == errc::peer_failed);
   CHECK_FALSE(r.ended);
 }
