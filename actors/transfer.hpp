@@ -186,6 +186,8 @@ class part_sender final : public parts_in_flight {
     start_put(offset, part);
     return room();
   }
+  /// The same without waiting.
+  void start_put(std::uint64_t offset, std::span<const std::byte> part) noexcept;
   /// Lets the receiver get the whole payload from registered memory; waits until it has.
   step offer() {
     start_offer();
@@ -211,7 +213,6 @@ class part_sender final : public parts_in_flight {
     return offset >= next_offset_ && note_beyond(offset);
   }
   [[gnu::cold]] bool note_beyond(std::uint64_t offset);
-  void start_put(std::uint64_t offset, std::span<const std::byte> part) noexcept;
   void start_offer() noexcept;
   void on_failed() noexcept override;
   runtime::errc say(stamp_flags how) noexcept;

@@ -81,6 +81,7 @@ class put_config final : public paired_config {
     co_return;
   }
   bool is_over_once_landed() const noexcept override { return true; }
+  bool puts_whole() const noexcept override { return chunk_bytes_ == 0; }
 
  private:
   std::size_t chunk_bytes_;

@@ -53,6 +53,8 @@ class paired_config : public op_config {
   bool goes_whole(std::size_t bytes) const noexcept { return bytes <= whole_up_to_; }
   /// Whether a receive is over once its payload was put: a call need not go through `receive` then.
   virtual bool is_over_once_landed() const noexcept { return false; }
+  /// Whether all that a sender does is to put its payload whole: a call need not go through `send` then.
+  virtual bool puts_whole() const noexcept { return false; }
   needs what_it_needs() const noexcept { return needs_; }
   /// Whether this rank's link has what it moves through; an error says why not.
   virtual runtime::result<> works_over(const runtime::link&) const { return {}; }

@@ -358,10 +358,15 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
           inv.began_ns = sender_.rows().clock();
         }
       }
-      runtime::scope& here = co_await runtime::this_scope;
-      runtime::scope config(here, {.deadline = until});
-      config.spawn(find(inv.mark.digest)->send(out, data));
-      co_await config.join();
+      const paired_config& config = *find(inv.mark.digest);
+      if (config.puts_whole()) {
+        out.start_put(0, data);
+      } else {
+        runtime::scope& here = co_await runtime::this_scope;
+        runtime::scope running(here, {.deadline = until});
+        running.spawn(config.send(out, data));
+        co_await running.join();
+      }
       if (out.has_put()) out.fence();  // at once: it is answered as soon as the last put has landed
     }
   } catch (...) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <iterator>
 #include <utility>
 
 namespace parley::transports {
@@ -67,12 +65,11 @@ bool landings::wait(fence&& f) {
   return true;
 }
 
-std::vector<landings::fence> landings::take_done() {
-  std::vector<fence> done;
-  const auto is_done = [this](const fence& f) { return f.below <= below_; };
-  const auto first = std::stable_partition(fences_.begin(), fences_.end(), std::not_fn(is_done));
-  std::move(first, fences_.end(), std::back_inserter(done));
-  fences_.erase(first, fences_.end());
+std::optional<landings::fence> landings::take_done() {
+  const auto first = std::find_if(fences_.begin(), fences_.end(), [this](const fence& f) { return f.below <= below_; });
+  if (first == fences_.end()) return std::nullopt;
+  std::optional<fence> done(std::move(*first));
+  fences_.erase(first);
   return done;
 }
 
@@ -150,8 +147,8 @@ std::vector<std::byte> carried_memory::expose(std::uint64_t number, std::span<st
 void carried_memory::withdraw(std::uint64_t number) noexcept { regions_.erase(number); }
 
 bool carried_memory::uses(const completion* pending, std::uint64_t number) const noexcept {
-  const auto known = visits_.find(pending);
-  return known != visits_.end() && known->second->region == number;
+  return std::any_of(visits_.begin(), visits_.end(),
+                     [=](const auto& v) { return v.get() == pending && v->region == number; });
 }
 
 const carried_memory::region* carried_memory::find(const message& m) const noexcept {
@@ -197,7 +194,7 @@ void carried_memory::on_put(const message& m, arrival&& arrived) {
   }
   auto made = std::make_unique<visit>(*this, m.from, m, kind::put);
   visit& v = *made;
-  visits_.emplace(&v, std::move(made));
+  visits_.push_back(std::move(made));
   const errc started = link_.fetch(std::move(arrived), into, &v);
   if (started != errc::pending) left(v, started);
 }
@@ -217,7 +214,7 @@ void carried_memory::on_get(const message& m) {
   const auto part = at->bytes.subspan(m.address - reinterpret_cast<std::uint64_t>(at->bytes.data()), m.bytes);
   auto made = std::make_unique<visit>(*this, m.from, m, kind::get);
   visit& v = *made;
-  visits_.emplace(&v, std::move(made));
+  visits_.push_back(std::move(made));
   const errc started = say(m.from, answer, part, &v);
   if (started != errc::pending) left(v, started);
 }
@@ -226,7 +223,7 @@ void carried_memory::left(visit& v, errc outcome) noexcept {
   const rank_id peer = v.peer;
   const std::uint64_t number = v.number;
   const bool was_put = v.what == kind::put;
-  visits_.erase(&v);
+  std::erase_if(visits_, [&](const auto& each) { return each.get() == &v; });
   if (was_put) note_landed(peer, number, outcome);
 }
 
@@ -255,20 +252,19 @@ void carried_memory::on_fence(const message& m, arrival&& arrived) {
 }
 
 void carried_memory::answer_fences(rank_id from) {
-  landings& its = landings_[from];
-  const auto done = its.take_done();
-  if (done.empty()) return;
-  message answer;
-  answer.what = kind::fenced;
-  answer.from = link_.rank();
-  std::vector<errc> outcomes;
-  for (const landings::fence& f : done) outcomes.push_back(its.outcome_of(f));
-  for (std::size_t i = 0; i < done.size(); ++i) {
-    const landings::fence& f = done[i];
-    if (outcomes[i] == errc::none && !f.header.empty()) take_(f.on, arrival(f.header, {}));
+  for (;;) {
+    const auto its = landings_.find(from);  // whoever is handed a message may have given that rank up
+    if (its == landings_.end()) return;
+    const auto done = its->second.take_done();
+    if (!done) return;
+    const errc outcome = its->second.outcome_of(*done);
+    if (outcome == errc::none && !done->header.empty()) take_(done->on, arrival(done->header, {}));
+    message answer;
+    answer.what = kind::fenced;
+    answer.from = link_.rank();
     // `cancelled` would be what its origin itself has cancelled.
-    answer.outcome = static_cast<std::uint64_t>(outcomes[i] == errc::cancelled ? errc::unavailable : outcomes[i]);
-    answer.request = f.request;
+    answer.outcome = static_cast<std::uint64_t>(outcome == errc::cancelled ? errc::unavailable : outcome);
+    answer.request = done->request;
     static_cast<void>(say(from, answer));  // to one that is gone it need not go
   }
 }

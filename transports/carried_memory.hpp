@@ -56,8 +56,8 @@ class landings {
   void landed(std::uint64_t number, runtime::errc outcome);
   /// Whether there was room for it.
   bool wait(fence&& f);
-  /// The fences of whose puts all have come.
-  std::vector<fence> take_done();
+  /// The oldest of the fences of whose puts all have come.
+  std::optional<fence> take_done();
   /// `none` if the puts of that fence have all landed; what became of the first that has not.
   runtime::errc outcome_of(const fence& f) const noexcept {
     return first_failed_ < f.below ? outcome_ : runtime::errc::none;
@@ -157,7 +157,7 @@ class carried_memory final : public runtime::link::handler {
   std::unordered_map<std::uint64_t, std::unique_ptr<request>> requests_;
   std::unordered_map<rank_id, std::uint64_t> puts_started_;
   std::unordered_map<rank_id, landings> landings_;
-  std::unordered_map<const completion*, std::unique_ptr<visit>> visits_;
+  std::vector<std::unique_ptr<visit>> visits_;  // few: found at once
   std::uint64_t last_request_ = 0;
   bool closed_ = false;
   counters counters_;
