@@ -83,10 +83,11 @@ task<> halo(dataflow& flow, parley::rank& self) {
 }
 
 task<> all_reduce(dataflow&, parley::rank& self) {
-  parley::rank_group op = self.declare(parley::leader_worker{
-      .name = "sums",
-      .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; },
-      .configs = {parley::star(), parley::star(256 << 10), parley::chain(), parley::chain(256 << 10), parley::tree()}});
+  parley::rank_group op = self.declare(
+      parley::leader_worker{.name = "sums",
+                            .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; },
+                            .configs = {parley::star(), parley::chain(), parley::chain(256 << 10), parley::tree(),
+                                        parley::one_shot(), parley::two_shot(), parley::two_shot(256 << 10)}});
   for (const std::int64_t bytes : sizes_of("all_reduce")) {
     std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
     auto once = [&](std::int64_t&) { return op.all_reduce(std::span(values)); };

@@ -90,6 +90,7 @@ class group_end final : private actors::implementations {
   bool leads() const noexcept { return lead_ != nullptr; }
   bool has(rank_id rank) const noexcept;
   collective does() const noexcept { return options_.does; }
+  const std::vector<group_config_ptr>& configs() const noexcept { return options_.configs; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   /// At the leader; null elsewhere.
   const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }

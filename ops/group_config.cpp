@@ -388,6 +388,100 @@ task<> tree_config::give(group_call& g) {
   co_await g.drain();
 }
 
+// ---- without a root ---------------------------------------------------------------------------------------------------
+
+/// For all_reduce alone, and the same in both roles.
+class rootless_config : public group_config {
+ public:
+  bool does(collective c) const noexcept final { return c == collective::all_reduce; }
+  bool returns_later() const noexcept final { return false; }
+  task<> lead(group_call& g) const final { return run(g); }
+  task<> work(group_call& g) const final { return run(g); }
+
+ protected:
+  using group_config::group_config;
+
+ private:
+  virtual task<> run(group_call& g) const = 0;
+};
+
+class one_shot_config final : public rootless_config {
+ public:
+  one_shot_config() : rootless_config(chunked_identity("one_shot", 0)) {}
+  tuning::demands demands_of(collective, std::size_t size) const override {
+    return {.memory_per_byte = static_cast<double>(size)};
+  }
+
+ private:
+  task<> run(group_call& g) const override {
+    const pieces all{g.data(), g.data().size()};
+    const contributions others(g, all.piece);
+    ask_for(g, all, 0, others);
+    return_piece(g, all, 0);
+    co_await g.drain();  // also of what is sent, as the sum goes where that lies
+    fold(g, g.data(), others);
+  }
+};
+
+class two_shot_config final : public rootless_config {
+ public:
+  explicit two_shot_config(std::uint64_t chunk_bytes)
+      : rootless_config(chunked_identity("two_shot", chunk_bytes)), chunk_bytes_(chunk_bytes) {}
+  tuning::demands demands_of(collective, std::size_t size) const override {
+    if (chunk_bytes_ == 0) return {.memory_per_byte = 1};
+    return {.memory_per_byte = 2, .memory_at_most = 2 * chunk_bytes_ * size};
+  }
+
+ private:
+  static constexpr std::uint32_t parts = 0;
+  static constexpr std::uint32_t sums = 1;
+  task<> run(group_call& g) const override;
+  std::uint64_t chunk_bytes_;
+};
+
+task<> two_shot_config::run(group_call& g) const {
+  // The first places have an element more than the last ones.
+  const std::uint64_t elements = g.data().size() / g.element_bytes();
+  const auto begin = [&](std::size_t place) {
+    return (place * (elements / g.size()) + std::min<std::uint64_t>(place, elements % g.size())) * g.element_bytes();
+  };
+  const std::uint64_t largest = begin(1);
+  const std::uint64_t piece = std::min(g.piece_bytes(chunk_bytes_), largest);
+  const auto share = [&](std::size_t place) {
+    return pieces{g.data().subspan(begin(place), begin(place + 1) - begin(place)), piece};
+  };
+  const pieces mine = share(g.self());
+  const std::uint64_t base = begin(g.self());
+  std::array<std::optional<contributions>, 2> slots;
+  std::array<group_call::mark, 2> here{};
+  const auto ask = [&](std::uint64_t i) {
+    if (i >= mine.count()) return;
+    if (!slots[i % 2]) slots[i % 2].emplace(g, piece);
+    for (std::size_t p = 0; p < g.size(); ++p) {
+      if (p != g.self())
+        here[i % 2] = g.receive(p, base + mine.offset(i), slots[i % 2]->slot(p, mine[i].size()), parts);
+    }
+  };
+  ask(0);
+  for (std::uint64_t i = 0; i * piece < largest; ++i) {
+    ask(i + 1);
+    for (std::size_t p = 0; p < g.size(); ++p) {
+      const pieces its = share(p);
+      if (p == g.self() || i >= its.count()) continue;
+      g.send(p, begin(p) + its.offset(i), its[i], parts);
+      // Its sum cannot come before its owner has taken our part of it out of the same memory.
+      g.receive(p, begin(p) + its.offset(i), its[i], sums);
+    }
+    if (i >= mine.count()) continue;
+    co_await g.until(here[i % 2]);
+    fold(g, mine[i], *slots[i % 2]);
+    for (std::size_t p = 0; p < g.size(); ++p) {
+      if (p != g.self()) g.send(p, base + mine.offset(i), mine[i], sums);
+    }
+  }
+  co_await g.drain();
+}
+
 // ---- two functions ----------------------------------------------------------------------------------------------------
 
 class function_group final : public group_config {
@@ -412,6 +506,8 @@ class function_group final : public group_config {
 group_config_ptr star(std::uint64_t chunk_bytes) { return std::make_shared<star_config>(chunk_bytes); }
 group_config_ptr chain(std::uint64_t chunk_bytes) { return std::make_shared<chain_config>(chunk_bytes); }
 group_config_ptr tree() { return std::make_shared<tree_config>(); }
+group_config_ptr one_shot() { return std::make_shared<one_shot_config>(); }
+group_config_ptr two_shot(std::uint64_t chunk_bytes) { return std::make_shared<two_shot_config>(chunk_bytes); }
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work) {
   return std::make_shared<function_group>(std::move(identity), lead, work);
 }

@@ -87,6 +87,7 @@ class group_call {
   std::uint64_t total_bytes() const noexcept { return work_.total_bytes; }
   /// Of a gather: each place's share.
   std::uint64_t block_bytes() const noexcept { return work_.total_bytes / members_.size(); }
+  std::uint64_t element_bytes() const noexcept { return work_.element_bytes; }
   /// The largest number of whole elements that fits `bytes`, at least one; 0 means all.
   std::uint64_t piece_bytes(std::uint64_t bytes) const noexcept;
   void combine(std::span<std::byte> into, std::span<const std::byte> from) const { work_.combine(into, from); }
@@ -132,6 +133,8 @@ class group_config : public op_config {
   virtual runtime::task<> work(group_call& g) const = 0;
   /// Which collectives it has implementations for.
   virtual bool does(collective) const noexcept { return true; }
+  /// Whether its leader can do something with what was combined before anybody has it.
+  virtual bool returns_later() const noexcept { return true; }
   /// What it demands on the rank that demands most, in a group of that many.
   virtual tuning::demands demands_of(collective, std::size_t) const { return demands(); }
 
@@ -148,6 +151,14 @@ group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
 /// Along a binomial tree whose root is the leader: each rank talks to at most log2(size) others, for twice that many steps. So
 /// that sums are formed in the order of the places here, too, contributions travel as they are. For up to 1,024 places.
 group_config_ptr tree();
+
+/// Everyone sends to everyone, and each forms the sum itself: one step, and `size()` times the memory. Only for all_reduce, and nothing
+/// can be done in between.
+group_config_ptr one_shot();
+/// Each place forms the sum of its own share of the data, of which the others send it theirs, and gives it to them, in pieces of
+/// `chunk_bytes` or whole: twice as many bytes leave a rank as it has, whatever the size of the group. Only for all_reduce, and
+/// nothing can be done in between.
+group_config_ptr two_shot(std::uint64_t chunk_bytes = 0);
 
 /// One made of two functions. Throws `bad_argument` naming the role whose function is null.
 using group_function = runtime::task<> (*)(group_call& g);

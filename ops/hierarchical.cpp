@@ -57,8 +57,9 @@ struct hierarchy::levels {
     part.groups = inside ? several : std::vector<std::vector<rank_id>>{leaders};
     part.does = does;
     part.configs.clear();
+    const bool returns_later = which == level::inside && leaders.size() > 1;
     for (const auto& c : inside ? op.inside : op.between) {
-      if (c == nullptr || c->does(does)) part.configs.push_back(c);
+      if (c == nullptr || (c->does(does) && (c->returns_later() || !returns_later))) part.configs.push_back(c);
     }
     if (part.configs.empty() && !(inside ? op.inside : op.between).empty())
       part.configs.push_back(star());                                           // the only one that does all

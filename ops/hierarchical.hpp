@@ -39,7 +39,7 @@ struct hierarchical {
   std::function<bool(rank_id)> leads{};            ///< rank 0 always does; empty: it alone, so that there is one group
   std::function<std::string(rank_id)> group_by{};  ///< instead: equal answers are a group, led by its lowest rank
   std::vector<group_config_ptr> inside{star(), star(65'536), chain(), tree()};
-  std::vector<group_config_ptr> between{star(), star(65'536), chain(), tree()};
+  std::vector<group_config_ptr> between{star(), star(65'536), chain(), tree(), one_shot(), two_shot(65'536)};
   std::uint64_t depth = 1;  ///< calls that a rank may have under way before it must wait
   capability_function capable{};
   std::string dtype{};

@@ -72,6 +72,17 @@ group_end& rank_group::end(collective wanted) const {
   return mine;
 }
 
+group_end& rank_group::end_that_returns_later() const {
+  group_end& mine = end(collective::all_reduce);
+  for (const auto& config : mine.configs()) {
+    if (!config->returns_later())
+      runtime::raise({errc::bad_argument, "op " + name_ + ": config " + config->id() +
+                                              " leaves nothing to be done in between, as every rank forms the sum "
+                                              "itself; take it off the op's configs"});
+  }
+  return mine;
+}
+
 agreement rank_group::agreed() const { return end().agreed(); }
 
 bool rank_group::rejoin() { return !idle() && rank_->rejoin(*place_); }

@@ -80,7 +80,7 @@ class rank_group {
     return end(collective::all_reduce).run(reduction<Combine, T>(data), o.timeout_ns);
   }
   /// The same; the leader does something with the combined data before it is returned, such as combining it with that of
-  /// other leaders. Workers give no function.
+  /// other leaders. Workers give no function. Throws `bad_argument` where one of the op's configs leaves no room for that.
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce(std::span<T> data, std::function<runtime::task<>(std::span<T>)> between,
                              group_call_options o = {}) {
@@ -88,7 +88,7 @@ class rank_group {
     work.between = [between = std::move(between)](std::span<std::byte> combined) {
       return between(std::span<T>(reinterpret_cast<T*>(combined.data()), combined.size() / sizeof(T)));
     };
-    return end(collective::all_reduce).run(std::move(work), o.timeout_ns);
+    return end_that_returns_later().run(std::move(work), o.timeout_ns);
   }
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
@@ -142,6 +142,7 @@ class rank_group {
   static group_work giving(std::span<std::byte> data, element of);
   group_end& end() const;
   group_end& end(collective wanted) const;
+  group_end& end_that_returns_later() const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
   rank* rank_ = nullptr;

@@ -117,6 +117,8 @@ ops::group_config_ptr group_config_from(std::string_view text, kernel_times& tim
   const std::string kind = w.text(0);
   if (kind == "star") return ops::star(w.number(1, 0));
   if (kind == "chain") return ops::chain(w.number(1, 65'536));
+  if (kind == "one_shot") return ops::one_shot();
+  if (kind == "two_shot") return ops::two_shot(w.number(1, 0));
   if (kind != "timed") w.refuse("there is no such kind for groups");
   return std::make_shared<timed_group>(w.text(1), timing{times, static_cast<time_ns>(w.number(2, 0)), w.number(3, 0)});
 }

@@ -263,7 +263,7 @@ std::vector<result<>> with_one_that_differs(const std::vector<group_config_ptr>&
 }  // namespace
 
 TEST_CASE("ranks that call with other types, or combine in another way, are told both, on all ranks") {
-  for (const auto& config : {star(), star(64), chain(64), tree()}) {
+  for (const auto& config : {star(), star(64), chain(64), tree(), one_shot(), two_shot()}) {
     for (const rank_id odd : {0U, 2U}) {
       CAPTURE(config->id());
       CAPTURE(odd);

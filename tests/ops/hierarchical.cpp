@@ -70,7 +70,7 @@ struct reduced {
 
 TEST_CASE("groups of 4 and their leaders sum exactly, in every config, also where the last group is smaller") {
   for (const rank_id size : {1, 2, 4, 5, 7, 16}) {
-    for (const auto& config : {star(), star(100), chain(64), tree()}) {
+    for (const auto& config : {star(), star(100), chain(64), tree(), one_shot(), two_shot(), two_shot(100)}) {
       CAPTURE(config->id());
       CAPTURE(size);
       const reduced all(size, by_four({config}));

@@ -10,7 +10,8 @@ using namespace parley::runtime;
 using namespace parley::tests;
 
 TEST_CASE("a group of 4 sums exactly, on every config and whoever leads") {
-  for (const auto& config : {star(), star(4_KiB), chain(4_KiB), star(10), chain(1), tree()}) {
+  for (const auto& config : {star(), star(4_KiB), chain(4_KiB), star(10), chain(1), tree(), one_shot(), two_shot(),
+                             two_shot(1_KiB), two_shot(1)}) {
     for (const rank_id leader : {0U, 2U, 3U}) {
       CAPTURE(config->id());
       CAPTURE(leader);
@@ -131,7 +132,7 @@ TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged 
 TEST_CASE(
     "sums of doubles have the same bits on all ranks and under every config, as have integers and other functions") {
   std::set<std::uint64_t> bits;
-  for (const auto& config : {star(), star(16), chain(24)}) {
+  for (const auto& config : {star(), star(16), chain(24), one_shot(), two_shot(), two_shot(24)}) {
     for (const rank_id leader : {0U, 2U}) {
       world w(5);
       const auto groups = declare_all(w, led_by(leader, {config}));
@@ -289,6 +290,52 @@ TEST_CASE("a leader may do something in between however many pieces there are, o
     for (rank_id r = 0; r < 3; ++r) working.spawn(reduce(groups[r], x[r]));
     run_until(w.clock, [&] { return working.running() == 0; });
     for (const auto& mine : x) CHECK(mine[1] == 2 * (1 + 2 + 3) * 2);
+  }
+}
+
+TEST_CASE("what every rank sums itself leaves nothing to be done in between, and says so where that is asked for") {
+  for (const auto& config : {one_shot(), two_shot()}) {
+    world w(2);
+    const auto groups = declare_all(w, led_by(0, {star(), config}));
+    for (rank_group g : groups) {
+      std::vector<float> data(4);
+      const auto call = [&] {
+        static_cast<void>(g.all_reduce(std::span(data), std::function<task<>(std::span<float>)>()));
+      };
+      CHECK_THROWS_WITH(call(), doctest::Contains(config->id().c_str()));
+    }
+  }
+}
+
+TEST_CASE("a sum takes one step where all send to all, and two through a leader or in shares") {
+  std::map<std::string, time_ns> took;
+  for (const auto& config : {star(), one_shot(), two_shot()}) {
+    world w(4);
+    const auto groups = declare_all(w, led_by(0, {config}));
+    wait_a_while(w, 1_s);
+    const time_ns before = w.clock.now();
+    CHECK(reduce_all(w, groups, {8}).wrong == 0);
+    took[config->id()] = w.clock.now() - before;
+  }
+  CHECK(took["star"] == 2 * took["one_shot"]);
+  CHECK(took["two_shot"] > 19 * took["one_shot"] / 10);
+}
+
+TEST_CASE("in shares each rank sends twice what it has, whatever the size of the group") {
+  for (const rank_id size : {2U, 5U}) {
+    world w(size);
+    const auto groups = declare_all(w, led_by(0, {two_shot()}));
+    wait_a_while(w, 1_s);  // until all have met
+    const auto sent = [&](rank_id r) { return w.links[r].statistics().payload_bytes_sent; };
+    std::vector<std::uint64_t> before;
+    for (rank_id r = 0; r < size; ++r) before.push_back(sent(r));
+    CHECK(reduce_all(w, groups, {100'000}).wrong == 0);
+    for (rank_id r = 0; r < size; ++r) {
+      const std::uint64_t its = sent(r) - before[r];
+      const std::uint64_t shares = 2 * 400'000 * (size - 1) / size;
+      CHECK(its >= shares);
+      CHECK(its < shares + 4'000);  // bodies of control messages
+    }
   }
 }
 
