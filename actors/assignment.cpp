@@ -56,15 +56,14 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
   if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
     const unmet_need what = find(candidates_[due])->what;
     const bool late = what == unmet_need::credit_in_time || what == unmet_need::word_in_time;
-    if (c.lacking++ == 0) c.lacking_since_ns = now;
-    if (c.lacking >= most_lacking && (!late || now - c.lacking_since_ns >= longest_late_ns)) {  // the others go on
+    const campaign::shortage& its = note_shortage(c, due, now);
+    if (its.lacked >= most_lacking && its.lacked > least_share * its.had &&
+        (!late || now - its.since_ns >= longest_late_ns)) {  // the others go on
       exclude(c, due, campaign::exclusion::reason::unmet, why_it_lacked(what));
       if (c.incumbent == due) fall_back(c);
-      c.lacking = 0;
     }
-  } else {
-    c.lacking = 0;
-    if (c.where != campaign::stage::decided) chosen = choose_undecided(c, tag, invocation, now, pace);
+  } else if (c.where != campaign::stage::decided) {
+    chosen = choose_undecided(c, tag, invocation, now, pace);
   }
   if (!lacks(chosen.digest)) return chosen;
   chosen.digest = default_digest_;
@@ -76,6 +75,15 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
     best_ns = c.aggregates[i].time_ns;
   }
   return chosen;
+}
+
+const campaign::shortage& assignment::note_shortage(campaign& c, std::size_t candidate, time_ns now) {
+  for (campaign::shortage& s : c.shortages) {
+    if (s.candidate != candidate) continue;
+    ++s.lacked;
+    return s;
+  }
+  return c.shortages.emplace_back(campaign::shortage{.candidate = candidate, .lacked = 1, .since_ns = now});
 }
 
 // Of an edge, whose participants are its sender and its receiver.
@@ -136,7 +144,7 @@ bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) 
 
 assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                                           pacing pace) {
-  c.lacking = 0;
+  for (campaign::shortage& s : c.shortages) s.had += s.candidate == next_candidate(c) ? 1 : 0;
   const tuning::planned_trial* upcoming = c.planner->upcoming();
   std::optional<tuning::planned_trial> trial;
   if (upcoming != nullptr) {

@@ -140,8 +140,14 @@ struct campaign {
   std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
   std::vector<tuning::aggregate> aggregates;
-  std::size_t lacking = 0;  // how often in a row the next trial's candidate could not run
-  time_ns lacking_since_ns = 0;
+  /// Of a candidate whose trial was due when it could not run: how often in this search, and how often it could have.
+  struct shortage {
+    std::size_t candidate = 0;
+    std::size_t lacked = 0;
+    std::size_t had = 0;
+    time_ns since_ns = 0;
+  };
+  std::vector<shortage> shortages;
   std::uint64_t invocations = 0;  ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;
@@ -284,7 +290,10 @@ class assignment {
   bool measuring() const noexcept { return active_ + bursts_ != 0; }
 
  private:
+  // What a candidate lacks again and again keeps the others waiting: it is left out after so many times, unless it has been
+  // there for one in `least_share`, and where it may only be late, no sooner than after `longest_late_ns`.
   static constexpr std::size_t most_lacking = 64;
+  static constexpr std::size_t least_share = 8;
   static constexpr time_ns longest_late_ns = 1'000'000'000;
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
   static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
@@ -325,6 +334,7 @@ class assignment {
   choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   choice choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace,
                         std::span<const lacking_config> lacking);
+  static const campaign::shortage& note_shortage(campaign& c, std::size_t candidate, time_ns now);
   std::string why_it_lacked(unmet_need what) const;
   std::size_t next_candidate(const campaign& c) const noexcept;
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);

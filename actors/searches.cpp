@@ -12,6 +12,7 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.earlier_cost_ns = c.cost_ns;
   c.pending_ns = 0;
   c.cancelled = 0;
+  c.shortages.clear();
   c.retry_at_ns = runtime::never;
   c.postponed = false;
   if (c.search > 1) c.missed.clear();

@@ -133,9 +133,11 @@ void observer::look_at_campaigns(const ops::rank& self, std::size_t first_partic
     v.invocations = c.invocations;
     v.winner = c.winner;
     v.why = c.why;
+    std::size_t lacked = 0;
+    for (const actors::campaign::shortage& s : c.shortages) lacked += s.lacked;
     v.progress = std::to_string(c.trials) + " trials, " + std::to_string(c.outstanding.size()) + " of this round, " +
                  std::to_string(c.unsettled) + " unsettled, " + std::to_string(c.cancelled) + " cancelled, search " +
-                 std::to_string(c.search) + ", lacking " + std::to_string(c.lacking) + ", cost " +
+                 std::to_string(c.search) + ", short of something " + std::to_string(lacked) + ", cost " +
                  std::to_string(c.cost_ns + c.pending_ns + c.earlier_cost_ns);
     for (const tuning::aggregate& g : c.aggregates)
       v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;

@@ -116,7 +116,7 @@ void world::come_back(rank_id r) {
     if (other == r) continue;
     const time_ns heard = stage_.now() + news_.between(0, options_.detection_ns);
     const std::uint64_t its = nodes_[other]->life;
-    if (nodes_[other]->rank) {
+    if (nodes_[other]->rank && nodes_[other]->given_up != its) {
       stage_.at(heard, other, [this, other, r, life, its] {
         if (nodes_[r]->life == life && nodes_[other]->life == its) meet(other, r);
       });
@@ -149,6 +149,7 @@ void world::pause(rank_id r, time_ns span) {
   stage_.freeze(r, until);
   if (span < options_.detection_ns) return;
   const std::uint64_t life = n.life;
+  n.given_up = life;
   for (rank_id other = 0; other < ranks(); ++other) {
     if (other == r || !nodes_[other]->rank) continue;
     stage_.at(stage_.now() + options_.detection_ns, other, [this, other, r, life] { notice(other, r, life); });
