@@ -128,6 +128,7 @@ struct campaign {
   std::optional<tuning::trial_planner> planner;
   std::uint32_t version = 0;                                              ///< of what the participants were told last
   std::string search_reason;                                              ///< why it searches, or searched, anew
+  std::optional<std::string> asked_again;                                 ///< why another search is to follow this one
   std::uint32_t search = 1;                                               ///< which search this is
   std::size_t incumbent = 0;                                              ///< what `digest` is among the candidates
   std::vector<exclusion> excluded;                                        ///< candidates that may not run for this key
@@ -255,7 +256,8 @@ class assignment {
   /// What results files have for this key cannot be rehearsed for now, through no fault of its own: the default stays meanwhile.
   void postpone(std::uint64_t bytes, const std::string& why, time_ns now);
 
-  /// Searches anew for the key of `bytes`, or for every key, where nothing is being searched. Answers how many searches began.
+  /// Searches anew for the key of `bytes`, or for every key. A search that has timed nothing yet is the one that is asked for; one that
+  /// has is followed by another. Answers how many searches began at once.
   std::size_t retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now);
   /// Gives up the search for the key of `bytes`, or every search, and says why. Answers how many were under way.
   std::size_t abort(std::optional<std::uint64_t> bytes, std::string_view why, after_abort next, time_ns now);
@@ -301,6 +303,8 @@ class assignment {
   void start_over(campaign& c, time_ns now);
   campaign* decided_by_files(std::uint64_t bytes) noexcept;
   void begin_search(campaign& c, time_ns now);
+  void ask_again(campaign& c, std::string_view why);
+  bool has_measured(const campaign& c) const noexcept;
   void exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why);
   void fall_back(campaign& c);
   void retry_later(campaign& c, time_ns now) noexcept;
