@@ -51,7 +51,7 @@ stamp group_worker::stamp_of(group_invocation& inv, rank_id to) {
 
 void group_worker::heard(const stamp& s, std::uint64_t invocation, group_invocation* active) {
   const bool from_leader = s.source == leader_;
-  // A worker's poison may come from one that did not know its config.
+  // A poison may come from a worker that did not know its config, or from a leader that had no place for it.
   if (s.digest != 0 && !learned_.learn(invocation, s.digest, s.next_digest)) {
     contradicted(s, "S1", "stamps of one invocation name one config", active);
     return;
