@@ -335,7 +335,7 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
 
 void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
   for (auto& c : campaigns_) {
-    if (c->drift && c->drift->places.erase({tag, invocation}) != 0) return;  // its burst stays incomplete
+    if (c->drift && withdraw_sample(*c, tag, invocation)) return;
     const auto place = c->places.find({tag, invocation});
     if (place == c->places.end()) continue;
     campaign::trial& t = c->outstanding[place->second];

@@ -79,6 +79,7 @@ struct drift_watch {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;
   std::vector<tuning::row> rows;
   std::size_t missing = 0;  // rows that are still to come
+  std::size_t again = 0;    // samples that were taken in place of others
   time_ns began_ns = 0;
   time_ns search_pause_ns = 0;
   time_ns search_not_before_ns = 0;
@@ -321,6 +322,7 @@ class assignment {
   void end_burst(campaign& c) noexcept;
   void watch(campaign& c);
   bool add_sample(campaign& c, rank_id participant, const wire_row& r);
+  bool withdraw_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation);
   static std::vector<tuning::row>::iterator find_row(std::vector<tuning::row>& rows, rank_id participant,
                                                      std::uint64_t order);
   static bool is_reported(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order);
