@@ -404,6 +404,30 @@ TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells t
   a.links[0].listen(link::channel::data, nullptr);
 }
 
+TEST_CASE("of two configs for an invocation to come, that one is ended and not the one whose stamp says so (S1)") {
+  worker_alone a(1);
+  std::vector<breach> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b); });
+  std::vector<std::optional<std::uint64_t>> ran(2);
+  std::vector<group_fault> outcome(2);
+  scope working(a.clock);
+  for (std::size_t i = 0; i < 2; ++i) working.spawn(begin_and_wait(a.group, 0, ran[i], outcome[i]));
+  a.say(0, c0, c1);
+  pass(a.clock);
+  REQUIRE(ran[1] == c1);
+  CHECK(broken.empty());
+  a.say(0, c0, c0);
+  pass(a.clock);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].name == "S1");
+  CHECK(outcome[0].why == errc::none);
+  CHECK(outcome[1].why == errc::config_mismatch);
+  CHECK(working.running() == 1);
+  working.cancel();
+  pass(a.clock);
+  CHECK(outcome[0].why == errc::cancelled);
+}
+
 TEST_CASE(
     "a worker that sends nothing reports what it ran; where that is not what its leader assigned it is named (S2), "
     "and that config is out") {
