@@ -343,7 +343,7 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
 
 void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
   for (auto& c : campaigns_) {
-    if (c->drift && c->drift->places.erase({tag, invocation}) != 0) return;  // its burst stays incomplete
+    if (c->drift && withdraw_sample(*c, tag, invocation)) return;
     const auto place = c->places.find({tag, invocation});
     if (place == c->places.end()) continue;
     campaign::trial& t = c->outstanding[place->second];
@@ -463,7 +463,11 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", here_});
   const decision_source source = measured ? decision_source::trials : decision_source::only_default;
   settle(c, d.winner, kept ? source_of_kept(c) : source, d.sentence, now);
-  if (kept) retry_later(c, now);
+  if (c.asked_again) {
+    c.retry_at_ns = now;
+  } else if (kept) {
+    retry_later(c, now);
+  }
 }
 
 void assignment::settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now) {

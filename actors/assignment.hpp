@@ -79,6 +79,7 @@ struct drift_watch {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;
   std::vector<tuning::row> rows;
   std::size_t missing = 0;  // rows that are still to come
+  std::size_t again = 0;    // samples that were taken in place of others
   time_ns began_ns = 0;
   time_ns search_pause_ns = 0;
   time_ns search_not_before_ns = 0;
@@ -128,6 +129,7 @@ struct campaign {
   std::optional<tuning::trial_planner> planner;
   std::uint32_t version = 0;                                              ///< of what the participants were told last
   std::string search_reason;                                              ///< why it searches, or searched, anew
+  std::optional<std::string> asked_again;                                 ///< why another search is to follow this one
   std::uint32_t search = 1;                                               ///< which search this is
   std::size_t incumbent = 0;                                              ///< what `digest` is among the candidates
   std::vector<exclusion> excluded;                                        ///< candidates that may not run for this key
@@ -261,7 +263,8 @@ class assignment {
   /// What results files have for this key cannot be rehearsed for now, through no fault of its own: the default stays meanwhile.
   void postpone(std::uint64_t bytes, const std::string& why, time_ns now);
 
-  /// Searches anew for the key of `bytes`, or for every key, where nothing is being searched. Answers how many searches began.
+  /// Searches anew for the key of `bytes`, or for every key. A search that has timed nothing yet is the one that is asked for; one that
+  /// has is followed by another. Answers how many searches began at once.
   std::size_t retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now);
   /// Gives up the search for the key of `bytes`, or every search, and says why. Answers how many were under way.
   std::size_t abort(std::optional<std::uint64_t> bytes, std::string_view why, after_abort next, time_ns now);
@@ -310,6 +313,8 @@ class assignment {
   void start_over(campaign& c, time_ns now);
   campaign* decided_by_files(std::uint64_t bytes) noexcept;
   void begin_search(campaign& c, time_ns now);
+  void ask_again(campaign& c, std::string_view why);
+  bool has_measured(const campaign& c) const noexcept;
   void exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why);
   void fall_back(campaign& c);
   void retry_later(campaign& c, time_ns now) noexcept;
@@ -326,6 +331,7 @@ class assignment {
   void end_burst(campaign& c) noexcept;
   void watch(campaign& c);
   bool add_sample(campaign& c, rank_id participant, const wire_row& r);
+  bool withdraw_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation);
   static std::vector<tuning::row>::iterator find_row(std::vector<tuning::row>& rows, rank_id participant,
                                                      std::uint64_t order);
   static bool is_reported(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order);

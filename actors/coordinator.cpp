@@ -243,14 +243,7 @@ class coordinator_behaviour {
   }
   void search_as_asked() {
     if (retunes_.empty()) return;
-    for (const retune_wish& r : retunes_) {
-      for (const auto& c : state_.assigned->campaigns()) {  // that what came back has begun already
-        const bool just_begun = c->where == campaign::stage::trying && c->search_began_ns == services_.ex.now();
-        if (just_begun && (!r.bytes || c->bucket.contains(*r.bytes)))
-          c->search_reason = r.why + "; " + c->search_reason;
-      }
-      state_.assigned->retune(r.bytes, r.why, services_.ex.now());
-    }
+    for (const retune_wish& r : retunes_) state_.assigned->retune(r.bytes, r.why, services_.ex.now());
     retunes_.clear();
     announce_decisions();
   }
@@ -297,7 +290,7 @@ class coordinator_behaviour {
                             (m.body.why.empty() ? "" : ": " + shortened(m.body.why));
     switch (m.body.what) {
       case tuning_request::kind::retune:
-        if (state_.assigned->opened() && retunes_.size() < remembered_requests) retunes_.push_back({bytes, why});
+        if (retunes_.size() < remembered_requests) retunes_.push_back({bytes, why});
         break;
       case tuning_request::kind::abort:
         std::erase_if(retunes_, [&](const retune_wish& r) { return !bytes || r.bytes == bytes; });
@@ -534,6 +527,7 @@ class coordinator_behaviour {
     if (!left_out.empty()) warm_again_later();
     ++progress_;
     announce_decisions();
+    search_as_asked();
   }
 
   // Who lacks what, as they said it.

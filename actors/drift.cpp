@@ -60,6 +60,7 @@ bool assignment::begin_burst(campaign& c, time_ns now) {
   d.places.clear();
   d.rows.clear();
   d.missing = plan_.drift.samples * participants_.size();
+  d.again = 0;
   return true;
 }
 
@@ -77,6 +78,21 @@ assignment::choice assignment::choose_sample(campaign& c, std::uint32_t tag, std
   d.places[{tag, invocation}] = order_;
   const bool last = d.orders.size() == plan_.drift.samples;
   return {c.digest, last ? stamp_flags::timed | stamp_flags::flush : stamp_flags::timed};
+}
+
+// The next invocation takes its place. Where sizes are never as foreseen the burst stays incomplete.
+bool assignment::withdraw_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation) {
+  drift_watch& d = *c.drift;
+  const auto place = d.places.find({tag, invocation});
+  if (place == d.places.end()) return false;
+  if (c.where == campaign::stage::decided && d.again < plan_.drift.samples) {
+    ++d.again;
+    std::erase(d.orders, place->second);
+    c.next_sample = c.invocations;
+    if (!std::exchange(d.bursting, true)) ++bursts_;
+  }
+  d.places.erase(place);
+  return true;
 }
 
 bool assignment::add_sample(campaign& c, rank_id participant, const wire_row& r) {

@@ -202,6 +202,7 @@ void group_invocation::fail(const group_fault& what) noexcept {
   // Of a group that has ended everybody hears by other ways; but who has not heard of it yet, or not joined it, may keep parts.
   const auto moving = [](const part& p) { return p.with_transport; };
   if (group_.fault().why == errc::none || sends_.find_if(moving) != nullptr) group_.failed(*this);
+  if (config_ != nullptr) config_->cancel(what.why);
   for_each_part([this](part& p) {
     if (p.with_transport) {
       group_.services_.net.cancel(p);

@@ -128,6 +128,11 @@ class group_invocation final : private runtime::list_hook {
   /// Ends the invocation, the first time. `culprit` is the rank that the others will name.
   void fail(runtime::errc why, rank_id culprit) noexcept { fail(group_fault{.why = why, .culprit = culprit}); }
   void fail(const group_fault& what) noexcept;
+  /// What runs in that scope, and may wait for something of its own, ends when the invocation fails. Null: not any more.
+  void ends_with_it(runtime::scope* config) noexcept {
+    config_ = config;
+    if (config != nullptr && fault_.why != runtime::errc::none) config->cancel(fault_.why);
+  }
   const group_fault& fault() const noexcept { return fault_; }
   /// Of an invocation that timed out: the ranks that something was still expected from.
   const std::vector<rank_id>& late() const noexcept { return late_; }
@@ -215,6 +220,7 @@ class group_invocation final : private runtime::list_hook {
   std::vector<rank_id> late_;
   std::vector<rank_id> addressed_;  // at the leader: who has its stamp already
   waiting* waiting_ = nullptr;
+  runtime::scope* config_ = nullptr;
   mark posted_ = 0;
   // Each in the order of posting.
   runtime::intrusive_list<part> sends_;

@@ -100,6 +100,9 @@ bool group_leader::try_begin(group_invocation& inv) {
   }
   rows_.set_measuring(assigned_.measuring());
   set_digest(inv, *log_.config_of(n));
+  for (std::size_t i = 0; n < untold_below_ && i < members_.size(); ++i) {
+    if (members_[i] != leader_) send_stamp(inv, members_[i]);
+  }
   return true;
 }
 
@@ -112,6 +115,12 @@ bool group_leader::is_compared(const assignment::choice& c, std::uint64_t bytes)
 
 // In their order, so that "the one before" means the same to the assignment as to the participants.
 void group_leader::assign_through(std::uint64_t invocation) {
+  // Nobody asks any more what those were to run that failed before there was a place for them.
+  const std::uint64_t over = std::min(ended_below(), invocation + 1);
+  while (log_.unwritten() < over) {
+    log_.drop_below(log_.unwritten());
+    runtime::invariant(log_.write(default_digest_), {"S1", "each invocation is assigned once, in order", here()});
+  }
   while (log_.unwritten() <= invocation) {
     const std::uint64_t n = log_.unwritten();
     const std::uint64_t bytes = sizes_.expected(n);
@@ -128,6 +137,11 @@ stamp group_leader::stamp_of(group_invocation& inv, rank_id to) {
   if (std::find(known.begin(), known.end(), to) == known.end()) known.push_back(to);
   if (inv.rehearsal()) return s;
   const std::uint64_t n = inv.index();
+  // Of very many calls that wait for their turn one fails: the others learn that, and the config d calls later when that begins.
+  if (!inv.begun() && !log_.has_place(n + log_.depth())) {
+    untold_below_ = std::max(untold_below_, n + log_.depth() + 1);
+    return s;
+  }
   assign_through(n + log_.depth());
   s.digest = *log_.config_of(n);  // also of one that failed before it began
   if (log_.depth() != 0) s.next_digest = *log_.config_of(n + log_.depth());

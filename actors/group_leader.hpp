@@ -73,6 +73,7 @@ class group_leader final : public rooted_group {
   back_pressure pressure_;
   window_limits window_;
   bool comparing_ = false;
+  std::uint64_t untold_below_ = 0;  // some invocations below it had no place in the log when they were to be told
   question_timer question_timer_;
   question_pauses question_pauses_;
 };

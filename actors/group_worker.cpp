@@ -51,10 +51,15 @@ stamp group_worker::stamp_of(group_invocation& inv, rank_id to) {
 
 void group_worker::heard(const stamp& s, std::uint64_t invocation, group_invocation* active) {
   const bool from_leader = s.source == leader_;
-  // A worker's poison may come from one that did not know its config.
-  if (s.digest != 0 && !learned_.learn(invocation, s.digest, s.next_digest)) {
+  // A poison may come from a worker that did not know its config, or from a leader that had no place for it.
+  if (s.digest != 0 && !learned_.learn(invocation, s.digest, 0)) {
     contradicted(s, "S1", "stamps of one invocation name one config", active);
     return;
+  }
+  if (s.digest != 0 && !learned_.learn(invocation, s.digest, s.next_digest)) {
+    const std::uint64_t later = invocation + depth_;
+    contradicted(s, "S1", "stamps of one invocation name one config",
+                 calls_.active.find_if([later](const group_invocation& inv) { return inv.index() == later; }));
   }
   if (!from_leader) return;
   returned_ = std::max(returned_, invocation + 1);

@@ -60,6 +60,7 @@ class assigned_ahead {
   std::uint64_t depth() const noexcept { return depth_; }
   /// The next invocation that has no config; below `depth` all have c0 without being written.
   std::uint64_t unwritten() const noexcept { return unwritten_; }
+  bool has_place(std::uint64_t n) const noexcept { return n < log_.first() + invocation_log<std::uint64_t>::most; }
   /// False, and nothing changes, when there is no place for it.
   [[nodiscard]] bool write(std::uint64_t digest) {
     if (!log_.put(unwritten_, digest)) return false;

@@ -114,11 +114,31 @@ void assignment::postpone(std::uint64_t bytes, const std::string& why, time_ns n
   retry_later(*c, now);
 }
 
+// What has been measured already may be from before whatever it is asked for. An op without headers takes all trials
+// of a round from the plan before the first of them is made.
+bool assignment::has_measured(const campaign& c) const noexcept {
+  const auto some = [](const auto& of_candidate) { return !of_candidate.empty(); };
+  return calls_alone_ ? std::any_of(c.rows.begin(), c.rows.end(), some)
+                      : std::any_of(c.repetitions.begin(), c.repetitions.end(), some);
+}
+
+void assignment::ask_again(campaign& c, std::string_view why) {
+  if (has_measured(c)) {
+    if (!c.asked_again) c.asked_again = why;
+  } else if (!c.search_reason.starts_with(why)) {
+    c.search_reason = std::string(why) + (c.search_reason.empty() ? "" : "; " + c.search_reason);
+  }
+}
+
 std::size_t assignment::retune(std::optional<std::uint64_t> bytes, std::string_view why, time_ns now) {
   if (policy_ == tuning_policy::off || candidates_.size() < 2) return 0;
   std::size_t begun = 0;
   for (auto& c : campaigns_) {
-    if (c->where != campaign::stage::decided || (bytes && !c->bucket.contains(*bytes))) continue;
+    if (bytes && !c->bucket.contains(*bytes)) continue;
+    if (c->where != campaign::stage::decided) {
+      ask_again(*c, why);
+      continue;
+    }
     ++c->search;
     c->search_reason = why;
     begin_search(*c, now);
@@ -137,6 +157,7 @@ std::size_t assignment::abort(std::optional<std::uint64_t> bytes, std::string_vi
     const double took_ns = c->decided_time_ns;
     settle(*c, c->incumbent, source_of_kept(*c),
            "the search was given up, " + std::string(why) + ", so " + stays + " stays", now);
+    c->asked_again.reset();
     c->decided_time_ns = took_ns;
     c->retry_at_ns = runtime::never;
     if (next == after_abort::try_later) retry_later(*c, now);
@@ -164,7 +185,7 @@ void assignment::retry(time_ns now) {
       continue;
     }
     ++c->search;
-    c->search_reason = "trying again: " + c->why;
+    c->search_reason = c->asked_again ? *std::exchange(c->asked_again, {}) : "trying again: " + c->why;
     begin_search(*c, now);
   }
 }

@@ -71,7 +71,9 @@ class agreement {
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return until_decided(*this, bytes, o);  // this handle may be gone when the task runs
   }
-  /// Searches anew for calls of this size, or of every size.
+  /// Searches anew for calls of this size, or of every size that was called so far. While a search is under way that has timed
+  /// something, what is asked for, once or often, is one search that follows it; until then it is that search. Nothing comes of it where
+  /// tuning is off or there is nothing to choose from. One rank is enough to ask.
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
   /// Ends the search for calls of this size, or every search; what was in force before stays.
   void give_up(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;

@@ -7,10 +7,14 @@
 /// It lives as long as the rank, is told of ranks that are gone, and holds back a rank that leaves while it owes messages. When a rank
 /// of the op has come back as a new process, `self.rejoin(place)` puts another one in its place (op_place.hpp).
 #include <parley/actors/declaration.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace parley::actors {
 struct participant_state;
@@ -27,6 +31,8 @@ class attached_op {
   virtual const actors::op_declaration& declaration() const noexcept = 0;
   /// Of one whose configs are tried and decided on as those of a transfer are.
   virtual const actors::participant_state* participant() const noexcept { return nullptr; }
+  /// Of one that decides in another way: what it has decided, and what that is called in results files.
+  virtual std::vector<std::pair<std::string, ops::decision>> decisions() const { return {}; }
   /// Whether it cannot do without this rank.
   virtual bool has(runtime::rank_id r) const noexcept = 0;
   /// A rank that it has is gone, or this one was fenced: what waits ends with `why`.

@@ -159,6 +159,14 @@ decision contextual_end::decision(const std::string& kernel, const std::string& 
   return d;
 }
 
+std::vector<std::pair<std::string, decision>> contextual_end::decisions() const {
+  std::vector<std::pair<std::string, ops::decision>> all;
+  for (const auto& [name, c] : contexts_) {
+    if (c.best) all.emplace_back(op_.name + "/" + c.kernel, decision(c.kernel, c.key));
+  }
+  return all;
+}
+
 task<decision> contextual_end::decided(std::string kernel, std::string key, decided_options o) {
   const time_ns until = runtime::deadline_of(services_.ex.now(), o.timeout_ns != 0 ? o.timeout_ns : op_.timeout_ns);
   for (;;) {

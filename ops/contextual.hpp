@@ -74,6 +74,7 @@ class contextual_end final : public attached_op, private contextual_run {
   /// The best config's id, or nothing.
   std::string best(const std::string& kernel, const std::string& key) const;
   ops::decision decision(const std::string& kernel, const std::string& key) const;
+  std::vector<std::pair<std::string, ops::decision>> decisions() const override;
   runtime::task<ops::decision> decided(std::string kernel, std::string key, decided_options o);
 
  private:

@@ -1,3 +1,4 @@
+#include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/under_way.hpp>
 
@@ -282,6 +283,16 @@ struct abandoning {
   group_invocation& inv;
 };
 
+/// A scope of a config, which ends with its invocation.
+struct config_scope {
+  config_scope(group_invocation& i, runtime::scope& here) noexcept : inv(i), own(here) { inv.ends_with_it(&own); }
+  config_scope(const config_scope&) = delete;
+  config_scope& operator=(const config_scope&) = delete;
+  ~config_scope() { inv.ends_with_it(nullptr); }
+  group_invocation& inv;
+  runtime::scope own;
+};
+
 }  // namespace
 
 // First the default, in the caller's buffer: whatever becomes of the candidate, the caller has what is right. What the leader
@@ -338,19 +349,21 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   std::exception_ptr thrown;
   try {
     const group_config& config = config_for(inv);
+    runtime::scope& here = co_await runtime::this_scope;
+    config_scope runs(inv, here);
     if (inv.compared() && work.total_bytes != 0) {
       both.emplace(work, leads(), place(), group_->members().size());
       both->within = tuning::tolerance_of(options_.allowed);
-      co_await run_both(inv, config, *both);
+      runs.own.spawn(run_both(inv, config, *both));
     } else {
       call.emplace(inv, group_->members(), me, group_->leader(), work);
-      co_await role_in(*call, config, work);
-      check_between(*call, config, work);
+      runs.own.spawn(role_in(*call, config, work));
     }
+    co_await runs.own.join();
+    if (call) check_between(*call, config, work);
   } catch (...) {
     thrown = std::current_exception();
-    const errc code = runtime::describe(thrown).code();
-    inv.fail(code == errc::config_mismatch ? code : errc::config_failed, me);
+    inv.fail(failure_of_config(thrown), me);
   }
   const actors::group_fault fault = co_await inv.settle();
   if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);

@@ -12,6 +12,7 @@
 ///
 /// Both implementations derive what they send and expect from the config's parameters and what `g` says alone. A receive that
 /// gets another cut than it asked for ends the invocation with `config_failed` on all ranks. They throw `failure` to give up.
+/// Whatever they wait for, parts or something of their own, ends when the call does: at its deadline, or because another rank failed it.
 /// Reductions combine in the order of the places, so that a result has the same bits under every config and in every run.
 /// Calls of 0 bytes never reach them.
 #include <parley/actors/group_invocation.hpp>

@@ -18,6 +18,11 @@
 ///
 /// A worker learns the config of call i from what the leader sent with call i - depth. That is no wait of its own as long as
 /// no more than `depth` calls are under way. A broadcast may have depth 0: its first message is the leader's.
+///
+/// A call is charged from its last start, or from the end of the call before where that came later, to its last end. Where calls
+/// overlap a trial runs between calls of other configs, so that this is how soon a call is done, not how many are done in a second: a
+/// config that takes longer alone, and of which several run side by side for little more, loses. Who knows that it would do better
+/// lists it alone.
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/op_place.hpp>

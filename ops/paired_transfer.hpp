@@ -115,6 +115,7 @@ class transfer {
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
   }
+  /// Of all partners: see `agreement::retune`.
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
 
   /// Whether this rank has a part in it at all.

@@ -101,6 +101,36 @@ runtime::flight_decision as_flown(const actors::participant_state& knows, const 
   }
   return all;
 }
+// Of an op whose evidence is what this rank has measured.
+runtime::flight_decision as_flown(const decision& d, rank_id self) {
+  runtime::flight_decision all{d.op, d.key, d.config, d.why, d.search, {}};
+  for (const candidate_evidence& e : d.evidence)
+    all.candidates.push_back(
+        {e.config, e.time_ns, e.repetitions, e.status, e.detail, self, {{self, e.time_ns, e.status}}});
+  return all;
+}
+actors::decision_record as_record(const actors::op_declaration& op, const decision& d, rank_id self) {
+  actors::decision_record all;
+  all.key = d.key;
+  all.digest = d.digest;
+  all.why = d.why;
+  all.source = d.source;
+  all.proposer = op.leader;
+  all.version = d.version;
+  all.search = d.search;
+  for (const auto& p : op.participants) all.participants.push_back(p.rank);
+  for (const candidate_evidence& e : d.evidence) {
+    actors::wire_evidence& one = all.evidence.emplace_back();
+    one.digest = e.digest;
+    one.time_ns = e.time_ns;
+    one.repetitions = e.repetitions;
+    one.status = e.status;
+    one.detail = e.detail;
+    one.proposer = self;
+    one.ranks.push_back({self, e.time_ns, e.repetitions, e.status, e.digest});
+  }
+  return all;
+}
 }  // namespace
 
 runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
@@ -114,6 +144,12 @@ runtime::result<std::string> rank::dump_flight(std::string_view why, const std::
     ops[p->declaration.id()] = p->declaration.title();
     for (const auto& c : p->configs.entries()) configs[c.digest] = c.id;
     for (const actors::decision_record& d : p->decisions) decisions.push_back(as_flown(*p, d));
+  }
+  for (const auto& a : attached_) {
+    for (const auto& [name, d] : a->decisions()) {
+      for (const candidate_evidence& e : d.evidence) configs[e.digest] = e.config;
+      decisions.push_back(as_flown(d, id()));
+    }
   }
   const auto look_up = [](const std::map<std::uint64_t, std::string>& names) {
     return [&names](std::uint64_t number) {
@@ -665,6 +701,11 @@ std::vector<edge_decision> rank::decisions() const {
   for (const actors::participant_state* p : participants()) {
     const auto& op = p->declaration;
     for (const auto& d : p->decisions) all.push_back({op.name, op.leader, op.participants.back().rank, d});
+  }
+  for (const auto& a : attached_) {
+    const auto& op = a->declaration();
+    for (const auto& [name, d] : a->decisions())
+      all.push_back({name, op.leader, op.participants.back().rank, as_record(op, d, id())});
   }
   return all;
 }

@@ -173,8 +173,8 @@ class rank {
   const tunable_context& kernels() const noexcept { return kernels_; }
 
   /// Searches anew for every size of an op that this rank takes part in, of whatever kind, and of its parts: of `gradients` also
-  /// those of `gradients/inside`. Answers how many ends were asked: a group's counts as one, and edges that nobody has used yet
-  /// are not asked.
+  /// those of `gradients/inside`. What is asked for while a search is under way follows it (`agreement::retune`). Answers how many
+  /// ends were asked: a group's counts as one, and edges that nobody has used yet are not asked.
   std::size_t retune(std::string_view op, std::string_view why = {});
 
   /// A rank is gone: its ops end with `peer_failed`, here and now.

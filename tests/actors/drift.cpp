@@ -105,6 +105,51 @@ TEST_CASE("rows that are lost, strange or late make no search and hold up no lat
   CHECK(l.only().digest == c0);
 }
 
+TEST_CASE("a sample that turns out to be of another size is taken again, so that its burst is not lost") {
+  for (const std::uint64_t which : {1U, 5U}) {  // the last one, too
+    for (const int later : {0, 3}) {            // when the burst is over
+      CAPTURE(which);
+      CAPTURE(later);
+      watched_leader l;
+      l.cost_ns[a] = 3'000'000;
+      std::uint64_t latest = 0;
+      std::uint64_t place = 0;
+      std::optional<std::uint64_t> lost;
+      l.spoil = [&](rank_id r, const wire_row& row) {
+        if (r == 0) place = row.invocation == latest + 1 ? place + 1 : 0;
+        latest = row.invocation;
+        if (place == which) lost = row.invocation;
+        return place != which;
+      };
+      for (int i = 0; i < 300 && l.only().search == 1; ++i) {
+        l.invoke_many(1);
+        if (!lost) continue;
+        l.invoke_many(later);
+        l.assigned.withdraw(0, *std::exchange(lost, std::nullopt));
+      }
+      CHECK(l.only().search == 2);
+    }
+  }
+}
+
+TEST_CASE("where sizes are never as foreseen bursts end all the same") {
+  watched_leader l;
+  std::optional<std::uint64_t> lost;
+  l.spoil = [&](rank_id, const wire_row& row) {
+    lost = row.invocation;
+    return false;
+  };
+  for (int i = 0; i < 1000; ++i) {
+    l.invoke_many(1);
+    if (lost) l.assigned.withdraw(0, *std::exchange(lost, std::nullopt));
+  }
+  CHECK(l.timed < 600);
+  CHECK(l.only().search == 1);
+  l.spoil = nullptr;
+  l.invoke_many(30);
+  CHECK_FALSE(l.assigned.measuring());
+}
+
 TEST_CASE("searches that change nothing come ever more rarely, and the calls say what is usual") {
   watched_leader l;
   std::uint64_t searches = 1;

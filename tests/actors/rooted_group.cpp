@@ -121,10 +121,21 @@ void pass(virtual_time& clock) {
 }
 
 // A call that neither sends nor receives.
-task<> begin_and_end(rooted_group& group, std::optional<std::uint64_t>& ran) {
+task<> begin_and_end(rooted_group& group, std::optional<std::uint64_t>& ran, time_ns deadline = never) {
+  group_invocation inv(group, 1, deadline);
+  auto digest = co_await inv.begin();
+  ran = digest ? *digest : 0;
+  group.end(inv);
+}
+
+// One that sends a byte to the leader.
+task<> begin_and_send(rooted_group& group, std::optional<std::uint64_t>& ran) {
   group_invocation inv(group, 1, never);
   auto digest = co_await inv.begin();
   ran = digest ? *digest : 0;
+  const std::byte one{};
+  inv.send(group.leader(), 0, std::span(&one, 1));
+  static_cast<void>(co_await inv.settle());
   group.end(inv);
 }
 
@@ -393,6 +404,30 @@ TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells t
   a.links[0].listen(link::channel::data, nullptr);
 }
 
+TEST_CASE("of two configs for an invocation to come, that one is ended and not the one whose stamp says so (S1)") {
+  worker_alone a(1);
+  std::vector<breach> broken;
+  breach_watch watch([&](const breach& b) { broken.push_back(b); });
+  std::vector<std::optional<std::uint64_t>> ran(2);
+  std::vector<group_fault> outcome(2);
+  scope working(a.clock);
+  for (std::size_t i = 0; i < 2; ++i) working.spawn(begin_and_wait(a.group, 0, ran[i], outcome[i]));
+  a.say(0, c0, c1);
+  pass(a.clock);
+  REQUIRE(ran[1] == c1);
+  CHECK(broken.empty());
+  a.say(0, c0, c0);
+  pass(a.clock);
+  REQUIRE(broken.size() == 1);
+  CHECK(broken[0].name == "S1");
+  CHECK(outcome[0].why == errc::none);
+  CHECK(outcome[1].why == errc::config_mismatch);
+  CHECK(working.running() == 1);
+  working.cancel();
+  pass(a.clock);
+  CHECK(outcome[0].why == errc::cancelled);
+}
+
 TEST_CASE(
     "a worker that sends nothing reports what it ran; where that is not what its leader assigned it is named (S2), "
     "and that config is out") {
@@ -470,12 +505,49 @@ TEST_CASE("what a report of another generation, or of a stranger, says makes no 
   CHECK(blamed == 1);
 }
 
+TEST_CASE("more calls than there is a place for may wait for their turn and fail, and those that follow work") {
+  virtual_time clock;
+  memory_world links(clock, 2);
+  node at_leader(clock, links[0]);
+  node at_worker(clock, links[1]);
+  const auto op = test_group(2);
+  assignment assigned(c0, "whole", "", {0, 1}, tuning_policy::off, {});
+  group_leader leads(at_leader.shared, op, generation, assigned, 2, back_pressure::window, {.invocations = 2});
+  group_worker works(at_worker.shared, op, generation, 2);
+  const auto fail_many = [&](rooted_group& group) {
+    constexpr std::size_t many = 2 * invocation_log<std::uint64_t>::most + 500;
+    std::vector<std::optional<std::uint64_t>> ran(many);
+    scope working(clock);
+    for (auto& r : ran) working.spawn(begin_and_end(group, r, clock.now() + 1000));
+    pass(clock);
+    CHECK(working.running() == 0);
+    CHECK(ran.back() == 0);
+  };
+  fail_many(leads);
+  fail_many(works);
+  std::vector<std::optional<std::uint64_t>> here(20);
+  std::vector<std::optional<std::uint64_t>> there(20);
+  std::vector<group_fault> outcome(20);
+  scope working(clock);
+  for (std::size_t i = 0; i < 20; ++i) {  // the leader waits for what the worker has to say
+    working.spawn(begin_and_wait(leads, 1, here[i], outcome[i]));
+    working.spawn(begin_and_send(works, there[i]));
+  }
+  for (int i = 0; i < 1000 && working.running() != 0; ++i) pass(clock);
+  CHECK(working.running() == 0);
+  for (std::size_t i = 0; i < 20; ++i) {
+    CHECK(there[i] == c0);
+    CHECK(outcome[i].why == errc::none);
+  }
+}
+
 TEST_CASE("in every build, a leader that finds no place for what it assigns breaks a named invariant") {
   leader_alone a;
   // So far ahead that there is none: no op is declared like that.
   constexpr std::uint64_t depth = invocation_log<std::uint64_t>::most;
-  group_leader far(a.here.shared, declare_group("far", {{0, "leader"}, {1, "worker"}}, depth, ""), generation,
-                   a.assigned, depth, back_pressure::contributions);
+  auto op = declare_group("far", {{0, "leader"}, {1, "worker"}}, depth, "");
+  op.default_digest = c0;
+  group_leader far(a.here.shared, op, generation, a.assigned, depth, back_pressure::contributions);
   std::vector<breach> broken;
   breach_watch watch([&](const breach& b) { broken.push_back(b); });
   std::optional<errc> thrown;

@@ -140,6 +140,22 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
   }
 }
 
+TEST_CASE("a search that is asked for before the one under way has timed anything is that one") {
+  for (const bool by_sender : {true, false}) {
+    pair_world w;
+    w.decide();
+    for (int i = 0; i < 3; ++i) (by_sender ? w.out : w.in).retune(size, "the link has changed");
+    pass(w, 10'000'000);
+    (by_sender ? w.in : w.out).retune({}, "so it has");
+    pass(w, 10'000'000);
+    CHECK(campaign_of(w, "128KiB")->search_reason.find("so it has; rank ") != std::string::npos);
+    w.move(100);
+    pass(w, 2'000'000'000);
+    w.move(20);
+    CHECK(w.in.decision(size).search == 2);
+  }
+}
+
 TEST_CASE("a search that is given up on request leaves what was in force") {
   pair_world w;
   w.decide();
@@ -148,13 +164,21 @@ TEST_CASE("a search that is given up on request leaves what was in force") {
   CHECK(w[1].retune("something else") == 0);
   pass(w, 10'000'000);
   CHECK(w.move(2).failed() == 0);
+  w.out.retune(size, "and once more");
+  pass(w, 10'000'000);
+  REQUIRE(campaign_of(w, "128KiB")->asked_again);
   w.in.from(0).give_up();
   pass(w, 1'000'000'000);
+  w.move(20);
   const decision d = w.in.decision(size);
   CHECK(d.config == winner);
   CHECK(d.search == 2);
   CHECK(d.why.find("the search was given up, rank 1 asked for it") != std::string::npos);
   CHECK(d.source == actors::decision_source::trials);
+  w.in.retune(size);
+  w.decide();
+  w.decide();
+  CHECK(w.in.decision(size).search == 3);  // what was asked for before that is forgotten
 }
 
 TEST_CASE("a search that is given up before anything was decided leaves the default, which no file remembers") {

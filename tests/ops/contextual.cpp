@@ -230,6 +230,17 @@ TEST_CASE("a contextual op says for each kernel and key what runs, why, and what
     CHECK(other.config == "config_2");
     CHECK(other.evidence[1].status == "failed");
     CHECK_FALSE(w.layers[r].decision("kernel-1", "n=9").decided);
+    const auto known = w[r].decisions();
+    REQUIRE(known.size() == 2);
+    CHECK(known[0].op == "layer/kernel-0");
+    CHECK(known[0].decision.digest == d.digest);
+    CHECK(known[0].decision.why == d.why);
+    CHECK(known[0].decision.evidence[1].time_ns == d.evidence[1].time_ns);
+    CHECK(known[0].decision.participants == std::vector<rank_id>{0, 1, 2});
+    REQUIRE(w[r].dump_flight("asked", "here"));
+    const std::string flown = w.disk[r].files["here/parley-flight-" + std::to_string(r) + ".json"];
+    CHECK(flown.find("layer 0->1->2, kernel kernel-1") != std::string::npos);
+    CHECK(flown.find("config_2") != std::string::npos);
   }
 }
 

@@ -39,6 +39,33 @@ class failing_star final : public group_config {
   std::shared_ptr<const group_config> real_;
 };
 
+/// A star that, before or after its own part, waits on one rank for what never comes.
+class hanging_star final : public group_config {
+ public:
+  hanging_star(rank_id where, bool at_first)
+      : group_config({.name = "hanging", .wire_class = "hanging"}), where_(where), at_first_(at_first) {}
+  task<> lead(group_call& g) const override {
+    co_await wait(g, at_first_);
+    co_await real_->lead(g);
+    co_await wait(g, !at_first_);
+  }
+  task<> work(group_call& g) const override {
+    co_await wait(g, at_first_);
+    co_await real_->work(g);
+    co_await wait(g, !at_first_);
+  }
+
+ private:
+  task<> wait(const group_call& g, bool now) const {
+    if (g.self() != where_ || !now) co_return;
+    auto slept = co_await sleep_until(never);
+    if (!slept) raise(slept.reason());
+  }
+  rank_id where_;
+  bool at_first_;
+  group_config_ptr real_ = star();
+};
+
 /// A star whose leader takes its time.
 class slow_star final : public group_config {
  public:
@@ -176,6 +203,45 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
     }
     CHECK(c->winner == "slow");
     CHECK(join_group_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("a config of a group that waits for something of its own is ended at the deadline of its call, on any rank") {
+  for (rank_id hangs = 0; hangs < 3; ++hangs) {
+    for (const bool at_first : {true, false}) {
+      CAPTURE(hangs);
+      CAPTURE(at_first);
+      world w(3);
+      auto op = led_by(0, {std::make_shared<hanging_star>(hangs, at_first)});
+      op.timeout_ns = 2'000'000'000;
+      const auto groups = declare_all(w, op);
+      const time_ns began = w.clock.now();
+      const auto all = reduce_all(w, groups, {50'000});
+      CHECK(w.clock.now() - began < 3'000'000'000);
+      for (rank_id r = 0; r < 3; ++r) {
+        CAPTURE(r);
+        const bool done = !at_first && r != hangs;  // it had passed on all that the others need
+        CHECK(all.of_rank[r][0].code() == (done ? errc::none : errc::timeout));
+      }
+    }
+  }
+}
+
+TEST_CASE("a call that is given up while its config waits for something of its own is not held against the config") {
+  for (rank_id quitter = 0; quitter < 3; ++quitter) {
+    CAPTURE(quitter);
+    world w(3);
+    const auto groups = declare_all(w, led_by(0, {std::make_shared<hanging_star>(quitter, true)}));
+    group_outcomes all;
+    all.of_rank.resize(3);
+    scope working(w.clock);
+    scope quitting(w.clock);
+    for (rank_id r = 0; r < 3; ++r)
+      (r == quitter ? quitting : working).spawn(reduce_each(groups[r], r, 3, {50'000}, 1, all));
+    wait_a_while(w, 1_ms);
+    quitting.cancel();
+    run_until(w.clock, [&] { return working.running() == 0 && quitting.running() == 0; });
+    for (rank_id r = 0; r < 3; ++r) CHECK(all.of_rank[r][0].code() == errc::cancelled);
   }
 }
 

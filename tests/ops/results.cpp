@@ -44,19 +44,28 @@ struct second_run {
     in = ranks[1]->declare(pair_of(catalogue()));
   }
   void move() {
+    move_and([] {});
+  }
+  /// Something is done as soon as the first message is under way.
+  template <class Do>
+  void move_and(Do what) {
     call_outcomes all;
     const auto both = [](transfer o, transfer i, call_outcomes& c) -> task<> {
       auto done = co_await when_all(send_each(o, many, c), receive_each(i, many, 0, c));
       static_cast<void>(done);
     };
-    run(clock, both(out, in, all));
+    scope calls(clock);
+    calls.spawn(both(out, in, all));
+    run_until(clock, [&] { return !ranks[0]->agreements().empty() && !campaigns().empty(); });
+    what();
+    run_until(clock, [&] { return calls.running() == 0; });
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
   }
-  const actors::campaign& campaign() {
-    for (const auto& agreed : ranks[0]->agreements()) return *agreed.assigned->campaigns().front();
-    throw failure(errc::unavailable);
+  const std::vector<std::unique_ptr<actors::campaign>>& campaigns() {
+    return ranks[0]->agreements().front().assigned->campaigns();
   }
+  const actors::campaign& campaign() { return *campaigns().front(); }
   virtual_time clock;
   memory_world links;
   std::vector<memory_storage> disks;
@@ -93,6 +102,22 @@ TEST_CASE("a second run takes the decision from the file, without a trial") {
   CHECK(again.campaign().winner == winner);
   CHECK(again.campaign().trials == 0);
   CHECK(again.campaign().where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("a search that is asked for before a file has been heeded is made") {
+  const auto files = tuned();
+  for (rank_id asks = 0; asks < 2; ++asks) {
+    CAPTURE(asks);
+    second_run again(files, with_file());
+    again.move_and([&] {
+      REQUIRE(again.campaign().where == actors::campaign::stage::waiting);
+      CHECK(again.ranks[asks]->retune("activations", "the link is another one") == 1);
+    });
+    again.move();
+    CHECK(again.campaign().search == 2);
+    CHECK(again.campaign().trials > 0);
+    CHECK(again.campaign().source == actors::decision_source::trials);
+  }
 }
 
 TEST_CASE("what a run took from a file is written again") {

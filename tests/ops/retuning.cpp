@@ -66,6 +66,37 @@ TEST_CASE("whatever the op, ranks that all ask at once bring about one search, a
   }
 }
 
+TEST_CASE("whatever the op, a search that is asked for while another one measures follows it") {
+  for (const auto& [how, depth] : all_variants) {
+    for (rank_id asks = 0; asks < job(how).size; ++asks) {
+      CAPTURE(name(how));
+      CAPTURE(depth);
+      CAPTURE(asks);
+      job j(how);
+      j.depth = depth;
+      switch_drift_off(j);
+      const auto measures = [&] {
+        if (j.assigned().campaigns().empty() || j.decided()) return false;
+        const auto some = [](const auto& of) { return !of.empty(); };
+        const auto& c = j.campaign();
+        return j.leased() ? std::any_of(c.rows.begin(), c.rows.end(), some)
+                          : std::any_of(c.repetitions.begin(), c.repetitions.end(), some);
+      };
+      j.start();
+      j.call_and_when(j.first_calls() + 800, measures, [&] {
+        j.configs[job::fine].takes_ns = {1'000'000, 1'000'000, 1'000'000};
+        for (int i = 0; i < 3; ++i) CHECK(j.ranks[asks]->retune("activations", "the link is another one") == 1);
+      });
+      j.call(400);
+      CHECK(j.failed == 0);
+      CHECK(j.running() == "coarse");
+      CHECK(j.decision().search == 2);  // what is asked for again and again is done once
+      CHECK(j.campaign().search_reason == "rank " + std::to_string(asks) + " asked for it: the link is another one");
+      CHECK(j.learned_config() == "coarse");
+    }
+  }
+}
+
 TEST_CASE(
     "whatever the op, what failed in a call is not tried in a search on request, though it would be the fastest") {
   for (const auto& [how, depth] : all_variants) {
@@ -125,8 +156,7 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
 
 TEST_CASE("whatever the op, a config that hangs in its trials is out for good once two calls have timed out") {
   for (const auto& [how, depth] : all_variants) {
-    // The sender of an edge cannot tell its own hanging from a call's short deadline: there its receiver hangs.
-    for (rank_id hangs = how == scheme::edge ? 1 : 0; hangs < job(how).size; ++hangs) {
+    for (rank_id hangs = 0; hangs < job(how).size; ++hangs) {
       CAPTURE(name(how));
       CAPTURE(depth);
       CAPTURE(hangs);

@@ -152,6 +152,29 @@ TEST_CASE("a rank that fails when no restart is left ends the job, and so does r
   CHECK(never.run() == 2);
 }
 
+TEST_CASE("a rank that ended because rank 0 was ending is not started again, though its own end is seen first") {
+  const parley::tests::scratch_folder here;
+  // Rank 0 goes on until rank 1 has been waited for.
+  script s(2, R"sh(cd "$FOLDER"
+                   if [ $PARLEY_RANK = 1 ]; then
+                     echo $$ > writing; mv writing pid
+                     until [ -e ready ]; do sleep 0.01; done
+                     exit 3
+                   fi
+                   until [ -e pid ]; do sleep 0.01; done
+                   read -r pid < pid; touch ready
+                   while kill -0 $pid 2> /dev/null; do :; done
+                   exit 5)sh");
+  s.options.environment = {{"FOLDER", here.path.string()}};
+  s.options.restarts = 1;
+  CHECK(s.run() == 1);
+  CHECK(s.end.first_failed == rank_id{0});
+  CHECK(s.end.ranks[0].code == 5);
+  CHECK(s.end.ranks[1].code == 3);
+  CHECK(s.end.ranks[1].restarts == 0);
+  CHECK_FALSE(s.noticed("started again"));
+}
+
 TEST_CASE("ranks get their place, a key and a job, and rank 0 the listening socket") {
   script s(3, R"(echo "$PARLEY_RANK $PARLEY_WORLD $PARLEY_LOCAL_RANK $PARLEY_LOCAL_SIZE ${PARLEY_RENDEZVOUS_FD:+fd}"
                  echo "$PARLEY_RENDEZVOUS"; echo "$PARLEY_JOB"; cat /proc/self/fd/$PARLEY_KEY_FD | od -An -tx1 | tr -d ' \n'; echo
