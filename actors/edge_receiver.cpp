@@ -1,5 +1,7 @@
 #include <parley/actors/edge_receiver.hpp>
 
+#include <parley/actors/ended.hpp>
+
 #include <utility>
 
 namespace parley::actors {
@@ -85,6 +87,12 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
     }
   }
   if (s.total_bytes > capacity_) {  // before anything is written (S8)
+    // Which says nothing of its config; nobody shall wait for the row of a trial that was none.
+    if (!is_plain(s.flags))
+      note_trial(
+          edge_.rows_,
+          {.mark = s, .invocation = index_, .ran = s.digest, .began_ns = posted_ns_, .outcome = errc::buffer_too_small},
+          edge_.rows_.clock());
     end(errc::buffer_too_small);
     return;
   }

@@ -35,9 +35,10 @@ class rooted_group;
 using runtime::time_ns;
 
 /// What all participants bring alike beside the size, such as the type of their numbers and what adds them up, in as many bits
-/// as a stamp's tag has room for above the lane. Whoever calls says what it stands for (ops/call_type.hpp).
-enum class call_type : std::uint32_t { any = 0 };
-inline constexpr unsigned call_type_bits = 19;
+/// as a stamp's tag has room for above the lane, and 16 more. Whoever calls says what it stands for (ops/call_type.hpp).
+enum class call_type : std::uint64_t { any = 0 };
+inline constexpr unsigned call_type_tag_bits = 19;
+inline constexpr unsigned call_type_bits = call_type_tag_bits + 16;
 
 /// Why an invocation failed, and whose doing it was. Of a `declaration_mismatch`: what the culprit called with, and what it
 /// should have been in the eyes of who noticed.
@@ -66,7 +67,7 @@ class group_invocation final : private runtime::list_hook {
   mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
   /// Half of them for an implementation; one that is compared with another one has the other half.
   static constexpr std::uint32_t lanes = 8192;
-  static_assert(lanes == std::uint32_t{1} << (32 - call_type_bits), "lane and type share a stamp's tag");
+  static_assert(lanes == std::uint32_t{1} << (32 - call_type_tag_bits), "lane and type share a stamp's tag");
   mark posted() const noexcept { return posted_; }
 
   class [[nodiscard]] waiting : private runtime::waiter {

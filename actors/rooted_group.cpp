@@ -32,15 +32,15 @@ group_fault poison_of(const stamp& s) noexcept {
       code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
   return {.why = known ? static_cast<errc>(code) : errc::send_failed,
           .culprit = static_cast<rank_id>(s.total_bytes >> 8U),
-          .came = static_cast<call_type>(s.total_bytes >> 40U & ((1U << call_type_bits) - 1)),
+          .came = static_cast<call_type>(s.total_bytes >> 40U & ((1U << call_type_tag_bits) - 1)),
           .expected = type_of(s)};
 }
 
 void write_poison(const group_fault& what, stamp& s) noexcept {
   s.flags = s.flags | stamp_flags::poison;
   s.total_bytes = static_cast<std::uint64_t>(what.why) | std::uint64_t{what.culprit} << 8U |
-                  static_cast<std::uint64_t>(what.came) << 40U;
-  s.tag = tag_of(what.expected);
+                  (static_cast<std::uint64_t>(what.came) & ((1U << call_type_tag_bits) - 1)) << 40U;
+  put_type(what.expected, s);
 }
 
 rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation, part own)
@@ -187,7 +187,7 @@ stamp rooted_group::plain_stamp(const group_invocation& inv) const noexcept {
   s.digest = inv.digest_;
   s.total_bytes = inv.bytes_;
   s.invocation = static_cast<std::uint32_t>(inv.index_);
-  s.tag = tag_of(inv.type_);
+  put_type(inv.type_, s);
   s.source = services_.net.rank();
   if (inv.rehearsal_) s.flags = stamp_flags::rehearsal;
   return s;

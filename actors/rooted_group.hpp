@@ -35,9 +35,12 @@ void write_poison(const group_fault& what, stamp& s) noexcept;
 
 /// What a stamp in a group has for its tag.
 constexpr std::uint32_t lane_of(const stamp& s) noexcept { return s.tag % group_invocation::lanes; }
-constexpr call_type type_of(const stamp& s) noexcept { return static_cast<call_type>(s.tag / group_invocation::lanes); }
-constexpr std::uint32_t tag_of(call_type type, std::uint32_t lane = 0) noexcept {
-  return static_cast<std::uint32_t>(type) * group_invocation::lanes + lane;
+constexpr call_type type_of(const stamp& s) noexcept {
+  return static_cast<call_type>(std::uint64_t{s.more_type} << call_type_tag_bits | s.tag / group_invocation::lanes);
+}
+constexpr void put_type(call_type type, stamp& s) noexcept {
+  s.tag = static_cast<std::uint32_t>(type) * group_invocation::lanes;
+  s.more_type = static_cast<std::uint16_t>(static_cast<std::uint64_t>(type) >> call_type_tag_bits);
 }
 
 class rooted_group : public data_sink {

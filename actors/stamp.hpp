@@ -52,7 +52,7 @@ struct stamp {
   std::uint32_t tag = 0;
   rank_id source = 0;
   stamp_flags flags = stamp_flags::none;
-  std::uint16_t reserved = 0;
+  std::uint16_t more_type = 0;  ///< in a group: what its tag has no room for of the calls' type (group_invocation.hpp)
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
 
@@ -66,7 +66,7 @@ inline bool read_stamp(std::span<const std::byte> header, stamp& s) noexcept {
   if (header.size() != sizeof s) return false;
   std::memcpy(&s, header.data(), sizeof s);
   constexpr std::uint16_t known = 255;
-  return s.reserved == 0 && (static_cast<std::uint16_t>(s.flags) & ~known) == 0 && s.offset <= s.total_bytes;
+  return (static_cast<std::uint16_t>(s.flags) & ~known) == 0 && s.offset <= s.total_bytes;
 }
 inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
   stamp s;

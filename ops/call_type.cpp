@@ -3,21 +3,23 @@
 
 namespace parley::ops {
 
-std::uint32_t call_types::own_combination(std::string_view element, std::string_view combine) noexcept {
+std::uint64_t call_types::own_combination(std::string_view element, std::string_view combine) noexcept {
   std::uint64_t h = element.size();
   for (const std::string_view name : {element, combine}) {
     for (const char c : name) h = runtime::mix(h ^ static_cast<unsigned char>(c));
   }
   constexpr std::uint64_t known = combinations.size();
   constexpr std::uint64_t all = std::uint64_t{1} << combination_bits;
-  return static_cast<std::uint32_t>(known + h % (all - known));
+  constexpr unsigned more_bits = actors::call_type_bits - actors::call_type_tag_bits;
+  const std::uint64_t more = h >> (64 - more_bits);
+  return more << actors::call_type_tag_bits | (known + h % (all - known));
 }
 
 std::string words_of(actors::call_type type) {
   if (type == actors::call_type::any) return "no type";
-  const auto code = static_cast<std::uint32_t>(type);
-  const std::uint32_t element = code >> call_types::combination_bits;
-  const std::uint32_t combination = code & ((1U << call_types::combination_bits) - 1);
+  const auto code = static_cast<std::uint64_t>(type) & ((1U << actors::call_type_tag_bits) - 1);
+  const std::uint64_t element = code >> call_types::combination_bits;
+  const std::uint64_t combination = code & ((1U << call_types::combination_bits) - 1);
   std::string words = element == 0 || element >= call_types::elements.size()
                           ? std::string("the program's own elements")
                           : std::string(call_types::elements[element]) + " elements";

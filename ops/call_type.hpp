@@ -6,7 +6,7 @@
 ///     words_of(work.type);                            // `f32 elements combined by plus`
 ///
 /// Arithmetic types and the function objects of <functional> are told apart exactly, `long` is what has its size. The program's
-/// own are told apart by their names, of which 15 bits of a hash travel: they have to be the same type on all ranks, so no
+/// own are told apart by their names, of which 31 bits of a hash travel: they have to be the same type on all ranks, so no
 /// lambda that each rank writes for itself.
 #include <parley/actors/group_invocation.hpp>
 
@@ -27,7 +27,7 @@ inline constexpr std::array<std::string_view, 14> elements{"",    "f32", "f64", 
                                                            "i16", "u16", "i32", "u32",  "i64",  "u64", "long double"};
 inline constexpr std::array<std::string_view, 10> combinations{
     "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
-inline constexpr unsigned combination_bits = actors::call_type_bits - 4;
+inline constexpr unsigned combination_bits = actors::call_type_tag_bits - 4;
 static_assert(elements.size() <= 16);
 
 /// 0 for the program's own.
@@ -78,8 +78,8 @@ inline constexpr std::string_view name_of_combination<std::logical_or<T>> = "log
 template <class T>
 inline constexpr std::string_view name_of_combination<std::divides<T>> = "divides";
 
-/// Of the names of types that are the program's own; above those that are known.
-std::uint32_t own_combination(std::string_view element, std::string_view combine) noexcept;
+/// Of the names of types that are the program's own; above those that are known, and with the bits that a tag has no room for.
+std::uint64_t own_combination(std::string_view element, std::string_view combine) noexcept;
 }  // namespace call_types
 
 /// `Combine` is void where nothing is combined.
@@ -91,9 +91,9 @@ actors::call_type call_type_of() noexcept {
     constexpr std::uint32_t known = name == "none" ? 0 : call_types::place_in(call_types::combinations, name);
     return static_cast<actors::call_type>(element << call_types::combination_bits | known);
   } else {
-    static const std::uint32_t own =
+    static const std::uint64_t own =
         call_types::own_combination(element != 0 ? "" : typeid(T).name(), typeid(Combine).name());
-    return static_cast<actors::call_type>(element << call_types::combination_bits | own);
+    return static_cast<actors::call_type>(std::uint64_t{element} << call_types::combination_bits | own);
   }
 }
 

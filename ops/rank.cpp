@@ -64,7 +64,10 @@ rank::rank(rank_foundation on, rank_settings settings)
 results_store::options rank::results_options() {
   services_.validators_hash =
       tuning::stable_hash{}.number(tuning::validators_digest(settings_.validators)).text(kind_of(id())).digest();
-  services_.on_call_failed = [this](const error& why) { dump_after_fault(why.what()); };
+  services_.on_call_failed = [this](const error& why) {
+    dump_after_fault(why.what());
+    if (on_call_failed) on_call_failed(why);
+  };
   return {.path = settings_.results_path,
           .ordinal = id(),
           .validators = settings_.validators,
@@ -742,6 +745,12 @@ std::vector<const actors::participant_state*> rank::participants() const {
   for (const auto& a : attached_) {
     if (const actors::participant_state* const p = a->participant()) all.push_back(p);
   }
+  return all;
+}
+
+std::vector<symmetric_end*> rank::ops_without_headers() const {
+  std::vector<symmetric_end*> all;
+  for (const auto& e : symmetrics_) all.push_back(&*e);
   return all;
 }
 

@@ -223,6 +223,10 @@ class rank {
   std::vector<edge_decision> decisions() const;
   /// The same with all that this rank's participants have learned, for those who check it.
   std::vector<const actors::participant_state*> participants() const;
+  /// Its ends of ops without headers, for those who check them.
+  std::vector<symmetric_end*> ops_without_headers() const;
+  /// Told of each call that ends with an error which its caller gets; may be empty. For those who check what they say.
+  std::function<void(const runtime::error& why)> on_call_failed{};
   /// What rank `of` would need for a call of a group's or a symmetric op of that many bytes with `config`, by its own clock and
   /// waits included: measured, or foreseen from what its members measured in the searches whose decisions this rank knows, with
   /// a range that says how sure it is (tuning/time_model.hpp). `unavailable` when nothing was measured; sizes of one key are one.

@@ -1,5 +1,7 @@
 #include <parley/simulation/checkers.hpp>
 
+#include <parley/simulation/program_checkers.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -280,7 +282,8 @@ time_ns held_up(const run_record& r) {
 struct calls_end final : checker {
   using checker::checker;
   void look() const {
-    if (book_.r.programs_left != 0) violated(std::to_string(book_.r.programs_left) + " programs wait for ever");
+    if (book_.r.programs_left != 0 && !book_.r.play->ops.empty())
+      violated(std::to_string(book_.r.programs_left) + " programs wait for ever");
     const time_ns held = held_up(book_.r);
     for (const call_record& c : book_.r.calls) {
       const op_spec& op = book_.r.play->ops[c.op];
@@ -697,6 +700,7 @@ std::vector<violation> check(const run_record& r) {
   delivered(b, found, "delivery").look();
   fenced_ranks(b, found, "fencing").look();
   nothing_left(b, found, "leftovers").look();
+  if (r.play->ops.empty()) check_program(r, found);  // nobody has listed its ops
   return found;
 }
 

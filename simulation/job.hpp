@@ -104,6 +104,12 @@ struct flight_view {
   runtime::flight_record record;
 };
 
+/// A call that ended with an error, as its rank told its caller.
+struct failed_call {
+  rank_id rank = 0;
+  runtime::error why;
+};
+
 /// A rank that went on after the others had taken it for dead.
 struct fenced_rank {
   std::uint64_t job = 0;
@@ -125,6 +131,12 @@ struct run_record {
   /// Of pairs: the messages that came, by op, job and returns.
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> received;
   std::vector<fenced_rank> fenced;
+  // Of programs (program_checkers.hpp).
+  std::vector<failed_call> failed_calls;
+  double budget = 0;                ///< of wall time, for trials
+  std::set<std::string> other_ops;  ///< that ranks had in the same program where nothing befell them, by name
+  /// What calls of an op with so many bytes took at most where nothing befell them; empty where that is not known.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
   std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest
   std::vector<violation> at_once;                    ///< seen while it ran
   coverage messages;

@@ -19,6 +19,22 @@ class observer::census final : public wire_tap {
   run_record& record_;
 };
 
+lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
+  lease_view v;
+  v.job = job;
+  v.rank = r;
+  v.title = end.declaration().title();
+  v.gates_met = end.leases().statistics().gates_met;
+  v.leads = end.leads();
+  if (!v.leads) return v;
+  v.led = end.lease_coordinator()->statistics();
+  for (const auto& k : end.assigned()->campaigns()) {
+    v.searches += k->search;
+    v.excluded += k->excluded.size();
+  }
+  return v;
+}
+
 observer::observer(run_record& into, world& w, actors::window_limits window)
     : record_(into), world_(w), census_(std::make_unique<census>(into)),
       watchers_([this](std::string_view invariant, std::string text) {
@@ -106,6 +122,10 @@ void observer::look_at(rank_id r) {
   for (const actors::participant_state* p : self.participants())
     record_.participants.push_back(view_of(r, *p, !ending_));
   if (!cutting_) look_at_campaigns(self, first);
+  if (record_.play->ops.empty()) {
+    for (ops::symmetric_end* end : self.ops_without_headers())
+      record_.leases.push_back(gates_of(static_cast<std::size_t>(world_.job()), r, *end));
+  }
   if (on_end) on_end(r);
   const std::vector<runtime::flight_record> flights = self.flight().in_order();
   record_.flights_lost += self.flight().total() - flights.size();

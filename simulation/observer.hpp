@@ -27,6 +27,9 @@ void each_campaign(const ops::rank& self, Visit visit) {
   }
 }
 
+/// The gates of one member of an op without headers.
+lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end);
+
 class observer {
  public:
   /// The record and the world outlive it.

@@ -4,6 +4,7 @@
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/observer.hpp>
+#include <parley/simulation/program_checkers.hpp>
 #include <parley/simulation/scenario.hpp>
 
 #include <algorithm>
@@ -32,6 +33,8 @@ struct played {
   std::vector<rank_id> failed;  // of which the others have to be told
   time_ns last_end_ns = 0;
   std::vector<violation> violations;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
+  std::set<std::string> ops;  // by name
 };
 
 const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for something that can never come");
@@ -123,12 +126,30 @@ tape rough_weather(rank_id ranks, std::uint64_t seed) {
   return draw(s, seed);
 }
 
+// The same of control messages alone.
+tape rough_control(rank_id ranks, std::uint64_t seed) {
+  scenario s;
+  s.ranks = ranks;
+  s.faulty_ns = 2'000'000;
+  s.faults = {.lose = 300,
+              .double_control = 100,
+              .delay_control = 500,
+              .cuts = 3,
+              .longest_delay_ns = 20'000'000,
+              .longest_mishap_ns = 50'000'000,
+              .orders = false};
+  return draw(s, seed);
+}
+
 // One run. The others are told of a rank whose program failed as of one that is gone.
-played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death) {
+played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death,
+            const played* undisturbed = nullptr) {
   world_options o = given;
   put_mutant(p.mutant, o);
   const bool rough = p.what == befalls::weather;
-  tape faults = rough ? rough_weather(o.ranks, o.seed) : tape{};
+  tape faults = rough                                ? rough_weather(o.ranks, o.seed)
+                : p.what == befalls::control_weather ? rough_control(o.ranks, o.seed)
+                                                     : tape{};
   if (rough) {
     o.order = faults.order;
     o.starved = faults.starved;
@@ -143,6 +164,11 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   run_record record;
   record.play = &as_played;
   record.faults = &faults;
+  record.budget = given.settings.plan.budget_fraction;
+  if (undisturbed != nullptr) {
+    record.other_ops = undisturbed->ops;
+    if (p.what == befalls::control_weather) record.usual_ns = undisturbed->usual_ns;
+  }
   world w(o, &sky);
   observer watching(record, w, given.settings.window);
   watching.listen(sky, mutant.get());
@@ -150,7 +176,10 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   played all;
   all.ended.resize(o.ranks);
   all.errors.resize(o.ranks);
-  w.start_all([&](rank_id r) { w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all)); });
+  w.start_all([&](rank_id r) {
+    w[r].on_call_failed = [&record, r](const runtime::error& why) { record.failed_calls.push_back({r, why}); };
+    w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all));
+  });
   for (const mishap& m : faults.mishaps) w.befall(m, w.stage().now());
   if (death != nullptr) {
     w.befall(*death, w.stage().now());
@@ -165,7 +194,9 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   };
   if (!w.stage().run_until(over, runtime::never)) {
     for (rank_id r = 0; r < o.ranks; ++r) {
-      if (!all.ended[r] && w.find(r) != nullptr) all.errors[r] = waits_in_vain;
+      if (all.ended[r] || w.find(r) == nullptr) continue;
+      all.errors[r] = waits_in_vain;
+      ++record.programs_left;
     }
   }
   std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
@@ -178,9 +209,15 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   record.lost_reads = w.network().puts().lost_reads;
   all.violations = check(record);
   std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
-  for (const violation& v : all.violations) std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());
+  for (const violation& v : all.violations) {
+    std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());
+    if (p.violated) p.violated(v);
+  }
+  all.usual_ns = usual_times(record);
+  for (const participant_view& v : record.participants) all.ops.insert(v.op);
   if (record.flights_lost != 0)
-    std::fprintf(stderr, "S6 was not looked at: %llu calls had no room in the flight recorders\n",
+    std::fprintf(stderr,
+                 "S6, N4, oracle and delivery were not looked at: %llu calls had no room in the flight recorders\n",
                  static_cast<unsigned long long>(record.flights_lost));
   return all;
 }
@@ -237,16 +274,17 @@ bool all_returned(const played& all) {
 
 bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
   program_options first = p;
-  if (p.what == befalls::death) first.what = befalls::nothing;
+  if (p.what != befalls::weather) first.what = befalls::nothing;
   const played undisturbed = play(o, rank_main, first, nullptr);
   if (!all_returned(undisturbed)) return false;
+  if (p.what == befalls::control_weather) return all_returned(play(o, rank_main, p, nullptr, &undisturbed));
   if (p.what != befalls::death) return true;
   dice luck(o.seed, purpose::fault);
   mishap death;
   death.what = mishap::kind::crash;
   death.rank = static_cast<rank_id>(luck.below(o.ranks));
   death.at_ns = luck.between(0, undisturbed.last_end_ns);
-  return ended_well(play(o, rank_main, p, &death), o, death);
+  return ended_well(play(o, rank_main, p, &death, &undisturbed), o, death);
 }
 
 int run(int argc, char** argv, ops::rank_function rank_main) {
@@ -256,11 +294,15 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
     if (!ranks) return ops::run(argc, argv, rank_main);
     const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
     const bool weather = flag(argc, argv, "--weather");
+    const bool control = flag(argc, argv, "--control-weather");
     const bool deaths = flag(argc, argv, "--deaths");
-    if (weather && deaths)
-      runtime::raise({runtime::errc::bad_argument, "--weather and --deaths are two kinds of runs; give one of them"});
+    if (int{weather} + int{control} + int{deaths} > 1)
+      runtime::raise({runtime::errc::bad_argument,
+                      "--weather, --control-weather and --deaths are three kinds of runs; give one of them"});
     program_options p;
-    p.what = deaths ? befalls::death : (weather ? befalls::weather : befalls::nothing);
+    if (weather) p.what = befalls::weather;
+    if (control) p.what = befalls::control_weather;
+    if (deaths) p.what = befalls::death;
     if (*ranks == 0 || *ranks > most_ranks)
       runtime::raise({runtime::errc::bad_argument, "--sim takes 1 to " + std::to_string(most_ranks) + " ranks"});
     p.mutant = text_option(argc, argv, "--mutant").value_or("");

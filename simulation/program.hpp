@@ -5,6 +5,7 @@
 ///
 ///     ./program --sim 16 [--seed 7]              # 16 ranks in this process; without --sim it is parley::run
 ///     ./program --sim 16 --weather [--seeds 100] # with the faults that each seed chooses: all but deaths
+///     ./program --sim 16 --control-weather       # only control messages fare badly: no call may be slower for it
 ///     ./program --sim 16 --deaths [--seeds 100]  # in each run one rank dies, anywhere
 ///     ./program --sim 16 --links free            # messages take no time: what is left are the program's own waits
 ///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): a checker has to notice
@@ -15,23 +16,26 @@
 /// give the same results. Deaths: after a run without one, another in which a rank ends in the midst of it; every other has to
 /// return, or to end with `peer_failed` naming who is gone, in the time in which deaths are noticed. Equal seeds give equal runs. Time is `self.where().precise_now()`, in both worlds.
 ///
-/// Each run is watched by the checkers that need no scenario (checkers.hpp): S1 to S8, N3, window, agreement, leftovers. Answers 0,
+/// Each run is watched by the checkers that need no scenario: S1 to S8, L2, N1 to N4, window, agreement, oracle, errors, delivery, leftovers
+/// (checkers.hpp, program_checkers.hpp). N1 speaks of a run with `--control-weather`, compared with one without. Answers 0,
 /// or 1 after printing which rank failed and why, or which invariant was violated; a program that waits for what can never come is
 /// named, too.
 #include <parley/ops/run.hpp>
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/job.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace parley::simulation {
 
 int run(int argc, char** argv, ops::rank_function rank_main);
 
-enum class befalls : std::uint8_t { nothing, weather, death };
+enum class befalls : std::uint8_t { nothing, weather, control_weather, death };
 struct program_options {
   befalls what = befalls::nothing;
-  std::string mutant;  ///< see mutants.hpp; empty: none
+  std::string mutant{};                                ///< see mutants.hpp; empty: none
+  std::function<void(const violation& v)> violated{};  ///< told of each, besides standard error
 };
 
 /// The same without a command line. Answers whether all went as it should; prints the virtual time that it took, what the checkers

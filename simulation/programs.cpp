@@ -1,5 +1,7 @@
 #include <parley/simulation/programs.hpp>
 
+#include <parley/simulation/observer.hpp>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -636,21 +638,9 @@ std::vector<lease_view> programs::leases(rank_id rank) const {
   for (const auto& c : callers_[rank]) {
     if (c->job != world_.job() || c->replaced || !c->without_headers) continue;
     ops::symmetric_end& end = c->without_headers->end();
-    lease_view v;
-    v.job = static_cast<std::size_t>(c->job);
-    v.rank = rank;
-    v.title = end.declaration().title();
-    v.gates_met = end.leases().statistics().gates_met;
+    lease_view v = gates_of(static_cast<std::size_t>(c->job), rank, end);
     for (const std::uint64_t bytes : c->op.sizes) {
       if (!end.leases().open(bytes)) v.closed = end.leases().missing(bytes);
-    }
-    v.leads = end.leads();
-    if (v.leads) {
-      v.led = end.lease_coordinator()->statistics();
-      for (const auto& k : end.assigned()->campaigns()) {
-        v.searches += k->search;
-        v.excluded += k->excluded.size();
-      }
     }
     all.push_back(std::move(v));
   }

@@ -1,13 +1,17 @@
 // Kills and stops real ranks at every step of a campaign, and sees that each survivor ends with an error that names op, rank and
 // invocation, in bounded time; that whoever was stopped is fenced when it comes back; and that nothing is left behind.
 //
-// `./dev test` runs one step per role; PARLEY_TEST_MATRIX=N runs all of them N times, as `./dev all` does.
+// The same in the midst of puts and gets (one_sided.hpp), where besides no memory may be written that is none of the payload's, or has
+// been given back, and nothing comes that was not written whole.
+//
+// `./dev test` runs a few steps per role; PARLEY_TEST_MATRIX=N runs all of them N times, as `./dev all` does.
 #include "supervisor.hpp"
 
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
 
 using namespace fire;
@@ -129,6 +133,105 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
   CHECK(nothing_new());
 }
 
+// Of pairs that put and get (one_sided.hpp).
+struct one_sided_part {
+  const char* scenario;
+  rank_id rank;
+  std::vector<const char*> steps;
+};
+const std::vector<one_sided_part>& one_sided_parts() {
+  static const std::vector<one_sided_part> all{
+      {"puts", 1, {"holds_credit", "writes", "written", "fenced", "sent"}},
+      {"puts", 2, {"gave_credit", "is_written", "landed", "received"}},
+      {"lent_puts", 1, {"holds_credit", "writes", "written", "fenced", "sent"}},
+      {"lent_puts", 2, {"gave_credit", "landed", "received"}},
+      {"large_puts", 1, {"writes", "written", "fenced", "sent"}},
+      {"large_puts", 2, {"is_written", "landed", "received"}},
+      {"gets", 1, {"offers", "offered", "is_read", "sent"}},
+      {"gets", 2, {"has_offer", "reads", "told", "received"}},
+      {"lent_gets", 1, {"offers", "offered", "is_read", "sent"}},
+      {"lent_gets", 2, {"has_offer", "reads", "told", "received"}},
+  };
+  return all;
+}
+
+// What both ends say that they ran, by invocation.
+void same_config_on_both_ends(by_hand& job) {
+  std::map<std::string, std::string> ran;
+  for (const rank_id r : {1U, 2U}) {
+    for (const std::string& line : job[r].lines()) {
+      if (!line.starts_with("ran ")) continue;
+      const auto digest = line.rfind(' ');
+      const auto [at, first] = ran.emplace(line.substr(0, digest), line.substr(digest));
+      if (!first) CHECK_MESSAGE(at->second == line.substr(digest), line);
+    }
+  }
+  CHECK_FALSE(ran.empty());
+}
+
+void run_one_sided(const one_sided_part& part, const char* action, const char* step) {
+  const bool kills = std::string_view(action) == "kill";
+  const bool pauses = std::string_view(action) == "pause";
+  const std::string fault = fmt::format("{}:{}:{}", action, step, part.rank);
+  INFO(part.scenario << " " << fault);
+  const std::chrono::seconds detection = pauses ? 4s : 1s;  // who pauses is back long before
+  by_hand job(part.scenario, 3,
+              {{"PARLEY_DETECTION", std::to_string(detection.count())}, {"PARLEY_TEST_FAULT", fault}});
+  process& victim = job[part.rank];
+  process& other = job[3 - part.rank];
+  REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }), job.text());
+  const parley::tests::fair_stopwatch since;
+  CHECK_MESSAGE(victim.stopped() == !kills, job.text());
+  if (pauses) {
+    victim.signal(SIGCONT);
+    CHECK_MESSAGE(job.until([&] { return victim.says({"it is decided"}) && other.says({"it is decided"}); }),
+                  job.text());
+  } else {
+    const std::string gone = fmt::format("rank {} is gone", part.rank);
+    const auto says = [&] {
+      return other.says({"it ended: peer_failed: activations 1->2", gone.c_str(), "restart the job"});
+    };
+    CHECK_MESSAGE(job.until(says), job.text());
+    CHECK_MESSAGE(since.took() < detection + leaving, job.text());
+  }
+  if (std::string_view(action) == "stop") {
+    victim.signal(SIGCONT);
+    const auto fenced = [&] { return victim.says({"it ended: fenced: activations 1->2", "holds it dead"}); };
+    CHECK_MESSAGE(job.within(5s, fenced), job.text());
+  }
+  for (rank_id r = 0; r < job.size(); ++r) job[r].close_input();
+  CHECK_MESSAGE(job.within(10s, [&] { return job.all_ended(); }), job.text());
+  CHECK_MESSAGE(job[0].status() == 0, job.text());
+  CHECK_MESSAGE(other.status() == (pauses ? 0 : 1), job.text());
+  CHECK_MESSAGE(victim.status() == (kills ? -SIGKILL : pauses ? 0 : 1), job.text());
+  for (const process* p : {&victim, &other}) {
+    CHECK_FALSE_MESSAGE(p->says({"memory beside"}), job.text());
+    CHECK_FALSE_MESSAGE(p->says({"is not what was sent"}), job.text());
+    CHECK_FALSE_MESSAGE(p->says({"may still be written"}), job.text());
+    const bool ended = !pauses && (p == &other || !kills);
+    CHECK_MESSAGE(p->says({"nothing was written afterwards"}) == ended, job.text());
+  }
+  same_config_on_both_ends(job);
+  CHECK(job.left_behind().empty());
+}
+
+// How often to go through all steps; 0 where that is not asked for.
+int times_over() {
+  const char* const told = std::getenv("PARLEY_TEST_MATRIX");
+  return told == nullptr ? 0 : std::atoi(told);
+}
+template <class Part, class Run>
+void run_all(const std::vector<Part>& parts, std::initializer_list<const char*> actions, Run run) {
+  for (int i = 0; i < times_over(); ++i) {
+    for (const Part& part : parts) {
+      for (const char* step : part.steps) {
+        for (const char* action : actions) run(part, action, step);
+      }
+    }
+    if (times_over() > 1) MESSAGE("the whole matrix, run " << i + 1 << " of " << times_over());
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a rank that is killed or stopped at one step of a campaign ends its op for the others, whatever its role") {
@@ -152,16 +255,24 @@ TEST_CASE("a member of an op without headers that is killed or stopped ends its 
   run_one(parts()[7], "kill", "rehearsal");
 }
 
+TEST_CASE("a rank that is killed, stopped or resumed in the midst of a put or a get leaves its peer an error and its "
+          "memory") {
+  run_one_sided(one_sided_parts()[0], "stop", "writes");
+  run_one_sided(one_sided_parts()[1], "kill", "landed");
+  run_one_sided(one_sided_parts()[2], "kill", "fenced");
+  run_one_sided(one_sided_parts()[4], "pause", "fenced");
+  run_one_sided(one_sided_parts()[5], "stop", "is_written");
+  run_one_sided(one_sided_parts()[6], "kill", "is_read");
+  run_one_sided(one_sided_parts()[7], "stop", "reads");
+}
+
 TEST_CASE("a rank that is killed or stopped at any step of a campaign ends its op for the others, whatever its role" *
-          doctest::skip(std::getenv("PARLEY_TEST_MATRIX") == nullptr)) {
-  const char* const told = std::getenv("PARLEY_TEST_MATRIX");
-  const int times = told == nullptr ? 1 : std::atoi(told);
-  for (int i = 0; i < times; ++i) {
-    for (const campaign_part& part : parts()) {
-      for (const char* step : part.steps) {
-        for (const char* action : {"kill", "stop"}) run_one(part, action, step);
-      }
-    }
-    if (times > 1) MESSAGE("the whole matrix, run " << i + 1 << " of " << times);
-  }
+          doctest::skip(times_over() == 0)) {
+  run_all(parts(), {"kill", "stop"}, run_one);
+}
+
+TEST_CASE(
+    "a rank that is killed, stopped or resumed at any step of a put or a get leaves its peer an error and its memory" *
+    doctest::skip(times_over() == 0)) {
+  run_all(one_sided_parts(), {"kill", "stop", "pause"}, run_one_sided);
 }

@@ -2,6 +2,7 @@
 
 #include "../support/fake_cuda.hpp"
 #include "../support/shared_sum.hpp"
+#include "one_sided.hpp"
 #include "supervisor.hpp"
 
 #include <parley/actors/messages.hpp>
@@ -21,7 +22,6 @@ using namespace parley::ops;
 using namespace parley::runtime;
 
 namespace fire {
-namespace {
 
 void say(const std::string& text) {
   std::printf("%s\n", text.c_str());
@@ -32,6 +32,13 @@ bool input_has_ended() {
   pollfd in{0, POLLIN, 0};
   return ::poll(&in, 1, 0) > 0;
 }
+
+std::function<bool(const std::string& step)>& own_steps() {
+  static std::function<bool(const std::string&)> reached;
+  return reached;
+}
+
+namespace {
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -44,8 +51,7 @@ struct planned_fault {
   int signal = 0;
   std::string step;
 };
-/// Of this very process.
-planned_fault own_fault() {
+planned_fault read_own_fault() {
   const std::string restarts = variable("PARLEY_RESTART_COUNT");
   const std::string me = variable("PARLEY_RANK") + ":" + (restarts.empty() ? "0" : restarts);
   std::istringstream all(variable("PARLEY_TEST_FAULT"));
@@ -59,17 +65,16 @@ planned_fault own_fault() {
   return {};
 }
 
-/// Steps that only the scenario's own op can tell.
-std::function<bool(const std::string& step)>& own_steps() {
-  static std::function<bool(const std::string&)> reached;
-  return reached;
+/// Of this very process; without a signal once it has struck.
+planned_fault& own_fault() {
+  static planned_fault plan = read_own_fault();
+  return plan;
 }
 
 /// Asked on every turn of the loop. It never has an event of its own.
 class fault final : public poller {
  public:
-  fault(job& here, const planned_fault& plan)
-      : here_(here), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), signal_(plan.signal), step_(plan.step) {
+  explicit fault(job& here) : here_(here), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), step_(own_fault().step) {
     here_.loop().attach(*this);
   }
   fault(const fault&) = delete;
@@ -80,8 +85,8 @@ class fault final : public poller {
   }
 
   bool poll() override {
-    if (signal_ == 0 || !reached()) return false;
-    ::raise(std::exchange(signal_, 0));
+    if (own_fault().signal == 0 || !reached()) return false;
+    come_to(step_);
     return true;
   }
   arm_state arm() override { return arm_state::armed; }
@@ -115,7 +120,6 @@ class fault final : public poller {
 
   job& here_;
   int event_;
-  int signal_;
   std::string step_;
   std::uint64_t seen_ = 0;
   bool decided_ = false;
@@ -160,13 +164,6 @@ task<> reduce(rank& self, rank_group group) {
     std::fill(values.begin(), values.end(), group.leads() && input_has_ended() ? 1U : 0U);
     co_await group.all_reduce(std::span(values));
     if (values[0] != 0) break;
-  }
-  say("fine on rank " + std::to_string(self.id()));
-}
-task<> rest_until_input_ends(rank& self) {
-  while (!input_has_ended()) {
-    auto slept = co_await sleep_until(self.where().now() + 5'000'000);
-    if (!slept) break;
   }
   say("fine on rank " + std::to_string(self.id()));
 }
@@ -373,10 +370,25 @@ void summing(job& here) {
 
 }  // namespace
 
+task<> rest_until_input_ends(rank& self) {
+  while (!input_has_ended()) {
+    auto slept = co_await sleep_until(self.where().now() + 5'000'000);
+    if (!slept) break;
+  }
+  say("fine on rank " + std::to_string(self.id()));
+}
+
+void come_to(std::string_view step) {
+  planned_fault& plan = own_fault();
+  if (plan.signal != 0 && plan.step == step) ::raise(std::exchange(plan.signal, 0));
+}
+
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{
-      {"pairs", pairs}, {"group", group},         {"leased", leased},     {"rehearsed", rehearsed},
-      {"gated", gated}, {"computing", computing}, {"counting", counting}, {"summing", summing}};
+      {"pairs", pairs},        {"group", group},         {"leased", leased},         {"rehearsed", rehearsed},
+      {"gated", gated},        {"computing", computing}, {"counting", counting},     {"summing", summing},
+      {"puts", puts},          {"lent_puts", lent_puts}, {"large_puts", large_puts}, {"gets", gets},
+      {"lent_gets", lent_gets}};
   return all;
 }
 
@@ -388,11 +400,10 @@ int run_as_rank() {
   o.settings.flight_records = 512;
   parley::tests::fake_cuda gpu;
   if (!variable("PARLEY_TEST_GPU").empty()) o.gpu = &gpu;
-  const planned_fault plan = own_fault();
-  if (plan.step == "join") ::raise(plan.signal);
+  come_to("join");
   return ops::run(
       [&](job& here) {
-        const fault strikes(here, plan);
+        const fault strikes(here);
         say("here is rank " + std::to_string(here.self().id()));
         scenario->second(here);
       },

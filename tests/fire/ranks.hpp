@@ -8,13 +8,25 @@
 #include <parley/ops/run.hpp>
 #include <parley/runtime/poller.hpp>
 
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace fire {
 
 /// What a rank does until its input ends, or an error ends it.
 const std::map<std::string, void (*)(parley::ops::job&)>& scenarios();
+
+/// Steps that only a scenario can tell: whether it has come to one, on every turn.
+std::function<bool(const std::string& step)>& own_steps();
+/// This very rank has come to that step: the fault that is planned for it there strikes now.
+void come_to(std::string_view step);
+
+/// What a rank of these tests prints, at once.
+void say(const std::string& text);
+bool input_has_ended();
+parley::runtime::task<> rest_until_input_ends(parley::ops::rank& self);
 
 /// Runs the scenario that the environment names; the exit status.
 int run_as_rank();

@@ -389,6 +389,25 @@ TEST_CASE("what is one type and one way to combine has one number, whatever its 
   CHECK(words_of(call_type_of<larger, std::plus<>>()) == "the program's own elements");
 }
 
+TEST_CASE(
+    "functions of the program's own whose names share what a stamp's tag has room for are told apart, on all ranks") {
+  std::map<std::uint64_t, std::string> by_tag;
+  std::set<std::uint64_t> whole;
+  std::size_t shared = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    const std::string name = "own" + std::to_string(i);
+    const std::uint64_t number = call_types::own_combination("", name);
+    if (!by_tag.emplace(number % (1U << actors::call_type_tag_bits), name).second) ++shared;
+    CHECK(whole.insert(number).second);
+  }
+  CHECK(shared > 0);
+  actors::stamp s;
+  const auto type = static_cast<actors::call_type>((std::uint64_t{1} << 30U) | 12);
+  actors::put_type(type, s);
+  CHECK(actors::type_of(s) == type);
+  CHECK(words_of(type) == words_of(static_cast<actors::call_type>(12)));
+}
+
 TEST_CASE("a broadcast and a gather of two types are refused, too") {
   world w(2);
   auto op = led_by(0, {star()});

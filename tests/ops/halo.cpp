@@ -501,6 +501,53 @@ jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> c
 
 }  // namespace
 
+namespace {
+// Each sweep waits for its rims once its interior is done, or before it begins.
+enum class waits : std::uint8_t { after_interior, before_interior };
+constexpr int sweeps_made = 20;
+constexpr time_ns interior_ns = 1'000'000;
+task<> compute_interiors(dataflow& flow, halo_plan* plan, waits when) {
+  scope& here = co_await this_scope;
+  for (int k = 0; k < sweeps_made; ++k) {
+    auto moving = plan->start(flow);
+    if (when == waits::before_interior) co_await moving;
+    auto computed = co_await sleep_until(here.where().now() + interior_ns);
+    static_cast<void>(computed);
+    if (when == waits::after_interior) co_await moving;
+  }
+}
+time_ns sweeping_ns(const config_ptr& config, waits when) {
+  memory_link_options links;
+  links.latency_ns = 300'000;
+  world w(4, {}, std::move(links));
+  auto op = rims({2, 2});
+  op.configs = {config};
+  std::vector<halo> halos;
+  std::vector<sheet> sheets(4, sheet(30, 30));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 4; ++r) {
+    halos.push_back(w[r].declare(op));
+    plans.push_back(halos[r].plan({grid_field(sheets[r].cells, {30, 30})}));
+  }
+  const time_ns began = w.clock.now();
+  scope all(w.clock);
+  for (halo_plan& plan : plans) all.spawn(with_dataflow(compute_interiors, &plan, when));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  return w.clock.now() - began;
+}
+}  // namespace
+
+TEST_CASE("an interior that takes longer than its exchange hides it, whatever the config") {
+  for (const auto& config : {direct(), chunked(64, 3)}) {
+    CAPTURE(config->id());
+    const time_ns apart = sweeping_ns(config, waits::before_interior);
+    const time_ns hidden = sweeping_ns(config, waits::after_interior);
+    const time_ns moving = apart - sweeps_made * interior_ns;
+    CHECK(moving >= sweeps_made * 300'000);
+    CHECK(hidden - sweeps_made * interior_ns <= moving / 5);
+  }
+}
+
 TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut and whatever the config") {
   const jacobi_result alone = jacobi_on(1, 1, {direct()});
   CHECK(alone.norms.front() == doctest::Approx(0.03915698160394615).epsilon(1e-11));

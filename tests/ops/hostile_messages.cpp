@@ -423,7 +423,7 @@ TEST_CASE(
     s.generation = mine.generation;
     s.digest = digest;
     s.next_digest = configs[1]->digest();
-    s.tag = tag_of(call_type_of<float>());
+    put_type(call_type_of<float>(), s);
     const std::vector<std::byte> payload(s.total_bytes, std::byte{1});
     job.say(s, payload);
   };

@@ -378,3 +378,37 @@ TEST_CASE("put and get have names, and none of them can be the default") {
   world w(2);
   CHECK_THROWS_WITH_AS(w[0].declare(pair_of({put(), direct()})), doctest::Contains("needs registered memory"), failure);
 }
+
+namespace {
+// Every third receive has too little room.
+task<> receive_some_too_small(transfer t, std::size_t calls, std::size_t& refused) {
+  for (std::size_t i = 0; i < calls; ++i) {
+    std::vector<std::byte> buffer(i % 3 == 1 ? large / 2 : large);
+    const actors::registered_memory memory = t.registered(buffer);
+    auto got = co_await attempt(t.receive(buffer, {.from = 0}));
+    if (got.code() == errc::buffer_too_small) ++refused;
+  }
+}
+}  // namespace
+
+TEST_CASE("trials whose receiver has too little room hold their search up no longer than those of other configs") {
+  for (const config_ptr& config : {chunked(50'000, 4), put(), get()}) {
+    CAPTURE(config->id());
+    one_sided_world w({direct(), config});
+    pass(w, 1'000'000'000);
+    constexpr std::size_t calls = 60;
+    call_outcomes sent;
+    std::size_t refused = 0;
+    const auto both = [](transfer out, transfer in, call_outcomes& s, std::size_t& r) -> task<> {
+      auto done = co_await when_all(send_paced(out, std::vector<std::size_t>(calls, large), side::both, s),
+                                    receive_some_too_small(in, calls, r));
+      static_cast<void>(done);
+    };
+    const time_ns began = w.clock.now();
+    runtime::run(w.clock, both(w.out, w.in, sent, refused));
+    pass(w, 1'000'000'000);
+    CHECK(refused == calls / 3);
+    CHECK(w.campaign().where == actors::campaign::stage::decided);
+    CHECK(w.clock.now() - began < 2'000'000'000);
+  }
+}

@@ -1,0 +1,245 @@
+#include "one_sided.hpp"
+
+#include "../support/pattern.hpp"
+#include "ranks.hpp"
+
+#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/stamp.hpp>
+
+#include <dlfcn.h>
+#include <ucp/api/ucp.h>
+
+#include <algorithm>
+#include <cstring>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+
+namespace fire {
+namespace {
+
+// ---- what is handed to UCX --------------------------------------------------------------------------------------------
+
+enum class passing : std::uint8_t { nothing, put, fence, fence_answer, get, got, offer };
+
+// As transports/carried_memory.cpp and lent_payloads.cpp write them.
+constexpr std::uint16_t lent = 3;
+constexpr std::size_t lent_for_at = 40;
+passing carried(std::uint16_t kind) {
+  constexpr std::array kinds{passing::nothing, passing::put,   passing::get,
+                             passing::got,     passing::fence, passing::fence_answer};
+  return kind < kinds.size() ? kinds[kind] : passing::nothing;
+}
+
+template <class Value>
+Value at(std::span<const std::byte> bytes, std::size_t offset) {
+  Value value{};
+  if (bytes.size() >= offset + sizeof value) std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+passing what_passes(unsigned id, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  const auto on = static_cast<link::channel>(id / 2);
+  if (on == link::channel::transfers) return carried(at<std::uint16_t>(header, 0));
+  if (on == link::channel::loans && at<std::uint16_t>(header, 0) == lent &&
+      at<std::uint64_t>(header, lent_for_at) == static_cast<std::uint64_t>(link::channel::transfers))
+    return carried(at<std::uint16_t>(payload, 0));
+  actors::stamp s;
+  if (on == link::channel::data && actors::read_stamp(header, s) && has(s.flags, actors::stamp_flags::to_be_got))
+    return passing::offer;
+  return passing::nothing;
+}
+
+// Of flight records.
+constexpr unsigned timed = 1;
+constexpr unsigned rehearsal = 4;
+
+class one_sided_steps {
+ public:
+  one_sided_steps(rank& self, std::uint64_t digest, std::uint64_t pieces, std::span<const std::byte> payload)
+      : self_(self), digest_(digest), pieces_(pieces), payload_(payload) {}
+
+  void hands_over(passing what) {
+    if (!armed_) return;
+    if (what == passing::put && count_ == 0) come_to("holds_credit");
+    if (what == passing::fence) come_to("written");
+    if (what == passing::fence_answer) come_to("landed");
+    if (what == passing::offer) come_to("offers");
+    if (what == passing::get && count_ == 0) come_to("has_offer");
+  }
+  void handed_over(passing what) {
+    if (!armed_) return;
+    const bool piece = what == passing::put || what == passing::get || what == passing::got;
+    count_ = piece ? count_ + 1 : 0;
+    if (what == passing::put && count_ == pieces_) come_to("writes");
+    if (what == passing::fence) come_to("fenced");
+    if (what == passing::offer) come_to("offered");
+    if (what == passing::get && count_ == pieces_) come_to("reads");
+    if (what == passing::got && count_ == pieces_) come_to("is_read");
+  }
+  /// On every turn.
+  bool reached(const std::string& step) {
+    const auto& sent = self_.mail().sent_by_type();
+    const auto ran = [this](const auto& it) {
+      constexpr std::uint64_t latest = 64;
+      return self_.flight().find_latest(it, latest) != nullptr;
+    };
+    if (!armed_) {
+      armed_ = ran([](const flight_record& r) { return is_transfer(r.what) && (r.flags & timed) != 0; });
+      credits_ = sent[actors::credit::message_type];
+      told_ = sent[actors::taken::message_type];
+      return false;
+    }
+    if (step == "sent" || step == "received")
+      return ran([this](const flight_record& r) { return r.digest == digest_ && (r.flags & rehearsal) == 0; });
+    if (step == "gave_credit") return sent[actors::credit::message_type] > credits_;
+    if (step == "told") return sent[actors::taken::message_type] > told_;
+    return step == "is_written" && payload_.front() != fresh && payload_.back() == fresh;
+  }
+  /// What a payload's place holds before it comes.
+  static constexpr std::byte fresh{0xEE};
+
+ private:
+  rank& self_;
+  std::uint64_t digest_;
+  std::uint64_t pieces_;
+  std::span<const std::byte> payload_;
+  bool armed_ = false;
+  std::uint64_t count_ = 0;
+  std::uint64_t credits_ = 0;
+  std::uint64_t told_ = 0;
+};
+
+one_sided_steps*& steps() {
+  static one_sided_steps* now = nullptr;
+  return now;
+}
+
+// ---- what the ranks do ------------------------------------------------------------------------------------------------
+
+constexpr rank_id sender = 1;
+constexpr rank_id receiver = 2;
+constexpr std::size_t beside = 4096;
+constexpr std::byte given_back{0xDD};
+
+bool all_are(std::span<const std::byte> bytes, std::byte value) {
+  return std::all_of(bytes.begin(), bytes.end(), [value](std::byte b) { return b == value; });
+}
+
+struct endless_stream {
+  rank& self;
+  transfer t;
+  std::vector<std::byte> memory;
+  std::span<std::byte> payload;
+  std::uint64_t number = 0;
+
+  void check(bool came) const {
+    const std::span<const std::byte> all(memory);
+    const bool untouched =
+        all_are(all.first(beside), one_sided_steps::fresh) && all_are(all.last(beside), one_sided_steps::fresh);
+    if (!untouched) say("memory beside payload " + std::to_string(number) + " was written");
+    const auto sent = parley::tests::pattern(payload.size(), number);
+    if (came && !std::equal(payload.begin(), payload.end(), sent.begin()))
+      say("payload " + std::to_string(number) + " came, and is not what was sent");
+  }
+};
+
+/// The last message has one byte. Receives are there before their messages, as a rule.
+task<result<>> send_or_receive(endless_stream& s) {
+  constexpr time_ns pause_ns = 100'000;
+  bool decided = false;
+  for (;; ++s.number) {
+    if (!decided && !s.self.decisions().empty()) {
+      decided = true;
+      say("it is decided");
+    }
+    if (s.self.id() == sender) {
+      const bool last = input_has_ended();
+      const auto next = parley::tests::pattern(s.payload.size(), s.number);
+      std::copy(next.begin(), next.end(), s.payload.begin());
+      auto slept = co_await sleep_until(s.self.where().now() + pause_ns);
+      if (!slept) co_return slept;
+      auto sent = co_await attempt(s.t.send(s.payload.first(last ? 1 : s.payload.size()), {.to = receiver}));
+      s.check(false);
+      if (last || !sent) co_return sent;
+    } else {
+      std::fill(s.payload.begin(), s.payload.end(), one_sided_steps::fresh);
+      auto got = co_await attempt(s.t.receive(s.payload, {.from = sender}));
+      s.check(got && *got == s.payload.size());
+      if (!got) co_return got.reason();
+      if (*got == 1) co_return result<>{};
+    }
+  }
+}
+
+void say_what_ran(const flight_recorder& flight) {
+  for (const flight_record& r : flight.in_order()) {
+    if (!is_transfer(r.what) || (r.flags & rehearsal) != 0) continue;
+    say("ran " + std::to_string(r.invocation) + " " + std::to_string(r.digest));
+  }
+}
+
+task<> stream_one_sided(endless_stream& s) {
+  const actors::registered_memory registered = s.t.registered(s.memory);
+  auto ended = co_await send_or_receive(s);
+  if (!ended) {
+    say("it ended: " + ended.reason().what());
+    if (registered.lost()) say("its memory may still be written");
+    std::fill(s.memory.begin(), s.memory.end(), given_back);
+    while (!input_has_ended()) {
+      auto slept = co_await sleep_until(s.self.where().now() + 5'000'000);
+      if (!slept) break;
+    }
+    say(all_are(s.memory, given_back) ? "nothing was written afterwards" : "memory was written afterwards");
+  }
+  say_what_ran(s.self.flight());
+  if (!ended) raise(ended.reason());
+  say("fine on rank " + std::to_string(s.self.id()));
+}
+
+void move(job& here, const config_ptr& config, std::size_t bytes, std::uint64_t pieces) {
+  rank& self = here.self();
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{sender, receiver}};
+  op.configs = {direct(), config};
+  auto t = self.declare(op);
+  if (self.id() != sender && self.id() != receiver) return run(here.loop(), rest_until_input_ends(self));
+  endless_stream s{self, t, std::vector<std::byte>(beside + bytes + beside, one_sided_steps::fresh), {}};
+  s.payload = std::span(s.memory).subspan(beside, bytes);
+  one_sided_steps watch(self, config->digest(), pieces, s.payload);
+  steps() = &watch;
+  own_steps() = [&](const std::string& step) { return watch.reached(step); };
+  run(here.loop(), stream_one_sided(s));
+  own_steps() = nullptr;
+  steps() = nullptr;
+}
+
+constexpr std::size_t in_pieces = 200'000;
+constexpr std::size_t lent_bytes = 1'000'000;
+constexpr std::size_t large_bytes = 6'000'000;  // too large to be lent
+
+}  // namespace
+
+void puts(job& here) { move(here, put(16_KiB, 2), in_pieces, 3); }
+void lent_puts(job& here) { move(here, put(), lent_bytes, 1); }
+void large_puts(job& here) { move(here, put(), large_bytes, 1); }
+void gets(job& here) { move(here, get(16_KiB, 2), in_pieces, 3); }
+void lent_gets(job& here) { move(here, get(), lent_bytes, 1); }
+
+}  // namespace fire
+
+// Of this program; UCX's own is behind it.
+extern "C" ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h ep, unsigned id, const void* header, std::size_t header_length,
+                                            const void* buffer, std::size_t count, const ucp_request_param_t* param) {
+  static const auto send = reinterpret_cast<decltype(&ucp_am_send_nbx)>(::dlsym(RTLD_NEXT, "ucp_am_send_nbx"));
+  auto* const steps = fire::steps();
+  if (steps == nullptr) return send(ep, id, header, header_length, buffer, count, param);
+  const auto what = fire::what_passes(id, {static_cast<const std::byte*>(header), header_length},
+                                      {static_cast<const std::byte*>(buffer), count});
+  steps->hands_over(what);
+  ucs_status_ptr_t sent = send(ep, id, header, header_length, buffer, count, param);
+  steps->handed_over(what);
+  return sent;
+}

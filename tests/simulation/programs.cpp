@@ -1,0 +1,272 @@
+// Programs that are broken in one way each, and the checker that says so: those that need no scenario (program_checkers.hpp).
+#include <parley/simulation/mutants.hpp>
+#include <parley/simulation/program.hpp>
+#include <parley/simulation/program_checkers.hpp>
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::simulation;
+
+namespace {
+
+// The names of the checkers that have found something, and what they said.
+struct found {
+  bool well = false;
+  std::set<std::string> by;
+  std::string text;
+};
+found watched(rank_function rank_main, world_options o, program_options p = {}) {
+  found f;
+  p.violated = [&f](const violation& v) {
+    f.by.insert(v.invariant);
+    f.text += v.invariant + ": " + v.text + "\n";
+  };
+  o.settings.flight_records = 1U << 16U;
+  f.well = run_virtual(o, rank_main, p);
+  return f;
+}
+const std::set<std::string> no_checker{};
+
+paired_transfer pair_from_0_to_1(std::vector<config_ptr> configs) {
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{0, 1}};
+  op.configs = std::move(configs);
+  return op;
+}
+
+task<> stream(rank& self, transfer t, std::uint64_t sends, std::uint64_t receives) {
+  std::vector<std::byte> data(10'000);
+  for (std::uint64_t i = 0; self.id() == 0 && i < sends; ++i) {
+    co_await t.send(data, {.to = 1});
+    auto slept = co_await sleep_until(self.where().now() + 100'000);
+    if (!slept) break;
+  }
+  for (std::uint64_t i = 0; self.id() == 1 && i < receives; ++i) co_await t.receive(data, {.from = 0});
+}
+
+task<> sound(rank& self) {
+  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  co_await stream(self, t, 200, 200);
+}
+task<> sends_one_too_many(rank& self) {
+  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  co_await stream(self, t, 201, 200);
+}
+task<> receives_one_too_many(rank& self) {
+  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  co_await stream(self, t, 200, 200);
+  std::vector<std::byte> data(10'000);
+  if (self.id() == 1) co_await t.receive(data, {.from = 0, .timeout_ns = runtime::never});
+}
+
+// A config whose receives wait until their op has agreed on candidates, which no call may do.
+rank* asking = nullptr;
+task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
+task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+task<> receive_after_merge(part_receiver& in, std::span<std::byte> data) {
+  while (asking->participants().front()->candidates.empty()) {
+    auto slept = co_await sleep_until(asking->where().now() + 1'000);
+    if (!slept) raise(slept.reason());
+  }
+  co_await in.receive(0, data);
+}
+task<> waits_for_agreement(rank& self) {
+  if (self.id() == 1) asking = &self;
+  const auto patient = paired({.name = "patient", .wire_class = "patient"}, send_whole, receive_after_merge);
+  auto t = self.declare(pair_from_0_to_1({patient, direct()}));
+  co_await stream(self, t, 200, 200);
+}
+
+// A config that blames a peer which lives.
+task<> send_and_blame(part_sender& out, std::span<const std::byte>) {
+  out.fail(errc::peer_failed);
+  co_return;
+}
+task<> blames_the_living(rank& self) {
+  auto t =
+      self.declare(pair_from_0_to_1({paired({.name = "sly", .wire_class = "sly"}, send_and_blame, receive_whole)}));
+  std::vector<std::byte> data(1'000);
+  if (self.id() == 0) {
+    auto sent = co_await attempt(t.send(data, {.to = 1}));
+    static_cast<void>(sent);
+  } else {
+    auto got = co_await attempt(t.receive(data, {.from = 0}));
+    static_cast<void>(got);
+  }
+}
+
+// Candidates of which some cost far more than the default, as each of them takes.
+class slow final : public paired_config {
+ public:
+  slow(const std::string& name, time_ns takes_ns)
+      : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    if (!slept) raise(slept.reason());
+    co_await in.receive(0, data);
+  }
+
+ private:
+  time_ns takes_ns_;
+};
+task<> has_slow_candidates(rank& self) {
+  std::vector<config_ptr> configs;
+  const auto add = [&](const char* name, time_ns takes_ns) {
+    configs.push_back(std::make_shared<slow>(name, takes_ns));
+  };
+  add("usual", 20'000);
+  add("awful", 900'000);
+  add("worse", 920'000);
+  add("bad", 60'000);
+  add("fast", 10'000);
+  auto t = self.declare(pair_from_0_to_1(std::move(configs)));
+  co_await stream(self, t, 1'000, 1'000);
+}
+
+// An op without headers whose trials are calls, which are leased.
+class apart final : public symmetric_config {
+ public:
+  apart(const std::string& name, time_ns takes_ns)
+      : symmetric_config({.name = name, .wire_class = name}), takes_ns_(takes_ns) {}
+  task<> run(symmetric_call, std::span<std::byte>) const override {
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    if (!slept) raise(slept.reason());
+  }
+
+ private:
+  time_ns takes_ns_;
+};
+task<> runs_without_headers(rank& self) {
+  symmetric_op op;
+  op.name = "gradients";
+  op.members = {1, 0};  // whom that mutant breaks does not lead
+  op.configs = {std::make_shared<apart>("forward", 20'000), std::make_shared<apart>("backward", 10'000)};
+  op.over = std::make_shared<communicator>();
+  auto g = self.declare(std::move(op));
+  std::vector<std::byte> data(1'000);
+  for (int i = 0; i < 2'000; ++i) {
+    co_await g.run(data);
+    auto slept = co_await sleep_until(self.where().now() + 100'000);
+    if (!slept) break;
+  }
+}
+
+const world_options two{.ranks = 2};
+
+}  // namespace
+
+TEST_CASE("a sound program is found fault with by no checker, in no weather, whoever dies") {
+  for (const befalls what : {befalls::nothing, befalls::weather, befalls::control_weather, befalls::death}) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      CAPTURE(static_cast<int>(what));
+      CAPTURE(seed);
+      const found f = watched(sound, {.ranks = 3, .seed = seed}, {.what = what});
+      INFO(f.text);
+      CHECK(f.well);
+      CHECK(f.by == no_checker);
+    }
+  }
+}
+
+TEST_CASE("delivery: a message that nobody receives is named") {
+  const found f = watched(sends_one_too_many, two);
+  CHECK_FALSE(f.well);
+  CHECK(f.by == std::set<std::string>{"delivery"});
+  CHECK(f.text.find("activations 0->1, invocation 200: ended well on rank 0, and rank 1 has no part in it") !=
+        std::string::npos);
+}
+
+TEST_CASE("L2: a program that waits for what never comes is named") {
+  const found f = watched(receives_one_too_many, two);
+  CHECK_FALSE(f.well);
+  CHECK(f.by.contains("L2"));
+}
+
+TEST_CASE("N1: a config that waits for agreement makes calls slow when control messages fare badly, and only then") {
+  std::size_t caught = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const found calm = watched(waits_for_agreement, {.ranks = 2, .seed = seed});
+    INFO(calm.text);
+    CHECK(calm.well);
+    const found f = watched(waits_for_agreement, {.ranks = 2, .seed = seed}, {.what = befalls::control_weather});
+    if (f.by.contains("N1")) ++caught;
+  }
+  CHECK(caught > 0);
+}
+
+TEST_CASE("N2: a coordinator that begins campaigns anew makes ranks wait at more gates than a search may") {
+  const found sound_one = watched(runs_without_headers, two);
+  INFO(sound_one.text);
+  CHECK(sound_one.by == no_checker);
+  const found f = watched(runs_without_headers, two, {.mutant = "impatient-coordinator"});
+  INFO(f.text);
+  CHECK(f.by.contains("N2"));
+}
+
+TEST_CASE("N4: trials that are not earned are named, and those that are earned are not") {
+  CHECK(watched(has_slow_candidates, two).by == no_checker);
+  const found f = watched(has_slow_candidates, two, {.mutant = "budget-ignored"});
+  INFO(f.text);
+  CHECK(f.by.contains("N4"));
+}
+
+TEST_CASE("oracle: a decision for what was not the fastest in its trials is named") {
+  const scenario program;
+  const tape nothing;
+  run_record r;
+  r.play = &program;
+  r.faults = &nothing;
+  campaign_view decided;
+  decided.title = "activations 0->1";
+  decided.key = "16KiB";
+  decided.where = actors::campaign::stage::decided;
+  decided.digest = 10;
+  decided.winner = "fast";
+  r.campaigns.push_back(decided);
+  for (const rank_id rank : {0U, 1U}) {
+    participant_view p;
+    p.rank = rank;
+    p.op = "activations";
+    p.title = "activations 0->1";
+    p.c0 = 20;
+    p.edge = true;
+    p.leads = rank == 0;
+    p.members = {0, 1};
+    r.participants.push_back(p);
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      flight_record f{.invocation = i, .digest = i % 2 == 0 ? 10U : 20U, .bytes = 10'000};
+      f.began_ns = static_cast<time_ns>(i) * 100'000;
+      f.ended_ns = f.began_ns + (rank == 0 ? 1'000 : i % 2 == 0 ? 14'000 : 24'000);
+      f.what = rank == 0 ? flight_event::sent : flight_event::received;
+      f.flags = 1;
+      r.flights.push_back({0, rank, f});
+    }
+  }
+  std::vector<violation> all;
+  check_program(r, all);
+  CHECK(all.empty());
+  r.campaigns[0].digest = 20;
+  r.campaigns[0].winner = "usual";
+  check_program(r, all);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].invariant == "oracle");
+  CHECK(all[0].text.starts_with("activations 0->1, 16KiB: usual was decided"));
+}
+
+TEST_CASE("errors: a call that says its peer failed, which lives, is named") {
+  const found f = watched(blames_the_living, two);
+  INFO(f.text);
+  CHECK_FALSE(f.well);
+  CHECK(f.by.contains("errors"));
+}
