@@ -166,6 +166,10 @@ class held_world : public scenario {
   /// A look at a message that leaves; a mutant changes it. False: it is gone.
   virtual bool on_send(held&) { return true; }
   virtual bool on_deliver(held&) { return true; }
+  /// Whether it need not be tried later than at once.
+  virtual bool comes_at_once(const held& m) const {
+    return m.type() == actors::ack::message_type && bounds_.timers == 0 && !bounds_.acknowledge_late;
+  }
   virtual void on_landing(const held&) {}
   virtual void on_reading(const held&) {}
   /// What has to hold after each event.
@@ -175,9 +179,8 @@ class held_world : public scenario {
   // may happen, so that it need not be tried later than at once.
   std::vector<event> possible() final {
     std::vector<event> all;
-    const bool at_once = bounds_.timers == 0 && !bounds_.acknowledge_late;
-    for (std::uint32_t i = 0; at_once && i < under_way.size() && all.empty(); ++i) {
-      if (under_way[i].type() == actors::ack::message_type) add_events_of(i, all);
+    for (std::uint32_t i = 0; i < under_way.size() && all.empty(); ++i) {
+      if (comes_at_once(under_way[i])) add_events_of(i, all);
     }
     if (!all.empty()) return all;
     all = steps();
