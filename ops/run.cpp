@@ -326,7 +326,10 @@ struct job::state final : runtime::link::failure_handler {
     // By then a newer process may be in that place.
     to.on_lost = [this](rank_id, const std::string&) {
       on_loop([this] {
-        for (const auto& [dead, why] : heart->lost()) on_lost(dead, why);
+        for (const auto& [dead, why] : heart->lost()) {
+          on_lost(dead, why);
+          if (meeting && spans_hosts()) meeting->hold_dead(dead, why);
+        }
       });
     };
     to.on_fenced = [this](const std::string&) { on_loop([this] { see_whether_fenced(); }); };
@@ -339,6 +342,10 @@ struct job::state final : runtime::link::failure_handler {
     } else {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
     }
+  }
+  bool spans_hosts() const {
+    const auto is_elsewhere = [&](const transports::member& m) { return m.host != all.members[place.rank].host; };
+    return std::any_of(all.members.begin(), all.members.end(), is_elsewhere);
   }
   /// From the heart's thread to this rank's, as long as this object lives.
   template <class Does>

@@ -8,9 +8,10 @@
 /// to do, to standard error. A declaration that was refused makes it 1, too, and messages that nobody took are told there. An
 /// engine that owns its loop makes a `job` instead and polls it.
 ///
-/// A rank of this host that dies or is stopped is noticed within two seconds (transports/heartbeat.hpp), and its ops end with
-/// `peer_failed` on all others; if it comes back, its own calls end with `fenced`. PARLEY_DETECTION=SECONDS sets the time; 0
-/// switches heartbeats off, for debuggers, and then a stopped rank is waited for.
+/// A rank of this host that dies or is stopped is noticed within two seconds (transports/heartbeat.hpp), and, but for rank 0, told to
+/// those on other hosts; a host that vanishes, within ten. Its ops end with `peer_failed` on all others; if it comes back, its own
+/// calls end with `fenced`. PARLEY_DETECTION=SECONDS sets the time; 0 switches heartbeats off, for debuggers, and then a stopped rank
+/// is waited for.
 ///
 /// Under `parley run --restarts N` a rank that has failed comes back as a new process; `rank::until_restart` says what the others do
 /// then. Ranks with GPUs cannot (`unavailable`).

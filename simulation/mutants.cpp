@@ -1,6 +1,7 @@
 #include <parley/simulation/mutants.hpp>
 
 #include <parley/actors/credit_messages.hpp>
+#include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
@@ -86,6 +87,49 @@ struct any_generation final : wire_tap {
   }
   std::map<std::uint64_t, std::uint64_t> latest;
   std::map<std::pair<rank_id, rank_id>, std::uint64_t> sessions;
+};
+
+// What was said first of something, for ranks of an op that has begun anew to take it for what is said of it now.
+template <class Key, class Word>
+class said_before {
+ public:
+  /// That of an earlier generation, or null.
+  const Word* find(const Key& of, std::uint64_t generation, const Word& now) {
+    const auto [at, fresh] = first_.try_emplace(of, generation, now);
+    const auto& [its, word] = at->second;
+    return actors::judge(its, generation) == actors::generation_verdict::ended ? &word : nullptr;
+  }
+
+ private:
+  std::map<Key, std::pair<std::uint64_t, Word>> first_;
+};
+
+// A worker that rejoins with the assignment of the generation before.
+struct old_assignment final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_stamp(p, [&](stamp& s) {
+      if (s.next_digest == 0 || has(s.flags, actors::stamp_flags::poison) || has(s.flags, actors::stamp_flags::checked))
+        return;
+      if (const auto* old = before.find({s.op, p.to, s.invocation}, s.generation, s.next_digest)) s.next_digest = *old;
+    });
+    return true;
+  }
+  said_before<std::tuple<std::uint64_t, rank_id, std::uint32_t>, std::uint64_t> before;
+};
+
+// A leader that goes on with what a rank reported of trials before its restart.
+struct old_rows final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    runtime::frame_header h;
+    if (p.header.size() == sizeof h) std::memcpy(&h, p.header.data(), sizeof h);
+    change_body<actors::report>(p, [&](actors::report& r) {
+      for (actors::wire_row& row : r.rows) {
+        if (const auto* old = before.find({h.actor, p.from, row.tag, row.invocation}, h.generation, row)) row = *old;
+      }
+    });
+    return true;
+  }
+  said_before<std::tuple<std::uint64_t, rank_id, std::uint32_t, std::uint64_t>, actors::wire_row> before;
 };
 
 // A leader for which a failed repetition took no time.
@@ -509,6 +553,10 @@ const std::vector<entry>& all() {
        &make<by_arrival>},
       {{"generation-ignored", "messages of another generation are taken for our own", "strays", {"S5", "S8", "S2"}},
        &make<any_generation>},
+      {{"old-assignment", "a worker rejoins with the assignment of the generation before", "rejoins", {"S2"}},
+       &make<old_assignment>},
+      {{"old-rows", "a leader counts what was reported of trials of the generation before", "rejoins", {"S2"}},
+       &make<old_rows>},
       {{"failed-is-fast", "a failed repetition counts as one that took no time", "broken_configs", {"S6", "oracle"}},
        &make<failed_is_fast>},
       {{"quarantine-forgotten", "a config that failed at a receiver is tried again", "broken_configs", {"quarantine"}},

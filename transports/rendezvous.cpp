@@ -350,7 +350,7 @@ class rendezvous::host final : public core {
         if (kind == wire::type::member) return wire::max_member_bytes;
         break;
       case client::phase::present:
-        if (kind == wire::type::bye) return wire::max_notice_bytes;
+        if (kind == wire::type::bye || kind == wire::type::lost) return wire::max_notice_bytes;
         break;
     }
     return std::nullopt;
@@ -364,6 +364,7 @@ class rendezvous::host final : public core {
       case wire::type::proof: return recognise(c);
       case wire::type::member: return seat(c, frame.payload);
       case wire::type::bye: return let_go(c, frame.payload);
+      case wire::type::lost: return hear_of_death(c, frame.payload);
       default: return;
     }
   }
@@ -371,7 +372,7 @@ class rendezvous::host final : public core {
   void on_end(stream& from, const std::string& why) override { forget(static_cast<client&>(from), why); }
 
   void hold_dead(rank_id rank, const std::string& why) override {
-    if (options_.max_restarts > 0 && !joining() && !ended() && rank != 0) end(rank, why);
+    if (!joining() && !ended() && rank != 0) end(rank, why);
   }
 
  private:
@@ -607,6 +608,19 @@ class rendezvous::host final : public core {
     return announce(wire::type::lost, rank, why);
   }
 
+  /// Of the processes of a host another one there knows best, and nobody else can see that one was stopped.
+  void hear_of_death(const client& c, std::span<const std::byte> payload) {
+    wire::scanner in(payload);
+    const auto rank = in.number<rank_id>();
+    const auto incarnation = in.number<std::uint64_t>();
+    const rank_id witness = c.said.rank;
+    if (!in.good() || rank == 0 || rank >= roster_.size() || joining() || ended() || seats_[witness] != &c) return;
+    const member& dead = roster_[rank];
+    if (rank == witness || dead.incarnation != incarnation || dead.host != roster_[witness].host) return;
+    const std::string why = in.text(in.left());
+    if (end(rank, why)) lose(rank, why);
+  }
+
   /// Tells all who is gone, and later those who come back. False when they know.
   bool announce(wire::type what, rank_id rank, const std::string& why) {
     const auto [news, is_new] = gone_.try_emplace(rank, gone{what, notice(rank, why)});
@@ -732,6 +746,13 @@ class rendezvous::guest final : public core {
   void leave(std::string_view why) override {
     if (link_ && link_->open() && at_ == phase::joined) link_->send(wire::type::bye, reason(why));
     close();
+  }
+
+  void hold_dead(rank_id rank, const std::string& why) override {
+    if (!link_ || !link_->open() || at_ != phase::joined || rank >= incarnations_.size()) return;
+    wire::writer words;
+    words.number(rank).number(incarnations_[rank]).text(why.substr(0, wire::max_notice_bytes / 2));
+    link_->send(wire::type::lost, words.take());
   }
 
   void close() override {

@@ -128,8 +128,8 @@ class rendezvous {
   void on_member_left(loss_handler handler);
   /// Called whenever a rank has come back as a new process; its loss was told before.
   void on_member_restarted(restart_handler handler);
-  /// This rank has found out otherwise that a process is dead. Where ranks may come back, rank 0 tells all, and that one, if it
-  /// still listens; elsewhere each rank finds out by itself.
+  /// This rank has seen that a process on its own host is dead, or was stopped, which no rank on another host can see: rank 0, unless it
+  /// is the one, tells all, and that one, if it still listens.
   void hold_dead(runtime::rank_id rank, const std::string& why);
   /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
   void leave(std::string_view why = {});

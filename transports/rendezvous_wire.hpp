@@ -11,6 +11,7 @@
 ///     member + tag                       ->
 ///                                        <-  roster + tag, or failed {ranks that never came} + tag
 ///                                        <-  lost {rank, why} + tag, whenever one dies
+///     lost {rank, incarnation, why}+tag  ->  whenever one dies or stops on the client's own host
 ///     bye {why} + tag                    <-> an end of its own accord: without a reason a normal one
 ///                                        <-  left {rank, why} + tag, whenever a rank has said bye
 ///                                        <-  restarted {member} + tag, whenever a rank has come back as a new process
@@ -41,7 +42,7 @@ namespace parley::transports::wire {
 using bytes = std::vector<std::byte>;
 using digest = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t protocol_version = 4;
+inline constexpr std::uint16_t protocol_version = 5;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
 /// All that a client may send before it is authenticated.

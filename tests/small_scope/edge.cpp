@@ -1,5 +1,5 @@
-// One edge with credits, time-outs and sends that fail, both of its ends as programs run them, in every order in which messages, puts
-// and fences can end.
+// One edge with credits, gets, large messages, time-outs and sends that fail, both of its ends as programs run them, in every order in
+// which messages, puts, fences and reads can end.
 #include "held_world.hpp"
 
 #include <parley/actors/edge_receiver.hpp>
@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::uint64_t in_parts = 77;  // the default
 constexpr std::uint64_t put_digest = 88;
+constexpr std::uint64_t get_digest = 99;
 constexpr std::size_t whole_bytes = 64;
+constexpr std::size_t half = whole_bytes / 2;
 constexpr time_ns ms = 1'000'000;
 
 enum class flaw : std::uint8_t {
@@ -27,8 +29,10 @@ enum class flaw : std::uint8_t {
   revoke_ignored,     // it answers, and goes on using them
   answers_to_any,     // the receiver takes the answer to one revoke for that to another
   poison_lost,
-  by_arrival,  // what comes is taken for the next invocation
-  too_large,   // credits say more than there is room for
+  by_arrival,       // what comes is taken for the next invocation
+  too_large,        // credits say more than there is room for
+  word_of_another,  // the receiver says that it has got what it has not
+  word_lost,        // it never says so
 };
 
 struct edge_setup {
@@ -38,6 +42,8 @@ struct edge_setup {
   std::size_t failures = 0;
   enum class late : std::uint8_t { first, last } first_late = late::first;
   bool credits = true;
+  bool gets = false;   // instead of puts
+  bool large = false;  // payloads do not go along with their messages
   bool fences_bring_stamps = false;
   bool dies = false;  // the sender may be declared dead, and live on
   bounds allowed{};
@@ -46,7 +52,8 @@ struct edge_setup {
 
 struct sent {
   std::uint64_t digest = 0;
-  std::vector<std::byte> data;
+  std::span<std::byte> data;  // the user's again, and written anew, once it has ended
+  std::byte value{};
   std::optional<std::size_t> fails_after;  // so many parts
   std::optional<errc> ended;
 };
@@ -59,8 +66,10 @@ struct posted {
   std::uint64_t digest = 0;
 };
 
-// Where receives have their buffers: in the same place in every run, because credits name it.
+// Where buffers are: in the same place in every run, because credits and gets name it.
 std::array<std::byte, 1024> memory_of_receiver;
+std::array<std::byte, 1024> memory_of_sender;
+constexpr std::byte used_again{0xee};
 
 op_declaration one_edge() {
   auto op = declare_edge("edge", 0, 1, "");
@@ -74,15 +83,22 @@ class edge_world final : public held_world {
   explicit edge_world(const edge_setup& setup)
       : held_world(2, setup.allowed), setup_(setup), op_(one_edge()),
         assigned_(in_parts, "in_parts", "", {0, 1}, tuning_policy::off, {}), memory_(sites[1]->net, memory_of_receiver),
-        out_(sites[0]->shared, op_, 5, assigned_), in_(sites[1]->shared, op_, 5), sending_(sites[0]->clock),
-        receiving_(sites[1]->clock) {
+        source_(sites[0]->net, memory_of_sender), out_(sites[0]->shared, op_, 5, assigned_),
+        in_(sites[1]->shared, op_, 5), sending_(sites[0]->clock), receiving_(sites[1]->clock) {
     fences_work = setup_.broken != flaw::no_fence;
     fences_bring_messages = setup_.fences_bring_stamps;
     withdrawing_works = setup_.broken != flaw::memory_stays_open;
+    if (setup_.large) most_sent_along = 0;
     memory_of_receiver.fill(std::byte{0});
+    memory_of_sender.fill(used_again);
     sends_.reserve(setup_.sizes.size());
     receives_.reserve(most_receives);
-    if (setup_.credits) {
+    if (setup_.gets) {
+      out_.allow_one_sided({}, {get_digest});
+      in_.allow_one_sided();
+      out_.one_sided()->add_memory(source_.region());
+      assigned_.open({in_parts, get_digest}, {"in_parts", "get"}, {{"64B", "get", 1.0}}, 0);
+    } else if (setup_.credits) {
       out_.allow_one_sided({put_digest}, {});
       in_.allow_one_sided();
       in_.add_memory(memory_.region());
@@ -128,7 +144,10 @@ class edge_world final : public held_world {
   }
   void begin_send(std::optional<std::size_t> fails_after) {
     sent& s = sends_.emplace_back();
-    s.data.assign(setup_.sizes[sends_.size() - 1], static_cast<std::byte>(sends_.size()));
+    const std::size_t n = sends_.size() - 1;
+    s.data = std::span(memory_of_sender).subspan(n * 2 * whole_bytes, setup_.sizes[n]);
+    s.value = static_cast<std::byte>(sends_.size());
+    std::fill(s.data.begin(), s.data.end(), s.value);
     s.fails_after = fails_after;
     sending_.spawn(send_one(*this, s));
   }
@@ -152,7 +171,9 @@ class edge_world final : public held_world {
       for (std::size_t i = 0; i < e.setup_.parts; ++i) {
         if (i == s.fails_after) parts.fail(errc::cancelled);
         const auto part = data.subspan(i * each, each);
-        if (s.digest == put_digest) {
+        if (s.digest == get_digest) {
+          if (i == 0) co_await parts.offer();
+        } else if (s.digest == put_digest) {
           co_await parts.put(i * each, part);
         } else {
           co_await parts.send(i * each, part);
@@ -168,6 +189,7 @@ class edge_world final : public held_world {
     static_cast<void>(settled);
     e.out_.end(inv, parts.failed());
     s.ended = parts.failed();
+    std::fill(s.data.begin(), s.data.end(), used_again);
   }
   static task<> receive_one(edge_world& e, posted& r) {
     part_receiver parts(e.in_, 0, r.buffer.size(), part_receiver::kind::user, nullptr, r.buffer.data());
@@ -177,11 +199,18 @@ class edge_world final : public held_world {
     if (seen) {
       try {
         const std::size_t each = seen->total_bytes / e.setup_.parts;
-        for (std::size_t i = 0; i < e.setup_.parts && !parts.landed(); ++i)
-          co_await parts.receive(i * each, r.buffer.subspan(i * each, each));
+        for (std::size_t i = 0; i < e.setup_.parts && !parts.landed(); ++i) {
+          const auto part = r.buffer.subspan(i * each, each);
+          if (seen->digest == get_digest) {
+            co_await parts.get(i * each, part);
+          } else {
+            co_await parts.receive(i * each, part);
+          }
+        }
       } catch (const failure&) {}
     }
     const errc settled = co_await parts.settle();
+    e.in_.note_end(parts);
     if (parts.matched()) r.invocation = parts.invocation();
     r.digest = parts.digest();
     r.live = nullptr;
@@ -195,7 +224,8 @@ class edge_world final : public held_world {
     if (r.ended == errc::none) {
       const sent& s = sends_[i];
       if (r.digest != s.digest) breaks("S2: " + what + " ran another config than was stamped");
-      if (!std::equal(s.data.begin(), s.data.end(), r.buffer.begin())) breaks("S8: " + what + " has wrong bytes");
+      const auto its = r.buffer.first(s.data.size());
+      if (std::count(its.begin(), its.end(), s.value) != std::ssize(its)) breaks("S8: " + what + " has wrong bytes");
     }
     for (const posted& other : receives_) {
       if (&other == &r || !other.invocation) continue;
@@ -213,7 +243,23 @@ class edge_world final : public held_world {
     if (r.live != nullptr && r.live->matched() && r.live->invocation() != of)
       breaks(what + "in the buffer of invocation " + std::to_string(r.live->invocation()));
   }
+  void on_reading(const held& read) override {
+    const std::size_t n = static_cast<std::size_t>(read.source.data() - memory_of_sender.data()) / (2 * whole_bytes);
+    if (sends_[n].ended) breaks("S8: the payload of send " + std::to_string(n) + " is read when its user has it back");
+    const auto is_there = [&](const posted& r) {
+      return r.buffer.data() <= read.place && read.place < r.buffer.data() + r.buffer.size();
+    };
+    const auto at = std::find_if(receives_.begin(), receives_.end(), is_there);
+    if (at == receives_.end() || at->ended) breaks("S8: what is read lands in a buffer that its user has back");
+  }
   bool on_send(held& m) override {
+    if (auto t = m.as<actors::taken>(); t && t->what == actors::taken::kind::report) {
+      if (setup_.broken == flaw::word_lost) return false;
+      const auto is_got = [](const sent& s) { return s.digest == get_digest; };
+      const bool swaps = sends_.size() == 2 && std::all_of(sends_.begin(), sends_.end(), is_got);
+      if (setup_.broken == flaw::word_of_another && swaps) t->invocation ^= 1U;
+      m.replace(*t);
+    }
     if (auto c = m.as<actors::credit>()) {
       if (setup_.broken == flaw::numbers_unchecked) c->number += 1000;
       if (setup_.broken == flaw::too_large) c->capacity = whole_bytes;
@@ -282,7 +328,10 @@ class edge_world final : public held_world {
     for (std::size_t i = 0; i < sends_.size(); ++i) {
       for (std::size_t n = 0; n < receives_.size(); ++n) {
         if (receives_[n].invocation != i) continue;
-        const char how = sends_[i].fails_after ? 'X' : sends_[i].digest == put_digest ? 'P' : 'C';
+        const char how = sends_[i].fails_after            ? 'X'
+                         : sends_[i].digest == put_digest ? 'P'
+                         : sends_[i].digest == get_digest ? 'G'
+                                                          : 'C';
         text += how + std::to_string(n);
       }
     }
@@ -296,6 +345,7 @@ class edge_world final : public held_world {
   op_declaration op_;
   assignment assigned_;
   registered_memory memory_;
+  registered_memory source_;
   edge_sender out_;
   edge_receiver in_;
   std::vector<sent> sends_;
@@ -314,7 +364,8 @@ search::maker making(const edge_setup& s) {
 
 using outcomes = std::set<std::string>;
 
-/// Answers what it can come to: `C0P2` where receive 0 got the first message in parts and receive 2 the second one by a put.
+/// Answers what it can come to: `C0P2` where receive 0 got the first message in parts and receive 2 the second one by a put; `G`
+/// by a get.
 outcomes check_safe(const std::string& name, const edge_setup& s) {
   const findings f = explore(name, making(s));
   CHECK_MESSAGE(f.safe(), f.how());
@@ -330,7 +381,7 @@ void check_predicted(outcomes come_to, const outcomes& predicted) {
 }
 
 constexpr auto last = edge_setup::late::last;
-constexpr std::size_t half = whole_bytes / 2;
+
 const outcomes in_order{"C0C1", "C0P1", "P0C1", "P0P1"};
 const outcomes with_one_time_out{"C0C1", "C0C2", "C0P1", "C0P2", "C1C2", "C1P2",
                                  "P0C1", "P0C2", "P0P1", "P0P2", "P1C2", "P1P2"};
@@ -365,6 +416,29 @@ TEST_CASE("a fence may bring the stamp, which ends a receive before its sender h
   check_safe("declared dead, stamps behind puts", {.failures = 1, .fences_bring_stamps = true, .dies = true});
 }
 
+TEST_CASE("a receiver may get payloads, whose senders have them back once they are read") {
+  const outcomes with_gets{"C0C1", "C0G1", "G0G1"};  // the receiver has heard of the memory, or not yet
+  check_predicted(check_safe("gets", {.parts = 2, .failures = 1, .gets = true}), with_gets);
+  check_predicted(check_safe("gets, repeated", {.gets = true, .allowed = {.repetitions = 1}}), with_gets);
+  const outcomes with_a_late_one{"C0C1", "C0C2", "C0G1", "C0G2", "C1C2", "C1G2", "G0G1", "G0G2", "G1G2"};
+  check_predicted(check_safe("gets, late", {.failures = 1, .gets = true, .allowed = {.timers = 1}}), with_a_late_one);
+  check_predicted(check_safe("gets, lost", {.gets = true, .allowed = {.losses = 1, .timers = 1}}), with_a_late_one);
+  check_safe("gets, without room", {.room = {half, whole_bytes}, .gets = true});
+  check_safe("gets, declared dead", {.failures = 1, .gets = true, .dies = true});
+}
+
+TEST_CASE("payloads may stay with their senders until they are fetched, or nobody wants them any more") {
+  check_predicted(check_safe("large", {.failures = 1, .credits = false, .large = true}), {"C0C1"});
+  check_predicted(check_safe("large, in parts",
+                             {.sizes = {whole_bytes}, .parts = 2, .failures = 1, .credits = false, .large = true}),
+                  {"C0"});
+  check_predicted(check_safe("large, late", {.failures = 1, .credits = false, .large = true, .allowed = {.timers = 1}}),
+                  {"C0C1", "C0C2", "C1C2"});
+  check_safe("large, without room", {.room = {half, whole_bytes}, .credits = false, .large = true});
+  check_safe("large, beside puts", {.failures = 1, .large = true});
+  check_safe("large, declared dead", {.failures = 1, .credits = false, .large = true, .dies = true});
+}
+
 TEST_CASE("what the search leaves out leads nowhere else on an edge") {
   const edge_setup s{.sizes = {whole_bytes}, .failures = 1, .allowed = {.timers = 1}};
   const findings some = explore("one send", making(s));
@@ -379,6 +453,7 @@ TEST_CASE("a sender may be declared dead, and live on") {
 
 TEST_CASE("deeper, in minutes") {
   if (!deep()) return;
+  check_safe("large, in parts, failing", {.parts = 2, .failures = 1, .credits = false, .large = true});
   for (const auto first : {edge_setup::late::first, last}) {
     const std::string which = first == last ? ", the last one first" : "";
     check_safe("late, in parts" + which, {.parts = 2, .first_late = first, .allowed = {.timers = 1}});
@@ -397,4 +472,10 @@ TEST_CASE("the search finds what is broken on an edge, and names it") {
   check_broken("a poison that is lost", {.failures = 1, .broken = flaw::poison_lost}, "L2");
   check_broken("matching by arrival", {.broken = flaw::by_arrival}, "S8");
   check_broken("credits that are too large", {.room = {half}, .broken = flaw::too_large}, "S8");
+  check_broken("the word of another get", {.gets = true, .broken = flaw::word_of_another}, "S8");
+  check_broken("the word of a get that is lost", {.gets = true, .broken = flaw::word_lost}, "L2");
+  check_broken(
+      "a large message whose poison is lost",
+      {.sizes = {whole_bytes}, .parts = 2, .failures = 1, .credits = false, .large = true, .broken = flaw::poison_lost},
+      "L2");
 }

@@ -3,7 +3,8 @@
 /// but messages joins them (search.hpp needs that); time stands still unless the search lets it go on for one rank.
 ///
 /// A message may come in any order, be lost at once when it is sent (losing it later is the same), or come twice; a put lands at
-/// any time after its start, and a fence ends at any time after that: as many losses, repetitions and timers as `bounds` allows.
+/// any time after its start, and a fence ends at any time after that; what is read of another rank's memory, by a get or as the
+/// payload of a large message, is read at any time: as many losses, repetitions and timers as `bounds` allows.
 #include "search.hpp"
 
 #include <parley/actors/credit_messages.hpp>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 
 namespace parley::tests {
@@ -31,18 +33,28 @@ struct bounds {
 
 class held_world;
 
+/// A payload that stays with its sender until it is fetched or let go.
+struct lent_payload {
+  rank_id from = 0;
+  std::span<const std::byte> bytes;
+  runtime::completion* done = nullptr;  // of the send
+};
+
 /// What is under way.
 struct held {
-  enum class kind : std::uint8_t { message, put, fence, announcement, answer };
+  enum class kind : std::uint8_t { message, put, fence, announcement, answer, read };
   kind what = kind::message;
   rank_id from = 0;
   rank_id to = 0;
   runtime::link::channel on = runtime::link::channel::control;
   std::vector<std::byte> header;
   std::vector<std::byte> payload;
-  std::byte* place = nullptr;           // of a put
-  runtime::completion* done = nullptr;  // of a fence, also of one that brings a message, and of the answer to that
-  std::uint64_t number = 0;             // in the order of sending
+  std::byte* place = nullptr;           // of a put, or where a read goes to
+  std::span<const std::byte> source{};  // of a read, in the memory of `to`
+  const lent_payload* lent = nullptr;   // of a message, or of its read
+  runtime::completion* done =
+      nullptr;  // of a fence, also of one that brings a message, of the answer to that, of a send, of a read
+  std::uint64_t number = 0;  // in the order of sending
   std::uint64_t name = 0;
   bool fresh = true;  // sent by the latest event
 
@@ -82,11 +94,7 @@ class held_link final : public runtime::link {
   void on_failure(failure_handler*) override {}
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             runtime::completion*) override;
-  errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion*) override {
-    std::copy(message.payload().begin(), message.payload().end(), into.begin());
-    const runtime::arrival dropped = std::move(message);
-    return errc::none;
-  }
+  errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion*) override;
   void cancel(runtime::completion&) override {}
   const counters& statistics() const noexcept override { return counters_; }
   runtime::result<> one_sided() const override { return {}; }
@@ -95,19 +103,23 @@ class held_link final : public runtime::link {
   }
   runtime::late_writes withdraw(const runtime::exposed_memory&) override;
   errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, runtime::completion*) override;
+  errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+           runtime::completion* done) override;
   errc fence(rank_id to, runtime::completion* done) override;
   errc announce(rank_id to, channel on, std::span<const std::byte> header, runtime::completion* done) override;
   void deliver(const held& m) {
     auto* const h = handlers_[static_cast<std::size_t>(m.on)];
     if (h == nullptr) return;
+    if (m.lent != nullptr) return h->on_arrival({this, m.header, m.lent->bytes.size(), m.lent, true});
     std::byte* const copy = m.payload.empty() ? nullptr : new std::byte[m.payload.size()];
     std::copy(m.payload.begin(), m.payload.end(), copy);
     h->on_arrival({this, m.header, m.payload.size(), copy, false});
   }
+  void give_back(const lent_payload& lent) noexcept;
   bool withdrawn = false;
 
  private:
-  void release(const void* bytes, bool) noexcept override { delete[] static_cast<const std::byte*>(bytes); }
+  void release(const void* held, bool remote) noexcept override;
   held_world& world_;
   rank_id rank_;
   handler* handlers_[channels]{};
@@ -140,11 +152,6 @@ class held_world : public scenario {
     for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
     for (rank_id r = 0; r < n; ++r) sites.push_back(std::make_unique<site>(*this, r, incarnations));
   }
-  ~held_world() override {
-    for (const held& h : under_way) {
-      if (h.done != nullptr) h.done->on_end(*h.done, errc::peer_failed);
-    }
-  }
 
   // What a scenario adds: steps of the programs, numbered by it, and what a fair world would do last.
   virtual std::vector<event> steps() = 0;
@@ -159,7 +166,12 @@ class held_world : public scenario {
   /// A look at a message that leaves; a mutant changes it. False: it is gone.
   virtual bool on_send(held&) { return true; }
   virtual bool on_deliver(held&) { return true; }
+  /// Whether it need not be tried later than at once.
+  virtual bool comes_at_once(const held& m) const {
+    return m.type() == actors::ack::message_type && bounds_.timers == 0 && !bounds_.acknowledge_late;
+  }
   virtual void on_landing(const held&) {}
+  virtual void on_reading(const held&) {}
   /// What has to hold after each event.
   virtual void look() {}
 
@@ -167,9 +179,8 @@ class held_world : public scenario {
   // may happen, so that it need not be tried later than at once.
   std::vector<event> possible() final {
     std::vector<event> all;
-    const bool at_once = bounds_.timers == 0 && !bounds_.acknowledge_late;
-    for (std::uint32_t i = 0; at_once && i < under_way.size() && all.empty(); ++i) {
-      if (under_way[i].type() == actors::ack::message_type) add_events_of(i, all);
+    for (std::uint32_t i = 0; i < under_way.size() && all.empty(); ++i) {
+      if (comes_at_once(under_way[i])) add_events_of(i, all);
     }
     if (!all.empty()) return all;
     all = steps();
@@ -184,7 +195,7 @@ class held_world : public scenario {
     const auto same = [&](const held& other) { return other.name == h.name; };
     if (!may_end(h) || std::find_if(under_way.begin(), under_way.end(), same) != under_way.begin() + i) return;
     all.push_back({h.name, ends_at(h), 0, arrives + i});
-    if (h.what != held::kind::message) return;
+    if (h.what != held::kind::message || h.lent != nullptr) return;
     if (repeated_ < bounds_.repetitions) all.push_back({h.name, h.to, mix(h.name + 1), arrives_again + i});
     if (h.fresh && lost_ < bounds_.losses && h.on == runtime::link::channel::control)
       all.push_back({mix(h.name + 2), event::nobody, mix(h.name + 2), lost + i});
@@ -256,7 +267,16 @@ class held_world : public scenario {
   bool fences_work = true;
   bool fences_bring_messages = false;
   bool withdrawing_works = true;
-  std::vector<held> under_way;  // before the sites: what is in it outlives them
+  std::size_t most_sent_along = ~std::size_t{0};  // of a larger payload the receiver hears, and fetches it
+  // Before the sites, which it outlives.
+  struct network : std::vector<held> {
+    ~network() {
+      for (const held& h : *this) {
+        if (h.done != nullptr) h.done->on_end(*h.done, errc::peer_failed);
+      }
+    }
+  } under_way;
+  std::deque<lent_payload> lent;
   std::vector<std::unique_ptr<site>> sites;
 
   void enter(held m) {
@@ -276,8 +296,10 @@ class held_world : public scenario {
   static std::string text_of(const held& h) {
     const std::string way = " " + std::to_string(h.from) + "->" + std::to_string(h.to);
     if (h.what == held::kind::put) return "the put" + way;
-    if (h.what == held::kind::fence || h.what == held::kind::answer) return "the end of the fence" + way;
+    if (h.what == held::kind::fence) return "the end of the fence" + way;
+    if (h.what == held::kind::answer) return "the end of the send" + way;
     if (h.what == held::kind::announcement) return "what is behind the puts" + way;
+    if (h.what == held::kind::read) return "what is read" + way;
     const std::string what = h.type() != 0 ? "message " + std::to_string(h.type()) : "data";
     return what + way + " #" + std::to_string(h.number);
   }
@@ -309,7 +331,7 @@ class held_world : public scenario {
     return h;
   }
   static rank_id ends_at(const held& h) {
-    return h.what == held::kind::fence || h.what == held::kind::answer ? h.from : h.to;
+    return h.what == held::kind::fence || h.what == held::kind::answer || h.what == held::kind::read ? h.from : h.to;
   }
   bool may_end(const held& h) const {
     if (h.what != held::kind::fence && h.what != held::kind::announcement) return true;
@@ -341,6 +363,12 @@ class held_world : public scenario {
         enter(std::move(answer));
         break;
       }
+      case held::kind::read:
+        on_reading(m);
+        std::copy(m.source.begin(), m.source.end(), m.place);
+        m.done->on_end(*m.done, errc::none);
+        if (m.lent != nullptr) sites[m.to]->net.give_back(*m.lent);
+        break;
       case held::kind::fence:
       case held::kind::answer: m.done->on_end(*m.done, errc::none); break;
     }
@@ -357,15 +385,65 @@ class held_world : public scenario {
 
 inline rank_id held_link::world_size() const noexcept { return world_.ranks; }
 inline errc held_link::send(rank_id to, channel on, std::span<const std::byte> header,
-                            std::span<const std::byte> payload, runtime::completion*) {
+                            std::span<const std::byte> payload, runtime::completion* done) {
   held m;
   m.from = rank_;
   m.to = to;
   m.on = on;
   m.header.assign(header.begin(), header.end());
-  m.payload.assign(payload.begin(), payload.end());
+  const bool stays = done != nullptr && payload.size() > world_.most_sent_along;
+  if (stays) {
+    m.lent = &world_.lent.emplace_back(lent_payload{rank_, payload, done});
+  } else {
+    m.payload.assign(payload.begin(), payload.end());
+  }
   world_.enter(std::move(m));
-  return errc::none;
+  return stays ? errc::pending : errc::none;
+}
+inline errc held_link::fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) {
+  runtime::arrival taken = std::move(message);
+  if (!taken.remote()) {
+    std::copy(taken.payload().begin(), taken.payload().end(), into.begin());
+    return errc::none;
+  }
+  held m;
+  m.what = held::kind::read;
+  m.from = rank_;
+  m.lent = static_cast<const lent_payload*>(taken.surrender());
+  m.to = m.lent->from;
+  m.source = m.lent->bytes;
+  m.place = into.data();
+  m.done = done;
+  world_.enter(std::move(m));
+  return errc::pending;
+}
+inline errc held_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
+                           runtime::completion* done) {
+  held m;
+  m.what = held::kind::read;
+  m.from = rank_;
+  m.to = from;
+  m.source = {reinterpret_cast<const std::byte*>(at.address), into.size()};
+  m.place = into.data();
+  m.done = done;
+  world_.enter(std::move(m));
+  return errc::pending;
+}
+inline void held_link::release(const void* held, bool remote) noexcept {
+  if (remote) {
+    give_back(*static_cast<const lent_payload*>(held));
+  } else {
+    delete[] static_cast<const std::byte*>(held);
+  }
+}
+// Its sender hears, at some time, that nobody reads it any more.
+inline void held_link::give_back(const lent_payload& payload) noexcept {
+  held m;
+  m.what = held::kind::answer;
+  m.from = payload.from;
+  m.to = rank_;
+  m.done = payload.done;
+  world_.enter(std::move(m));
 }
 inline errc held_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
                            runtime::completion*) {

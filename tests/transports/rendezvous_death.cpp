@@ -5,6 +5,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 
 using namespace rendezvous_test;
@@ -59,6 +60,47 @@ TEST_CASE("a killed rank is told to all others at once") {
     CHECK(rank->lost[0].first == 2);
     CHECK(rank->lost[0].second.find("rank 2 died") != std::string::npos);
   }
+}
+
+namespace {
+
+/// Ranks 0 and 1 on one host, 2 and 3 on another one.
+parties on_two_hosts(asio::io_context& io, const job_key& key, const listener& at) {
+  parties ranks;
+  for (rank_id rank = 0; rank < 4; ++rank) {
+    member me = entry_of(rank);
+    me.host = 7 + rank / 2;
+    ranks.push_back(std::make_unique<party>(io, options_of(rank, 4, at), key, me));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+TEST_CASE("what a rank sees of the death of another one on its host is told to all, and to that one") {
+  asio::io_context io;
+  const listener at;
+  const parties ranks = on_two_hosts(io, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  ranks[3]->meeting->hold_dead(2, "rank 2 was stopped");
+  CHECK(run_until(
+      io, [&] { return std::none_of(ranks.begin(), ranks.end(), [](const auto& r) { return r->lost.empty(); }); }));
+  for (const auto& rank : ranks) {
+    REQUIRE(rank->lost.size() == 1);
+    CHECK(rank->lost[0] == std::pair<rank_id, std::string>(2, "rank 2 was stopped"));
+  }
+}
+
+TEST_CASE(
+    "what a rank says of the death of one on another host, of itself, of rank 0 or of nobody counts for nothing") {
+  asio::io_context io;
+  const listener at;
+  parties ranks = on_two_hosts(io, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  for (const rank_id rank : {0U, 1U, 2U, 3U, 9U}) ranks[1]->meeting->hold_dead(rank, "it says so");
+  ranks[1]->meeting->leave();  // what came before has been heard when that is
+  CHECK(run_until(io, [&] { return !ranks[0]->left.empty() && !ranks[2]->left.empty() && !ranks[3]->left.empty(); }));
+  for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
 
 TEST_CASE("when rank 0 is killed every rank knows") {

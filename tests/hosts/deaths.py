@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""How soon ranks hear of the death of a rank on another host, on two network namespaces with two ranks each.
+
+    deaths.py TEST_FIRE [killed|stopped|cut]...
+
+Ranks 0 and 1 are on the first host, 2 and 3 on the second one; 0 sends to 3, and 1 to 2, without an end. Rank 2 is killed, or is
+stopped, or the cable between the hosts is cut. Ends with 77, which CTest shows as skipped, where the machine does not permit it.
+"""
+
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import hosts
+
+RANKS = 4
+JOINED_LIMIT_S = 60
+WITHIN_S = 15  # ten, by which TCP gives a host up, and room for a busy machine
+
+
+def start(spaces, folder, program):
+    common = os.environ | hosts.job_variables(folder) | {
+        "PARLEY_WORLD": str(RANKS), "PARLEY_LOCAL_SIZE": "2", "PARLEY_TEST_SCENARIO": "pairs"}
+    for rank in range(RANKS):
+        shared = pathlib.Path(folder, f"shared{rank // 2}")  # by the ranks of a host
+        shared.mkdir(exist_ok=True)
+        here = ["sh", "-c", 'mount --bind "$0" /dev/shm; exec "$@"', str(shared), program]
+        yield subprocess.Popen(hosts.on_host(spaces, rank // 2, [*here, "-tc=this program as one rank", "-ns"]),
+                               env=common | {"PARLEY_RANK": str(rank), "PARLEY_LOCAL_RANK": str(rank % 2)},
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+class Listener:
+    """What the ranks have said so far, and when."""
+
+    def __init__(self, ranks):
+        self.files = {rank.stdout.fileno(): number for number, rank in enumerate(ranks)}
+        self.said = [[] for _ in ranks]
+
+    def until(self, limit_s, done):
+        """Whether that came about in time."""
+        until = time.monotonic() + limit_s
+        while not done() and time.monotonic() < until:
+            for fd in select.select(list(self.files), [], [], 0.02)[0]:
+                text = os.read(fd, 1 << 16).decode(errors="replace")
+                self.said[self.files[fd]].append(text)
+                if not text:
+                    del self.files[fd]
+        return done()
+
+    def says(self, rank, *words):
+        return any(all(word in line for word in words) for line in "".join(self.said[rank]).splitlines())
+
+
+def strike(fault, spaces, ranks):
+    if fault == "killed":
+        ranks[2].send_signal(signal.SIGKILL)
+    elif fault == "stopped":
+        ranks[2].send_signal(signal.SIGSTOP)
+    else:
+        hosts.ip("-n", spaces[0], "link", "set", "pa", "down")
+
+
+def try_one(fault, program):
+    # Of a pair over the cable both ends hear that the other one is gone.
+    survivors = {1: "rank 2", 0: "rank 3", 3: "rank 0"} if fault == "cut" else {1: "rank 2"}
+    with tempfile.TemporaryDirectory() as folder, hosts.two() as spaces:
+        hosts.join_by_cable(spaces)
+        ranks = list(start(spaces, folder, program))
+        try:
+            heard = Listener(ranks)
+            fine = heard.until(JOINED_LIMIT_S, lambda: all(heard.says(r, f"here is rank {r}") for r in range(RANKS)))
+            heard.until(1, lambda: False)  # messages are under way
+            began = time.monotonic()
+            strike(fault, spaces, ranks)
+            fine = fine and heard.until(WITHIN_S, lambda: all(
+                heard.says(r, "peer_failed", f"on rank {r}", f"{who} is gone") for r, who in survivors.items()))
+            print(f"{fault}: {'noticed' if fine else 'NOT noticed'} after {time.monotonic() - began:.1f} s", flush=True)
+            if not fine:
+                for rank, said in enumerate(heard.said):
+                    print(f"--- rank {rank}\n{''.join(said)}", file=sys.stderr)
+            return fine
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+
+def main(program, *faults):
+    try:
+        return 0 if all([try_one(fault, program) for fault in faults or ("killed", "stopped", "cut")]) else 1
+    except hosts.Missing as why:
+        print(f"skipped: {why}", file=sys.stderr)
+        return hosts.SKIPPED
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,150 @@
+// Checkers that no mutant names: each finds what it is for in a record that is made up.
+#include <parley/simulation/checkers.hpp>
+#include <parley/simulation/stage.hpp>
+#include <parley/simulation/window_book.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+using namespace parley::simulation;
+using parley::runtime::errc;
+
+namespace {
+
+/// A run of ranks 0 and 1, with a pair, beside rank 2, in which nothing is wrong.
+struct quiet_run {
+  quiet_run() {
+    play.ranks = 3;
+    op_spec pair;
+    pair.name = "pair";
+    pair.members = {0, 1};
+    play.ops.push_back(pair);
+    faults = draw(play, 1);
+    record.play = &play;
+    record.faults = &faults;
+    record.windows = &windows;
+    participant_view sender;
+    sender.op = sender.title = "pair";
+    sender.id = 4;
+    sender.edge = sender.leads = true;
+    sender.members = {0, 1};
+    record.participants.push_back(sender);
+    record.of_op[{4, 0, 1}] = record.between[{0, 1}] = 7;
+    record.calls.emplace_back().sends = true;
+    record.received[{0, 0, 0}] = {0};
+  }
+  call_record& failed(errc code, std::string text) {
+    call_record& c = record.calls.emplace_back();
+    c.number = 1;
+    c.code = code;
+    c.text = std::move(text);
+    return c;
+  }
+  /// What the checker of that name says first; nothing if it finds nothing.
+  std::string of(std::string_view name) const {
+    for (const violation& v : check(record)) {
+      if (v.invariant == name) return v.text;
+    }
+    return {};
+  }
+  scenario play;
+  tape faults;
+  stage time{1, {}};
+  window_book windows{time, {.invocations = 64, .bytes = 1U << 20U}};
+  run_record record;
+};
+
+bool says(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("nothing is found in a run in which nothing is wrong") {
+  const quiet_run run;
+  for (const violation& v : check(run.record)) FAIL_CHECK((v.invariant + ": " + v.text));
+}
+
+TEST_CASE("N3 finds a rank that sees messages of an op which it is not in, and one in no op that sees any") {
+  quiet_run run;
+  run.record.of_op[{4, 0, 2}] = 1;
+  CHECK(says(run.of("N3"), "rank 2, which is not in it, saw 1 of its messages"));
+  run.record.of_op.erase({4, 0, 2});
+  run.record.between[{1, 2}] = 5;
+  CHECK(says(run.of("N3"), "rank 2 takes part in no op and saw 5 messages"));
+}
+
+TEST_CASE("fencing finds a call of a fenced rank that ends with something else") {
+  quiet_run run;
+  run.record.fenced.emplace_back().at_ns = 100;
+  call_record& c = run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0: …");
+  c.began_ns = 101;
+  CHECK(says(run.of("fencing"), "call 1 of rank 0, which the others hold dead, ended with peer_failed"));
+  c.code = errc::fenced;
+  CHECK(run.of("fencing").empty());
+  c.code = errc::peer_failed;
+  c.began_ns = 99;
+  CHECK(run.of("fencing").empty());
+  c.began_ns = 101;
+  run.record.fenced.front().until_ns = 101;  // a new process
+  CHECK(run.of("fencing").empty());
+}
+
+TEST_CASE("leftovers finds what outlives its job, and L2 a program that does") {
+  quiet_run run;
+  run.record.pending_left = 2;
+  CHECK(says(run.of("leftovers"), "2 transfers never end"));
+  run.record.pending_left = 0;
+  run.record.exposed_left = 3;
+  CHECK(says(run.of("leftovers"), "3 pieces of memory are still exposed"));
+  run.record.exposed_left = 0;
+  run.record.lost_reads = 1;
+  CHECK(says(run.of("leftovers"), "1 reads of memory that had been withdrawn"));
+  run.record.lost_reads = 0;
+  run.record.programs_left = 1;
+  CHECK(says(run.of("L2"), "1 programs wait for ever"));
+}
+
+TEST_CASE("errors finds a failure that no fault explains, and a text that lacks op, rank or invocation") {
+  quiet_run run;
+  call_record& c = run.failed(errc::timeout, "pair 0->1, invocation 1, on rank 0: too late");
+  c.sends = true;
+  CHECK(says(run.of("errors"), "which no fault explains"));
+  run.play.ops.front().timeout_ns = 1'000'000;
+  CHECK(run.of("errors").empty());
+  c.text = "invocation 1, on rank 0: too late";
+  CHECK(says(run.of("errors"), "which does not name op and rank"));
+  c.text = "pair 0->1, invocation 1: too late";
+  CHECK(says(run.of("errors"), "which does not name op and rank"));
+  c.text = "pair 0->1, on rank 0: too late";
+  CHECK(says(run.of("errors"), "which does not name the invocation"));
+}
+
+TEST_CASE("delivery finds a message that was sent well and that nobody received") {
+  quiet_run run;
+  run.record.received.clear();
+  CHECK(says(run.of("delivery"), "pair: message 0 was sent well and received by nobody"));
+}
+
+TEST_CASE("S8 finds a put outside the memory that its key names") {
+  quiet_run run;
+  run.record.puts_outside = 1;
+  CHECK(says(run.of("S8"), "1 puts outside the memory that their key names"));
+}
+
+TEST_CASE("oracle finds a decision that is not the fastest candidate, where nothing but the candidates differs") {
+  quiet_run run;
+  run.faults = tape();
+  op_spec& op = run.play.ops.front();
+  op.in_flight = 1;
+  op.configs = {"timed:slow:30000", "timed:fast:10000"};
+  campaign_view c;
+  c.title = "pair 0->1";
+  c.where = parley::actors::campaign::stage::decided;
+  c.winner = "fast";
+  run.record.campaigns.push_back(c);
+  CHECK(run.of("oracle").empty());
+  run.record.campaigns.front().winner = "slow";
+  CHECK(says(run.of("oracle"), "slow was decided, and fast is the fastest"));
+}

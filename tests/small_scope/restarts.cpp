@@ -1,0 +1,271 @@
+// A rank whose process another one replaces, in every order in which the calls, the messages of both processes, and the news of the
+// restart can come: whole ranks, with their ops as programs declare them, and the default config.
+#include "held_world.hpp"
+
+#include <parley/actors/generations.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank.hpp>
+#include <parley/runtime/when.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::actors;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+enum class flaw : std::uint8_t {
+  none,
+  generation_ignored,  // data of the ended generation counts as that of the one which has begun
+  not_told,            // nobody hears of the restart
+};
+
+struct restart_setup {
+  enum class op : std::uint8_t { pair, group } what = op::pair;
+  rank_id returns = 1;
+  std::uint64_t before = 1;  // calls of each rank with the old process
+  std::uint64_t after = 1;   // and with the new one
+  bounds allowed{};
+  flaw broken = flaw::none;
+};
+constexpr auto group = restart_setup::op::group;
+
+/// A process in a rank's place, and what its program has done.
+struct process {
+  process(site& s, const runtime::incarnations& known, const restart_setup& setup, std::uint64_t g)
+      : self({s.clock, s.net, nullptr, known, {}}, untuned()), generation(g), program(s.clock) {
+    if (setup.what == group) {
+      ops::leader_worker op;
+      op.name = "sums";
+      op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+      sums = self.declare(op);
+    } else {
+      messages = self.declare(ops::paired_transfer{.name = "messages", .edges = {{0, 1}}});
+    }
+  }
+  static ops::rank_settings untuned() {
+    ops::rank_settings s;
+    s.policy = tuning_policy::off;
+    s.flight_records = 16;
+    return s;
+  }
+  ops::rank self;
+  ops::transfer messages;
+  ops::rank_group sums;
+  std::uint64_t generation;  // that its program is in: 1 after the restart
+  bool told = false;         // of the restart
+  bool calling = false;
+  scope program;
+};
+
+class restart_world final : public held_world {
+ public:
+  explicit restart_world(const restart_setup& setup) : held_world(2, setup.allowed), setup_(setup) {
+    for (rank_id r = 0; r < ranks; ++r) incarnations_.push_back(1000 + r);
+    for (rank_id r = 0; r < ranks; ++r) processes_.push_back(make(r, 0));
+    settle_all();
+  }
+  std::unique_ptr<process> make(rank_id r, std::uint64_t generation) {
+    return std::make_unique<process>(*sites[r], incarnations_, setup_, generation);
+  }
+  void settle_all() {
+    for (auto& s : sites) s->settle();
+  }
+
+  bool may_call(rank_id r) const {
+    const process& p = *processes_[r];
+    return !p.calling && p.told == (p.generation == 1) && made_[r][p.generation] < most(p.generation);
+  }
+  std::uint64_t most(std::uint64_t generation) const { return generation == 0 ? setup_.before : setup_.after; }
+  bool may_hear(rank_id r) const { return restarted_ && !processes_[r]->told && setup_.broken != flaw::not_told; }
+  bool may_rejoin(rank_id r) const {
+    return processes_[r]->told && processes_[r]->generation == 0 && !processes_[r]->calling;
+  }
+  std::vector<event> steps() override {
+    std::vector<event> all;
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (may_call(r)) all.push_back({make_call, r, 0, make_call});
+      if (may_hear(r)) all.push_back({hear, r, 0, hear});
+      if (may_rejoin(r)) all.push_back({rejoin, r, 0, rejoin});
+    }
+    // What was for the old process may come to the new one.
+    if (!restarted_) {
+      all.push_back({restart, setup_.returns, 0, restart});
+      all.push_back({restart_alone, setup_.returns, restart_alone, restart_alone});
+    }
+    return all;
+  }
+  void step(const event& e) override {
+    process& p = *processes_[e.where];
+    switch (e.id) {
+      case make_call:
+        p.calling = true;
+        p.program.spawn(call(*this, e.where, p.generation, made_[e.where][p.generation]++));
+        break;
+      case hear:
+        p.told = true;
+        p.self.on_restarted(setup_.returns, incarnations_[setup_.returns]);
+        if (setup_.what == restart_setup::op::pair) p.generation = 1;  // by itself
+        break;
+      case rejoin:
+        if (!p.sums.rejoin()) breaks("L2: a rank that has heard of a restart cannot rejoin");
+        p.generation = 1;
+        break;
+      case restart_alone:
+        std::erase_if(under_way, [&](const held& m) { return m.to == setup_.returns; });
+        [[fallthrough]];
+      default: begin_anew(); break;
+    }
+  }
+  void begin_anew() {
+    restarted_ = true;
+    auto& place = processes_[setup_.returns];
+    place.reset();
+    incarnations_[setup_.returns] += runtime::incarnation_of(0, 1);
+    place = make(setup_.returns, 1);
+    place->told = true;
+  }
+  std::string name_of_step(const event& e) override {
+    const char* const what[] = {"makes a call", "hears of the restart", "rejoins", "restarts",
+                                "restarts, and what was for it is lost"};
+    return "rank " + std::to_string(e.where) + " " + what[e.id];
+  }
+
+  // Of the invocation: nobody else sends these bytes.
+  static std::byte value(rank_id r, std::uint64_t generation, std::uint64_t n) {
+    return static_cast<std::byte>(100 * generation + 10 * n + r + 1);
+  }
+  static task<> call(restart_world& w, rank_id r, std::uint64_t generation, std::uint64_t n) {
+    process& p = *w.processes_[r];
+    std::array<std::byte, 8> data{};
+    data.fill(value(r, generation, n));
+    std::optional<error> failed;
+    if (w.setup_.what == group) {
+      std::array<std::uint8_t, 8> x{};
+      std::memcpy(x.data(), data.data(), x.size());
+      auto done = co_await ops::attempt(p.sums.all_reduce(std::span<std::uint8_t>(x)));
+      if (!done) failed = done.reason();
+      std::memcpy(data.data(), x.data(), x.size());
+    } else if (r == 0) {
+      auto done = co_await ops::attempt(p.messages.send(data, {.to = 1}));
+      if (!done) failed = done.reason();
+    } else {
+      auto done = co_await ops::attempt(p.messages.receive(data, {.from = 0}));
+      if (!done) failed = done.reason();
+    }
+    w.note_end(r, generation, n, failed, data[0]);
+  }
+  void note_end(rank_id r, std::uint64_t generation, std::uint64_t n, const std::optional<error>& failed,
+                std::byte got) {
+    processes_[r]->calling = false;
+    const std::string what = "call " + std::to_string(n) + " of rank " + std::to_string(r) +
+                             (generation == 0 ? " with the old process" : " with the new process");
+    if (failed) {
+      const bool explained =
+          generation == 0 && (failed->code() == errc::peer_restarted || failed->code() == errc::fenced);
+      if (!explained) breaks("L2: " + what + " fails: " + failed->what());
+      return;
+    }
+    ++went_well_[r][generation];
+    std::byte right = value(0, generation, n);
+    if (setup_.what == group)
+      right =
+          static_cast<std::byte>(std::to_integer<unsigned>(right) + std::to_integer<unsigned>(value(1, generation, n)));
+    if (got != right)
+      breaks("S5: " + what + " brings " + std::to_string(std::to_integer<unsigned>(got)) + " and not " +
+             std::to_string(std::to_integer<unsigned>(right)));
+  }
+
+  // What the ranks agree on and rehearse is of no matter here.
+  bool comes_at_once(const held& m) const override {
+    stamp s;
+    if (m.type() == 0) return read_stamp(m.header, s) && has(s.flags, stamp_flags::rehearsal);
+    return m.type() != gen_end::message_type;
+  }
+  bool on_deliver(held& m) override {
+    if (!restarted_ || setup_.broken == flaw::none) return true;
+    stamp s;
+    if (setup_.broken == flaw::generation_ignored && m.type() == 0 && read_stamp(m.header, s)) {
+      s.generation = newest_;
+      if (newest_ != 0) std::memcpy(m.header.data(), &s, sizeof s);
+    }
+    return true;
+  }
+  bool on_send(held& m) override {
+    stamp s;
+    const bool is_data = m.type() == 0 && read_stamp(m.header, s);
+    if (restarted_ && m.from == setup_.returns && (is_data || m.type() != 0))
+      newest_ = is_data ? s.generation : m.frame().generation;
+    return true;
+  }
+
+  bool go_on() override {
+    bool moved = false;
+    for (rank_id r = 0; r < ranks; ++r) {
+      const std::uint32_t what = may_hear(r) ? hear : may_rejoin(r) ? rejoin : may_call(r) ? make_call : nothing;
+      if (what == nothing) continue;
+      step({0, r, 0, what});
+      moved = true;
+    }
+    return moved;
+  }
+  bool over() override {
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (processes_[r]->calling || processes_[r]->generation == 0 || made_[r][1] < setup_.after) return false;
+    }
+    return true;
+  }
+  std::string unfinished() override { return "L2: a call never ends"; }
+  void judge() override {}
+  // How many calls with the old process went well, on each rank.
+  std::string outcome() const override { return std::to_string(went_well_[0][0]) + std::to_string(went_well_[1][0]); }
+
+ private:
+  enum : std::uint32_t { make_call, hear, rejoin, restart, restart_alone, nothing };
+  restart_setup setup_;
+  std::vector<std::uint64_t> incarnations_;
+  std::vector<std::unique_ptr<process>> processes_;
+  bool restarted_ = false;
+  std::uint64_t newest_ = 0;
+  std::uint64_t made_[2][2]{};       // by rank, and by generation
+  std::uint64_t went_well_[2][2]{};  // the same
+};
+
+search::maker making(const restart_setup& s) {
+  return [s] { return std::make_unique<restart_world>(s); };
+}
+
+void check_safe(const std::string& name, const restart_setup& s, const std::set<std::string>& predicted) {
+  tests::check_safe(name, making(s), predicted);
+}
+void check_broken(const std::string& name, const restart_setup& s, const std::string& invariant) {
+  tests::check_broken(name, making(s), invariant);
+}
+
+}  // namespace
+
+// How many calls may go well with the old process: a receive needs a send; a leader's call a worker's contribution, and the worker's
+// next one the leader's answer.
+TEST_CASE("a pair goes on when one of its ranks restarts") {
+  const std::set<std::string> predicted{"00", "10", "11", "20", "21", "22"};
+  const std::uint64_t after = deep() ? 2 : 1;
+  check_safe("the receiver restarts", {.before = 2, .after = after}, predicted);
+  check_safe("the sender restarts", {.returns = 0, .before = 2, .after = after}, predicted);
+}
+
+TEST_CASE("a group goes on when one of its ranks restarts") {
+  const std::set<std::string> predicted{"00", "10", "11", "21", "22"};
+  check_safe("the worker restarts", {.what = group, .before = 2, .after = 2}, predicted);
+  check_safe("the leader restarts", {.what = group, .returns = 0, .before = 2, .after = 2}, predicted);
+}
+
+TEST_CASE("the search finds what is broken in restarts, and names it") {
+  check_broken("an old generation's data counts", {.broken = flaw::generation_ignored}, "S5");
+  check_broken("an old sender's data counts", {.returns = 0, .broken = flaw::generation_ignored}, "S5");
+  check_broken("an old worker's data counts", {.what = group, .broken = flaw::generation_ignored}, "S5");
+  check_broken("an old leader's data counts", {.what = group, .returns = 0, .broken = flaw::generation_ignored}, "S5");
+  check_broken("a restart that nobody hears of", {.broken = flaw::not_told}, "L2");
+}
