@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
-# BUILD holds cli/parley and, if they were built, examples/gpu_* and bench/gpu_sums. Prints one line per check and a summary;
+# BUILD holds cli/parley and, if they were built, examples/gpu_*, bench/gpu_sums and tests/test_gpu. Prints one line per check and a summary;
 # logs go to OUTPUT_FOLDER. Never changes a GPU's settings; NVLink multicast stays off.
 set -u
 build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
@@ -42,6 +42,13 @@ tail -n 30 "$out/processes-2-ranks.log"
 check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" --device cuda --no-results \
   --microbatches "${MICROBATCHES:-500}"
 tail -n 3 "$out/processes-pipeline.log"
+
+# The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, and a process each.
+cases=$build/tests/test_gpu
+if [ -x "$cases" ]; then
+  check worked-cases 300 "$cases" --duration
+  grep -E '^[0-9.]+ s:|assertions' "$out/worked-cases.log"
+fi
 
 # What NCCL does for transfers, by itself: the same messages with only it beside the default.
 check processes-nccl 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results
@@ -144,6 +151,11 @@ if [ -n "${sanitizer:-}" ]; then
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
+  if [ -x "$cases" ]; then
+    check memcheck-worked-cases 300 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$cases" \
+      --test-case='*many ranks of one process*'
+    grep -h 'ERROR SUMMARY' "$out/memcheck-worked-cases.log"
+  fi
   # What packs the pieces of halos, adds up sums, multiplies blocks of attention, and adds up parts of products.
   sanitized() {
     local name=$1 tool
