@@ -128,6 +128,8 @@ for layer in all_gather_gemm gemm_reduce_scatter; do
   [ -x "$program" ] || continue
   check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
   tail -n 6 "$out/$layer.log"
+  fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --M 2048 --N 2048 --K 1024
 done
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
