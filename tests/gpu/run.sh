@@ -46,8 +46,8 @@ tail -n 3 "$out/processes-pipeline.log"
 # The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, and a process each.
 cases=$build/tests/test_gpu
 if [ -x "$cases" ]; then
-  check worked-cases 300 "$cases" --duration
-  grep -E '^[0-9.]+ s:|assertions' "$out/worked-cases.log"
+  check worked-cases-processes 90 "$cases" --test-case='*process for each rank*'
+  check worked-cases-one-process 90 "$cases" --test-case='*many ranks of one process*'
 fi
 
 # What NCCL does for transfers, by itself: the same messages with only it beside the default.
@@ -153,11 +153,6 @@ if [ -n "${sanitizer:-}" ]; then
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
-  if [ -x "$cases" ]; then
-    check memcheck-worked-cases 300 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$cases" \
-      --test-case='*many ranks of one process*'
-    grep -h 'ERROR SUMMARY' "$out/memcheck-worked-cases.log"
-  fi
   # What packs the pieces of halos, adds up sums, multiplies blocks of attention, and adds up parts of products.
   sanitized() {
     local name=$1 tool

@@ -54,7 +54,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
   o.settings = eager_trials();
-  o.settle_limit_ns = patience;
+  o.settle_limit_ns = here::of_a_busy_machine;
   o.gpu = transports::cuda_runtime().value();
   const int status = ops::run(
       [](job& j) {

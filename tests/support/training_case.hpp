@@ -90,8 +90,9 @@ class placed_part final : public training_work {
                                     at_.seen(gradients_[a.stage])},
                   width);
     }
+    // What was sent forward is read backward, too: no message overwrites it, and one that still takes it from here is not to wait for that.
+    if (forward) at_.before_messages(memory.out);
     at_.before_messages(memory.in);
-    at_.before_messages(memory.out);
     at_.before_messages(memory.gradient_out);
     at_.before_messages(memory.gradient_in);
     co_return;

@@ -34,16 +34,17 @@ namespace parley::tests::worked_cases {
 using namespace parley::ops;
 using namespace parley::runtime;
 
-inline constexpr time_ns patience = 60'000'000'000;  // of a busy machine
-
 // One rank, and what it needs to speak with the others about a case.
 struct here {
-  here(ops::rank& r, place& where) : self(r), at(where), me(r.id()), ranks(r.world_size()) {
+  static constexpr time_ns of_a_busy_machine = 60'000'000'000;
+  here(ops::rank& r, place& where, time_ns p = of_a_busy_machine)
+      : patience(p), self(r), at(where), me(r.id()), ranks(r.world_size()) {
     leader_worker op = led_by(0, {star()});
     op.name = "about";
     op.timeout_ns = patience;
     all = r.declare(op);
   }
+  time_ns patience;
   ops::rank& self;
   place& at;
   rank_id me;
@@ -80,7 +81,7 @@ inline task<std::vector<float>> around(here* h, p2p pairs, ring_case::kernel* k,
 inline task<> ring(here* h) {
   using namespace ring_case;
   auto op = pairs_named("ring");
-  op.timeout_ns = patience;
+  op.timeout_ns = h->patience;
   op.memory = h->at.memory();
   const p2p pairs = h->self.declare(op);
   const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;
@@ -114,7 +115,7 @@ inline task<> pipelines(here* h) {
     op.name = name;
     op.schedule = schedule;
     op.configs = {direct(), chunked(128, 2)};
-    op.timeout_ns = patience;
+    op.timeout_ns = h->patience;
     op.memory = h->at.memory();
     training pipe = h->self.declare(op);
     placed_part mine(schedule.stages, h->at);
@@ -151,7 +152,7 @@ inline task<> move_one(here* h, transfer t, std::size_t bytes, std::uint64_t see
 
 inline task<> transfers(here* h) {
   auto op = pair_of({chunked(1_MiB)});
-  op.timeout_ns = patience;
+  op.timeout_ns = h->patience;
   op.memory = h->at.memory();
   op.role = [](rank_id r) { return std::string(r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"); };
   if (h->ranks == 4) CHECK_THROWS_WITH_AS(h->self.declare(op), doctest::Contains("senders are 0, 3"), failure);
@@ -214,7 +215,7 @@ inline task<> jacobi(here* h) {
   for (const auto& [rows, columns] : cuts) {
     auto op = jacobi_case::rims({rows, columns});
     op.name += std::to_string(rows) + "x" + std::to_string(columns);
-    op.timeout_ns = patience;
+    op.timeout_ns = h->patience;
     op.memory = h->at.memory();
     const halo cut = h->self.declare(op);
     jacobi_case::block mine(cut, rows, columns, h->at);
@@ -272,7 +273,7 @@ task<> attention_of(here* h, std::string elements) {
   ring_attention op;
   op.name = "attention of " + elements;
   op.configs = {direct(), chunked(512, 2)};
-  op.timeout_ns = patience;
+  op.timeout_ns = h->patience;
   op.memory = h->at.memory();
   ops::attention in_ring = h->self.declare(op);
   const problem<T> whole;
@@ -304,7 +305,7 @@ inline task<> sums(here* h) {
   hierarchical op;
   op.name = "gradients";
   op.leads = [group](rank_id r) { return r % group == 0; };
-  op.timeout_ns = patience;
+  op.timeout_ns = h->patience;
   hierarchy all = h->self.declare(op);
   const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
   for (int round = 0; round < 10; ++round) {
@@ -373,7 +374,7 @@ inline task<> contextual_table(here* h) {
   co_await bring(h->at, calls_1, std::span(zeros));
   auto kernel_0 = kernel_of(h, &calls_0, "kernel-0", {4_ms, 1_ms}, &ran_0);
   auto kernel_1 = kernel_of(h, &calls_1, "kernel-1", {4_ms, 1_ms, 8_ms}, &ran_1);
-  contextual layer(h->self, {.name = "layer", .iterations = 2, .log_folder = "", .timeout_ns = patience});
+  contextual layer(h->self, {.name = "layer", .iterations = 2, .log_folder = "", .timeout_ns = h->patience});
   const auto thunk = [&] { return both(&kernel_0, &kernel_1); };
   co_await layer.run(thunk);
   CHECK(layer.end().runs() == 7);
@@ -404,7 +405,7 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
   machine_room room;
   leader_worker op = led_by(0, {});
   op.name = "mixed with " + wire_of_optimized;
-  op.timeout_ns = patience;
+  op.timeout_ns = h->patience;
   const std::vector<group_config_ptr> configs{
       std::make_shared<timed_star>(room, h->self.where(), "nccl", "wire", everywhere(2'500_us)),
       std::make_shared<timed_star>(room, h->self.where(), "cuda_graph", "wire", everywhere(4'300_us)),
