@@ -67,6 +67,7 @@ class layer final : public examples::whole_layer {
 
  private:
   task<> meet_peers() override { return a_.meet(self()); }
+  task<> calls_over(parley::transports::cuda_stream s) override { return a_.reached(s); }
   void multiply_once(std::uint64_t rows, std::size_t tile) override {
     multiply(a_.all().data(), result(), rows, tile, 0);
   }

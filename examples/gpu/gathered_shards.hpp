@@ -9,6 +9,7 @@
 //     a.wait_for(0, 1, stream);                                     // the second chunk of what rank 0 has made
 //     use(stream, a.chunk(0, 1));
 //     a.end(stream);                                                // this rank's shard may be made anew
+//     co_await a.reached(stream);                                   // whether all ranks had a part in it
 //
 // What uses the rows comes before the next `begin` in its stream.
 #include "peer_memory.hpp"
@@ -54,6 +55,8 @@ class gathered_shards {
   }
   /// What `stream` gets from here on may write this rank's shard.
   void end(transports::cuda_stream stream) { memory_.end(stream); }
+  /// See `peer_memory::reached`.
+  task<> reached(transports::cuda_stream stream) { return memory_.reached(stream); }
 
  private:
   void pull(rank_id from) {

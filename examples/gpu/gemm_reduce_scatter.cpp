@@ -72,6 +72,7 @@ class layer final : public examples::whole_layer {
 
  private:
   task<> meet_peers() override { return sums_.meet(self()); }
+  task<> calls_over(parley::transports::cuda_stream s) override { return sums_.reached(s); }
   void multiply_once(std::uint64_t rows, std::size_t tile) override {
     multiply(a_.data(), parts_.data(), rows, tile, 0);
   }

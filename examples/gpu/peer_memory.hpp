@@ -2,7 +2,8 @@
 // Shards of a matrix in memory of several ranks, a process and a GPU each, that bring chunks of them to each other by copy engines, and words
 // by which they tell each other how far they are. All of a call is enqueued, and no processor has a part in it.
 //
-// Words lie in each GPU's memory; they count the calls. A rank that dies leaves the others' streams waiting: end the process.
+// Words lie in each GPU's memory; they count the calls. Where a rank is gone, this rank itself writes what its streams wait for of that one, so
+// that they go on and GPUs can be given back; `reached` then says that what they leave in memory is no result.
 #include <parley/ops/rank.hpp>
 #include <parley/transports/cuda_copies.hpp>
 #include <parley/transports/cuda_space.hpp>
@@ -10,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,15 +65,19 @@ class peer_memory {
       : gpu_(gpu.driver()), device_(gpu.device()), space_(space), at_(at),
         memory_(space.make(shards * at.rows * at.row_bytes)),
         words_(space.make((2 + most_chunks) * at.world * sizeof(std::uint32_t))), peers_(at.world),
-        signals_(gpu_.make_stream(device_)), copies_(gpu_.make_stream(device_)), started_(gpu_.make_event(device_)),
-        copied_(gpu_.make_event(device_)) {
+        waited_for_(words_->bytes().size() / sizeof(std::uint32_t)),
+        said_(transports::cuda_memory::pinned(gpu_, words_->bytes().size())), engine_(gpu),
+        signals_(gpu_.make_stream(device_)), copies_(gpu_.make_stream(device_)), releases_(gpu_.make_stream(device_)),
+        started_(gpu_.make_event(device_)), copied_(gpu_.make_event(device_)), looked_(gpu_.make_event(device_)) {
     peers_[at.self] = {memory_->bytes().data(), words_->bytes().data()};
   }
   peer_memory(const peer_memory&) = delete;
   peer_memory& operator=(const peer_memory&) = delete;
   ~peer_memory() {
-    for (const auto e : {started_, copied_}) gpu_.destroy(e);
-    for (const auto s : {signals_, copies_}) gpu_.destroy(s);
+    *told_of_losses_ = nullptr;
+    if (reached_ != call_) release_all();
+    for (const auto e : {started_, copied_, looked_}) gpu_.destroy(e);
+    for (const auto s : {signals_, copies_, releases_}) gpu_.destroy(s);
     for (void* const m : mapped_) gpu_.close_imported(m);
   }
 
@@ -100,6 +106,18 @@ class peer_memory {
     for (rank_id r = 0; r < at_.world; ++r) {
       if (r != at_.self) peers_[r] = {imported(theirs[r][0]), imported(theirs[r][1])};
     }
+    for (rank_id r = 0; r < at_.world; ++r) {
+      if (r != at_.self) self.attach(std::make_unique<loss_of>(at_.self, r, op.name, told_of_losses_));
+    }
+  }
+  /// Ends once all that `stream` has now is over, which has all of the calls so far. Throws `peer_failed` where a rank is gone that was
+  /// waited for, `device_failed` where the GPU is.
+  task<> reached(transports::cuda_stream stream) {
+    const std::uint32_t call = call_;
+    auto there = co_await transports::reached(engine_, stream);
+    there.value();
+    if (released_) parley::runtime::raise(*gone_);
+    reached_ = call;
   }
 
   rank_id self() const noexcept { return at_.self; }
@@ -123,8 +141,10 @@ class peer_memory {
     return shard(shard_index).subspan(first * at_.row_bytes, count * at_.row_bytes);
   }
 
-  /// A call, behind what `stream` has: others are told, and copies and signals of the call come behind that, too.
+  /// A call, behind what `stream` has: others are told, and copies and signals of the call come behind that, too. Throws `peer_failed`
+  /// once a rank is gone.
   void begin(const copy_plan& plan, transports::cuda_stream stream) {
+    if (gone_) parley::runtime::raise(*gone_);
     plan_ = plan;
     ++call_;
     must(gpu_, gpu_.record(started_, stream));
@@ -160,18 +180,39 @@ class peer_memory {
   }
   /// What `s` gets from here on comes after rank `r` has told that.
   void wait_for(word what, unsigned chunk_index, rank_id r, transports::cuda_stream s) {
+    waited_for_[index(what, chunk_index, r)] = call_;
     must(gpu_, gpu_.wait_value(s, at(at_.self, what, chunk_index, r), call_));
   }
 
  private:
+  /// Hears of the end of one other rank, for as long as this rank lives.
+  class loss_of final : public parley::ops::attached_op {
+   public:
+    loss_of(rank_id self, rank_id other, const std::string& name, std::shared_ptr<peer_memory*> tell)
+        : declaration_(parley::actors::declare_edge(name + ": losses", self, other, "")), other_(other),
+          tell_(std::move(tell)) {}
+    const parley::actors::op_declaration& declaration() const noexcept override { return declaration_; }
+    bool has(rank_id r) const noexcept override { return r == other_; }
+    void fail(const parley::runtime::error& why) noexcept override {
+      if (*tell_ != nullptr) (*tell_)->on_lost(other_, why);
+    }
+    bool owes_messages() const noexcept override { return false; }
+
+   private:
+    parley::actors::op_declaration declaration_;
+    rank_id other_;
+    std::shared_ptr<peer_memory*> tell_;
+  };
   struct peer {
     std::byte* memory = nullptr;
     std::byte* words = nullptr;
   };
 
+  std::size_t index(word what, unsigned chunk_index, rank_id about) const noexcept {
+    return (static_cast<unsigned>(what) + chunk_index) * at_.world + about;
+  }
   void* at(rank_id of, word what, unsigned chunk_index, rank_id about) const noexcept {
-    const std::size_t row = static_cast<unsigned>(what) + chunk_index;
-    return peers_[of].words + (row * at_.world + about) * sizeof(std::uint32_t);
+    return peers_[of].words + index(what, chunk_index, about) * sizeof(std::uint32_t);
   }
   std::byte* address(place p, unsigned chunk_index) const noexcept {
     return peers_[p.rank].memory + (chunk(p.shard, chunk_index).data() - memory_->bytes().data());
@@ -185,6 +226,29 @@ class peer_memory {
     mapped_.push_back(opened.value());
     return static_cast<std::byte*>(mapped_.back()) + theirs.offset;
   }
+  void on_lost(rank_id other, const parley::runtime::error& why) noexcept {
+    if (!gone_) gone_ = why;
+    // A rank that has done its part before it left is not missed. What is asked here waits for no other rank.
+    const errc looked = look_at_words();
+    const auto* const said = reinterpret_cast<const std::uint32_t*>(said_.bytes().data());
+    for (std::size_t i = other; i < waited_for_.size(); i += at_.world) {
+      if (looked == errc::none && static_cast<std::int32_t>(said[i] - waited_for_[i]) >= 0) continue;
+      released_ = true;
+      static_cast<void>(write_own(i));  // what the GPU says to that, `reached` says, too
+    }
+  }
+  errc look_at_words() noexcept {
+    errc e = gpu_.copy(said_.bytes().data(), words_->bytes().data(), said_.bytes().size(), releases_);
+    if (e == errc::none) e = gpu_.record(looked_, releases_);
+    while (e == errc::none && (e = gpu_.query(looked_)) == errc::pending) e = errc::none;
+    return e;
+  }
+  void release_all() noexcept {
+    for (std::size_t i = 0; i < waited_for_.size(); ++i) static_cast<void>(write_own(i));
+  }
+  errc write_own(std::size_t i) noexcept {
+    return gpu_.write_value(releases_, words_->bytes().data() + i * sizeof(std::uint32_t), waited_for_[i]);
+  }
   static task<> told(parley::ops::transfer addresses, std::array<transports::exported_memory, 2>* by, rank_id from) {
     co_await addresses.receive(*by, {.from = from});
   }
@@ -197,12 +261,21 @@ class peer_memory {
   std::unique_ptr<parley::runtime::memory_space::block> words_;
   std::vector<peer> peers_;
   std::vector<void*> mapped_;
+  std::vector<std::uint32_t> waited_for_;  // by streams of this rank, in the order of its words
+  transports::cuda_memory said_;           // by the words, when somebody looked
+  transports::cuda_copies& engine_;
   transports::cuda_stream signals_;
   transports::cuda_stream copies_;
+  transports::cuda_stream releases_;  // which waits for nothing
   transports::cuda_event started_;
   transports::cuda_event copied_;
+  transports::cuda_event looked_;
   copy_plan plan_;
   std::uint32_t call_ = 0;
+  std::uint32_t reached_ = 0;                   // the last call that is known to be over
+  std::optional<parley::runtime::error> gone_;  // a rank is, and why
+  bool released_ = false;                       // streams that would wait for it go on
+  std::shared_ptr<peer_memory*> told_of_losses_ = std::make_shared<peer_memory*>(this);
 };
 
 /// An event for each chunk of each rank.

@@ -15,6 +15,7 @@
 //     c.wait_for(1, stream);                                        // the second chunk, of all ranks
 //     add_up(stream, sum, {c.part(0, 1), c.part(1, 1), c.part(2, 1), c.part(3, 1)});
 //     c.end(stream);                                                // the next call may begin
+//     co_await c.reached(stream);                                   // whether all ranks had a part in it
 //
 // What makes chunks in other streams follows `begin`; what adds them up comes before `end` in its stream.
 #include "peer_memory.hpp"
@@ -75,6 +76,8 @@ class scattered_sums {
   }
   /// What `stream` gets from here on comes after all that was made, and may make chunks again.
   void end(transports::cuda_stream stream) { memory_.end(stream); }
+  /// See `peer_memory::reached`.
+  task<> reached(transports::cuda_stream stream) { return memory_.reached(stream); }
 
  private:
   // A rank has the parts of its rows by who made them, its own among them, then what it makes of other ranks' rows.

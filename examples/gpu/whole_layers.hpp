@@ -204,10 +204,7 @@ class whole_layer {
     co_await largest_of_all(std::span(&took, 1));
     co_return took;
   }
-  task<> reached() {
-    auto there = co_await parley::transports::reached(gpu_, main());
-    there.value();
-  }
+  task<> reached() { return calls_over(main()); }
   task<> largest_of_all(std::span<double> values) {
     if (!all_.idle()) co_await all_.all_reduce<larger>(values);
   }
@@ -239,6 +236,8 @@ class whole_layer {
                                       device_array<std::byte>(space, matrix_products::workspace_bytes)} {}
 
   virtual task<> meet_peers() = 0;
+  /// All of the calls in that stream is over; throws `peer_failed` where a rank is gone.
+  virtual task<> calls_over(parley::transports::cuda_stream s) = 0;
   /// A product of so many rows, of whatever is in memory.
   virtual void multiply_once(std::uint64_t rows, std::size_t tile) = 0;
   /// The result of a call whose A has that seed, without other ranks, and what a simple kernel would have to make.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
-# BUILD holds cli/parley and, if they were built, examples/gpu_* and bench/gpu_sums. Prints one line per check and a summary;
+# BUILD holds cli/parley and, if they were built, examples/gpu_*, bench/gpu_sums and tests/test_gpu. Prints one line per check and a summary;
 # logs go to OUTPUT_FOLDER. Never changes a GPU's settings; NVLink multicast stays off.
 set -u
 build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
@@ -42,6 +42,13 @@ tail -n 30 "$out/processes-2-ranks.log"
 check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" --device cuda --no-results \
   --microbatches "${MICROBATCHES:-500}"
 tail -n 3 "$out/processes-pipeline.log"
+
+# The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, and a process each.
+cases=$build/tests/test_gpu
+if [ -x "$cases" ]; then
+  check worked-cases-processes 90 "$cases" --test-case='*process for each rank*'
+  check worked-cases-one-process 90 "$cases" --test-case='*many ranks of one process*'
+fi
 
 # What NCCL does for transfers, by itself: the same messages with only it beside the default.
 check processes-nccl 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results
@@ -121,6 +128,8 @@ for layer in all_gather_gemm gemm_reduce_scatter; do
   [ -x "$program" ] || continue
   check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
   tail -n 6 "$out/$layer.log"
+  fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --M 2048 --N 2048 --K 1024
 done
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step

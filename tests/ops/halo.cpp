@@ -479,7 +479,7 @@ jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> c
   for (rank_id r = 0; r < w.ranks.size(); ++r) {
     const halo h = w[r].declare(op);
     block& mine = *blocks.emplace_back(std::make_unique<block>(h, rows, columns));
-    all.spawn(with_dataflow(jacobi, h, &mine.u, &mine.v, sweeps, &mine.changes));
+    all.spawn(sweep_block(h, &mine, sweeps));
   }
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(all.cancelled() == errc::none);
@@ -488,12 +488,12 @@ jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> c
   for (const auto& b : blocks) {
     for (std::size_t i = 1; i <= b->u.rows; ++i) {
       for (std::size_t j = 1; j <= b->u.columns; ++j)
-        answer.field[(b->top + i - 1) * size + b->left + j - 1] = b->u.at(i, j);
+        answer.field[(b->top + i - 1) * size + b->left + j - 1] = b->u.cells[b->cell(i, j)];
     }
   }
-  for (int k = 0; k < sweeps; ++k) {
+  for (std::size_t k = 0; k < sweeps; ++k) {
     double sum = 0;
-    for (const auto& b : blocks) sum += b->changes[static_cast<std::size_t>(k)];
+    for (const auto& b : blocks) sum += runtime::run(w.clock, b->sum_of_squares(k));
     answer.norms.push_back(std::sqrt(sum));
   }
   return answer;

@@ -1,381 +1,26 @@
-// The worked cases with exact numbers, from one source in three ways: on virtual ranks, in processes over shared memory, and in
-// processes over TCP. Each rank checks what it has.
-#include "../support/attention_case.hpp"
-#include "../support/deadline.hpp"
-#include "../support/groups.hpp"
-#include "../support/jacobi_case.hpp"
-#include "../support/mixture_case.hpp"
+// The worked cases with exact numbers, from one source: on virtual ranks, in processes over shared memory and over TCP, and on the device
+// buffers of a fake GPU. tests/gpu runs the same on real ones.
+#include "../support/worked_cases.hpp"
+#include "../support/device_place.hpp"
+#include "../support/gpu_ranks.hpp"
 #include "../support/processes.hpp"
-#include "../support/ring_case.hpp"
-#include "../support/training_case.hpp"
-#include "../support/transfers.hpp"
 
-#include <parley/ops/contextual.hpp>
-#include <parley/ops/hierarchical.hpp>
-#include <parley/ops/registration.hpp>
+#include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
-#include <parley/ops/tunable_op.hpp>
 
 #include <doctest/doctest.h>
 
-#include <array>
-#include <cmath>
-#include <functional>
-#include <numeric>
-#include <string>
+#include <memory>
+#include <utility>
 #include <vector>
 
 using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
+using namespace parley::tests::worked_cases;
 
 namespace {
-
-constexpr time_ns patience = 60'000'000'000;  // of a busy machine
-
-// One rank, and what it needs to speak with the others about a case.
-struct here {
-  explicit here(ops::rank& r) : self(r), me(r.id()), ranks(r.world_size()) {
-    leader_worker op = led_by(0, {star()});
-    op.name = "about";
-    op.timeout_ns = patience;
-    all = r.declare(op);
-  }
-  ops::rank& self;
-  rank_id me;
-  rank_id ranks;
-  rank_group all;
-};
-
-task<double> total(here* h, double mine) {
-  std::array<double, 1> sum{mine};
-  co_await h->all.all_reduce(std::span<double>(sum));
-  co_return sum[0];
-}
-
-task<bool> on_all_ranks(here* h, bool holds) {
-  const double ranks = co_await total(h, holds ? 1 : 0);
-  co_return ranks == h->ranks;
-}
-
-// ---- 1: two rounds around a ring
-
-task<> ring(here* h) {
-  using namespace ring_case;
-  auto op = pairs_named("ring");
-  op.timeout_ns = patience;
-  const p2p pairs = h->self.declare(op);
-  const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;
-  for (const auto how : {posting::sends_first, posting::receives_first}) {
-    for (const rank_id late : {rank_id{99}, rank_id{1}}) {
-      kernel k;
-      k.x0[0] = static_cast<float>(h->me);
-      const ring_options o{.how = how, .late_rank = late, .late_ns = 50'000'000};
-      co_await with_dataflow(two_rounds, &h->self, pairs, &k, o);
-      CHECK(k.out[0] == right[h->me]);
-    }
-  }
-  kernel large(1'048'576);
-  for (std::size_t i = 0; i < large.x0.size(); ++i) large.x0[i] = static_cast<float>((17 * h->me + i) % 512);
-  for (int round = 0; round < 5; ++round) co_await with_dataflow(two_rounds, &h->self, pairs, &large, ring_options{});
-  CHECK(std::accumulate(large.out.begin(), large.out.end(), 0.0) == 1'609'760'640.0);
-}
-
-// ---- 2: pipelines
-
-task<> pipelines(here* h) {
-  using namespace training_case;
-  const std::vector<std::pair<std::string, pipeline_schedule>> all{{"gpipe", gpipe(h->ranks, 8)},
-                                                                   {"1F1B", one_forward_one_backward(h->ranks, 8)},
-                                                                   {"interleaved", interleaved(h->ranks, 8, 2)}};
-  for (const auto& [name, schedule] : all) {
-    training_pipeline op;
-    op.name = name;
-    op.schedule = schedule;
-    op.configs = {direct(), chunked(128, 2)};
-    op.timeout_ns = patience;
-    training pipe = h->self.declare(op);
-    part_of_model mine(schedule.stages, 0);
-    const pipeline_report report = co_await pipe.run(mine);
-    const std::vector<double> right = gradients_alone(schedule.stages, schedule.microbatches);
-    for (std::uint32_t stage = 0; stage < schedule.stages; ++stage) {
-      if (schedule.rank_of(stage) == h->me) CHECK(mine.m.weight_gradient[stage] == right[stage]);
-    }
-    CHECK(report.most_alive == estimate(schedule).alive[h->me]);
-    const double sent = co_await total(h, static_cast<double>(report.sent));
-    CHECK(sent == static_cast<double>(schedule.messages()));
-  }
-}
-
-// ---- 3: transfers of pairs
-
-task<> move_one(here* h, transfer t, std::size_t bytes, std::uint64_t seed) {
-  if (h->me % 2 == 0) {
-    const auto data = pattern(bytes, seed);
-    co_await t.send(data, {.to = h->me + 1});
-  } else {
-    std::vector<std::byte> into(bytes);
-    const std::uint64_t came = co_await t.receive(into, {.from = h->me - 1});
-    CHECK(came == bytes);
-    CHECK(into == pattern(bytes, seed));
-  }
-}
-
-task<> transfers(here* h) {
-  auto op = pair_of({chunked(1_MiB)});
-  op.timeout_ns = patience;
-  op.role = [](rank_id r) { return std::string(r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"); };
-  if (h->ranks == 4) CHECK_THROWS_WITH_AS(h->self.declare(op), doctest::Contains("senders are 0, 3"), failure);
-  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };  // as many pairs as there are
-  const transfer whole = h->self.declare(op);
-  std::uint64_t seed = 0;
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1,
-                                  (std::size_t{64} << 20U) + 12'345, std::size_t{0}})
-    co_await move_one(h, whole, bytes, ++seed);
-
-  // Trials. Each end lists its configs in an order of its own: they are paired by what they are.
-  op.name = "tried";
-  op.configs = {direct(), chunked(64_KiB, 2), chunked(256_KiB, 4)};
-  if (h->me % 2 == 1) std::swap(op.configs[1], op.configs[2]);
-  transfer tried = h->self.declare(op);
-  const std::array<std::size_t, 3> sizes{4'096, 65'536, 1'048'576};
-  bool all_decided = false;
-  for (const deadline limit; !all_decided;) {
-    for (int i = 0; i < 10; ++i) {
-      for (const std::size_t bytes : sizes) co_await move_one(h, tried, bytes, ++seed);
-    }
-    bool mine = true;
-    for (const std::size_t bytes : sizes) mine = mine && tried.decision(bytes).decided;
-    all_decided = co_await on_all_ranks(h, mine || limit.is_over());
-  }
-  std::string decisions;
-  for (const std::size_t bytes : sizes) {
-    const decision d = tried.decision(bytes);
-    CHECK(d.decided);
-    decisions += d.key + " " + d.config + "\n";
-  }
-  std::string theirs(1000, ' ');
-  if (h->me % 2 == 0) {
-    co_await tried.send(decisions, {.to = h->me + 1});
-  } else {
-    const std::uint64_t came = co_await tried.receive(theirs, {.from = h->me - 1});
-    CHECK(theirs.substr(0, came) == decisions);
-  }
-}
-
-// ---- 4: Jacobi
-
-task<> jacobi(here* h) {
-  constexpr int sweeps = 100;
-  jacobi_case::block alone;
-  for (int k = 0; k < sweeps; k += 2) {
-    jacobi_case::sweep(alone.u, alone.v);
-    jacobi_case::sweep(alone.v, alone.u);
-  }
-  std::vector<std::pair<rank_id, rank_id>> cuts{{1, h->ranks}, {h->ranks, 1}};
-  if (h->ranks == 4) cuts.emplace_back(2, 2);
-  for (const auto& [rows, columns] : cuts) {
-    auto op = jacobi_case::rims({rows, columns});
-    op.name += std::to_string(rows) + "x" + std::to_string(columns);
-    op.timeout_ns = patience;
-    const halo cut = h->self.declare(op);
-    jacobi_case::block mine(cut, rows, columns);
-    co_await with_dataflow(jacobi_case::jacobi, cut, &mine.u, &mine.v, sweeps, &mine.changes);
-    std::size_t wrong = 0;
-    for (std::size_t i = 1; i <= mine.u.rows; ++i) {
-      for (std::size_t j = 1; j <= mine.u.columns; ++j)
-        wrong += mine.u.at(i, j) == alone.u.at(mine.top + i, mine.left + j) ? 0 : 1;
-    }
-    CHECK(wrong == 0);
-    const double first = co_await total(h, mine.changes.front());
-    CHECK(std::sqrt(first) == doctest::Approx(0.03915698160394615).epsilon(1e-11));
-    const double last = co_await total(h, mine.changes.back());
-    CHECK(std::sqrt(last) == doctest::Approx(0.03462020197359978).epsilon(1e-11));
-  }
-}
-
-// ---- 5: attention, and sums in two levels
-
-template <class T>
-task<> attention_of(here* h, std::string elements) {
-  using namespace attention_case;
-  ring_attention op;
-  op.name = "attention of " + elements;
-  op.configs = {direct(), chunked(512, 2)};
-  op.timeout_ns = patience;
-  ops::attention in_ring = h->self.declare(op);
-  const problem<T> whole;
-  for (const bool causal : {false, true}) {
-    part<T> mine(whole, h->ranks, h->me);
-    const attention_shape shape{heads, sequence / h->ranks, dimensions, causal};
-    co_await in_ring.template forward<T>(shape, mine.q, mine.k, mine.v, std::span(mine.out));
-    const expected e = expect(whole, causal);
-    CHECK(farthest_from(e.right, mine, h->me) <= e.tolerance);
-  }
-}
-
-task<> attention_around(here* h) {
-  co_await attention_of<double>(h, "double");
-  co_await attention_of<float>(h, "float");
-  co_await attention_of<bf16>(h, "bf16");
-}
-
-float addend(rank_id r, std::size_t k, std::size_t i) { return static_cast<float>((r + 1) * (k + 1) * (i % 7 + 1)); }
-
-task<> sums(here* h) {
-  const rank_id group = h->ranks == 8 ? 4 : 2;
-  hierarchical op;
-  op.name = "gradients";
-  op.leads = [group](rank_id r) { return r % group == 0; };
-  op.timeout_ns = patience;
-  hierarchy all = h->self.declare(op);
-  const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
-  for (int round = 0; round < 10; ++round) {
-    std::vector<float> x = contribution(h->me, 10'000);
-    co_await all.all_reduce(std::span(x));
-    CHECK(wrong_sums(x, h->ranks) == 0);
-    // Several of one size, large enough for an exchange of its own each.
-    std::vector<std::vector<float>> several(3, std::vector<float>(20'000));
-    std::vector<std::span<float>> spans;
-    for (std::size_t k = 0; k < 3; ++k) {
-      for (std::size_t i = 0; i < several[k].size(); ++i) several[k][i] = addend(h->me, k, i);
-      spans.emplace_back(several[k]);
-    }
-    co_await all.all_reduce_list(spans);
-    std::size_t wrong = 0;
-    for (std::size_t k = 0; k < 3; ++k) {
-      for (std::size_t i = 0; i < several[k].size(); ++i)
-        wrong += several[k][i] == ranks * static_cast<float>((k + 1) * (i % 7 + 1)) ? 0 : 1;
-    }
-    CHECK(wrong == 0);
-  }
-  const std::vector<int> mine{static_cast<int>(h->me), 7};
-  std::vector<int> gathered(2 * h->ranks);
-  co_await all.all_gather(std::span(mine), std::span(gathered));
-  for (rank_id r = 0; r < h->ranks; ++r) CHECK(gathered[2 * r] == static_cast<int>(r));
-}
-
-// ---- 7: a function with two kernels
-
-task<> wait_for(time_ns span, std::vector<std::size_t>* order, std::size_t config) {
-  order->push_back(config);
-  scope& now = co_await this_scope;
-  auto woken = co_await sleep_until(now.where().now() + span);
-  static_cast<void>(woken);
-}
-
-using waiting_kernel = tunable_op<task<>(int)>;
-
-waiting_kernel kernel_of(here* h, std::string name, std::vector<time_ns> takes, std::vector<std::size_t>* order) {
-  waiting_kernel::options o;
-  o.name = std::move(name);
-  for (std::size_t c = 0; c < takes.size(); ++c)
-    o.implementations.push_back({"config_" + std::to_string(c), [=](int) { return wait_for(takes[c], order, c); }});
-  return waiting_kernel(h->self.kernels(), std::move(o));
-}
-
-task<> both(waiting_kernel* first, waiting_kernel* second) {
-  co_await (*first)(8);
-  co_await (*second)(8);
-}
-
-// Which config is the best is left to the machine: all ranks have to say the same, and to run it.
-task<> contextual_table(here* h) {
-  std::vector<std::size_t> ran_0;
-  std::vector<std::size_t> ran_1;
-  auto kernel_0 = kernel_of(h, "kernel-0", {4_ms, 1_ms}, &ran_0);
-  auto kernel_1 = kernel_of(h, "kernel-1", {4_ms, 1_ms, 8_ms}, &ran_1);
-  contextual layer(h->self, {.name = "layer", .iterations = 2, .log_folder = "", .timeout_ns = patience});
-  const auto thunk = [&] { return both(&kernel_0, &kernel_1); };
-  co_await layer.run(thunk);
-  CHECK(layer.end().runs() == 7);
-  const auto best_of = [&](const char* kernel) {
-    return static_cast<std::size_t>(layer.end().best(kernel, "all").back() - '0');
-  };
-  const std::size_t best_0 = best_of("kernel-0");
-  const std::size_t best_1 = best_of("kernel-1");
-  CHECK(ran_0 == std::vector<std::size_t>{0, 0, 1, 1, best_0, best_0, best_0});
-  CHECK(ran_1 == std::vector<std::size_t>{0, 0, 1, 1, 2, 2, best_1});
-  co_await layer.run(thunk);
-  CHECK(layer.end().runs() == 8);
-  CHECK(ran_0.back() == best_0);
-  CHECK(ran_1.back() == best_1);
-  const double mine = static_cast<double>(10 * best_0 + best_1);
-  const double sum = co_await total(h, mine);
-  CHECK(sum == mine * h->ranks);
-}
-
-// ---- 8: ranks that lack a config
-
-task<> mixture(here* h, std::string wire_of_optimized) {
-  using namespace mixture_case;
-  machine_room room;
-  leader_worker op = led_by(0, {});
-  op.name = "mixed with " + wire_of_optimized;
-  op.timeout_ns = patience;
-  const std::vector<group_config_ptr> configs{
-      std::make_shared<timed_star>(room, h->self.where(), "nccl", "wire", everywhere(2'500_us)),
-      std::make_shared<timed_star>(room, h->self.where(), "cuda_graph", "wire", everywhere(4'300_us)),
-      std::make_shared<timed_star>(room, h->self.where(), "h100_optimized", wire_of_optimized,
-                                   std::vector<time_ns>{700_us, 500_us, 60_s, 60_s})};
-  const auto h100 = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };
-  const rank_group mixed = register_heterogeneous_autotuning(h->self, op, configs, h100);
-  bool enough = false;
-  for (const deadline limit; !enough;) {
-    for (int i = 0; i < 10; ++i) {
-      std::vector<float> x = contribution(h->me, 1000);
-      rank_group by = mixed;
-      co_await by.all_reduce(std::span(x));
-      CHECK(wrong_sums(x, h->ranks) == 0);
-    }
-    const bool decides = h->me == 0;
-    bool decided = !decides;
-    for (const auto& agreed : h->self.agreements()) {
-      const auto* const c = agreed.op.starts_with(op.name) ? agreed.assigned->find(4000) : nullptr;
-      decided = decided || (c != nullptr && c->where == actors::campaign::stage::decided);
-    }
-    enough = co_await on_all_ranks(h, decided || limit.is_over());
-  }
-  // In one wire class ranks 2 and 3 run their own beside the others' h100_optimized; in another one nobody runs it.
-  const int optimized = room.ran["h100_optimized"][h->me];
-  const int own = room.ran["nccl"][h->me];
-  const bool shared = wire_of_optimized == "wire";
-  CHECK((optimized > 0) == (shared && h->me < 2));
-  const double all_optimized = co_await total(h, optimized);
-  const double of_0 = co_await total(h, h->me == 0 ? own + optimized : 0);
-  const double of_2 = co_await total(h, h->me == 2 ? own : 0);
-  CHECK(of_0 == of_2);
-  if (h->me < 2) CHECK(all_optimized == 2 * optimized);
-}
-
-// ---- all of them
-
-task<> cases(here* h) {
-  if (h->ranks <= 4) {
-    co_await ring(h);
-    co_await pipelines(h);
-    co_await transfers(h);
-    co_await jacobi(h);
-    co_await contextual_table(h);
-  }
-  if (h->ranks == 4) {
-    co_await mixture(h, "wire");
-    co_await mixture(h, "another");
-  }
-  co_await attention_around(h);
-  co_await sums(h);
-}
-
-task<> guarded(here* h) {
-  std::exception_ptr thrown;
-  try {
-    co_await cases(h);
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  if (thrown) FAIL_CHECK("rank " << h->me << ": " << describe(thrown).what());
-}
 
 constexpr const char* rank_test = "this program as one rank of the worked cases";
 
@@ -395,10 +40,10 @@ TEST_CASE("this program as one rank of the worked cases" * doctest::skip()) {
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settle_limit_ns = patience;
+  o.settle_limit_ns = here::of_a_busy_machine;
   const int status = ops::run(
       [](job& j) {
-        here h(j.self());
+        here h(j.self(), on_host());
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },
@@ -411,7 +56,7 @@ TEST_CASE("the worked cases hold on virtual ranks") {
     CAPTURE(ranks);
     world w(ranks, eager_trials());
     std::vector<std::unique_ptr<here>> all;
-    for (auto& r : w.ranks) all.push_back(std::make_unique<here>(*r));
+    for (auto& r : w.ranks) all.push_back(std::make_unique<here>(*r, on_host()));
     scope running(w.clock);
     for (auto& h : all) running.spawn(guarded(h.get()));
     run_until(w.clock, [&] { return running.running() == 0; });
@@ -423,3 +68,36 @@ TEST_CASE("the worked cases hold on virtual ranks") {
 TEST_CASE("the worked cases hold in processes that share memory") { over("posix,cma,self"); }
 
 TEST_CASE("the worked cases hold in processes over TCP") { over("tcp,self"); }
+
+TEST_CASE("the worked cases hold on device buffers, with many ranks of one process on one GPU") {
+  for (const auto& [ranks, ticks] : {std::pair<rank_id, std::uint64_t>{2, 0}, {2, 200}, {4, 200}, {8, 200}}) {
+    CAPTURE(ranks);
+    CAPTURE(ticks);
+    fake_cuda gpu;
+    one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = &gpu});
+    std::vector<std::unique_ptr<fake_place>> places;
+    std::vector<std::unique_ptr<here>> all;
+    for (rank_id r = 0; r < ranks; ++r) {
+      places.push_back(std::make_unique<fake_place>(*job.gpu(r), ticks));
+      all.push_back(std::make_unique<here>(job[r], *places.back()));
+    }
+    job.run([&](rank& self) { return guarded(all[self.id()].get()); });
+  }
+}
+
+TEST_CASE("the worked cases hold on device buffers of ranks that would be processes with a GPU each") {
+  for (const rank_id ranks : {2, 4}) {
+    CAPTURE(ranks);
+    fake_cuda gpu;
+    two_ranks w(gpu, {direct()}, nullptr, ranks);
+    std::vector<std::unique_ptr<fake_place>> places;
+    std::vector<std::unique_ptr<here>> all;
+    scope running(w.loop);
+    for (rank_id r = 0; r < ranks; ++r) {
+      places.push_back(std::make_unique<fake_place>(*w.copies[r]));
+      all.push_back(std::make_unique<here>(*w.ranks[r], *places.back()));
+      running.spawn(guarded(all.back().get()));
+    }
+    run_until(w.loop, [&] { return running.running() == 0; });
+  }
+}

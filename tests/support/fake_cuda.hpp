@@ -42,6 +42,10 @@ class fake_cuda final : public transports::cuda_driver {
   bool word_operations = true;
   /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
+  /// What a kernel does that writes where nothing is.
+  void fault_now() noexcept { broken_ = true; }
+  /// Of devices. Where there is none there is no pinned memory either.
+  std::size_t memory_left = std::size_t{1} << 30U;
 
   /// A kernel.
   void launch(cuda_stream s, std::uint64_t ticks, std::function<void()> effect) {
@@ -86,13 +90,14 @@ class fake_cuda final : public transports::cuda_driver {
   void* allocate(int device, std::size_t bytes) override {
     const std::size_t reserved = (bytes + 4095) / 4096 * 4096;
     void* const at = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED || total_ + bytes > (1U << 30U))
+    if (at == MAP_FAILED || bytes > memory_left)
       runtime::raise({errc::unavailable, "cudaErrorMemoryAllocation: out of memory"});
-    total_ += bytes;
+    memory_left -= bytes;
     blocks_[at] = {std::vector<std::byte>(bytes), reserved, device};
     return at;
   }
   void* allocate_pinned(std::size_t bytes) override {
+    if (memory_left == 0) runtime::raise({errc::unavailable, "cudaErrorMemoryAllocation: out of pinned memory"});
     ++pinned_;
     return new std::byte[bytes];
   }
@@ -104,7 +109,7 @@ class fake_cuda final : public transports::cuda_driver {
     }
     for (int i = 0; i < 10; ++i) tick();  // CUDA frees memory once what has been enqueued is over
     const auto at = blocks_.find(memory);
-    total_ -= at->second.bytes.size();
+    memory_left += at->second.bytes.size();
     ::munmap(memory, at->second.reserved);
     blocks_.erase(at);
   }
@@ -310,7 +315,6 @@ class fake_cuda final : public transports::cuda_driver {
   std::vector<std::unique_ptr<std::vector<operation>>> graphs_;
   std::map<void*, block> blocks_;
   std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
-  std::size_t total_ = 0;
   std::size_t pinned_ = 0;
   std::uint64_t copies_ = 0;
   bool broken_ = false;

@@ -1,5 +1,7 @@
 #pragma once
 /// CASES section 4: one rank's part of Jacobi's iteration, whatever it runs on.
+#include "place.hpp"
+
 #include <parley/ops/halo.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -7,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -27,62 +30,77 @@ inline halo_exchange rims(std::vector<rank_id> ranks) {
 inline constexpr std::size_t size = 62;
 
 struct sheet {
-  sheet(std::size_t r, std::size_t c) : rows(r), columns(c), cells((r + 2) * (c + 2)) {}
-  double& at(std::size_t r, std::size_t c) { return cells[r * (columns + 2) + c]; }
+  sheet(std::size_t r, std::size_t c, place& where = on_host())
+      : at(where), rows(r), columns(c), cells(at, (r + 2) * (c + 2)) {}
+  place& at;
   std::size_t rows, columns;
-  std::vector<double> cells;
+  array<double> cells;
 };
 
-/// One sweep; the sum of the squares of what changes.
-inline double sweep(sheet& from, sheet& to) {
-  double sum = 0;
-  for (std::size_t r = 1; r <= from.rows; ++r) {
-    for (std::size_t c = 1; c <= from.columns; ++c) {
-      const double next = 0.25 * (from.at(r - 1, c) + from.at(r + 1, c) + from.at(r, c - 1) + from.at(r, c + 1));
-      sum += (next - from.at(r, c)) * (next - from.at(r, c));
-      to.at(r, c) = next;
-    }
-  }
-  return sum;
-}
-
 /// One rank's part of `sweeps` Jacobi sweeps over the eigenvector (1, 1); the squares of what each changes.
-inline task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std::vector<double>* changes) {
+inline task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std::vector<array<double>>* squares) {
+  place& at = u->at;
   halo_plan of_u = h.plan({grid_field(u->cells, {u->rows, u->columns})});
   halo_plan of_v = h.plan({grid_field(v->cells, {v->rows, v->columns})});
+  const std::size_t count = u->rows * u->columns;
+  flow_work sent;
   for (int k = 0; k < sweeps; ++k) {
-    auto ghosts = (k % 2 == 0 ? of_u : of_v).start(flow);
-    co_await ghosts;
-    changes->push_back(k % 2 == 0 ? sweep(*u, *v) : sweep(*v, *u));
+    const sheet& from = k % 2 == 0 ? *u : *v;
+    const sheet& to = k % 2 == 0 ? *v : *u;
+    flow_work ghosts = (k % 2 == 0 ? of_u : of_v).start(flow, at.stream());
+    // A stream waits for ghosts itself, but nothing else keeps a sweep there from what is still to be sent.
+    flow_work& before = at.stream() == nullptr || k == 0 ? ghosts : sent;
+    co_await before;
+    sent = std::move(ghosts);
+    const array<double>& changes = squares->emplace_back(at, count);
+    at.compute(kernels::sweep{at.seen(to.cells), at.seen(changes), at.seen(from.cells), from.columns}, count);
   }
+  co_await flow.join();
 }
 
 /// What a rank holds when the grid is cut into that many rows and columns of blocks.
 struct block {
-  block(const halo& h, rank_id in_rows, rank_id in_columns)
-      : block(part(in_rows, h.place()[0]), part(in_columns, h.place()[1])) {}
+  block(const halo& h, rank_id in_rows, rank_id in_columns, place& at = on_host())
+      : block(part(in_rows, h.place()[0]), part(in_columns, h.place()[1]), at) {}
   /// The whole grid.
-  block() : block(part(1, 0), part(1, 0)) {}
+  block() : block(part(1, 0), part(1, 0), on_host()) {}
   /// Of 62 rows or columns: how many, and from which one on.
   static std::pair<std::size_t, std::size_t> part(rank_id parts, rank_id mine) {
     const std::size_t each = size / parts;
     const std::size_t more = size % parts;
     return {each + (mine < more ? 1 : 0), mine * each + std::min<std::size_t>(mine, more)};
   }
-  std::size_t top, left;
-  sheet u, v;
-  std::vector<double> changes{};
-
- private:
-  block(std::pair<std::size_t, std::size_t> of_rows, std::pair<std::size_t, std::size_t> of_columns)
-      : top(of_rows.second), left(of_columns.second), u(of_rows.first, of_columns.first),
-        v(of_rows.first, of_columns.first) {
+  std::size_t cell(std::size_t row, std::size_t column) const { return row * (u.columns + 2) + column; }
+  task<> begin() {
+    std::vector<double> first(u.cells.size());
+    co_await bring(u.at, v.cells, std::span<const double>(first));
     for (std::size_t i = 1; i <= u.rows; ++i) {
       for (std::size_t j = 1; j <= u.columns; ++j)
-        u.at(i, j) = std::sin(std::numbers::pi * static_cast<double>(top + i) / 63) *
-                     std::sin(std::numbers::pi * static_cast<double>(left + j) / 63);
+        first[cell(i, j)] = std::sin(std::numbers::pi * static_cast<double>(top + i) / 63) *
+                            std::sin(std::numbers::pi * static_cast<double>(left + j) / 63);
     }
+    co_await bring(u.at, u.cells, std::span<const double>(first));
   }
+  /// Of all that sweep `k` changed.
+  task<double> sum_of_squares(std::size_t k) const {
+    const std::vector<double> all = co_await taken(u.at, squares[k]);
+    co_return std::accumulate(all.begin(), all.end(), 0.0);
+  }
+  std::size_t top, left;
+  sheet u, v;
+  std::vector<array<double>> squares{};
+
+ private:
+  block(std::pair<std::size_t, std::size_t> of_rows, std::pair<std::size_t, std::size_t> of_columns, place& at)
+      : top(of_rows.second), left(of_columns.second), u(of_rows.first, of_columns.first, at),
+        v(of_rows.first, of_columns.first, at) {}
 };
+
+/// All sweeps of a block.
+inline task<> sweep_block(halo h, block* mine, int sweeps) {
+  co_await mine->begin();
+  co_await with_dataflow(jacobi, std::move(h), &mine->u, &mine->v, sweeps, &mine->squares);
+  co_await mine->u.at.reached();
+}
 
 }  // namespace parley::tests::jacobi_case

@@ -1,5 +1,7 @@
 #pragma once
 /// CASES section 1: one rank's part of the two-round ring, whatever it runs on.
+#include "place.hpp"
+
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -29,26 +31,10 @@ enum class lacks : std::uint8_t { nothing, reading_y0, reading_y1 };
 enum class posting : std::uint8_t { sends_first, receives_first, all_before_computing };
 
 struct kernel {
-  explicit kernel(std::size_t n = 1) : x0(n), t0(n), y0(n), a(n), t1(n), y1(n), out(n) {}
-  std::vector<float> x0, t0, y0, a, t1, y1, out;
-  void twice_x() {
-    each([this](std::size_t i) { t0[i] = 2 * x0[i] + 1; });
-  }
-  void add_first() {
-    each([this](std::size_t i) { a[i] = y0[i] + t0[i]; });
-  }
-  void times_c() {
-    each([this](std::size_t i) { t1[i] = a[i] * c; });
-  }
-  void add_second() {
-    each([this](std::size_t i) { out[i] = y1[i] + t1[i]; });
-  }
-
- private:
-  template <class F>
-  void each(F f) {
-    for (std::size_t i = 0; i < out.size(); ++i) f(i);
-  }
+  explicit kernel(std::size_t n = 1, place& where = on_host())
+      : at(where), x0(at, n), t0(at, n), y0(at, n), a(at, n), t1(at, n), y1(at, n), out(at, n) {}
+  place& at;
+  array<float> x0, t0, y0, a, t1, y1, out;
 };
 
 struct ring_options {
@@ -66,27 +52,28 @@ inline task<> two_rounds(dataflow& flow, ops::rank* self, p2p ring, kernel* k, r
   const rank_id world = self->world_size();
   const rank_id next = (self->id() + 1) % world;
   const rank_id previous = (self->id() + world - 1) % world;
-  const auto batch = [&](std::vector<float>& from, std::vector<float>& to) {
+  place& at = k->at;
+  const auto batch = [&](const array<float>& from, const array<float>& to) {
     std::vector<p2p_operation> both{p2p::isend(from, {.to = next}), p2p::irecv(to, {.from = previous})};
     if (o.how == posting::receives_first) std::swap(both[0], both[1]);
-    return ring.start(flow, both);
+    return ring.start(flow, both, {.stream = at.stream()});
   };
   const auto uses = [](std::initializer_list<buffer_access> all, bool first_too) {
     return std::vector<buffer_access>(first_too ? all.begin() : all.begin() + 1, all.end());
   };
-  const auto compute = [&](const std::vector<buffer_access>& named, auto f) {
-    auto step = new_step<compute_step<decltype(f)>>(f, compute_options{.modelled_ns = 500});
-    return flow.add(std::move(step), named);
+  const auto scaled = [&](const array<float>& to, const array<float>& x, float factor, float term) {
+    at.compute(flow, {reads(x), writes(to)}, kernels::linear{at.seen(to), at.seen(x), nullptr, factor, term}, x.size());
   };
-  auto first = batch(k->x0, k->y0);
-  auto t0 = compute({reads(k->x0), writes(k->t0)}, [k] { k->twice_x(); });
-  auto a =
-      compute(uses({reads(k->y0), reads(k->t0), writes(k->a)}, o.what != lacks::reading_y0), [k] { k->add_first(); });
-  auto second = batch(k->a, k->y1);
-  auto t1 = compute({reads(k->a), writes(k->t1)}, [k] { k->times_c(); });
-  auto out = compute(uses({reads(k->y1), reads(k->t1), writes(k->out)}, o.what != lacks::reading_y1),
-                     [k] { k->add_second(); });
-  co_await out;
+  const auto sum = [&](const array<float>& to, const array<float>& y, const array<float>& x, bool reading_y) {
+    at.compute(flow, uses({reads(y), reads(x), writes(to)}, reading_y),
+               kernels::linear{at.seen(to), at.seen(x), at.seen(y), 1, 0}, x.size());
+  };
+  static_cast<void>(batch(k->x0, k->y0));
+  scaled(k->t0, k->x0, 2, 1);
+  sum(k->a, k->y0, k->t0, o.what != lacks::reading_y0);
+  static_cast<void>(batch(k->a, k->y1));
+  scaled(k->t1, k->a, c, 0);
+  sum(k->out, k->y1, k->t1, o.what != lacks::reading_y1);
 }
 
 inline const std::vector<float> right_of_four{13.0009765625F, 7.000732421875F, 9.00146484375F, 15.002197265625F};

@@ -1,14 +1,16 @@
 #pragma once
 /// CASES section 2: a model in stages, and its gradients by one process.
+#include "place.hpp"
+
 #include <parley/ops/rank.hpp>
 #include <parley/ops/training_pipeline.hpp>
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace parley::tests::training_case {
@@ -26,11 +28,7 @@ struct model {
   std::vector<double> weight_gradient;
 };
 
-inline constexpr std::size_t width = 50;
-
-inline double input(std::uint32_t microbatch, std::size_t i) {
-  return std::sin(0.3 * static_cast<double>(microbatch * width + i));
-}
+inline constexpr std::uint32_t width = 50;
 
 struct part_of_model final : pipeline_stages {
   part_of_model(std::uint32_t stages, time_ns unit_ns) : m(stages), forward_ns(unit_ns) {}
@@ -38,25 +36,18 @@ struct part_of_model final : pipeline_stages {
   void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
                std::span<std::byte> out) override {
     if (throws_at == static_cast<int>(microbatch)) raise({errc::exception, "the model is on fire"});
-    const auto* x = reinterpret_cast<const double*>(in.data());
-    auto* y = reinterpret_cast<double*>(out.data());
-    for (std::size_t i = 0; i < width; ++i)
-      y[i] = std::tanh(m.weight[stage] * (stage == 0 ? input(microbatch, i) : x[i]));
+    kernels::run(kernels::forward{of(stage, microbatch, in), reinterpret_cast<double*>(out.data())}, width);
     order.push_back(text_of({stage, pipeline_action::kind::forward, microbatch}));
   }
   void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& memory) override {
-    const auto* x = reinterpret_cast<const double*>(memory.in.data());
-    const auto* y = reinterpret_cast<const double*>(memory.out.data());
-    const auto* after = reinterpret_cast<const double*>(memory.gradient_out.data());
-    auto* before = reinterpret_cast<double*>(memory.gradient_in.data());
     CHECK(memory.gradient_out.empty() == (stage + 1 == m.stages));
     CHECK(memory.gradient_in.empty() == (stage == 0));
-    for (std::size_t i = 0; i < width; ++i) {
-      const double given = stage + 1 == m.stages ? y[i] : after[i];
-      const double inside = given * (1 - y[i] * y[i]);
-      m.weight_gradient[stage] += inside * (stage == 0 ? input(microbatch, i) : x[i]);
-      if (stage != 0) before[i] = inside * m.weight[stage];
-    }
+    std::vector<double> parts(width);
+    kernels::run(kernels::backward{of(stage, microbatch, memory.in), reinterpret_cast<double*>(memory.out.data()),
+                                   reinterpret_cast<const double*>(memory.gradient_out.data()),
+                                   reinterpret_cast<double*>(memory.gradient_in.data()), parts.data()},
+                 width);
+    for (const double part : parts) m.weight_gradient[stage] += part;
     order.push_back(text_of({stage, pipeline_action::kind::backward, microbatch}));
   }
   time_ns modelled_ns(const pipeline_action& a) const override {
@@ -69,6 +60,60 @@ struct part_of_model final : pipeline_stages {
   int throws_at = -1;
   std::size_t elements = width;  // at least
   std::vector<std::string> order;
+
+ private:
+  kernels::stage of(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in) const {
+    return {stage == 0 ? nullptr : reinterpret_cast<const double*>(in.data()), m.weight[stage], microbatch, width};
+  }
+};
+
+/// The same by kernels, wherever they run.
+class placed_part final : public training_work {
+ public:
+  placed_part(std::uint32_t stages, place& at) : m_(stages), at_(at) {
+    for (std::uint32_t s = 0; s < stages; ++s) gradients_.emplace_back(at, width);
+  }
+  std::uint64_t activation_bytes(std::uint32_t) const override { return width * sizeof(double); }
+  bool waits_on_device() const override { return at_.stream() != nullptr; }
+  task<> begin() {
+    const std::vector<double> zeros(width);
+    for (const auto& g : gradients_) co_await bring(at_, g, std::span<const double>(zeros));
+  }
+  task<> work(pipeline_action a, pipeline_memory memory) override {
+    const bool forward = a.what == pipeline_action::kind::forward;
+    at_.behind_messages(forward ? memory.in : memory.gradient_out);
+    const kernels::stage of{numbers(memory.in), m_.weight[a.stage], a.microbatch, width};
+    if (forward) {
+      at_.compute(kernels::forward{of, numbers(memory.out)}, width);
+    } else {
+      at_.compute(kernels::backward{of, numbers(memory.out), numbers(memory.gradient_out), numbers(memory.gradient_in),
+                                    at_.seen(gradients_[a.stage])},
+                  width);
+    }
+    // What was sent forward is read backward, too: no message overwrites it, and one that still takes it from here is not to wait for that.
+    if (forward) at_.before_messages(memory.out);
+    at_.before_messages(memory.in);
+    at_.before_messages(memory.gradient_out);
+    at_.before_messages(memory.gradient_in);
+    co_return;
+  }
+  task<double> weight_gradient(std::uint32_t stage) {
+    const std::vector<double> parts = co_await taken(at_, gradients_[stage]);
+    double sum = 0;
+    for (const double part : parts) sum += part;
+    co_return sum;
+  }
+
+ private:
+  template <class Byte>
+  using number_in = std::conditional_t<std::is_const_v<Byte>, const double, double>;
+  template <class Byte>
+  number_in<Byte>* numbers(std::span<Byte> bytes) {
+    return bytes.empty() ? nullptr : at_.seen(reinterpret_cast<number_in<Byte>*>(bytes.data()));
+  }
+  model m_;
+  place& at_;
+  std::vector<array<double>> gradients_;
 };
 
 inline std::vector<double> gradients_alone(std::uint32_t stages, std::uint32_t microbatches) {

@@ -1,0 +1,101 @@
+// The worked cases on real GPUs, from the source that tests/ops runs without one: many ranks of one process on one GPU, and a process for
+// each rank, on the GPUs of the host in turn. Where there is no GPU nothing runs, and ctest says so.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "kernels_on_gpu.hpp"
+
+#include "../support/device_place.hpp"
+#include "../support/processes.hpp"
+#include "../support/worked_cases.hpp"
+
+#include <parley/ops/one_process.hpp>
+#include <parley/ops/run.hpp>
+#include <parley/transports/cuda_runtime.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using namespace parley::tests::worked_cases;
+
+namespace {
+
+void must(cudaError_t e, const char* what) {
+  if (e != cudaSuccess) raise({errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
+}
+
+class gpu_place final : public device_place {
+ public:
+  explicit gpu_place(transports::cuda_copies& copies) : device_place(copies), device_(copies.device()) {
+    must(cudaSetDevice(device_), "cudaSetDevice");
+    must(load_case_kernels(), "loading kernels");
+  }
+
+ private:
+  void launch(const kernels::any& kernel, std::size_t count, transports::cuda_stream s) override {
+    must(cudaSetDevice(device_), "cudaSetDevice");
+    must(launch_case_kernel(kernel, count, s), "a kernel");
+  }
+  int device_;
+};
+
+constexpr const char* rank_test = "this program as one rank of the worked cases on a GPU";
+
+}  // namespace
+
+TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::skip()) {
+  if (std::getenv(scenario_variable) == nullptr) return;
+  job_options o;
+  o.settings = eager_trials();
+  o.settle_limit_ns = here::of_a_busy_machine;
+  o.gpu = transports::cuda_runtime().value();
+  const int status = ops::run(
+      [](job& j) {
+        gpu_place at(*j.gpu());
+        here h(j.self(), at);
+        run(j.loop(), guarded(&h));
+        say_flights(j.self());
+      },
+      o);
+  REQUIRE(status == 0);
+}
+
+TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
+  for (const rank_id ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = transports::cuda_runtime().value()});
+    std::vector<std::unique_ptr<gpu_place>> places;
+    std::vector<std::unique_ptr<here>> all;
+    for (rank_id r = 0; r < ranks; ++r) {
+      places.push_back(std::make_unique<gpu_place>(*job.gpu(r)));
+      all.push_back(std::make_unique<here>(job[r], *places.back()));
+    }
+    job.run([&](rank& self) { return guarded(all[self.id()].get()); });
+  }
+}
+
+TEST_CASE("the worked cases hold with a process for each rank, on the GPUs of this host in turn") {
+  for (const rank_id ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const job_run run(rank_test, "worked cases", ranks);
+    CHECK_MESSAGE(run.fine(), run.all);
+    CHECK(run.joined().first > 0);
+    CHECK(run.joined().second == 0);
+  }
+}
+
+int main(int argc, char** argv) {
+  constexpr int skipped = 77;
+  if (const auto gpu = transports::cuda_runtime(); !gpu) {
+    std::fprintf(stderr, "no GPU, so that no test runs: %s\n", gpu.reason().what().c_str());
+    return skipped;
+  }
+  return doctest::Context(argc, argv).run();
+}

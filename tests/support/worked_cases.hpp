@@ -1,0 +1,472 @@
+#pragma once
+/// The worked cases with exact numbers, as one rank runs them, wherever its arrays lie and its kernels run (place.hpp). Each rank checks what
+/// it has.
+///
+///     here h(rank, place);
+///     run(loop, guarded(&h));
+#include "attention_case.hpp"
+#include "deadline.hpp"
+#include "groups.hpp"
+#include "jacobi_case.hpp"
+#include "mixture_case.hpp"
+#include "place.hpp"
+#include "ring_case.hpp"
+#include "training_case.hpp"
+#include "transfers.hpp"
+
+#include <parley/ops/contextual.hpp>
+#include <parley/ops/hierarchical.hpp>
+#include <parley/ops/registration.hpp>
+#include <parley/ops/tunable_op.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace parley::tests::worked_cases {
+
+using namespace parley::ops;
+using namespace parley::runtime;
+
+// One rank, and what it needs to speak with the others about a case.
+struct here {
+  static constexpr time_ns of_a_busy_machine = 60'000'000'000;
+  here(ops::rank& r, place& where, time_ns p = of_a_busy_machine)
+      : patience(p), self(r), at(where), me(r.id()), ranks(r.world_size()) {
+    leader_worker op = led_by(0, {star()});
+    op.name = "about";
+    op.timeout_ns = patience;
+    all = r.declare(op);
+  }
+  time_ns patience;
+  ops::rank& self;
+  place& at;
+  rank_id me;
+  rank_id ranks;
+  rank_group all;
+};
+
+inline task<double> total(here* h, double mine) {
+  std::array<double, 1> sum{mine};
+  co_await h->all.all_reduce(std::span<double>(sum));
+  co_return sum[0];
+}
+
+inline task<bool> on_all_ranks(here* h, bool holds) {
+  const double ranks = co_await total(h, holds ? 1 : 0);
+  co_return ranks == h->ranks;
+}
+
+// ---- 1: two rounds around a ring
+
+/// What both rounds make of `numbers`; each buffer but x0 holds what the round before has left there, or nothing that is a number.
+inline task<std::vector<float>> around(here* h, p2p pairs, ring_case::kernel* k, const std::vector<float>* numbers,
+                                       ring_case::ring_options o) {
+  const std::vector<float> none(numbers->size(), std::nanf(""));
+  for (const array<float>* a : {&k->t0, &k->y0, &k->a, &k->t1, &k->y1, &k->out})
+    co_await bring(h->at, *a, std::span<const float>(none));
+  co_await bring(h->at, k->x0, std::span<const float>(*numbers));
+  co_await with_dataflow(ring_case::two_rounds, &h->self, pairs, k, o);
+  co_await h->at.reached();
+  std::vector<float> out = co_await taken(h->at, k->out);
+  co_return out;
+}
+
+inline task<> ring(here* h) {
+  using namespace ring_case;
+  auto op = pairs_named("ring");
+  op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
+  const p2p pairs = h->self.declare(op);
+  const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;
+  kernel one(1, h->at);
+  const std::vector<float> mine{static_cast<float>(h->me)};
+  for (const auto how : {posting::sends_first, posting::receives_first}) {
+    for (const rank_id late : {rank_id{99}, rank_id{1}}) {
+      const ring_options o{.how = how, .late_rank = late, .late_ns = 50'000'000};
+      const std::vector<float> out = co_await around(h, pairs, &one, &mine, o);
+      CHECK(out[0] == right[h->me]);
+    }
+  }
+  kernel large(1'048'576, h->at);
+  std::vector<float> numbers(large.x0.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((17 * h->me + i) % 512);
+  for (int round = 0; round < 5; ++round) {
+    const std::vector<float> out = co_await around(h, pairs, &large, &numbers, ring_options{});
+    CHECK(std::accumulate(out.begin(), out.end(), 0.0) == 1'609'760'640.0);
+  }
+}
+
+// ---- 2: pipelines
+
+inline task<> pipelines(here* h) {
+  using namespace training_case;
+  const std::vector<std::pair<std::string, pipeline_schedule>> all{{"gpipe", gpipe(h->ranks, 8)},
+                                                                   {"1F1B", one_forward_one_backward(h->ranks, 8)},
+                                                                   {"interleaved", interleaved(h->ranks, 8, 2)}};
+  for (const auto& [name, schedule] : all) {
+    training_pipeline op;
+    op.name = name;
+    op.schedule = schedule;
+    op.configs = {direct(), chunked(128, 2)};
+    op.timeout_ns = h->patience;
+    op.memory = h->at.memory();
+    training pipe = h->self.declare(op);
+    placed_part mine(schedule.stages, h->at);
+    co_await mine.begin();
+    const pipeline_report report = co_await pipe.run(mine);
+    co_await h->at.reached();
+    const std::vector<double> right = gradients_alone(schedule.stages, schedule.microbatches);
+    for (std::uint32_t stage = 0; stage < schedule.stages; ++stage) {
+      if (schedule.rank_of(stage) != h->me) continue;
+      const double gradient = co_await mine.weight_gradient(stage);
+      CHECK(std::abs(gradient - right[stage]) <= 4e-5 + 1e-5 * std::abs(right[stage]));
+    }
+    CHECK(report.most_alive == estimate(schedule).alive[h->me]);
+    const double sent = co_await total(h, static_cast<double>(report.sent));
+    CHECK(sent == static_cast<double>(schedule.messages()));
+  }
+}
+
+// ---- 3: transfers of pairs
+
+inline task<> move_one(here* h, transfer t, std::size_t bytes, std::uint64_t seed) {
+  array<std::byte> buffer(h->at, bytes);
+  const std::vector<std::byte> data = pattern(bytes, seed);
+  if (h->me % 2 == 0) {
+    co_await bring(h->at, buffer, std::span(data));
+    co_await t.send(buffer, {.to = h->me + 1});
+  } else {
+    const std::uint64_t came = co_await t.receive(buffer, {.from = h->me - 1});
+    CHECK(came == bytes);
+    const std::vector<std::byte> seen = co_await taken(h->at, buffer);
+    CHECK(seen == data);
+  }
+}
+
+inline task<> transfers(here* h) {
+  auto op = pair_of({chunked(1_MiB)});
+  op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
+  op.role = [](rank_id r) { return std::string(r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"); };
+  if (h->ranks == 4) CHECK_THROWS_WITH_AS(h->self.declare(op), doctest::Contains("senders are 0, 3"), failure);
+  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };  // as many pairs as there are
+  const transfer whole = h->self.declare(op);
+  std::uint64_t seed = 0;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1,
+                                  (std::size_t{64} << 20U) + 12'345, std::size_t{0}})
+    co_await move_one(h, whole, bytes, ++seed);
+
+  // Trials. Each end lists its configs in an order of its own: they are paired by what they are.
+  op.name = "tried";
+  op.configs = {direct(), chunked(64_KiB, 2), chunked(256_KiB, 4)};
+  if (h->me % 2 == 1) std::swap(op.configs[1], op.configs[2]);
+  transfer tried = h->self.declare(op);
+  const std::array<std::size_t, 3> sizes{4'096, 65'536, 1'048'576};
+  bool all_decided = false;
+  for (const deadline limit; !all_decided;) {
+    for (int i = 0; i < 10; ++i) {
+      for (const std::size_t bytes : sizes) co_await move_one(h, tried, bytes, ++seed);
+    }
+    bool mine = true;
+    for (const std::size_t bytes : sizes) mine = mine && tried.decision(bytes).decided;
+    all_decided = co_await on_all_ranks(h, mine || limit.is_over());
+  }
+  std::string decisions;
+  for (const std::size_t bytes : sizes) {
+    const decision d = tried.decision(bytes);
+    CHECK(d.decided);
+    decisions += d.key + " " + d.config + "\n";
+  }
+  op.name = "decisions";
+  op.configs = {direct()};
+  op.memory = nullptr;
+  transfer tell = h->self.declare(op);
+  std::string theirs(1000, ' ');
+  if (h->me % 2 == 0) {
+    co_await tell.send(decisions, {.to = h->me + 1});
+  } else {
+    const std::uint64_t came = co_await tell.receive(theirs, {.from = h->me - 1});
+    CHECK(theirs.substr(0, came) == decisions);
+  }
+}
+
+// ---- 4: Jacobi
+
+inline task<> jacobi(here* h) {
+  constexpr int sweeps = 100;
+  jacobi_case::block alone;
+  co_await alone.begin();
+  std::vector<double> squares(alone.u.cells.size());
+  for (int k = 0; k < sweeps; ++k) {
+    const auto& from = k % 2 == 0 ? alone.u : alone.v;
+    const auto& to = k % 2 == 0 ? alone.v : alone.u;
+    kernels::run(kernels::sweep{to.cells.data(), squares.data(), from.cells.data(), from.columns},
+                 from.rows * from.columns);
+  }
+  std::vector<std::pair<rank_id, rank_id>> cuts{{1, h->ranks}, {h->ranks, 1}};
+  if (h->ranks == 4) cuts.emplace_back(2, 2);
+  for (const auto& [rows, columns] : cuts) {
+    auto op = jacobi_case::rims({rows, columns});
+    op.name += std::to_string(rows) + "x" + std::to_string(columns);
+    op.timeout_ns = h->patience;
+    op.memory = h->at.memory();
+    const halo cut = h->self.declare(op);
+    jacobi_case::block mine(cut, rows, columns, h->at);
+    co_await jacobi_case::sweep_block(cut, &mine, sweeps);
+    const std::vector<double> field = co_await taken(h->at, mine.u.cells);
+    std::size_t wrong = 0;
+    for (std::size_t i = 1; i <= mine.u.rows; ++i) {
+      for (std::size_t j = 1; j <= mine.u.columns; ++j)
+        wrong += field[mine.cell(i, j)] == alone.u.cells[alone.cell(mine.top + i, mine.left + j)] ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+    const double first_of_mine = co_await mine.sum_of_squares(0);
+    const double first = co_await total(h, first_of_mine);
+    CHECK(std::sqrt(first) == doctest::Approx(0.03915698160394615).epsilon(1e-11));
+    const double last_of_mine = co_await mine.sum_of_squares(sweeps - 1);
+    const double last = co_await total(h, last_of_mine);
+    CHECK(std::sqrt(last) == doctest::Approx(0.03462020197359978).epsilon(1e-11));
+  }
+}
+
+// ---- 5: attention, and sums in two levels
+
+/// Rotates on a device: a kernel for each block.
+template <class T>
+task<> attend_on_device(here* h, ops::attention in_ring, attention_shape shape, attention_case::part<T>* mine) {
+  using element = std::conditional_t<std::is_same_v<T, bf16>, std::uint16_t, T>;  // as nvcc knows it
+  place& at = h->at;
+  const std::size_t count = shape.elements();
+  array<T> q(at, count), k(at, count), v(at, count), out(at, count);
+  array<double> maximum(at, shape.heads * shape.rows), weight(at, maximum.size()), weighted(at, count);
+  co_await bring(at, q, std::span<const T>(mine->q));
+  co_await bring(at, k, std::span<const T>(mine->k));
+  co_await bring(at, v, std::span<const T>(mine->v));
+  attention_plan plan = in_ring.template plan<T>(shape);
+  const auto seen = [&at](auto* numbers) {
+    using kept = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(numbers)>>, const element, element>;
+    return at.seen(reinterpret_cast<kept*>(numbers));
+  };
+  const device_attention_block<T> block = [&](const device_block<T>& b) {
+    at.compute(kernels::attention<element>{seen(b.q.data()), seen(b.k.data()), seen(b.v.data()), seen(b.out.data()),
+                                           at.seen(maximum), at.seen(weight), at.seen(weighted), shape.rows,
+                                           shape.dimensions, b.first_query, b.first_key, shape.causal, b.first, b.last},
+               shape.heads * shape.rows);
+  };
+  const auto constant = [](const array<T>& a) { return std::span<const T>(a.data(), a.size()); };
+  const auto to = std::span<T>(out.data(), out.size());
+  co_await plan.forward<T>(constant(q), constant(k), constant(v), to, at.stream(), block);
+  co_await at.reached();
+  mine->out = co_await taken(at, out);
+}
+
+template <class T>
+task<> attention_of(here* h, std::string elements) {
+  using namespace attention_case;
+  ring_attention op;
+  op.name = "attention of " + elements;
+  op.configs = {direct(), chunked(512, 2)};
+  op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
+  ops::attention in_ring = h->self.declare(op);
+  const problem<T> whole;
+  for (const bool causal : {false, true}) {
+    part<T> mine(whole, h->ranks, h->me);
+    const attention_shape shape{heads, sequence / h->ranks, dimensions, causal};
+    if (h->at.stream() == nullptr) {
+      co_await in_ring.template forward<T>(shape, mine.q, mine.k, mine.v, std::span(mine.out));
+    } else {
+      co_await attend_on_device<T>(h, in_ring, shape, &mine);
+    }
+    const expected e = expect(whole, causal);
+    CHECK(farthest_from(e.right, mine, h->me) <= e.tolerance);
+  }
+}
+
+inline task<> attention_around(here* h) {
+  co_await attention_of<double>(h, "double");
+  co_await attention_of<float>(h, "float");
+  co_await attention_of<bf16>(h, "bf16");
+}
+
+inline float addend(rank_id r, std::size_t k, std::size_t i) {
+  return static_cast<float>((r + 1) * (k + 1) * (i % 7 + 1));
+}
+
+inline task<> sums(here* h) {
+  const rank_id group = h->ranks == 8 ? 4 : 2;
+  hierarchical op;
+  op.name = "gradients";
+  op.leads = [group](rank_id r) { return r % group == 0; };
+  op.timeout_ns = h->patience;
+  hierarchy all = h->self.declare(op);
+  const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<float> x = contribution(h->me, 10'000);
+    co_await all.all_reduce(std::span(x));
+    CHECK(wrong_sums(x, h->ranks) == 0);
+    // Several of one size, large enough for an exchange of its own each.
+    std::vector<std::vector<float>> several(3, std::vector<float>(20'000));
+    std::vector<std::span<float>> spans;
+    for (std::size_t k = 0; k < 3; ++k) {
+      for (std::size_t i = 0; i < several[k].size(); ++i) several[k][i] = addend(h->me, k, i);
+      spans.emplace_back(several[k]);
+    }
+    co_await all.all_reduce_list(spans);
+    std::size_t wrong = 0;
+    for (std::size_t k = 0; k < 3; ++k) {
+      for (std::size_t i = 0; i < several[k].size(); ++i)
+        wrong += several[k][i] == ranks * static_cast<float>((k + 1) * (i % 7 + 1)) ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+  }
+  const std::vector<int> mine{static_cast<int>(h->me), 7};
+  std::vector<int> gathered(2 * h->ranks);
+  co_await all.all_gather(std::span(mine), std::span(gathered));
+  for (rank_id r = 0; r < h->ranks; ++r) CHECK(gathered[2 * r] == static_cast<int>(r));
+}
+
+// ---- 7: a function with two kernels
+
+/// A kernel, whatever it runs on, and a wait, by which configs differ.
+inline task<> wait_for(place* at, const array<float>* x, time_ns span, std::vector<std::size_t>* order,
+                       std::size_t config) {
+  order->push_back(config);
+  at->compute(kernels::linear{at->seen(*x), at->seen(*x), nullptr, 1, 1}, x->size());
+  co_await at->reached();
+  scope& now = co_await this_scope;
+  auto woken = co_await sleep_until(now.where().now() + span);
+  static_cast<void>(woken);
+}
+
+using waiting_kernel = tunable_op<task<>(int)>;
+
+inline waiting_kernel kernel_of(here* h, const array<float>* x, std::string name, std::vector<time_ns> takes,
+                                std::vector<std::size_t>* order) {
+  waiting_kernel::options o;
+  o.name = std::move(name);
+  for (std::size_t c = 0; c < takes.size(); ++c)
+    o.implementations.push_back(
+        {"config_" + std::to_string(c), [=](int) { return wait_for(&h->at, x, takes[c], order, c); }});
+  return waiting_kernel(h->self.kernels(), std::move(o));
+}
+
+inline task<> both(waiting_kernel* first, waiting_kernel* second) {
+  co_await (*first)(8);
+  co_await (*second)(8);
+}
+
+// Which config is the best is left to the machine: all ranks have to say the same, and to run it.
+inline task<> contextual_table(here* h) {
+  std::vector<std::size_t> ran_0;
+  std::vector<std::size_t> ran_1;
+  const array<float> calls_0(h->at, 8);
+  const array<float> calls_1(h->at, 8);
+  const std::vector<float> zeros(8);
+  co_await bring(h->at, calls_0, std::span(zeros));
+  co_await bring(h->at, calls_1, std::span(zeros));
+  auto kernel_0 = kernel_of(h, &calls_0, "kernel-0", {4_ms, 1_ms}, &ran_0);
+  auto kernel_1 = kernel_of(h, &calls_1, "kernel-1", {4_ms, 1_ms, 8_ms}, &ran_1);
+  contextual layer(h->self, {.name = "layer", .iterations = 2, .log_folder = "", .timeout_ns = h->patience});
+  const auto thunk = [&] { return both(&kernel_0, &kernel_1); };
+  co_await layer.run(thunk);
+  CHECK(layer.end().runs() == 7);
+  const auto best_of = [&](const char* kernel) {
+    return static_cast<std::size_t>(layer.end().best(kernel, "all").back() - '0');
+  };
+  const std::size_t best_0 = best_of("kernel-0");
+  const std::size_t best_1 = best_of("kernel-1");
+  CHECK(ran_0 == std::vector<std::size_t>{0, 0, 1, 1, best_0, best_0, best_0});
+  CHECK(ran_1 == std::vector<std::size_t>{0, 0, 1, 1, 2, 2, best_1});
+  co_await layer.run(thunk);
+  CHECK(layer.end().runs() == 8);
+  CHECK(ran_0.back() == best_0);
+  CHECK(ran_1.back() == best_1);
+  const std::vector<float> counted_0 = co_await taken(h->at, calls_0);
+  const std::vector<float> counted_1 = co_await taken(h->at, calls_1);
+  CHECK(counted_0 == std::vector<float>(8, static_cast<float>(ran_0.size())));
+  CHECK(counted_1 == std::vector<float>(8, static_cast<float>(ran_1.size())));
+  const double mine = static_cast<double>(10 * best_0 + best_1);
+  const double sum = co_await total(h, mine);
+  CHECK(sum == mine * h->ranks);
+}
+
+// ---- 8: ranks that lack a config
+
+inline task<> mixture(here* h, std::string wire_of_optimized) {
+  using namespace mixture_case;
+  machine_room room;
+  leader_worker op = led_by(0, {});
+  op.name = "mixed with " + wire_of_optimized;
+  op.timeout_ns = h->patience;
+  const std::vector<group_config_ptr> configs{
+      std::make_shared<timed_star>(room, h->self.where(), "nccl", "wire", everywhere(2'500_us)),
+      std::make_shared<timed_star>(room, h->self.where(), "cuda_graph", "wire", everywhere(4'300_us)),
+      std::make_shared<timed_star>(room, h->self.where(), "h100_optimized", wire_of_optimized,
+                                   std::vector<time_ns>{700_us, 500_us, 60_s, 60_s})};
+  const auto h100 = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };
+  const rank_group mixed = register_heterogeneous_autotuning(h->self, op, configs, h100);
+  bool enough = false;
+  for (const deadline limit; !enough;) {
+    for (int i = 0; i < 10; ++i) {
+      std::vector<float> x = contribution(h->me, 1000);
+      rank_group by = mixed;
+      co_await by.all_reduce(std::span(x));
+      CHECK(wrong_sums(x, h->ranks) == 0);
+    }
+    const bool decides = h->me == 0;
+    bool decided = !decides;
+    for (const auto& agreed : h->self.agreements()) {
+      const auto* const c = agreed.op.starts_with(op.name) ? agreed.assigned->find(4000) : nullptr;
+      decided = decided || (c != nullptr && c->where == actors::campaign::stage::decided);
+    }
+    enough = co_await on_all_ranks(h, decided || limit.is_over());
+  }
+  // In one wire class ranks 2 and 3 run their own beside the others' h100_optimized; in another one nobody runs it.
+  const int optimized = room.ran["h100_optimized"][h->me];
+  const int own = room.ran["nccl"][h->me];
+  const bool shared = wire_of_optimized == "wire";
+  CHECK((optimized > 0) == (shared && h->me < 2));
+  const double all_optimized = co_await total(h, optimized);
+  const double of_0 = co_await total(h, h->me == 0 ? own + optimized : 0);
+  const double of_2 = co_await total(h, h->me == 2 ? own : 0);
+  CHECK(of_0 == of_2);
+  if (h->me < 2) CHECK(all_optimized == 2 * optimized);
+}
+
+// ---- all of them
+
+inline task<> cases(here* h) {
+  if (h->ranks <= 4) {
+    co_await ring(h);
+    co_await pipelines(h);
+    co_await transfers(h);
+    co_await jacobi(h);
+    co_await contextual_table(h);
+  }
+  if (h->ranks == 4) {
+    co_await mixture(h, "wire");
+    co_await mixture(h, "another");
+  }
+  co_await attention_around(h);
+  co_await sums(h);
+}
+
+inline task<> guarded(here* h) {
+  std::exception_ptr thrown;
+  try {
+    co_await cases(h);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (thrown) FAIL_CHECK("rank " << h->me << ": " << describe(thrown).what());
+}
+
+}  // namespace parley::tests::worked_cases
