@@ -94,7 +94,7 @@ class world {
     std::unique_ptr<runtime::scope> programs;  // after the rank: it ends first
     std::uint64_t life = 0;
     std::optional<std::uint64_t> given_up;  // the life that the others took for dead while it was stopped
-    std::uint64_t first_life = 0;  // of this job, as the network counts
+    std::uint64_t first_life = 0;           // of this job, as the network counts
   };
   void start(rank_id r);
   void come_back(rank_id r);
