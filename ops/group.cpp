@@ -1,10 +1,10 @@
-#include <parley/ops/edge.hpp>
 #include <parley/ops/group.hpp>
-#include <parley/ops/under_way.hpp>
 
 #include <parley/actors/other_members.hpp>
 #include <parley/actors/rank_list.hpp>
 #include <parley/ops/call_type.hpp>
+#include <parley/ops/edge.hpp>
+#include <parley/ops/under_way.hpp>
 
 #include <algorithm>
 #include <cstring>
