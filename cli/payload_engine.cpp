@@ -18,8 +18,8 @@ task<std::uint64_t> host_engine::run(payload_step step, std::span<std::byte> pay
   co_return digest;
 }
 
-cuda_engine::cuda_engine(transports::cuda_copies& copies)
-    : copies_(copies), space_(copies), stream_(copies.driver().make_stream(copies.device())) {}
+cuda_engine::cuda_engine(transports::cuda_copies& copies, transports::cuda_space& memory)
+    : copies_(copies), space_(memory), stream_(copies.driver().make_stream(copies.device())) {}
 cuda_engine::~cuda_engine() { copies_.driver().destroy(stream_); }
 
 task<> cuda_engine::bring_to_host(std::span<std::byte> payload) {

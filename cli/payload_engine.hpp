@@ -2,7 +2,7 @@
 /// Who computes what the ranks of `parley tune` do to their payloads: the processor, or a GPU with kernels of its own that give
 /// the same bytes.
 ///
-///     cuda_engine gpu(copies);
+///     cuda_engine gpu(*job.gpu(), *job.gpu_memory());
 ///     std::uint64_t digest = co_await engine.run({.number = 7, .makes = true, .factor = 3, .hashes = true}, payload);
 ///
 /// On a GPU a step without a digest ends as soon as its kernels are enqueued: what moves the payload next comes after them in
@@ -42,7 +42,8 @@ class host_engine final : public payload_engine {
 
 class cuda_engine final : public payload_engine {
  public:
-  explicit cuda_engine(transports::cuda_copies& copies);
+  /// Both outlive it.
+  cuda_engine(transports::cuda_copies& copies, transports::cuda_space& memory);
   ~cuda_engine() override;
   runtime::memory_space* memory() noexcept override { return &space_; }
   runtime::task<std::uint64_t> run(payload_step step, std::span<std::byte> payload) override;
@@ -50,7 +51,7 @@ class cuda_engine final : public payload_engine {
  private:
   runtime::task<> bring_to_host(std::span<std::byte> payload);
   transports::cuda_copies& copies_;
-  transports::cuda_space space_;
+  transports::cuda_space& space_;
   transports::cuda_stream stream_;
   transports::cuda_memory on_host_;
 };

@@ -281,7 +281,7 @@ int tune_rank(const tune_settings& s) {
     progress_reporter progress([to](json::object&& report) { send_report(to, std::move(report)); }, self);
     workload* running = nullptr;
     workload_options options;
-    if (here.gpu() != nullptr) options.engine = std::make_shared<cuda_engine>(*here.gpu());
+    if (here.gpu() != nullptr) options.engine = std::make_shared<cuda_engine>(*here.gpu(), *here.gpu_memory());
     options.on_step = [&] {
       if (s.death && s.death->rank == self.id() && running->steps_done() >= s.death->after) std::raise(SIGKILL);
       progress.tell(*running);
@@ -342,7 +342,7 @@ housed_end tune_in_one_process(const spec& job, const tune_settings& s, const re
   std::vector<std::unique_ptr<housed_rank>> ranks;
   for (rank_id r = 0; r < here.size(); ++r) {
     std::shared_ptr<payload_engine> engine;
-    if (here.gpu(r) != nullptr) engine = std::make_shared<cuda_engine>(*here.gpu(r));
+    if (here.gpu(r) != nullptr) engine = std::make_shared<cuda_engine>(*here.gpu(r), *here.gpu_memory(r));
     ranks.push_back(std::make_unique<housed_rank>(job, here[r], std::move(engine),
                                                   [&, r](json::object&& report) { on_report(r, std::move(report)); }));
   }

@@ -72,6 +72,7 @@ task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decid
     auto woken = co_await of.mine_->changed.next(until);
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
+    d = of.decision(bytes);  // as it stands now
     const runtime::error late(
         errc::timeout, d.op + ", on rank " + std::to_string(s.net.rank()) + " (" + of.mine_->role + "): there is no " +
                            (d.decided ? "newer decision for " + d.key + ": search " + std::to_string(d.search) +

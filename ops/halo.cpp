@@ -127,8 +127,8 @@ halo rank::declare(const halo_exchange& op) {
     for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
     return handle;
   }
-  if (handle.messages_.idle()) return handle;
   if (op.width.empty()) handle.op_.width.assign(op.ranks.size(), 1);
+  if (handle.idle()) return handle;
   handle.place_ = place_of(op, id());
   for (const place& to : directions_of(op)) {
     const auto peer = neighbour_of(op, handle.place_, to);

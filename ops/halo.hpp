@@ -146,7 +146,9 @@ class halo {
  public:
   /// Throws `bad_argument` for fields that do not fit. Registers its buffers where configs need that.
   halo_plan plan(const std::vector<halo_field>& fields) const;
-  /// This rank's place along each dimension.
+  /// Of a rank that is outside of the grid, or has no neighbours: its exchanges end at once.
+  bool idle() const noexcept { return messages_.idle(); }
+  /// This rank's place along each dimension; none outside of the grid.
   const std::vector<rank_id>& place() const noexcept { return place_; }
   /// The neighbours of this rank, as many as messages go out.
   std::size_t neighbours() const noexcept { return directions_.size(); }

@@ -17,6 +17,7 @@ one_process::one_process(const options& o) : loop_({.compute_threads = o.compute
   for (rank_id r = 0; o.gpu != nullptr && r < o.ranks; ++r) {
     const auto device = static_cast<int>(r % o.gpu->devices().size());
     copies[r] = copies_.emplace_back(std::make_unique<transports::cuda_copies>(*o.gpu, device, o.copies)).get();
+    spaces_.push_back(std::make_unique<transports::cuda_space>(*copies[r]));
     loop_.attach(*copies[r]);
   }
   world_ = std::make_unique<transports::process_world>(copies);

@@ -10,6 +10,7 @@
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/transports/cuda_copies.hpp>
+#include <parley/transports/cuda_space.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/process_world.hpp>
 
@@ -37,6 +38,8 @@ class one_process {
   rank& operator[](rank_id r) { return *ranks_.at(r); }
   runtime::reactor& loop() noexcept { return loop_; }
   transports::cuda_copies* gpu(rank_id r) noexcept { return copies_.empty() ? nullptr : copies_.at(r).get(); }
+  /// The memory of rank r's GPU, for `.memory` of its ops: it is there as long as they are. Null without a GPU.
+  transports::cuda_space* gpu_memory(rank_id r) noexcept { return spaces_.empty() ? nullptr : spaces_.at(r).get(); }
   const runtime::link& wire(rank_id r) noexcept { return (*world_)[r]; }
 
   void run(const std::function<runtime::task<>(rank& self)>& program);
@@ -47,6 +50,7 @@ class one_process {
   runtime::reactor loop_;
   transports::file_storage disk_;
   std::vector<std::unique_ptr<transports::cuda_copies>> copies_;
+  std::vector<std::unique_ptr<transports::cuda_space>> spaces_;
   std::unique_ptr<transports::process_world> world_;
   std::vector<std::unique_ptr<rank>> ranks_;
 };

@@ -89,6 +89,9 @@ bool pipeline::rejoin() {
 }
 
 task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage) {
+  if (idle())
+    runtime::raise(
+        {runtime::errc::bad_argument, "this rank is no stage of the pipeline; ask its handle whether it is idle()"});
   runtime::scope& here = co_await runtime::this_scope;
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
   edge_in* const in = in_ == nullptr ? nullptr : &in_->in();

@@ -61,9 +61,10 @@ class pipeline {
  public:
   std::size_t stage() const noexcept { return stage_; }
   std::size_t stages() const noexcept { return stages_; }
+  /// Of a rank that is no stage; its `run` throws `bad_argument`.
   bool idle() const noexcept { return stages_ == 0; }
-  bool first() const noexcept { return in_ == nullptr; }
-  bool last() const noexcept { return out_ == nullptr; }
+  bool first() const noexcept { return !idle() && in_ == nullptr; }
+  bool last() const noexcept { return !idle() && out_ == nullptr; }
 
   /// What has been agreed with the stage before and the one after. Throw `bad_argument` where there is none.
   agreement incoming() const;

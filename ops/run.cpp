@@ -164,6 +164,7 @@ struct job::state final : runtime::link::failure_handler {
                                       [&](const auto& m) { return m.host == all.members[place.rank].host; });
     const auto count = static_cast<std::ptrdiff_t>(o.gpu->devices().size());
     copies.emplace(*o.gpu, o.device.value_or(static_cast<int>(before % count)), o.copies);
+    memory_of_gpu.emplace(*copies);
     loop->attach(*copies);
     over_gpu.emplace(*wire, *copies, o.planes);
     if (over_gpu->nccl() != nullptr) loop->attach(*over_gpu->nccl());
@@ -489,6 +490,7 @@ struct job::state final : runtime::link::failure_handler {
   transports::joined all;
   transports::file_storage disk;
   std::optional<transports::cuda_copies> copies;  // ends after the link whose messages it is copying
+  std::optional<transports::cuda_space> memory_of_gpu;
   std::optional<transports::ucx_link> wire;
   std::optional<transports::cuda_link> over_gpu;
   std::optional<transports::rendezvous> meeting;
@@ -521,6 +523,7 @@ int job::report_descriptor() const noexcept { return state_->place.report_fd; }
 bool job::authenticated() const noexcept { return state_->all.authenticated; }
 const runtime::link& job::wire() const noexcept { return state_->net(); }
 transports::cuda_copies* job::gpu() noexcept { return state_->copies ? &*state_->copies : nullptr; }
+transports::cuda_space* job::gpu_memory() noexcept { return state_->memory_of_gpu ? &*state_->memory_of_gpu : nullptr; }
 
 void job::write_results() {
   const auto written = state_->self->write_results();

@@ -25,6 +25,7 @@
 #include <parley/runtime/task.hpp>
 #include <parley/transports/bootstrap.hpp>
 #include <parley/transports/cuda_link.hpp>
+#include <parley/transports/cuda_space.hpp>
 #include <parley/transports/rendezvous.hpp>
 
 #include <cstdint>
@@ -92,6 +93,9 @@ class job {
   const runtime::link& wire() const noexcept;
   /// This rank's copies on its GPU; null without one.
   transports::cuda_copies* gpu() noexcept;
+  /// The memory of that GPU, for `.memory` of ops: it is there as long as they are, and they may need it for what other ranks
+  /// still try while this one leaves. Null without a GPU.
+  transports::cuda_space* gpu_memory() noexcept;
 
  private:
   struct state;

@@ -17,7 +17,7 @@
 namespace parley::runtime {
 
 /// What was started: one step, or a batch of several. Dropping it changes nothing: the flow joins.
-class [[nodiscard]] flow_work {
+class flow_work {
  public:
   flow_work() noexcept = default;
   flow_work(flow_work&&) noexcept = default;

@@ -150,7 +150,7 @@ double mean(std::span<const double> of) {
 
 parley::task<int> measure(parley::job& here, const arguments& given) {
   parley::rank& self = here.self();
-  parley::transports::cuda_space space(*here.gpu());
+  parley::transports::cuda_space& space = *here.gpu_memory();
   const auto bytes = static_cast<std::uint64_t>(given.number("bytes", 1 << 20));
   const double compute_ns = 1e3 * double(given.number("compute_us", 1000));
   gpu_stage stage(*here.gpu(), space, self.world_size(), bytes, static_cast<std::uint64_t>(compute_ns),

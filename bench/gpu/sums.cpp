@@ -39,7 +39,7 @@ float value_of(parley::rank_id rank, std::int64_t call, std::size_t i) {
 parley::task<int> sums(parley::job& here, wishes w) {
   parley::rank& self = here.self();
   auto& copies = *here.gpu();
-  parley::transports::cuda_space space(copies);
+  parley::transports::cuda_space& space = *here.gpu_memory();
   const auto source = std::make_shared<parley::ops::gpu_world_source>(
       *parley::transports::nccl_runtime().value(), copies,
       parley::ops::gpu_world_source::options{

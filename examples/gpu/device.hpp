@@ -90,8 +90,7 @@ int run_on_gpus(RankMain rank_main, parley::job_options options = {}) {
       [&](parley::job& here) {
         must(cudaSetDevice(here.gpu()->device()), "cudaSetDevice");
         must(load_kernels(), "loading kernels");
-        parley::transports::cuda_space space(*here.gpu());
-        parley::runtime::run(here.loop(), rank_main(here, space));
+        parley::runtime::run(here.loop(), rank_main(here, *here.gpu_memory()));
       },
       options);
 }

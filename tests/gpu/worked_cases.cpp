@@ -33,7 +33,8 @@ void must(cudaError_t e, const char* what) {
 
 class gpu_place final : public device_place {
  public:
-  explicit gpu_place(transports::cuda_copies& copies) : device_place(copies), device_(copies.device()) {
+  gpu_place(transports::cuda_copies& copies, transports::cuda_space& memory)
+      : device_place(copies, memory), device_(copies.device()) {
     must(cudaSetDevice(device_), "cudaSetDevice");
     must(load_case_kernels(), "loading kernels");
   }
@@ -58,7 +59,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
   o.gpu = transports::cuda_runtime().value();
   const int status = ops::run(
       [](job& j) {
-        gpu_place at(*j.gpu());
+        gpu_place at(*j.gpu(), *j.gpu_memory());
         here h(j.self(), at);
         run(j.loop(), guarded(&h));
         say_flights(j.self());
@@ -74,7 +75,7 @@ TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
     std::vector<std::unique_ptr<gpu_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
-      places.push_back(std::make_unique<gpu_place>(*job.gpu(r)));
+      places.push_back(std::make_unique<gpu_place>(*job.gpu(r), *job.gpu_memory(r)));
       all.push_back(std::make_unique<here>(job[r], *places.back()));
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });

@@ -37,7 +37,7 @@ task<> attempted(worked_case run, here* h, ending* e) {
 struct under_way {
   explicit under_way(worked_case run) {
     for (rank_id r = 0; r < 2; ++r) {
-      places.push_back(std::make_unique<fake_place>(*w.copies[r]));
+      places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
       ranks.push_back(std::make_unique<here>(*w.ranks[r], *places[r], /*patience=*/5'000'000'000));
       scopes.push_back(std::make_unique<scope>(w.loop));
       scopes[r]->spawn(attempted(run, ranks[r].get(), &endings[r]));

@@ -420,6 +420,20 @@ TEST_CASE("a neighbour that comes back with other sizes is compared with anew, b
   CHECK(w.clock.now() < 1'000'000'000);
 }
 
+TEST_CASE("a rank outside of the grid is idle, and may plan and start like all others") {
+  world w(3);
+  auto op = rims({2});
+  std::vector<std::vector<double>> fields(3, std::vector<double>(12));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 3; ++r) {
+    halo mine = w[r].declare(op);
+    CHECK(mine.idle() == (r == 2));
+    CHECK(mine.place().empty() == (r == 2));
+    plans.push_back(mine.plan({grid_field(fields[r], {10})}));
+  }
+  for (const auto& o : exchange_all(w, plans, 2)) CHECK(o);
+}
+
 TEST_CASE("declarations and fields that cannot be are named") {
   world w(4);
   const auto refused = [&](const halo_exchange& op) -> std::string {
@@ -523,11 +537,11 @@ time_ns sweeping_ns(const config_ptr& config, waits when) {
   auto op = rims({2, 2});
   op.configs = {config};
   std::vector<halo> halos;
-  std::vector<sheet> sheets(4, sheet(30, 30));
+  std::vector<std::vector<double>> sheets(4, std::vector<double>(32 * 32));
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 4; ++r) {
     halos.push_back(w[r].declare(op));
-    plans.push_back(halos[r].plan({grid_field(sheets[r].cells, {30, 30})}));
+    plans.push_back(halos[r].plan({grid_field(sheets[r], {30, 30})}));
   }
   const time_ns began = w.clock.now();
   scope all(w.clock);

@@ -97,6 +97,27 @@ TEST_CASE("a pipeline of any length computes what one process would, bit for bit
   }
 }
 
+TEST_CASE("a rank that is no stage is neither the first nor the last, and runs nothing") {
+  world w(2);
+  pipeline p = w[1].declare(linear_pipeline{.name = "p", .stages = {0}});
+  CHECK(p.idle());
+  CHECK_FALSE(p.first());
+  CHECK_FALSE(p.last());
+  struct nothing final : pipeline_stage {
+    void forward(std::uint64_t, std::span<std::byte>) override { FAIL("it has no part"); }
+  } none;
+  result<> outcome;
+  const auto guarded = [](pipeline of, pipeline_work& stage, result<>* how) -> task<> {
+    const std::vector<std::uint64_t> bytes{8};
+    auto ended = co_await attempt(of.run(bytes, stage));
+    *how = std::move(ended);
+  };
+  scope working(w.clock);
+  working.spawn(guarded(p, none, &outcome));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  CHECK(outcome.code() == errc::bad_argument);
+}
+
 TEST_CASE("every edge of a pipeline tunes itself while microbatches flow") {
   rank_settings s;
   s.plan.budget_fraction = 1e9;

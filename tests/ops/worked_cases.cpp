@@ -78,7 +78,7 @@ TEST_CASE("the worked cases hold on device buffers, with many ranks of one proce
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
-      places.push_back(std::make_unique<fake_place>(*job.gpu(r), ticks));
+      places.push_back(std::make_unique<fake_place>(*job.gpu(r), *job.gpu_memory(r), ticks));
       all.push_back(std::make_unique<here>(job[r], *places.back()));
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
@@ -94,7 +94,7 @@ TEST_CASE("the worked cases hold on device buffers of ranks that would be proces
     std::vector<std::unique_ptr<here>> all;
     scope running(w.loop);
     for (rank_id r = 0; r < ranks; ++r) {
-      places.push_back(std::make_unique<fake_place>(*w.copies[r]));
+      places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
       all.push_back(std::make_unique<here>(*w.ranks[r], *places.back()));
       running.spawn(guarded(all.back().get()));
     }

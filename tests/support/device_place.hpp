@@ -14,8 +14,9 @@ namespace parley::tests {
 
 class device_place : public place {
  public:
-  explicit device_place(transports::cuda_copies& copies)
-      : copies_(copies), space_(copies), stream_(copies.driver().make_stream(copies.device())) {}
+  /// `memory` outlives the ops that use it.
+  device_place(transports::cuda_copies& copies, transports::cuda_space& memory)
+      : copies_(copies), space_(memory), stream_(copies.driver().make_stream(copies.device())) {}
   device_place(const device_place&) = delete;
   device_place& operator=(const device_place&) = delete;
   ~device_place() override { copies_.driver().destroy(stream_); }
@@ -43,15 +44,15 @@ class device_place : public place {
 
  private:
   transports::cuda_copies& copies_;
-  transports::cuda_space space_;
+  transports::cuda_space& space_;
   transports::cuda_stream stream_;
 };
 
 /// Kernels take so many ticks.
 class fake_place final : public device_place {
  public:
-  explicit fake_place(transports::cuda_copies& copies, std::uint64_t ticks = 200)
-      : device_place(copies), gpu_(dynamic_cast<fake_cuda&>(copies.driver())), ticks_(ticks) {}
+  fake_place(transports::cuda_copies& copies, transports::cuda_space& memory, std::uint64_t ticks = 200)
+      : device_place(copies, memory), gpu_(dynamic_cast<fake_cuda&>(copies.driver())), ticks_(ticks) {}
 
  private:
   void launch(const kernels::any& kernel, std::size_t count, transports::cuda_stream s) override {
