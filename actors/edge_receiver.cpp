@@ -93,6 +93,7 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
           edge_.rows_,
           {.mark = s, .invocation = index_, .ran = s.digest, .began_ns = posted_ns_, .outcome = errc::buffer_too_small},
           edge_.rows_.clock());
+    stamp_.total_bytes = s.total_bytes;  // for whoever says by how much
     end(errc::buffer_too_small);
     return;
   }

@@ -572,13 +572,15 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
 
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
   const bool small = in.failed() == errc::buffer_too_small;
-  throw explained(
-      in.failed(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
-      "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) + " bytes" +
-          (small ? ", which is too small for the message; nothing was written" : ", tag " + std::to_string(tag)) +
-          (in.failed() == errc::config_failed && find(in.digest()) != nullptr
-               ? "; config " + find(in.digest())->id() + " failed at the sender"
-               : ""));
+  throw explained(in.failed(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
+                  "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
+                      " bytes" +
+                      (small ? ", which is too small for the message of " + std::to_string(in.total_bytes()) +
+                                   " bytes; nothing was written"
+                             : ", tag " + std::to_string(tag)) +
+                      (in.failed() == errc::config_failed && find(in.digest()) != nullptr
+                           ? "; config " + find(in.digest())->id() + " failed at the sender"
+                           : ""));
 }
 
 bool edge_in::warmed(std::uint64_t digest) const noexcept { return participant_.may_run(digest); }

@@ -91,7 +91,10 @@ runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id s
   if (!op.width.empty() && op.width.size() != op.ranks.size()) return wrong("`width` needs one entry per dimension");
   const rank_id blocks = blocks_of(op);
   if (blocks == 0 || blocks > world_size)
-    return wrong("its grid has " + std::to_string(blocks) + " blocks in a world of " + std::to_string(world_size));
+    return wrong("its grid has " + std::to_string(blocks) + " blocks in a world of " + std::to_string(world_size) +
+                 (blocks > world_size
+                      ? "; start a rank for each with `parley run -n " + std::to_string(blocks) + " PROGRAM`"
+                      : ""));
   if (self >= blocks) {
     messages.edges.emplace_back(0, 0);
     return messages;

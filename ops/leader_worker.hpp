@@ -43,7 +43,7 @@ class rank;
 struct leader_worker {
   std::string name;
   std::function<std::string(rank_id)> role{};
-  std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle
+  std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle, and `role` must be given
   std::vector<rank_id> coupled{};              ///< further ranks whose restart ends the generation of all groups
   collective does = collective::all_reduce;
   std::vector<group_config_ptr> configs{star()};

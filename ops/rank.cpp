@@ -345,10 +345,11 @@ pipeline rank::declare(linear_pipeline op) {
       stage_on[r] = i;
       continue;
     }
-    runtime::raise(
-        {errc::bad_argument, "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
-                                 (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size())
-                                                    : ", which is stage " + std::to_string(stage_on[r]) + " already")});
+    runtime::raise({errc::bad_argument,
+                    "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
+                        (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size()) +
+                                                 "; ranks count from 0, and `parley run -n N PROGRAM` starts N"
+                                           : ", which is stage " + std::to_string(stage_on[r]) + " already")});
   }
   pipeline p;
   if (stage_on[id()] == none) return p;

@@ -68,6 +68,9 @@ std::vector<std::string> known_variables() {
   return all;
 }
 
+// A name that differs in more letters is no slip of the pen.
+constexpr std::size_t most_slips = 3;
+
 // How many letters have to be put in, left out or changed to make one of the other.
 std::size_t unlike(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -131,8 +134,9 @@ std::vector<std::string> unknown_variables(const std::vector<std::string>& names
     const auto& nearest = *std::min_element(
         known.begin(), known.end(),
         [&](const std::string& a, const std::string& b) { return unlike(name, a) < unlike(name, b); });
-    warnings.push_back("the environment has " + name +
-                       ", which nothing reads; the known variable that is most like it is " + nearest);
+    warnings.push_back("the environment has " + name + ", which nothing reads; " +
+                       (unlike(name, nearest) <= most_slips ? "the known variable that is most like it is " + nearest
+                                                            : "docs/settings.md lists what there is"));
   }
   return warnings;
 }

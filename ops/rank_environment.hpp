@@ -1,5 +1,6 @@
 #pragma once
 /// What environment variables make of a rank's settings. They beat what the program set, and are read once, when it starts.
+/// docs/settings.md lists these and all others.
 ///
 ///     heeded_environment e = heed_environment(mine, lookup);      // throws `malformed`, naming the variable
 ///
@@ -34,8 +35,9 @@ struct heeded_environment {
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
 
-/// Of the names of variables, those that begin with `PARLEY_` and that nothing reads, each with the known one that is most like it: a
-/// warning each. What tests and benchmarks read begins with `PARLEY_TEST_` or `PARLEY_BENCH_`, and is known.
+/// Of the names of variables, those that begin with `PARLEY_` and that nothing reads: a warning each, with the known one that is most
+/// like it where they differ in three letters or fewer. What tests and benchmarks read begins with `PARLEY_TEST_` or `PARLEY_BENCH_`, and
+/// is known.
 std::vector<std::string> unknown_variables(const std::vector<std::string>& names);
 
 /// What VERBOSE asks to be told of a rank, a line each; nothing at 0.

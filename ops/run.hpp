@@ -16,7 +16,7 @@
 /// Under `parley run --restarts N` a rank that has failed comes back as a new process; `rank::until_restart` says what the others do
 /// then. Ranks with GPUs cannot (`unavailable`).
 ///
-/// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; rank_environment.hpp has all variables.
+/// PARLEY_RESULTS=FILE reads and writes results, PARLEY_TUNING=0 switches trials off; docs/settings.md has all variables.
 /// PARLEY_FLIGHT_DIR=DIR has the flight recorder written there when something fails. On SIGUSR1, unless the program handles that
 /// itself, it is written in any case, without DIR to a new folder among the temporary files, and a line says where.
 #include <parley/ops/rank.hpp>

@@ -72,10 +72,11 @@ bool flag(int& argc, char** argv, const char* name) {
   return false;
 }
 
-std::optional<std::string> text_option(int& argc, char** argv, const char* name) {
+std::optional<std::string> text_option(int& argc, char** argv, const char* name, const char* needs = "a word") {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], name) != 0) continue;
-    if (i + 1 == argc) runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs a word behind it"});
+    if (i + 1 == argc)
+      runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
     std::string text = argv[i + 1];
     take_out(argc, argv, i, 2);
     return text;
@@ -83,14 +84,14 @@ std::optional<std::string> text_option(int& argc, char** argv, const char* name)
   return std::nullopt;
 }
 
-std::optional<std::uint64_t> option(int& argc, char** argv, const char* name) {
-  const auto text = text_option(argc, argv, name);
+std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, const char* needs = "a number") {
+  const auto text = text_option(argc, argv, name, needs);
   if (!text) return std::nullopt;
   std::uint64_t value = 0;
   const char* const last = text->data() + text->size();
   const auto [end, failed] = std::from_chars(text->data(), last, value);
   if (failed != std::errc() || end != last)
-    runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs a number behind it"});
+    runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
   return value;
 }
 
@@ -290,7 +291,7 @@ bool run_virtual(const world_options& o, ops::rank_function rank_main, const pro
 int run(int argc, char** argv, ops::rank_function rank_main) {
   try {
     const auto seed = option(argc, argv, "--seed");
-    const auto ranks = option(argc, argv, "--sim");
+    const auto ranks = option(argc, argv, "--sim", "a number of ranks");
     if (!ranks) return ops::run(argc, argv, rank_main);
     const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
     const bool weather = flag(argc, argv, "--weather");

@@ -207,6 +207,12 @@ std::string signal_text(int number) {
   return abbreviation == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + abbreviation;
 }
 
+std::string seconds(time_ns lasting) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", static_cast<double>(lasting) / 1e9);
+  return text;
+}
+
 std::string end_text(const rank_end& end) {
   if (end.kind == rank_end::how::signalled) return "was killed by " + signal_text(end.code);
   return "exited with status " + std::to_string(end.code);
@@ -443,8 +449,12 @@ class job {
     } while (got < 0 && errno == EINTR);
     if (got != sizeof reason) return true;
     const std::string& program = options_.command.front();
-    notice(reason == ENOENT ? "the program " + program + " was not found; give a path or a name from PATH"
-                            : "the program " + program + " cannot be started: " + std::strerror(reason));
+    if (reason == ENOENT) {
+      notice("the program " + program + " was not found; give a path or a name from PATH");
+    } else {
+      notice("the program " + program + (reason == EACCES ? " cannot be executed: " : " cannot be started: ") +
+             std::strerror(reason));
+    }
     return false;
   }
 
@@ -638,7 +648,7 @@ class job {
     std::string text = "rank " + name_of(rank) + " " + end_text(end);
     if (stage_ == stage::running && others > 0) {
       text += "; the other " + std::to_string(others) + (others == 1 ? " rank is" : " ranks are") + " ended in " +
-              std::to_string(options_.grace_ns / 1'000'000) + " ms unless they end by themselves";
+              seconds(options_.grace_ns) + " unless " + (others == 1 ? "it ends by itself" : "they end by themselves");
     }
     notice(text);
     if (stage_ == stage::running) enter(stage::grace, options_.grace_ns);

@@ -36,9 +36,10 @@ class chooser {
                     fmt::format("the default is the fastest: {}{}", timed(0), next_best()));
       }
       if (!beats(*best, 0)) {
-        return made(0, decision_reason::within_noise_of_default,
-                    fmt::format("{} is faster than the default, {}, but not by more than noise, {}", timed(*best),
-                                timed(0), time_text(noise_ns(all_[0], all_[*best], options_))));
+        return made(
+            0, decision_reason::within_noise_of_default,
+            fmt::format("{} is faster than the default, {}, but not by more than noise, {}, so the default stays",
+                        timed(*best), timed(0), time_text(noise_ns(all_[0], all_[*best], options_))));
       }
     }
     for (std::size_t i = 1; i < *best; ++i) {

@@ -191,14 +191,15 @@ TEST_CASE(
   struct {
     time_ns apart_ns;
     int times;
-  } const cases[] = {{1'000, 10'000}, {100'000'000, 60}};  // many in a moment, few in a long time
+    int again;
+  } const cases[] = {{1'000, 10'000, 3}, {100'000'000, 60, 1}};  // many in a moment, few in a long time
   for (const auto& c : cases) {
     CAPTURE(c.apart_ns);
     leader l(tuning_policy::online, without_budget());
     l.cost_ns = {{c0, c.apart_ns}, {a, c.apart_ns / 2}, {b, 2 * c.apart_ns}};
     l.open();
     l.invoke();
-    for (int again = 0; again < 3; ++again) {
+    for (int again = 0; again < c.again; ++again) {
       for (int i = 0; i < c.times; ++i) CHECK(l.invoke(1 << 20, 0, late).digest != a);
       CHECK(l.only().excluded.empty());
       for (const std::uint64_t next : {a, c0}) {  // now it has what it needs, and then it is its turn again
@@ -207,6 +208,27 @@ TEST_CASE(
     }
     l.run();
     CHECK(l.only().digest == a);
+  }
+}
+
+TEST_CASE("a candidate that can run now and then is waited for, and one that hardly ever can is not") {
+  const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
+  for (const int one_in : {4, 100}) {
+    CAPTURE(one_in);
+    leader l(tuning_policy::online, without_budget());
+    l.cost_ns = {{c0, 5'000'000}, {a, 2'500'000}, {b, 10'000'000}};
+    l.open();
+    int calls = 0;
+    for (; calls < 1'000 && (calls == 0 || !l.decided()); ++calls) {
+      if (calls % one_in == 0) {
+        l.invoke();
+      } else {
+        l.invoke(1 << 20, 0, late);
+      }
+    }
+    CHECK(l.decided());
+    CHECK(l.only().digest == (one_in == 4 ? a : c0));
+    CHECK(calls < 300);
   }
 }
 

@@ -139,6 +139,14 @@ TEST_CASE("links take time unless they are free, and there is no other word for 
   CHECK(has(wrong.error, "cheap"));
 }
 
+TEST_CASE("--sim without a number is told that it needs one, of ranks") {
+  for (const char* words : {"training --sim", "training --sim --steps 1"}) {
+    const started wrong = example(words);
+    CHECK(wrong.status == 2);
+    CHECK_MESSAGE(has(wrong.error, "--sim needs a number of ranks behind it"), wrong.error);
+  }
+}
+
 TEST_CASE("a program on virtual ranks is watched by the checkers, and fails by the name of what was violated") {
   const started well = example("send_recv 60 --sim 16");
   CHECK(well.status == 0);

@@ -168,7 +168,9 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
 TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
   world w(2);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}),
-                       doctest::Contains("stage 1 is on rank 2, which is outside the world of 2"), failure);
+                       doctest::Contains("stage 1 is on rank 2, which is outside the world of 2; ranks count from 0, "
+                                         "and `parley run -n N PROGRAM`"),
+                       failure);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}),
                        doctest::Contains("stage 1 is on rank 0, which is stage 0 already"), failure);
   CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"),

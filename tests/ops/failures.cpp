@@ -161,7 +161,7 @@ TEST_CASE("a large send that nobody receives ends at its deadline, and the next 
   CHECK(second);
 }
 
-TEST_CASE("a buffer that is too small is told with its size, nothing is written, and the next call is fine") {
+TEST_CASE("a buffer that is too small is told with both sizes, nothing is written, and the next call is fine") {
   pair_world w;
   for (const std::size_t size : {std::size_t{100}, std::size_t{1} << 20U}) {
     auto& small = w.receive(size - 1);
@@ -169,7 +169,8 @@ TEST_CASE("a buffer that is too small is told with its size, nothing is written,
     w.send(size);
     pass(w, 10'000'000);
     CHECK(small.code() == errc::buffer_too_small);
-    CHECK(says(small, "into a buffer of " + std::to_string(size - 1) + " bytes, which is too small"));
+    CHECK(says(small, "into a buffer of " + std::to_string(size - 1) +
+                          " bytes, which is too small for the message of " + std::to_string(size) + " bytes"));
     CHECK(std::all_of(untouched.begin(), untouched.end(), [](std::byte b) { return b == std::byte{0xEE}; }));
     auto& fine = w.receive(size);
     w.send(size);

@@ -111,7 +111,7 @@ TEST_CASE("what cannot be is an error that names the variable; another program's
   CHECK(e.warnings[0].find("PYTORCH_TUNABLEOP_TUNING=maybe") == 0);
 }
 
-TEST_CASE("a variable that nothing reads is told, with the known one that is most like it") {
+TEST_CASE("a variable that nothing reads is told, with the known one that is most like it if any is like it") {
   using names = std::vector<std::string>;
   CHECK(unknown_variables(names{"PARLEY_RANK", "PARLEY_KEY_FD", "PARLEY_TUNING", "PARLEY_RESULTS", "PARLEY_DETECTION",
                                 "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY", "PARLEY_TUNABLEOP_NUMERICAL_CHECK",
@@ -120,14 +120,22 @@ TEST_CASE("a variable that nothing reads is told, with the known one that is mos
             .empty());
   const std::pair<const char*, const char*> typos[] = {{"PARLEY_TUNNIG", "PARLEY_TUNING"},
                                                        {"PARLEY_RESULT", "PARLEY_RESULTS"},
-                                                       {"PARLEY_DRIFT_EVERY", "PARLEY_TUNING_DRIFT_EVERY"},
-                                                       {"PARLEY_TUNABLEOP_FILE", "PARLEY_TUNABLEOP_FILENAME"},
+                                                       {"PARLEY_TUNING_DRIFTEVRY", "PARLEY_TUNING_DRIFT_EVERY"},
+                                                       {"PARLEY_TUNABLEOP_FILENM", "PARLEY_TUNABLEOP_FILENAME"},
                                                        {"PARLEY_RENDEZVOUZ", "PARLEY_RENDEZVOUS"}};
   for (const auto& [typo, meant] : typos) {
     const auto told = unknown_variables({typo});
     REQUIRE(told.size() == 1);
     CHECK(told.front().find(std::string("has ") + typo + ", ") != std::string::npos);
     CHECK_MESSAGE(told.front().ends_with(std::string(" ") + meant), told.front());
+  }
+  // The nearest names are four letters away and more.
+  for (const char* other : {"PARLEY_DRIFT_EVERY", "PARLEY_TUNABLEOP_FILE", "PARLEY_COLOUR_SCHEME"}) {
+    const auto told = unknown_variables({other});
+    REQUIRE(told.size() == 1);
+    CHECK_MESSAGE(
+        told.front().ends_with(std::string(other) + ", which nothing reads; docs/settings.md lists what there is"),
+        told.front());
   }
 }
 

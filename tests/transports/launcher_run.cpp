@@ -140,7 +140,7 @@ TEST_CASE("a rank that fails when no restart is left ends the job, and so does r
   CHECK(spent.end.ranks[1].code == 5);
   CHECK(spent.end.ranks[1].restarts == 2);
   CHECK(spent.end.ranks[0].by_launcher);
-  CHECK(spent.noticed("rank 1 exited with status 5; the other 1 rank is ended"));
+  CHECK(spent.noticed("rank 1 exited with status 5; the other 1 rank is ended in 0.05 s unless it ends by itself"));
   script headless(2, R"([ $PARLEY_RANK = 1 ] && exec sleep 60; exit 5)");
   headless.options.restarts = 2;
   CHECK(headless.run() == 1);
@@ -323,7 +323,7 @@ TEST_CASE("a program that is not there is status 2 with its name, and nothing is
   CHECK(s.noticed("no-such-program-anywhere was not found"));
   s.options.command = {"/etc/passwd"};
   CHECK(s.run() == 2);
-  CHECK(s.noticed("/etc/passwd cannot be started"));
+  CHECK(s.noticed("/etc/passwd cannot be executed: "));
   s.options.command = {};
   CHECK(s.run() == 2);
   CHECK(s.noticed("no program was given"));

@@ -53,6 +53,10 @@ TEST_CASE("a default that is fastest stays") {
 TEST_CASE("within noise of the default the default stays") {
   CHECK(decide(times{took(100), took(97.5)}).winner == 0);
   CHECK(decide(times{took(100), took(97.5)}).reason == decision_reason::within_noise_of_default);
+  CHECK(
+      decide(times{took(100), took(97.5)}).sentence ==
+      "candidate 1 at 97.5 ns is faster than the default, the default at 100 ns, but not by more than noise, 3 ns, so "
+      "the default stays");
   CHECK(decide(times{took(100), took(96.5)}).winner == 1);
   CHECK(decide(times{took(100), took(96.5)}, {.relative_noise = 0.05}).winner == 0);
 }
