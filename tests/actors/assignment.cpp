@@ -213,10 +213,10 @@ TEST_CASE(
 
 TEST_CASE("a candidate that can run now and then is waited for, and one that hardly ever can is not") {
   const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
-  for (const int one_in : {4, 100}) {
+  for (const int one_in : {4, 50}) {
     CAPTURE(one_in);
     leader l(tuning_policy::online, without_budget());
-    l.cost_ns = {{c0, 5'000'000}, {a, 2'500'000}, {b, 10'000'000}};
+    l.cost_ns = {{c0, 15'000'000}, {a, 7'500'000}, {b, 30'000'000}};
     l.open();
     int calls = 0;
     for (; calls < 1'000 && (calls == 0 || !l.decided()); ++calls) {
