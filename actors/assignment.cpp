@@ -144,13 +144,15 @@ bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) 
 
 assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                                           pacing pace) {
-  for (campaign::shortage& s : c.shortages) s.had += s.candidate == next_candidate(c) ? 1 : 0;
   const tuning::planned_trial* upcoming = c.planner->upcoming();
   std::optional<tuning::planned_trial> trial;
   if (upcoming != nullptr) {
     trial = *upcoming;
   } else if (!c.again.empty()) {
     trial = tuning::planned_trial{c.again.back(), tuning::trial_kind::timed, c.planner->round()};
+  }
+  for (campaign::shortage& s : c.shortages) {
+    if (trial && s.candidate == trial->candidate) ++s.had;
   }
   const double expected_ns = trial ? expected_cost_ns(c, trial->candidate) : 0;
   if (pace == pacing::within_budget && !affordable(c, expected_ns, now)) return {c.digest, stamp_flags::none};

@@ -129,9 +129,10 @@ class star_config final : public group_config {
   std::uint64_t chunk_bytes_;
 };
 
-void return_piece(group_call& g, const pieces& all, std::uint64_t i) {
+// `base`: where `all` begins in what the call combines.
+void return_piece(group_call& g, const pieces& all, std::uint64_t i, std::uint64_t base = 0, std::uint32_t lane = 0) {
   for (std::size_t p = 0; p < g.size(); ++p) {
-    if (p != g.self()) g.send(p, all.offset(i), all[i]);
+    if (p != g.self()) g.send(p, base + all.offset(i), all[i], lane);
   }
 }
 
@@ -145,10 +146,11 @@ struct contributions {
   std::span<std::byte> memory;
 };
 
-group_call::mark ask_for(group_call& g, const pieces& all, std::uint64_t i, const contributions& into) {
+group_call::mark ask_for(group_call& g, const pieces& all, std::uint64_t i, const contributions& into,
+                         std::uint64_t base = 0) {
   group_call::mark last = 0;
   for (std::size_t p = 0; p < g.size(); ++p) {
-    if (p != g.self()) last = g.receive(p, all.offset(i), into.slot(p, all[i].size()));
+    if (p != g.self()) last = g.receive(p, base + all.offset(i), into.slot(p, all[i].size()));
   }
   return last;
 }
@@ -433,8 +435,7 @@ class two_shot_config final : public rootless_config {
   }
 
  private:
-  static constexpr std::uint32_t parts = 0;
-  static constexpr std::uint32_t sums = 1;
+  static constexpr std::uint32_t sums = 1;  // a lane; contributions have the first one
   task<> run(group_call& g) const override;
   std::uint64_t chunk_bytes_;
 };
@@ -457,10 +458,7 @@ task<> two_shot_config::run(group_call& g) const {
   const auto ask = [&](std::uint64_t i) {
     if (i >= mine.count()) return;
     if (!slots[i % 2]) slots[i % 2].emplace(g, piece);
-    for (std::size_t p = 0; p < g.size(); ++p) {
-      if (p != g.self())
-        here[i % 2] = g.receive(p, base + mine.offset(i), slots[i % 2]->slot(p, mine[i].size()), parts);
-    }
+    here[i % 2] = ask_for(g, mine, i, *slots[i % 2], base);
   };
   ask(0);
   for (std::uint64_t i = 0; i * piece < largest; ++i) {
@@ -468,16 +466,14 @@ task<> two_shot_config::run(group_call& g) const {
     for (std::size_t p = 0; p < g.size(); ++p) {
       const pieces its = share(p);
       if (p == g.self() || i >= its.count()) continue;
-      g.send(p, begin(p) + its.offset(i), its[i], parts);
+      g.send(p, begin(p) + its.offset(i), its[i]);
       // Its sum cannot come before its owner has taken our part of it out of the same memory.
       g.receive(p, begin(p) + its.offset(i), its[i], sums);
     }
     if (i >= mine.count()) continue;
     co_await g.until(here[i % 2]);
     fold(g, mine[i], *slots[i % 2]);
-    for (std::size_t p = 0; p < g.size(); ++p) {
-      if (p != g.self()) g.send(p, base + mine.offset(i), mine[i], sums);
-    }
+    return_piece(g, mine, i, base, sums);
   }
   co_await g.drain();
 }

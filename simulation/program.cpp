@@ -109,37 +109,39 @@ link_model links_of(const std::optional<std::string>& name) {
   return free_links();
 }
 
-// What may befall a program. Deaths are left out: a program that goes on after one says so itself.
-tape rough_weather(rank_id ranks, std::uint64_t seed) {
+tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults) {
   scenario s;
   s.ranks = ranks;
   s.faulty_ns = 2'000'000;
-  s.faults = {.lose = 100,
-              .double_control = 100,
-              .delay_control = 300,
-              .delay_data = 300,
-              .clogs = 3,
-              .cuts = 3,
-              .pauses = 3,
-              .slow = 3,
-              .longest_mishap_ns = 5'000'000,
-              .inside = false};  // programs may start calls of one group from several coroutines
+  s.faults = faults;
   return draw(s, seed);
+}
+
+// What may befall a program. Deaths are left out: a program that goes on after one says so itself.
+tape rough_weather(rank_id ranks, std::uint64_t seed) {
+  return weather_of(ranks, seed,
+                    {.lose = 100,
+                     .double_control = 100,
+                     .delay_control = 300,
+                     .delay_data = 300,
+                     .clogs = 3,
+                     .cuts = 3,
+                     .pauses = 3,
+                     .slow = 3,
+                     .longest_mishap_ns = 5'000'000,
+                     .inside = false});  // programs may start calls of one group from several coroutines
 }
 
 // The same of control messages alone.
 tape rough_control(rank_id ranks, std::uint64_t seed) {
-  scenario s;
-  s.ranks = ranks;
-  s.faulty_ns = 2'000'000;
-  s.faults = {.lose = 300,
-              .double_control = 100,
-              .delay_control = 500,
-              .cuts = 3,
-              .longest_delay_ns = 20'000'000,
-              .longest_mishap_ns = 50'000'000,
-              .orders = false};
-  return draw(s, seed);
+  return weather_of(ranks, seed,
+                    {.lose = 300,
+                     .double_control = 100,
+                     .delay_control = 500,
+                     .cuts = 3,
+                     .longest_delay_ns = 20'000'000,
+                     .longest_mishap_ns = 50'000'000,
+                     .orders = false});
 }
 
 // One run. The others are told of a rank whose program failed as of one that is gone.
