@@ -4,8 +4,10 @@
 #include <boost/asio/write.hpp>
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,6 +25,22 @@ wire::direction opposite(wire::direction d) {
   return d == wire::direction::to_host ? wire::direction::to_member : wire::direction::to_host;
 }
 
+// A host that vanishes without closing is noticed after so long.
+constexpr std::chrono::seconds longest_silence{10};
+
+std::chrono::milliseconds left_to(int fd) {
+  tcp_info now{};
+  socklen_t size = sizeof now;
+  ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &now, &size);
+  return longest_silence - std::chrono::milliseconds(now.tcpi_last_ack_recv);
+}
+
+// Whether the other host has yet to acknowledge something, sent or not: without a route it stays here.
+bool under_way(int fd) {
+  int bytes = 0;
+  return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
 std::shared_ptr<const wire::bytes> shared(wire::bytes data) {
   return std::make_shared<const wire::bytes>(std::move(data));
 }
@@ -36,7 +54,7 @@ void prepare(stream::socket& connected) {
   connected.non_blocking(true, ignored);
   connected.set_option(asio::ip::tcp::no_delay(true), ignored);
   connected.set_option(asio::socket_base::keep_alive(true), ignored);
-  // A host that vanishes without closing is noticed after about 10 s; refusal of an option only delays that.
+  // Makes up longest_silence; refusal of an option only delays that.
   const int idle_s = 4, interval_s = 2, probes = 3;
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
@@ -44,7 +62,7 @@ void prepare(stream::socket& connected) {
 }
 
 stream::stream(socket connected, std::weak_ptr<stream_owner> owner, wire::direction outbound)
-    : socket_(std::move(connected)), owner_(std::move(owner)), outbound_(outbound) {
+    : socket_(std::move(connected)), owner_(std::move(owner)), outbound_(outbound), patience_(socket_.get_executor()) {
   error_code unknown;
   const auto endpoint = socket_.remote_endpoint(unknown);
   peer_ = unknown ? "a client that is gone" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
@@ -77,6 +95,7 @@ void stream::push(std::shared_ptr<const wire::bytes> part) {
   if (!open_ || part->empty()) return;
   outgoing_.push_back(std::move(part));
   if (!writing_) write();
+  if (open_ && !watching_) watch();
 }
 
 // What the kernel takes at once is gone before this returns, so that a last word is sent even if nobody runs the
@@ -106,6 +125,18 @@ void stream::write() {
     }
   }
   if (finishing_) close();
+}
+
+// The kernel probes a silent host only while nothing is under way to it; else it goes on sending for a quarter of an hour.
+void stream::watch() {
+  watching_ = true;
+  patience_.expires_after(std::max(left_to(socket_.native_handle()), std::chrono::milliseconds(1)));
+  patience_.async_wait([self = shared_from_this()](error_code stop) {
+    self->watching_ = false;
+    if (stop || !self->open_ || !under_way(self->socket_.native_handle())) return;
+    if (left_to(self->socket_.native_handle()).count() > 0) return self->watch();
+    self->end(error_code(asio::error::timed_out).message());
+  });
 }
 
 void stream::read() {
@@ -153,6 +184,7 @@ void stream::close() {
   if (!open_) return;
   open_ = false;
   outgoing_.clear();
+  patience_.cancel();
   error_code ignored;
   socket_.close(ignored);
 }
@@ -160,6 +192,7 @@ void stream::close() {
 void stream::end(const std::string& why) {
   if (!open_) return;
   close();
+  if (finishing_) return;
   if (const auto owner = owner_.lock()) owner->on_end(*this, why);
 }
 

@@ -11,6 +11,7 @@
 #include <parley/transports/rendezvous_wire.hpp>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <deque>
 #include <memory>
@@ -70,6 +71,7 @@ class stream : public std::enable_shared_from_this<stream> {
   void take_frames();
   void push(std::shared_ptr<const wire::bytes> part);
   void write();
+  void watch();
   void end(const std::string& why);
 
   socket socket_;
@@ -84,6 +86,8 @@ class stream : public std::enable_shared_from_this<stream> {
   wire::bytes buffer_;
   std::deque<std::shared_ptr<const wire::bytes>> outgoing_;
   std::size_t written_ = 0;  ///< of the first part of `outgoing_`
+  boost::asio::steady_timer patience_;
+  bool watching_ = false;
   bool writing_ = false;
   bool finishing_ = false;
   bool open_ = true;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How soon ranks hear of the death of a rank on another host, on two network namespaces with two ranks each.
 
-    deaths.py TEST_FIRE [killed|stopped|cut]...
+    deaths.py TEST_FIRE [killed|stopped|cut|told]...
 
 Ranks 0 and 1 are on the first host, 2 and 3 on the second one; 0 sends to 3, and 1 to 2, without an end. Rank 2 is killed, or is
-stopped, or the cable between the hosts is cut. Ends with 77, which CTest shows as skipped, where the machine does not permit it.
+stopped, or the cable between the hosts is cut; or it is cut just before rank 1 is killed, of which rank 0 then tells the others
+over the cable that is no more. Ends with 77, which CTest shows as skipped, where the machine does not permit it.
 """
 
 import os
@@ -64,11 +65,16 @@ def strike(fault, spaces, ranks):
         ranks[2].send_signal(signal.SIGSTOP)
     else:
         hosts.ip("-n", spaces[0], "link", "set", "pa", "down")
+    if fault == "told":
+        ranks[1].send_signal(signal.SIGKILL)
+
+
+# Who hears of whom. Of a pair over the cable both ends hear that the other one is gone.
+SURVIVORS = {"killed": {1: "rank 2"}, "stopped": {1: "rank 2"}, "cut": {1: "rank 2", 0: "rank 3", 3: "rank 0"},
+             "told": {0: "rank 3", 3: "rank 0"}}
 
 
 def try_one(fault, program):
-    # Of a pair over the cable both ends hear that the other one is gone.
-    survivors = {1: "rank 2", 0: "rank 3", 3: "rank 0"} if fault == "cut" else {1: "rank 2"}
     with tempfile.TemporaryDirectory() as folder, hosts.two() as spaces:
         hosts.join_by_cable(spaces)
         ranks = list(start(spaces, folder, program))
@@ -79,7 +85,7 @@ def try_one(fault, program):
             began = time.monotonic()
             strike(fault, spaces, ranks)
             fine = fine and heard.until(WITHIN_S, lambda: all(
-                heard.says(r, "peer_failed", f"on rank {r}", f"{who} is gone") for r, who in survivors.items()))
+                heard.says(r, "peer_failed", f"on rank {r}", f"{who} is gone") for r, who in SURVIVORS[fault].items()))
             print(f"{fault}: {'noticed' if fine else 'NOT noticed'} after {time.monotonic() - began:.1f} s", flush=True)
             if not fine:
                 for rank, said in enumerate(heard.said):
@@ -93,7 +99,7 @@ def try_one(fault, program):
 
 def main(program, *faults):
     try:
-        return 0 if all([try_one(fault, program) for fault in faults or ("killed", "stopped", "cut")]) else 1
+        return 0 if all([try_one(fault, program) for fault in faults or SURVIVORS]) else 1
     except hosts.Missing as why:
         print(f"skipped: {why}", file=sys.stderr)
         return hosts.SKIPPED
