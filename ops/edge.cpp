@@ -247,7 +247,7 @@ failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, 
 }
 
 failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
-  if (failed_ && !invocation) return failure(*failed_);
+  if (failed_ && !invocation) return failure({failed_->code(), failed_->text() + "; " + what});
   if (failed_) return failure(while_under_way(*failed_, *invocation));
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
@@ -315,6 +315,10 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (may_wait_for_credit(call.tag, data))
     payload.emplace(*options_.memory, data, [this, &call] { sender_.readmit(call.tag); });
   auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr);
+  if (!number && failed_)
+    throw explained(
+        number.code(), std::nullopt,
+        "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) + ", had not begun");
   if (!number)
     throw explained(number.code(), std::nullopt,
                     payload && !payload->is_over()
@@ -571,6 +575,11 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
 }
 
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
+  if (failed_ && !in.matched())
+    throw explained(in.failed(), std::nullopt,
+                    "a receive of up to " + std::to_string(capacity) + " bytes, tag " + std::to_string(tag) +
+                        ", was not met: invocation " + std::to_string(receiver_.next_invocation(tag)) +
+                        " had not begun");
   const bool small = in.failed() == errc::buffer_too_small;
   throw explained(in.failed(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +

@@ -63,7 +63,13 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   pass(w, 1'000'000);
   CHECK(begun.code() == errc::peer_failed);
   CHECK(says(begun, "invocation 1 was under way"));
-  for (auto* r : {&pending, &pending_too, &w.receive(100)}) {
+  auto& later = w.receive(64, {.from = 0, .tag = 7});
+  pass(w, 1'000'000);
+  // Which calls they were: invocation 2 is the first of tag 0 that has not begun.
+  CHECK(says(pending, "a receive of up to 100 bytes, tag 0, was not met: invocation 2 had not begun"));
+  CHECK(says(pending_too, "a receive of up to 100 bytes, tag 4, was not met: invocation 0 had not begun"));
+  CHECK(says(later, "a receive of up to 64 bytes, tag 7, was not met: invocation 0 had not begun"));
+  for (auto* r : {&pending, &pending_too, &later}) {
     pass(w, 1'000'000);
     CHECK(r->code() == errc::peer_failed);
     CHECK(says(*r, "activations 0->1"));
@@ -106,6 +112,8 @@ TEST_CASE("a send that was under way when its peer was lost names its invocation
   auto& later = w.send(8);
   pass(w, 1'000'000);
   CHECK(later.code() == errc::peer_failed);
+  for (auto* r : {behind.back(), &later}) CHECK(says(*r, "a send of "));
+  CHECK(says(later, "a send of 8 bytes, tag 0, had not begun"));
 }
 
 TEST_CASE("an op that is declared after its peer was lost fails at once") {

@@ -57,13 +57,16 @@ TEST_CASE("the two-round ring is right to the last bit, in every order of postin
   for (rank_id r = 0; r < 4; ++r) CHECK(all[r].a[0] == std::array{4.0F, 3.0F, 6.0F, 9.0F}[r]);
 }
 
-TEST_CASE("the two-round ring holds for one rank, which sends to itself, and for sixteen") {
+TEST_CASE("the two-round ring holds for one rank, which sends to itself, and for sixty-four") {
   const auto alone = ring_of(1);
   CHECK(alone[0].out[0] == (2 + 1 / 4096.0F) * (3 * 0.0F + 1));
-  const auto many = ring_of(16);
-  float total = 0;
-  for (rank_id r = 0; r < 16; ++r) total += many[r].out[0];
-  CHECK(total == (2 + 1 / 4096.0F) * (3 * 120 + 16));
+  for (const rank_id ranks : {16, 32, 64}) {
+    CAPTURE(ranks);
+    const auto many = ring_of(ranks);
+    double total = 0;
+    for (const kernel& k : many) total += k.out[0];
+    CHECK(total == (2 + 1 / 4096.0) * (3 * (ranks * (ranks - 1) / 2) + ranks));
+  }
 }
 
 TEST_CASE("the two-round ring at full size adds up") {

@@ -1,5 +1,6 @@
 // Batches that are cut short: by their callers, by time, by partners that never come, by too little room.
 #include "../support/batches.hpp"
+#include "../support/guarded.hpp"
 #include "../support/ring_case.hpp"
 
 #include <parley/ops/p2p.hpp>
@@ -57,26 +58,6 @@ task<> note_each(const flow_work* batch, std::vector<ending>* each, ending* whol
   all.spawn(note(batch, whole));
   co_await all.join();
 }
-
-// Memory of which a part may be written; the rest says whether it was.
-class guarded_bytes {
- public:
-  guarded_bytes(std::size_t size, std::size_t margin = 64) : all_(size + 2 * margin, untouched), margin_(margin) {}
-  std::span<std::byte> inside() { return std::span(all_).subspan(margin_, all_.size() - 2 * margin_); }
-  /// Whether nothing beyond the first `used` bytes inside was written.
-  bool clean_beyond(std::size_t used) const {
-    const auto is_clean = [](std::byte b) { return b == untouched; };
-    const auto begin = all_.begin();
-    const auto at = [&](std::size_t i) { return begin + static_cast<std::ptrdiff_t>(i); };
-    return std::all_of(begin, at(margin_), is_clean) && std::all_of(at(margin_ + used), all_.end(), is_clean);
-  }
-
-  static constexpr std::byte untouched{0xa5};
-
- private:
-  std::vector<std::byte> all_;
-  std::size_t margin_;
-};
 
 bool holds(std::span<const std::byte> bytes, const std::vector<std::byte>& what) {
   return bytes.size() >= what.size() && std::equal(what.begin(), what.end(), bytes.begin());

@@ -1,16 +1,9 @@
 // Ops of more than two ranks, one of which comes back as a new process: what was under way ends, and all begin anew when each of the
 // others has called `rejoin`.
-#include "../support/attention_case.hpp"
-#include "../support/groups.hpp"
 #include "../support/library.hpp"
-#include "../support/training_case.hpp"
-#include "../support/transfers.hpp"
+#include "../support/op_cases.hpp"
 
 #include <parley/ops/contextual.hpp>
-#include <parley/ops/halo.hpp>
-#include <parley/ops/hierarchical.hpp>
-#include <parley/ops/pipeline.hpp>
-#include <parley/ops/ring_attention.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/compute.hpp>
 
@@ -24,53 +17,15 @@ using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
+using namespace parley::tests::op_cases;
 
 namespace {
 
-constexpr rank_id ranks = 4;
 constexpr rank_id returns = 1;
-
-// One op on all ranks.
-struct op_case {
-  explicit op_case(world& job) : w(job) {}
-  virtual ~op_case() = default;
-  virtual void declare(rank_id r) = 0;
-  virtual task<> call(rank_id r) = 0;
-  virtual bool rejoin(rank_id r) = 0;
-  /// What the call has brought to this rank.
-  virtual bool right(rank_id r) const = 0;
-  /// Whether its ranks exchange something in each call.
-  virtual bool meets() const { return true; }
-  world& w;
-};
-
-struct sums : op_case {
-  using op_case::op_case;
-  bool right(rank_id r) const override { return wrong_sums(x.at(r), ranks) == 0; }
-  std::span<float> fresh(rank_id r) { return x[r] = contribution(r, 30'000); }  // more than a message takes along
-  std::map<rank_id, std::vector<float>> x;
-};
-
-struct one_group final : sums {
-  using sums::sums;
-  void declare(rank_id r) override { of[r] = w[r].declare(led_by(0, {star(), chain(4096)})); }
-  task<> call(rank_id r) override { return of[r].all_reduce(fresh(r)); }
-  bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  std::map<rank_id, rank_group> of;
-};
-
-struct two_levels final : sums {
-  using sums::sums;
-  void declare(rank_id r) override {
-    of[r] = w[r].declare(hierarchical{.name = "gradients", .leads = [](rank_id who) { return who % 2 == 0; }});
-  }
-  task<> call(rank_id r) override { return of[r].all_reduce(fresh(r)); }
-  bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  std::map<rank_id, hierarchy> of;
-};
 
 struct leased final : op_case {
   explicit leased(world& job) : op_case(job), lib(job.clock, ranks) {}
+  const char* name() const override { return "norms"; }
   void declare(rank_id r) override {
     symmetric_op op;
     op.name = "norms";
@@ -98,6 +53,7 @@ struct leased final : op_case {
 struct tuned_thunk final : op_case {
   using op_case::op_case;
   using kernel = tunable_op<task<>()>;
+  const char* name() const override { return "layer"; }
   static task<> spin(time_ns span) {
     co_await compute([] {}, span);
   }
@@ -122,113 +78,6 @@ struct tuned_thunk final : op_case {
   bool right(rank_id r) const override { return of.at(r).end().best("kernel", "n=1") == "fast"; }
   std::map<rank_id, std::unique_ptr<kernel>> kernels;
   std::map<rank_id, contextual> of;
-};
-
-struct stages final : op_case {
-  using op_case::op_case;
-  struct stage final : pipeline_stage {
-    void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
-      if (place == 0) std::fill(activation.begin(), activation.end(), static_cast<std::byte>(microbatch));
-      for (std::byte& b : activation) b = static_cast<std::byte>(static_cast<unsigned>(b) * 3U + place);
-      last.assign(activation.begin(), activation.end());
-    }
-    std::size_t place = 0;
-    std::vector<std::byte> last;
-  };
-  void declare(rank_id r) override {
-    of[r] = w[r].declare(linear_pipeline{.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}});
-    work[r].place = r;
-  }
-  task<> call(rank_id r) override { return of[r].run(std::span(sizes), work[r]); }
-  bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  bool right(rank_id r) const override {
-    std::uint64_t b = sizes.size() - 1;
-    for (rank_id place = 0; place <= r; ++place) b = b * 3 + place;
-    return work.at(r).last == std::vector<std::byte>(sizes.back(), static_cast<std::byte>(b));
-  }
-  std::vector<std::uint64_t> sizes{30'000, 100, 30'000};
-  std::map<rank_id, pipeline> of;
-  std::map<rank_id, stage> work;
-};
-
-struct rims final : op_case {
-  using op_case::op_case;
-  static constexpr std::size_t cells = 20'000;
-  void declare(rank_id r) override {
-    halo_exchange op;
-    op.name = "rims";
-    op.ranks = {ranks};
-    op.periodic = {true};
-    op.width = {5'000};
-    plans.erase(r);
-    of[r] = w[r].declare(op);
-    auto& x = field[r];
-    x.resize(cells + 10'000);
-    halo_field f;
-    f.memory = std::as_writable_bytes(std::span(x));
-    f.element_bytes = sizeof(float);
-    f.cells = {cells};
-    plans.emplace(r, of[r].plan(std::vector<halo_field>(1, f)));
-  }
-  task<> call(rank_id r) override {
-    auto& x = field[r];
-    std::fill(x.begin(), x.end(), -1.0F);
-    std::fill(x.begin() + 5'000, x.end() - 5'000, static_cast<float>(r));
-    return with_dataflow(exchange, &plans.at(r));
-  }
-  static task<> exchange(dataflow& flow, halo_plan* plan) {
-    auto moving = plan->start(flow);
-    co_await moving;
-  }
-  bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  bool right(rank_id r) const override {
-    const auto& x = field.at(r);
-    return x.front() == static_cast<float>((r + ranks - 1) % ranks) && x.back() == static_cast<float>((r + 1) % ranks);
-  }
-  std::map<rank_id, halo> of;
-  std::map<rank_id, std::vector<float>> field;
-  std::map<rank_id, halo_plan> plans;  // each lasts beyond restarts of others
-};
-
-struct turning final : op_case {
-  using op_case::op_case;
-  void declare(rank_id r) override { of[r] = w[r].declare(ring_attention{.name = "attention"}); }
-  task<> call(rank_id r) override {
-    auto& all = tensors[r];
-    all.assign(3, std::vector<float>(shape.elements(), static_cast<float>(r)));
-    out[r].assign(shape.elements(), -1.0F);
-    return of[r].forward<float>(shape, all[0], all[1], all[2], out[r]);
-  }
-  bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  // Each element is a mean of all ranks' values, whose weights depend on the rank.
-  bool right(rank_id r) const override { return out.at(r)[0] > 0 && out.at(r)[0] < ranks; }
-  attention_shape shape{.heads = 1, .rows = 64, .dimensions = 64};
-  std::map<rank_id, attention> of;
-  std::map<rank_id, std::vector<std::vector<float>>> tensors;
-  std::map<rank_id, std::vector<float>> out;
-};
-
-struct passes final : op_case {
-  using op_case::op_case;
-  void declare(rank_id r) override {
-    training_pipeline op;
-    op.name = "training";
-    op.schedule = one_forward_one_backward(ranks, 8);
-    of[r] = w[r].declare(op);
-    models[r] = std::make_unique<training_case::part_of_model>(ranks, 1'000);
-  }
-  static task<> run(training t, training_case::part_of_model* m) {
-    auto report = co_await t.run(*m);
-    static_cast<void>(report);
-  }
-  task<> call(rank_id r) override {
-    models[r]->order.clear();
-    return run(of[r], models[r].get());
-  }
-  bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  bool right(rank_id r) const override { return models.at(r)->order.size() == 16; }
-  std::map<rank_id, training> of;
-  std::map<rank_id, std::unique_ptr<training_case::part_of_model>> models;
 };
 
 struct caller {

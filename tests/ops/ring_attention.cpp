@@ -75,7 +75,7 @@ namespace {
 template <class T>
 void check_in_rings() {
   for (const bool causal : {false, true}) {
-    for (const std::uint64_t ranks : {1, 2, 4, 8}) {
+    for (const std::uint64_t ranks : {1, 2, 4, 8, 32, 64}) {
       const in_a_ring<T> all(ranks, causal);
       const expected e = attention_case::expect(all.all_of, causal);
       CHECK(all.farthest_from(e.right) <= e.tolerance);

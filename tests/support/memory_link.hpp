@@ -67,6 +67,10 @@ class memory_link final : public runtime::link {
   errc fence(rank_id to, runtime::completion* done) override;
   errc announce(rank_id to, channel on, std::span<const std::byte> header, runtime::completion* done) override;
   void deliver(channel on, runtime::arrival&& m) {
+    if (gone_) {
+      const runtime::arrival dropped = std::move(m);
+      return;
+    }
     ++counters_.received[static_cast<std::size_t>(on)];
     auto* h = handlers_[static_cast<std::size_t>(on)];
     if (h != nullptr) {
@@ -86,6 +90,7 @@ class memory_link final : public runtime::link {
   handler* handlers_[channels]{};
   std::vector<runtime::arrival> kept_[channels];
   failure_handler* failure_ = nullptr;
+  bool gone_ = false;  // its process has ended
   counters counters_;
 };
 
@@ -105,6 +110,14 @@ class memory_world {
   }
   memory_link& operator[](rank_id r) { return *links_[r]; }
   memory_link_options& options() { return options_; }
+
+  /// The process of a rank is gone, as soon as everybody's transport knows it: nothing more leaves or reaches it, and what waits for it
+  /// ends with `peer_failed`. What it has put before lands.
+  void end_process(rank_id r) {
+    links_[r]->gone_ = true;
+    for (auto& kept : links_[r]->kept_) kept.clear();
+    end_fences();
+  }
 
   struct put_counters {
     std::size_t landed = 0;
@@ -147,6 +160,7 @@ class memory_world {
   struct offered {
     std::span<const std::byte> payload;
     runtime::completion* sender = nullptr;
+    rank_id from = 0;
   };
   struct flying_put {
     std::uint64_t number;
@@ -198,7 +212,7 @@ class memory_world {
     flying_.erase(at);
     --puts_.in_the_air;
     region& r = regions_[w.key - 1];
-    if (r.withdrawn && options_.late == runtime::late_writes::fail) {
+    if (links_[w.to]->gone_ || (r.withdrawn && options_.late == runtime::late_writes::fail)) {
       ++puts_.nowhere;
     } else {
       std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
@@ -221,7 +235,7 @@ class memory_world {
       if (f.brings) links_[f.to]->deliver(f.brings->first, runtime::arrival(f.brings->second, {}));
       after(options_.latency_ns, [this, f](outcome how) {
         was_abandoned(f.done);
-        f.done->on_end(*f.done, how == outcome::due ? errc::none : errc::peer_failed);
+        f.done->on_end(*f.done, how == outcome::due && !links_[f.to]->gone_ ? errc::none : errc::peer_failed);
       });
     }
   }
@@ -256,11 +270,11 @@ inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte>
                               std::span<const std::byte> payload, runtime::completion* done) {
   ++counters_.sent[static_cast<std::size_t>(on)];
   counters_.payload_bytes_sent += payload.size();
-  if (world_.options_.lose && world_.options_.lose(rank_, to, on)) return errc::none;
+  if (gone_ || (world_.options_.lose && world_.options_.lose(rank_, to, on))) return errc::none;
   const bool eager = done == nullptr || payload.size() <= world_.options_.eager_bytes;
   const void* held = nullptr;
   if (!eager) {
-    held = new memory_world::offered{payload, done};
+    held = new memory_world::offered{payload, done, rank_};
   } else if (!payload.empty()) {
     auto* copy = new std::byte[payload.size()];
     std::copy(payload.begin(), payload.end(), copy);
@@ -285,10 +299,12 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
       static_cast<const memory_world::offered*>(message.surrender()));
   const auto payload = offer->payload;
   auto* sender = offer->sender;
-  world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender](memory_world::outcome how) {
+  const memory_link& origin = *world_.links_[offer->from];
+  world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender, &origin](memory_world::outcome how) {
     const bool sender_went = world_.was_abandoned(sender);
     const bool receiver_went = world_.was_abandoned(done);
-    const bool due = how == memory_world::outcome::due && !sender_went && !receiver_went;
+    const bool ends = gone_ || origin.gone_;
+    const bool due = how == memory_world::outcome::due && !sender_went && !receiver_went && !ends;
     if (due) std::copy(payload.begin(), payload.end(), into.begin());
     if (done != nullptr) done->on_end(*done, due ? errc::none : errc::peer_failed);
     if (!due) return sender->on_end(*sender, errc::peer_failed);
@@ -350,8 +366,8 @@ inline errc memory_link::get(rank_id from, const runtime::remote_place& at, std:
   const std::byte* const place = world_.place_of(from, at.key, at.address, into.size());
   if (place == nullptr) return errc::bad_argument;
   world_.after(world_.options_.latency_ns + world_.one_sided_time_of(into.size()),
-               [&w = world_, place, into, done](auto how) {
-                 const bool due = !w.was_abandoned(done) && how == memory_world::outcome::due;
+               [&w = world_, &origin = *world_.links_[from], place, into, done](auto how) {
+                 const bool due = !w.was_abandoned(done) && how == memory_world::outcome::due && !origin.gone_;
                  if (due) std::copy(place, place + into.size(), into.begin());
                  done->on_end(*done, due ? errc::none : errc::peer_failed);
                });
@@ -402,7 +418,8 @@ inline void memory_link::release(const void* held, bool remote) noexcept {
   }
   const std::unique_ptr<const memory_world::offered> offer(static_cast<const memory_world::offered*>(held));
   world_.was_abandoned(offer->sender);
-  offer->sender->on_end(*offer->sender, errc::none);  // as UCX has it: dropped is not failed
+  offer->sender->on_end(*offer->sender,
+                        gone_ ? errc::peer_failed : errc::none);  // as UCX has it: dropped is not failed
 }
 
 }  // namespace parley::tests

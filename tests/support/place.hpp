@@ -89,7 +89,7 @@ runtime::task<std::vector<T>> taken(place& at, const array<T>& from) {
   co_return to;
 }
 
-class host_place final : public place {
+class host_place : public place {
  public:
   runtime::memory_space* memory() noexcept override { return &runtime::host_memory(); }
   runtime::device_stream stream() noexcept override { return nullptr; }

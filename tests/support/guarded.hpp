@@ -1,0 +1,102 @@
+#pragma once
+/// Memory with a margin on either side, in which a write beyond what may be written shows.
+///
+///     guarded_bytes buffer(1000);
+///     op.receive(buffer.inside());
+///     CHECK(buffer.clean_beyond(1000));
+///
+///     guarded_place at;                                  // place.hpp: arrays, and what an op makes with `.memory = at.memory()`
+///     array<float> x(at, 1000);
+///     CHECK(at.clean());
+#include "place.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace parley::tests {
+
+// Memory of which a part may be written; the rest says whether it was.
+class guarded_bytes {
+ public:
+  guarded_bytes(std::size_t size, std::size_t margin = 64) : all_(size + 2 * margin, untouched), margin_(margin) {}
+  std::size_t size() const { return all_.size() - 2 * margin_; }
+  std::span<std::byte> inside() { return std::span(all_).subspan(margin_, size()); }
+  /// Whether nothing beyond the first `used` bytes inside was written.
+  bool clean_beyond(std::size_t used) const {
+    const auto is_clean = [](std::byte b) { return b == untouched; };
+    const auto begin = all_.begin();
+    const auto at = [&](std::size_t i) { return begin + static_cast<std::ptrdiff_t>(i); };
+    return std::all_of(begin, at(margin_), is_clean) && std::all_of(at(margin_ + used), all_.end(), is_clean);
+  }
+
+  static constexpr std::byte untouched{0xa5};
+
+ private:
+  std::vector<std::byte> all_;
+  std::size_t margin_;
+};
+
+/// Host memory whose blocks have margins.
+class guarded_place final : public host_place {
+ public:
+  runtime::memory_space* memory() noexcept override { return &space_; }
+  /// Whether nothing was ever written beside a block.
+  bool clean() const {
+    const auto is_clean = [](const guarded_bytes* b) { return b->clean_beyond(b->size()); };
+    return space_.spoiled == 0 && std::all_of(space_.live.begin(), space_.live.end(), is_clean);
+  }
+  /// What the blocks hold that are here now.
+  std::vector<std::vector<std::byte>> contents() const {
+    std::vector<std::vector<std::byte>> all;
+    for (guarded_bytes* b : space_.live) all.emplace_back(b->inside().begin(), b->inside().end());
+    return all;
+  }
+
+ private:
+  class space final : public runtime::memory_space {
+   public:
+    std::unique_ptr<block> make(std::size_t bytes) override { return std::make_unique<guarded_block>(*this, bytes); }
+    runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
+      return runtime::host_memory().copy(to, from);
+    }
+    void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces,
+                runtime::device_stream none) override {
+      runtime::host_memory().gather(packed, pieces, none);
+    }
+    void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
+                 runtime::device_stream none) override {
+      runtime::host_memory().scatter(pieces, packed, none);
+    }
+    std::list<guarded_bytes*> live;
+    std::size_t spoiled = 0;  // of those that are gone
+
+   private:
+    class guarded_block final : public block {
+     public:
+      guarded_block(space& s, std::size_t bytes) : space_(s), bytes_(bytes) {
+        const auto inside = bytes_.inside();
+        std::fill(inside.begin(), inside.end(), std::byte{});
+        place_ = space_.live.insert(space_.live.end(), &bytes_);
+      }
+      guarded_block(const guarded_block&) = delete;
+      guarded_block& operator=(const guarded_block&) = delete;
+      ~guarded_block() override {
+        space_.spoiled += bytes_.clean_beyond(bytes_.size()) ? 0 : 1;
+        space_.live.erase(place_);
+      }
+      std::span<std::byte> bytes() const noexcept override { return bytes_.inside(); }
+
+     private:
+      space& space_;
+      mutable guarded_bytes bytes_;
+      std::list<guarded_bytes*>::iterator place_;
+    };
+  };
+  space space_;
+};
+
+}  // namespace parley::tests
