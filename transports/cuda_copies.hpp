@@ -92,8 +92,10 @@ class cuda_copies final : public runtime::poller {
                              runtime::completion* done) noexcept;
   /// Calls `done` once all that is in `stream` now has happened. Answers `pending` or `device_failed`.
   runtime::errc watch(cuda_stream stream, runtime::completion* done) noexcept;
-  /// An outcome as a result, with the device's words where that failed.
+  /// An outcome as a result, with the device's words where that failed, or refused memory.
   runtime::result<> in_words(runtime::errc outcome) const;
+  /// What the device lacked for something that is told by its `errc` alone.
+  runtime::errc refused(const runtime::failure& why) noexcept;
   /// Nobody waits for `done` any more.
   void forget(runtime::completion* done) noexcept;
   std::size_t pending() const noexcept { return pending_; }
@@ -165,6 +167,7 @@ class cuda_copies final : public runtime::poller {
   std::vector<ordering> orderings_;
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
+  std::optional<runtime::error> refused_;  // the latest
   counters counters_;
 };
 
