@@ -74,7 +74,8 @@ void group_invocation::started(part& p, errc outcome) noexcept {
 void group_invocation::ended(part& p, errc outcome) noexcept {
   const rank_id peer = p.peer;
   delete &p;
-  if (outcome != errc::none) fail(outcome, peer);
+  const bool lacks = outcome == errc::device_failed || outcome == errc::unavailable || outcome == errc::full;
+  if (outcome != errc::none) fail(outcome, lacks ? self() : peer);
   wake_if_reached();
 }
 

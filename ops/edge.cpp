@@ -252,6 +252,7 @@ failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, c
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
+  text += said_by(options_.memory, code, text);
   // The transport may know of a death before anybody has told this end.
   if (code == errc::peer_failed)
     text += "; rank " + std::to_string(options_.peer) + " is gone; restart the job to continue";

@@ -244,23 +244,46 @@ std::size_t group_end::place() const noexcept {
 
 /// The two runs of a compared invocation, and what they work on.
 struct group_end::comparison {
-  comparison(const group_work& work, bool leads, std::size_t place, std::size_t members)
-      : data(work.data.begin(), work.data.end()), right(work), tried(work) {
-    tried.data = data;
+  comparison(const group_work& work, runtime::memory_space* on) : device(on), right(work), tried(work) {}
+  runtime::memory_space& memory() const noexcept { return device == nullptr ? runtime::host_memory() : *device; }
+  task<> begin(bool leads, std::size_t place, std::size_t members) {
+    data.resize(right.data.size());
+    co_await memory().copy(data, right.data);
     // What the candidate has to bring must not be there by chance.
     const auto blank = [](std::span<std::byte> part) {
       for (std::byte& b : part) b = ~b;
     };
-    if (work.what == collective::broadcast && !leads) blank(data);
-    if (work.what != collective::gather || !leads) return;
-    const std::size_t block = data.size() / members;
-    blank(std::span(data).first(place * block));
-    blank(std::span(data).subspan((place + 1) * block));
+    if (right.what == collective::broadcast && !leads) blank(data);
+    if (right.what == collective::gather && leads) {
+      const std::size_t block = data.size() / members;
+      blank(std::span(data).first(place * block));
+      blank(std::span(data).subspan((place + 1) * block));
+    }
+    tried.data = data;
+    if (device == nullptr) co_return;
+    there = device->make(data.size());
+    tried.data = there->bytes();
+    co_await device->copy(tried.data, data);
+  }
+  /// What the default has combined is kept, and the leader does something with it.
+  task<> keep_and_do(std::span<std::byte> brought, const between_function* does) {
+    combined.resize(brought.size());
+    co_await memory().copy(combined, brought);
+    co_await (*does)(brought);
+  }
+  /// What the candidate has combined becomes what came of that.
+  task<> note_and_replace(std::span<std::byte> brought) {
+    std::vector<std::byte> came(brought.size());
+    co_await memory().copy(came, brought);
+    note(came, combined);
+    co_await memory().copy(brought, right.data);
   }
   void note(std::span<const std::byte> candidates, std::span<const std::byte> defaults) {
     if (!unlike) unlike = tuning::first_unlike(right.numbers, candidates, defaults, within);
   }
-  std::vector<std::byte> data;      // the candidate's copy of what is in the caller's buffer
+  runtime::memory_space* device;
+  std::vector<std::byte> data;                          // the candidate's copy of what is in the caller's buffer
+  std::unique_ptr<runtime::memory_space::block> there;  // the same on a device
   std::vector<std::byte> combined;  // what the default had before the leader did something in between
   group_work right;
   group_work tried;
@@ -271,8 +294,6 @@ struct group_end::comparison {
 };
 
 namespace {
-
-task<> nothing() { co_return; }
 
 // Of a frame that is torn down: before the memory goes that parts to several peers lie in, as giving up one moves the others.
 struct abandoning {
@@ -302,32 +323,38 @@ task<> group_end::run_both(group_invocation& inv, const group_config& config, co
   const rank_id me = services_.net.rank();
   if (with.right.between) {
     with.right.between = [&with, does = with.tried.between](std::span<std::byte> data) {
-      with.combined.assign(data.begin(), data.end());
-      return does(data);
+      return with.keep_and_do(data, &does);
     };
-    with.tried.between = [&with](std::span<std::byte> data) {
-      with.note(data, with.combined);
-      std::copy(with.right.data.begin(), with.right.data.end(), data.begin());
-      return nothing();
-    };
+    with.tried.between = [&with](std::span<std::byte> data) { return with.note_and_replace(data); };
   }
   const group_config& standard = *options_.configs.front();
-  with.first.emplace(inv, members, me, group_->leader(), with.right);
+  if (with.device != nullptr) co_await bring_in(with.right);
+  co_await with.begin(leads(), place(), members.size());
+  with.first.emplace(inv, members, me, group_->leader(), with.right, group_call::pass::first, with.device);
   co_await role_in(*with.first, standard, with.right);
   check_between(*with.first, standard, with.right);
   co_await inv.drain();
   inv.begin_timing();
-  with.second.emplace(inv, members, me, group_->leader(), with.tried, group_call::pass::second);
+  with.second.emplace(inv, members, me, group_->leader(), with.tried, group_call::pass::second, with.device);
   co_await role_in(*with.second, config, with.tried);
   check_between(*with.second, config, with.tried);
   co_await inv.drain();
+  co_await memory().settled(with.tried.data);
   inv.end_timing();
+  co_await memory().settled(with.right.data);
 }
 
 // The row says that it brought wrong data, so that it cannot win; the message says which, and ends its trials.
-void group_end::compare(group_invocation& inv, comparison& with) {
-  with.note(with.data, with.right.data);
-  if (!with.unlike) return;
+task<> group_end::compare(group_invocation& inv, comparison& with) {
+  if (with.device == nullptr) {
+    with.note(with.data, with.right.data);
+  } else {
+    std::vector<std::byte> defaults(with.right.data.size());
+    co_await with.device->copy(with.data, with.tried.data);
+    co_await with.device->copy(defaults, with.right.data);
+    with.note(with.data, defaults);
+  }
+  if (!with.unlike) co_return;
   inv.set_wrong_data();
   actors::nack n;
   n.invocation = inv.index();
@@ -336,6 +363,34 @@ void group_end::compare(group_invocation& inv, comparison& with) {
   n.code = static_cast<std::uint8_t>(errc::config_failed);
   n.text = "its numbers are not the default's: " + tuning::sentence(*with.unlike, with.within);
   static_cast<void>(participant_.actor.try_send(std::move(n)));
+}
+
+// ---- on a device ------------------------------------------------------------------------------------------------------
+
+void check_sums(const runtime::memory_space* device, const group_work& work, const std::string& whose) {
+  if (device == nullptr || work.what != collective::all_reduce || work.sums != runtime::summand::none) return;
+  runtime::raise({errc::bad_argument,
+                  whose + ": a device adds up integers, float, double and complex numbers of these (std::plus); for "
+                          "other elements and functions declare an op on host memory"});
+}
+
+// What the caller has enqueued for the data is over, which is not the config's time. It ends with the call, however long it takes.
+task<> group_end::bring_in(const group_work& work) const {
+  const auto over = co_await runtime::until_settled(*options_.memory, work.data);
+  if (over.code() == errc::timeout)
+    runtime::raise({errc::timeout, "the kernels that this rank has enqueued for its data did not end"});
+  if (!over) runtime::raise(over.reason());
+  if (work.own.empty()) co_return;
+  const std::span<std::byte> block = work.data.subspan(place() * work.own.size(), work.own.size());
+  if (block.data() != work.own.data()) co_await options_.memory->copy(block, work.own);
+}
+
+task<> group_end::role_on_device(group_invocation& inv, group_call& call, const group_config& config,
+                                 const group_work& work) const {
+  co_await bring_in(work);
+  inv.begin_timing();
+  co_await role_in(call, config, work);
+  co_await options_.memory->settled(work.data);
 }
 
 // ---- calls ------------------------------------------------------------------------------------------------------------
@@ -352,12 +407,16 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
     runtime::scope& here = co_await runtime::this_scope;
     config_scope runs(inv, here);
     if (inv.compared() && work.total_bytes != 0) {
-      both.emplace(work, leads(), place(), group_->members().size());
+      both.emplace(work, options_.memory);
       both->within = tuning::tolerance_of(options_.allowed);
       runs.own.spawn(run_both(inv, config, *both));
     } else {
-      call.emplace(inv, group_->members(), me, group_->leader(), work);
-      runs.own.spawn(role_in(*call, config, work));
+      call.emplace(inv, group_->members(), me, group_->leader(), work, group_call::pass::first, options_.memory);
+      if (options_.memory == nullptr || work.total_bytes == 0) {
+        runs.own.spawn(role_in(*call, config, work));
+      } else {
+        runs.own.spawn(role_on_device(inv, *call, config, work));
+      }
     }
     co_await runs.own.join();
     if (call) check_between(*call, config, work);
@@ -366,10 +425,11 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
     inv.fail(failure_of_config(thrown), me);
   }
   const actors::group_fault fault = co_await inv.settle();
+  if (fault.why != errc::none && call && call->computing()) co_await runtime::until_settled(memory(), work.data);
   if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);
   if (inv.fault().why == errc::config_mismatch) co_await until_compared(inv);
   if (inv.fault().why != errc::none) throw explained(inv, thrown);
-  if (both) compare(inv, *both);
+  if (both) co_await compare(inv, *both);
 }
 
 // Before the members have met each runs its own default. One that is told of another says that their declarations differ: the leader
@@ -393,6 +453,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
   std::optional<group_invocation> own;
+  if (turn == nullptr) check_sums(options_.memory, work, participant_.declaration.title());
   if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns), work.type);
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();
@@ -470,9 +531,11 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       text += culprit + " cannot run " + which + " with the others";
       break;
     case errc::config_failed: text += which + " failed on " + culprit; break;
+    case errc::device_failed: text += "the device of " + culprit + " failed"; break;
     default: text += culprit + " failed"; break;
   }
   if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
+  if (fault.culprit == services_.net.rank()) text += said_by(options_.memory, fault.why, text);
   return {{fault.why, std::move(text)}, fault};
 }
 
@@ -483,6 +546,7 @@ task<> group_end::rehearse(std::uint64_t digest) {
   const bool gathers = options_.does == collective::gather;
   const std::size_t mine = gathers && leads() ? rehearsal_elements * members : rehearsal_elements;
   std::vector<std::uint32_t> data(mine);
+  std::unique_ptr<runtime::memory_space::block> there;  // on a device
   const std::size_t first = gathers && leads() ? place * rehearsal_elements : 0;
   if (options_.does != collective::broadcast || leads()) {
     for (std::size_t i = 0; i < rehearsal_elements; ++i) data[first + i] = pattern(digest, place, i);
@@ -493,14 +557,24 @@ task<> group_end::rehearse(std::uint64_t digest) {
   work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
   work.element_bytes = sizeof(std::uint32_t);
   work.combine = add_words;
+  work.sums = runtime::summand::i32;
   group_invocation inv(*group_, work.total_bytes, runtime::deadline_of(services_.ex.now(), options_.timeout_ns),
                        digest);
   control.reset();
   std::exception_ptr thrown;
+  bool begun = false;
   try {
+    if (options_.memory != nullptr) {
+      there = options_.memory->make(work.data.size());
+      co_await options_.memory->copy(there->bytes(), work.data);
+      work.data = there->bytes();
+    }
+    begun = true;
     co_await implement(inv, work);
+    if (there) co_await options_.memory->copy(std::as_writable_bytes(std::span(data)), work.data);
   } catch (...) {
     thrown = std::current_exception();
+    if (!begun) inv.fail(errc::config_failed, services_.net.rank());  // the others are told
   }
   group_->end(inv);
   if (thrown && inv.fault().why == errc::config_failed && inv.fault().culprit == services_.net.rank())

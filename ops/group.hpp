@@ -17,6 +17,9 @@
 /// the caller's buffer, then the candidate on a copy of what was in it, which is what is timed. Both are parts of one invocation, on
 /// lanes of their own, and the leader's stamp says so as early as it says what runs: all members run both, or none does. Where what
 /// they bring differs by more than that member allows, the candidate is out on all, by name; no caller ever gets it.
+///
+/// On a device a call comes after what the memory's owner has said of its buffer (`cuda_copies::after`), which is no part of the config's time,
+/// and ends when the device is done with it. Of a fault of its own device a rank has the device's words; the others hear whose it was.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/group_leader.hpp>
@@ -56,11 +59,15 @@ struct group_options {
   capability_function capable{};
   std::vector<actors::remembered_best> remembered;
   tuning::constraints allowed{};
-  bool mutant_ignores_stamp = false;  ///< test switch: workers run c0 whatever the stamps say
+  runtime::memory_space* memory = nullptr;  ///< a device's, where the data of calls lies; null: in host memory
+  bool mutant_ignores_stamp = false;        ///< test switch: workers run c0 whatever the stamps say
 };
 
 /// The declaration that such options make; `role_conflict` or `bad_argument` when they cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const group_options& o);
+
+/// Throws `bad_argument` where a device cannot combine as the call wants. `whose` begins its text.
+void check_sums(const runtime::memory_space* device, const group_work& work, const std::string& whose);
 
 class group_turn;
 
@@ -92,6 +99,7 @@ class group_end final : private actors::implementations {
   collective does() const noexcept { return options_.does; }
   const std::vector<group_config_ptr>& configs() const noexcept { return options_.configs; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
+  runtime::memory_space* device() const noexcept { return options_.memory; }
   /// At the leader; null elsewhere.
   const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }
   const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->coordinator : nullptr; }
@@ -118,9 +126,15 @@ class group_end final : private actors::implementations {
   runtime::task<> implement(actors::group_invocation& inv, const group_work& work);
   struct comparison;
   runtime::task<> role_in(group_call& call, const group_config& config, const group_work& work) const;
+  runtime::task<> bring_in(const group_work& work) const;
+  runtime::task<> role_on_device(actors::group_invocation& inv, group_call& call, const group_config& config,
+                                 const group_work& work) const;
+  runtime::memory_space& memory() const noexcept {
+    return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
+  }
   void check_between(const group_call& call, const group_config& config, const group_work& work) const;
   runtime::task<> run_both(actors::group_invocation& inv, const group_config& config, comparison& with);
-  void compare(actors::group_invocation& inv, comparison& with);
+  runtime::task<> compare(actors::group_invocation& inv, comparison& with);
   std::size_t place() const noexcept;
   const group_config& config_for(const actors::group_invocation& inv) const;
   runtime::task<> until_compared(const actors::group_invocation& inv);

@@ -21,11 +21,11 @@ std::string_view name(collective c) noexcept {
 // ---- one call ---------------------------------------------------------------------------------------------------------
 
 group_call::group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
-                       const group_work& work, pass which)
+                       const group_work& work, pass which, runtime::memory_space* device)
     : inv_(inv), members_(members),
       self_(static_cast<std::size_t>(std::find(members.begin(), members.end(), self) - members.begin())),
       leader_(static_cast<std::size_t>(std::find(members.begin(), members.end(), leader) - members.begin())),
-      work_(work), first_lane_(which == pass::first ? 0 : lanes) {}
+      work_(work), first_lane_(which == pass::first ? 0 : lanes), device_(device) {}
 
 std::uint64_t group_call::piece_bytes(std::uint64_t bytes) const noexcept {
   if (bytes == 0) return std::max<std::uint64_t>(work_.total_bytes, 1);
@@ -33,6 +33,7 @@ std::uint64_t group_call::piece_bytes(std::uint64_t bytes) const noexcept {
 }
 
 std::span<std::byte> group_call::scratch(std::size_t bytes) {
+  if (device_ != nullptr) return device_scratch_.emplace_back(device_->make(bytes))->bytes();
   return {scratch_.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes)).get(), bytes};
 }
 
@@ -43,6 +44,7 @@ task<> group_call::between() {
   std::exception_ptr thrown;
   inv_.begin_waiting();
   try {
+    if (device_ != nullptr) co_await device_->settled(work_.data);
     co_await work_.between(work_.data);
   } catch (const group_failure& of_others) {
     thrown = std::current_exception();
@@ -163,7 +165,7 @@ void fold(group_call& g, std::span<std::byte> own, const contributions& from) {
   }
   const std::span<std::byte> sum = from.slot(0, own.size());
   for (std::size_t p = 1; p < g.size(); ++p) g.combine(sum, p == g.self() ? own : from.slot(p, own.size()));
-  std::copy(sum.begin(), sum.end(), own.begin());
+  g.copy(own, sum);
 }
 
 task<> star_config::reduce(group_call& g, std::uint64_t chunk_bytes) {
@@ -272,7 +274,7 @@ task<> chain_config::add_up(group_call& g, pieces all) {
       } else if (me != g.leader()) {
         left[i % 2] = g.send(g.leader(), all.offset(i), piece, whole);
       } else {
-        std::copy(piece.begin(), piece.end(), own.begin());
+        g.copy(own, piece);
       }
     }
   }
@@ -370,9 +372,9 @@ task<> tree_config::collect(group_call& g) {
   if (!root || gathers) co_return;
   const auto from = [&](std::size_t place) { return place == g.self() ? g.data() : slot(turned(g, place)); };
   const std::span<std::byte> sum = slot(0);  // nobody's: its own contribution is where it was
-  std::copy(from(0).begin(), from(0).end(), sum.begin());
+  g.copy(sum, from(0));
   for (std::size_t place = 1; place < g.size(); ++place) g.combine(sum, from(place));
-  std::copy(sum.begin(), sum.end(), g.data().begin());
+  g.copy(g.data(), sum);
 }
 
 task<> tree_config::give(group_call& g) {

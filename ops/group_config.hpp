@@ -15,14 +15,20 @@
 /// Whatever they wait for, parts or something of their own, ends when the call does: at its deadline, or because another rank failed it.
 /// Reductions combine in the order of the places, so that a result has the same bits under every config and in every run.
 /// Calls of 0 bytes never reach them.
+///
+/// On a device (`.memory` of the op) `data` and `scratch` are addresses that the processor may not follow: configs touch them by `combine` and
+/// `copy` alone, which the device does in their order, and before what is sent of them afterwards.
 #include <parley/actors/group_invocation.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/summand.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/numbers.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -68,7 +74,9 @@ struct group_work {
   combine_function combine = nullptr;
   between_function between{};
   tuning::number_type numbers = tuning::number_type::bytes;  ///< how the data of two configs is compared
-  actors::call_type type = actors::call_type::any;           ///< what all ranks have to call with (ops/call_type.hpp)
+  runtime::summand sums = runtime::summand::none;  ///< what a device can add up, where `combine` is a sum of those
+  std::span<const std::byte> own{};  ///< of a gather's leader on a device: what is to be brought into its block
+  actors::call_type type = actors::call_type::any;  ///< what all ranks have to call with (ops/call_type.hpp)
 };
 
 /// One invocation as an implementation sees it. Participants are named by their place: 0 .. size() - 1, ranks ascending.
@@ -78,7 +86,7 @@ class group_call {
   /// Of an invocation that runs two configs each has lanes of its own.
   enum class pass : std::uint8_t { first, second };
   group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
-             const group_work& work, pass which = pass::first);
+             const group_work& work, pass which = pass::first, runtime::memory_space* device = nullptr);
 
   collective what() const noexcept { return work_.what; }
   std::size_t size() const noexcept { return members_.size(); }
@@ -91,8 +99,23 @@ class group_call {
   std::uint64_t element_bytes() const noexcept { return work_.element_bytes; }
   /// The largest number of whole elements that fits `bytes`, at least one; 0 means all.
   std::uint64_t piece_bytes(std::uint64_t bytes) const noexcept;
-  void combine(std::span<std::byte> into, std::span<const std::byte> from) const { work_.combine(into, from); }
-  /// Memory that lives as long as the call.
+  void combine(std::span<std::byte> into, std::span<const std::byte> from) {
+    if (device_ == nullptr) {
+      work_.combine(into, from);
+    } else {
+      computing_ = true;
+      device_->add(into, from, work_.sums);
+    }
+  }
+  void copy(std::span<std::byte> to, std::span<const std::byte> from) {
+    if (device_ == nullptr) {
+      std::memmove(to.data(), from.data(), from.size());
+    } else {
+      computing_ = true;
+      device_->assign(to, from);
+    }
+  }
+  /// Memory that lives as long as the call, where the data lies.
   std::span<std::byte> scratch(std::size_t bytes);
 
   /// `offset` counts within `total_bytes`. Two parts with one source, lane and offset are one: the second is dropped.
@@ -114,6 +137,8 @@ class group_call {
   bool has_between() const noexcept { return static_cast<bool>(work_.between); }
   runtime::task<> between();
   bool between_ran() const noexcept { return between_ran_; }
+  /// Whether a device was given something to do.
+  bool computing() const noexcept { return computing_; }
 
  private:
   // One too many is one for the invocation, too.
@@ -124,8 +149,11 @@ class group_call {
   std::size_t leader_;
   const group_work& work_;
   std::uint32_t first_lane_;
+  runtime::memory_space* device_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
+  std::vector<std::unique_ptr<runtime::memory_space::block>> device_scratch_;
   bool between_ran_ = false;
+  bool computing_ = false;
 };
 
 class group_config : public op_config {

@@ -69,6 +69,7 @@ struct hierarchy::levels {
     part.dtype = op.dtype;
     part.timeout_ns = op.timeout_ns;
     part.allowed = op.allowed;
+    part.memory = op.memory;
     return part;
   }
 
@@ -85,6 +86,7 @@ hierarchy rank::declare(const hierarchical& op) {
   handle.self_ = id();
   handle.world_size_ = world_size();
   handle.levels_ = std::make_shared<hierarchy::levels>(hierarchy::levels{*this, op});
+  if (op.memory == &runtime::host_memory()) handle.levels_->op.memory = nullptr;
   const auto groups = groups_of(op, world_size()).value();
   handle.groups_ = groups;
   for (const auto& group : groups) {
@@ -225,21 +227,71 @@ class hierarchy::turns {
   std::array<std::unique_ptr<group_turn>, 6> taken_;
 };
 
+runtime::memory_space& hierarchy::memory() const noexcept {
+  auto* const told = levels_->op.memory;
+  return told == nullptr ? runtime::host_memory() : *told;
+}
+
 task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<> fits) {
+  check_sums(levels_->op.memory, work, "op " + name_);
   turns mine(*this, o);
   mine.take(work);
   co_await reduce_in(mine, std::move(work), std::move(fits));
 }
 
 // All take their turns before any starts: what is called after these comes after them.
-task<> hierarchy::reduce_together(std::vector<group_work> all, group_call_options o) {
+task<> hierarchy::reduce_together(std::vector<group_work> all, std::vector<std::span<std::byte>> packed,
+                                  group_call_options o) {
+  for (const group_work& work : all) check_sums(levels_->op.memory, work, "op " + name_);
+  for (const auto& part : packed) all.back().total_bytes += part.size();
   runtime::scope& here = co_await runtime::this_scope;
   std::list<turns> taken;
   runtime::scope together(here);
   for (const group_work& work : all) taken.emplace_back(*this, o).take(work);
   auto mine = taken.begin();
-  for (group_work& work : all) together.spawn(reduce_in(*mine++, std::move(work), {}));
+  for (group_work& work : all) {
+    if (&work == &all.back() && !packed.empty()) {
+      together.spawn(reduce_packed(*mine++, std::move(work), std::move(packed)));
+      break;
+    }
+    together.spawn(reduce_in(*mine++, std::move(work), {}));
+  }
   co_await together.join();
+}
+
+namespace {
+
+/// Of one space, from `parts` into one piece, or back.
+enum class packing : std::uint8_t { in, out };
+task<> pack(runtime::memory_space* space, std::span<std::byte> one, const std::vector<std::span<std::byte>>* parts,
+            packing way) {
+  for (const std::span<std::byte> part : *parts) {
+    const std::span<std::byte> there = one.first(part.size());
+    one = one.subspan(part.size());
+    if (way == packing::in) {
+      co_await space->copy(there, part);
+    } else {
+      co_await space->copy(part, there);
+    }
+  }
+}
+
+}  // namespace
+
+task<> hierarchy::reduce_packed(turns& mine, group_work work, std::vector<std::span<std::byte>> parts) {
+  std::unique_ptr<runtime::memory_space::block> packed;
+  runtime::result<> fits;
+  try {
+    packed = memory().make(work.total_bytes);
+    work.data = packed->bytes();
+    co_await pack(&memory(), work.data, &parts, packing::in);
+  } catch (...) {
+    fits = runtime::describe(std::current_exception());
+  }
+  const std::span<std::byte> one = work.data;
+  co_await reduce_in(mine, std::move(work), std::move(fits));
+  co_await pack(&memory(), one, &parts, packing::out);
+  copies_ += 2 * parts.size();
 }
 
 task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits) {
@@ -295,20 +347,21 @@ task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> a
 // Leaders gather what their groups have, as much as the largest has, so that all their blocks are equal.
 task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
                             rank_group::element of) {
-  std::vector<std::byte> own(mine.begin(), mine.end());
-  std::vector<std::byte> group(leads_ ? largest_ * mine.size() : 0);
+  const auto own = memory().make(mine.size());
+  const auto group = memory().make(leads_ ? largest_ * mine.size() : 0);
+  co_await memory().copy(own->bytes(), mine);
   if (taken.has(level::up_inside)) {
-    const std::span<std::byte> of_group = std::span(group).first(leads_ ? group_size() * mine.size() : 0);
-    co_await taken.run(level::up_inside, at(level::up_inside).gathering(own, of_group, of));
+    const std::span<std::byte> of_group = group->bytes().first(leads_ ? group_size() * mine.size() : 0);
+    co_await taken.run(level::up_inside, at(level::up_inside).gathering(own->bytes(), of_group, of));
   } else {
-    std::copy(own.begin(), own.end(), group.begin());
+    co_await memory().copy(group->bytes().first(mine.size()), mine);
   }
   if (taken.has(level::up_between)) {
-    std::vector<std::byte> padded(self_ == 0 ? groups() * group.size() : 0);
-    co_await taken.run(level::up_between, at(level::up_between).gathering(group, padded, of));
-    if (self_ == 0) unpad(padded, all, mine.size());
+    const auto padded = memory().make(self_ == 0 ? groups() * group->bytes().size() : 0);
+    co_await taken.run(level::up_between, at(level::up_between).gathering(group->bytes(), padded->bytes(), of));
+    if (self_ == 0) co_await unpad(padded->bytes(), all, mine.size());
   } else if (leads_) {
-    std::copy_n(group.begin(), all.size(), all.begin());
+    co_await memory().copy(all, group->bytes().first(all.size()));
   }
   const group_work down = rank_group::giving(all, of);
   co_await taken.run(level::down_between, down);
@@ -322,12 +375,11 @@ runtime::result<> hierarchy::share_fits(std::size_t share, std::size_t all, cons
                                        " in all, which have to be " + std::to_string(world_size_) + " times as many"};
 }
 
-void hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const {
-  if (share_bytes == 0) return;
+task<> hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const std::byte* from = padded.data() + g * largest_ * share_bytes;
+    std::size_t from = g * largest_ * share_bytes;
     for (const rank_id r : groups_[g]) {
-      std::memcpy(all.data() + r * share_bytes, from, share_bytes);
+      co_await memory().copy(all.subspan(r * share_bytes, share_bytes), padded.subspan(from, share_bytes));
       from += share_bytes;
     }
   }

@@ -19,6 +19,7 @@
 /// see group.hpp; a failure in one group reaches all others through their leaders, and the calls after it go on. The timeout is that
 /// of the first level; each further one may take a quarter of it longer, so that whoever knows who is missing speaks first. Small
 /// buffers are packed for an exchange, and those copies counted. When a rank comes back as a new process, all others `rejoin`.
+/// On a GPU (`.memory`) all of a call's buffers lie there; sums as in leader_worker.hpp.
 #include <parley/ops/leader_worker.hpp>
 
 #include <cstddef>
@@ -45,6 +46,7 @@ struct hierarchical {
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   tuning::constraints allowed{};
+  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
 };
 
 /// The groups that it makes of the world, each led by its first rank, or what is wrong. The same on all ranks.
@@ -76,23 +78,13 @@ class hierarchy {
     std::vector<std::span<T>> alone;
     std::vector<std::span<T>> small;
     for (const std::span<T> b : buffers) (b.size_bytes() < packed_below_bytes ? small : alone).push_back(b);
-    std::vector<T> packed;
-    if (small.size() == 1) {
-      alone.push_back(small[0]);
-    } else if (small.size() > 1) {
-      for (const std::span<T> b : small) packed.insert(packed.end(), b.begin(), b.end());
-      alone.push_back(std::span<T>(packed));
-    }
+    if (small.size() == 1) alone.push_back(std::exchange(small, {})[0]);
     std::vector<group_work> all;
     for (const std::span<T> b : alone) all.push_back(rank_group::reduction<Combine, T>(b));
-    co_await reduce_together(std::move(all), o);
-    if (packed.empty()) co_return;
-    auto from = packed.cbegin();
-    for (const std::span<T> b : small) {
-      std::copy_n(from, b.size(), b.begin());
-      from += static_cast<std::ptrdiff_t>(b.size());
-    }
-    copies_ += 2 * small.size();
+    std::vector<std::span<std::byte>> packed;
+    for (const std::span<T> b : small) packed.push_back(std::as_writable_bytes(b));
+    if (!small.empty()) all.push_back(rank_group::reduction<Combine, T>(std::span<T>()));
+    return reduce_together(std::move(all), std::move(packed), o);
   }
   /// From rank 0 to all.
   template <group_element T>
@@ -108,7 +100,7 @@ class hierarchy {
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> reduce_scatter(std::span<T> data, std::span<T> mine, group_call_options o = {}) {
     co_await reduce(rank_group::reduction<Combine, T>(data), o, share_fits(mine.size(), data.size(), "reduce_scatter"));
-    std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(self_ * mine.size()), mine.size(), mine.begin());
+    co_await memory().copy(std::as_writable_bytes(mine), std::as_bytes(data.subspan(self_ * mine.size(), mine.size())));
   }
   /// What the levels that this rank has a part in have agreed on for one kind of call, and wishes about it (agreement.hpp), in the
   /// order in which they run: inside its group, then between the leaders; a broadcast goes the other way, and an all-gather
@@ -152,7 +144,11 @@ class hierarchy {
   /// `fits`: what this rank asks for is refused, once the call has its place among the others.
   runtime::task<> reduce(group_work work, group_call_options o, runtime::result<> fits = {});
   runtime::task<> reduce_in(turns& mine, group_work work, runtime::result<> fits);
-  runtime::task<> reduce_together(std::vector<group_work> all, group_call_options o);
+  /// The last of `all` is of what is packed, if anything is.
+  runtime::task<> reduce_together(std::vector<group_work> all, std::vector<std::span<std::byte>> packed,
+                                  group_call_options o);
+  runtime::task<> reduce_packed(turns& mine, group_work work, std::vector<std::span<std::byte>> parts);
+  runtime::memory_space& memory() const noexcept;
   runtime::task<> give(group_work work, group_call_options o);
   runtime::task<> gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
                          group_call_options o);
@@ -160,7 +156,7 @@ class hierarchy {
                             rank_group::element of);
   runtime::result<> share_fits(std::size_t share, std::size_t all, const char* what) const;
   /// From blocks by group and place to blocks by rank.
-  void unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const;
+  runtime::task<> unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const;
   std::string name_;
   rank_id self_ = 0;
   rank_id world_size_ = 1;

@@ -104,6 +104,8 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
   work.element_bytes = of.bytes;
   work.type = of.type;
   work.data = leads() ? all : mine;
+  const bool on_device = details()->device() != nullptr;
+  if (leads() && on_device) work.own = mine;
   if (leads()) {
     if (all.size() != mine.size() * size())
       runtime::raise({errc::bad_argument, "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
@@ -113,7 +115,7 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
     const auto place =
         static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_->id()) - members.begin());
     const auto block = all.subspan(place * mine.size(), mine.size());
-    if (block.data() != mine.data()) std::copy(mine.begin(), mine.end(), block.begin());
+    if (block.data() != mine.data() && !on_device) std::copy(mine.begin(), mine.end(), block.begin());
   }
   return work;
 }

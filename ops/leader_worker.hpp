@@ -23,9 +23,13 @@
 /// overlap a trial runs between calls of other configs, so that this is how soon a call is done, not how many are done in a second: a
 /// config that takes longer alone, and of which several run side by side for little more, loses. Who knows that it would do better
 /// lists it alone.
+///
+/// On a GPU (`.memory`) its own kernel forms the sums, in the same order: of integers, `float`, `double` and complex numbers; other elements
+/// and functions throw `bad_argument`. A call comes after what `cuda_copies::after` said of its buffer.
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
 #include <parley/ops/op_place.hpp>
+#include <parley/runtime/memory_space.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -51,7 +55,8 @@ struct leader_worker {
   capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
-  tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
+  tuning::constraints allowed{};            ///< what this rank's user demands of all configs but the default
+  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
 };
 
 /// `size` consecutive ranks each; the last group has what is left.
@@ -129,6 +134,8 @@ class rank_group {
     work.element_bytes = sizeof(T);
     work.numbers = tuning::number_type_for<T>();
     work.type = call_type_of<T, Combine>();
+    if constexpr (std::is_same_v<Combine, std::plus<>> || std::is_same_v<Combine, std::plus<T>>)
+      work.sums = runtime::summand_for<T>();
     work.combine = [](std::span<std::byte> into, std::span<const std::byte> from) {
       T* const a = reinterpret_cast<T*>(into.data());
       const T* const b = reinterpret_cast<const T*>(from.data());

@@ -391,6 +391,7 @@ rank_group rank::declare(const leader_worker& op) {
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
     o.allowed = tuning::both(op.allowed, settings_.allowed);
+    o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
     handle.place_ = &add_group(std::move(o));
   }
   if (handle.idle()) note_idle(op.name);

@@ -5,6 +5,7 @@
 ///
 /// What ended the op may be the same call's failure on another rank, which says so already.
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/memory_space.hpp>
 
 #include <cstdint>
 #include <string>
@@ -15,6 +16,12 @@ inline runtime::error while_under_way(const runtime::error& ended, std::uint64_t
   const std::string which = "invocation " + std::to_string(invocation) + " was under way";
   if (ended.text().find(which) != std::string::npos) return ended;
   return {ended.code(), ended.text() + "; " + which};
+}
+
+/// `; device 0: cudaErrorMemoryAllocation: out of memory`: what a device had to say of what ended a call, unless `text` has that.
+inline std::string said_by(const runtime::memory_space* device, runtime::errc why, const std::string& text) {
+  const std::string words = device == nullptr ? std::string() : device->words_of(why);
+  return words.empty() || text.find(words) != std::string::npos ? std::string() : "; " + words;
 }
 
 }  // namespace parley::ops

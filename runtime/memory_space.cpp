@@ -40,6 +40,12 @@ class host_space final : public memory_space {
 }  // namespace
 
 void memory_space::prepare(memory_pieces&) {}
+void memory_space::add(std::span<std::byte>, std::span<const std::byte>, summand) {
+  raise({errc::unavailable, "this memory has no device that adds up numbers"});
+}
+void memory_space::assign(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (!from.empty()) std::memmove(to.data(), from.data(), from.size());
+}
 task<> memory_space::settled(std::span<const std::byte>) { co_return; }
 
 void memory_space::after(std::span<const std::byte>, device_stream) { no_streams(); }

@@ -9,6 +9,8 @@
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/memory_pieces.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/summand.hpp>
 #include <parley/runtime/task.hpp>
 
 #include <cstddef>
@@ -16,6 +18,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 
 namespace parley::runtime {
 
@@ -38,6 +42,13 @@ class memory_space {
   /// All of `pieces` into `packed`, one behind the other, and back: at once, or in the order of a device's stream. Throws `failure`.
   virtual void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream stream) = 0;
   virtual void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream stream) = 0;
+  /// into = into + from, number by number, and to = from, both inside of this space and of one size. A device is only given them: they
+  /// happen in the order of asking, copies of what they touch and `settled` come after them, and what others do with it has to be over
+  /// before. Host memory needs neither. Throw `failure`.
+  virtual void add(std::span<std::byte> into, std::span<const std::byte> from, summand of);
+  virtual void assign(std::span<std::byte> to, std::span<const std::byte> from);
+  /// What its device said last that ended something with `outcome`, such as a fault or a lack of memory; empty: nothing.
+  virtual std::string words_of(errc /*outcome*/) const { return {}; }
   /// Whether it wants a stream for what it does.
   virtual bool has_streams() const noexcept { return false; }
   /// Whether work that its owner has enqueued may still touch `memory`: nobody else may be let in yet.
@@ -46,8 +57,9 @@ class memory_space {
   virtual errc when_free(std::span<const std::byte>, completion*) noexcept { return errc::none; }
   /// Nobody waits for `done` any more.
   virtual void forget(completion*) noexcept {}
-  /// Ends once all that was enqueued for `memory` has happened, what waits for a message into it included. Throws `failure` when
-  /// that failed.
+  /// As `when_free`, for all that was enqueued for `memory`, what waits for a message into it included.
+  virtual errc when_settled(std::span<const std::byte>, completion*) noexcept { return errc::none; }
+  /// Ends once that has happened. Throws `failure` when it failed.
   virtual task<> settled(std::span<const std::byte> memory);
 
   // What a device waits for by itself. Here: for memory that no device waits for.
@@ -94,6 +106,47 @@ class until_free final : private completion {
   memory_space& where_;
   std::function<void()> then_;
   errc outcome_;
+};
+
+/// `auto over = co_await until_settled(space, memory);`: the same as `settled`, as a value. A cancelled wait ends at once; what was enqueued
+/// goes on.
+class [[nodiscard]] until_settled : private waiter, private completion {
+ public:
+  until_settled(memory_space& where, std::span<const std::byte> memory) noexcept
+      : waiter(&on_cancelled), completion(&on_over), where_(where), memory_(memory) {}
+  until_settled(const until_settled&) = delete;
+  until_settled& operator=(const until_settled&) = delete;
+  ~until_settled() {
+    if (waits_) where_.forget(this);
+  }
+  bool await_ready() const noexcept { return false; }
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+    if (!enter(caller)) return false;
+    outcome = where_.when_settled(memory_, this);
+    waits_ = outcome == errc::pending;
+    if (!waits_) unlink();
+    return waits_;
+  }
+  result<> await_resume() const {
+    if (outcome == errc::device_failed) return error{outcome, where_.words_of(outcome)};
+    return outcome;
+  }
+
+ private:
+  static void on_over(completion& self, errc how) noexcept {
+    auto& me = static_cast<until_settled&>(self);
+    me.waits_ = false;
+    me.wake(how);
+  }
+  static void on_cancelled(waiter& self, errc why) noexcept {
+    auto& me = static_cast<until_settled&>(self);
+    if (std::exchange(me.waits_, false)) me.where_.forget(&me);
+    me.wake(why);
+  }
+  memory_space& where_;
+  std::span<const std::byte> memory_;
+  bool waits_ = false;
 };
 
 }  // namespace parley::runtime

@@ -144,7 +144,7 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
     if (failed == errc::none) failed = enqueue(q.stream, to, from);
     return failed == errc::none ? put_mark(q, done, from) : failed;
   } catch (const runtime::failure& f) {
-    return f.code();
+    return refused(f);
   }
 }
 
@@ -163,7 +163,7 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
     }
     return driver_.record(at->event, stream);
   } catch (const runtime::failure& f) {
-    return f.code();
+    return refused(f);
   }
 }
 
@@ -207,7 +207,7 @@ errc cuda_copies::tell_after(std::span<const std::byte> memory, orders which, co
     const errc failed = order(q.stream, memory, which);
     return failed == errc::none ? put_mark(q, done) : failed;
   } catch (const runtime::failure& f) {
-    return f.code();
+    return refused(f);
   }
 }
 
@@ -218,7 +218,7 @@ errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
     if (at == watched_.end()) at = watched_.insert(watched_.end(), make_queue(stream));
     return put_mark(*at, done);
   } catch (const runtime::failure& f) {
-    return f.code();
+    return refused(f);
   }
 }
 
@@ -263,13 +263,20 @@ errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, s
     const errc failed = driver_.write_value(q.stream, at, value);
     return failed == errc::none ? put_mark(q, done) : failed;
   } catch (const runtime::failure& f) {
-    return f.code();
+    return refused(f);
   }
 }
 
 runtime::result<> cuda_copies::in_words(errc outcome) const {
+  if (refused_ && outcome == refused_->code())
+    return runtime::error{outcome, "device " + std::to_string(device_) + ": " + refused_->text()};
   if (outcome != errc::device_failed) return outcome;
   return runtime::error{outcome, "device " + std::to_string(device_) + ": " + driver_.fault()};
+}
+
+errc cuda_copies::refused(const runtime::failure& why) noexcept {
+  refused_ = why.reason();
+  return why.code();
 }
 
 void cuda_copies::forget(completion* done) noexcept {

@@ -59,6 +59,8 @@ class cuda_copies final : public runtime::poller {
 
   cuda_driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
+  /// For what waits for nothing: copies go on in it at once.
+  cuda_stream prompt() const noexcept { return streams_.front().stream; }
 
   /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too.
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
@@ -97,8 +99,10 @@ class cuda_copies final : public runtime::poller {
                              runtime::completion* done) noexcept;
   /// Calls `done` once all that is in `stream` now has happened. Answers `pending` or `device_failed`.
   runtime::errc watch(cuda_stream stream, runtime::completion* done) noexcept;
-  /// An outcome as a result, with the device's words where that failed.
+  /// An outcome as a result, with the device's words where that failed, or refused memory.
   runtime::result<> in_words(runtime::errc outcome) const;
+  /// What the device lacked for something that is told by its `errc` alone.
+  runtime::errc refused(const runtime::failure& why) noexcept;
   /// Nobody waits for `done` any more.
   void forget(runtime::completion* done) noexcept;
   std::size_t pending() const noexcept { return pending_; }
@@ -170,6 +174,7 @@ class cuda_copies final : public runtime::poller {
   std::vector<ordering> orderings_;
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
+  std::optional<runtime::error> refused_;  // the latest
   counters counters_;
 };
 

@@ -14,6 +14,7 @@
 /// freed, outside of transfers, throws `failure` (`unavailable`). One thread, unless it says otherwise.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/memory_pieces.hpp>
+#include <parley/runtime/summand.hpp>
 
 #include <array>
 #include <atomic>
@@ -117,6 +118,9 @@ class cuda_driver {
   /// Pieces of device memory into `packed`, one behind the other, or back from there, by a kernel.
   virtual runtime::errc move_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way,
                                     cuda_stream s) noexcept = 0;
+  /// into = into + from, number by number, by a kernel.
+  virtual runtime::errc add(void* into, const void* from, std::size_t bytes, runtime::summand of,
+                            cuda_stream s) noexcept = 0;
   /// What is enqueued into `s` from here on waits until the word at `at` has come to `value`, or beyond it, counted in a circle.
   /// The word lies in memory of the stream's device.
   virtual runtime::errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept = 0;

@@ -65,8 +65,9 @@ struct cuda_link::shared {
     }
     if (pinned_bytes + size > most_pinned_bytes)
       runtime::raise({errc::full, "2 GiB of pinned memory are in use for messages on their way"});
+    cuda_memory made = cuda_memory::pinned(copies.driver(), size);
     pinned_bytes += size;
-    return cuda_memory::pinned(copies.driver(), size);
+    return made;
   }
   void give_back(cuda_memory block) { free[block.bytes().size()].push_back(std::move(block)); }
 
@@ -161,7 +162,7 @@ errc cuda_link::send(rank_id to, channel on, std::span<const std::byte> header, 
     if (started == errc::pending) static_cast<void>(stage.release());
     return started;
   } catch (const runtime::failure& f) {
-    return f.code();
+    return copies_.refused(f);
   }
 }
 
@@ -183,7 +184,7 @@ errc cuda_link::fetch(runtime::arrival&& message, std::span<std::byte> into, com
     if (started == errc::pending) static_cast<void>(stage.release());
     return started;
   } catch (const runtime::failure& f) {
-    return f.code();
+    return copies_.refused(f);
   }
 }
 

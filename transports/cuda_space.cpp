@@ -1,5 +1,7 @@
 #include <parley/transports/cuda_space.hpp>
 
+#include <algorithm>
+
 namespace parley::transports {
 
 using runtime::errc;
@@ -18,7 +20,9 @@ class cuda_space::device_block final : public block {
 };
 
 std::unique_ptr<runtime::memory_space::block> cuda_space::make(std::size_t bytes) {
-  if (auto same = kept_->extract(bytes)) return std::make_unique<device_block>(std::move(same.mapped()), kept_);
+  const auto [first, last] = kept_->equal_range(bytes);
+  const auto free = std::find_if(first, last, [this](const auto& k) { return !copies_.busy(k.second.bytes()); });
+  if (free != last) return std::make_unique<device_block>(std::move(kept_->extract(free).mapped()), kept_);
   return std::make_unique<device_block>(cuda_memory::on_device(copies_.driver(), copies_.device(), bytes), kept_);
 }
 
@@ -56,6 +60,28 @@ void cuda_space::scatter(const runtime::memory_pieces& pieces, std::span<const s
   auto& gpu = copies_.driver();
   auto* const from = const_cast<std::byte*>(packed.data());  // only read
   copies_.in_words(gpu.move_pieces(from, pieces, pieces_way::scatter, static_cast<cuda_stream>(s))).value();
+}
+
+void cuda_space::behind_own(std::span<const std::byte> written, std::span<const std::byte> read) {
+  after(written, copies_.prompt());
+  after(read, copies_.prompt());
+}
+
+void cuda_space::add(std::span<std::byte> into, std::span<const std::byte> from, runtime::summand of) {
+  if (from.empty()) return;
+  copies_.in_words(copies_.driver().add(into.data(), from.data(), from.size(), of, copies_.prompt())).value();
+  behind_own(into, from);
+}
+
+void cuda_space::assign(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  copies_.in_words(copies_.driver().copy(to.data(), from.data(), from.size(), copies_.prompt())).value();
+  behind_own(to, from);
+}
+
+std::string cuda_space::words_of(errc outcome) const {
+  const auto said = copies_.in_words(outcome);
+  return said ? std::string() : said.reason().text();
 }
 
 void cuda_space::after(std::span<const std::byte> memory, runtime::device_stream stream) {

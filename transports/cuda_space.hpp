@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace parley::transports {
@@ -18,8 +19,8 @@ class cuda_space final : public runtime::memory_space {
  public:
   /// On the device of `copies`, which does the copies and outlives it.
   explicit cuda_space(cuda_copies& copies) noexcept : copies_(copies) {}
-  /// Blocks that have been given back are used again, and freed with the space: CUDA frees memory only once the device is idle,
-  /// which it may not be before this thread has answered another rank.
+  /// Blocks that have been given back are used again once nothing of this space's touches them, and freed with the space: CUDA frees memory
+  /// only once the device is idle, which it may not be before this thread has answered another rank.
   std::unique_ptr<block> make(std::size_t bytes) override;
   /// Throws `device_failed` with CUDA's words.
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
@@ -27,12 +28,19 @@ class cuda_space final : public runtime::memory_space {
   void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces, runtime::device_stream s) override;
   void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
                runtime::device_stream s) override;
+  /// In a stream of the copies.
+  void add(std::span<std::byte> into, std::span<const std::byte> from, runtime::summand of) override;
+  void assign(std::span<std::byte> to, std::span<const std::byte> from) override;
+  std::string words_of(runtime::errc outcome) const override;
   bool has_streams() const noexcept override { return true; }
   bool busy(std::span<const std::byte> memory) noexcept override { return copies_.busy(memory); }
   runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept override {
     return copies_.when_free(memory, done);
   }
   void forget(runtime::completion* done) noexcept override { copies_.forget(done); }
+  runtime::errc when_settled(std::span<const std::byte> memory, runtime::completion* done) noexcept override {
+    return copies_.settle(memory, done);
+  }
   runtime::task<> settled(std::span<const std::byte> memory) override;
   void after(std::span<const std::byte> memory, runtime::device_stream stream) override;
   std::uint64_t expect(std::span<const std::byte> memory) override { return copies_.expect(memory); }
@@ -42,6 +50,7 @@ class cuda_space final : public runtime::memory_space {
  private:
   class device_block;
   using kept = std::multimap<std::size_t, cuda_memory>;  // by size
+  void behind_own(std::span<const std::byte> written, std::span<const std::byte> read);
   cuda_copies& copies_;
   std::shared_ptr<kept> kept_ = std::make_shared<kept>();
 };

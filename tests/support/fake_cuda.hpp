@@ -39,6 +39,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::uint64_t ticks_per_copy = 5;
   enum class ipc_state { works, refused } ipc = ipc_state::works;
   int imported = 0;
+  std::uint64_t sums_by_kernel = 0;
   bool word_operations = true;
   unsigned queues_there = 32;
   /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
@@ -165,6 +166,32 @@ class fake_cuda final : public transports::cuda_driver {
       }
       way == transports::pieces_way::gather ? seen.gather(shadow(packed)) : seen.scatter(shadow(packed));
     });
+    return errc::none;
+  }
+  errc add(void* into, const void* from, std::size_t bytes, runtime::summand of, cuda_stream s) noexcept override {
+    if (broken_) return errc::device_failed;
+    launch(s, ticks_per_copy, [this, into, from, bytes, of] {
+      const auto each = [&]<class Number>(Number) {
+        for (std::size_t at = 0; at < bytes; at += sizeof(Number)) {
+          Number a{};
+          Number b{};
+          std::memcpy(&a, shadow(into) + at, sizeof a);
+          std::memcpy(&b, shadow(from) + at, sizeof b);
+          a = static_cast<Number>(a + b);
+          std::memcpy(shadow(into) + at, &a, sizeof a);
+        }
+      };
+      switch (of) {
+        case runtime::summand::f32: return each(0.F);
+        case runtime::summand::f64: return each(0.0);
+        case runtime::summand::i8: return each(std::uint8_t{});
+        case runtime::summand::i16: return each(std::uint16_t{});
+        case runtime::summand::i32: return each(std::uint32_t{});
+        case runtime::summand::i64: return each(std::uint64_t{});
+        case runtime::summand::none: broken_ = true;
+      }
+    });
+    ++sums_by_kernel;
     return errc::none;
   }
   // Those of one call find each other by the first member's box, which all name by the same address here.

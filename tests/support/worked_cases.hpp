@@ -300,37 +300,123 @@ inline float addend(rank_id r, std::size_t k, std::size_t i) {
   return static_cast<float>((r + 1) * (k + 1) * (i % 7 + 1));
 }
 
+inline std::span<float> of(const array<float>& a) { return {a.data(), a.size()}; }
+
+/// One group, on each of its configs in turn.
+inline task<> sums_of_a_group(here* h) {
+  leader_worker op = led_by(h->ranks - 1, {star(), star(4'096), chain(4'096), tree(), one_shot(), two_shot(4'096)});
+  op.name = "in a group";
+  op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
+  rank_group all = h->self.declare(op);
+  const array<float> x(h->at, 10'000);
+  for (int round = 0; round < 30; ++round) {
+    const std::vector<float> mine = contribution(h->me, x.size());
+    co_await bring(h->at, x, std::span(mine));
+    h->at.compute(kernels::linear{h->at.seen(x), h->at.seen(x), nullptr, 2, 0}, x.size());
+    h->at.before_messages(x.bytes());
+    co_await all.all_reduce(of(x));
+    std::vector<float> sum = co_await taken(h->at, x);
+    for (float& s : sum) s /= 2;
+    CHECK(wrong_sums(sum, h->ranks) == 0);
+  }
+  const array<double> tenths(h->at, 7);
+  const std::vector<double> mine(tenths.size(), 0.1 * (h->me + 1));
+  co_await bring(h->at, tenths, std::span(mine));
+  co_await all.all_reduce(std::span<double>(tenths.data(), tenths.size()));
+  double in_order = 0.1;
+  for (rank_id r = 1; r < h->ranks; ++r) in_order += 0.1 * (r + 1);
+  const std::vector<double> summed = co_await taken(h->at, tenths);
+  CHECK(summed == std::vector<double>(tenths.size(), in_order));
+
+  op.name = "from a leader";
+  op.does = collective::broadcast;
+  op.configs = {star(4'096), chain(4'096), tree()};
+  rank_group given = h->self.declare(op);
+  op.name = "to a leader";
+  op.does = collective::gather;
+  op.configs = {star(), star(4'096), tree()};
+  rank_group collected = h->self.declare(op);
+  const array<float> everyones(h->at, collected.leads() ? x.size() * h->ranks : 0);
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<float> leaders = contribution(static_cast<rank_id>(round), x.size());
+    const std::vector<float> nothing(x.size(), -1);
+    co_await bring(h->at, x, std::span(given.leads() ? leaders : nothing));
+    co_await given.broadcast(of(x));
+    const std::vector<float> came = co_await taken(h->at, x);
+    CHECK(came == leaders);
+    const std::vector<float> block = contribution(h->me, x.size());
+    co_await bring(h->at, x, std::span(block));
+    co_await collected.gather(of(x), of(everyones));
+    const std::vector<float> blocks = co_await taken(h->at, everyones);
+    for (std::size_t r = 0; r * x.size() < blocks.size(); ++r) {
+      const std::vector<float> its = contribution(static_cast<rank_id>(r), x.size());
+      CHECK(std::equal(its.begin(), its.end(), blocks.begin() + static_cast<std::ptrdiff_t>(r * x.size())));
+    }
+  }
+}
+
 inline task<> sums(here* h) {
   const rank_id group = h->ranks == 8 ? 4 : 2;
   hierarchical op;
   op.name = "gradients";
   op.leads = [group](rank_id r) { return r % group == 0; };
   op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
   hierarchy all = h->self.declare(op);
   const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
+  const array<float> x(h->at, 10'000);
   for (int round = 0; round < 10; ++round) {
-    std::vector<float> x = contribution(h->me, 10'000);
-    co_await all.all_reduce(std::span(x));
-    CHECK(wrong_sums(x, h->ranks) == 0);
-    // Several of one size, large enough for an exchange of its own each.
-    std::vector<std::vector<float>> several(3, std::vector<float>(20'000));
-    std::vector<std::span<float>> spans;
-    for (std::size_t k = 0; k < 3; ++k) {
-      for (std::size_t i = 0; i < several[k].size(); ++i) several[k][i] = addend(h->me, k, i);
-      spans.emplace_back(several[k]);
+    const std::vector<float> mine = contribution(h->me, x.size());
+    co_await bring(h->at, x, std::span(mine));
+    co_await all.all_reduce(of(x));
+    const std::vector<float> sum = co_await taken(h->at, x);
+    CHECK(wrong_sums(sum, h->ranks) == 0);
+    // Several, large enough for an exchange of its own each, and small ones, which are packed.
+    for (const std::size_t count : {std::size_t{20'000}, std::size_t{100}}) {
+      std::vector<array<float>> several;
+      std::vector<std::span<float>> spans;
+      for (std::size_t k = 0; k < 3; ++k) {
+        std::vector<float> its(count);
+        for (std::size_t i = 0; i < count; ++i) its[i] = addend(h->me, k, i);
+        several.emplace_back(h->at, count);
+        co_await bring(h->at, several[k], std::span<const float>(its));
+        spans.push_back(of(several[k]));
+      }
+      co_await all.all_reduce_list(spans);
+      std::size_t wrong = 0;
+      for (std::size_t k = 0; k < 3; ++k) {
+        const std::vector<float> its = co_await taken(h->at, several[k]);
+        for (std::size_t i = 0; i < count; ++i)
+          wrong += its[i] == ranks * static_cast<float>((k + 1) * (i % 7 + 1)) ? 0 : 1;
+      }
+      CHECK(wrong == 0);
     }
-    co_await all.all_reduce_list(spans);
-    std::size_t wrong = 0;
-    for (std::size_t k = 0; k < 3; ++k) {
-      for (std::size_t i = 0; i < several[k].size(); ++i)
-        wrong += several[k][i] == ranks * static_cast<float>((k + 1) * (i % 7 + 1)) ? 0 : 1;
-    }
-    CHECK(wrong == 0);
   }
-  const std::vector<int> mine{static_cast<int>(h->me), 7};
-  std::vector<int> gathered(2 * h->ranks);
-  co_await all.all_gather(std::span(mine), std::span(gathered));
+  CHECK(all.copies() == 60);
+  const array<int> own(h->at, 2);
+  const array<int> everyones(h->at, 2 * h->ranks);
+  const std::vector<int> numbers{static_cast<int>(h->me), 7};
+  co_await bring(h->at, own, std::span(numbers));
+  co_await all.all_gather(std::span<const int>(own.data(), own.size()),
+                          std::span<int>(everyones.data(), everyones.size()));
+  const std::vector<int> gathered = co_await taken(h->at, everyones);
   for (rank_id r = 0; r < h->ranks; ++r) CHECK(gathered[2 * r] == static_cast<int>(r));
+  const array<int> parts(h->at, 3 * h->ranks);
+  const array<int> part(h->at, 3);
+  std::vector<int> addends(parts.size());
+  for (std::size_t i = 0; i < addends.size(); ++i) addends[i] = static_cast<int>(i * (h->me + 1));
+  co_await bring(h->at, parts, std::span<const int>(addends));
+  co_await all.reduce_scatter(std::span<int>(parts.data(), parts.size()), std::span<int>(part.data(), part.size()));
+  const std::vector<int> scattered = co_await taken(h->at, part);
+  for (std::size_t i = 0; i < scattered.size(); ++i)
+    CHECK(scattered[i] == static_cast<int>((3 * h->me + i) * h->ranks * (h->ranks + 1) / 2));
+  const array<int> told(h->at, 5);
+  const std::vector<int> before(told.size(), static_cast<int>(h->me));
+  co_await bring(h->at, told, std::span(before));
+  co_await all.broadcast(std::span<int>(told.data(), told.size()));
+  const std::vector<int> after = co_await taken(h->at, told);
+  CHECK(after == std::vector<int>(told.size(), 0));
 }
 
 // ---- 7: a function with two kernels
@@ -456,6 +542,7 @@ inline task<> cases(here* h) {
     co_await mixture(h, "another");
   }
   co_await attention_around(h);
+  co_await sums_of_a_group(h);
   co_await sums(h);
 }
 

@@ -11,8 +11,10 @@ namespace parley::transports {
 cudaError_t load_copy();
 cudaError_t load_peer_sum();
 cudaError_t load_pieces();
+cudaError_t load_add();
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s);
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s);
 cudaError_t launch_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cudaStream_t s);
+cudaError_t launch_add(void* into, const void* from, std::size_t bytes, runtime::summand of, cudaStream_t s);
 
 }  // namespace parley::transports

@@ -77,6 +77,7 @@ class runtime_driver final : public cuda_driver {
       must(load_copy(), "loading the copy kernels");
       must(load_peer_sum(), "loading the kernel that sums with peers");
       must(load_pieces(), "loading the kernels that pack");
+      must(load_add(), "loading the kernels that add");
     }
     cudaStream_t made = nullptr;
     must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -146,6 +147,12 @@ class runtime_driver final : public cuda_driver {
     if (const errc known = find_device(s, device); known != errc::none) return known;
     const on_device here(device);
     return note(launch_pieces(packed, p, way, s), "the kernel that packs");
+  }
+  errc add(void* into, const void* from, std::size_t bytes, runtime::summand of, cuda_stream s) noexcept override {
+    int device = 0;
+    if (const errc known = find_device(s, device); known != errc::none) return known;
+    const on_device here(device);
+    return note(launch_add(into, from, bytes, of, s), "the kernel that adds");
   }
   errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
     static void* const found = entry_point("cuStreamWaitValue32");

@@ -1,0 +1,29 @@
+#pragma once
+/// What kinds of numbers a device adds up by itself (`memory_space::add`).
+#include <complex>
+#include <cstdint>
+#include <type_traits>
+
+namespace parley::runtime {
+
+/// Whole numbers of so many bits, signed or not, wrap.
+enum class summand : std::uint8_t { none, f32, f64, i8, i16, i32, i64 };
+
+/// What a span of T is made of; complex numbers of their two parts.
+template <class T>
+constexpr summand summand_for() noexcept {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::complex<float>>) return summand::f32;
+  if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::complex<double>>) return summand::f64;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    switch (sizeof(T)) {
+      case 1: return summand::i8;
+      case 2: return summand::i16;
+      case 4: return summand::i32;
+      case 8: return summand::i64;
+      default: break;
+    }
+  }
+  return summand::none;
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,59 @@
+// Sums of two runs of numbers in device memory.
+#include <parley/transports/cuda/kernels.hpp>
+
+#include <cstdint>
+
+namespace parley::transports {
+
+namespace {
+
+constexpr unsigned threads_per_block = 256;
+constexpr std::size_t most_blocks = 512;
+
+template <class Number>
+__global__ void __launch_bounds__(threads_per_block)
+    add_numbers(Number* __restrict__ into, const Number* __restrict__ from, std::size_t count) {
+  const std::size_t step = std::size_t{gridDim.x} * threads_per_block;
+  for (std::size_t at = std::size_t{blockIdx.x} * threads_per_block + threadIdx.x; at < count; at += step)
+    into[at] = static_cast<Number>(into[at] + from[at]);
+}
+
+template <class Number>
+cudaError_t launch(void* into, const void* from, std::size_t bytes, cudaStream_t s) {
+  const std::size_t count = bytes / sizeof(Number);
+  const std::size_t useful = (count + threads_per_block - 1) / threads_per_block;
+  const auto grid = static_cast<unsigned>(useful < most_blocks ? useful : most_blocks);
+  add_numbers<<<grid, threads_per_block, 0, s>>>(static_cast<Number*>(into), static_cast<const Number*>(from), count);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t load_add() {
+  cudaFuncAttributes a{};
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&add_numbers<float>), reinterpret_cast<const void*>(&add_numbers<double>),
+        reinterpret_cast<const void*>(&add_numbers<std::uint8_t>),
+        reinterpret_cast<const void*>(&add_numbers<std::uint16_t>),
+        reinterpret_cast<const void*>(&add_numbers<std::uint32_t>),
+        reinterpret_cast<const void*>(&add_numbers<std::uint64_t>)}) {
+    if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_add(void* into, const void* from, std::size_t bytes, runtime::summand of, cudaStream_t s) {
+  if (bytes == 0) return cudaSuccess;
+  switch (of) {
+    case runtime::summand::f32: return launch<float>(into, from, bytes, s);
+    case runtime::summand::f64: return launch<double>(into, from, bytes, s);
+    case runtime::summand::i8: return launch<std::uint8_t>(into, from, bytes, s);
+    case runtime::summand::i16: return launch<std::uint16_t>(into, from, bytes, s);
+    case runtime::summand::i32: return launch<std::uint32_t>(into, from, bytes, s);
+    case runtime::summand::i64: return launch<std::uint64_t>(into, from, bytes, s);
+    case runtime::summand::none: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace parley::transports
