@@ -15,18 +15,7 @@ using runtime::errc;
 namespace {
 constexpr std::size_t most_words = 1024;
 constexpr unsigned look_at_device_after = 1000;  // about a millisecond
-// At least: for copies at once, for those behind kernels, for flags, and its program's.
-constexpr unsigned streams_of_a_rank = 4;
 }  // namespace
-
-cuda_copies::options cuda_copies::shared_by(const cuda_driver& driver, unsigned ranks, options o) {
-  const unsigned share = driver.queues() / std::max(1U, ranks);
-  o.expects_messages = o.expects_messages && share >= streams_of_a_rank;
-  o.streams = std::min(o.streams, std::max(1U, share / streams_of_a_rank));
-  o.most_waiting = std::min(o.most_waiting, std::max(share, streams_of_a_rank) - 2 - o.streams);
-  o.first_waiting = std::min(o.first_waiting, o.most_waiting);
-  return o;
-}
 
 cuda_copies::cuda_copies(cuda_driver& driver, int device, options o) : driver_(driver), device_(device), options_(o) {
   if (device < 0 || static_cast<std::size_t>(device) >= driver.devices().size())
@@ -92,11 +81,7 @@ cuda_copies::queue& cuda_copies::queue_for(beginning when) {
   if (best == nullptr && idle != streams_.end()) best = &*idle;
   if (best == nullptr && streams_.size() < options_.streams + options_.most_waiting)
     best = &streams_.emplace_back(make_queue(driver_.make_stream(device_)));
-  // Else behind its like: where all of the others wait, what can go on still does.
-  const bool to_the_first = when == beginning::at_once || first_others == streams_.end();
-  if (best == nullptr)
-    best = to_the_first ? &*std::min_element(streams_.begin(), first_others, shorter)
-                        : &*std::min_element(first_others, streams_.end(), shorter);
+  if (best == nullptr) best = &*std::min_element(streams_.begin(), streams_.end(), shorter);
   best->waits = when == beginning::behind_kernels || (best->waits && !best->marks.empty());
   return *best;
 }
@@ -227,14 +212,7 @@ cuda_flags& cuda_copies::flags() {
   return *flags_;
 }
 
-std::uint64_t cuda_copies::expect(std::span<const std::byte> memory) {
-  if (!options_.expects_messages)
-    runtime::raise({errc::unavailable, "too many ranks of this process share device " + std::to_string(device_) +
-                                           ": a stream that waits for a message would hold up the one that brings it; start " +
-                                           std::to_string(driver_.queues() / streams_of_a_rank) +
-                                           " ranks for each GPU at most, or processes"});
-  return flags().expect(memory);
-}
+std::uint64_t cuda_copies::expect(std::span<const std::byte> memory) { return flags().expect(memory); }
 
 errc cuda_copies::wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   return flags_ ? flags_->hold(stream, memory) : errc::none;

@@ -45,12 +45,7 @@ class cuda_copies final : public runtime::poller {
     /// Device copies of at most so many bytes are done by a kernel, which starts sooner than a copy engine.
     std::size_t kernel_up_to_bytes = 0;
     unsigned kernel_blocks = 16;
-    /// Whether streams may wait for messages: not where they share queues with those that bring them.
-    bool expects_messages = true;
   };
-  /// The streams that each of so many ranks of this process may have on a device, so that none waits in a queue of another one's; each
-  /// has one for the computing of its program, too. With more than a quarter of the device's queues, none may expect messages.
-  static options shared_by(const cuda_driver& driver, unsigned ranks, options o);
   cuda_copies(cuda_driver& driver, int device) : cuda_copies(driver, device, options{}) {}
   cuda_copies(cuda_driver& driver, int device, options o);
   ~cuda_copies() override;
@@ -82,8 +77,8 @@ class cuda_copies final : public runtime::poller {
     return tell_after(memory, orders::all, done);
   }
   /// A receive into `memory`, of an op that was told of this device (`.memory`), is about to be started with the number that this
-  /// answers (`receive_options::expected`). Throws `unavailable` where the device cannot wait for it, or more ranks of this process
-  /// share it than a quarter of its queues, `full` when too many are expected. To expect and not to start it stops the streams that wait.
+  /// answers (`receive_options::expected`). Throws `unavailable` where the device cannot wait for it, `full` when too many are
+  /// expected. To expect and not to start it stops the streams that wait.
   std::uint64_t expect(std::span<const std::byte> memory);
   /// What is enqueued into `stream` from here on waits for what is expected into `memory`; without that for nothing. It does not
   /// wait for good: the receive ends, with its message or without. Streams may share a queue of the GPU's, so that one which waits

@@ -147,25 +147,6 @@ TEST_CASE("a space frees nothing while it lives: what was given back is used aga
   CHECK(gpu.blocks() == 0);
 }
 
-TEST_CASE("ranks that share a device share its queues, and expect no messages where that leaves too few streams") {
-  fake_cuda gpu;
-  const auto streams = [&](unsigned ranks) {
-    const auto o = cuda_copies::shared_by(gpu, ranks, {});
-    return o.streams + o.most_waiting;
-  };
-  CHECK(streams(1) == 26);
-  CHECK(streams(2) == 14);
-  CHECK(streams(8) == 2);
-  CHECK(streams(100) == 2);
-  auto a = cuda_memory::on_device(gpu, 0, 1'000);
-  cuda_copies enough(gpu, 0, cuda_copies::shared_by(gpu, 8, {}));
-  enough.came(enough.expect(a.bytes()), errc::none);
-  cuda_copies too_many(gpu, 0, cuda_copies::shared_by(gpu, 9, {}));
-  CHECK_THROWS_WITH(too_many.expect(a.bytes()),
-                    doctest::Contains("too many ranks of this process share device 0: a stream that waits for a message would "
-                                      "hold up the one that brings it; start 8 ranks for each GPU at most, or processes"));
-}
-
 TEST_CASE("a device that does not exist is named") {
   fake_cuda gpu;
   CHECK_THROWS_WITH(cuda_copies(gpu, 3), doctest::Contains("device 3 does not exist: this machine shows 1 GPUs"));
