@@ -54,7 +54,7 @@ class cuda_copies final : public runtime::poller {
 
   cuda_driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
-  /// For what waits for nothing: copies go on in it at once.
+  /// For what waits for nothing. A copy that waits for kernels is put into it only where `most_waiting` others wait already.
   cuda_stream prompt() const noexcept { return streams_.front().stream; }
 
   /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too.
