@@ -1,7 +1,7 @@
 #include <parley/actors/kept_parts.hpp>
 
-#include <algorithm>
-#include <iterator>
+#include <utility>
+#include <vector>
 
 namespace parley::actors {
 
@@ -14,15 +14,19 @@ bool kept_parts::keep(const stamp& s, runtime::arrival&& message, room r, poison
 }
 
 void kept_parts::let_go_of(const stamp& poison, poisons which) {
-  const auto is_other = [&](const runtime::arrival& m) {
+  // Those let go end last, when these are as they are to be.
+  std::vector<runtime::arrival> let_go;
+  std::vector<runtime::arrival> others;
+  others.reserve(parts_.size());
+  for (runtime::arrival& m : parts_) {
     const auto s = read_stamp(m.header());
-    return !s || (which != poisons::all_parts && s->source != poison.source) || s->generation != poison.generation ||
-           (which == poisons::parts_of_its_stream && s->tag != poison.tag) || s->invocation != poison.invocation ||
-           has(s->flags | poison.flags, stamp_flags::rehearsal);
-  };
-  const auto first = std::stable_partition(parts_.begin(), parts_.end(), is_other);
-  const std::vector<runtime::arrival> let_go(std::make_move_iterator(first), std::make_move_iterator(parts_.end()));
-  parts_.erase(first, parts_.end());
+    const bool is_other = !s || (which != poisons::all_parts && s->source != poison.source) ||
+                          s->generation != poison.generation ||
+                          (which == poisons::parts_of_its_stream && s->tag != poison.tag) ||
+                          s->invocation != poison.invocation || has(s->flags | poison.flags, stamp_flags::rehearsal);
+    (is_other ? others : let_go).push_back(std::move(m));
+  }
+  parts_ = std::move(others);
   for (const runtime::arrival& m : let_go) bytes_ -= bytes_held_by(m);
 }
 

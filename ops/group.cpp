@@ -425,7 +425,8 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
     inv.fail(failure_of_config(thrown), me);
   }
   const actors::group_fault fault = co_await inv.settle();
-  if (fault.why != errc::none && call && call->computing()) co_await runtime::until_settled(memory(), work.data);
+  if (fault.why != errc::none && call && call->computing())
+    static_cast<void>(co_await runtime::until_settled(memory(), work.data));
   if (fault.why == errc::none && inv.leftover()) inv.fail(errc::config_failed, me);
   if (inv.fault().why == errc::config_mismatch) co_await until_compared(inv);
   if (inv.fault().why != errc::none) throw explained(inv, thrown);
