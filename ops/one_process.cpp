@@ -15,8 +15,11 @@ using runtime::task;
 one_process::one_process(const options& o) : loop_({.compute_threads = o.compute_threads}) {
   std::vector<transports::cuda_copies*> copies(o.ranks, nullptr);
   for (rank_id r = 0; o.gpu != nullptr && r < o.ranks; ++r) {
-    const auto device = static_cast<int>(r % o.gpu->devices().size());
-    copies[r] = copies_.emplace_back(std::make_unique<transports::cuda_copies>(*o.gpu, device, o.copies)).get();
+    const std::size_t devices = o.gpu->devices().size();
+    const auto at_each = static_cast<unsigned>((o.ranks + devices - 1) / devices);
+    const auto with = transports::cuda_copies::shared_by(*o.gpu, at_each, o.copies);
+    const auto device = static_cast<int>(r % devices);
+    copies[r] = copies_.emplace_back(std::make_unique<transports::cuda_copies>(*o.gpu, device, with)).get();
     spaces_.push_back(std::make_unique<transports::cuda_space>(*copies[r]));
     loop_.attach(*copies[r]);
   }

@@ -15,9 +15,21 @@ using runtime::errc;
 namespace {
 constexpr std::size_t most_words = 1024;
 constexpr unsigned look_at_device_after = 1000;  // about a millisecond
+// At least: for copies at once, for those behind kernels, for flags, and its program's.
+constexpr unsigned streams_of_a_rank = 4;
 }  // namespace
 
-cuda_copies::cuda_copies(cuda_driver& driver, int device, options o) : driver_(driver), device_(device), options_(o) {
+cuda_copies::options cuda_copies::shared_by(const cuda_driver& driver, unsigned ranks, options o) {
+  const unsigned share = driver.queues() / std::max(1U, ranks);
+  o.expects_messages = o.expects_messages && share >= streams_of_a_rank;
+  o.streams = std::min(o.streams, std::max(1U, share / streams_of_a_rank));
+  o.most_waiting = std::min(o.most_waiting, std::max(share, streams_of_a_rank) - 2 - o.streams);
+  o.first_waiting = std::min(o.first_waiting, o.most_waiting);
+  return o;
+}
+
+cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
+    : driver_(driver), device_(device), options_(o), events_(std::make_shared<event_pool>(driver)) {
   if (device < 0 || static_cast<std::size_t>(device) >= driver.devices().size())
     runtime::raise({errc::bad_argument, "device " + std::to_string(device) + " does not exist: this machine shows " +
                                             std::to_string(driver.devices().size()) +
@@ -43,8 +55,6 @@ cuda_copies::~cuda_copies() {
 }
 
 void cuda_copies::give_back() noexcept {
-  for (const ordering& o : orderings_) driver_.destroy(o.event);
-  for (const cuda_event e : free_events_) driver_.destroy(e);
   driver_.destroy(check_);
   for (const queue& q : streams_) driver_.destroy(q.stream);
   ::close(event_fd_);
@@ -67,30 +77,35 @@ cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
   return {s, last_numbers_.size() - 1};
 }
 
-// A kernel may be waiting for a message, and the copy that brings this must not be behind one that waits for that kernel.
-cuda_copies::queue& cuda_copies::queue_for(beginning when) {
+// A kernel may be waiting for a message, so that the copy that brings this must not be behind one that waits for kernels: those have
+// streams to themselves, and wait here where there is none.
+cuda_copies::queue& cuda_copies::shortest() {
   const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
-  const auto first_others = streams_.begin() + options_.streams;
-  queue* best = nullptr;
-  if (when == beginning::at_once) {
-    const auto first = std::min_element(streams_.begin(), first_others, shorter);
-    if (first->marks.empty() || !first->waits) best = &*first;
-  }
-  // One that waits has a stream to itself.
-  const auto idle = std::find_if(first_others, streams_.end(), [](const queue& q) { return q.marks.empty(); });
-  if (best == nullptr && idle != streams_.end()) best = &*idle;
-  if (best == nullptr && streams_.size() < options_.streams + options_.most_waiting)
-    best = &streams_.emplace_back(make_queue(driver_.make_stream(device_)));
-  if (best == nullptr) best = &*std::min_element(streams_.begin(), streams_.end(), shorter);
-  best->waits = when == beginning::behind_kernels || (best->waits && !best->marks.empty());
-  return *best;
+  return *std::min_element(streams_.begin(), streams_.begin() + options_.streams, shorter);
 }
 
-cuda_event cuda_copies::take_event() {
-  if (free_events_.empty()) return driver_.make_event(device_);
-  const cuda_event last = free_events_.back();
-  free_events_.pop_back();
-  return last;
+cuda_copies::queue* cuda_copies::idle() {
+  const auto found =
+      std::find_if(streams_.begin() + options_.streams, streams_.end(), [](const queue& q) { return q.marks.empty(); });
+  if (found != streams_.end()) return &*found;
+  if (streams_.size() == options_.streams + options_.most_waiting) return nullptr;
+  return &streams_.emplace_back(make_queue(driver_.make_stream(device_)));
+}
+
+cuda_copies::moment cuda_copies::take_event() {
+  cuda_event taken{};
+  if (events_->unused.empty()) {
+    taken = driver_.make_event(device_);
+  } else {
+    taken = events_->unused.back();
+    events_->unused.pop_back();
+  }
+  // Another rank may wait for it when this one has gone.
+  const auto give_back = [pool = events_](const cuda_event* e) {
+    pool->unused.push_back(*e);
+    delete e;
+  };
+  return {new cuda_event(taken), give_back};
 }
 
 errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte> from) {
@@ -103,31 +118,38 @@ errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte
   return errc::pending;
 }
 
-errc cuda_copies::enqueue(cuda_stream s, std::span<std::byte> to, std::span<const std::byte> from) noexcept {
+errc cuda_copies::enqueue_copy(cuda_stream s, std::byte* to, std::span<const std::byte> from) noexcept {
   ++counters_.copies;
   counters_.bytes += from.size();
   const auto on_device = [&](const std::byte* at) { return driver_.place_of(at).what == memory_place::kind::device; };
-  if (from.size() > options_.kernel_up_to_bytes || !on_device(to.data()) || !on_device(from.data()))
-    return driver_.copy(to.data(), from.data(), from.size(), s);
+  if (from.size() > options_.kernel_up_to_bytes || !on_device(to) || !on_device(from.data()))
+    return driver_.copy(to, from.data(), from.size(), s);
   ++counters_.by_kernel;
-  return driver_.copy_by_kernel(to.data(), from.data(), from.size(), options_.kernel_blocks, s);
+  return driver_.copy_by_kernel(to, from.data(), from.size(), options_.kernel_blocks, s);
+}
+
+errc cuda_copies::enqueue(queue& q, const request& r) {
+  errc failed = errc::none;
+  for (const moment& m : r.behind) {
+    if (failed == errc::none) failed = driver_.wait(q.stream, *m);
+  }
+  const bool copies = r.what == request::kind::copy;
+  if (failed == errc::none && copies) failed = enqueue_copy(q.stream, r.to, r.from);
+  if (failed == errc::none && r.what == request::kind::write) failed = driver_.write_value(q.stream, r.to, r.value);
+  return failed == errc::none ? put_mark(q, r.done, copies ? r.from : std::span<const std::byte>{}) : failed;
 }
 
 errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from, completion* done,
                        cuda_copies* other) noexcept {
   try {
     to = to.first(from.size());
-    const auto is_busy = [&](cuda_copies* rank) { return rank != nullptr && (rank->busy(from) || rank->busy(to)); };
-    const bool waits = is_busy(this) || is_busy(other);
-    queue& q = queue_for(waits ? beginning::behind_kernels : beginning::at_once);
-    errc failed = errc::none;
+    request r{.what = request::kind::copy, .done = done, .from = from, .to = to.data()};
     for (cuda_copies* const rank : {this, other}) {
-      if (!waits || rank == nullptr || failed != errc::none) continue;
-      failed = rank->order(q.stream, from);
-      if (failed == errc::none) failed = rank->order(q.stream, to);
+      if (rank == nullptr) continue;
+      rank->note_moments(from, orders::that_copies_follow, r.behind);
+      rank->note_moments(to, orders::that_copies_follow, r.behind);
     }
-    if (failed == errc::none) failed = enqueue(q.stream, to, from);
-    return failed == errc::none ? put_mark(q, done, from) : failed;
+    return start(std::move(r));
   } catch (const runtime::failure& f) {
     return refused(f);
   }
@@ -142,11 +164,9 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
              o.behind == behind;
     };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
-    if (at == orderings_.end()) {
-      orderings_.push_back({memory, stream, take_event(), behind});
-      at = std::prev(orderings_.end());
-    }
-    return driver_.record(at->event, stream);
+    if (at == orderings_.end()) at = orderings_.insert(at, {memory, stream, {}, behind});
+    if (at->at.use_count() != 1) at->at = take_event();
+    return driver_.record(*at->at, stream);
   } catch (const runtime::failure& f) {
     return refused(f);
   }
@@ -156,12 +176,11 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
 template <class Each>
 void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
-    const ordering o = orderings_[i];
+    const ordering& o = orderings_[i];
     const bool follows = which == orders::that_copies_follow && o.behind != 0 && flags_->is_down(o.behind);
     if (!overlap(o.memory, memory) || follows) {
       ++i;
-    } else if (driver_.query(o.event) == errc::none) {
-      free_events_.push_back(o.event);
+    } else if (driver_.query(*o.at) == errc::none) {
       orderings_[i] = orderings_.back();
       orderings_.pop_back();
     } else {
@@ -173,7 +192,7 @@ void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which
 
 errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept {
   errc failed = errc::none;
-  for_each_order(memory, which, [&](const ordering& o) { return (failed = driver_.wait(s, o.event)) == errc::none; });
+  for_each_order(memory, which, [&](const ordering& o) { return (failed = driver_.wait(s, *o.at)) == errc::none; });
   return failed;
 }
 
@@ -185,12 +204,18 @@ bool cuda_copies::busy(std::span<const std::byte> memory, orders which) noexcept
   return found;
 }
 
+void cuda_copies::note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept {
+  for_each_order(memory, which, [&](const ordering& o) {
+    into.push_back(o.at);
+    return true;
+  });
+}
+
 errc cuda_copies::tell_after(std::span<const std::byte> memory, orders which, completion* done) noexcept {
   try {
-    if (!busy(memory, which)) return errc::none;
-    queue& q = queue_for(beginning::behind_kernels);
-    const errc failed = order(q.stream, memory, which);
-    return failed == errc::none ? put_mark(q, done) : failed;
+    request r{.what = request::kind::tell, .done = done};
+    note_moments(memory, which, r.behind);
+    return r.behind.empty() ? errc::none : start(std::move(r));
   } catch (const runtime::failure& f) {
     return refused(f);
   }
@@ -212,7 +237,15 @@ cuda_flags& cuda_copies::flags() {
   return *flags_;
 }
 
-std::uint64_t cuda_copies::expect(std::span<const std::byte> memory) { return flags().expect(memory); }
+std::uint64_t cuda_copies::expect(std::span<const std::byte> memory) {
+  if (!options_.expects_messages)
+    runtime::raise(
+        {errc::unavailable, "too many ranks of this process share device " + std::to_string(device_) +
+                                ": a stream that waits for a message would hold up the one that brings it; start " +
+                                std::to_string(driver_.queues() / streams_of_a_rank) +
+                                " ranks for each GPU at most, or processes"});
+  return flags().expect(memory);
+}
 
 errc cuda_copies::wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   return flags_ ? flags_->hold(stream, memory) : errc::none;
@@ -222,24 +255,71 @@ void cuda_copies::came(std::uint64_t expected, errc outcome) noexcept {
   if (flags_) flags_->came(expected, outcome);
 }
 
+// That which has the last of these copies, waiting for the others.
+runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<const std::byte> data) {
+  queue* behind = nullptr;
+  for (queue& q : streams_) {
+    if (std::ranges::none_of(q.marks, [&](const mark& m) { return overlap(m.from, data); })) continue;
+    if (behind != nullptr) {
+      const moment others = take_event();  // a wait is for what has been recorded by now
+      errc failed = driver_.record(*others, behind->stream);
+      if (failed == errc::none) failed = driver_.wait(q.stream, *others);
+      if (failed != errc::none) return failed;
+    }
+    behind = &q;
+  }
+  return behind == nullptr ? &shortest() : behind;
+}
+
+// Null: it has to wait here first, as have `earlier` others.
+runtime::result<cuda_copies::queue*> cuda_copies::stream_for(const request& r, std::size_t earlier) {
+  if (r.what != request::kind::write) return r.behind.empty() ? &shortest() : idle();
+  const auto is_of_it = [&](const request& o) { return o.what == request::kind::copy && overlap(o.from, r.from); };
+  const auto end = put_off_.begin() + static_cast<std::ptrdiff_t>(earlier);
+  return std::any_of(put_off_.begin(), end, is_of_it) ? nullptr : behind_copies_of(r.from);
+}
+
+errc cuda_copies::start(request r) {
+  const auto q = stream_for(r, put_off_.size());
+  if (!q) return q.reason().code();
+  if (*q != nullptr) return enqueue(**q, r);
+  put_off_.push_back(std::move(r));
+  ++pending_;
+  return errc::pending;
+}
+
+// Those that were put off, as far as what they wait for has happened or there is a stream for them now.
+std::size_t cuda_copies::go_on(errc device) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < put_off_.size();) {
+    std::vector<moment>& behind = put_off_[i].behind;
+    errc how = device;
+    while (how == errc::none && !behind.empty() && (how = driver_.query(*behind.back())) == errc::none)
+      behind.pop_back();
+    queue* q = nullptr;
+    if (how == errc::none || how == errc::pending) {
+      const auto found = stream_for(put_off_[i], i);
+      if (found && *found == nullptr) {
+        ++i;
+        continue;
+      }
+      how = found ? errc::none : found.reason().code();
+      if (found) q = *found;
+    }
+    const request r = std::move(put_off_[i]);
+    put_off_.erase(put_off_.begin() + static_cast<std::ptrdiff_t>(i));
+    --pending_;
+    ++count;
+    if (q != nullptr) how = enqueue(*q, r);
+    if (how != errc::pending && r.done != nullptr) r.done->on_end(*r.done, how);  // which may start a copy
+  }
+  return count;
+}
+
 errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
                                completion* done) noexcept {
   try {
-    queue* behind = nullptr;  // that has the last of these copies; it waits for the others
-    for (queue& q : streams_) {
-      if (std::ranges::none_of(q.marks, [&](const mark& m) { return overlap(m.from, data); })) continue;
-      if (behind != nullptr) {
-        const cuda_event others = take_event();
-        free_events_.push_back(others);  // a wait is for what has been recorded by now
-        errc failed = driver_.record(others, behind->stream);
-        if (failed == errc::none) failed = driver_.wait(q.stream, others);
-        if (failed != errc::none) return failed;
-      }
-      behind = &q;
-    }
-    queue& q = behind == nullptr ? queue_for(beginning::at_once) : *behind;
-    const errc failed = driver_.write_value(q.stream, at, value);
-    return failed == errc::none ? put_mark(q, done) : failed;
+    return start({.what = request::kind::write, .done = done, .from = data, .to = at, .value = value});
   } catch (const runtime::failure& f) {
     return refused(f);
   }
@@ -265,6 +345,9 @@ void cuda_copies::forget(completion* done) noexcept {
   };
   std::for_each(streams_.begin(), streams_.end(), drop);
   std::for_each(watched_.begin(), watched_.end(), drop);
+  for (request& r : put_off_) {
+    if (r.done == done) r.done = nullptr;
+  }
 }
 
 // How many of the queue's marks have ended; those of a broken stream all have.
@@ -306,6 +389,7 @@ bool cuda_copies::poll() {
   for (std::size_t i = 0; i < streams_.size(); ++i) count += finish(streams_[i], device);
   for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], device);
   // NOLINTEND(modernize-loop-convert)
+  count += go_on(device);
   std::erase_if(watched_, [this](const queue& q) {
     if (q.marks.empty()) free_words_.push_back(q.word);
     return q.marks.empty();

@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -38,14 +39,19 @@ class cuda_copies final : public runtime::poller {
  public:
   struct options {
     /// So that a copy in and a copy out, or two chunks, may overlap. One that has to wait for kernels has a stream to itself, of so
-    /// many more at most as there are such copies at one time, up to `most_waiting`.
+    /// many more at most as there are such copies at one time, up to `most_waiting`; those beyond wait in the host's memory.
     unsigned streams = 2;
     unsigned first_waiting = 6;  // made with the others: to make one takes longer than most copies
     unsigned most_waiting = 24;
     /// Device copies of at most so many bytes are done by a kernel, which starts sooner than a copy engine.
     std::size_t kernel_up_to_bytes = 0;
     unsigned kernel_blocks = 16;
+    /// Whether streams may wait for messages: not where they share queues with those that bring them.
+    bool expects_messages = true;
   };
+  /// The streams that each of so many ranks of this process may have on a device, so that none waits in a queue of another one's; each
+  /// has one for the computing of its program, too. With more than a quarter of the device's queues, none may expect messages.
+  static options shared_by(const cuda_driver& driver, unsigned ranks, options o);
   cuda_copies(cuda_driver& driver, int device) : cuda_copies(driver, device, options{}) {}
   cuda_copies(cuda_driver& driver, int device, options o);
   ~cuda_copies() override;
@@ -54,7 +60,7 @@ class cuda_copies final : public runtime::poller {
 
   cuda_driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
-  /// For what waits for nothing. A copy that waits for kernels is put into it only where `most_waiting` others wait already.
+  /// For what waits for nothing: no copy that waits for kernels is ever in it.
   cuda_stream prompt() const noexcept { return streams_.front().stream; }
 
   /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too.
@@ -77,8 +83,8 @@ class cuda_copies final : public runtime::poller {
     return tell_after(memory, orders::all, done);
   }
   /// A receive into `memory`, of an op that was told of this device (`.memory`), is about to be started with the number that this
-  /// answers (`receive_options::expected`). Throws `unavailable` where the device cannot wait for it, `full` when too many are
-  /// expected. To expect and not to start it stops the streams that wait.
+  /// answers (`receive_options::expected`). Throws `unavailable` where the device cannot wait for it, or more ranks of this process
+  /// share it than a quarter of its queues, `full` when too many are expected. To expect and not to start it stops the streams that wait.
   std::uint64_t expect(std::span<const std::byte> memory);
   /// What is enqueued into `stream` from here on waits for what is expected into `memory`; without that for nothing. It does not
   /// wait for good: the receive ends, with its message or without. Streams may share a queue of the GPU's, so that one which waits
@@ -129,12 +135,23 @@ class cuda_copies final : public runtime::poller {
     cuda_stream stream;
     std::size_t word;
     std::deque<mark> marks{};
-    bool waits = false;  // for kernels: nothing that could go on is put behind that
+  };
+  // What a stream had at some time. A later record goes into another event while somebody waits for this one.
+  using moment = std::shared_ptr<const cuda_event>;
+  struct event_pool {
+    explicit event_pool(cuda_driver& d) : driver(d) {}
+    ~event_pool() {
+      for (const cuda_event e : unused) driver.destroy(e);
+    }
+    event_pool(const event_pool&) = delete;
+    event_pool& operator=(const event_pool&) = delete;
+    cuda_driver& driver;
+    std::vector<cuda_event> unused{};
   };
   struct ordering {
     std::span<const std::byte> memory;
     cuda_stream stream;
-    cuda_event event;
+    moment at;
     std::uint64_t behind;  // the flag that was down when it was made: it comes after what is still to come; 0: none was
   };
   // What is to come after a message that is expected does not order the copy that brings it.
@@ -142,14 +159,28 @@ class cuda_copies final : public runtime::poller {
   template <class Each>
   void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
   bool busy(std::span<const std::byte> memory, orders which) noexcept;
-  enum class beginning : std::uint8_t { at_once, behind_kernels };
+  struct request {
+    enum class kind : std::uint8_t { copy, write, tell } what;
+    runtime::completion* done;
+    std::span<const std::byte> from{};  // a write's: the copies that it is behind
+    std::byte* to = nullptr;
+    std::uint32_t value = 0;
+    std::vector<moment> behind{};
+  };
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
   runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
   void give_back() noexcept;
   queue make_queue(cuda_stream s);
-  queue& queue_for(beginning when);
-  cuda_event take_event();
-  runtime::errc enqueue(cuda_stream s, std::span<std::byte> to, std::span<const std::byte> from) noexcept;
+  queue& shortest();
+  queue* idle();
+  moment take_event();
+  void note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept;
+  runtime::errc start(request r);
+  runtime::errc enqueue(queue& q, const request& r);
+  runtime::errc enqueue_copy(cuda_stream s, std::byte* to, std::span<const std::byte> from) noexcept;
+  runtime::result<queue*> behind_copies_of(std::span<const std::byte> data);
+  runtime::result<queue*> stream_for(const request& r, std::size_t earlier);
+  std::size_t go_on(runtime::errc device);
   runtime::errc put_mark(queue& q, runtime::completion* done, std::span<const std::byte> from = {});
   std::size_t finish(queue& q, runtime::errc outcome);
   runtime::errc look_at_device(cuda_stream s) noexcept;
@@ -165,8 +196,9 @@ class cuda_copies final : public runtime::poller {
   unsigned fruitless_ = 0;  // looks at words since one had changed
   std::deque<queue> streams_;
   std::deque<queue> watched_;  // streams of others
-  std::vector<cuda_event> free_events_;
+  std::shared_ptr<event_pool> events_;
   std::vector<ordering> orderings_;
+  std::deque<request> put_off_;  // for want of a stream that may wait
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
   std::optional<runtime::error> refused_;  // the latest

@@ -92,6 +92,8 @@ class cuda_driver {
   /// Versions of the driver and the runtime, such as `13000`.
   virtual int driver_version() const noexcept = 0;
   virtual int runtime_version() const noexcept = 0;
+  /// How many streams of this process run beside each other on a device. Those beyond share queues: one that waits holds up others.
+  virtual unsigned queues() const noexcept = 0;
 
   virtual cuda_stream make_stream(int device) = 0;
   virtual void destroy(cuda_stream s) noexcept = 0;

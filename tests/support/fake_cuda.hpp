@@ -2,7 +2,7 @@
 /// A GPU for tests without one. What is enqueued takes effect later: each `query` is a tick, and an operation ends so many ticks
 /// after the one before it in its stream. Copies read their source when they end, not when they are enqueued, so that a missing
 /// order shows as wrong bytes. Device memory has addresses that no processor may follow: touching one is a segmentation
-/// fault.
+/// fault. Streams share its queues in turn: while one that waits is at the head of a queue, nothing that came later goes on there.
 #include <parley/transports/cuda_driver.hpp>
 #include <sys/mman.h>
 
@@ -41,6 +41,7 @@ class fake_cuda final : public transports::cuda_driver {
   int imported = 0;
   std::uint64_t sums_by_kernel = 0;
   bool word_operations = true;
+  unsigned queues_there = 32;
   /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
   /// What a kernel does that writes where nothing is.
@@ -50,11 +51,11 @@ class fake_cuda final : public transports::cuda_driver {
 
   /// A kernel.
   void launch(cuda_stream s, std::uint64_t ticks, std::function<void()> effect) {
-    stream_of(s).push({operation::kind::work, std::move(effect), ticks, nullptr, 0, {}});
+    push(s, {operation::kind::work, std::move(effect), ticks, nullptr, 0, {}});
   }
   /// A kernel that runs until it is told to end.
   void launch_until(cuda_stream s, std::function<bool()> over) {
-    stream_of(s).push({operation::kind::work, {}, 0, nullptr, 0, std::move(over)});
+    push(s, {operation::kind::work, {}, 0, nullptr, 0, std::move(over)});
   }
   /// Where the processor may see device memory.
   std::byte* shadow(const void* address) {
@@ -72,10 +73,11 @@ class fake_cuda final : public transports::cuda_driver {
   std::size_t events() const { return events_.size(); }
 
   const std::vector<transports::cuda_device>& devices() const noexcept override { return devices_; }
+  unsigned queues() const noexcept override { return queues_there; }
   int driver_version() const noexcept override { return 13000; }
   int runtime_version() const noexcept override { return 13000; }
   cuda_stream make_stream(int) override {
-    streams_.push_back(std::make_unique<stream>());
+    streams_.push_back(std::make_unique<stream>(made_++ % queues_there));
     return reinterpret_cast<cuda_stream>(streams_.back().get());
   }
   void destroy(cuda_stream s) noexcept override {
@@ -117,13 +119,13 @@ class fake_cuda final : public transports::cuda_driver {
   errc record(cuda_event e, cuda_stream after) noexcept override {
     if (broken_) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    stream_of(after).push({operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
+    push(after, {operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
     return errc::none;
   }
   errc wait(cuda_stream s, cuda_event e) noexcept override {
     if (broken_) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    stream_of(s).push({operation::kind::wait, {}, 0, ev, ev->recorded, {}});
+    push(s, {operation::kind::wait, {}, 0, ev, ev->recorded, {}});
     return errc::none;
   }
   errc query(cuda_event e) noexcept override {
@@ -135,18 +137,18 @@ class fake_cuda final : public transports::cuda_driver {
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
     if (broken_) return errc::device_failed;
     const std::uint64_t number = ++copies_;
-    stream_of(s).push({operation::kind::work,
-                       [this, to, from, bytes, number] {
-                         if (break_at_copy && number >= *break_at_copy) {
-                           broken_ = true;
-                           return;
-                         }
-                         std::memmove(here(to), here(from), bytes);
-                       },
-                       ticks_per_copy,
-                       nullptr,
-                       0,
-                       {}});
+    push(s, {operation::kind::work,
+             [this, to, from, bytes, number] {
+               if (break_at_copy && number >= *break_at_copy) {
+                 broken_ = true;
+                 return;
+               }
+               std::memmove(here(to), here(from), bytes);
+             },
+             ticks_per_copy,
+             nullptr,
+             0,
+             {}});
     return errc::none;
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
@@ -214,11 +216,12 @@ class fake_cuda final : public transports::cuda_driver {
   }
   errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
     if (broken_ || !word_operations) return errc::device_failed;
-    launch_until(s, [this, at, value] {
+    const auto there = [this, at, value] {
       std::uint32_t seen = 0;
       std::memcpy(&seen, here(at), sizeof seen);
       return static_cast<std::int32_t>(seen - value) >= 0;
-    });
+    };
+    push(s, {operation::kind::wait_for_word, {}, 0, nullptr, 0, there});
     return errc::none;
   }
   errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept override {
@@ -238,7 +241,7 @@ class fake_cuda final : public transports::cuda_driver {
   }
   errc replay(transports::cuda_graph g, cuda_stream s) noexcept override {
     if (broken_) return errc::device_failed;
-    for (const operation& o : *reinterpret_cast<const std::vector<operation>*>(g)) stream_of(s).push(o);
+    for (const operation& o : *reinterpret_cast<const std::vector<operation>*>(g)) push(s, o);
     return errc::none;
   }
   void destroy(transports::cuda_graph g) noexcept override {
@@ -279,12 +282,17 @@ class fake_cuda final : public transports::cuda_driver {
     std::uint64_t happened = 0;
   };
   struct operation {
-    enum class kind { work, record, wait } what;
+    enum class kind { work, record, wait, wait_for_word } what;
     std::function<void()> effect;
     std::uint64_t ticks;
     event* on;
     std::uint64_t number;
     std::function<bool()> over{};
+    std::uint64_t place = 0;  // in the order of enqueueing
+
+    bool holds_its_queue() const {
+      return (what == kind::wait && on->happened < number) || (what == kind::wait_for_word && !over());
+    }
   };
   struct joint_sum {
     std::vector<std::span<std::byte>> memory;
@@ -300,15 +308,16 @@ class fake_cuda final : public transports::cuda_driver {
     for (const auto& each : all) std::memcpy(shadow(each.data()), sum.data(), sum.size() * sizeof(float));
   }
   struct stream {
-    std::deque<operation> todo;
+    explicit stream(std::size_t q) : queue(q) {}
+    std::size_t queue;
+    std::deque<operation> todo{};
     std::optional<std::vector<operation>> captured{};
-    void push(operation o) {
-      if (captured)
-        captured->push_back(std::move(o));
-      else
-        todo.push_back(std::move(o));
-    }
   };
+  void push(cuda_stream into, operation o) {
+    stream& s = stream_of(into);
+    o.place = ++enqueued_;
+    s.captured ? s.captured->push_back(std::move(o)) : s.todo.push_back(std::move(o));
+  }
   struct block {
     std::vector<std::byte> bytes;
     std::size_t reserved = 0;
@@ -319,10 +328,22 @@ class fake_cuda final : public transports::cuda_driver {
     std::byte* const seen = shadow(address);
     return seen == nullptr ? const_cast<void*>(address) : seen;
   }
+  // Of each queue, what is before the first wait in it.
+  std::vector<std::uint64_t> goes_on_up_to() const {
+    std::vector<std::uint64_t> first(queues_there, ~std::uint64_t{0});
+    for (const auto& s : streams_) {
+      for (const operation& o : s->todo) {
+        if (o.place < first[s->queue] && o.holds_its_queue()) first[s->queue] = o.place;
+      }
+    }
+    return first;
+  }
   void tick() {
+    const std::vector<std::uint64_t> goes_on = goes_on_up_to();
     for (auto& s : streams_) {
       while (!s->todo.empty() && !broken_) {
         operation& first = s->todo.front();
+        if (first.place > goes_on[s->queue]) break;
         if (first.what == operation::kind::wait && first.on->happened < first.number) break;
         if (first.what == operation::kind::work && first.ticks > 0) {
           --first.ticks;
@@ -337,6 +358,8 @@ class fake_cuda final : public transports::cuda_driver {
   }
 
   std::vector<transports::cuda_device> devices_;
+  std::size_t made_ = 0;
+  std::uint64_t enqueued_ = 0;
   std::vector<std::unique_ptr<stream>> streams_;
   std::vector<std::unique_ptr<event>> events_;
   std::vector<std::unique_ptr<std::vector<operation>>> graphs_;

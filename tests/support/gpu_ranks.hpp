@@ -31,6 +31,7 @@ struct two_ranks {
     planes.nccl = nccl;
     ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;
+    gpu.queues_there *= world;  // each process has its own
     loop.attach(below);
     std::vector<std::uint64_t> lives(world);
     std::iota(lives.begin(), lives.end(), 11);

@@ -87,6 +87,94 @@ TEST_CASE("one waits for a stream without waiting in it, and a cancelled wait le
   }
 }
 
+// One stream for what can go on, one for what waits.
+constexpr cuda_copies::options few_streams{.streams = 1, .first_waiting = 0, .most_waiting = 1};
+
+TEST_CASE("copies beyond the streams that may wait do so on the host, and for nothing that came later") {
+  fake_cuda gpu;
+  {
+    cuda_copies copies(gpu, 0, few_streams);
+    auto a = cuda_memory::on_device(gpu, 0, 100);
+    auto b = cuda_memory::on_device(gpu, 0, 300);
+    auto word = cuda_memory::pinned(gpu, 100);
+    std::ranges::fill(word.bytes(), std::byte{0});
+    const auto to = [&](std::size_t i) { return b.bytes().subspan(100 * i, 100); };
+    const auto stream = gpu.make_stream(0);
+    bool first_may_end = false;
+    bool second_may_end = false;
+    gpu.launch_until(stream, [&] { return first_may_end; });
+    gpu.launch(stream, 0, [&] { fill(gpu, a.bytes(), 2); });
+    CHECK(copies.after(a.bytes(), stream) == errc::none);
+    std::array<awaited, 6> done;
+    CHECK(copies.copy(to(0), a.bytes(), &done[0]) == errc::pending);
+    CHECK(copies.copy(to(1), a.bytes(), &done[1]) == errc::pending);
+    CHECK(copies.write_behind(a.bytes(), word.bytes().data(), 9, &done[2]) == errc::pending);
+    CHECK(copies.when_free(a.bytes(), &done[3]) == errc::pending);
+    gpu.launch_until(stream, [&] { return second_may_end; });
+    gpu.launch(stream, 0, [&] { fill(gpu, a.bytes(), 3); });
+    CHECK(copies.after(a.bytes(), stream) == errc::none);
+    CHECK(copies.copy(to(2), a.bytes(), &done[4]) == errc::pending);
+    CHECK(gpu.streams() == 3);
+
+    auto c = cuda_memory::on_device(gpu, 0, 100);
+    CHECK(copies.copy(c.bytes().first(50), c.bytes().subspan(50), &done[5]) == errc::pending);
+    while (done[5].calls == 0) copies.poll();
+    for (int i = 0; i < 1'000; ++i) copies.poll();
+    for (std::size_t i = 0; i < 5; ++i) CHECK(done[i].calls == 0);
+    CHECK(word.bytes()[0] == std::byte{0});
+
+    first_may_end = true;
+    for (int i = 0; i < 1'000; ++i) copies.poll();
+    for (std::size_t i = 0; i < 4; ++i) CHECK(done[i].calls == 1);
+    CHECK(done[4].calls == 0);
+    CHECK(holds(gpu, to(0), 2));
+    CHECK(holds(gpu, to(1), 2));
+    CHECK(word.bytes()[0] == std::byte{9});
+
+    second_may_end = true;
+    copies.drain();
+    CHECK(holds(gpu, to(2), 3));
+    gpu.destroy(stream);
+  }
+  CHECK(gpu.events() == 0);
+}
+
+TEST_CASE("copies that wait on the host end with the device, and outlive the rank whose kernels they waited for") {
+  fake_cuda gpu;
+  {
+    auto other = std::make_unique<cuda_copies>(gpu, 0, few_streams);
+    cuda_copies copies(gpu, 0, few_streams);
+    auto a = cuda_memory::on_device(gpu, 0, 100);
+    auto b = cuda_memory::on_device(gpu, 0, 300);
+    const auto stream = gpu.make_stream(0);
+    bool may_end = false;
+    gpu.launch_until(stream, [&] { return may_end; });
+    CHECK(other->after(a.bytes(), stream) == errc::none);
+    std::array<awaited, 3> done;
+    for (std::size_t i = 0; i < done.size(); ++i)
+      CHECK(copies.copy(b.bytes().subspan(100 * i, 100), a.bytes(), &done[i], other.get()) == errc::pending);
+    copies.forget(&done[1]);
+    other.reset();
+    SUBCASE("as its streams do") {
+      may_end = true;
+      copies.drain();
+      CHECK(done[2].outcome == errc::none);
+    }
+    SUBCASE("with its error") {
+      gpu.break_at_copy = 1;
+      awaited breaks;
+      CHECK(copies.copy(b.bytes().first(50), b.bytes().last(50), &breaks) == errc::pending);
+      copies.drain();
+      CHECK(done[2].outcome == errc::device_failed);
+    }
+    CHECK(done[0].calls == 1);
+    CHECK(done[1].calls == 0);
+    CHECK(done[2].calls == 1);
+    gpu.destroy(stream);
+  }
+  CHECK(gpu.events() == 0);
+}
+
 TEST_CASE("an error of the device ends all that is pending, and what comes later, with its name") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
@@ -145,6 +233,26 @@ TEST_CASE("a space frees nothing while it lives: what was given back is used aga
     CHECK(another->bytes().data() != first);
   }
   CHECK(gpu.blocks() == 0);
+}
+
+TEST_CASE("ranks that share a device share its queues, and expect no messages where that leaves too few streams") {
+  fake_cuda gpu;
+  const auto streams = [&](unsigned ranks) {
+    const auto o = cuda_copies::shared_by(gpu, ranks, {});
+    return o.streams + o.most_waiting;
+  };
+  CHECK(streams(1) == 26);
+  CHECK(streams(2) == 14);
+  CHECK(streams(8) == 2);
+  CHECK(streams(100) == 2);
+  auto a = cuda_memory::on_device(gpu, 0, 1'000);
+  cuda_copies enough(gpu, 0, cuda_copies::shared_by(gpu, 8, {}));
+  enough.came(enough.expect(a.bytes()), errc::none);
+  cuda_copies too_many(gpu, 0, cuda_copies::shared_by(gpu, 9, {}));
+  CHECK_THROWS_WITH(
+      too_many.expect(a.bytes()),
+      doctest::Contains("too many ranks of this process share device 0: a stream that waits for a message would "
+                        "hold up the one that brings it; start 8 ranks for each GPU at most, or processes"));
 }
 
 TEST_CASE("a device that does not exist is named") {

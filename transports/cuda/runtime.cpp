@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -29,6 +30,16 @@ std::string uuid_text(const cudaUUID_t& uuid) {
     text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                         static_cast<unsigned char>(uuid.bytes[i]));
   return text;
+}
+
+constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr unsigned most_queues = 32;
+
+unsigned queues_asked_for() {
+  constexpr unsigned of_cuda_itself = 8;
+  const char* const said = std::getenv(queues_variable);
+  const auto number = said == nullptr ? 0UL : std::strtoul(said, nullptr, 10);
+  return number == 0 ? of_cuda_itself : static_cast<unsigned>(std::min<unsigned long>(number, most_queues));
 }
 
 class runtime_driver final : public cuda_driver {
@@ -56,6 +67,7 @@ class runtime_driver final : public cuda_driver {
   const std::vector<cuda_device>& devices() const noexcept override { return devices_; }
   int driver_version() const noexcept override { return driver_version_; }
   int runtime_version() const noexcept override { return runtime_version_; }
+  unsigned queues() const noexcept override { return queues_; }
 
   cuda_stream make_stream(int device) override {
     const on_device here(device);
@@ -276,13 +288,14 @@ class runtime_driver final : public cuda_driver {
   std::unordered_map<cuda_stream, int> device_of_own_;
   int driver_version_ = 0;
   int runtime_version_ = 0;
+  unsigned queues_ = queues_asked_for();
   std::string fault_;
 };
 
 result<std::unique_ptr<runtime_driver>> open_driver() {
   // Streams that share a queue of the GPU's wait for each other, also for words that are set by what is in one of them. CUDA reads
   // this at its first call.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ::setenv(queues_variable, std::to_string(most_queues).c_str(), 0);
   int count = 0;
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e != cudaSuccess) {
