@@ -164,8 +164,10 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
              o.behind == behind;
     };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
-    if (at == orderings_.end()) at = orderings_.insert(at, {memory, stream, {}, behind});
-    if (at->at.use_count() != 1) at->at = take_event();
+    if (at == orderings_.end())
+      at = orderings_.insert(at, {memory, stream, take_event(), behind});
+    else if (at->at.use_count() != 1)
+      at->at = take_event();
     return driver_.record(*at->at, stream);
   } catch (const runtime::failure& f) {
     return refused(f);
