@@ -136,13 +136,7 @@ bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   if (one_sided_ == nullptr || failed_ != errc::none) return false;
   if (r.place_ == part_receiver::place::matched) return r.one_sided_ != nullptr && r.one_sided_->credit != 0;
   stream& s = r.stream_;
-  std::uint64_t index = s.first_posted;
-  bool found = false;
-  s.posted.for_each([&](const part_receiver& each) {
-    found = found || &each == &r;
-    if (!found) ++index;
-  });
-  if (s.given.may_leave(index)) return false;
+  if (s.given.may_leave(s.first_posted + r.place_in_line())) return false;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   if (r.one_sided_->leaving == errc::none) send_revoke(s);
   return true;

@@ -66,9 +66,9 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   auto& later = w.receive(64, {.from = 0, .tag = 7});
   pass(w, 1'000'000);
   // Which calls they were: invocation 2 is the first of tag 0 that has not begun.
-  CHECK(says(pending, "a receive of up to 100 bytes, tag 0, was not met: invocation 2 had not begun"));
-  CHECK(says(pending_too, "a receive of up to 100 bytes, tag 4, was not met: invocation 0 had not begun"));
-  CHECK(says(later, "a receive of up to 64 bytes, tag 7, was not met: invocation 0 had not begun"));
+  CHECK(says(pending, "a receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 2 had not begun"));
+  CHECK(says(pending_too, "a receive of up to 100 bytes from rank 0, tag 4, was not met: invocation 0 had not begun"));
+  CHECK(says(later, "a receive of up to 64 bytes from rank 0, tag 7, was not met: invocation 0 had not begun"));
   for (auto* r : {&pending, &pending_too, &later}) {
     pass(w, 1'000'000);
     CHECK(r->code() == errc::peer_failed);
@@ -136,13 +136,24 @@ TEST_CASE("losing a rank that has no part in an op changes nothing") {
   CHECK(all.wrong == 0);
 }
 
-TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it waits for") {
+TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it waits for and the invocation that it "
+          "would have got") {
   pair_world w;
-  auto& r = w.receive(100, {.from = 0, .tag = 7, .timeout_ns = 50'000'000});
-  pass(w, 100'000'000);
-  CHECK(r.code() == errc::timeout);
-  for (const char* word : {"activations 0->1", "on rank 1 (receiver)", "from rank 0", "100 bytes", "tag 7"})
-    CHECK(says(r, word));
+  w.receive(100);
+  w.send(100);
+  pass(w, 1'000'000);
+  auto& first = w.receive(100, {.from = 0, .timeout_ns = 5'000'000});
+  auto& second = w.receive(64, {.from = 0, .timeout_ns = 1'000'000});
+  auto& other = w.receive(64, {.from = 0, .tag = 4, .timeout_ns = 1'000'000});
+  pass(w, 2'000'000);
+  CHECK(says(second, "a receive of up to 64 bytes from rank 0, tag 0, was not met: invocation 2 had not begun"));
+  CHECK(says(other, "a receive of up to 64 bytes from rank 0, tag 4, was not met: invocation 0 had not begun"));
+  pass(w, 4'000'000);
+  CHECK(says(first, "a receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 1 had not begun"));
+  for (auto* r : {&first, &second, &other}) {
+    CHECK(r->code() == errc::timeout);
+    CHECK(says(*r, "activations 0->1, on rank 1 (receiver)"));
+  }
 }
 
 TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {
