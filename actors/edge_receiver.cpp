@@ -117,10 +117,14 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
     if (!message.remote()) edge_.counters_.copied_bytes += into.size();
     if (message.remote() || edge_.fetch_may_wait_) {
       transfer_part* const part = new_part();
+      part->into = into;
       started(part, net_.fetch(std::move(message), into, part));
     } else {
       const errc fetched = net_.fetch(std::move(message), into, nullptr);
-      if (fetched != errc::none) fail(fetched);
+      if (fetched != errc::none) {
+        received_bytes_ = 0;
+        fail(fetched);
+      }
     }
     wake_if_settled();
     return;

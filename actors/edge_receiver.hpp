@@ -131,6 +131,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// Whether its invocation has begun. `invocation` means something then, and in one that has ended without: the one that it would have got.
   bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
+  /// Of what it has asked for: what is here, or still on its way from the transport.
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
   /// Where it was told that its buffer lies; null where it was not told.
   const std::byte* memory() const noexcept { return memory_; }
@@ -149,6 +150,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// The place of one that is not matched yet, among those that wait.
   std::uint64_t place_in_line() const noexcept;
   [[gnu::cold]] void let_go_of_memory() noexcept;
+  [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void keep(const stamp& s, runtime::arrival&& message) noexcept;

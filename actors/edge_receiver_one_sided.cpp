@@ -45,6 +45,7 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, g
   if (!inside) return fail(errc::config_failed);
   received_bytes_ += into.size();
   transfer_part* const part = new_part();
+  part->into = into;
   const runtime::remote_place there{std::as_bytes(std::span(from->key)),
                                     from->address + one_sided_->place.offset + offset};
   started(part, (net_.*how)(edge_.peer_, there, into, part));

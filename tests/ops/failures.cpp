@@ -79,6 +79,28 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   }
 }
 
+TEST_CASE("a receive whose payload could not be fetched does not say that it came") {
+  for (const config_ptr& config : {direct(), chunked(512_KiB, 2)}) {
+    CAPTURE(config->id());
+    world w(2);
+    const std::vector<config_ptr> configs{config};
+    auto out = w[0].declare(pair_of(configs));
+    auto in = w[1].declare(pair_of(configs));
+    const auto sent = pattern(1 << 20, 1);
+    std::vector<std::byte> came(sent.size());
+    result<> of_send(errc::pending);
+    result<> of_receive(errc::pending);
+    scope calls(w.clock);
+    calls.spawn(keep_receive(in, came, {.from = 0}, of_receive));
+    calls.spawn(keep_send(out, sent, {.to = 1}, of_send));
+    pass(w, 20'000);  // its stamp is here, its payload is on its way
+    w.links.end_process(0);
+    pass(w, 1'000'000);
+    CHECK(of_receive.code() == errc::peer_failed);
+    CHECK_MESSAGE(says(of_receive, "received 0 of 1048576 bytes from rank 0"), of_receive.reason().what());
+  }
+}
+
 TEST_CASE("a call that ends for what the other end says of the same invocation names that once") {
   pair_world w;
   auto& begun = w.receive(1 << 20);
