@@ -28,11 +28,21 @@ runtime::result<stamp> part_receiver::outcome() const noexcept {
 
 void part_receiver::end(errc why) noexcept {
   if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_) edge_.report_taken(stream_.id, index_, why);
+  if (place_ == place::posted) index_ = stream_.first_posted + place_in_line();
   uncount();
   unlink();
   place_ = place::gone;
   fail(why);
   if (watcher_ != nullptr) static_cast<void>(std::exchange(watcher_, nullptr)->on_decided(*this));
+}
+
+std::uint64_t part_receiver::place_in_line() const noexcept {
+  std::uint64_t before = 0;
+  static_cast<void>(stream_.posted.find_if([&](const part_receiver& each) {
+    before += &each == this ? 0 : 1;
+    return &each == this;
+  }));
+  return before;
 }
 
 void part_receiver::give_up(errc why) noexcept {
@@ -107,10 +117,14 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
     if (!message.remote()) edge_.counters_.copied_bytes += into.size();
     if (message.remote() || edge_.fetch_may_wait_) {
       transfer_part* const part = new_part();
+      part->into = into;
       started(part, net_.fetch(std::move(message), into, part));
     } else {
       const errc fetched = net_.fetch(std::move(message), into, nullptr);
-      if (fetched != errc::none) fail(fetched);
+      if (fetched != errc::none) {
+        received_bytes_ = 0;
+        fail(fetched);
+      }
     }
     wake_if_settled();
     return;

@@ -128,9 +128,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::errc sender_failure() const noexcept { return sender_failure_; }
   std::uint64_t digest() const noexcept { return stamp_.digest; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
-  /// Whether its invocation has begun, so that `invocation` means something.
+  /// Whether its invocation has begun. `invocation` means something then, and in one that has ended without: the one that it would have got.
   bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
+  /// Of what it has asked for: what is here, or still on its way from the transport.
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
   /// Where it was told that its buffer lies; null where it was not told.
   const std::byte* memory() const noexcept { return memory_; }
@@ -146,7 +147,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::result<stamp> outcome() const noexcept;
   void end(runtime::errc why) noexcept;
   void uncount() noexcept;
+  /// The place of one that is not matched yet, among those that wait.
+  std::uint64_t place_in_line() const noexcept;
   [[gnu::cold]] void let_go_of_memory() noexcept;
+  [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void keep(const stamp& s, runtime::arrival&& message) noexcept;

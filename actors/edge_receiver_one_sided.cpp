@@ -45,6 +45,7 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, g
   if (!inside) return fail(errc::config_failed);
   received_bytes_ += into.size();
   transfer_part* const part = new_part();
+  part->into = into;
   const runtime::remote_place there{std::as_bytes(std::span(from->key)),
                                     from->address + one_sided_->place.offset + offset};
   started(part, (net_.*how)(edge_.peer_, there, into, part));
@@ -136,13 +137,7 @@ bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   if (one_sided_ == nullptr || failed_ != errc::none) return false;
   if (r.place_ == part_receiver::place::matched) return r.one_sided_ != nullptr && r.one_sided_->credit != 0;
   stream& s = r.stream_;
-  std::uint64_t index = s.first_posted;
-  bool found = false;
-  s.posted.for_each([&](const part_receiver& each) {
-    found = found || &each == &r;
-    if (!found) ++index;
-  });
-  if (s.given.may_leave(index)) return false;
+  if (s.given.may_leave(s.first_posted + r.place_in_line())) return false;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   if (r.one_sided_->leaving == errc::none) send_revoke(s);
   return true;

@@ -104,6 +104,7 @@ class parts_in_flight {
       await(*p);
     } else {
       if (p->report != nullptr) *p->report = outcome;
+      if (outcome != runtime::errc::none) on_part_failed(*p);
       delete p;
       if (outcome != runtime::errc::none) fail(outcome);
     }
@@ -115,6 +116,7 @@ class parts_in_flight {
   }
   void ended(transfer_part* p, runtime::errc outcome) noexcept {
     if (p->report != nullptr) *p->report = outcome;
+    if (outcome != runtime::errc::none) on_part_failed(*p);
     delete p;
     --in_flight_;
     if (outcome != runtime::errc::none) fail(outcome);
@@ -126,6 +128,8 @@ class parts_in_flight {
   step room() noexcept { return {*this, limit_ - 1}; }
   /// The invocation has just failed; parts may still be with the transport.
   virtual void on_failed() noexcept {}
+  /// The transport did not move it, or not all of it.
+  virtual void on_part_failed(const transfer_part&) noexcept {}
 
   runtime::link& net_;
   runtime::intrusive_list<transfer_part> parts_;

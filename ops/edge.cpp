@@ -576,13 +576,13 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
 }
 
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
-  if (failed_ && !in.matched())
+  if (!in.matched())
     throw explained(in.failed(), std::nullopt,
-                    "a receive of up to " + std::to_string(capacity) + " bytes, tag " + std::to_string(tag) +
-                        ", was not met: invocation " + std::to_string(receiver_.next_invocation(tag)) +
-                        " had not begun");
+                    "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
+                        std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
+                        std::to_string(in.invocation()) + " had not begun");
   const bool small = in.failed() == errc::buffer_too_small;
-  throw explained(in.failed(), in.matched() ? std::optional(in.invocation()) : std::nullopt,
+  throw explained(in.failed(), in.invocation(),
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" +
                       (small ? ", which is too small for the message of " + std::to_string(in.total_bytes()) +

@@ -405,6 +405,7 @@ struct job::state final : runtime::link::failure_handler {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
     } else if (!see_whether_fenced()) {
+      ended_with_error.push_back(left);
       self->on_lost(left, why, departure::failed);
       wire->give_up(left);
     }
@@ -425,6 +426,7 @@ struct job::state final : runtime::link::failure_handler {
     const transports::member& anew = all.members[peer] = std::move(found->second);
     coming.erase(found);
     std::erase(returned, peer);
+    std::erase(ended_with_error, peer);
     wire->connect(peer, anew.address, restarts_of(peer));
     if (heart) heart->expect(peer, restarts_of(peer));
     self->on_restarted(peer, anew.incarnation);
@@ -460,6 +462,8 @@ struct job::state final : runtime::link::failure_handler {
       if (over_gpu) over_gpu->on_peer_failed(peer);
       if (has_returned(peer)) {
         self->on_lost(peer, {}, departure::returned);
+      } else if (std::count(ended_with_error.begin(), ended_with_error.end(), peer) != 0) {
+        see_whether_fenced();  // its process may be there yet, but has said itself what became of it
       } else if (!end_with_verdicts(peer)) {
         self->on_lost(peer, why_gone(peer));
       }
@@ -504,6 +508,7 @@ struct job::state final : runtime::link::failure_handler {
   std::vector<std::function<void()>> early;      // news of other ranks from before this one was there
   std::map<rank_id, transports::member> coming;  // whose processes before them the link is not done with
   std::vector<rank_id> returned;
+  std::vector<rank_id> ended_with_error;
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   time_ns detection_ns;
   time_ns settle_limit_ns;

@@ -4,6 +4,20 @@
 
 namespace parley::runtime {
 
+namespace {
+
+// Of a step that was not done. Those behind it blame what it blames.
+struct input_failed final : failure {
+  input_failed(const std::string& title, std::string input_title, error why)
+      : failure({why.code(),
+                 title + " was not done, because it needs what " + input_title + " was to bring: " + why.what()}),
+        input(std::move(input_title)), cause(std::move(why)) {}
+  std::string input;
+  error cause;
+};
+
+}  // namespace
+
 void flow_end::one_ended(const std::exception_ptr& by) noexcept {
   if (by && !thrown) thrown = by;
   if (--open == 0) told.tell();
@@ -106,9 +120,14 @@ task<> flow_step::fail(std::exception_ptr why) {
 }
 
 std::exception_ptr flow_step::blame() const {
-  const error cause = describe(to_blame_->thrown);
-  return std::make_exception_ptr(failure({cause.code(), title() + " was not done, because it needs what " +
-                                                            to_blame_->title() + " was to bring: " + cause.what()}));
+  try {
+    std::rethrow_exception(to_blame_->thrown);
+  } catch (const input_failed& f) {
+    return std::make_exception_ptr(input_failed(title(), f.input, f.cause));
+  } catch (...) {
+    const error cause = describe(std::current_exception());
+    return std::make_exception_ptr(input_failed(title(), to_blame_->title(), cause));
+  }
 }
 
 void flow_step::on_task_end(promise_base& ended) noexcept {

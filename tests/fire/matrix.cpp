@@ -1,8 +1,9 @@
 // Kills and stops real ranks at every step of a campaign, and sees that each survivor ends with an error that names op, rank and
 // invocation, in bounded time; that whoever was stopped is fenced when it comes back; and that nothing is left behind.
 //
-// The same in the midst of puts and gets (one_sided.hpp), where besides no memory may be written that is none of the payload's, or has
-// been given back, and nothing comes that was not written whole.
+// The same in the midst of calls of ops of several ranks (exchanges.hpp), after which their memory is as it should be; and of puts
+// and gets (one_sided.hpp), where besides no memory may be written that is none of the payload's, or has been given back, and nothing
+// comes that was not written whole.
 //
 // `./dev test` runs a few steps per role; PARLEY_TEST_MATRIX=N runs all of them N times, as `./dev all` does.
 #include "supervisor.hpp"
@@ -30,6 +31,7 @@ struct campaign_part {
   std::vector<rank_id> others;  // of the op
   std::chrono::seconds detection = 1s;
   const char* survivors_say = "";  // besides their error
+  int invocations_told_again = 0;  // by those who run them with a survivor
 };
 
 // The leader of an edge is its sender; it offers, warms and reports to itself, so those are no messages of its own.
@@ -78,12 +80,58 @@ const std::vector<campaign_part>& parts() {
   return all;
 }
 
+// Of ops of all ranks, in the midst of their calls (exchanges.hpp).
+const std::vector<campaign_part>& calls() {
+  static const std::vector<campaign_part> all{
+      {"rims", 2, "neighbour", {"begun", "midst"}, "rims", {0, 1, 3}, 1s, "ran ", 20},
+      {"attention", 1, "member", {"begun", "midst"}, "attention", {0, 2, 3}, 1s, "ran ", 20},
+      {"two_levels", 2, "leader", {"begun", "midst"}, "gradients", {0, 1, 3}, 1s, "ran ", 20},
+      {"two_levels", 3, "worker", {"begun"}, "gradients", {0, 1, 2}, 1s, "ran ", 20},
+      {"training", 1, "stage", {"begun", "midst"}, "training", {0, 2, 3}, 1s, "ran ", 20},
+  };
+  return all;
+}
+
 std::set<std::string> pages() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     if (entry.path().filename().string().starts_with("parley-")) names.insert(entry.path().string());
   }
   return names;
+}
+
+// What ranks say that they ran, by invocation; how many of these several have told of.
+int same_config_on_all(by_hand& job) {
+  std::map<std::string, std::string> ran;
+  int told_again = 0;
+  for (rank_id r = 0; r < job.size(); ++r) {
+    for (const std::string& line : job[r].lines()) {
+      if (!line.starts_with("ran ")) continue;
+      const auto digest = line.rfind(' ');
+      const auto [at, first] = ran.emplace(line.substr(0, digest), line.substr(digest));
+      if (first) continue;
+      ++told_again;
+      CHECK_MESSAGE(at->second == line.substr(digest), line);
+    }
+  }
+  return told_again;
+}
+
+// That a survivor's error names op and dead rank. To one that had nothing to do with that rank, whoever ends because of it may be gone first:
+// then the error names that one, and after whom its connection broke, or that one's own error does.
+bool blames(by_hand& job, const campaign_part& part, rank_id survivor) {
+  const auto says = [&](rank_id r, const std::string& what) {
+    const std::string who = fmt::format("parley: rank {}: peer_failed: ", r);
+    return job[r].says({who.c_str(), part.op, what.c_str(), "restart the job"});
+  };
+  const auto gone = [](rank_id who) { return fmt::format("rank {} is gone", who); };
+  if (says(survivor, gone(part.rank))) return true;
+  if (says(survivor, fmt::format("is gone: its connection broke after rank {} was lost", part.rank))) return true;
+  return std::any_of(part.others.begin(), part.others.end(), [&](rank_id between) {
+    const std::string nothing_else = gone(between) + "; restart the job";
+    return says(survivor, nothing_else) && job.until([&] { return job[between].ended(); }) &&
+           says(between, gone(part.rank));
+  });
 }
 
 void run_one(const campaign_part& part, const char* action, const char* step) {
@@ -98,20 +146,20 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
     REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }), job.text());
     const parley::tests::fair_stopwatch since;
     if (!stops) CHECK_MESSAGE(victim.status() == -SIGKILL, job.text());
-    const std::string gone = fmt::format("rank {} is gone", part.rank);
     for (const rank_id r : part.others) {
       CHECK_MESSAGE(job.until([&] { return job[r].ended(); }), job.text());
       CHECK_MESSAGE(since.took() < part.detection + leaving, job.text());
       CHECK_MESSAGE(job[r].status() == 1, job.text());
-      const std::string who = fmt::format("parley: rank {}: peer_failed: {}", r, part.op);
-      CHECK_MESSAGE(job[r].says({who.c_str(), gone.c_str(), "restart the job"}), job.text());
+      CHECK_MESSAGE(blames(job, part, r), job.text());
       CHECK_MESSAGE(job[r].says({part.survivors_say}), job.text());
+      CHECK_FALSE_MESSAGE(job[r].says({"memory beside"}), job.text());
+      CHECK_FALSE_MESSAGE(job[r].says({"something wrong"}), job.text());
     }
     if (stops) {
       victim.signal(SIGCONT);
       CHECK_MESSAGE(job.within(5s, [&] { return victim.ended(); }), job.text());
-      const std::string who = fmt::format("parley: rank {}: fenced: {}", part.rank, part.op);
-      CHECK_MESSAGE(victim.says({who.c_str(), "holds it dead"}), job.text());
+      const std::string who = fmt::format("parley: rank {}: fenced: ", part.rank);
+      CHECK_MESSAGE(victim.says({who.c_str(), part.op, "holds it dead"}), job.text());
       CHECK(victim.status() == 1);
     }
     // Ranks without a part in it have noticed nothing but go on until they are told to end.
@@ -121,6 +169,7 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
       const bool has_part = r == part.rank || std::count(part.others.begin(), part.others.end(), r) > 0;
       if (!has_part) CHECK_MESSAGE(job[r].status() == 0, job.text());
     }
+    CHECK_MESSAGE(same_config_on_all(job) >= part.invocations_told_again, job.text());
     CHECK(job.left_behind().empty());
   }
   // Other jobs of this machine may be joining just now; their pages have names for a moment only.
@@ -153,20 +202,6 @@ const std::vector<one_sided_part>& one_sided_parts() {
       {"lent_gets", 2, {"has_offer", "reads", "told", "received"}},
   };
   return all;
-}
-
-// What both ends say that they ran, by invocation.
-void same_config_on_both_ends(by_hand& job) {
-  std::map<std::string, std::string> ran;
-  for (const rank_id r : {1U, 2U}) {
-    for (const std::string& line : job[r].lines()) {
-      if (!line.starts_with("ran ")) continue;
-      const auto digest = line.rfind(' ');
-      const auto [at, first] = ran.emplace(line.substr(0, digest), line.substr(digest));
-      if (!first) CHECK_MESSAGE(at->second == line.substr(digest), line);
-    }
-  }
-  CHECK_FALSE(ran.empty());
 }
 
 void run_one_sided(const one_sided_part& part, const char* action, const char* step) {
@@ -211,7 +246,7 @@ void run_one_sided(const one_sided_part& part, const char* action, const char* s
     const bool ended = !pauses && (p == &other || !kills);
     CHECK_MESSAGE(p->says({"nothing was written afterwards"}) == ended, job.text());
   }
-  same_config_on_both_ends(job);
+  if (!kills) CHECK_MESSAGE(same_config_on_all(job) > 0, job.text());
   CHECK(job.left_behind().empty());
 }
 
@@ -255,6 +290,16 @@ TEST_CASE("a member of an op without headers that is killed or stopped ends its 
   run_one(parts()[7], "kill", "rehearsal");
 }
 
+TEST_CASE("a rank that is killed or stopped in the midst of an exchange ends the calls of all others") {
+  run_one(calls()[0], "kill", "midst");
+  run_one(calls()[0], "stop", "begun");
+  run_one(calls()[1], "kill", "midst");
+  run_one(calls()[1], "stop", "midst");
+  run_one(calls()[2], "kill", "midst");
+  run_one(calls()[3], "stop", "begun");
+  run_one(calls()[4], "kill", "midst");
+}
+
 TEST_CASE("a rank that is killed, stopped or resumed in the midst of a put or a get leaves its peer an error and its "
           "memory") {
   run_one_sided(one_sided_parts()[0], "stop", "writes");
@@ -269,6 +314,11 @@ TEST_CASE("a rank that is killed, stopped or resumed in the midst of a put or a 
 TEST_CASE("a rank that is killed or stopped at any step of a campaign ends its op for the others, whatever its role" *
           doctest::skip(times_over() == 0)) {
   run_all(parts(), {"kill", "stop"}, run_one);
+}
+
+TEST_CASE("a rank that is killed or stopped at any step of an exchange ends the calls of all others" *
+          doctest::skip(times_over() == 0)) {
+  run_all(calls(), {"kill", "stop"}, run_one);
 }
 
 TEST_CASE(

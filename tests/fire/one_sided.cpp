@@ -173,13 +173,6 @@ task<result<>> send_or_receive(endless_stream& s) {
   }
 }
 
-void say_what_ran(const flight_recorder& flight) {
-  for (const flight_record& r : flight.in_order()) {
-    if (!is_transfer(r.what) || (r.flags & rehearsal) != 0) continue;
-    say("ran " + std::to_string(r.invocation) + " " + std::to_string(r.digest));
-  }
-}
-
 task<> stream_one_sided(endless_stream& s) {
   const actors::registered_memory registered = s.t.registered(s.memory);
   auto ended = co_await send_or_receive(s);
@@ -193,7 +186,6 @@ task<> stream_one_sided(endless_stream& s) {
     }
     say(all_are(s.memory, given_back) ? "nothing was written afterwards" : "memory was written afterwards");
   }
-  say_what_ran(s.self.flight());
   if (!ended) raise(ended.reason());
   say("fine on rank " + std::to_string(s.self.id()));
 }

@@ -10,8 +10,7 @@
 /// The `lent_` ones move payloads that the receiver has the kernel copy, the `large_` one payloads that UCX moves by and by.
 ///
 /// Whoever is left keeps its memory, filled anew, until its input ends, and says whether anything was written there afterwards; and
-/// at any time whether something was written beside a payload, or came that is not what was sent. At the end it says what it has run,
-/// by its flight recorder.
+/// at any time whether something was written beside a payload, or came that is not what was sent.
 #include <parley/ops/run.hpp>
 
 namespace fire {

@@ -2,6 +2,7 @@
 
 #include "../support/fake_cuda.hpp"
 #include "../support/shared_sum.hpp"
+#include "exchanges.hpp"
 #include "one_sided.hpp"
 #include "supervisor.hpp"
 
@@ -123,6 +124,27 @@ class fault final : public poller {
   std::string step_;
   std::uint64_t seen_ = 0;
   bool decided_ = false;
+};
+
+// `ran`, which invocation of what, and its config.
+class said_when_leaving {
+ public:
+  explicit said_when_leaving(const flight_recorder& flight) : flight_(flight) {}
+  said_when_leaving(const said_when_leaving&) = delete;
+  said_when_leaving& operator=(const said_when_leaving&) = delete;
+  ~said_when_leaving() {
+    constexpr unsigned rehearsal = 4;
+    for (const flight_record& r : flight_.in_order()) {
+      if (!is_transfer(r.what) || (r.flags & rehearsal) != 0) continue;
+      std::string line = "ran";
+      for (const std::uint64_t word : {r.op, r.generation, std::uint64_t{r.tag}, r.invocation, r.digest})
+        line += " " + std::to_string(word);
+      say(line);
+    }
+  }
+
+ private:
+  const flight_recorder& flight_;
 };
 
 // ---- what the ranks do ------------------------------------------------------------------------------------------------
@@ -385,10 +407,11 @@ void come_to(std::string_view step) {
 
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{
-      {"pairs", pairs},        {"group", group},         {"leased", leased},         {"rehearsed", rehearsed},
-      {"gated", gated},        {"computing", computing}, {"counting", counting},     {"summing", summing},
-      {"puts", puts},          {"lent_puts", lent_puts}, {"large_puts", large_puts}, {"gets", gets},
-      {"lent_gets", lent_gets}};
+      {"pairs", pairs},         {"group", group},         {"leased", leased},         {"rehearsed", rehearsed},
+      {"gated", gated},         {"computing", computing}, {"counting", counting},     {"summing", summing},
+      {"puts", puts},           {"lent_puts", lent_puts}, {"large_puts", large_puts}, {"gets", gets},
+      {"lent_gets", lent_gets}, {"rims", rims},           {"attention", attention},   {"two_levels", two_levels},
+      {"training", training}};
   return all;
 }
 
@@ -404,6 +427,7 @@ int run_as_rank() {
   return ops::run(
       [&](job& here) {
         const fault strikes(here);
+        const said_when_leaving tells(here.self().flight());
         say("here is rank " + std::to_string(here.self().id()));
         scenario->second(here);
       },

@@ -28,7 +28,7 @@ void say(const std::string& text);
 bool input_has_ended();
 parley::runtime::task<> rest_until_input_ends(parley::ops::rank& self);
 
-/// Runs the scenario that the environment names; the exit status.
+/// Runs the scenario that the environment names; the exit status. Whoever leaves says what it has run, by its flight recorder.
 int run_as_rank();
 
 }  // namespace fire

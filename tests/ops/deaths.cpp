@@ -39,7 +39,7 @@ struct caller {
     } catch (...) {
       thrown = std::current_exception();
     }
-    mine->ended_ns = op->w.clock.now();
+    mine->ended_ns = op->w->clock.now();
     mine->why = describe(thrown);
     mine->left = op->at[r].contents();
   }

@@ -66,9 +66,9 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   auto& later = w.receive(64, {.from = 0, .tag = 7});
   pass(w, 1'000'000);
   // Which calls they were: invocation 2 is the first of tag 0 that has not begun.
-  CHECK(says(pending, "a receive of up to 100 bytes, tag 0, was not met: invocation 2 had not begun"));
-  CHECK(says(pending_too, "a receive of up to 100 bytes, tag 4, was not met: invocation 0 had not begun"));
-  CHECK(says(later, "a receive of up to 64 bytes, tag 7, was not met: invocation 0 had not begun"));
+  CHECK(says(pending, "a receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 2 had not begun"));
+  CHECK(says(pending_too, "a receive of up to 100 bytes from rank 0, tag 4, was not met: invocation 0 had not begun"));
+  CHECK(says(later, "a receive of up to 64 bytes from rank 0, tag 7, was not met: invocation 0 had not begun"));
   for (auto* r : {&pending, &pending_too, &later}) {
     pass(w, 1'000'000);
     CHECK(r->code() == errc::peer_failed);
@@ -76,6 +76,28 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
     CHECK(says(*r, "on rank 1"));
     CHECK(says(*r, "rank 0 is gone: killed by signal 9"));
     CHECK(says(*r, "restart the job"));
+  }
+}
+
+TEST_CASE("a receive whose payload could not be fetched does not say that it came") {
+  for (const config_ptr& config : {direct(), chunked(512_KiB, 2)}) {
+    CAPTURE(config->id());
+    world w(2);
+    const std::vector<config_ptr> configs{config};
+    auto out = w[0].declare(pair_of(configs));
+    auto in = w[1].declare(pair_of(configs));
+    const auto sent = pattern(1 << 20, 1);
+    std::vector<std::byte> came(sent.size());
+    result<> of_send(errc::pending);
+    result<> of_receive(errc::pending);
+    scope calls(w.clock);
+    calls.spawn(keep_receive(in, came, {.from = 0}, of_receive));
+    calls.spawn(keep_send(out, sent, {.to = 1}, of_send));
+    pass(w, 20'000);  // its stamp is here, its payload is on its way
+    w.links.end_process(0);
+    pass(w, 1'000'000);
+    CHECK(of_receive.code() == errc::peer_failed);
+    CHECK_MESSAGE(says(of_receive, "received 0 of 1048576 bytes from rank 0"), of_receive.reason().what());
   }
 }
 
@@ -136,13 +158,24 @@ TEST_CASE("losing a rank that has no part in an op changes nothing") {
   CHECK(all.wrong == 0);
 }
 
-TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it waits for") {
+TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it waits for and the invocation that it "
+          "would have got") {
   pair_world w;
-  auto& r = w.receive(100, {.from = 0, .tag = 7, .timeout_ns = 50'000'000});
-  pass(w, 100'000'000);
-  CHECK(r.code() == errc::timeout);
-  for (const char* word : {"activations 0->1", "on rank 1 (receiver)", "from rank 0", "100 bytes", "tag 7"})
-    CHECK(says(r, word));
+  w.receive(100);
+  w.send(100);
+  pass(w, 1'000'000);
+  auto& first = w.receive(100, {.from = 0, .timeout_ns = 5'000'000});
+  auto& second = w.receive(64, {.from = 0, .timeout_ns = 1'000'000});
+  auto& other = w.receive(64, {.from = 0, .tag = 4, .timeout_ns = 1'000'000});
+  pass(w, 2'000'000);
+  CHECK(says(second, "a receive of up to 64 bytes from rank 0, tag 0, was not met: invocation 2 had not begun"));
+  CHECK(says(other, "a receive of up to 64 bytes from rank 0, tag 4, was not met: invocation 0 had not begun"));
+  pass(w, 4'000'000);
+  CHECK(says(first, "a receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 1 had not begun"));
+  for (auto* r : {&first, &second, &other}) {
+    CHECK(r->code() == errc::timeout);
+    CHECK(says(*r, "activations 0->1, on rank 1 (receiver)"));
+  }
 }
 
 TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {

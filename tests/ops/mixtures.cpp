@@ -226,6 +226,52 @@ TEST_CASE(
   CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
 }
 
+TEST_CASE("what a rank runs in the place of a config that it lacks is the next one of its wire class, settled once for "
+          "all calls") {
+  machine_room room;
+  world w(4, eager_trials());
+  const auto timed = [&](const std::string& name, const std::string& wire, std::vector<time_ns> times) {
+    return std::make_shared<timed_star>(room, w.clock, name, wire, std::move(times));
+  };
+  leader_worker op = led_by(0, {});
+  // On ranks 2 and 3 alone: neither the default, which talks otherwise, nor the last one, though both would be there.
+  op.configs = {timed("nccl", "other", everywhere(10_ms)), timed("h100_optimized", "wire", {5_ms, 5_ms, 1_s, 1_s}),
+                timed("cuda_graph", "wire", {9_ms, 9_ms, 4_ms, 4_ms}), timed("plain", "wire", everywhere(20_ms))};
+  std::array<int, 4> asked{};
+  op.capable = [&asked](rank_id r) {
+    ++asked[r];
+    return std::vector<bool>{true, r < 2, true, true};
+  };
+  const auto groups = declare_all(w, op);
+  const auto call = [&](std::size_t elements) {
+    for (int round = 0; round < 5; ++round) {
+      const auto all = reduce_all(w, groups, std::vector<std::size_t>(20, elements));
+      CHECK(all.failed() == 0);
+      CHECK(all.wrong == 0);
+      wait_a_while(w, 1_s);
+    }
+  };
+  const auto said = [&](rank_id r) {
+    const auto& sent = w[r].mail().sent_by_type();
+    return sent[actors::offer::message_type] + sent[actors::warmed::message_type];
+  };
+  call(1000);
+  CHECK(w[0].agreements().front().assigned->find(4000)->winner == "h100_optimized");
+  const std::array<std::uint64_t, 2> said_before{said(2), said(3)};
+  // The same for calls of another size, which are tried anew.
+  call(100'000);
+  CHECK(w[0].agreements().front().assigned->find(400'000)->winner == "h100_optimized");
+  CHECK(room.ran["h100_optimized"].size() == 2);
+  room.ran.clear();
+  CHECK(reduce_all(w, groups, {1000, 100'000, 1000}).failed() == 0);
+  CHECK(room.ran == std::map<std::string, std::map<std::size_t, int>>{{"h100_optimized", {{0, 3}, {1, 3}}},
+                                                                      {"cuda_graph", {{2, 3}, {3, 3}}}});
+  CHECK(asked == std::array{1, 1, 1, 1});
+  CHECK(said(2) == said_before[0]);
+  CHECK(said(3) == said_before[1]);
+  CHECK(join_group_flights(w).mismatches == 0);
+}
+
 TEST_CASE("a mixture that is remembered counts only as the same mixture; another one of its name is tried anew") {
   remembering_job first({});
   first.run({true, true, false, false});

@@ -32,14 +32,14 @@ struct leased final : op_case {
     op.configs = {takes("library", 40'000), takes("ring", 20'000)};
     op.over = communicator_of(r);
     op.rehearse = std::make_shared<library_source>(lib);
-    of[r] = w[r].declare(op);
+    of[r] = self(r).declare(op);
   }
   task<> call(rank_id r) override { return of[r].run(std::span(data)); }
   bool rejoin(rank_id r) override { return of[r].rejoin(communicator_of(r)); }
   bool right(rank_id) const override { return true; }  // their library would not meet
   // The user's, which are made anew for each generation.
   std::shared_ptr<communicator> communicator_of(rank_id r) {
-    auto& users = places[w[r].services().incarnations.of(returns)];
+    auto& users = places[self(r).services().incarnations.of(returns)];
     if (!users) users = lib.make();
     return over[r] = std::make_shared<library_communicator>(users);
   }
@@ -64,11 +64,11 @@ struct tuned_thunk final : op_case {
     o.implementations.push_back({"slow", [] { return spin(3'000); }});
     o.implementations.push_back({"fast", [] { return spin(1'000); }});
     kernels[r].reset();
-    kernels[r] = std::make_unique<kernel>(w[r].kernels(), std::move(o));
+    kernels[r] = std::make_unique<kernel>(self(r).kernels(), std::move(o));
     contextual_op op;
     op.name = "layer";
     op.iterations = 2;
-    of.insert_or_assign(r, contextual(w[r], op));
+    of.insert_or_assign(r, contextual(self(r), op));
   }
   task<> call(rank_id r) override {
     return of.at(r).run([this, r] { return (*kernels[r])(); });
@@ -97,9 +97,9 @@ struct caller {
 };
 
 void all_call(op_case& op) {
-  caller all(op.w);
+  caller all(*op.w);
   for (rank_id r = 0; r < ranks; ++r) all.call(op, r);
-  run_until(op.w.clock, [&] { return all.calls.running() == 0; });
+  run_until(op.w->clock, [&] { return all.calls.running() == 0; });
   for (rank_id r = 0; r < ranks; ++r) {
     CAPTURE(r);
     REQUIRE(all.outcomes[r]);
@@ -124,9 +124,9 @@ task<> outcome_of(p2p& op, p2p_operation what, result<>& outcome) {
 }
 
 errc call_alone(op_case& op, rank_id r) {
-  caller one(op.w);
+  caller one(*op.w);
   one.call(op, r);
-  run_until(op.w.clock, [&] { return one.calls.running() == 0; });
+  run_until(op.w->clock, [&] { return one.calls.running() == 0; });
   return one.outcomes[r]->code();
 }
 
