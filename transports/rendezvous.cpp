@@ -369,7 +369,15 @@ class rendezvous::host final : public core {
     }
   }
 
-  void on_end(stream& from, const std::string& why) override { forget(static_cast<client&>(from), why); }
+  // A host takes all its ranks with it. They are told together, as rank 0 may end because of the first one.
+  void on_end(stream& from, const std::string& why) override {
+    auto& c = static_cast<client&>(from);
+    std::vector<rank_id> with_it;
+    if (c.fell_silent() && seats_[c.said.rank] == &c) with_it = silent_neighbours(c.said.rank);
+    for (const rank_id rank : with_it) end(rank, died(rank, why));
+    forget(c, why);
+    for (const rank_id rank : with_it) lose(rank, died(rank, why));
+  }
 
   void hold_dead(rank_id rank, const std::string& why) override {
     if (!joining() && !ended() && rank != 0) end(rank, why);
@@ -582,7 +590,7 @@ class rendezvous::host final : public core {
       return reject(c, {wire::refusal::elsewhere, anew.rank,
                         "rank " + std::to_string(anew.rank) + " has moved to another host or kind of machine"});
     }
-    const std::string over = "rank " + std::to_string(anew.rank) + " died: another process was started in its place";
+    const std::string over = died(anew.rank, "another process was started in its place");
     if (end(anew.rank, over)) lose(anew.rank, over);
     if (ended()) return;
     seats_[anew.rank] = &c;
@@ -691,6 +699,22 @@ class rendezvous::host final : public core {
     forget(c, why);
   }
 
+  static std::string died(rank_id rank, const std::string& why) {
+    return "rank " + std::to_string(rank) + " died: " + why;
+  }
+
+  /// Those of the same host as that rank who are not heard any more either; nobody while the ranks join.
+  std::vector<rank_id> silent_neighbours(rank_id rank) const {
+    std::vector<rank_id> found;
+    for (const member& other : roster_) {
+      client* const at = seats_[other.rank];
+      if (other.rank != rank && other.host == roster_[rank].host && at && !at->said_bye && at->seems_silent()) {
+        found.push_back(other.rank);
+      }
+    }
+    return found;
+  }
+
   /// The connection is over; what that means depends on how far it had come.
   void forget(client& c, const std::string& why) {
     const auto found = clients_.find(&c);
@@ -707,8 +731,7 @@ class rendezvous::host final : public core {
     }
     if (!seated) return note(c, why);
     if (c.said_bye || ended()) return;
-    const std::string told = "rank " + std::to_string(rank) + " died: " + why;
-    if (announce(wire::type::lost, rank, told)) lose(rank, told);
+    if (announce(wire::type::lost, rank, died(rank, why))) lose(rank, died(rank, why));
   }
 
   void let_go(client& c, std::span<const std::byte> why) {
@@ -818,7 +841,13 @@ class rendezvous::guest final : public core {
   void on_end(stream& from, const std::string& why) override {
     if (&from != link_.get()) return;
     link_.reset();
-    if (at_ == phase::joined) return lose(0, "rank 0 died: " + why);
+    if (at_ == phase::joined) {
+      lose(0, "rank 0 died: " + why);
+      // A host takes all its ranks with it, and nobody else would tell of them.
+      if (!from.fell_silent()) return;
+      for (const rank_id rank : beside_rank_0_) lose(rank, "rank " + std::to_string(rank) + " died: " + why);
+      return;
+    }
     if (at_ == phase::waiting) {
       return fail({errc::peer_failed, "rank 0 at " + place() + " ended while the ranks were joining (" + why +
                                           "); its own output says why"});
@@ -953,7 +982,10 @@ class rendezvous::guest final : public core {
                                           "parley on all ranks"});
     }
     at_ = phase::joined;
-    for (const member& m : *members) incarnations_.push_back(m.incarnation);
+    for (const member& m : *members) {
+      incarnations_.push_back(m.incarnation);
+      if (m.rank != 0 && m.host == members->front().host && m.host != me_.host) beside_rank_0_.push_back(m.rank);
+    }
     succeed(std::move(*members), first, how);
   }
 
@@ -1036,6 +1068,7 @@ class rendezvous::guest final : public core {
   std::shared_ptr<stream> link_;
   phase at_ = phase::greeting;
   std::vector<std::uint64_t> incarnations_;  // as rank 0 has told them
+  std::vector<rank_id> beside_rank_0_;       // on another host than this one
   wire::bytes said_;
   std::int64_t delay_ms_ = 1;
   std::string trouble_ = "no connection came about";

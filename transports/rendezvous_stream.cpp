@@ -27,12 +27,22 @@ wire::direction opposite(wire::direction d) {
 
 // A host that vanishes without closing is noticed after so long.
 constexpr std::chrono::seconds longest_silence{10};
+constexpr std::chrono::seconds probed_after{4};
+constexpr std::chrono::seconds probed_again_after{2};
 
-std::chrono::milliseconds left_to(int fd) {
+std::chrono::milliseconds silence(int fd) {
   tcp_info now{};
   socklen_t size = sizeof now;
   ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &now, &size);
-  return longest_silence - std::chrono::milliseconds(now.tcpi_last_ack_recv);
+  return std::chrono::milliseconds(now.tcpi_last_ack_recv);
+}
+
+std::chrono::milliseconds left_to(int fd) { return longest_silence - silence(fd); }
+
+// What the kernel reports for a connection whose other side stopped answering; a router between may say so, too.
+bool of_silence(error_code fault) {
+  return fault == asio::error::timed_out || fault == asio::error::host_unreachable ||
+         fault == asio::error::network_unreachable;
 }
 
 // Whether the other host has yet to acknowledge something, sent or not: without a route it stays here.
@@ -55,7 +65,8 @@ void prepare(stream::socket& connected) {
   connected.set_option(asio::ip::tcp::no_delay(true), ignored);
   connected.set_option(asio::socket_base::keep_alive(true), ignored);
   // Makes up longest_silence; refusal of an option only delays that.
-  const int idle_s = 4, interval_s = 2, probes = 3;
+  const int idle_s = probed_after.count(), interval_s = probed_again_after.count();
+  const int probes = (longest_silence - probed_after) / probed_again_after;
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
@@ -69,6 +80,11 @@ stream::stream(socket connected, std::weak_ptr<stream_owner> owner, wire::direct
 }
 
 void stream::start() { read(); }
+
+// One that lives answers the first probe, or the second one when that was lost on the way.
+bool stream::seems_silent() {
+  return open_ && silence(socket_.native_handle()) > probed_after + probed_again_after / 2;
+}
 
 bool stream::authentic(const incoming& frame) {
   if (!key_) return false;
@@ -135,6 +151,7 @@ void stream::watch() {
     self->watching_ = false;
     if (stop || !self->open_ || !under_way(self->socket_.native_handle())) return;
     if (left_to(self->socket_.native_handle()).count() > 0) return self->watch();
+    self->fell_silent_ = true;
     self->end(error_code(asio::error::timed_out).message());
   });
 }
@@ -144,6 +161,7 @@ void stream::read() {
   socket_.async_read_some(
       asio::buffer(chunk_.data(), most), [self = shared_from_this()](error_code fault, std::size_t got) {
         if (!self->open_ || self->finishing_) return;
+        self->fell_silent_ = of_silence(fault);
         if (fault) return self->end(fault == asio::error::eof ? "its connection was closed" : fault.message());
         if (self->allowance_) *self->allowance_ -= got;
         self->buffer_.insert(self->buffer_.end(), self->chunk_.begin(), self->chunk_.begin() + static_cast<long>(got));

@@ -63,6 +63,10 @@ class stream : public std::enable_shared_from_this<stream> {
   void close();
 
   bool open() const { return open_; }
+  /// Whether it ended because the other host was not heard any more, and not by a word of its kernel.
+  bool fell_silent() const { return fell_silent_; }
+  /// Whether the other host has been silent for longer than one that lives would be.
+  bool seems_silent();
   int descriptor() { return open_ ? socket_.native_handle() : -1; }
   const std::string& peer() const { return peer_; }
 
@@ -90,6 +94,7 @@ class stream : public std::enable_shared_from_this<stream> {
   bool watching_ = false;
   bool writing_ = false;
   bool finishing_ = false;
+  bool fell_silent_ = false;
   bool open_ = true;
 };
 

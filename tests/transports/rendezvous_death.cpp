@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <linux/filter.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -88,6 +89,70 @@ TEST_CASE("what a rank sees of the death of another one on its host is told to a
   for (const auto& rank : ranks) {
     REQUIRE(rank->lost.size() == 1);
     CHECK(rank->lost[0] == std::pair<rank_id, std::string>(2, "rank 2 was stopped"));
+  }
+}
+
+namespace {
+
+/// Nothing that comes for that rank's connection is taken or acknowledged any more, as if its cable were cut.
+void cut_off(const party& rank) {
+  sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{1, &drop};
+  for (const int fd : rank.meeting->descriptors()) {
+    REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a host that falls silent takes all its ranks with it, and nobody else") {
+  asio::io_context io;
+  const auto key = job_key::generate();
+  const auto elsewhere = [&](rank_id first, const listener& at) {
+    parties ranks;
+    for (rank_id rank = 0; rank < 4; ++rank) {
+      member me = entry_of(rank);
+      me.host = rank < first ? 7 : 8;
+      ranks.push_back(std::make_unique<party>(io, options_of(rank, 4, at), key, me));
+    }
+    return ranks;
+  };
+  const listener here;
+  const listener there;
+  const parties near_0 = elsewhere(1, here);
+  const parties far_from_0 = elsewhere(2, there);
+  REQUIRE(run_until(io, [&] { return all_in(near_0) && all_in(far_from_0); }));
+  for (const auto& rank : far_from_0) cut_off(*rank);
+  cut_off(*near_0[1]);
+  // The kernel gives up rank 2 as much later as it was heard later.
+  const parley::tests::fair_stopwatch since;
+  run_until(io, [&] { return since.took() > std::chrono::seconds(2); });
+  near_0[2]->meeting->hold_dead(2, "what a rank says of itself is heard, and counts for nothing");
+  run_until(io, [&] { return since.took() > std::chrono::milliseconds(2200); });
+  cut_off(*near_0[2]);
+
+  REQUIRE(run_until(io, [&] { return !near_0[3]->lost.empty(); }));
+  const parley::tests::fair_stopwatch since_the_first;
+  CHECK(run_until(io, [&] { return near_0[3]->lost.size() == 2 && near_0[0]->lost.size() == 2; }));
+  CHECK(since_the_first.took() < std::chrono::milliseconds(500));
+  for (const rank_id rank : {0U, 3U}) {
+    auto lost = near_0[rank]->lost;
+    std::sort(lost.begin(), lost.end());
+    REQUIRE(lost.size() == 2);
+    for (const rank_id gone : {1U, 2U}) {
+      CHECK(lost[gone - 1].first == gone);
+      CHECK(lost[gone - 1].second.find("rank " + std::to_string(gone) + " died: ") == 0);
+    }
+  }
+
+  CHECK(run_until(io, [&] {
+    return std::all_of(far_from_0.begin() + 1, far_from_0.end(), [](const auto& r) { return !r->lost.empty(); });
+  }));
+  CHECK(far_from_0[1]->lost.size() == 1);
+  for (const rank_id rank : {2U, 3U}) {
+    REQUIRE(far_from_0[rank]->lost.size() == 2);
+    CHECK(far_from_0[rank]->lost[0].first == 0);
+    CHECK(far_from_0[rank]->lost[1].first == 1);
   }
 }
 
