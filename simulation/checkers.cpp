@@ -665,7 +665,13 @@ struct nothing_left final : checker {
   using checker::checker;
   void look() const {
     const run_record& r = book_.r;
+    for (const std::string& file : r.files_left) violated(file + " is still there");
     if (campaigns_end::deaths(r)) return;
+    for (const participant_view& p : r.participants) {
+      if (p.owed != 0 && !parted(r, p.members))
+        violated(p.title + ": " + std::to_string(p.owed) + " messages of rank " + std::to_string(p.rank) +
+                 " were never acknowledged");
+    }
     if (r.pending_left != 0) violated(std::to_string(r.pending_left) + " transfers never end");
     if (r.exposed_left != 0) violated(std::to_string(r.exposed_left) + " pieces of memory are still exposed");
     if (r.lost_reads != 0) violated(std::to_string(r.lost_reads) + " reads of memory that had been withdrawn");

@@ -26,7 +26,7 @@
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |
 /// | delivery | what was sent well is received, once |
 /// | quarantine | a config that failed in a real invocation is not assigned again and again |
-/// | leftovers | no program, transfer or exposed memory outlives its job |
+/// | leftovers | no program, transfer, exposed memory, unanswered message or file outlives its job |
 #include <parley/simulation/job.hpp>
 
 #include <vector>

@@ -137,6 +137,12 @@ class runner {
     }
     programs_.look_at_memory();
     observer_.end_job();
+    for (rank_id r = 0; r < play_.ranks; ++r) {
+      for (const auto& [path, text] : world_.disk(r).files) {
+        if (!play_.results || path != "results" + std::to_string(r) + ".csv")
+          record_.files_left.push_back(path + " of rank " + std::to_string(r));
+      }
+    }
   }
 
   void print_trace() {

@@ -65,6 +65,7 @@ struct participant_view {
   std::set<std::uint64_t> available;             ///< what this rank can run
   std::map<std::uint64_t, std::string> classes;  ///< wire classes of the configs that this rank knows
   std::vector<actors::decision_record> decisions;
+  std::size_t owed = 0;  ///< messages that nobody has acknowledged when the job ends
 };
 
 /// What a leader knew of one campaign.
@@ -146,6 +147,7 @@ struct run_record {
   std::size_t programs_left = 0;
   std::size_t pending_left = 0;
   std::size_t exposed_left = 0;
+  std::vector<std::string> files_left;  ///< on the disks of the ranks, besides their results files
   std::uint64_t puts_outside = 0;
   std::uint64_t lost_reads = 0;
   time_ns ended_ns = 0;

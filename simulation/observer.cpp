@@ -93,6 +93,7 @@ participant_view observer::view_of(rank_id r, const actors::participant_state& p
     if (p.available.test(i)) v.available.insert(p.configs[i].digest);
   }
   if (!cutting_) v.decisions = p.decisions;
+  if (ending_ && !cutting_) v.owed = p.owed;
   return v;
 }
 

@@ -102,6 +102,13 @@ TEST_CASE("leftovers finds what outlives its job, and L2 a program that does") {
   run.record.lost_reads = 1;
   CHECK(says(run.of("leftovers"), "1 reads of memory that had been withdrawn"));
   run.record.lost_reads = 0;
+  run.record.files_left = {"results.csv.new of rank 1"};
+  CHECK(says(run.of("leftovers"), "results.csv.new of rank 1 is still there"));
+  run.record.files_left.clear();
+  run.record.participants.front().owed = 2;
+  CHECK(says(run.of("leftovers"), "2 messages of rank 0 were never acknowledged"));
+  run.record.participants.front().owed = 0;
+  CHECK(run.of("leftovers").empty());
   run.record.programs_left = 1;
   CHECK(says(run.of("L2"), "1 programs wait for ever"));
 }
