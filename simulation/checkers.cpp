@@ -257,7 +257,7 @@ struct campaigns_end final : checker {
   }
   void look_at_gates() const {
     for (const lease_view& v : book_.r.leases) {
-      if (!v.closed.empty() && !deaths(book_.r))
+      if (!v.closed.empty() && !v.ended && !deaths(book_.r))
         violated(v.title + ": rank " + std::to_string(v.rank) + " is still held " + v.closed);
     }
   }

@@ -14,7 +14,7 @@
 /// | S6 | a decision counts only repetitions that all participants ran to their end |
 /// | S7 | a promise stays as it was given (on the wire: watchers.hpp) |
 /// | S8 | buffers hold what was sent, and nothing else was written (seen by the programs themselves) |
-/// | L1 | after healing, every campaign ends |
+/// | L1 | after healing, every campaign ends, and no gate holds a process that lives |
 /// | L2 | every call ends within its timeout and the detection time |
 /// | N1 | bad luck of control messages makes no invocation of a stamped op slower |
 /// | N2 | an op without headers has at most two gates a search |

@@ -34,7 +34,10 @@ class runner {
         programs_.write(address, data);
       };
     observer_.on_end = [this](rank_id r) {
-      for (lease_view& v : programs_.leases(r)) record_.leases.push_back(std::move(v));
+      for (lease_view& v : programs_.leases(r)) {
+        v.ended = !observer_.job_ends();
+        record_.leases.push_back(std::move(v));
+      }
     };
     programs_.before_rejoining = [this](rank_id who, const std::string& op) {
       observer_.look_at_ended(who, [&](const actors::op_declaration& d) { return d.name == op; });

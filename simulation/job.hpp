@@ -92,6 +92,7 @@ struct lease_view {
   rank_id rank = 0;
   std::string title;
   std::uint64_t gates_met = 0;
+  bool ended = false;  ///< its process, before the job did
   std::string closed;  ///< a gate that is still closed, in words
   bool leads = false;
   actors::lease_coordinator::counters led{};  ///< at the leader

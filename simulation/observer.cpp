@@ -112,13 +112,27 @@ void observer::look_at_pairs(rank_id who, rank_id peer) {
 
 void observer::look_at_ended(rank_id who, const std::function<bool(const actors::op_declaration&)>& which) {
   for (const actors::participant_state* p : world_.find(who)->participants()) {
-    if (which(p->declaration)) record_.participants.push_back(view_of(who, *p, true));
+    if (!which(p->declaration)) continue;
+    record_.participants.push_back(view_of(who, *p, true));
+    generations_ended_ = true;
   }
+}
+
+// A generation that was to end goes on where its rank was fenced before it could rejoin: it is looked at once more.
+void observer::forget_ends_that_were_none(rank_id r) {
+  if (!generations_ended_) return;
+  const std::vector<const actors::participant_state*> there = world_.find(r)->participants();
+  std::erase_if(record_.participants, [&](const participant_view& v) {
+    return v.ended && v.job == world_.job() && v.rank == r &&
+           std::any_of(there.begin(), there.end(),
+                       [&](const auto* p) { return p->declaration.id() == v.id && p->generation == v.generation; });
+  });
 }
 
 // Everything that checkers want to know of a rank, before it ends.
 void observer::look_at(rank_id r) {
   const ops::rank& self = *world_.find(r);
+  forget_ends_that_were_none(r);
   const std::size_t first = record_.participants.size();
   for (const actors::participant_state* p : self.participants())
     record_.participants.push_back(view_of(r, *p, !ending_));

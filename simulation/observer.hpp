@@ -44,6 +44,8 @@ class observer {
   /// Where a job ends before its time nobody is asked what it has decided.
   enum class ending : std::uint8_t { whole, cut_short };
   void end_job(ending how = ending::whole);
+  /// Whether it is the job that ends, with all of its ranks.
+  bool job_ends() const noexcept { return ending_; }
   /// Of ops whose generation ends on a rank.
   void look_at_ended(rank_id who, const std::function<bool(const actors::op_declaration&)>& which);
   /// Besides, of a rank that is about to end.
@@ -53,6 +55,7 @@ class observer {
   class census;
   participant_view view_of(rank_id r, const actors::participant_state& p, bool ended) const;
   void look_at(rank_id r);
+  void forget_ends_that_were_none(rank_id r);
   void look_at_campaigns(const ops::rank& self, std::size_t first_participant);
   void look_at_pairs(rank_id who, rank_id peer);
 
@@ -62,7 +65,8 @@ class observer {
   watchers watchers_;
   window_book windows_;
   runtime::breach_watch breaches_;
-  bool ending_ = false;   // a job, with all of its ranks
+  bool ending_ = false;
+  bool generations_ended_ = false;
   bool cutting_ = false;  // before its time
 };
 

@@ -19,8 +19,11 @@ constexpr std::byte untouched{0xa5};
 constexpr std::size_t spare_bytes = 24;              // by which a receive buffer is larger than any message
 constexpr std::size_t margin_bytes = 40;             // beyond the receive buffer
 constexpr time_ns short_timeout_ns = 1'000'000'000;  // where calls may well give up
-// Where a campaign needs more calls than the scenario has: so many, so slowly, and how long its messages are waited for.
+// Where a campaign needs more calls than the scenario has: so many, one in half that pause, and how long its messages are
+// waited for. All of them take longer than a config that is only ever late is waited for.
 constexpr std::uint64_t more_at_once = 40;
+// The call of a round lies as far ahead as a burst of calls goes in the longest round trips that there were.
+constexpr std::uint64_t most_more_between_calls = 20'000;
 constexpr time_ns more_pause_ns = 10'000'000;
 constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;
@@ -354,7 +357,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
 task<> programs::rest(caller& c, std::uint64_t number) {
   runtime::executor& ex = world_.stage().clock(c.rank);
   const bool calm = number >= c.op.calls;
-  time_ns span = c.luck.between(0, number >= c.planned() ? more_pause_ns : c.op.pause_ns);
+  time_ns span = c.luck.between(0, number >= c.planned() ? more_pause_ns * c.op.in_flight : c.op.pause_ns);
   if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
   auto slept = co_await runtime::sleep_until(ex.now() + span);
   static_cast<void>(slept);
@@ -367,7 +370,8 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
   for (time_ns waited = 0; made >= c.total() && !c.over && !c.calls.ended; waited += look_pause_ns) {
     if (c.rank == c.op.members.front()) {
       const searching now = searches(c, made);
-      const bool late = waited >= longest_look_ns || c.total() >= c.planned() + most_more;
+      const std::uint64_t more = c.op.between_calls ? most_more_between_calls : most_more;
+      const bool late = waited >= longest_look_ns || c.total() >= c.planned() + more;
       if (now == searching::nothing || late || !everybody_calls(c)) {
         c.calls.ended = true;
       } else if (now == searching::for_calls) {
@@ -398,7 +402,9 @@ programs::searching programs::searches(const caller& c, std::uint64_t made) cons
     for (const auto& one : a.assigned->campaigns()) {
       const bool ahead = c.op.what == op_spec::kind::group &&
                          std::any_of(one->outstanding.begin(), one->outstanding.end(), not_called);
-      if (one->where == actors::campaign::stage::trying || ahead) all = searching::for_calls;
+      // A round between calls has one before which it is made.
+      const bool between = c.op.between_calls && one->where == actors::campaign::stage::collecting;
+      if (one->where == actors::campaign::stage::trying || ahead || between) all = searching::for_calls;
       if (one->where != actors::campaign::stage::decided && all == searching::nothing) all = searching::for_messages;
     }
   };

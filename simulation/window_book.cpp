@@ -40,16 +40,19 @@ void window_book::tell(const key& k, std::uint64_t count) {
   if (told.empty() || told.back().second < count) told.emplace_back(line_.now(), count);
 }
 
+void window_book::note(const parcel& p, const actors::stamp& s) {
+  auto& stamps = streams_[{{s.op, s.generation, p.from}, p.to, s.tag}].stamps;
+  const auto at = place_of(stamps, s.invocation);
+  if (at == stamps.end() || at->first != s.invocation)
+    stamps.insert(at, {s.invocation, stream::mark{s.total_bytes, line_.now()}});
+}
+
 void window_book::on_send(const parcel& p, const fate&) {
   actors::stamp s;
   runtime::frame_header h;
   actors::matched m;
   if (p.on == link::channel::data) {
-    if (!actors::read_stamp(p.header, s) || has(s.flags, actors::stamp_flags::rehearsal)) return;
-    auto& stamps = streams_[{{s.op, s.generation, p.from}, p.to, s.tag}].stamps;
-    const auto at = place_of(stamps, s.invocation);
-    if (at == stamps.end() || at->first != s.invocation)
-      stamps.insert(at, {s.invocation, stream::mark{s.total_bytes, line_.now()}});
+    if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) note(p, s);
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::question) {
     streams_[{{op_of(h), h.generation, p.from}, p.to, m.stream}].questions.push_back(line_.now());
   }
@@ -61,8 +64,10 @@ bool window_book::on_deliver(parcel& p) {
   actors::matched m;
   if (p.on == link::channel::data) {
     // Whoever sends of an invocation has begun it: the leader of a group takes that for a report.
-    if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal))
+    if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) {
       tell({{s.op, s.generation, p.to}, p.from, s.tag}, std::uint64_t{s.invocation} + 1);
+      note(p, s);  // nobody saw one leave that a fence has brought
+    }
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::report) {
     tell({{op_of(h), h.generation, p.to}, p.from, m.stream}, m.count);
   }

@@ -10,6 +10,7 @@
 /// A sender knows as matched what reports that reached it said, and nothing else; the leader of a group also what its workers'
 /// stamps show. Both count invocations and bytes from there.
 #include <parley/actors/edge_sender.hpp>
+#include <parley/actors/stamp.hpp>
 #include <parley/simulation/timeline.hpp>
 #include <parley/simulation/weather.hpp>
 
@@ -57,6 +58,7 @@ class window_book final : public wire_tap {
   };
   using key = std::tuple<sender, rank_id, std::uint64_t>;  // and its receiver, and the stream's number
   void tell(const key& k, std::uint64_t count);
+  void note(const parcel& p, const actors::stamp& s);
   time_ns room_at(const stream& s, std::uint64_t invocation) const;
 
   const timeline& line_;

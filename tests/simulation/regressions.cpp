@@ -18,6 +18,11 @@ TEST_CASE("Seeds that failed once hold all invariants") {
       {"mixed", 374},  // L1: a put that never had a credit in time; the calls were used up before it was given up
       {"mixed", 200},  // L2: receives of messages whose sends had no room in time
       {"deaths", 28},  // fencing: a group that had lost a member went on to say that, and not that its rank is fenced
+      {"between_calls", 10278},  // L1: the call of a round was further ahead than calls were made
+      {"mixed", 12961},          // L1: those calls were used up before a put that is always late was given up
+      {"rejoins", 13954},        // L1: the gate of a process that another one has replaced
+      {"late_returns", 19147},   // N1: a full window was not seen, as a fence had brought the stamps
+      {"rootless", 8208},        // S6: a generation was counted twice, as its rank was fenced before it could rejoin
   };
   for (const auto& k : known) {
     const std::string play = k.play;
