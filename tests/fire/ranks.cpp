@@ -136,6 +136,7 @@ class said_when_leaving {
     constexpr unsigned rehearsal = 4;
     for (const flight_record& r : flight_.in_order()) {
       if (!is_transfer(r.what) || (r.flags & rehearsal) != 0) continue;
+      if (r.digest == 0) continue;  // it ended before this rank knew which config it was to run
       std::string line = "ran";
       for (const std::uint64_t word : {r.op, r.generation, std::uint64_t{r.tag}, r.invocation, r.digest})
         line += " " + std::to_string(word);
