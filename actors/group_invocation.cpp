@@ -8,6 +8,11 @@ namespace parley::actors {
 
 using runtime::errc;
 
+namespace {
+// A poison is sent before the payload is taken back. When none has come within that time its sender did not say why.
+constexpr time_ns longest_until_reason_ns = 1'000'000'000;
+}  // namespace
+
 void group_invocation::part::on_part_end(completion& self, errc outcome) noexcept {
   auto* p = static_cast<part*>(&self);
   if (p->owner != nullptr) {
@@ -23,7 +28,7 @@ group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, tim
 group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type,
                                    std::uint64_t rehearsed_digest)
     : group_(group), bytes_(bytes), type_(type), index_(0), digest_(rehearsed_digest),
-      rehearsal_(rehearsed_digest != 0), deadline_timer_(*this) {
+      rehearsal_(rehearsed_digest != 0), deadline_(deadline), deadline_timer_(*this) {
   if (rehearsal_) flags_ = stamp_flags::rehearsal;
   if (deadline != runtime::never) group_.services_.ex.arm(deadline_timer_, deadline);
   group_.enter(*this);
@@ -72,11 +77,26 @@ void group_invocation::started(part& p, errc outcome) noexcept {
 }
 
 void group_invocation::ended(part& p, errc outcome) noexcept {
+  if (outcome == errc::send_failed && fault_.why == errc::none) return await_reason(p);
   const rank_id peer = p.peer;
   delete &p;
   const bool lacks = outcome == errc::device_failed || outcome == errc::unavailable || outcome == errc::full;
   if (outcome != errc::none) fail(outcome, lacks ? self() : peer);
   wake_if_reached();
+}
+
+void group_invocation::await_reason(part& p) noexcept {
+  p.with_transport = false;
+  if (taken_back_by_) return;
+  taken_back_by_ = p.peer;
+  runtime::executor& ex = group_.services_.ex;
+  runtime::timer_wheel::disarm(deadline_timer_);
+  ex.arm(deadline_timer_, std::min(deadline_, ex.now() + longest_until_reason_ns));
+}
+
+void group_invocation::on_deadline() noexcept {
+  if (taken_back_by_) return fail(errc::send_failed, *taken_back_by_);
+  time_out();
 }
 
 group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, std::span<const std::byte> data,

@@ -185,7 +185,7 @@ class group_invocation final : private runtime::list_hook {
   };
   struct deadline_timer : runtime::timer {
     explicit deadline_timer(group_invocation& inv) noexcept : timer(&on_time), owner(inv) {}
-    static void on_time(timer& self) noexcept { static_cast<deadline_timer&>(self).owner.time_out(); }
+    static void on_time(timer& self) noexcept { static_cast<deadline_timer&>(self).owner.on_deadline(); }
     group_invocation& owner;
   };
   static constexpr mark to_begin = ~mark{0};
@@ -195,8 +195,11 @@ class group_invocation final : private runtime::list_hook {
   part& begin_part(runtime::intrusive_list<part>& in, rank_id peer, std::uint64_t offset, std::uint32_t lane);
   void started(part& p, runtime::errc outcome) noexcept;
   void ended(part& p, runtime::errc outcome) noexcept;
+  /// Its sender has taken its payload back, and says why: by a poison, which may still be on its way here.
+  void await_reason(part& p) noexcept;
   void bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  void on_deadline() noexcept;
   void time_out() noexcept;
   void wake_if_reached() noexcept;
   std::uint64_t key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept;
@@ -218,6 +221,7 @@ class group_invocation final : private runtime::list_hook {
   std::optional<stamp_flags> flags_;
   group_fault fault_;
   bool told_by_leader_ = false;
+  std::optional<rank_id> taken_back_by_;
   std::vector<rank_id> late_;
   std::vector<rank_id> addressed_;  // at the leader: who has its stamp already
   waiting* waiting_ = nullptr;
@@ -233,6 +237,7 @@ class group_invocation final : private runtime::list_hook {
   }
   std::map<std::uint64_t, early_part> waiting_parts_;  // that nobody has asked for yet, by `key_of`
   std::unordered_set<std::uint64_t> seen_;             // parts, by source and offset
+  time_ns deadline_;
   deadline_timer deadline_timer_;
 };
 

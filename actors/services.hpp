@@ -103,6 +103,15 @@ struct services {
   /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
 
+  /// Ends all ops of a rank that the others hold dead, if nobody has told it so yet; may be empty.
+  std::function<void()> see_whether_fenced{};
+
+  /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers
+  /// that have gone, before it hears why.
+  void about_to_fail() const {
+    if (see_whether_fenced) see_whether_fenced();
+  }
+
   void call_failed(const runtime::error& why) const {
     if (on_call_failed && why.code() != runtime::errc::cancelled) on_call_failed(why);
   }

@@ -241,6 +241,7 @@ const paired_config* edge_end::search(std::uint64_t digest) noexcept {
 }
 
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
+  services_.about_to_fail();
   failure why = in_words(code, invocation, what);
   services_.call_failed(why.reason());
   return why;

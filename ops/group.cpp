@@ -494,6 +494,7 @@ void group_turn::forgo(actors::group_fault why) noexcept {
 }
 
 group_failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
+  services_.about_to_fail();
   group_failure why = in_words(inv, thrown);
   services_.call_failed(why.reason());
   return why;

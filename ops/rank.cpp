@@ -50,6 +50,12 @@ rank::rank(rank_foundation on, rank_settings settings)
   services_.early_bytes = settings_.early_bytes;
   services_.give_up = std::move(on.give_up);
   if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
+  if (on.held_dead) {
+    services_.see_whether_fenced = [this, held_dead = std::move(on.held_dead)] {
+      if (fenced_) return;
+      if (const std::string why = held_dead(); !why.empty()) on_fenced(why);
+    };
+  }
   ranks_come_back_ = on.ranks_come_back;
   disk_ = on.disk;
   kernels_.remember(results_.remembered());

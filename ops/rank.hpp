@@ -87,6 +87,9 @@ struct rank_foundation {
   /// peer itself know, and brings about `rank::on_lost`. Empty: `on_lost` is all that happens.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
   bool ranks_come_back = false;  ///< whether somebody starts ranks anew that have died
+  /// Why the others hold this rank dead, where that may be known before `rank::on_fenced` is called; "" while they do not. Asked
+  /// when a call is about to fail. Empty: nothing is known before.
+  std::function<std::string()> held_dead{};
 };
 
 /// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.

@@ -254,6 +254,7 @@ struct job::state final : runtime::link::failure_handler {
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     on.ranks_come_back = place.max_restarts > 0;
+    on.held_dead = [this] { return why_fenced(); };
     // Later: where the transport is about to say it, too, it knows more.
     on.give_up = [this](rank_id lost, const std::string& why) {
       on_loop_of(lost, [this, lost, why] { on_found_dead(lost, why); });
@@ -365,9 +366,10 @@ struct job::state final : runtime::link::failure_handler {
     });
   }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
+  std::string why_fenced() const { return heart ? heart->fenced() : std::string(); }
   /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
   bool see_whether_fenced() {
-    const std::string why = heart ? heart->fenced() : std::string();
+    const std::string why = why_fenced();
     if (why.empty()) return false;
     end_fenced(why);
     return true;

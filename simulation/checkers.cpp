@@ -573,9 +573,9 @@ struct explained_errors final : checker {
   bool by_return(const call_record& c) const {
     if (!campaigns_end::returns(book_.r) || c.calm) return false;
     switch (c.code) {
+      case errc::send_failed: return book_.r.play->ops[c.op].what != op_spec::kind::group;
       case errc::peer_restarted:
       case errc::peer_failed:
-      case errc::send_failed:
       case errc::config_failed: return true;
       default: return false;
     }
@@ -593,7 +593,8 @@ struct explained_errors final : checker {
       case errc::fenced: return deaths;
       case errc::timeout: return deaths || late;
       case errc::buffer_too_small: return op.small_receives != 0;
-      case errc::send_failed:
+      // Of a group one hears why its sender failed, or that it is gone.
+      case errc::send_failed: return op.what != op_spec::kind::group && (deaths || late || broken(op));
       case errc::config_failed: return deaths || late || broken(op);
       default: return false;
     }

@@ -41,7 +41,8 @@ struct network::offered : list_hook {
     withdrawn = true;
     payload = {};
   }
-  bool withdrawn = false;  // its rank has ended, or has abandoned it
+  bool withdrawn = false;   // its rank has ended, or has abandoned it
+  bool taken_back = false;  // which whoever fetches it finds out
   std::unique_ptr<operation> sender;
 };
 
@@ -69,8 +70,8 @@ class network::port final : public link {
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done) override;
   errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override;
-  // What has been offered stays offered: like a transport that cannot take a message back.
-  void cancel(completion&) override {}
+  // Unless it can be taken back, what has been offered stays offered: like a transport that has no way to do that.
+  void cancel(completion& pending) override { static_cast<void>(take_back(pending)); }
   void abandon(completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
   runtime::result<> one_sided() const override;
@@ -86,6 +87,7 @@ class network::port final : public link {
   friend delivery;
   friend handing_over;
   errc start_fence(rank_id to, completion* done, channel on, std::span<const std::byte> header);
+  bool take_back(const completion& pending);
   void hand_over_early(channel on);
   void deliver(channel on, arrival&& m) {
     const auto c = static_cast<std::size_t>(on);
@@ -223,6 +225,7 @@ struct network::bringing final : event {
       net.keep(std::move(offer->sender));
       return;
     }
+    if (offer->taken_back) return fetching->end(errc::send_failed);
     if (offer->withdrawn || fetching->abandoned || net.gave_up(fetching->owner, fetching->peer)) {
       net.keep(std::move(offer->sender));
       return net.keep(std::move(fetching));
@@ -358,6 +361,7 @@ errc network::port::fetch(arrival&& message, std::span<std::byte> into, completi
     net_.keep(std::move(brought->offer->sender));
     return errc::peer_failed;
   }
+  if (brought->offer->taken_back) return errc::send_failed;
   brought->fetching = net_.open(rank_, from, done);
   brought->fetching->life = life;
   brought->into = into;
@@ -384,9 +388,20 @@ void network::port::hand_over_early(channel on) {
   net_.line_.at(net_.line_.now(), rank_, std::make_unique<handing_over>(*this, on));
 }
 
+bool network::port::take_back(const completion& pending) {
+  if (!net_.model_.takes_back || dead_) return false;
+  offered* const kept = offers_.find_if([&](const offered& o) { return o.sender && o.sender->done == &pending; });
+  if (kept == nullptr) return false;
+  kept->withdraw();
+  kept->taken_back = true;
+  net_.finish(std::move(kept->sender), 0, errc::cancelled);
+  return true;
+}
+
 // As UCX has it: what is under way cannot be taken back, so the connection goes, with all that uses it. The other side notices
 // a little later.
 void network::port::abandon(completion& pending) noexcept {
+  if (take_back(pending)) return;
   operation* left = nullptr;
   open_.for_each([&](operation& op) {
     if (op.done == &pending) left = &op;

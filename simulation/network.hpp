@@ -11,7 +11,7 @@
 /// makes sure, which fails once if a put before it landed nowhere. `interference` decides the fate of each message; without one all of them arrive, in time.
 ///
 /// Memory: a payload that is with the network is read until its completion has run and never afterwards, also when its rank
-/// ends; an operation that is abandoned costs the connection, as with UCX. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
+/// ends; an operation that is abandoned costs the connection, as with UCX, unless a sender can take it back. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
 #include <parley/runtime/link.hpp>
 #include <parley/simulation/timeline.hpp>
 
@@ -38,6 +38,8 @@ struct link_model {
   time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy besides
   std::size_t eager_bytes = 8192;
   bool shared_wire = false;  ///< payloads of one rank for another wait for each other
+  bool takes_back =
+      false;  ///< a sender can take back what was not fetched yet, as memory that it lends; fetching it fails
   memory one_sided = memory::exposed;
   fences fence = fences::work;
   time_ns fence_fails_from_ns = 0;  ///< where they fail

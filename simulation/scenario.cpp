@@ -176,6 +176,7 @@ void fields(A& a, link_model& l) {
   a("per_message_ns", l.per_message_ns);
   a("eager_bytes", l.eager_bytes);
   a("shared_wire", l.shared_wire);
+  a("takes_back", l.takes_back);
   a("fence", l.fence);
   a("fence_fails_from_ns", l.fence_fails_from_ns);
   a("one_sided_ns_per_byte", l.one_sided_ns_per_byte);

@@ -49,7 +49,8 @@ enum class noticed : std::uint8_t { by_transports, by_silence };
 
 template <class Op>
 struct job {
-  explicit job(rank_id dies) : victim(dies) {
+  explicit job(rank_id dies, memory_link_options wires = {})
+      : victim(dies), lends(wires.takes_back), w(ranks, {}, std::move(wires)) {
     for (rank_id r = 0; r < ranks; ++r) op.declare(r);
     for (rank_id r = 0; r < ranks; ++r) {
       programs[r].emplace(w.clock);
@@ -66,8 +67,10 @@ struct job {
         return from == dead || to == dead;
       };
     }
+    w.links.options().takes_back = false;  // who is killed does nothing any more
     programs[victim].reset();
     w.ranks[victim].reset();
+    w.links.options().takes_back = lends;
     if (how == noticed::by_transports) w.links.end_process(victim);
     died_ns = w.clock.now();
   }
@@ -75,10 +78,14 @@ struct job {
   void tell() {
     wait_a_while(w, detection_ns);
     w.links.end_process(victim);
-    tell_of(victim, "it was killed", departure::died);
+    others_leave("it was killed");
+  }
+  void others_leave(const char* because) {
+    tell_of(victim, because, departure::died);
     const time_ns limit = w.clock.now() + 100'000'000;
     for (std::size_t gone = 1; gone < ranks && w.clock.now() < limit; wait_a_while(w, 10'000)) {
       for (rank_id r = 0; r < ranks; ++r) {
+        if (r == victim) continue;
         caller& mine = callers[r];
         if (mine.why && !std::exchange(mine.has_told, true)) tell_of(r, mine.why->what(), departure::failed);
         if (!mine.why || !w.ranks[r] || w.clock.now() < mine.ended_ns + leaving_ns) continue;
@@ -96,7 +103,8 @@ struct job {
   }
 
   rank_id victim;
-  world w{ranks};
+  bool lends;
+  world w;
   Op op{w};
   std::array<caller, ranks> callers;
   std::array<std::optional<scope>, ranks> programs;
@@ -104,11 +112,14 @@ struct job {
 };
 
 template <class Op>
-void die_and_see(rank_id victim, time_ns when, noticed how) {
+void die_and_see(rank_id victim, time_ns when, noticed how, bool lends) {
+  CAPTURE(lends);
   CAPTURE(static_cast<int>(how));
   CAPTURE(victim);
   CAPTURE(when);
-  job<Op> all(victim);
+  memory_link_options wires;
+  wires.takes_back = lends;
+  job<Op> all(victim, std::move(wires));
   wait_a_while(all.w, when);
   for (const caller& c : all.callers) REQUIRE_MESSAGE(!c.why, c.why->what());
   all.kill(how);
@@ -135,6 +146,25 @@ void die_and_see(rank_id victim, time_ns when, noticed how) {
   }
 }
 
+/// The victim was stopped only. The others have given it up and gone when it comes back, and its heart has not told it yet.
+template <class Op>
+void come_back_and_see(rank_id victim, time_ns when) {
+  CAPTURE(victim);
+  CAPTURE(when);
+  job<Op> all(victim);
+  wait_a_while(all.w, when);
+  const std::string because = "it was not heard for 2 s";
+  all.w.held_dead[victim] = because;
+  all.others_leave("it was stopped");
+  const caller& mine = all.callers[victim];
+  REQUIRE(mine.why);
+  const std::string text = mine.why->what();
+  CAPTURE(text);
+  CHECK(mine.why->code() == errc::fenced);
+  CHECK(text.find(because) != std::string::npos);
+  CHECK(text.find(all.op.name()) != std::string::npos);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("a rank that dies in the midst of an op ends the calls of all others in time, by name, and no "
@@ -142,6 +172,15 @@ TEST_CASE_TEMPLATE("a rank that dies in the midst of an op ends the calls of all
                    Op, batches, one_group, two_levels, stages, rims, turning, passes) {
   for (rank_id victim = 0; victim < ranks; ++victim) {
     for (const time_ns when : {1'000, 23'000, 140'000, 410'000})
-      for (const noticed how : {noticed::by_transports, noticed::by_silence}) die_and_see<Op>(victim, when, how);
+      for (const noticed how : {noticed::by_transports, noticed::by_silence})
+        for (const bool lends : {false, true}) die_and_see<Op>(victim, when, how, lends);
+  }
+}
+
+TEST_CASE_TEMPLATE(
+    "a rank that comes back after the others have gone is told that it was given up, not that they are gone", Op,
+    batches, one_group, two_levels, stages, rims, turning, passes) {
+  for (rank_id victim = 0; victim < ranks; ++victim) {
+    for (const time_ns when : {23'000, 410'000}) come_back_and_see<Op>(victim, when);
   }
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <list>
 
 using namespace parley;
 using namespace parley::ops;
@@ -93,6 +94,10 @@ group_outcomes reduce_some(world& w, const std::vector<rank_group>& groups, cons
   return all;
 }
 
+task<> broadcast_one(rank_group g, std::vector<float>& x, result<>& outcome) {
+  outcome = co_await attempt(g.broadcast(std::span(x)));
+}
+
 }  // namespace
 
 TEST_CASE("when a worker or the leader dies every survivor gets peer_failed with op, rank and invocation") {
@@ -175,6 +180,30 @@ TEST_CASE("a call that is given up fails on all ranks, and the next one works") 
     CHECK(again.failed() == 0);
     CHECK(again.wrong == 0);
   }
+}
+
+TEST_CASE("a worker that gives up while another reads its payload tells that one why, though the leader has returned") {
+  memory_link_options wires;
+  wires.takes_back = true;
+  wires.ns_per_byte = 10;
+  world w(3, {}, std::move(wires));
+  auto op = led_by(0, {chain(1_MiB)});
+  op.does = collective::broadcast;
+  const auto groups = declare_all(w, op);
+  std::vector<std::vector<float>> x(3, std::vector<float>(50'000));
+  std::vector<result<>> ended(3);
+  std::list<scope> each;
+  for (rank_id r = 0; r < 3; ++r) each.emplace_back(w.clock).spawn(broadcast_one(groups[r], x[r], ended[r]));
+  run_until(w.clock, [&] { return each.front().running() == 0; });
+  wait_a_while(w, 1_ms);
+  std::next(each.begin())->cancel();
+  const time_ns began = w.clock.now();
+  run_until(w.clock, [&] { return each.back().running() == 0; });
+  CHECK(w.clock.now() - began < 10_ms);
+  CHECK(ended[0]);
+  CHECK(ended[1].code() == errc::cancelled);
+  CHECK(ended[2].code() == errc::cancelled);
+  CHECK(says(ended[2], "rank 1 gave up the call"));
 }
 
 TEST_CASE("a config that fails on one rank is config_failed on all, quarantined, and the default runs next") {

@@ -34,6 +34,8 @@ struct memory_link_options {
   runtime::late_writes late = runtime::late_writes::fail;
   double one_sided_ns_per_byte = 0.1;
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
+  /// Whether a sender can take back what it still keeps, so that fetching it fails; as of memory that is lent.
+  bool takes_back = false;
 };
 
 class memory_world;
@@ -156,12 +158,24 @@ class memory_world {
   }
   /// Whether its buffer is gone; asked once, when it ends.
   bool was_abandoned(runtime::completion* c) { return c != nullptr && abandoned_.erase(c) != 0; }
-  // A payload that waits at its sender.
+  // A payload that waits at its sender, who is null once it has taken it back.
   struct offered {
     std::span<const std::byte> payload;
     runtime::completion* sender = nullptr;
     rank_id from = 0;
   };
+  using offer = std::shared_ptr<offered>;
+  bool take_back(const runtime::completion& pending) {
+    std::erase_if(offers_, [](const auto& o) { return o.expired(); });
+    for (const auto& kept : offers_) {
+      const offer o = kept.lock();
+      if (!options_.takes_back || o->sender != &pending) continue;
+      after(0, [sender = std::exchange(o->sender, nullptr)](outcome) { sender->on_end(*sender, errc::cancelled); });
+      o->payload = {};
+      return true;
+    }
+    return false;
+  }
   struct flying_put {
     std::uint64_t number;
     rank_id from;
@@ -257,6 +271,7 @@ class memory_world {
   std::list<std::unique_ptr<event>> events_;
   std::vector<region> regions_;  // of all ranks; the number of one is its place + 1
   std::deque<flying_put> flying_;
+  std::vector<std::weak_ptr<offered>> offers_;
   std::vector<waiting_fence> fences_;
   std::set<runtime::completion*> abandoned_;  // of operations that have not ended
   std::uint64_t last_put_ = 0;
@@ -274,7 +289,9 @@ inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte>
   const bool eager = done == nullptr || payload.size() <= world_.options_.eager_bytes;
   const void* held = nullptr;
   if (!eager) {
-    held = new memory_world::offered{payload, done, rank_};
+    auto* const offer = new memory_world::offer(new memory_world::offered{payload, done, rank_});
+    world_.offers_.emplace_back(*offer);
+    held = offer;
   } else if (!payload.empty()) {
     auto* copy = new std::byte[payload.size()];
     std::copy(payload.begin(), payload.end(), copy);
@@ -295,12 +312,18 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
     const runtime::arrival dropped = std::move(message);
     return errc::none;
   }
-  const std::unique_ptr<const memory_world::offered> offer(
-      static_cast<const memory_world::offered*>(message.surrender()));
-  const auto payload = offer->payload;
-  auto* sender = offer->sender;
-  const memory_link& origin = *world_.links_[offer->from];
-  world_.after(world_.time_of(payload.size()), [this, payload, into, done, sender, &origin](memory_world::outcome how) {
+  const std::unique_ptr<const memory_world::offer> held(static_cast<const memory_world::offer*>(message.surrender()));
+  const memory_world::offer offer = *held;
+  if (offer->sender == nullptr) return errc::send_failed;
+  world_.after(world_.time_of(offer->payload.size()), [this, offer, into, done](memory_world::outcome how) {
+    const auto payload = offer->payload;
+    auto* const sender = offer->sender;
+    if (sender == nullptr) {
+      if (done != nullptr) done->on_end(*done, errc::send_failed);
+      return;
+    }
+    offer->sender = nullptr;  // it cannot be taken back any more
+    const memory_link& origin = *world_.links_[offer->from];
     const bool sender_went = world_.was_abandoned(sender);
     const bool receiver_went = world_.was_abandoned(done);
     const bool ends = gone_ || origin.gone_;
@@ -399,8 +422,9 @@ inline errc memory_link::start_fence(rank_id to, runtime::completion* done, mess
   return errc::pending;
 }
 
-// What has been offered stays offered: like a transport that cannot take a message back. Nobody waits for a fence any more.
+// Unless it can be taken back, what has been offered stays offered: like a transport that has no way to do that. Nobody waits for a fence any more.
 inline void memory_link::cancel(runtime::completion& pending) {
+  if (world_.take_back(pending)) return;
   const auto waits = [&](const memory_world::waiting_fence& f) { return f.done == &pending && !f.brings; };
   if (std::erase_if(world_.fences_, waits) == 0) return;
   world_.after(0, [&w = world_, &pending](memory_world::outcome) {
@@ -409,17 +433,20 @@ inline void memory_link::cancel(runtime::completion& pending) {
   });
 }
 // What is under way ends when it would have ended, for both, but brings nothing.
-inline void memory_link::abandon(runtime::completion& pending) noexcept { world_.abandoned_.insert(&pending); }
+inline void memory_link::abandon(runtime::completion& pending) noexcept {
+  if (!world_.take_back(pending)) world_.abandoned_.insert(&pending);
+}
 
 inline void memory_link::release(const void* held, bool remote) noexcept {
   if (!remote) {
     delete[] static_cast<const std::byte*>(held);
     return;
   }
-  const std::unique_ptr<const memory_world::offered> offer(static_cast<const memory_world::offered*>(held));
-  world_.was_abandoned(offer->sender);
-  offer->sender->on_end(*offer->sender,
-                        gone_ ? errc::peer_failed : errc::none);  // as UCX has it: dropped is not failed
+  const std::unique_ptr<const memory_world::offer> offer(static_cast<const memory_world::offer*>(held));
+  auto* const sender = std::exchange((*offer)->sender, nullptr);
+  if (sender == nullptr) return;
+  world_.was_abandoned(sender);
+  sender->on_end(*sender, gone_ ? errc::peer_failed : errc::none);  // as UCX has it: dropped is not failed
 }
 
 }  // namespace parley::tests

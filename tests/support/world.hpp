@@ -74,6 +74,8 @@ struct world {
   std::vector<int> seen;
   std::vector<memory_storage> disk;
   std::vector<std::uint64_t> incarnations;
+  std::map<rank_id, std::string>
+      held_dead;  ///< by the others, and why; each learns it when a call of it is about to fail
   std::vector<std::unique_ptr<ops::rank>> ranks;
 
  private:
@@ -82,6 +84,10 @@ struct world {
     on.hosts = machines_.hosts;
     on.kinds = machines_.kinds;
     if (r < machines_.skews.size()) on.skew = machines_.skews[r];
+    on.held_dead = [this, r] {
+      const auto why = held_dead.find(r);
+      return why == held_dead.end() ? std::string() : why->second;
+    };
     return std::make_unique<ops::rank>(std::move(on), settings_);
   }
   ops::rank_settings settings_;
