@@ -245,6 +245,7 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 }
 
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
+  services_.about_to_fail();
   failure why = in_words(code, invocation, what);
   services_.call_failed(why.reason());
   return why;
@@ -383,6 +384,8 @@ task<> symmetric_end::rehearse(std::uint64_t digest) {
 task<> symmetric_end::connect(std::vector<std::byte> id) {
   if (op_.rehearse == nullptr) co_return;
   auto made = co_await op_.rehearse->connect(std::move(id));
+  if (failed_ && made != nullptr) made->abort();
+  if (failed_) runtime::raise(*failed_);
   rehearsing_over_ = std::move(made);
 }
 
@@ -397,6 +400,8 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
   const bool compared = run.what != kind::timed && type.has_value();
   if (compared) co_await fill_scratch(scratch, *type);
   const std::shared_ptr<communicator> over = rehearsing_over_;
+  if (op_.rehearse != nullptr && over == nullptr)
+    runtime::raise({errc::cancelled, "what it was to run on has been given up"});
   const symmetric_call call = call_of(run.index, bytes, over.get(), symmetric_call::stream::rehearsal);
   co_await config->run(call, scratch);
   if (compared) co_await compare_scratch(run, scratch, *type, unlike);

@@ -134,6 +134,30 @@ struct job_of : world {
   std::optional<scope> calls;
 };
 
+/// When rehearsals ended, and how many were to run on nothing.
+struct rehearsals_seen {
+  std::set<time_ns> ended;
+  int on_nothing = 0;
+};
+class watched_config final : public symmetric_config {
+ public:
+  watched_config(symmetric_config_ptr real, rehearsals_seen& seen)
+      : symmetric_config({.name = real->id(), .wire_class = real->id()}), real_(std::move(real)), seen_(seen) {}
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    if (call.over == nullptr) {
+      ++seen_.on_nothing;
+      co_return;
+    }
+    scope& here = co_await this_scope;
+    co_await real_->run(call, data);
+    if (call.on == symmetric_call::stream::rehearsal) seen_.ended.insert(here.where().now());
+  }
+
+ private:
+  symmetric_config_ptr real_;
+  rehearsals_seen& seen_;
+};
+
 /// Everything that ran on a communicator.
 std::set<std::uint64_t> ran_on(const meeting_place& place) {
   std::set<std::uint64_t> all;
@@ -150,6 +174,35 @@ void expect_ring(job_of& job) {
 }
 
 }  // namespace
+
+TEST_CASE("an op that ends just before its next rehearsal starts none on a communicator that it has given up") {
+  const auto fence_at = [](time_ns when, int hops) {
+    rehearsals_seen seen;
+    std::vector<symmetric_config_ptr> configs;
+    for (const auto& real : three()) configs.push_back(std::make_shared<watched_config>(real, seen));
+    job_of job(2, configs, trials::rehearsed, roomy());
+    job.start(200);
+    const auto fence = [](world& w, time_ns at, int after) -> task<> {
+      auto slept = co_await sleep_until(at);
+      for (int i = 0; slept && i < after; ++i) co_await yield;
+      for (rank_id r = 0; slept && r < 2; ++r) w[r].on_fenced("it was stopped");
+    };
+    job.calls->spawn(fence(job, when, hops));
+    job.pass(20'000'000);
+    job.calls->cancel();
+    job.finish();
+    return seen;
+  };
+  const rehearsals_seen all = fence_at(never, 0);
+  REQUIRE(all.ended.size() > 3);
+  for (const time_ns when : all.ended) {
+    for (int hops = 0; hops < 8; ++hops) {
+      CAPTURE(when);
+      CAPTURE(hops);
+      CHECK(fence_at(when, hops).on_nothing == 0);
+    }
+  }
+}
 
 TEST_CASE("members rehearse, agree by lease and never run one invocation with different configs") {
   for (const rank_id n : {1U, 2U, 3U, 8U}) {
