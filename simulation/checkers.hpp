@@ -21,6 +21,7 @@
 /// | N3 | ranks outside all ops neither send nor receive |
 /// | N4 | trials never cost more than the wall time has earned; what the first of a candidate costs is known only after it |
 /// | window | an edge stamps nothing that its window has no room for (on the wire: window_book.hpp) |
+/// | queues | no rank has more control messages under way to another than its window has room for (on the wire: watchers.hpp) |
 /// | agreement | all who know a decision know the same |
 /// | oracle | without noise, the decision is the fastest candidate |
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |

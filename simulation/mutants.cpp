@@ -618,6 +618,7 @@ const std::vector<entry>& all() {
       {{"given-back-index", "the index of a receive that timed out goes to the next one posted", "mixed", {"S8"}},
        &make<given_back_index>},
       {{"window-ignored", "a sender runs ahead without an end", "windows", {"window"}}, nullptr},
+      {{"control-window-ignored", "control messages go on without an end", "narrow", {"queues"}}, nullptr},
       {{"oversize-never-fits", "a message that is larger than the window waits for ever", "windows", {"L2", "errors"}},
        &make<oversize_never_fits>},
       {{"agreement-awaited", "a call waits until its op has agreed on candidates", "pair", {"N1"}}, nullptr},
@@ -660,6 +661,7 @@ std::unique_ptr<wire_tap> make_mutant(std::string_view name) {
 void put_mutant(std::string_view name, world_options& into) {
   if (name == "no-fence" || name == "poison-not-fenced") into.link.fence = link_model::fences::do_nothing;
   if (name == "window-ignored") into.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
+  if (name == "control-window-ignored") into.control_window = 1U << 20U;
   if (name == "stamp-ignored") into.settings.mutant_ignores_stamp = true;
   if (name == "budget-ignored") into.settings.plan.budget_fraction = 1e9;
 }

@@ -35,11 +35,11 @@ lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
   return v;
 }
 
-observer::observer(run_record& into, world& w, actors::window_limits window)
+observer::observer(run_record& into, world& w, actors::window_limits window, std::uint32_t control_window)
     : record_(into), world_(w), census_(std::make_unique<census>(into)),
-      watchers_([this](std::string_view invariant, std::string text) {
-        record_.at_once.push_back({std::string(invariant), std::move(text)});
-      }),
+      watchers_([this](std::string_view invariant,
+                       std::string text) { record_.at_once.push_back({std::string(invariant), std::move(text)}); },
+                control_window),
       windows_(w.stage(), window),
       breaches_([this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); }) {
   record_.windows = &windows_;

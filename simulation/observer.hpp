@@ -33,7 +33,8 @@ lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end);
 class observer {
  public:
   /// The record and the world outlive it.
-  observer(run_record& into, world& w, actors::window_limits window);
+  observer(run_record& into, world& w, actors::window_limits window,
+           std::uint32_t control_window = runtime::router::options{}.window);
   observer(const observer&) = delete;
   observer& operator=(const observer&) = delete;
   /// Ends the world's job, if that still goes on: nobody listens any more.

@@ -244,6 +244,7 @@ void fields(A& a, scenario& s) {
   a("detection_ns", s.detection_ns);
   a("window", s.window);
   a("window_bytes", s.window_bytes);
+  a("control_window", s.control_window);
   a("budget", s.budget);
   a("jobs", s.jobs);
   a("cut_short", s.cut_short);

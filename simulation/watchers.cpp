@@ -20,6 +20,7 @@ std::span<const std::byte> payload_of(const parcel& p) noexcept {
 }  // namespace
 
 void watchers::begin_job() {
+  ways_.clear();
   stamped_.clear();
   logs_.clear();
   promised_.clear();
@@ -47,6 +48,28 @@ void watchers::on_log(const parcel& p, std::uint64_t op, std::uint64_t generatio
   }
 }
 
+void watchers::on_send(const parcel& p, const fate&) {
+  runtime::frame_header h;
+  if (p.on != link::channel::control || p.header.size() != sizeof h) return;
+  std::memcpy(&h, p.header.data(), sizeof h);
+  if (h.sequence == 0) return;  // it says what was accepted, and waits nowhere
+  way& its = ways_[{p.from, p.to}];
+  if (its.session != h.session) its = {.session = h.session};  // one of them is another process now
+  its.sent = static_cast<std::uint32_t>(h.sequence);
+  // Who finds the window full asks once, with a number of its own.
+  check(p.from, "queues", its.sent - its.accepted <= window_ + 1,
+        "sent message " + std::to_string(its.sent) + " to rank " + std::to_string(p.to) + ", which had accepted " +
+            std::to_string(its.accepted));
+}
+
+// As who sent them takes it: it only moves forward, and never beyond what was sent.
+void watchers::on_accepted(const parcel& p, std::uint32_t accepted) {
+  const auto at = ways_.find({p.to, p.from});
+  if (at == ways_.end()) return;
+  way& its = at->second;
+  if (accepted - its.accepted <= its.sent - its.accepted) its.accepted = accepted;
+}
+
 bool watchers::on_deliver(parcel& p) {
   if (p.on == link::channel::data) {
     on_data(p);
@@ -55,6 +78,7 @@ bool watchers::on_deliver(parcel& p) {
   runtime::frame_header h;
   if (p.header.size() != sizeof h) return true;
   std::memcpy(&h, p.header.data(), sizeof h);
+  on_accepted(p, h.accepted);
   const std::uint64_t op = h.actor & ~std::uint64_t{3};
   if (h.type == actors::lease_prepare::message_type) {
     const auto m = runtime::decode<actors::lease_prepare>(payload_of(p));

@@ -1,13 +1,14 @@
 #pragma once
 /// Checkers that read what ranks say to each other, without asking the ranks: what was promised, leased and stamped.
 ///
-///     watchers all([&](std::string_view invariant, std::string text) { … });
+///     watchers all([&](std::string_view invariant, std::string text) { … }, window);
 ///     weather.tap(all);                                   // after the mutants, so that it sees what they changed
 ///
 /// | invariant | what must not be seen |
 /// |---|---|
 /// | S1 | two stamps that give one invocation different configs, or two logs that differ in one entry |
 /// | S7 | two promises for one campaign that differ |
+/// | queues | more control messages from one rank to another than its window has room for, by what it was told of acceptance |
 #include <parley/actors/lease.hpp>
 #include <parley/simulation/weather.hpp>
 
@@ -22,18 +23,30 @@ namespace parley::simulation {
 
 class watchers final : public wire_tap {
  public:
-  explicit watchers(std::function<void(std::string_view, std::string)> tell) : tell_(std::move(tell)) {}
+  watchers(std::function<void(std::string_view, std::string)> tell, std::uint32_t window)
+      : tell_(std::move(tell)), window_(window) {}
+  void on_send(const parcel& p, const fate&) override;
   bool on_deliver(parcel& p) override;
   /// Another job: what was said in the one before no longer counts.
   void begin_job();
 
  private:
   void on_data(const parcel& p);
+  void on_accepted(const parcel& p, std::uint32_t accepted);
   void on_log(const parcel& p, std::uint64_t op, std::uint64_t generation, std::uint32_t key, std::uint64_t after,
               const std::vector<actors::lease_entry>& entries);
   void check(rank_id from, std::string_view invariant, bool holds, const std::string& text);
 
+  // What one process has sent to another, and what it was told of that.
+  struct way {
+    std::uint64_t session = 0;
+    std::uint32_t sent = 0;
+    std::uint32_t accepted = 0;
+  };
+
   std::function<void(std::string_view, std::string)> tell_;
+  std::uint32_t window_;
+  std::map<std::pair<rank_id, rank_id>, way> ways_;
   // By op, generation, source, tag and whether they are rehearsals: by invocation.
   std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>,
            std::map<std::uint32_t, std::uint64_t>>

@@ -40,6 +40,7 @@ void world::start(rank_id r) {
   node& n = *nodes_[r];
   ops::rank_foundation on{stage_.clock(r), network_[r], &n.disk, incarnations_, {}};
   on.mail.job = runtime::mix(options_.seed + job_);  // jobs have names of their own, as those of `parley run`
+  on.mail.window = options_.control_window;
   if (!options_.offsets.empty()) {
     for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
   }

@@ -34,6 +34,7 @@ struct world_options {
   bool order_inside = false;           ///< see stage.hpp
   std::vector<time_ns> offsets{};      ///< of the ranks' clocks, each then on a host of its own
   time_ns detection_ns = 100'000'000;  ///< how long a death goes unnoticed at most
+  std::uint32_t control_window = runtime::router::options{}.window;
   ops::rank_settings settings{};
 };
 
