@@ -71,6 +71,7 @@ bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
 void edge_sender::admit_waiting(stream& s) noexcept {
   while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
     admission& first = *s.waiting.front().owner;
+    if (first.home->cancelled() != errc::none) break;  // it is about to be told
     const bool written = first.payload_ == nullptr || first.payload_->is_over();
     if (!written && !knows_where(s, first.bytes_)) break;
     first.invocation_ = s.take_room(first.bytes_);

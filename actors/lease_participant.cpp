@@ -119,6 +119,7 @@ void lease_participant::leave(starting& s, errc why) noexcept {
 void lease_participant::release() {
   while (!waiting_.empty()) {
     starting& first = *waiting_.front().owner;
+    if (first.home->cancelled() != errc::none) return;  // it is about to be told
     key_state& k = at(first.begun_.key);
     if (!k.holder.may_start()) return meet_gate(first);
     if (!may_begin(k)) return rehearse_between();

@@ -169,6 +169,7 @@ symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_set
   participant_.runs = this;
   participant_.rows = &rows_;
   leases_.on_generation_ended([this](const std::string& why) {
+    if (failed_ && failed_->code() != errc::closed) return;  // it has lost more than a generation
     failed_ = error{errc::closed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
                                       ": its generation has ended, " + why +
                                       "; recover as after a lost communicator, then call rejoin on every member"};
@@ -288,7 +289,10 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
-  if (config == nullptr || !participant_.may_run(l.what.digest)) {
+  if (failed_) {  // since it was let go
+    outcome = failed_->code();
+    text = "it had not begun";
+  } else if (config == nullptr || !participant_.may_run(l.what.digest)) {
     runtime::blame({"S3", "only what was warmed here is leased", {declaration().id(), services_.net.rank()}},
                    declaration().leader);
     outcome = errc::config_mismatch;
@@ -356,8 +360,10 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
 
 void symmetric_end::fail(const error& why) noexcept {
   const bool first = !failed_;
-  // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
-  if (first || why.code() == errc::fenced || why.code() == errc::peer_restarted) failed_ = why;
+  // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for, nor, where a member
+  // is gone, that only a generation had ended.
+  if (first || why.code() == errc::fenced || why.code() == errc::peer_restarted || failed_->code() == errc::closed)
+    failed_ = why;
   participant_.changed.tell();
   if (!first) return;
   if (lead_ != nullptr) lead_->leases.stop();
@@ -366,7 +372,9 @@ void symmetric_end::fail(const error& why) noexcept {
   abandon();
 }
 
+// Of a rank that is fenced, or has lost a member, nothing goes on in the same place.
 bool symmetric_end::rejoin(std::shared_ptr<communicator> over) {
+  if (failed_ && failed_->code() != errc::closed) return false;
   if (!leases_.rejoin()) return false;
   op_.over = std::move(over);
   failed_.reset();

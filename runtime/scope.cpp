@@ -53,7 +53,14 @@ void scope::cancel(errc why) noexcept {
   if (cancelled_ != errc::none) return;
   cancelled_ = why;
   timer_wheel::disarm(deadline_timer_);
-  waiters_.for_each([why](waiter& w) { w.on_cancel(w, why); });
+  // Who gives up may let others go that waited behind it.
+  intrusive_list<waiter> to_visit;
+  to_visit.take_all(waiters_);
+  while (!to_visit.empty()) {
+    waiter& w = to_visit.pop_front();
+    waiters_.push_back(w);
+    w.on_cancel(w, why);
+  }
   inner_.for_each([why](scope& s) { s.cancel(why); });
 }
 

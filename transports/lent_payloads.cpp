@@ -170,7 +170,7 @@ errc lent_payloads::fetch(const void* held, std::span<std::byte> into, completio
   reading& r = *mine;
   r.into = into.first(static_cast<std::size_t>(r.bytes));
   readings_.push_back(std::move(mine));
-  if (copy_on(r)) {  // it is not done yet, and its completion shall be called
+  if (r.failed == errc::none && copy_on(r)) {  // it is not done yet, and its completion shall be called
     r.done = done;
     return errc::pending;
   }
@@ -305,6 +305,9 @@ void lent_payloads::on_peer_failed(rank_id peer) noexcept {
   for (auto r = std::find_if(readings_.begin(), readings_.end(), read_from); r != readings_.end();
        r = std::find_if(readings_.begin(), readings_.end(), read_from))
     end_reading(**r, errc::peer_failed);
+  for (auto& [held, kept] : kept_) {
+    if (kept->from == peer) kept->failed = errc::peer_failed;  // nobody will say it again
+  }
 }
 
 void lent_payloads::expect(rank_id peer, std::uint32_t restarts) {

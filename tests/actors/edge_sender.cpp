@@ -138,6 +138,26 @@ TEST_CASE_FIXTURE(both_ends, "a cancelled send that waits takes no invocation") 
   CHECK(received[64]->buffer == pattern(8, 64));
 }
 
+TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancelled together take no invocations") {
+  send(3 << 20);
+  watched_send large;
+  watched_send small;
+  const auto much = pattern(3 << 20, 998);
+  const auto little = pattern(1 << 10, 999);
+  scope inner(clock);
+  inner.spawn(send_whole(*this, 0, much, large));
+  inner.spawn(send_whole(*this, 0, little, small));
+  clock.turn();
+  inner.cancel();
+  pass();
+  CHECK(inner.running() == 0);
+  CHECK(large.ended == errc::cancelled);
+  CHECK(small.ended == errc::cancelled);
+  auto& next = send(8);
+  pass();
+  CHECK(next.invocation == 1);
+}
+
 TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the small ones behind it go") {
   send(1 << 20);
   auto& large = send(8 << 20, 0, clock.now() + 5'000'000);

@@ -134,14 +134,17 @@ struct job_of : world {
   std::optional<scope> calls;
 };
 
-/// When rehearsals ended, and how many were to run on nothing.
-struct rehearsals_seen {
+/// When rehearsals ended and calls began, how many were to run on nothing, and how many began though their rank was fenced.
+struct runs_seen {
   std::set<time_ns> ended;
+  std::set<time_ns> began;
   int on_nothing = 0;
+  bool fenced = false;
+  int after_all = 0;
 };
 class watched_config final : public symmetric_config {
  public:
-  watched_config(symmetric_config_ptr real, rehearsals_seen& seen)
+  watched_config(symmetric_config_ptr real, runs_seen& seen)
       : symmetric_config({.name = real->id(), .wire_class = real->id()}), real_(std::move(real)), seen_(seen) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     if (call.over == nullptr) {
@@ -149,13 +152,16 @@ class watched_config final : public symmetric_config {
       co_return;
     }
     scope& here = co_await this_scope;
+    if (call.on == symmetric_call::stream::user) seen_.began.insert(here.where().now());
+    const bool goes_on = here.cancelled() == errc::none;
+    if (call.on == symmetric_call::stream::user && goes_on) seen_.after_all += seen_.fenced ? 1 : 0;
     co_await real_->run(call, data);
     if (call.on == symmetric_call::stream::rehearsal) seen_.ended.insert(here.where().now());
   }
 
  private:
   symmetric_config_ptr real_;
-  rehearsals_seen& seen_;
+  runs_seen& seen_;
 };
 
 /// Everything that ran on a communicator.
@@ -175,31 +181,37 @@ void expect_ring(job_of& job) {
 
 }  // namespace
 
-TEST_CASE("an op that ends just before its next rehearsal starts none on a communicator that it has given up") {
+TEST_CASE("an op that ends just before its next rehearsal or call starts neither") {
   const auto fence_at = [](time_ns when, int hops) {
-    rehearsals_seen seen;
+    runs_seen seen;
     std::vector<symmetric_config_ptr> configs;
     for (const auto& real : three()) configs.push_back(std::make_shared<watched_config>(real, seen));
     job_of job(2, configs, trials::rehearsed, roomy());
     job.start(200);
-    const auto fence = [](world& w, time_ns at, int after) -> task<> {
+    const auto fence = [](world& w, runs_seen& all, time_ns at, int after) -> task<> {
       auto slept = co_await sleep_until(at);
       for (int i = 0; slept && i < after; ++i) co_await yield;
       for (rank_id r = 0; slept && r < 2; ++r) w[r].on_fenced("it was stopped");
+      all.fenced = static_cast<bool>(slept);
     };
-    job.calls->spawn(fence(job, when, hops));
+    job.calls->spawn(fence(job, seen, when, hops));
     job.pass(20'000'000);
     job.calls->cancel();
     job.finish();
     return seen;
   };
-  const rehearsals_seen all = fence_at(never, 0);
+  const runs_seen all = fence_at(never, 0);
   REQUIRE(all.ended.size() > 3);
-  for (const time_ns when : all.ended) {
+  REQUIRE(all.began.size() > 20);
+  std::set<time_ns> moments = all.ended;
+  moments.insert(all.began.begin(), all.began.end());
+  for (const time_ns when : moments) {
     for (int hops = 0; hops < 8; ++hops) {
       CAPTURE(when);
       CAPTURE(hops);
-      CHECK(fence_at(when, hops).on_nothing == 0);
+      const runs_seen seen = fence_at(when, hops);
+      CHECK(seen.on_nothing == 0);
+      CHECK(seen.after_all == 0);
     }
   }
 }
@@ -844,6 +856,103 @@ TEST_CASE("when the log is lost the generation ends everywhere, and members that
   CHECK(job.failed() == 0);
   CHECK(job.lib.mismatches() == 0);
   CHECK(job.steady() == "ring");
+}
+
+TEST_CASE("a member that loses another, or is fenced, once its generation has ended does not rejoin as if it had not") {
+  for (const bool fenced : {false, true}) {
+    for (const bool ended_first : {true, false}) {
+      CAPTURE(fenced);
+      CAPTURE(ended_first);
+      job_of job(3);
+      job.start(1'000'000, {5'000, 1'000});
+      job.pass(200'000'000);
+      const auto lose = [&] {
+        if (fenced) job[1].on_fenced("it was stopped");
+        if (!fenced) job[1].on_lost(2, "it was killed");
+      };
+      if (!ended_first) lose();
+      job.end(0).lease_coordinator()->end_generation("the coordinator has lost its log");
+      job.pass(100'000'000);
+      if (ended_first) lose();
+      CHECK_FALSE(job.handles[1].rejoin(std::make_shared<library_communicator>(job.lib.make())));
+      job.logs[1].outcomes.clear();
+      job.start_on(1, 1);
+      job.pass(1'000'000);
+      REQUIRE(job.logs[1].outcomes.size() == 1);
+      CHECK(job.logs[1].outcomes[0].code() == (fenced ? errc::fenced : errc::peer_failed));
+      job.calls->cancel();
+      job.finish();
+    }
+  }
+}
+
+TEST_CASE("calls of several sizes that are cancelled together while the first waits at a gate end all at once") {
+  job_of job(3);
+  auto& coordinator = *job.end(0).lease_coordinator();
+  job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
+    return on == link::channel::control && from == 2 && coordinator.statistics().campaigns != 0;
+  };
+  scope own(job.clock);
+  for (const rank_id r : {0U, 2U}) job.start_on(r, 1'000'000, {200'000, 0});
+  own.spawn(call_often(job.handles[1], job.clock, {4096}, 1'000'000, {200'000, 0}, random_stream(7, 1), job.logs[1]));
+  while (job.end(1).leases().statistics().gates_met == 0) job.pass(1'000'000);
+  own.cancel();
+  job.pass(1'000'000);
+  REQUIRE(own.running() == 0);
+  std::vector<std::byte> small(4096);
+  std::vector<std::byte> large(1 << 16);
+  std::list<result<>> ended(2);
+  scope together(job.clock);
+  const auto call = [](symmetric op, std::span<std::byte> data, result<>& outcome) -> task<> {
+    try {
+      co_await op.run(data);
+    } catch (const failure& f) {
+      outcome = f.reason();
+    }
+  };
+  together.spawn(call(job.handles[1], small, ended.front()));
+  together.spawn(call(job.handles[1], large, ended.back()));
+  job.pass(1'000'000);
+  REQUIRE(together.running() == 2);
+  together.cancel();
+  job.pass(1'000'000);
+  CHECK(together.running() == 0);
+  for (const auto& e : ended) CHECK(e.code() == errc::cancelled);
+  CHECK(job.end(1).leases().next_invocation(1 << 16) == 0);
+  job.calls->cancel();
+  job.finish();
+}
+
+TEST_CASE("a call that is let through a gate just before its op ends begins nothing") {
+  const auto fence_at = [](time_ns when) {
+    runs_seen seen;
+    std::vector<symmetric_config_ptr> configs;
+    for (const auto& real : three()) configs.push_back(std::make_shared<watched_config>(real, seen));
+    job_of job(2, configs);
+    auto& coordinator = *job.end(0).lease_coordinator();
+    job.links.options().delay = [&](rank_id from, rank_id to, link::channel) -> time_ns {
+      return from == 0 && to == 1 && coordinator.statistics().scheduled == 1 ? 20'000'000 : 0;
+    };
+    const auto fence = [](world& w, runs_seen& all, time_ns at) -> task<> {
+      auto slept = co_await sleep_until(at);
+      for (rank_id r = 0; slept && r < 2; ++r) w[r].on_fenced("it was stopped");
+      all.fenced = static_cast<bool>(slept);
+    };
+    job.calls->spawn(fence(job, seen, when));
+    job.start(3000, {5'000, 1'000});
+    job.pass(200'000'000);
+    job.calls->cancel();
+    job.finish();
+    return seen;
+  };
+  const runs_seen all = fence_at(never);
+  time_ns lifted = 0;
+  for (time_ns before = never; const time_ns began : all.began) {
+    if (before < began && began - before > 10'000'000) lifted = began;
+    before = began;
+  }
+  REQUIRE(lifted != 0);
+  CHECK(fence_at(lifted).after_all == 0);
 }
 
 namespace {
