@@ -22,8 +22,7 @@ class runner {
   runner(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o)
       : play_(s), tape_(t), seed_(seed), sky_(t, seed, s.ranks), world_(options(o), &sky_),
         programs_(s, seed, world_, record_, o.mutant), mutant_(make_mutant(o.mutant)),
-        observer_(record_, world_, {.invocations = s.window, .bytes = s.window_bytes},
-                  static_cast<std::uint32_t>(s.control_window)) {
+        observer_(record_, world_, {.invocations = s.window, .bytes = s.window_bytes}, s.control_window) {
     record_.play = &s;
     record_.faults = &t;
     record_.faulty_until_ns = s.faulty_ns;
@@ -87,7 +86,7 @@ class runner {
     w.detection_ns = play_.detection_ns;
     w.settings.plan.budget_fraction = play_.budget;
     w.settings.window = {.invocations = play_.window, .bytes = play_.window_bytes};
-    w.control_window = static_cast<std::uint32_t>(play_.control_window);
+    w.control_window = play_.control_window;
     if (play_.results) w.settings.results_path = "results.csv";
     std::vector<std::uint64_t> calls(play_.ranks);
     for (const op_spec& op : play_.ops) {

@@ -72,7 +72,7 @@ struct scenario {
   time_ns detection_ns = 100'000'000;
   std::uint64_t window = 64;  ///< unmatched messages of a stream
   std::uint64_t window_bytes = 4'194'304;
-  std::uint64_t control_window = 64;  ///< control messages from one rank to another that were not accepted yet
+  std::uint32_t control_window = 64;  ///< control messages from one rank to another that were not accepted yet
   double budget = 1e9;                ///< of wall time, for trials
   std::uint64_t jobs = 1;   ///< so many of the same ranks, one after the other, with the disks of the one before
   bool cut_short = false;   ///< all but the last end where they stand, with messages still under way

@@ -164,6 +164,28 @@ class watched_config final : public symmetric_config {
   runs_seen& seen_;
 };
 
+/// What two members run of an op until they are fenced at `when`, `hops` turns after all else that happens then. `prepare`
+/// begins the calls.
+runs_seen runs_until_fenced(time_ns when, int hops, const rank_settings& settings, time_ns span,
+                            const std::function<void(job_of&)>& prepare) {
+  runs_seen seen;
+  std::vector<symmetric_config_ptr> configs;
+  for (const auto& real : three()) configs.push_back(std::make_shared<watched_config>(real, seen));
+  job_of job(2, configs, trials::rehearsed, settings);
+  const auto fence = [](world& w, runs_seen& all, time_ns at, int after) -> task<> {
+    auto slept = co_await sleep_until(at);
+    for (int i = 0; slept && i < after; ++i) co_await yield;
+    for (rank_id r = 0; slept && r < 2; ++r) w[r].on_fenced("it was stopped");
+    all.fenced = static_cast<bool>(slept);
+  };
+  job.calls->spawn(fence(job, seen, when, hops));
+  prepare(job);
+  job.pass(span);
+  job.calls->cancel();
+  job.finish();
+  return seen;
+}
+
 /// Everything that ran on a communicator.
 std::set<std::uint64_t> ran_on(const meeting_place& place) {
   std::set<std::uint64_t> all;
@@ -183,22 +205,7 @@ void expect_ring(job_of& job) {
 
 TEST_CASE("an op that ends just before its next rehearsal or call starts neither") {
   const auto fence_at = [](time_ns when, int hops) {
-    runs_seen seen;
-    std::vector<symmetric_config_ptr> configs;
-    for (const auto& real : three()) configs.push_back(std::make_shared<watched_config>(real, seen));
-    job_of job(2, configs, trials::rehearsed, roomy());
-    job.start(200);
-    const auto fence = [](world& w, runs_seen& all, time_ns at, int after) -> task<> {
-      auto slept = co_await sleep_until(at);
-      for (int i = 0; slept && i < after; ++i) co_await yield;
-      for (rank_id r = 0; slept && r < 2; ++r) w[r].on_fenced("it was stopped");
-      all.fenced = static_cast<bool>(slept);
-    };
-    job.calls->spawn(fence(job, seen, when, hops));
-    job.pass(20'000'000);
-    job.calls->cancel();
-    job.finish();
-    return seen;
+    return runs_until_fenced(when, hops, roomy(), 20'000'000, [](job_of& job) { job.start(200); });
   };
   const runs_seen all = fence_at(never, 0);
   REQUIRE(all.ended.size() > 3);
@@ -925,25 +932,13 @@ TEST_CASE("calls of several sizes that are cancelled together while the first wa
 
 TEST_CASE("a call that is let through a gate just before its op ends begins nothing") {
   const auto fence_at = [](time_ns when) {
-    runs_seen seen;
-    std::vector<symmetric_config_ptr> configs;
-    for (const auto& real : three()) configs.push_back(std::make_shared<watched_config>(real, seen));
-    job_of job(2, configs);
-    auto& coordinator = *job.end(0).lease_coordinator();
-    job.links.options().delay = [&](rank_id from, rank_id to, link::channel) -> time_ns {
-      return from == 0 && to == 1 && coordinator.statistics().scheduled == 1 ? 20'000'000 : 0;
-    };
-    const auto fence = [](world& w, runs_seen& all, time_ns at) -> task<> {
-      auto slept = co_await sleep_until(at);
-      for (rank_id r = 0; slept && r < 2; ++r) w[r].on_fenced("it was stopped");
-      all.fenced = static_cast<bool>(slept);
-    };
-    job.calls->spawn(fence(job, seen, when));
-    job.start(3000, {5'000, 1'000});
-    job.pass(200'000'000);
-    job.calls->cancel();
-    job.finish();
-    return seen;
+    return runs_until_fenced(when, 0, {}, 200'000'000, [](job_of& job) {
+      job.links.options().delay = [&coordinator = *job.end(0).lease_coordinator()](rank_id from, rank_id to,
+                                                                                   link::channel) -> time_ns {
+        return from == 0 && to == 1 && coordinator.statistics().scheduled == 1 ? 20'000'000 : 0;
+      };
+      job.start(3000, {5'000, 1'000});
+    });
   };
   const runs_seen all = fence_at(never);
   time_ns lifted = 0;
