@@ -55,6 +55,8 @@ bool inside(const std::vector<std::uint64_t>& part, const std::vector<std::uint6
 }
 
 // Ranks that outnumber the processors which they may use must yield while they wait for each other.
+constexpr time_ns longest_spin_beside_gpu_ns = 2'000'000;
+
 reactor::sharing sharing_of(const std::vector<transports::member>& members, rank_id self) {
   const transports::member& me = members[self];
   if (members.size() == 1 || me.affinity.empty()) return reactor::sharing::own_core;
@@ -135,7 +137,11 @@ struct job::state final : runtime::link::failure_handler {
     }
     for (const transports::member& m : all.members) wire->connect(m.rank, m.address, restarts_of(m.rank));
     loop->set_sharing(sharing_of(all.members, place.rank));
-    if (o.gpu != nullptr) open_gpu(o);
+    if (o.gpu != nullptr) {
+      // What a peer's copy engine writes here takes longer than any message, and to be woken takes a tenth of a millisecond.
+      loop->set_longest_spin(longest_spin_beside_gpu_ns);
+      open_gpu(o);
+    }
     make_rank(std::move(o));
     start_heart();
   }

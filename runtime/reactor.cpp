@@ -141,6 +141,12 @@ struct reactor::state {
     return any;
   }
 
+  // A wait has ended. Spun through for as long as that again nobody has to be woken for the next one.
+  void learn_from(time_ns waited) noexcept {
+    if (waited < settings.longest_spin_ns) spin_ns = std::clamp(2 * waited, spin_ns, settings.longest_spin_ns);
+    waiting_since = idle_since = never;
+  }
+
   // Asio stops whenever it runs out of work.
   void restart_asio() {
     if (io.stopped()) io.restart();
@@ -169,11 +175,10 @@ struct reactor::state {
 
   std::int64_t work_to_clock = 0;
   std::uint32_t turns_to_asio = 0;
-  bool polled = false;  // while waiting, and something came
-  time_ns idle_since = never;
-  std::uint32_t idle_turns = 0;
+  bool polled = false;            // while waiting, and something came
+  time_ns waiting_since = never;  // for something that is no timer
+  time_ns idle_since = never;     // and awake
   time_ns spin_ns;
-  bool slept = false;
   counters seen;
   compute_threads threads;  // last: its threads post into the members above
 };
@@ -201,6 +206,7 @@ void reactor::detach(poller& p) noexcept {
 void reactor::watch(int descriptor) { state_->add(descriptor); }
 boost::asio::io_context& reactor::io() noexcept { return state_->io; }
 void reactor::set_sharing(sharing cores) noexcept { state_->settings.cores = cores; }
+void reactor::set_longest_spin(time_ns longest) noexcept { state_->settings.longest_spin_ns = longest; }
 int reactor::native_handle() const noexcept { return state_->events.get(); }
 const reactor::counters& reactor::statistics() const noexcept { return state_->seen; }
 time_ns reactor::precise_now() noexcept { return read_clock(); }
@@ -255,12 +261,7 @@ bool reactor::turn() {
   const std::size_t resumed = run_ready(resumes_per_turn);
   s.work_to_clock -= static_cast<std::int64_t>(resumed);
   if (resumed == 0 && !any) return false;
-  if (s.idle_turns != 0) {
-    s.idle_turns = 0;
-    // Spinning brought something in time: it is worth as much again.
-    if (s.idle_since != never) s.spin_ns = std::min(s.settings.longest_spin_ns, s.spin_ns * 2);
-    s.idle_since = never;
-  }
+  if (s.waiting_since != never) s.learn_from(now() - s.waiting_since);
   return true;
 }
 
@@ -272,7 +273,6 @@ bool reactor::wait() {
 // Says true, with all pollers armed, when nothing has come for so long that sleeping is better.
 bool reactor::spin_or_arm() {
   state& s = *state_;
-  ++s.idle_turns;
   // The clock is read once in a while only: most waits are over before that. Of yields each is looked at, as one may last for a
   // time slice of somebody who computes: then this rank sleeps, as who is woken need not wait for the others' slices to end.
   const bool yields = s.settings.cores == sharing::shared_core;
@@ -285,13 +285,13 @@ bool reactor::spin_or_arm() {
   set_now(read_clock());
   if (s.idle_since == never) {
     s.idle_since = now();
+    if (s.waiting_since == never) s.waiting_since = now();
     return false;
   }
   if (now() - s.idle_since < s.spin_ns && now() - before < longest_yield_ns) return false;
   if (!arm_pollers()) return false;
   s.spin_ns = std::max(shortest_spin_ns, s.spin_ns / 2);
   s.idle_since = never;
-  s.idle_turns = 0;
   return true;
 }
 
@@ -326,6 +326,7 @@ void reactor::sleep() {
   // The timer descriptor is among what is watched, so this ends at `until`.
   s.io.run_one();
   set_now(read_clock());
+  if (now() >= timers().next()) s.waiting_since = never;
   s.work_to_clock = 0;
   s.turns_to_asio = 0;
   if (now() >= tick) {

@@ -13,8 +13,8 @@
 ///
 /// A program that runs an io_context of its own hands it over and says `loop.follow_io()`: `io.run()` then drives both.
 ///
-/// While idle it spins for a time that adapts to what spinning has brought lately, yields the core on every turn when ranks
-/// share cores, then arms its pollers and sleeps. A slow safety tick counts the wake-ups that an event fd missed.
+/// While idle it spins for a time that adapts to what spinning has brought lately, or would have brought, yields the core on every turn
+/// when ranks share cores, then arms its pollers and sleeps. A slow safety tick counts the wake-ups that an event fd missed.
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/poller.hpp>
 
@@ -60,6 +60,8 @@ class reactor final : public executor {
   void watch(int descriptor);
   boost::asio::io_context& io() noexcept;
   void set_sharing(sharing cores) noexcept;
+  /// For whoever waits for what takes longer than messages, such as a GPU's copies.
+  void set_longest_spin(time_ns longest) noexcept;
 
   readiness poll();
   /// From now on whoever runs the io_context runs this reactor too, until `stop_following` or the reactor's end. As long as

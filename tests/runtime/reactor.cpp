@@ -201,6 +201,33 @@ TEST_CASE("beside a thread that computes on the same processor, waits of 1 ms ar
   CHECK(took < 2'000_ms + 8 * yields_took);
 }
 
+namespace {
+// What comes a while after it was asked for, from another thread: one wait of the loop's.
+void wait_for_a_post(reactor& loop, std::chrono::milliseconds later) {
+  bool came = false;
+  std::thread other([&] {
+    std::this_thread::sleep_for(later);
+    loop.post([&] { came = true; });
+  });
+  run_until(loop, [&] { return came; });
+  other.join();
+}
+}  // namespace
+
+TEST_CASE("waits that spinning would have outlasted are spun through, once one of them was slept through") {
+  reactor loop({.longest_spin_ns = 200_ms});
+  for (int n = 0; n < 8; ++n)
+    wait_for_a_post(loop, std::chrono::milliseconds(260));  // long ones: it spins for less than 1 ms now
+  // A busy machine may keep it from spinning now and then.
+  const deadline limit;
+  for (int spun = 0; spun < 2;) {
+    REQUIRE_FALSE(limit.is_over());
+    const auto before = loop.statistics().sleeps;
+    wait_for_a_post(loop, std::chrono::milliseconds(2));
+    spun = loop.statistics().sleeps == before ? spun + 1 : 0;
+  }
+}
+
 TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also while it sleeps") {
   for (auto cores : {reactor::sharing::own_core, reactor::sharing::shared_core}) {
     reactor loop({.cores = cores, .longest_spin_ns = 1'000});
