@@ -139,11 +139,11 @@ errc cuda_copies::enqueue(queue& q, const request& r) {
   return failed == errc::none ? put_mark(q, r.done, copies ? r.from : std::span<const std::byte>{}) : failed;
 }
 
-errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from, completion* done,
-                       cuda_copies* other) noexcept {
+errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from, completion* done, cuda_copies* other,
+                       waiting where) noexcept {
   try {
     to = to.first(from.size());
-    request r{.what = request::kind::copy, .done = done, .from = from, .to = to.data()};
+    request r{.what = request::kind::copy, .done = done, .where = where, .from = from, .to = to.data()};
     for (cuda_copies* const rank : {this, other}) {
       if (rank == nullptr) continue;
       rank->note_moments(from, orders::that_copies_follow, r.behind);
@@ -275,7 +275,8 @@ runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<con
 
 // Null: it has to wait here first, as have `earlier` others.
 runtime::result<cuda_copies::queue*> cuda_copies::stream_for(const request& r, std::size_t earlier) {
-  if (r.what != request::kind::write) return r.behind.empty() ? &shortest() : idle();
+  if (r.what != request::kind::write && r.behind.empty()) return &shortest();
+  if (r.what != request::kind::write) return r.where == waiting::in_host_memory ? nullptr : idle();
   const auto is_of_it = [&](const request& o) { return o.what == request::kind::copy && overlap(o.from, r.from); };
   const auto end = put_off_.begin() + static_cast<std::ptrdiff_t>(earlier);
   return std::any_of(put_off_.begin(), end, is_of_it) ? nullptr : behind_copies_of(r.from);

@@ -65,7 +65,16 @@ class cuda_copies final : public runtime::poller {
 
   /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too.
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
-                     cuda_copies* other = nullptr) noexcept;
+                     cuda_copies* other = nullptr) noexcept {
+    return copy(to, from, done, other, waiting::in_a_stream);
+  }
+  /// The same of memory that may be another device's. All copies that a device makes out of another one's memory go through one queue
+  /// (docs/gpu.md), whichever streams they are in: one that waited there for kernels would hold up those that bring what the kernels wait
+  /// for. So it waits in the host's memory.
+  runtime::errc pull(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
+                     cuda_copies* other = nullptr) noexcept {
+    return copy(to, from, done, other, waiting::in_host_memory);
+  }
   /// From here on copies that touch `memory` come after all that is in `stream` now.
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// What is enqueued into `s` from here on comes after all that `after` said of `memory`.
@@ -159,14 +168,18 @@ class cuda_copies final : public runtime::poller {
   template <class Each>
   void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
   bool busy(std::span<const std::byte> memory, orders which) noexcept;
+  enum class waiting : std::uint8_t { in_a_stream, in_host_memory };
   struct request {
     enum class kind : std::uint8_t { copy, write, tell } what;
     runtime::completion* done;
+    waiting where = waiting::in_a_stream;
     std::span<const std::byte> from{};  // a write's: the copies that it is behind
     std::byte* to = nullptr;
     std::uint32_t value = 0;
     std::vector<moment> behind{};
   };
+  runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
+                     cuda_copies* other, waiting where) noexcept;
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
   runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
   void give_back() noexcept;
@@ -198,7 +211,7 @@ class cuda_copies final : public runtime::poller {
   std::deque<queue> watched_;  // streams of others
   std::shared_ptr<event_pool> events_;
   std::vector<ordering> orderings_;
-  std::deque<request> put_off_;  // for want of a stream that may wait
+  std::deque<request> put_off_;  // no stream may wait with them, or none is left that may
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
   std::optional<runtime::error> refused_;  // the latest

@@ -322,7 +322,8 @@ errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> fr
   if (put_to < world_size()) copying->number = ++last_put_;
   ++planes_.ipc;
   planes_.ipc_bytes += from.size();
-  const errc started = copies_.copy(to, from, copying.get());
+  const errc started =
+      copying->number != 0 ? copies_.copy(to, from, copying.get()) : copies_.pull(to, from, copying.get());
   if (started != errc::pending) return started;
   if (copying->number != 0) puts_.emplace_back(put_to, copying->number);
   static_cast<void>(copying.release());

@@ -79,7 +79,10 @@ errc process_link::send(rank_id to, channel on, std::span<const std::byte> heade
 // `pending` when a GPU does it.
 errc process_link::move(std::span<std::byte> to, std::span<const std::byte> from, const process_link& other,
                         completion* done) noexcept {
-  if (on_device(to.data()) || on_device(from.data())) return copies_->copy(to, from, done, other.copies_);
+  if (on_device(to.data()) || on_device(from.data())) {
+    const bool across = copies_ != nullptr && other.copies_ != nullptr && copies_->device() != other.copies_->device();
+    return across ? copies_->pull(to, from, done, other.copies_) : copies_->copy(to, from, done, other.copies_);
+  }
   std::memcpy(to.data(), from.data(), from.size());
   return errc::none;
 }

@@ -139,6 +139,31 @@ TEST_CASE("copies beyond the streams that may wait do so on the host, and for no
   CHECK(gpu.events() == 0);
 }
 
+TEST_CASE(
+    "copies out of another device's memory wait for kernels in the host's memory, and hold up no stream meanwhile") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  auto a = cuda_memory::on_device(gpu, 0, 100);
+  auto b = cuda_memory::on_device(gpu, 0, 100);
+  const auto stream = gpu.make_stream(0);
+  bool may_end = false;
+  gpu.launch_until(stream, [&] { return may_end; });
+  CHECK(copies.after(b.bytes(), stream) == errc::none);
+  fill(gpu, a.bytes(), 1);
+  fill(gpu, b.bytes(), 2);
+  awaited done;
+  CHECK(copies.pull(b.bytes(), a.bytes(), &done) == errc::pending);
+  for (int i = 0; i < 1'000; ++i) copies.poll();
+  CHECK(copies.statistics().copies == 0);
+  CHECK(done.calls == 0);
+  may_end = true;
+  copies.drain();
+  CHECK(copies.statistics().copies == 1);
+  CHECK(done.outcome == errc::none);
+  CHECK(holds(gpu, b.bytes(), 1));
+  gpu.destroy(stream);
+}
+
 TEST_CASE("copies that wait on the host end with the device, and outlive the rank whose kernels they waited for") {
   fake_cuda gpu;
   {
