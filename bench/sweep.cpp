@@ -6,8 +6,9 @@
 //
 //     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default
 //     sweep --only put [--repetitions R]         put_16MiB, put_16MiB_direct and get_16MiB
-//     sweep --only gpu [--repetitions R]         the same between two GPUs, to 256 MiB, and every config's own medians; in a
-//                                                build with the CUDA toolkit
+//     sweep --only gpu [--repetitions R]         the same between two GPUs, to 256 MiB, every config's own medians, and peer_in_turns: the
+//                                                receiver's bare copy from the sender's memory, in turns with them; in a build with
+//                                                the CUDA toolkit
 //
 // A config runs on its own in an op whose only other config is the default, with a results file that says who won.
 #include <parley/bench/measure.hpp>
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -98,6 +100,7 @@ struct both {
   parley::transfer beat;
   std::span<std::byte> buffer;
   std::vector<parley::actors::registered_memory> registered;
+  std::function<std::int64_t(std::span<std::byte>)> bare_copy{};  // of a receiver on a GPU
   bool sends() const { return self.id() == 0; }
 };
 
@@ -131,6 +134,57 @@ class payload_memory {
   std::unique_ptr<parley::runtime::memory_space::block> on_device_;
 };
 
+/// The other rank's memory, mapped, and copied from by CUDA alone: no message says when.
+class bare_copies {
+ public:
+  using handle = parley::transports::exported_memory;
+  explicit bare_copies(parley::transports::cuda_copies& gpu) : driver_(gpu.driver()), device_(gpu.device()) {
+    stream_ = driver_.make_stream(device_);
+    event_ = driver_.make_event(device_);
+  }
+  ~bare_copies() {
+    if (far_ != nullptr) driver_.close_imported(far_);
+    driver_.destroy(event_);
+    driver_.destroy(stream_);
+  }
+  bare_copies(const bare_copies&) = delete;
+  bare_copies& operator=(const bare_copies&) = delete;
+  void map(const handle& theirs) {
+    far_ = driver_.import_memory(device_, theirs.handle).value();
+    from_ = static_cast<std::byte*>(far_) + theirs.offset;
+  }
+  std::int64_t timed(std::span<std::byte> into) {
+    using parley::runtime::errc;
+    const std::int64_t start = now_ns();
+    errc seen = driver_.copy(into.data(), from_, into.size(), stream_);
+    if (seen == errc::none) seen = driver_.record(event_, stream_);
+    if (seen == errc::none)
+      while ((seen = driver_.query(event_)) == errc::pending) {}
+    if (seen != errc::none) give_up(driver_.fault());
+    return now_ns() - start;
+  }
+
+ private:
+  parley::transports::cuda_driver& driver_;
+  int device_;
+  parley::transports::cuda_stream stream_;
+  parley::transports::cuda_event event_;
+  void* far_ = nullptr;
+  std::byte* from_ = nullptr;
+};
+
+parley::task<> let_map(both& b, parley::transports::cuda_driver& gpu, bare_copies& by) {
+  std::array<bare_copies::handle, 1> buffer{};
+  if (b.sends()) {
+    buffer[0] = gpu.export_memory(b.buffer.data()).value();
+    co_await b.beat.send(std::as_bytes(std::span(buffer)), {.to = 1});
+  } else {
+    co_await b.beat.receive(std::as_writable_bytes(std::span(buffer)), {.from = 0});
+    by.map(buffer[0]);
+    b.bare_copy = [&by](std::span<std::byte> into) { return by.timed(into); };
+  }
+}
+
 #else
 
 void use_gpu(const std::string& only, const parley::ops::job_options&) {
@@ -151,9 +205,11 @@ class payload_memory {
 
 parley::task<> receive(parley::transfer by, std::span<std::byte> into) { co_await by.receive(into, {.from = 0}); }
 
-// One transfer; the receiver answers how long it took.
-parley::task<std::int64_t> timed(both& b, parley::transfer& by, std::uint64_t bytes) {
+// One transfer by the config of that number; the receiver answers how long it took.
+parley::task<std::int64_t> timed(both& b, std::size_t config, std::uint64_t bytes) {
   const std::span<std::byte> part = b.buffer.first(bytes);
+  if (config == b.ops.size()) co_return b.bare_copy == nullptr ? 0 : b.bare_copy(part);
+  parley::transfer& by = b.ops[config];
   std::array<std::int64_t, 1> word{};
   if (b.sends()) {
     co_await b.beat.receive(word, {.from = 1});
@@ -185,7 +241,7 @@ bool decided(const parley::rank& self, std::uint64_t bytes) {
 parley::task<> agree(both& b, std::uint64_t bytes) {
   enum : std::int64_t { not_yet, agreed, too_late };
   for (const std::int64_t start = now_ns();;) {
-    co_await timed(b, b.ops.back(), bytes);
+    co_await timed(b, b.ops.size() - 1, bytes);
     std::array<std::int64_t, 1> word{not_yet};
     if (b.sends()) {  // only the sender knows
       if (decided(b.self, bytes)) word[0] = agreed;
@@ -201,6 +257,19 @@ parley::task<> agree(both& b, std::uint64_t bytes) {
   }
 }
 
+/// On stderr, as an agreed config that is not the best in hindsight has its reason there.
+void print_decision(const parley::transfer& op, std::uint64_t bytes) {
+  const parley::ops::decision d = op.decision(bytes);
+  std::string tried;
+  for (const auto& e : d.evidence) {
+    if (e.repetitions != 0)
+      tried +=
+          "; " + e.config + " " + std::to_string(std::int64_t(e.time_ns)) + " ns x" + std::to_string(e.repetitions);
+  }
+  std::fprintf(stderr, "%10llu B  %s: %s%s\n", static_cast<unsigned long long>(bytes), d.config.c_str(), d.why.c_str(),
+               tried.c_str());
+}
+
 parley::task<> wait_a_little(both& b) {
   auto slept = co_await parley::runtime::sleep_until(b.self.where().now() + 300'000'000);
   static_cast<void>(slept);
@@ -210,7 +279,7 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
   co_await wait_a_little(b);  // rehearsals
   std::vector<std::size_t> taking_part{the_default, the_put, the_get};
   if (only != "put") {
-    taking_part.resize(b.ops.size());
+    taking_part.resize(b.ops.size() + (only == "gpu" ? 1 : 0));
     std::iota(taking_part.begin(), taking_part.end(), 0);
   }
   std::mt19937 dice(1);  // both ranks draw the same
@@ -220,15 +289,18 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
     if (only != "put") co_await agree(b, bytes);
     const bool large = bytes > (only == "gpu" ? 16U << 20U : 4U << 20U);
     const std::int64_t turns = std::max<std::int64_t>(repetitions / (large ? 8 : 1), 5);
-    std::vector<std::vector<double>> times(b.ops.size());
+    std::vector<std::vector<double>> times(b.ops.size() + 1);
     for (std::int64_t n = large ? -3 : -63; n < turns; ++n) {
       std::shuffle(taking_part.begin(), taking_part.end(), dice);
       for (const std::size_t i : taking_part) {
-        const std::int64_t took = co_await timed(b, b.ops[i], bytes);
+        const std::int64_t took = co_await timed(b, i, bytes);
         if (n >= 0) times[i].push_back(double(took));
       }
     }
-    if (b.sends()) continue;
+    if (b.sends()) {
+      if (only != "put") print_decision(b.ops.back(), bytes);
+      continue;
+    }
     std::vector<double> medians;
     for (auto& each : times) medians.push_back(each.empty() ? 0 : median(std::move(each)));
     if (only == "put") {
@@ -237,6 +309,9 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
       report("get", medians[the_get], "ns");
       continue;
     }
+    const double bare = medians.back();
+    medians.pop_back();
+    if (only == "gpu") report("bare_" + std::to_string(bytes), bare, "ns");
     for (std::size_t i = 0; only == "gpu" && i + 1 < medians.size(); ++i)
       report(name_of(i) + "_" + std::to_string(bytes), medians[i], "ns");
     const double best = *std::min_element(medians.begin(), medians.end() - 1);
@@ -270,6 +345,8 @@ int main(int argc, char** argv) {
           report(word_of(candidates(only)[i]->id()) + "/" + std::to_string(bytes),
                  figure(figures[1], name_of(i) + "_" + std::to_string(bytes)), "ns");
         if (only == "gpu") report("agreed/" + std::to_string(bytes), agreed, "ns");
+        if (only == "gpu")
+          report("peer_in_turns/" + std::to_string(bytes), figure(figures[1], "bare_" + std::to_string(bytes)), "ns");
       }
     }
     if (only == "gpu") return 0;
@@ -308,6 +385,13 @@ int main(int argc, char** argv) {
           b.ops.push_back(op(name_of(i), i == 0 ? std::vector{configs[0]} : std::vector{configs[0], configs[i]}));
         b.ops.push_back(op("tuned", configs));
         for (auto& t : b.ops) b.registered.push_back(t.registered(b.buffer));
+#ifdef PARLEY_WITH_CUDA
+        std::optional<bare_copies> bare;
+        if (only == "gpu") {
+          bare.emplace(*here.gpu());
+          parley::runtime::run(here.loop(), let_map(b, here.gpu()->driver(), *bare));
+        }
+#endif
         parley::runtime::run(here.loop(), measure(b, sizes, given.number("repetitions", 200), only));
       },
       options);
