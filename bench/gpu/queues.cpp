@@ -41,7 +41,7 @@ struct gpu {
   explicit gpu(int number) : device(number) {
     check(cudaSetDevice(device), "cudaSetDevice");
     check(cudaDeviceEnablePeerAccess(1 - device, 0), "cudaDeviceEnablePeerAccess");
-    check(cudaMalloc(&memory, 2 * bytes), "cudaMalloc");
+    check(cudaMalloc(reinterpret_cast<void**>(&memory), 2 * bytes), "cudaMalloc");
     check(cudaMalloc(&flag, sizeof(unsigned)), "cudaMalloc");
     check(cudaMemset(flag, 0, sizeof(unsigned)), "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
