@@ -329,8 +329,9 @@ struct job::state final : runtime::link::failure_handler {
     to.on_lost = [this](rank_id, const std::string&) {
       on_loop([this] {
         for (const auto& [dead, why] : heart->lost()) {
+          if (is_replaced(dead)) continue;
           on_lost(dead, why);
-          if (meeting && spans_hosts()) meeting->hold_dead(dead, why);
+          if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
         }
       });
     };
@@ -365,6 +366,8 @@ struct job::state final : runtime::link::failure_handler {
       if (all.members[peer].incarnation == which) does();
     });
   }
+  /// A newer process than the one that the link knows is in that place, so that what is found out of this one is old news.
+  bool is_replaced(rank_id r) const { return coming.contains(r); }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
   std::string why_fenced() const { return heart ? heart->fenced() : std::string(); }
   /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
@@ -453,6 +456,7 @@ struct job::state final : runtime::link::failure_handler {
   bool has_returned(rank_id peer) const { return std::count(returned.begin(), returned.end(), peer) != 0; }
   /// By one of the ops.
   void on_found_dead(rank_id peer, const std::string& why) {
+    if (is_replaced(peer)) return;
     if (has_returned(peer)) {
       self->on_lost(peer, {}, departure::returned);
     } else {

@@ -129,8 +129,8 @@ class rendezvous {
   /// Called whenever a rank has come back as a new process; its loss was told before.
   void on_member_restarted(restart_handler handler);
   /// This rank has seen that a process on its own host is dead, or was stopped, which no rank on another host can see: rank 0, unless it
-  /// is the one, tells all, and that one, if it still listens.
-  void hold_dead(runtime::rank_id rank, const std::string& why);
+  /// is the one, tells all, and that one, if it still listens. Counts for nothing where a newer process is in its place.
+  void hold_dead(const member& dead, const std::string& why);
   /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
   void leave(std::string_view why = {});
 

@@ -185,15 +185,29 @@ TEST_CASE("a process whose successor comes is lost for the others first, and is 
 
 TEST_CASE("rank 0 that knows otherwise of a death tells all, and the one that it is about") {
   running job(3);
-  job.ranks[0]->meeting->hold_dead(2, "rank 2 died or was stopped");
+  job.ranks[0]->hold_dead(2, "rank 2 died or was stopped");
   CHECK(run_until(job.io, [&] { return !job.ranks[1]->lost.empty() && !job.ranks[2]->lost.empty(); }));
   CHECK(job.ranks[1]->lost[0].first == 2);
   CHECK(job.ranks[2]->lost[0].first == 2);
-  job.ranks[0]->meeting->hold_dead(2, "again");
+  job.ranks[0]->hold_dead(2, "again");
   const auto anew = job.come(2, 1);
   REQUIRE(job.ended(*anew));
   CHECK(job.hears_of_return(1));
   CHECK(job.ranks[1]->lost.size() == 1);
+}
+
+TEST_CASE("a verdict on a process in whose place a newer one is, from whatever host, is no verdict on that one") {
+  running job(4);
+  REQUIRE(job.loses(2));
+  const auto anew = job.come(2, 1);
+  REQUIRE(job.ended(*anew));
+  for (const rank_id r : {0U, 1U, 3U}) REQUIRE(job.hears_of_return(r));
+  job.ranks[0]->hold_dead(2, "rank 2 died or was stopped");
+  job.ranks[1]->hold_dead(2, "rank 2 died or was stopped");
+  job.ranks[1]->meeting->leave();  // what came before has been heard when that is
+  CHECK(run_until(job.io, [&] { return !job.ranks[0]->left.empty() && !job.ranks[3]->left.empty(); }));
+  for (const rank_id r : {0U, 3U}) CHECK(job.ranks[r]->lost.size() == 1);
+  CHECK(anew->lost.empty());
 }
 
 TEST_CASE("who comes back learns which ranks are gone, and of those that come back later") {
