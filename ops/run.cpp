@@ -222,7 +222,7 @@ struct job::state final : runtime::link::failure_handler {
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
     found.published.remove();
-    for (const int descriptor : meeting->descriptors()) loop->watch(descriptor);
+    loop->watch([this] { return meeting ? meeting->descriptors() : std::vector<int>(); });
   }
 
   void join_through(const job_options& o) {

@@ -334,7 +334,9 @@ class rendezvous::host final : public core {
   std::vector<int> descriptors() override {
     std::vector<int> all;
     if (acceptor_.is_open()) all.push_back(acceptor_.native_handle());
-    for (auto& [address, c] : clients_) all.push_back(c->descriptor());
+    for (auto& [address, c] : clients_) {
+      if (c->open()) all.push_back(c->descriptor());
+    }
     return all;
   }
 

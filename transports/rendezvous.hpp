@@ -134,7 +134,8 @@ class rendezvous {
   /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
   void leave(std::string_view why = {});
 
-  /// Open sockets, for an event loop that wants to know when to poll the `io_context`. Changes whenever it is polled.
+  /// Open sockets, for an event loop that wants to know when to poll the `io_context`, which has timers of its own besides. Changes
+  /// whenever it is polled.
   std::vector<int> descriptors() const;
   /// How many clients rank 0 has dropped so far: garbage, wrong keys, duplicates, too many at once.
   std::uint64_t dropped_clients() const;

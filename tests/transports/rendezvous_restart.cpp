@@ -2,8 +2,11 @@
 #include "rendezvous_fixture.hpp"
 
 #include <parley/runtime/incarnations.hpp>
+#include <parley/runtime/reactor.hpp>
 
 #include <doctest/doctest.h>
+
+#include <poll.h>
 
 using namespace rendezvous_test;
 using parley::runtime::restarts_of;
@@ -163,6 +166,31 @@ TEST_CASE("a job whose ranks may be started anew needs a key") {
       CHECK(keyless.text().find("PARLEY_KEY_FILE") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("rank 0 that sleeps on its loop's native handle is woken by each word of a new process, not by a tick") {
+  using namespace parley::runtime::literals;
+  parley::runtime::reactor loop({.safety_tick_ns = 600_s});
+  const listener at;
+  const job_key key = job_key::generate();
+  asio::io_context elsewhere;
+  const party zero(loop.io(), may_restart(0, 2, at), key);
+  auto old = std::make_unique<party>(elsewhere, may_restart(1, 2, at), key);
+  const auto goes_to_sleep = [&] { return loop.poll() == parley::runtime::reactor::readiness::armed; };
+  REQUIRE(run_until(elsewhere, [&] { return goes_to_sleep() && zero.in() && old->in(); }));
+  loop.watch([&] { return zero.meeting->descriptors(); });
+  old.reset();
+  const party anew(elsewhere, may_restart(1, 2, at, 1), key);
+  const auto sleeps = [&] {
+    pollfd handle{loop.native_handle(), POLLIN, 0};
+    return ::poll(&handle, 1, 0) == 0;
+  };
+  CHECK(run_until(elsewhere, [&] {
+    while (!sleeps()) {
+      while (!goes_to_sleep()) {}
+    }
+    return anew.in() && zero.back.size() == 1;
+  }));
 }
 
 TEST_CASE("a process whose successor comes is lost for the others first, and is told so itself") {
