@@ -220,7 +220,7 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
   // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
   static_cast<void>(catalogue_of(op.title(), o.configs));
-  o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, id()));
+  o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, net_));
   o.capable = {};
   declare_once(op);
   if (o.memory != nullptr) warn_not_compared(op.title(), o.allowed, "because its payloads lie in a device's memory");
@@ -277,15 +277,8 @@ void move_to(std::vector<std::unique_ptr<End>>& ended, std::vector<std::unique_p
 }
 }  // namespace
 
-edge_out& rank::replace(edge_out& ended) {
-  move_to(ended_outs_, outs_, ended);
-  return add_out(ended.options());
-}
-
-edge_in& rank::replace(edge_in& ended) {
-  move_to(ended_ins_, ins_, ended);
-  return add_in(ended.options());
-}
+void rank::put_aside(const edge_out& ended) { move_to(ended_outs_, outs_, ended); }
+void rank::put_aside(const edge_in& ended) { move_to(ended_ins_, ins_, ended); }
 
 namespace {
 // What every edge of an op has in common.

@@ -259,8 +259,8 @@ class rank {
                          const std::shared_ptr<const std::vector<rank_id>>& coupled);
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
-  edge_out& replace(edge_out& ended);
-  edge_in& replace(edge_in& ended);
+  void put_aside(const edge_out& ended);
+  void put_aside(const edge_in& ended);
   op_place<group_end>& add_group(group_options o);
   /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
   template <class Visit>
