@@ -222,6 +222,7 @@ class ucx_link::state {
   void bury();
   void close_endpoint(ucp_ep_h endpoint, unsigned flags);
   bool has_pending(rank_id peer) const noexcept;
+  operation* next_to_end(rank_id peer) noexcept;
   operation* find_pending(const completion& done) noexcept;
   void end(operation& ended);
   operation* acquire();
@@ -831,17 +832,14 @@ void ucx_link::state::bury() {
       dying_.push_back(id);
       continue;
     }
-    for (operation* at = pending_.next; at != &pending_;) {
-      operation* const after = at->next;
-      if (at->peer == id && at->outcome == UCS_INPROGRESS) {
-        completion* const done = std::exchange(at->done, nullptr);
-        if (done != nullptr) {
-          done->on_end(*done, errc::peer_failed);
-          at = pending_.next;  // the completion may have started and ended others: begin again
-          continue;
-        }
+    // The completion may start and end others: each time from the beginning.
+    for (operation* at = next_to_end(id); at != nullptr; at = next_to_end(id)) {
+      if (at->outcome == UCS_INPROGRESS) {
+        end_early(*at);
+      } else {  // since this poll has ended what it found
+        std::erase(ended_, at);
+        end(*at);
       }
-      at = after;
     }
     memory_->forget(id);        // not before: what was under way may have used its keys
     lent_->on_peer_failed(id);  // first: what it reads or lends for the others is theirs
