@@ -894,6 +894,9 @@ TEST_CASE("a member that loses another, or is fenced, once its generation has en
 }
 
 TEST_CASE("calls of several sizes that are cancelled together while the first waits at a gate end all at once") {
+  bool below = false;  // the second one, in a scope of its own below that of both
+  SUBCASE("in one scope") { below = false; }
+  SUBCASE("in nested scopes") { below = true; }
   job_of job(3);
   auto& coordinator = *job.end(0).lease_coordinator();
   job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
@@ -917,13 +920,14 @@ TEST_CASE("calls of several sizes that are cancelled together while the first wa
       outcome = f.reason();
     }
   };
+  scope nested(together);
   together.spawn(call(job.handles[1], small, ended.front()));
-  together.spawn(call(job.handles[1], large, ended.back()));
+  (below ? nested : together).spawn(call(job.handles[1], large, ended.back()));
   job.pass(1'000'000);
-  REQUIRE(together.running() == 2);
+  REQUIRE(together.running() + nested.running() == 2);
   together.cancel();
   job.pass(1'000'000);
-  CHECK(together.running() == 0);
+  CHECK(together.running() + nested.running() == 0);
   for (const auto& e : ended) CHECK(e.code() == errc::cancelled);
   CHECK(job.end(1).leases().next_invocation(1 << 16) == 0);
   job.calls->cancel();
