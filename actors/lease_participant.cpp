@@ -35,22 +35,23 @@ struct under_way {
 }  // namespace
 
 std::uint64_t start_rate::most_within(time_ns span_ns) const noexcept {
-  const std::uint64_t kept = std::min<std::uint64_t>(count_, starts_.size());
-  const auto at = [&](std::uint64_t i) { return starts_[(count_ - kept + i) % starts_.size()]; };
-  std::uint64_t most = kept;
-  if (kept > 1 && at(kept - 1) - at(0) > span_ns) {
-    most = 1;
-    for (std::uint64_t first = 0, last = 0; last < kept; ++last) {
-      while (at(last) - at(first) > span_ns) ++first;
-      most = std::max(most, last - first + 1);
+  // The finest scale that remembers more than the span. Those before it saw but a part, which may have been a burst.
+  for (std::size_t s = 0; s < scales; ++s) {
+    const std::uint64_t noted = (count_ + (std::uint64_t{1} << s) - 1) >> s;
+    const std::uint64_t here = std::min<std::uint64_t>(noted, kept);
+    const auto at = [&](std::uint64_t i) { return starts_[s][(noted - here + i) % kept]; };
+    const time_ns remembered_ns = here < 2 ? 0 : at(here - 1) - at(0);
+    if (remembered_ns > span_ns) {
+      std::uint64_t most = 1;
+      for (std::uint64_t first = 0, last = 0; last < here; ++last) {
+        while (at(last) - at(first) > span_ns) ++first;
+        most = std::max(most, last - first + 1);
+      }
+      return std::min(((most + 1) << s) - 1, count_);
     }
+    if (noted <= kept) return count_;  // all there were
   }
-  // All that is remembered fits into the span: the rate is higher than can be seen, so it is continued.
-  if (kept > 1 && most == kept)
-    return static_cast<std::uint64_t>(std::min(static_cast<double>(kept) * static_cast<double>(span_ns) /
-                                                   static_cast<double>(std::max<time_ns>(at(kept - 1) - at(0), 1)),
-                                               static_cast<double>(widest_margin)));
-  return most;
+  return count_;
 }
 
 lease_participant::lease_participant(services& s, participant_state& mine, rehearsals& runs)

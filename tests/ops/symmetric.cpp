@@ -934,6 +934,20 @@ TEST_CASE("calls of several sizes that are cancelled together while the first wa
   job.finish();
 }
 
+TEST_CASE("after a burst of calls over a slow link a round between calls is not far ahead") {
+  memory_link_options slow;
+  slow.latency_ns = 20'000'000;
+  job_of job(2, three(), trials::between_calls, roomy(), std::move(slow));
+  job.start(40, {0, 0});
+  job.finish();
+  for (auto& l : job.logs) l.outcomes.clear();
+  job.start(400, {100'000'000, 1'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.end(1).leases().statistics().rehearsal_stops != 0);
+  CHECK(job.steady() == "ring");
+}
+
 TEST_CASE("a call that is let through a gate just before its op ends begins nothing") {
   const auto fence_at = [](time_ns when) {
     return runs_until_fenced(when, 0, {}, 200'000'000, [](job_of& job) {
