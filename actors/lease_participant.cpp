@@ -187,7 +187,8 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     row.status = row_status_of(outcome);
     if (outcome == errc::timeout) row.status = late_row;
     mine_.rows->add(row);
-    if (l.what.of == lease::part::last_trial) mine_.rows->flush(row.tag, row.invocation);
+    // More trials of a config that has timed out may be scheduled.
+    if (l.what.of == lease::part::last_trial || row.status == late_row) mine_.rows->flush(row.tag, row.invocation);
   }
   mine_.rows->ended(end_ns);
   // Death and cancellation say nothing about the config.
@@ -323,7 +324,7 @@ void lease_participant::on(lease_prepare& m) {
   key_state& k = at(m.key);
   lease_letter l{lease_letter::kind::prepare, heard_generation_, m.campaign, m.after, std::move(m.entries)};
   const std::size_t known = k.holder.log().size();
-  reply(m.key, k.holder.on_prepare(l, margin_of(k, m.round_trip_ns)));
+  reply(m.key, k.holder.on_prepare(l, m.at_once != 0 ? 0 : margin_of(k, m.round_trip_ns)));
   note_rounds(k, known);
   release();
 }
