@@ -455,6 +455,10 @@ void lease_coordinator::end_generation(const std::string& why) {
   ended_.assign(size(), false);
   for (asked& a : endings_) a = {};
   round_.of = nullptr;
+  for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // nobody goes on with what was under way
+  if (state_.look_again) state_.look_again();
+  connected_ = false;  // some members may have left it, or never come
+  connections_failed_ = 0;
   keys_.clear();
   post({});
 }

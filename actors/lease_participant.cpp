@@ -357,6 +357,10 @@ void lease_participant::end_generation(const std::string& why) {
   if (std::exchange(later_generation_, std::max(later_generation_, heard_generation_)) != 0) return;
   if (generation_ended_) generation_ended_(why);
   fail(errc::closed);
+  // What is under way there hangs, perhaps; in the next generation all connect anew.
+  state_ = {};
+  runs_.abandon();
+  connection_ = 0;
 }
 
 // ---- rehearsals -------------------------------------------------------------------------------------------------------
