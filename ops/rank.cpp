@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace parley::ops {
@@ -612,11 +613,15 @@ left_over rank::unfinished() {
 
 std::vector<tuning::result_entry> rank::learned() const {
   std::vector<tuning::result_entry> all;
-  for (const actors::participant_state* p : participants()) {
+  std::set<std::pair<std::string, std::string>> decided;
+  const auto add = [&](const actors::participant_state* p) {
     for (const actors::decision_record& d : p->decisions) {
-      if (auto entry = entry_of(p->declaration, p->id_of(d.digest), d)) all.push_back(std::move(*entry));
+      auto entry = entry_of(p->declaration, p->id_of(d.digest), d);
+      if (entry && decided.emplace(entry->op, entry->parameters).second) all.push_back(std::move(*entry));
     }
-  }
+  };
+  for (const actors::participant_state* p : participants()) add(p);
+  for (const actors::participant_state* p : ended_participants()) add(p);
   all.insert(all.end(), kernels_.learned().begin(), kernels_.learned().end());
   return all;
 }
@@ -745,6 +750,21 @@ std::vector<const actors::participant_state*> rank::participants() const {
   for (const auto& e : symmetrics_) all.push_back(&e->participant());
   for (const auto& a : attached_) {
     if (const actors::participant_state* const p = a->participant()) all.push_back(p);
+  }
+  return all;
+}
+
+// The latest first.
+std::vector<const actors::participant_state*> rank::ended_participants() const {
+  std::vector<const actors::participant_state*> all;
+  for (auto e = ended_outs_.rbegin(); e != ended_outs_.rend(); ++e) all.push_back(&(*e)->participant());
+  for (auto e = ended_ins_.rbegin(); e != ended_ins_.rend(); ++e) all.push_back(&(*e)->participant());
+  for (const auto& g : groups_) g.for_each_ended([&](const group_end& e) { all.push_back(&e.participant()); });
+  for (const auto& s : symmetrics_) s.for_each_ended([&](const symmetric_end& e) { all.push_back(&e.participant()); });
+  for (const auto& a : attached_) {
+    a.for_each_ended([&](const attached_op& e) {
+      if (const actors::participant_state* const p = e.participant()) all.push_back(p);
+    });
   }
   return all;
 }
