@@ -1,5 +1,6 @@
 #include <parley/ops/run.hpp>
 
+#include <parley/ops/death_notices.hpp>
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
@@ -151,6 +152,7 @@ struct job::state final : runtime::link::failure_handler {
       over_gpu->end_joint();
     }
     if (copies) copies->drain();
+    notices.reset();
     self.reset();
     over_gpu.reset();
     if (wire) loop->detach(*wire);
@@ -264,6 +266,9 @@ struct job::state final : runtime::link::failure_handler {
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
     on_signal.emplace(loop->io(), [this, &folder = self->settings().flight_dir] { dump_on_signal(folder); });
+    if (spans_hosts())
+      notices.emplace(*loop, self->services().mail, all.members, place.rank,
+                      [this](rank_id dead, const std::string& why) { on_lost(dead, why); });
     wire->on_failure(this);
     for (const auto& news : std::exchange(early, {})) news();
     complain_of_warnings();
@@ -333,6 +338,7 @@ struct job::state final : runtime::link::failure_handler {
           on_lost(dead, why);
           if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
         }
+        tell_other_hosts();
       });
     };
     to.on_fenced = [this](const std::string&) { on_loop([this] { see_whether_fenced(); }); };
@@ -344,6 +350,15 @@ struct job::state final : runtime::link::failure_handler {
       }
     } else {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
+    }
+  }
+  /// What rank 0 would tell them, were it there. Two of a host do it, as one may be about to leave.
+  void tell_other_hosts() {
+    if (!notices || !heart || (meeting && !without_rank_0)) return;
+    const auto living = heart->living();
+    if (std::count_if(living.begin(), living.end(), [&](rank_id r) { return r < place.rank; }) > 1) return;
+    for (const auto& [dead, why] : heart->lost()) {
+      if (!is_replaced(dead)) notices->tell(dead, why);
     }
   }
   bool spans_hosts() const {
@@ -394,7 +409,10 @@ struct job::state final : runtime::link::failure_handler {
     if (end_with_verdicts(lost)) return;
     self->on_lost(lost, why);
     wire->give_up(lost);
-    if (lost == 0 && !std::exchange(warned_of_host, true))
+    if (lost != 0) return;
+    without_rank_0 = true;
+    tell_other_hosts();
+    if (!std::exchange(warned_of_host, true))
       complain(place.rank,
                "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops that do not involve it go on");
   }
@@ -406,6 +424,7 @@ struct job::state final : runtime::link::failure_handler {
       return;
     }
     coming.erase(left);
+    without_rank_0 = without_rank_0 || left == 0;
     if (why.empty()) {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
@@ -506,6 +525,7 @@ struct job::state final : runtime::link::failure_handler {
   std::optional<transports::rendezvous> meeting;
   std::optional<transports::siphash> seal;
   std::optional<rank> self;
+  std::optional<death_notices> notices;  // to and from other hosts
   tuning::settings told;
   std::size_t warnings_printed = 0;
   std::size_t kernel_warnings_printed = 0;
@@ -519,6 +539,7 @@ struct job::state final : runtime::link::failure_handler {
   time_ns detection_ns;
   time_ns settle_limit_ns;
   bool warned_of_host = false;
+  bool without_rank_0 = false;  // nobody is at the rendezvous any more
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   std::unique_ptr<transports::heartbeat> heart;
 };

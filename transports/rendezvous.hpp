@@ -31,7 +31,7 @@
 /// `protocol_version`, `malformed` (two ranks contradict each other), `fenced` (a newer process is in its place), `bad_argument` (options)
 /// or `io`. Afterwards the
 /// connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. When rank 0
-/// itself is lost, each rank notices that, and later deaths must be noticed by other means.
+/// itself is lost, each rank notices that, and later deaths must be noticed by other means (heartbeat.hpp, ops/death_notices.hpp).
 /// Cancellation: destroying the object closes everything, and no callback comes any more.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
