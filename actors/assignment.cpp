@@ -373,6 +373,53 @@ campaign* assignment::ready_to_judge(time_ns now) noexcept {
   return nullptr;
 }
 
+namespace {
+// One that failed on another side has failed.
+std::vector<tuning::row> late_rows_of(const std::vector<tuning::row>& rows, std::uint64_t order) {
+  std::vector<tuning::row> late;
+  for (const tuning::row& r : rows) {
+    if (r.invocation != order) continue;
+    if (r.status == tuning::row_status::failed) return {};
+    if (r.status == timed_out) late.push_back(r);
+  }
+  return late;
+}
+}  // namespace
+
+// In this round: those before it count in `judge` alone.
+bool assignment::is_late(const campaign& c, std::size_t candidate) noexcept {
+  return std::any_of(c.outstanding.begin(), c.outstanding.end(), [&](const campaign::trial& t) {
+    return t.candidate == candidate && t.reports != 0 && !late_rows_of(c.rows[candidate], t.order).empty();
+  });
+}
+
+bool assignment::has_late_trials(std::uint64_t bytes) const noexcept {
+  const campaign* const c = find(bytes);
+  if (c == nullptr || c->where != campaign::stage::collecting) return false;
+  return std::any_of(c->outstanding.begin(), c->outstanding.end(), [&](const campaign::trial& t) {
+    return t.candidate != 0 && !t.settled && t.reports == 0 && is_late(*c, t.candidate);
+  });
+}
+
+void assignment::cut_short(std::uint64_t bytes, std::uint64_t from) {
+  const auto at = std::find_if(campaigns_.begin(), campaigns_.end(),
+                               [&](const auto& each) { return each->bucket.contains(bytes); });
+  if (at == campaigns_.end()) return;
+  campaign& c = **at;
+  for (campaign::trial& t : c.outstanding) {
+    if (t.invocation < from || t.settled) continue;
+    const bool enough = is_late(c, t.candidate) || is_excluded(c, t.candidate);
+    t.settled = true;
+    t.reports = 0;
+    --c.unsettled;
+    --c.trials;
+    std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return r.invocation == t.order; });
+    std::erase(c.repetitions[t.candidate], t.order);
+    c.places.erase({t.tag, t.invocation});
+    if (!enough) c.again.push_back(t.candidate);
+  }
+}
+
 void assignment::wait_longer(std::uint64_t bytes, time_ns now) noexcept {
   for (auto& c : campaigns_) {
     if (c->where == campaign::stage::collecting && c->bucket.contains(bytes)) c->collecting_since_ns = now;
@@ -388,19 +435,6 @@ time_ns assignment::next_give_up() const noexcept {
   }
   return earliest;
 }
-
-namespace {
-// One that failed on another side has failed.
-std::vector<tuning::row> late_rows_of(const std::vector<tuning::row>& rows, std::uint64_t order) {
-  std::vector<tuning::row> late;
-  for (const tuning::row& r : rows) {
-    if (r.invocation != order) continue;
-    if (r.status == tuning::row_status::failed) return {};
-    if (r.status == timed_out) late.push_back(r);
-  }
-  return late;
-}
-}  // namespace
 
 void assignment::judge(campaign& c, time_ns now, std::span<const tuning::participant_clock> clocks) {
   // Who computes meanwhile, or is stopped, says nothing about the config: one whose trial timed out with all at it is out at the

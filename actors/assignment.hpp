@@ -251,6 +251,11 @@ class assignment {
   void compare_calls_alone() noexcept { calls_alone_ = true; }
   /// Trials are made in addition to the program's calls, which wait for them: they cost all that they take.
   void trials_are_extra() noexcept { trials_are_extra_ = true; }
+  /// Whether a config has timed out in a trial of this round, and more trials of it are to come.
+  bool has_late_trials(std::uint64_t bytes) const noexcept;
+  /// The trials of this round from that invocation on will not run: they are made later, but for those of what has timed out, of which
+  /// one is enough to judge it by.
+  void cut_short(std::uint64_t bytes, std::uint64_t from);
   /// The trials of this key are known to go on, so that their rows are not missing yet.
   void wait_longer(std::uint64_t bytes, time_ns now) noexcept;
   /// When `ready_to_judge` will give up waiting for rows, or `retry` has something to do.
@@ -323,6 +328,7 @@ class assignment {
   }
   bool is_excluded(const campaign& c, std::size_t candidate) const noexcept;
   void cancel_trial(campaign& c, campaign::trial& t);
+  static bool is_late(const campaign& c, std::size_t candidate) noexcept;
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
   choice choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);

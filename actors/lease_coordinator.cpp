@@ -136,7 +136,14 @@ void lease_coordinator::advance(key_state& k) {
   const campaign& c = state_.assigned->open_key(k.bytes, now);
   if (has_failed_trials(k, c)) {
     k.cut_short = true;
-    return prepare(k, purpose::decision);
+    prepare(k, purpose::decision);
+    k.at_once = true;
+    return;
+  }
+  if (path_ == trial_path::leased && state_.assigned->has_late_trials(k.bytes)) {
+    prepare(k, purpose::halt);
+    k.at_once = true;
+    return;
   }
   const bool trying = c.where == campaign::stage::trying;
   const bool decided = c.where == campaign::stage::decided && c.digest != k.writer.log().tail();
@@ -356,6 +363,7 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
 void lease_coordinator::prepare(key_state& k, purpose p) {
   ++counters_.campaigns;
   k.for_what = p;
+  k.at_once = false;
   k.prepared_ns = services_.ex.now();
   k.writer.prepare();
 }
@@ -374,6 +382,13 @@ void lease_coordinator::append_entry(key_state& k) {
     round_.scheduled = held;
     round_.began_ns = services_.ex.now();
     k.writer.schedule({}, old, held ? round_.number : 0);
+    return;
+  }
+  if (k.for_what == purpose::halt) {
+    ++counters_.halted;
+    state_.assigned->cut_short(k.bytes, k.writer.first());
+    if (state_.look_again) state_.look_again();
+    k.writer.schedule({}, old);
     return;
   }
   if (k.for_what == purpose::decision) {
@@ -440,6 +455,10 @@ void lease_coordinator::end_generation(const std::string& why) {
   ended_.assign(size(), false);
   for (asked& a : endings_) a = {};
   round_.of = nullptr;
+  for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // nobody goes on with what was under way
+  if (state_.look_again) state_.look_again();
+  connected_ = false;  // some members may have left it, or never come
+  connections_failed_ = 0;
   keys_.clear();
   post({});
 }
@@ -560,6 +579,7 @@ void lease_coordinator::send_due() {
         m.after = l.after;
         m.entries = std::move(l.entries);
         m.round_trip_ns = round_trip_ns_;
+        m.at_once = k->at_once ? 1 : 0;
         send(p, m);
       } else {
         lease_schedule m;

@@ -82,6 +82,7 @@ class lease_coordinator {
     std::uint64_t campaigns = 0;
     std::uint64_t scheduled = 0;
     std::uint64_t aborted = 0;
+    std::uint64_t halted = 0;  ///< leased trials that were cut short, as one had timed out
     std::uint64_t rounds = 0;
     std::uint64_t failed_rounds = 0;
     std::uint64_t broken_promises = 0;  ///< answers that went back on an earlier one, or that cannot be (S7)
@@ -101,7 +102,7 @@ class lease_coordinator {
     runtime::backoff<2'000'000, 1'000'000'000> pauses{};
     std::uint64_t what = 0;  // changes when something else is asked
   };
-  enum class purpose : std::uint8_t { trials, rehearsals, decision };
+  enum class purpose : std::uint8_t { trials, rehearsals, halt, decision };
   struct key_state {
     key_state(std::uint32_t k, std::uint64_t b, lease_writer w, std::size_t participants)
         : key(k), bytes(b), writer(std::move(w)), asks(participants) {}
@@ -110,6 +111,7 @@ class lease_coordinator {
     lease_writer writer;
     std::vector<asked> asks;
     purpose for_what = purpose::decision;
+    bool at_once = false;  // trials that fail are under way
     time_ns prepared_ns = 0;
     time_ns retry_at_ns = 0;
     time_ns retry_pause_ns = 0;

@@ -27,7 +27,8 @@ struct lease_prepare {
   std::uint64_t after = 0;
   std::vector<lease_entry> entries;
   std::int64_t round_trip_ns = 0;  ///< how long the answers of the slowest participant take: for the margin
-  PARLEY_FIELDS(key, campaign, after, entries, round_trip_ns)
+  std::uint8_t at_once = 0;        ///< no margin: what is scheduled shall not go on
+  PARLEY_FIELDS(key, campaign, after, entries, round_trip_ns, at_once)
 };
 
 struct lease_schedule {

@@ -35,22 +35,23 @@ struct under_way {
 }  // namespace
 
 std::uint64_t start_rate::most_within(time_ns span_ns) const noexcept {
-  const std::uint64_t kept = std::min<std::uint64_t>(count_, starts_.size());
-  const auto at = [&](std::uint64_t i) { return starts_[(count_ - kept + i) % starts_.size()]; };
-  std::uint64_t most = kept;
-  if (kept > 1 && at(kept - 1) - at(0) > span_ns) {
-    most = 1;
-    for (std::uint64_t first = 0, last = 0; last < kept; ++last) {
-      while (at(last) - at(first) > span_ns) ++first;
-      most = std::max(most, last - first + 1);
+  // The finest scale that remembers more than the span. Those before it saw but a part, which may have been a burst.
+  for (std::size_t s = 0; s < scales; ++s) {
+    const std::uint64_t noted = (count_ + (std::uint64_t{1} << s) - 1) >> s;
+    const std::uint64_t here = std::min<std::uint64_t>(noted, kept);
+    const auto at = [&](std::uint64_t i) { return starts_[s][(noted - here + i) % kept]; };
+    const time_ns remembered_ns = here < 2 ? 0 : at(here - 1) - at(0);
+    if (remembered_ns > span_ns) {
+      std::uint64_t most = 1;
+      for (std::uint64_t first = 0, last = 0; last < here; ++last) {
+        while (at(last) - at(first) > span_ns) ++first;
+        most = std::max(most, last - first + 1);
+      }
+      return std::min(((most + 1) << s) - 1, count_);
     }
+    if (noted <= kept) return count_;  // all there were
   }
-  // All that is remembered fits into the span: the rate is higher than can be seen, so it is continued.
-  if (kept > 1 && most == kept)
-    return static_cast<std::uint64_t>(std::min(static_cast<double>(kept) * static_cast<double>(span_ns) /
-                                                   static_cast<double>(std::max<time_ns>(at(kept - 1) - at(0), 1)),
-                                               static_cast<double>(widest_margin)));
-  return most;
+  return count_;
 }
 
 lease_participant::lease_participant(services& s, participant_state& mine, rehearsals& runs)
@@ -186,7 +187,8 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     row.status = row_status_of(outcome);
     if (outcome == errc::timeout) row.status = late_row;
     mine_.rows->add(row);
-    if (l.what.of == lease::part::last_trial) mine_.rows->flush(row.tag, row.invocation);
+    // More trials of a config that has timed out may be scheduled.
+    if (l.what.of == lease::part::last_trial || row.status == late_row) mine_.rows->flush(row.tag, row.invocation);
   }
   mine_.rows->ended(end_ns);
   // Death and cancellation say nothing about the config.
@@ -322,7 +324,7 @@ void lease_participant::on(lease_prepare& m) {
   key_state& k = at(m.key);
   lease_letter l{lease_letter::kind::prepare, heard_generation_, m.campaign, m.after, std::move(m.entries)};
   const std::size_t known = k.holder.log().size();
-  reply(m.key, k.holder.on_prepare(l, margin_of(k, m.round_trip_ns)));
+  reply(m.key, k.holder.on_prepare(l, m.at_once != 0 ? 0 : margin_of(k, m.round_trip_ns)));
   note_rounds(k, known);
   release();
 }
@@ -355,6 +357,10 @@ void lease_participant::end_generation(const std::string& why) {
   if (std::exchange(later_generation_, std::max(later_generation_, heard_generation_)) != 0) return;
   if (generation_ended_) generation_ended_(why);
   fail(errc::closed);
+  // What is under way there hangs, perhaps; in the next generation all connect anew.
+  state_ = {};
+  runs_.abandon();
+  connection_ = 0;
 }
 
 // ---- rehearsals -------------------------------------------------------------------------------------------------------

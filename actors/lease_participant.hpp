@@ -59,13 +59,19 @@ class rehearsals {
 /// How fast invocations follow each other, for the margin of a promise: the gate must not be met while the answer is on its way.
 class start_rate {
  public:
-  void note(time_ns at) noexcept { starts_[count_++ % starts_.size()] = at; }
-  /// The most invocations that have ever started in so short a time, as far as it is remembered.
+  void note(time_ns at) noexcept {
+    for (std::size_t s = 0; s < scales && (count_ & ((std::uint64_t{1} << s) - 1)) == 0; ++s)
+      starts_[s][(count_ >> s) % kept] = at;
+    ++count_;
+  }
+  /// The most invocations that have ever started in so short a time, as far as it is remembered; at most all that there were.
   std::uint64_t most_within(time_ns span_ns) const noexcept;
   std::uint64_t count() const noexcept { return count_; }
 
  private:
-  std::array<time_ns, 32> starts_{};
+  static constexpr std::size_t kept = 16;
+  static constexpr std::size_t scales = 14;
+  std::array<std::array<time_ns, kept>, scales> starts_{};  // of each scale every 2^scale-th start, the latest of them
   std::uint64_t count_ = 0;
 };
 

@@ -21,26 +21,29 @@ std::string thrown_by(std::string_view question) {
 }
 }  // namespace
 
+void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
+              const std::function<std::string(std::size_t index)>& why_not) {
+  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always there
+    if (!found.available.test(i)) continue;
+    std::string why;
+    try {
+      why = why_not(i);
+    } catch (...) {
+      why = thrown_by(question);
+      found.faults.push_back("config " + configs[i]->id() + ": " + why + "; it will not be tried");
+    }
+    if (!why.empty()) leave_out(found, i, *configs[i], why);
+  }
+}
+
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
                              const capability_function& capable) {
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
-  const auto ask_each = [&](auto&& why_not) {
-    for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always there
-      const std::string why = why_not(i);
-      if (!why.empty()) leave_out(found, i, *configs[i], why);
-    }
-  };
   if (!capable) {
-    ask_each([&](std::size_t i) -> std::string {
-      try {
-        const auto can = configs[i]->available();
-        return can ? std::string() : can.reason().what();
-      } catch (...) {
-        const std::string thrown = thrown_by("asking for it");
-        found.faults.push_back("config " + configs[i]->id() + ": " + thrown + "; it will not be tried");
-        return thrown;
-      }
+    ask_each(found, configs, "asking for it", [&](std::size_t i) {
+      const auto can = configs[i]->available();
+      return can ? std::string() : can.reason().what();
     });
     return found;
   }
@@ -57,10 +60,13 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
                                             std::to_string(self) + " answers for " + std::to_string(answer.size()) +
                                             " configs, but the op has " + std::to_string(configs.size()) +
                                             "; give one answer per config, in their order"});
-  ask_each([&](std::size_t i) -> std::string {
-    if (!thrown.empty()) return thrown;
-    return answer[i] ? "" : "the capability function of rank " + std::to_string(self) + " says that it has it not";
-  });
+  for (std::size_t i = 1; i < configs.size(); ++i) {
+    const std::string why =
+        !thrown.empty() ? thrown
+        : answer[i]     ? ""
+                        : "the capability function of rank " + std::to_string(self) + " says that it has it not";
+    if (!why.empty()) leave_out(found, i, *configs[i], why);
+  }
   return found;
 }
 

@@ -35,6 +35,10 @@ struct capabilities {
   std::vector<std::uint64_t> inexact;      ///< with constraints: digests of configs that say they are not exact
 };
 
+/// Takes away each config that `why_not(index)` says a reason of; one that throws cannot be asked, which is a reason, too.
+void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
+              const std::function<std::string(std::size_t index)>& why_not);
+
 /// `what` titles the error.
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
                              const capability_function& capable);

@@ -56,7 +56,7 @@ class paired_config : public op_config {
   /// Whether all that a sender does is to put its payload whole: a call need not go through `send` then.
   virtual bool puts_whole() const noexcept { return false; }
   needs what_it_needs() const noexcept { return needs_; }
-  /// Whether this rank's link has what it moves through; an error says why not.
+  /// Whether this rank's link has what it moves through; an error says why not. Asked where `available` is.
   virtual runtime::result<> works_over(const runtime::link&) const { return {}; }
 
  protected:

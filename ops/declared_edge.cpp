@@ -46,20 +46,27 @@ void declared_edge::stop_listening() {
 void declared_edge::make() {
   if (made()) return;
   stop_listening();
+  try {
+    make_end();
+  } catch (...) {
+    if (!made()) listen();
+    throw;
+  }
+}
+
+void declared_edge::make_end() {
   edge_options lasting;
   lasting.peer = options_.peer;
   lasting.coupled = options_.coupled;
-  try {
-    if (which_ == end::out) {
-      out_ = &rank_.add_out(options_);
-    } else {
-      in_ = &rank_.add_in(options_);
-    }
-  } catch (...) {
-    listen();
-    throw;
+  if (which_ == end::out) {
+    out_ = &rank_.add_out(options_);
+    if (former_ != nullptr) former_->hand_over(*out_);
+  } else {
+    in_ = &rank_.add_in(options_);
+    if (former_ != nullptr) former_->hand_over(*in_);
   }
   options_ = std::move(lasting);
+  former_ = nullptr;
 }
 
 void declared_edge::before_restart_of(rank_id r) {
@@ -74,18 +81,33 @@ bool declared_edge::rejoin() {
   return true;
 }
 
+// First it is as it was before its first use, so that what throws leaves it to the next one.
 void declared_edge::renew() {
   being_made_ = false;
-  if (edge_out* const old = std::exchange(out_, nullptr)) {
-    old->retire();
-    out_ = &rank_.replace(*old);
-    old->hand_over(*out_);
-  } else if (edge_in* const ended = std::exchange(in_, nullptr)) {
-    auto early = ended->retire();
-    in_ = &rank_.replace(*ended);
-    ended->hand_over(*in_);
-    if (ended->receiver().has_lost_unjoined()) in_->refuse_overflow();
-    for (runtime::arrival& m : early) rank_.data_.on_arrival(std::move(m));
+  if (!made()) return;
+  edge_out* const sender = std::exchange(out_, nullptr);
+  edge_in* const receiver = std::exchange(in_, nullptr);
+  former_ = sender != nullptr ? static_cast<edge_end*>(sender) : receiver;
+  options_ = former_->options();
+  std::vector<runtime::arrival> early;
+  if (sender != nullptr) {
+    sender->retire();
+    rank_.put_aside(*sender);
+  } else {
+    early = receiver->retire();
+    rank_.put_aside(*receiver);
+  }
+  listen();
+  make();
+  if (receiver != nullptr && receiver->receiver().has_lost_unjoined()) in_->refuse_overflow();
+  for (runtime::arrival& m : early) rank_.data_.on_arrival(std::move(m));
+}
+
+void declared_edge::renew_or_warn() noexcept {
+  try {
+    renew();
+  } catch (...) {
+    warn_not_made();
   }
 }
 
@@ -102,11 +124,15 @@ void declared_edge::make_or_warn() noexcept {
   try {
     make();
   } catch (...) {
-    being_made_ = false;
-    actors::warn(rank_.services_, "an edge with rank " + std::to_string(options_.peer) +
-                                      " could not be made, and what came for it is lost: " +
-                                      runtime::describe(std::current_exception()).what());
+    warn_not_made();
   }
+}
+
+void declared_edge::warn_not_made() noexcept {
+  being_made_ = false;
+  actors::warn(rank_.services_, "an edge with rank " + std::to_string(options_.peer) +
+                                    " could not be made, and what came for it is lost: " +
+                                    runtime::describe(std::current_exception()).what());
 }
 
 void declared_edge::on_data(const actors::stamp&, runtime::arrival&& message) noexcept {

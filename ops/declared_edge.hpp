@@ -45,14 +45,14 @@ class declared_edge final : private actors::data_sink {
   /// Without a first use.
   void make();
   /// After its rank knows the new incarnation of the peer, or of another rank of its op. One that was never used has nothing to
-  /// renew.
+  /// renew. One that cannot be made now has no end until its next use.
   void renew();
   /// Before its rank knows of a restart. One of an op whose edges begin anew together has an end then, which fails: what is used first
   /// between that and `rejoin` would be a call ahead of the others.
   void before_restart_of(rank_id r);
   /// Of the peer's restart.
-  void on_restarted() {
-    if (options_.coupled == nullptr) renew();
+  void on_restarted() noexcept {
+    if (options_.coupled == nullptr) renew_or_warn();
   }
   /// Renews it where its generation has ended; false where it has not.
   bool rejoin();
@@ -60,7 +60,10 @@ class declared_edge final : private actors::data_sink {
  private:
   bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }
   void make_soon();
+  void make_end();
   void make_or_warn() noexcept;
+  void renew_or_warn() noexcept;
+  void warn_not_made() noexcept;
   void listen();
   void stop_listening();
   void on_data(const actors::stamp& s, runtime::arrival&& message) noexcept override;
@@ -70,7 +73,8 @@ class declared_edge final : private actors::data_sink {
   std::uint64_t id_;
   end which_;
   bool being_made_ = false;
-  edge_out* out_ = nullptr;  // the rank's
+  edge_end* former_ = nullptr;  // the rank's, whose memory the next one has yet to take over
+  edge_out* out_ = nullptr;     // the rank's
   edge_in* in_ = nullptr;
 };
 

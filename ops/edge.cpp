@@ -109,9 +109,16 @@ struct patience final : runtime::timer {
 
 }  // namespace
 
-capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, rank_id self) {
-  return capabilities_of(op.title(), self, o.configs, o.capable, o.allowed,
-                         [](const paired_config& c) { return c.demands(); });
+capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net) {
+  auto found = capabilities_of(op.title(), net.rank(), o.configs, o.capable, o.allowed,
+                               [](const paired_config& c) { return c.demands(); });
+  std::vector<const op_config*> plain;
+  for (const auto& c : o.configs) plain.push_back(c.get());
+  ask_each(found, plain, "asking whether it works over this rank's link", [&](std::size_t i) {
+    const auto works = o.configs[i]->works_over(net);
+    return works ? std::string() : works.reason().text();
+  });
+  return found;
 }
 
 // ---- what both ends share ---------------------------------------------------------------------------------------------
@@ -122,7 +129,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
   participant_.configs = catalogue_of(op.title(), options_.configs);
   latest_ = options_.configs.front().get();
-  auto can = options_.asked != nullptr ? *options_.asked : capabilities_of(options_, op, s.net.rank());
+  auto can = options_.asked != nullptr ? *options_.asked : capabilities_of(options_, op, s.net);
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);
   participant_.limits = std::move(can.limits);
@@ -132,13 +139,10 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
     digests_.push_back(options_.configs[i]->digest());
     const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;
     one_sided_ = one_sided_ || (needs_memory && s.net.one_sided());
-    if (i == 0 || !participant_.available.test(i)) continue;
-    runtime::result<> works = options_.configs[i]->works_over(s.net);
-    if (needs_memory && !one_sided_)
-      works = error{errc::unavailable, "the transport cannot write into another rank's memory"};
-    if (works) continue;
+    if (i == 0 || !participant_.available.test(i) || !needs_memory || one_sided_) continue;
     participant_.available.clear(i);
-    participant_.unavailable.push_back(options_.configs[i]->id() + ": " + works.reason().text());
+    participant_.unavailable.push_back(options_.configs[i]->id() +
+                                       ": the transport cannot write into another rank's memory");
   }
   op.default_config = options_.configs.front()->id();
   op.default_digest = options_.configs.front()->digest();

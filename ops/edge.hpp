@@ -57,7 +57,7 @@ struct edge_options {
   actors::window_limits window{};
   capability_function capable{};
   tuning::constraints allowed{};
-  std::shared_ptr<const capabilities> asked{};      ///< what came of these two, where they were asked already
+  std::shared_ptr<const capabilities> asked{};      ///< what came of asking, where that has been done
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
   bool mutant_ignores_stamp = false;
@@ -66,8 +66,8 @@ struct edge_options {
 /// What went wrong in a config's own function: its exceptions are `config_failed`, unless its call was cancelled.
 runtime::errc failure_of_config(const std::exception_ptr& thrown);
 
-/// Which of its configs an edge's end can run on `self`, by what they and the user say. Throws where `capable` answers wrongly.
-capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, rank_id self);
+/// Which of its configs an edge's end can run over `net`, by what they and the user say. Throws where `capable` answers wrongly.
+capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net);
 
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.
 class edge_end : private actors::implementations {

@@ -23,6 +23,12 @@ class op_place {
   End& operator*() const noexcept { return *now_; }
   End* operator->() const noexcept { return now_.get(); }
 
+  /// Those whose generations have ended, the latest first.
+  template <class Visit>
+  void for_each_ended(const Visit& visit) const {
+    for (auto e = ended_.rbegin(); e != ended_.rend(); ++e) visit(**e);
+  }
+
   template <class... More>
   bool rejoin(More&&... more) {
     if (now_->is_current()) return false;

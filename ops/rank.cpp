@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace parley::ops {
@@ -220,7 +221,7 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
   // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
   static_cast<void>(catalogue_of(op.title(), o.configs));
-  o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, id()));
+  o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, net_));
   o.capable = {};
   declare_once(op);
   if (o.memory != nullptr) warn_not_compared(op.title(), o.allowed, "because its payloads lie in a device's memory");
@@ -277,15 +278,8 @@ void move_to(std::vector<std::unique_ptr<End>>& ended, std::vector<std::unique_p
 }
 }  // namespace
 
-edge_out& rank::replace(edge_out& ended) {
-  move_to(ended_outs_, outs_, ended);
-  return add_out(ended.options());
-}
-
-edge_in& rank::replace(edge_in& ended) {
-  move_to(ended_ins_, ins_, ended);
-  return add_in(ended.options());
-}
+void rank::put_aside(const edge_out& ended) { move_to(ended_outs_, outs_, ended); }
+void rank::put_aside(const edge_in& ended) { move_to(ended_ins_, ins_, ended); }
 
 namespace {
 // What every edge of an op has in common.
@@ -619,11 +613,15 @@ left_over rank::unfinished() {
 
 std::vector<tuning::result_entry> rank::learned() const {
   std::vector<tuning::result_entry> all;
-  for (const actors::participant_state* p : participants()) {
+  std::set<std::pair<std::string, std::string>> decided;
+  const auto add = [&](const actors::participant_state* p) {
     for (const actors::decision_record& d : p->decisions) {
-      if (auto entry = entry_of(p->declaration, p->id_of(d.digest), d)) all.push_back(std::move(*entry));
+      auto entry = entry_of(p->declaration, p->id_of(d.digest), d);
+      if (entry && decided.emplace(entry->op, entry->parameters).second) all.push_back(std::move(*entry));
     }
-  }
+  };
+  for (const actors::participant_state* p : participants()) add(p);
+  for (const actors::participant_state* p : ended_participants()) add(p);
   all.insert(all.end(), kernels_.learned().begin(), kernels_.learned().end());
   return all;
 }
@@ -752,6 +750,21 @@ std::vector<const actors::participant_state*> rank::participants() const {
   for (const auto& e : symmetrics_) all.push_back(&e->participant());
   for (const auto& a : attached_) {
     if (const actors::participant_state* const p = a->participant()) all.push_back(p);
+  }
+  return all;
+}
+
+// The latest first.
+std::vector<const actors::participant_state*> rank::ended_participants() const {
+  std::vector<const actors::participant_state*> all;
+  for (auto e = ended_outs_.rbegin(); e != ended_outs_.rend(); ++e) all.push_back(&(*e)->participant());
+  for (auto e = ended_ins_.rbegin(); e != ended_ins_.rend(); ++e) all.push_back(&(*e)->participant());
+  for (const auto& g : groups_) g.for_each_ended([&](const group_end& e) { all.push_back(&e.participant()); });
+  for (const auto& s : symmetrics_) s.for_each_ended([&](const symmetric_end& e) { all.push_back(&e.participant()); });
+  for (const auto& a : attached_) {
+    a.for_each_ended([&](const attached_op& e) {
+      if (const actors::participant_state* const p = e.participant()) all.push_back(p);
+    });
   }
   return all;
 }

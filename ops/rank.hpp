@@ -215,7 +215,7 @@ class rank {
   const tuning::results_file& remembered() const noexcept { return results_.remembered(); }
   /// Lines `op,parameters` of what this rank led with the default because tuning was off.
   std::vector<std::string> untuned() const;
-  /// Entries for what was decided in this run.
+  /// Entries for what was decided in this run, also in generations that have ended where the next one has not decided it anew.
   std::vector<tuning::result_entry> learned() const;
   /// Entries as they were read from a file which this job decided otherwise: its decisions take their places.
   std::vector<tuning::result_entry> superseded() const;
@@ -259,8 +259,8 @@ class rank {
                          const std::shared_ptr<const std::vector<rank_id>>& coupled);
   edge_out& add_out(edge_options o);
   edge_in& add_in(edge_options o);
-  edge_out& replace(edge_out& ended);
-  edge_in& replace(edge_in& ended);
+  void put_aside(const edge_out& ended);
+  void put_aside(const edge_in& ended);
   op_place<group_end>& add_group(group_options o);
   /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
   template <class Visit>
@@ -280,6 +280,7 @@ class rank {
   results_store::options results_options();
   tunable_context::options kernel_options() const;
   void dump_after_fault(std::string_view why) noexcept;
+  std::vector<const actors::participant_state*> ended_participants() const;
 
   runtime::executor& executor_;
   runtime::link& net_;

@@ -1,5 +1,6 @@
 #include <parley/ops/run.hpp>
 
+#include <parley/ops/death_notices.hpp>
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
@@ -157,6 +158,7 @@ struct job::state final : runtime::link::failure_handler {
       over_gpu->end_joint();
     }
     if (copies) copies->drain();
+    notices.reset();
     self.reset();
     over_gpu.reset();
     if (wire) loop->detach(*wire);
@@ -228,7 +230,7 @@ struct job::state final : runtime::link::failure_handler {
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
     found.published.remove();
-    for (const int descriptor : meeting->descriptors()) loop->watch(descriptor);
+    loop->watch([this] { return meeting ? meeting->descriptors() : std::vector<int>(); });
   }
 
   void join_through(const job_options& o) {
@@ -270,6 +272,9 @@ struct job::state final : runtime::link::failure_handler {
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
     on_signal.emplace(loop->io(), [this, &folder = self->settings().flight_dir] { dump_on_signal(folder); });
+    if (spans_hosts())
+      notices.emplace(*loop, self->services().mail, all.members, place.rank,
+                      [this](rank_id dead, const std::string& why) { on_lost(dead, why); });
     wire->on_failure(this);
     for (const auto& news : std::exchange(early, {})) news();
     complain_of_warnings();
@@ -335,9 +340,11 @@ struct job::state final : runtime::link::failure_handler {
     to.on_lost = [this](rank_id, const std::string&) {
       on_loop([this] {
         for (const auto& [dead, why] : heart->lost()) {
+          if (is_replaced(dead)) continue;
           on_lost(dead, why);
-          if (meeting && spans_hosts()) meeting->hold_dead(dead, why);
+          if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
         }
+        tell_other_hosts();
       });
     };
     to.on_fenced = [this](const std::string&) { on_loop([this] { see_whether_fenced(); }); };
@@ -349,6 +356,15 @@ struct job::state final : runtime::link::failure_handler {
       }
     } else {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
+    }
+  }
+  /// What rank 0 would tell them, were it there. Two of a host do it, as one may be about to leave.
+  void tell_other_hosts() {
+    if (!notices || !heart || (meeting && !without_rank_0)) return;
+    const auto living = heart->living();
+    if (std::count_if(living.begin(), living.end(), [&](rank_id r) { return r < place.rank; }) > 1) return;
+    for (const auto& [dead, why] : heart->lost()) {
+      if (!is_replaced(dead)) notices->tell(dead, why);
     }
   }
   bool spans_hosts() const {
@@ -371,6 +387,8 @@ struct job::state final : runtime::link::failure_handler {
       if (all.members[peer].incarnation == which) does();
     });
   }
+  /// A newer process than the one that the link knows is in that place, so that what is found out of this one is old news.
+  bool is_replaced(rank_id r) const { return coming.contains(r); }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
   std::string why_fenced() const { return heart ? heart->fenced() : std::string(); }
   /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
@@ -397,7 +415,10 @@ struct job::state final : runtime::link::failure_handler {
     if (end_with_verdicts(lost)) return;
     self->on_lost(lost, why);
     wire->give_up(lost);
-    if (lost == 0 && !std::exchange(warned_of_host, true))
+    if (lost != 0) return;
+    without_rank_0 = true;
+    tell_other_hosts();
+    if (!std::exchange(warned_of_host, true))
       complain(place.rank,
                "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops that do not involve it go on");
   }
@@ -409,6 +430,7 @@ struct job::state final : runtime::link::failure_handler {
       return;
     }
     coming.erase(left);
+    without_rank_0 = without_rank_0 || left == 0;
     if (why.empty()) {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
@@ -459,6 +481,7 @@ struct job::state final : runtime::link::failure_handler {
   bool has_returned(rank_id peer) const { return std::count(returned.begin(), returned.end(), peer) != 0; }
   /// By one of the ops.
   void on_found_dead(rank_id peer, const std::string& why) {
+    if (is_replaced(peer)) return;
     if (has_returned(peer)) {
       self->on_lost(peer, {}, departure::returned);
     } else {
@@ -508,6 +531,7 @@ struct job::state final : runtime::link::failure_handler {
   std::optional<transports::rendezvous> meeting;
   std::optional<transports::siphash> seal;
   std::optional<rank> self;
+  std::optional<death_notices> notices;  // to and from other hosts
   tuning::settings told;
   std::size_t warnings_printed = 0;
   std::size_t kernel_warnings_printed = 0;
@@ -521,6 +545,7 @@ struct job::state final : runtime::link::failure_handler {
   time_ns detection_ns;
   time_ns settle_limit_ns;
   bool warned_of_host = false;
+  bool without_rank_0 = false;  // nobody is at the rendezvous any more
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   std::unique_ptr<transports::heartbeat> heart;
 };

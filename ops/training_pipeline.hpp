@@ -18,7 +18,8 @@
 ///
 /// Failure: `declaration_mismatch` where a neighbour runs another schedule or has other sizes, on both, as host memory's first run
 /// compares. What a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when
-/// the rank leaves, `peer_failed`. All buffers are the op's own, kept from one run for the next.
+/// the rank leaves, `peer_failed`. Messages of such a pass may still come, so that a rank on which one has failed runs no other: `closed`,
+/// until it rejoins after a restart. All buffers are the op's own, kept from one run for the next.
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/schedule.hpp>
 #include <parley/runtime/dataflow.hpp>

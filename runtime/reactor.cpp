@@ -175,6 +175,9 @@ struct reactor::state {
 
   std::int64_t work_to_clock = 0;
   std::uint32_t turns_to_asio = 0;
+  std::vector<std::function<std::vector<int>()>> watched_by_asio;
+  bool asio_has_run = false;      // since these were asked
+  time_ns look_at = 0;            // for whoever sleeps on the native handle
   bool polled = false;            // while waiting, and something came
   time_ns waiting_since = never;  // for something that is no timer
   time_ns idle_since = never;     // and awake
@@ -203,7 +206,18 @@ void reactor::detach(poller& p) noexcept {
   epoll_ctl(state_->events.get(), EPOLL_CTL_DEL, p.event_fd(), nullptr);
 }
 
-void reactor::watch(int descriptor) { state_->add(descriptor); }
+void reactor::watch(std::function<std::vector<int>()> descriptors) {
+  state_->watched_by_asio.push_back(std::move(descriptors));
+  watch_anew();
+}
+
+void reactor::watch_anew() {
+  for (const auto& descriptors : state_->watched_by_asio) {
+    for (const int descriptor : descriptors()) state_->add(descriptor);
+  }
+  state_->asio_has_run = false;
+}
+
 boost::asio::io_context& reactor::io() noexcept { return state_->io; }
 void reactor::set_sharing(sharing cores) noexcept { state_->settings.cores = cores; }
 void reactor::set_longest_spin(time_ns longest) noexcept { state_->settings.longest_spin_ns = longest; }
@@ -256,7 +270,9 @@ bool reactor::turn() {
   if (s.turns_to_asio-- == 0) {
     s.turns_to_asio = turns_per_asio_poll - 1;
     s.restart_asio();  // or what is started after Asio ran out of work would never run
-    any = s.io.poll() != 0 || any;
+    const bool ran = s.io.poll() != 0;
+    s.asio_has_run = ran || s.asio_has_run;
+    any = ran || any;
   }
   const std::size_t resumed = run_ready(resumes_per_turn);
   s.work_to_clock -= static_cast<std::int64_t>(resumed);
@@ -325,6 +341,7 @@ void reactor::sleep() {
   s.restart_asio();
   // The timer descriptor is among what is watched, so this ends at `until`.
   s.io.run_one();
+  s.asio_has_run = true;
   set_now(read_clock());
   if (now() >= timers().next()) s.waiting_since = never;
   s.work_to_clock = 0;
@@ -387,8 +404,12 @@ void reactor::follow() {
 reactor::readiness reactor::poll() {
   state& s = *state_;
   if (catch_up()) return readiness::progressed;
+  const bool due = now() >= s.look_at;
+  if (due) s.look_at = now() + s.settings.safety_tick_ns;
+  if (due || s.asio_has_run) watch_anew();
   if (!arm_pollers()) return readiness::idle;
-  s.set_timer(timers().next());
+  // Asio has run out of work, or waits for something of which it does not tell.
+  s.set_timer(s.io.stopped() ? timers().next() : std::min(timers().next(), s.look_at));
   return readiness::armed;
 }
 

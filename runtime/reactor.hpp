@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace boost::asio {
 class io_context;
@@ -56,8 +57,9 @@ class reactor final : public executor {
   /// The poller must be detached, or the reactor end, before it does.
   void attach(poller& p);
   void detach(poller& p) noexcept;
-  /// Makes a descriptor that Asio watches wake `native_handle` too. Closing the descriptor ends it.
-  void watch(int descriptor);
+  /// Open descriptors that Asio waits for shall wake `native_handle` at once. Asked for now, and again when Asio has run anything;
+  /// closing one ends it. What Asio waits for besides, such as its timers, it does not tell: that is late by `safety_tick_ns` at most.
+  void watch(std::function<std::vector<int>()> descriptors);
   boost::asio::io_context& io() noexcept;
   void set_sharing(sharing cores) noexcept;
   /// For whoever waits for what takes longer than messages, such as a GPU's copies.
@@ -83,6 +85,7 @@ class reactor final : public executor {
   struct state;
   bool run_posted();
   bool arm_pollers();
+  void watch_anew();
   bool spin_or_arm();
   void await_event();
   void sleep();

@@ -1,6 +1,9 @@
 #include <parley/runtime/router.hpp>
 
+#include <parley/runtime/invariant.hpp>
+
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -13,8 +16,8 @@ constexpr std::uint16_t credit_type = 0;
 
 // A body that is too large to come with its header.
 struct router::fetching : completion {
-  fetching(router& r, std::span<const std::byte> h, std::size_t body_bytes)
-      : completion(&on_fetched), owner(&r), header(h.begin(), h.end()), body(body_bytes) {}
+  fetching(router& r, rank_id s, std::span<const std::byte> h, std::size_t body_bytes)
+      : completion(&on_fetched), owner(&r), source(s), header(h.begin(), h.end()), body(body_bytes) {}
   static void on_fetched(completion& self, errc outcome) noexcept {
     const std::unique_ptr<fetching> mine(static_cast<fetching*>(&self));
     if (mine->owner == nullptr) return;
@@ -22,6 +25,7 @@ struct router::fetching : completion {
     if (outcome == errc::none) mine->owner->take(mine->header, mine->body);
   }
   router* owner;  // null once the router has ended
+  rank_id source;
   std::vector<std::byte> header;
   std::vector<std::byte> body;
 };
@@ -94,7 +98,8 @@ errc router::transmit(peer_state& to, frame_header& h, std::span<const std::byte
   h.destination = to.rank;
   h.body_bytes = static_cast<std::uint32_t>(body.size());
   h.session = to.own_session;
-  h.accepted = to.accepted_told = to.accepted;
+  to.accepted_told = to.accepted;
+  h.accepted = static_cast<std::uint32_t>(to.accepted);
   const frame_bytes header = encode_frame(h, body, options_.seal);
   return link_.send(to.rank, link::channel::control, header, body, nullptr);
 }
@@ -104,11 +109,17 @@ void router::on_arrival(arrival&& message) noexcept {
     take(message.header(), message.payload());
     return;
   }
-  if (message.length() > max_body_bytes) {
+  frame_header claimed;
+  if (message.length() > max_body_bytes || message.header().size() != sizeof claimed) {
     ++counters_.malformed;
     return;
   }
-  auto* f = new fetching(*this, message.header(), static_cast<std::size_t>(message.length()));
+  // The tag is looked at when the body is here. Until then whoever the frame says that it comes from has to have room for it.
+  std::memcpy(&claimed, message.header().data(), sizeof claimed);
+  const auto of_it =
+      std::count_if(fetching_.begin(), fetching_.end(), [&](const fetching* f) { return f->source == claimed.source; });
+  if (static_cast<std::size_t>(of_it) >= options_.window) return refuse(claimed.source);
+  auto* f = new fetching(*this, claimed.source, message.header(), static_cast<std::size_t>(message.length()));
   fetching_.push_back(f);
   const errc started = link_.fetch(std::move(message), f->body, f);
   if (started != errc::pending) fetching::on_fetched(*f, started);
@@ -127,6 +138,7 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
     ++counters_.foreign;
     return;
   }
+  if (!has_room(h)) return refuse(h.source);
   // Acceptance only moves forward, whatever order frames come in, and never beyond what was sent.
   const std::uint32_t newly_accepted = h.accepted - p.acknowledged;
   if (newly_accepted != 0 && newly_accepted <= static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged) {
@@ -144,6 +156,16 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   ++counters_.received;
   if (deliver(h, body) == errc::full) park(h, body);
   accept(p);
+}
+
+// It knows of no more acceptance than there was. A question may come one beyond.
+bool router::has_room(const frame_header& h) noexcept {
+  return h.sequence <= state_of(h.source).accepted + options_.window + (h.type == credit_type ? 1 : 0);
+}
+
+void router::refuse(rank_id source) noexcept {
+  ++counters_.beyond_window;
+  blame({"window", "no more control messages are under way than their receiver has room for", {0, rank()}}, source);
 }
 
 bool router::is_new(peer_state& from, std::uint64_t sequence) noexcept {
@@ -219,7 +241,7 @@ void router::update_accepted(peer_state& source) noexcept {
   for (const parked& waiting : parked_) {
     if (waiting.header.source == source.rank) up_to = std::min(up_to, waiting.header.sequence - 1);
   }
-  source.accepted = static_cast<std::uint32_t>(up_to);
+  source.accepted = up_to;
 }
 
 void router::send_credit(peer_state& to) {

@@ -9,7 +9,8 @@
 /// Each peer may have `window` frames on their way that the other side has not accepted: past it `send` answers `full`. A
 /// handler that answers `full` gets its message again on a later turn, and its sender's window closes meanwhile: messages
 /// are held back, never dropped. What is said of acceptance may be lost as well: a sender that finds its window full asks for
-/// it, and whoever tries again finds it open. Frames that are malformed, foreign, repeated or for nobody are counted and dropped.
+/// it, and whoever tries again finds it open. Frames that are malformed, foreign, repeated, for nobody or beyond their sender's window
+/// are counted and dropped, so that no peer makes this rank keep more than a window of them; of the last the peer is blamed.
 #include <parley/runtime/backoff.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
@@ -52,7 +53,8 @@ class router final : public link::handler {
     std::uint64_t foreign = 0;  ///< of another job, or of a process that is not the one in its rank's place
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
-    std::uint64_t unclaimed = 0;  ///< for an actor or type that this rank does not have
+    std::uint64_t unclaimed = 0;      ///< for an actor or type that this rank does not have
+    std::uint64_t beyond_window = 0;  ///< for which their sender had no room
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
@@ -109,8 +111,8 @@ class router final : public link::handler {
     std::uint64_t next_sequence = 0;  // of our next frame to it
     std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
     std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
-    std::uint32_t accepted = 0;       // up to which we have accepted its frames
-    std::uint32_t accepted_told = 0;
+    std::uint64_t accepted = 0;       // up to which we have accepted its frames
+    std::uint64_t accepted_told = 0;
     std::uint64_t question = 0;  // the sequence of our last question to it
     time_ns ask_at = 0;          // not before, while its window is full; 0: its acceptance has moved since
     backoff<1'000'000, 100'000'000> asks{};
@@ -132,6 +134,8 @@ class router final : public link::handler {
   peer_state& find_state(rank_id peer) noexcept;
   peer_state met(rank_id peer, std::uint64_t incarnation) const noexcept;
   static bool is_new(peer_state& from, std::uint64_t sequence) noexcept;
+  bool has_room(const frame_header& h) noexcept;
+  void refuse(rank_id source) noexcept;
   void take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept;
   raw_handler* find_handler(std::uint64_t actor, std::uint16_t type) noexcept;
   errc deliver(const frame_header& h, std::span<const std::byte> body);

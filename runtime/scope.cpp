@@ -1,6 +1,7 @@
 #include <parley/runtime/scope.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace parley::runtime {
 
@@ -49,19 +50,32 @@ void scope::on_task_end(promise_base& ended) noexcept {
   }
 }
 
+// All scopes below know of it before the first waiter is told: who gives up may let others go that waited behind it, and shall not
+// let in one that is about to be told as well.
 void scope::cancel(errc why) noexcept {
   if (cancelled_ != errc::none) return;
+  mark_cancelled(why);
+  tell_waiters();
+}
+
+void scope::mark_cancelled(errc why) noexcept {
+  if (cancelled_ != errc::none) return;
   cancelled_ = why;
+  untold_ = true;
   timer_wheel::disarm(deadline_timer_);
-  // Who gives up may let others go that waited behind it.
+  inner_.for_each([why](scope& s) { s.mark_cancelled(why); });
+}
+
+void scope::tell_waiters() noexcept {
+  if (!std::exchange(untold_, false)) return;
   intrusive_list<waiter> to_visit;
   to_visit.take_all(waiters_);
   while (!to_visit.empty()) {
     waiter& w = to_visit.pop_front();
     waiters_.push_back(w);
-    w.on_cancel(w, why);
+    w.on_cancel(w, cancelled_);
   }
-  inner_.for_each([why](scope& s) { s.cancel(why); });
+  inner_.for_each([](scope& s) { s.tell_waiters(); });
 }
 
 }  // namespace parley::runtime

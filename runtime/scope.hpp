@@ -101,6 +101,8 @@ class scope final : private list_hook, public task_observer {
   friend class intrusive_list<scope>;
 
   scope(executor& ex, scope* parent, options o) noexcept;
+  void mark_cancelled(errc why) noexcept;
+  void tell_waiters() noexcept;
 
   struct deadline_timer : timer {
     explicit deadline_timer(scope& s) noexcept : timer(&on_deadline), owner(s) {}
@@ -118,6 +120,7 @@ class scope final : private list_hook, public task_observer {
   time_ns deadline_;
   work_meter* meter_;
   errc cancelled_ = errc::none;
+  bool untold_ = false;  // cancelled, and its waiters were not told yet
   deadline_timer deadline_timer_;
 };
 

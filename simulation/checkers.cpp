@@ -388,7 +388,8 @@ struct few_gates final : checker {
       const auto at = leaders.find({v.job, v.title});
       if (at == leaders.end()) continue;
       const lease_view& l = *at->second;
-      const std::uint64_t most = 2 * l.searches + l.led.aborted + l.excluded;
+      // Where a trial has timed out, trials stop at one gate and go on at another one.
+      const std::uint64_t most = 2 * l.searches + l.led.aborted + l.excluded + 2 * l.led.halted;
       if (v.gates_met > most)
         violated(v.title + ": rank " + std::to_string(v.rank) + " waited at " + std::to_string(v.gates_met) +
                  " gates for " + std::to_string(l.searches) + " searches");

@@ -12,8 +12,9 @@
 /// afterwards. Who may take part, and how long a missing rank is waited for, is the communicator's business; the session
 /// key of the control messages follows from random bytes of all ranks, so whoever can read the communicator can read it.
 ///
-/// Nobody watches a TCP connection then. Ranks of one host still notice each other's death by heartbeats (heartbeat.hpp); of a
-/// rank on another host UCX alone notices the end, if this rank has exchanged messages with it (ucx_link.hpp says how soon).
+/// Nobody watches a TCP connection then. Ranks of one host still notice each other's death by heartbeats (heartbeat.hpp), and tell
+/// those of other hosts; of a rank that is alone on another host UCX alone notices the end, if this rank has exchanged messages with it
+/// (ucx_link.hpp says how soon).
 ///
 /// Failure: throws `failure`: `bad_argument` when `all_gather` does not give what it should, `protocol_version` when the
 /// ranks run different versions. What `all_gather` throws passes through.

@@ -253,6 +253,16 @@ class heartbeat::watch {
     return told;
   }
 
+  std::vector<rank_id> living() const {
+    std::vector<rank_id> found;
+    for (const rank_id rank : options_.watched) {
+      const standing now = standing::read(page_.of(rank).standing);
+      const bool counts = now.is == standing::state::alive && now.restarts == restarts_of(rank);
+      if (counts && page_.of(rank).beats.load() != 0) found.push_back(rank);
+    }
+    return found;
+  }
+
  private:
   using clock = std::chrono::steady_clock;
   struct other {
@@ -362,6 +372,7 @@ result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
 
 std::string heartbeat::fenced() const { return watch_->fenced(); }
 std::vector<std::pair<rank_id, std::string>> heartbeat::lost() const { return watch_->lost(); }
+std::vector<rank_id> heartbeat::living() const { return watch_->living(); }
 void heartbeat::hold_dead(rank_id lost) { watch_->hold_dead(lost); }
 void heartbeat::expect(rank_id rank, std::uint32_t restarts) { watch_->expect(rank, restarts); }
 

@@ -75,6 +75,8 @@ class heartbeat {
   /// All ranks of this host that are held dead, and why, in the order of their deaths: the first one may be why others ended. Not
   /// those in whose places newer processes are expected.
   std::vector<std::pair<runtime::rank_id, std::string>> lost() const;
+  /// Those that have been heard and are neither held dead nor have left.
+  std::vector<runtime::rank_id> living() const;
   /// This rank has found out otherwise, by a connection that broke. Changes nothing for one that left or was judged before.
   void hold_dead(runtime::rank_id lost);
   /// A process before which there were so many others is the one that counts in that place from here on.

@@ -238,9 +238,10 @@ void lent_payloads::work() noexcept {
 bool lent_payloads::stop(const completion& pending, bool at_once) noexcept {
   for (auto& [number, l] : loans_) {
     if (l->done != &pending) continue;
+    if (!at_once && l->on == channel::transfers) return true;  // puts are counted by their target
     if (l->sending) {
       at_once ? link_.abandon(*l) : link_.cancel(*l);
-    } else if (at_once || l->on != channel::transfers) {  // puts are counted by their target
+    } else {
       take_back(*l);
       over_.push_back({l->done, errc::cancelled});
       loans_.erase(number);

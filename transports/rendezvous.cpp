@@ -145,7 +145,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   void on_loss(loss_handler handler) { lost_ = std::move(handler); }
   void on_left(loss_handler handler) { left_ = std::move(handler); }
   void on_restart(restart_handler handler) { restarted_ = std::move(handler); }
-  virtual void hold_dead(rank_id, const std::string&) {}
+  virtual void hold_dead(const member&, const std::string&) {}
 
   virtual void leave(std::string_view) { close(); }
   virtual void close() {
@@ -334,7 +334,9 @@ class rendezvous::host final : public core {
   std::vector<int> descriptors() override {
     std::vector<int> all;
     if (acceptor_.is_open()) all.push_back(acceptor_.native_handle());
-    for (auto& [address, c] : clients_) all.push_back(c->descriptor());
+    for (auto& [address, c] : clients_) {
+      if (c->open()) all.push_back(c->descriptor());
+    }
     return all;
   }
 
@@ -379,8 +381,8 @@ class rendezvous::host final : public core {
     for (const rank_id rank : with_it) lose(rank, died(rank, why));
   }
 
-  void hold_dead(rank_id rank, const std::string& why) override {
-    if (!joining() && !ended() && rank != 0) end(rank, why);
+  void hold_dead(const member& dead, const std::string& why) override {
+    if (!joining() && !ended() && dead.rank != 0 && is_there(dead.rank, dead.incarnation)) end(dead.rank, why);
   }
 
  private:
@@ -622,11 +624,15 @@ class rendezvous::host final : public core {
     const auto rank = in.number<rank_id>();
     const auto incarnation = in.number<std::uint64_t>();
     const rank_id witness = c.said.rank;
-    if (!in.good() || rank == 0 || rank >= roster_.size() || joining() || ended() || seats_[witness] != &c) return;
-    const member& dead = roster_[rank];
-    if (rank == witness || dead.incarnation != incarnation || dead.host != roster_[witness].host) return;
+    if (!in.good() || rank == 0 || joining() || ended() || seats_[witness] != &c) return;
+    if (rank == witness || !is_there(rank, incarnation) || roster_[rank].host != roster_[witness].host) return;
     const std::string why = in.text(in.left());
     if (end(rank, why)) lose(rank, why);
+  }
+
+  /// Whether no newer process is in that place.
+  bool is_there(rank_id rank, std::uint64_t incarnation) const {
+    return rank < roster_.size() && roster_[rank].incarnation == incarnation;
   }
 
   /// Tells all who is gone, and later those who come back. False when they know.
@@ -771,10 +777,10 @@ class rendezvous::guest final : public core {
     close();
   }
 
-  void hold_dead(rank_id rank, const std::string& why) override {
-    if (!link_ || !link_->open() || at_ != phase::joined || rank >= incarnations_.size()) return;
+  void hold_dead(const member& dead, const std::string& why) override {
+    if (!link_ || !link_->open() || at_ != phase::joined) return;
     wire::writer words;
-    words.number(rank).number(incarnations_[rank]).text(why.substr(0, wire::max_notice_bytes / 2));
+    words.number(dead.rank).number(dead.incarnation).text(why.substr(0, wire::max_notice_bytes / 2));
     link_->send(wire::type::lost, words.take());
   }
 
@@ -1089,7 +1095,7 @@ void rendezvous::join(member me, join_handler done) { core_->join(std::move(me),
 void rendezvous::on_member_lost(loss_handler handler) { core_->on_loss(std::move(handler)); }
 void rendezvous::on_member_left(loss_handler handler) { core_->on_left(std::move(handler)); }
 void rendezvous::on_member_restarted(restart_handler handler) { core_->on_restart(std::move(handler)); }
-void rendezvous::hold_dead(rank_id rank, const std::string& why) { core_->hold_dead(rank, why); }
+void rendezvous::hold_dead(const member& dead, const std::string& why) { core_->hold_dead(dead, why); }
 void rendezvous::leave(std::string_view why) { core_->leave(why); }
 std::vector<int> rendezvous::descriptors() const { return core_->descriptors(); }
 std::uint64_t rendezvous::dropped_clients() const { return core_->dropped(); }

@@ -31,7 +31,7 @@
 /// `protocol_version`, `malformed` (two ranks contradict each other), `fenced` (a newer process is in its place), `bad_argument` (options)
 /// or `io`. Afterwards the
 /// connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. When rank 0
-/// itself is lost, each rank notices that, and later deaths must be noticed by other means.
+/// itself is lost, each rank notices that, and later deaths must be noticed by other means (heartbeat.hpp, ops/death_notices.hpp).
 /// Cancellation: destroying the object closes everything, and no callback comes any more.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
@@ -129,12 +129,13 @@ class rendezvous {
   /// Called whenever a rank has come back as a new process; its loss was told before.
   void on_member_restarted(restart_handler handler);
   /// This rank has seen that a process on its own host is dead, or was stopped, which no rank on another host can see: rank 0, unless it
-  /// is the one, tells all, and that one, if it still listens.
-  void hold_dead(runtime::rank_id rank, const std::string& why);
+  /// is the one, tells all, and that one, if it still listens. Counts for nothing where a newer process is in its place.
+  void hold_dead(const member& dead, const std::string& why);
   /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
   void leave(std::string_view why = {});
 
-  /// Open sockets, for an event loop that wants to know when to poll the `io_context`. Changes whenever it is polled.
+  /// Open sockets, for an event loop that wants to know when to poll the `io_context`, which has timers of its own besides. Changes
+  /// whenever it is polled.
   std::vector<int> descriptors() const;
   /// How many clients rank 0 has dropped so far: garbage, wrong keys, duplicates, too many at once.
   std::uint64_t dropped_clients() const;

@@ -117,6 +117,7 @@ class ucx_link::state {
     completion* done = nullptr;
     void* request = nullptr;
     rank_id peer = nobody;
+    origin to_come;    // of a fetch: whom it is from, where `connect` does not know of that process yet
     bool put = false;  // which its target counts: it is never cancelled
     ucs_status_t outcome = UCS_OK;
     std::array<std::byte, max_framed_header> header;
@@ -207,6 +208,8 @@ class ucx_link::state {
   errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done);
   errc open(peer_record& peer);
+  void adopt_fetches(peer_record& peer);
+  void end_early(operation& left) noexcept;
   /// Starts what `call(endpoint, key, param)` starts: a put, a get or a flush.
   template <class Call>
   errc start_one_sided(peer_record& with, std::span<const std::byte> key, completion* done, Call call);
@@ -219,6 +222,7 @@ class ucx_link::state {
   void bury();
   void close_endpoint(ucp_ep_h endpoint, unsigned flags);
   bool has_pending(rank_id peer) const noexcept;
+  operation* next_to_end(rank_id peer) noexcept;
   operation* find_pending(const completion& done) noexcept;
   void end(operation& ended);
   operation* acquire();
@@ -249,6 +253,7 @@ class ucx_link::state {
   std::array<std::deque<arrival>, channels> unheard_;
   std::vector<operation*> ended_;
   std::vector<operation*> in_ending_;
+  std::vector<operation*> stranded_;  // fetches of processes that were gone before anybody knew of them
   std::vector<rank_id> broken_;
   std::vector<rank_id> dying_;
   std::unordered_map<const void*, origin> origin_of_remote_;
@@ -366,6 +371,23 @@ void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, 
   peers_[peer].condition = health::known;
   carried_->expect(peer, restarts);
   lent_->expect(peer, restarts);
+  adopt_fetches(peers_[peer]);
+}
+
+// What is fetched already of that process ends with it from here on; of one that was there before it, it never will.
+void ucx_link::state::adopt_fetches(peer_record& peer) {
+  bool any = false;
+  for (operation* at = pending_.next; at != &pending_; at = at->next) {
+    if (at->to_come.rank != peer.id || at->to_come.restarts > peer.restarts) continue;
+    const bool is_its = at->to_come.restarts == peer.restarts;
+    at->to_come = {};
+    if (is_its) at->peer = peer.id;
+    if (!is_its && at->outcome == UCS_INPROGRESS) stranded_.push_back(at);
+    any = any || is_its;
+  }
+  if (!stranded_.empty()) news_ = true;
+  // Without an endpoint of ours UCX would not tell when it dies.
+  if (any) static_cast<void>(open(peer));
 }
 
 errc ucx_link::state::open(peer_record& peer) {
@@ -485,7 +507,8 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
     origin_of_remote_.erase(known);
   }
   // One that is newer than what we know in its place has no endpoint yet, and does not end with the process before it.
-  if (from.rank < peers_.size() && from.restarts > peers_[from.rank].restarts) from.rank = nobody;
+  origin to_come;
+  if (from.rank < peers_.size() && from.restarts > peers_[from.rank].restarts) to_come = std::exchange(from, {});
   if (from.rank < peers_.size()) {
     // Without an endpoint of ours UCX would not tell when the sender dies.
     peer_record& peer = peers_[from.rank];
@@ -497,6 +520,7 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
   }
   operation* fetching = acquire();
   fetching->peer = from.rank;
+  fetching->to_come = to_come;
   fetching->done = done;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -770,6 +794,7 @@ void ucx_link::state::deliver_the_rest() {
   }
   deliver_arrivals();
   delivering_ = true;
+  for (operation* const left : std::exchange(stranded_, {})) end_early(*left);
   if (!ended_.empty()) {
     in_ending_.swap(ended_);
     for (operation* ended : in_ending_) end(*ended);
@@ -807,17 +832,14 @@ void ucx_link::state::bury() {
       dying_.push_back(id);
       continue;
     }
-    for (operation* at = pending_.next; at != &pending_;) {
-      operation* const after = at->next;
-      if (at->peer == id && at->outcome == UCS_INPROGRESS) {
-        completion* const done = std::exchange(at->done, nullptr);
-        if (done != nullptr) {
-          done->on_end(*done, errc::peer_failed);
-          at = pending_.next;  // the completion may have started and ended others: begin again
-          continue;
-        }
+    // The completion may start and end others: each time from the beginning.
+    for (operation* at = next_to_end(id); at != nullptr; at = next_to_end(id)) {
+      if (at->outcome == UCS_INPROGRESS) {
+        end_early(*at);
+      } else {  // since this poll has ended what it found
+        std::erase(ended_, at);
+        end(*at);
       }
-      at = after;
     }
     memory_->forget(id);        // not before: what was under way may have used its keys
     lent_->on_peer_failed(id);  // first: what it reads or lends for the others is theirs
@@ -826,6 +848,16 @@ void ucx_link::state::bury() {
     if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);
   }
   if (!dying_.empty() || !broken_.empty()) news_ = true;
+}
+
+ucx_link::state::operation* ucx_link::state::next_to_end(rank_id peer) noexcept {
+  for (operation* at = pending_.next; at != &pending_; at = at->next)
+    if (at->peer == peer && (at->outcome != UCS_INPROGRESS || at->done != nullptr)) return at;
+  return nullptr;
+}
+
+void ucx_link::state::end_early(operation& left) noexcept {
+  if (completion* const done = std::exchange(left.done, nullptr)) done->on_end(*done, errc::peer_failed);
 }
 
 void ucx_link::state::break_off(peer_record& peer) {
@@ -888,6 +920,7 @@ void ucx_link::state::recycle(operation* used) noexcept {
   used->done = nullptr;
   used->request = nullptr;
   used->peer = nobody;
+  used->to_come = {};
   used->put = false;
   if (used->copy.capacity() > kept_copy_bytes) std::vector<std::byte>().swap(used->copy);
   spare_.push_back(used);  // has room: `acquire` reserved it

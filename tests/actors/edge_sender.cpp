@@ -140,19 +140,26 @@ TEST_CASE_FIXTURE(both_ends, "a cancelled send that waits takes no invocation") 
 
 TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancelled together take no invocations") {
   send(3 << 20);
-  watched_send large;
-  watched_send small;
   const auto much = pattern(3 << 20, 998);
   const auto little = pattern(1 << 10, 999);
-  scope inner(clock);
-  inner.spawn(send_whole(*this, 0, much, large));
-  inner.spawn(send_whole(*this, 0, little, small));
-  clock.turn();
-  inner.cancel();
-  pass();
-  CHECK(inner.running() == 0);
-  CHECK(large.ended == errc::cancelled);
-  CHECK(small.ended == errc::cancelled);
+  // Each in the scope itself, or in one below it.
+  for (const bool large_below : {false, true}) {
+    for (const bool small_below : {false, true}) {
+      watched_send large;
+      watched_send small;
+      scope together(clock);
+      scope first(together);
+      scope second(together);
+      (large_below ? first : together).spawn(send_whole(*this, 0, much, large));
+      (small_below ? second : together).spawn(send_whole(*this, 0, little, small));
+      clock.turn();
+      together.cancel();
+      pass();
+      CHECK(together.running() + first.running() + second.running() == 0);
+      CHECK(large.ended == errc::cancelled);
+      CHECK(small.ended == errc::cancelled);
+    }
+  }
   auto& next = send(8);
   pass();
   CHECK(next.invocation == 1);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""How soon ranks hear of the death of a rank on another host, on two network namespaces with two ranks each.
+"""How soon ranks hear of the death of a rank on another host, on two network namespaces with two and three ranks.
 
-    deaths.py TEST_FIRE [killed|stopped|cut|told]...
+    deaths.py TEST_FIRE [killed|stopped|cut|told|standing|headless]...
 
-Ranks 0 and 1 are on the first host, 2 and 3 on the second one; 0 sends to 3, and 1 to 2, without an end. Rank 2 is killed, or is
+Ranks 0 and 1 are on the first host, 2 to 4 on the second one; 0 sends to 3, and 1 to 2, without an end, and 4 rests. Rank 2 is killed, or is
 stopped, or the cable between the hosts is cut; or it is cut just before rank 1 is killed, of which rank 0 then tells the others
-over the cable that is no more. Ends with 77, which CTest shows as skipped, where the machine does not permit it.
+over the cable that is no more; or rank 0 is stopped, which hosts the rendezvous, or killed, and when all know that rank 2 is
+stopped. Ends with 77, which CTest shows as skipped, where the machine does not permit it.
 """
 
 import os
@@ -19,20 +20,22 @@ import time
 
 import hosts
 
-RANKS = 4
+HOST_OF = (0, 0, 1, 1, 1)
+RANKS = len(HOST_OF)
 JOINED_LIMIT_S = 60
 WITHIN_S = 15  # ten, by which TCP gives a host up, and room for a busy machine
 
 
 def start(spaces, folder, program):
     common = os.environ | hosts.job_variables(folder) | {
-        "PARLEY_WORLD": str(RANKS), "PARLEY_LOCAL_SIZE": "2", "PARLEY_TEST_SCENARIO": "pairs"}
-    for rank in range(RANKS):
-        shared = pathlib.Path(folder, f"shared{rank // 2}")  # by the ranks of a host
+        "PARLEY_WORLD": str(RANKS), "PARLEY_TEST_SCENARIO": "pairs"}
+    for rank, host in enumerate(HOST_OF):
+        shared = pathlib.Path(folder, f"shared{host}")  # by the ranks of a host
         shared.mkdir(exist_ok=True)
         here = ["sh", "-c", 'mount --bind "$0" /dev/shm; exec "$@"', str(shared), program]
-        yield subprocess.Popen(hosts.on_host(spaces, rank // 2, [*here, "-tc=this program as one rank", "-ns"]),
-                               env=common | {"PARLEY_RANK": str(rank), "PARLEY_LOCAL_RANK": str(rank % 2)},
+        yield subprocess.Popen(hosts.on_host(spaces, host, [*here, "-tc=this program as one rank", "-ns"]),
+                               env=common | {"PARLEY_RANK": str(rank), "PARLEY_LOCAL_SIZE": str(HOST_OF.count(host)),
+                                             "PARLEY_LOCAL_RANK": str(rank - HOST_OF.index(host))},
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -58,20 +61,23 @@ class Listener:
         return any(all(word in line for word in words) for line in "".join(self.said[rank]).splitlines())
 
 
-def strike(fault, spaces, ranks):
-    if fault == "killed":
-        ranks[2].send_signal(signal.SIGKILL)
-    elif fault == "stopped":
-        ranks[2].send_signal(signal.SIGSTOP)
-    else:
-        hosts.ip("-n", spaces[0], "link", "set", "pa", "down")
-    if fault == "told":
-        ranks[1].send_signal(signal.SIGKILL)
+def cut(spaces, ranks):
+    hosts.ip("-n", spaces[0], "link", "set", "pa", "down")
 
 
-# Who hears of whom. Of a pair over the cable both ends hear that the other one is gone.
-SURVIVORS = {"killed": {1: "rank 2"}, "stopped": {1: "rank 2"}, "cut": {1: "rank 2", 0: "rank 3", 3: "rank 0"},
-             "told": {0: "rank 3", 3: "rank 0"}}
+def signalled(rank, what):
+    return lambda spaces, ranks: ranks[rank].send_signal(what)
+
+
+# What happens, and who then hears of whom, one after the other. Of a pair over the cable both ends hear that the other one is gone.
+FAULTS = {
+    "killed": [(signalled(2, signal.SIGKILL), {1: "rank 2"})],
+    "stopped": [(signalled(2, signal.SIGSTOP), {1: "rank 2"})],
+    "cut": [(cut, {1: "rank 2", 0: "rank 3", 3: "rank 0"})],
+    "told": [(lambda *both: (cut(*both), signalled(1, signal.SIGKILL)(*both)), {0: "rank 3", 3: "rank 0"})],
+    "standing": [(signalled(0, signal.SIGSTOP), {3: "rank 0"}), (signalled(2, signal.SIGSTOP), {1: "rank 2"})],
+    "headless": [(signalled(0, signal.SIGKILL), {3: "rank 0"}), (signalled(2, signal.SIGSTOP), {1: "rank 2"})],
+}
 
 
 def try_one(fault, program):
@@ -82,11 +88,12 @@ def try_one(fault, program):
             heard = Listener(ranks)
             fine = heard.until(JOINED_LIMIT_S, lambda: all(heard.says(r, f"here is rank {r}") for r in range(RANKS)))
             heard.until(1, lambda: False)  # messages are under way
-            began = time.monotonic()
-            strike(fault, spaces, ranks)
-            fine = fine and heard.until(WITHIN_S, lambda: all(
-                heard.says(r, "peer_failed", f"on rank {r}", f"{who} is gone") for r, who in SURVIVORS[fault].items()))
-            print(f"{fault}: {'noticed' if fine else 'NOT noticed'} after {time.monotonic() - began:.1f} s", flush=True)
+            for strike, survivors in FAULTS[fault]:
+                began = time.monotonic()
+                strike(spaces, ranks)
+                fine = fine and heard.until(WITHIN_S, lambda: all(
+                    heard.says(r, "peer_failed", f"on rank {r}", f"{who} is gone") for r, who in survivors.items()))
+                print(f"{fault}: {'noticed' if fine else 'NOT noticed'} after {time.monotonic() - began:.1f} s", flush=True)
             if not fine:
                 for rank, said in enumerate(heard.said):
                     print(f"--- rank {rank}\n{''.join(said)}", file=sys.stderr)
@@ -99,7 +106,7 @@ def try_one(fault, program):
 
 def main(program, *faults):
     try:
-        return 0 if all([try_one(fault, program) for fault in faults or SURVIVORS]) else 1
+        return 0 if all([try_one(fault, program) for fault in faults or FAULTS]) else 1
     except hosts.Missing as why:
         print(f"skipped: {why}", file=sys.stderr)
         return hosts.SKIPPED

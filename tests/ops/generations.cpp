@@ -148,6 +148,31 @@ TEST_CASE("late data of an ended generation is dropped, and its sender is told s
   agree(w, out, in);
 }
 
+TEST_CASE("what a generation has decided that has ended is written, unless the next one has decided otherwise") {
+  ops::rank_settings s;
+  s.results_path = "results.csv";
+  for (const rank_id returns : {0U, 1U}) {
+    CAPTURE(returns);
+    world w(2, s);
+    const rank_id stays = 1 - returns;
+    auto out = pair_on(w, 0);
+    auto in = pair_on(w, 1);
+    agree(w, out, in);
+    const std::string decided = in.decision(5'000).config;
+    w.restart(returns);
+    w.tell_of(returns);
+    const auto entries = w[stays].learned();
+    REQUIRE(entries.size() == 1);
+    CHECK(entries[0].solution == decided);
+    REQUIRE(w[stays].write_results());
+    CHECK(w.disk[stays].files.at("results" + std::to_string(stays) + ".csv").find(decided) != std::string::npos);
+    (returns == 0 ? out : in) = pair_on(w, returns);
+    agree(w, out, in);
+    CHECK(w[stays].learned().size() == 1);
+    CHECK(w[stays].learned()[0].solution == in.decision(5'000).config);
+  }
+}
+
 TEST_CASE("a rank that restarts again and again is always joined again") {
   world w(2);
   auto in = pair_on(w, 1);

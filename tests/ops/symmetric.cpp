@@ -865,6 +865,44 @@ TEST_CASE("when the log is lost the generation ends everywhere, and members that
   CHECK(job.steady() == "ring");
 }
 
+TEST_CASE("what members rehearsed over is given up with its generation, and the next one connects all of them anew") {
+  for (const bool one_is_late : {false, true}) {
+    CAPTURE(one_is_late);
+    job_of job(3);
+    bool held = one_is_late;
+    job.links.options().lose = [&](rank_id, rank_id to, link::channel on) {
+      return held && on == link::channel::control && to == 2 && job.lib.places.size() > 1;
+    };
+    for (rank_id r = 0; r < 3; ++r) job.start_on(r, 1'000'000, {5'000, 1'000});
+    if (one_is_late) {  // two are in the first run, and the third knows nothing of it
+      while (job.lib.places.size() < 2 || job.lib.places[1]->meetings().empty()) job.pass(1'000'000);
+      REQUIRE(job.lib.places[1]->meetings().begin()->second.entered == 2);
+    } else {
+      job.pass(200'000'000);
+      REQUIRE(job.steady() == "ring");
+    }
+    const std::size_t places = job.lib.places.size();
+    auto& coordinator = *job.end(0).lease_coordinator();
+    const auto failed = coordinator.statistics().failed_rounds;
+    held = false;
+    coordinator.end_generation("the coordinator has lost its log");
+    job.pass(100'000'000);
+    for (std::size_t i = 1; i < places; ++i) CHECK(job.lib.places[i]->aborted());
+    const auto again = job.lib.make();
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(job.handles[r].rejoin(std::make_shared<library_communicator>(again)));
+      job.logs[r].outcomes.clear();
+      job.start_on(r, 100'000, {5'000, 1'000});
+    }
+    job.pass(1'000'000'000);
+    CHECK(coordinator.statistics().failed_rounds == failed);
+    CHECK(job.steady() == "ring");
+    CHECK(job.lib.places.size() == places + 2);
+    CHECK(job.failed() == 0);
+    CHECK(job.lib.mismatches() == 0);
+  }
+}
+
 TEST_CASE("a member that loses another, or is fenced, once its generation has ended does not rejoin as if it had not") {
   for (const bool fenced : {false, true}) {
     for (const bool ended_first : {true, false}) {
@@ -894,6 +932,9 @@ TEST_CASE("a member that loses another, or is fenced, once its generation has en
 }
 
 TEST_CASE("calls of several sizes that are cancelled together while the first waits at a gate end all at once") {
+  bool below = false;  // the second one, in a scope of its own below that of both
+  SUBCASE("in one scope") { below = false; }
+  SUBCASE("in nested scopes") { below = true; }
   job_of job(3);
   auto& coordinator = *job.end(0).lease_coordinator();
   job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
@@ -917,17 +958,32 @@ TEST_CASE("calls of several sizes that are cancelled together while the first wa
       outcome = f.reason();
     }
   };
+  scope nested(together);
   together.spawn(call(job.handles[1], small, ended.front()));
-  together.spawn(call(job.handles[1], large, ended.back()));
+  (below ? nested : together).spawn(call(job.handles[1], large, ended.back()));
   job.pass(1'000'000);
-  REQUIRE(together.running() == 2);
+  REQUIRE(together.running() + nested.running() == 2);
   together.cancel();
   job.pass(1'000'000);
-  CHECK(together.running() == 0);
+  CHECK(together.running() + nested.running() == 0);
   for (const auto& e : ended) CHECK(e.code() == errc::cancelled);
   CHECK(job.end(1).leases().next_invocation(1 << 16) == 0);
   job.calls->cancel();
   job.finish();
+}
+
+TEST_CASE("after a burst of calls over a slow link a round between calls is not far ahead") {
+  memory_link_options slow;
+  slow.latency_ns = 20'000'000;
+  job_of job(2, three(), trials::between_calls, roomy(), std::move(slow));
+  job.start(40, {0, 0});
+  job.finish();
+  for (auto& l : job.logs) l.outcomes.clear();
+  job.start(400, {100'000'000, 1'000});
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.end(1).leases().statistics().rehearsal_stops != 0);
+  CHECK(job.steady() == "ring");
 }
 
 TEST_CASE("a call that is let through a gate just before its op ends begins nothing") {

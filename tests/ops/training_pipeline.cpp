@@ -41,16 +41,25 @@ struct trained {
     scope& here = co_await this_scope;
     *ended = here.where().now();
   }
-  trained& run(time_ns timeout_ns = 1'000'000'000) {
+  training_pipeline op_of(time_ns timeout_ns) const {
     training_pipeline op;
     op.name = "layers";
     op.schedule = s;
     op.configs = {direct(), chunked(128, 2)};
     op.timeout_ns = timeout_ns;
+    return op;
+  }
+  trained& run(time_ns timeout_ns = 1'000'000'000) {
+    std::vector<training> handles;
+    for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(w[r].declare(op_of(timeout_ns)));
+    return run(handles);
+  }
+  trained& run(const std::vector<training>& handles) {
     ended.resize(s.ranks.size());
+    outcomes.assign(s.ranks.size(), {});
     scope all(w.clock);
     for (rank_id r = 0; r < s.ranks.size(); ++r)
-      all.spawn(pass(w[r].declare(op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+      all.spawn(pass(handles[r], parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
     run_until(w.clock, [&] { return all.running() == 0; });
     return *this;
   }
@@ -147,6 +156,26 @@ TEST_CASE("a stage that throws ends its rank's pass, and its neighbours' in boun
   CHECK(t.outcomes[0].code() == errc::timeout);
   CHECK(t.outcomes[2].code() == errc::timeout);
   CHECK(t.w.clock.now() < 1'000'000'000);
+}
+
+TEST_CASE("no pass follows a failed one, whose messages may still come") {
+  trained t(one_forward_one_backward(3, 4), 1000);
+  t.parts[1]->throws_at = 2;
+  std::vector<training> handles;
+  for (rank_id r = 0; r < 3; ++r) handles.push_back(t.w[r].declare(t.op_of(50'000'000)));
+  t.run(handles);
+  for (const auto& o : t.outcomes) REQUIRE_FALSE(o);
+  const auto order = [&](rank_id r) { return t.parts[r]->order.size(); };
+  const std::vector<std::size_t> ran{order(0), order(1), order(2)};
+  t.parts[1]->throws_at = -1;
+  t.run(handles);
+  for (rank_id r = 0; r < 3; ++r) {
+    CAPTURE(r);
+    CHECK(t.outcomes[r].code() == errc::closed);
+    CHECK(says(t.outcomes[r], "op layers: its pass before this one failed on rank " + std::to_string(r)));
+    CHECK(order(r) == ran[r]);
+  }
+  CHECK(says(t.outcomes[1], "the model is on fire"));
 }
 
 TEST_CASE("neighbours whose schedules or sizes differ are both told, with both") {

@@ -24,13 +24,15 @@ void do_throw(thrown what) {
 struct questions {
   int available = 0;
   int demands = 0;
+  int works_over = 0;
 };
 
 /// The whole payload at once; throws when it is asked what it needs.
 class moody final : public paired_config {
  public:
-  moody(thrown at_available, thrown at_demands, questions* asked = nullptr)
-      : paired_config({.name = "moody"}), at_available_(at_available), at_demands_(at_demands), asked_(asked) {}
+  moody(thrown at_available, thrown at_demands, questions* asked = nullptr, thrown at_works_over = thrown::nothing)
+      : paired_config({.name = "moody"}), at_available_(at_available), at_demands_(at_demands),
+        at_works_over_(at_works_over), asked_(asked) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
   result<> available() const override {
@@ -43,10 +45,27 @@ class moody final : public paired_config {
     do_throw(at_demands_);
     return {};
   }
+  result<> works_over(const runtime::link&) const override {
+    if (asked_ != nullptr) ++asked_->works_over;
+    do_throw(at_works_over_);
+    return {};
+  }
 
  private:
-  thrown at_available_, at_demands_;
+  thrown at_available_, at_demands_, at_works_over_;
   questions* asked_;
+};
+
+/// Works over the link of the first two that ask, which are its op's ends; to more it throws.
+struct weary final : paired_config {
+  weary() : paired_config({.name = "weary"}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
+  result<> works_over(const runtime::link&) const override {
+    if (++asked > 2) do_throw(thrown::standard);
+    return {};
+  }
+  mutable int asked = 0;
 };
 
 rank_settings careful() {
@@ -76,17 +95,20 @@ bool mentions(const std::vector<std::string>& lines, std::string_view text) {
 
 TEST_CASE("a config that throws when it is asked does not run, both ranks are told why, and the op goes on") {
   for (const bool at_sender : {true, false}) {
-    for (const bool asked_for_demands : {true, false}) {
+    for (const char* const asked_for : {"available", "demands", "works_over"}) {
       for (const thrown what : {thrown::failure, thrown::standard, thrown::memory, thrown::something}) {
         if (at_sender && what != thrown::failure) continue;  // which of the two is asked makes no difference to that
         CAPTURE(at_sender);
-        CAPTURE(asked_for_demands);
+        CAPTURE(asked_for);
         CAPTURE(static_cast<int>(what));
         world w(2, careful());
         declare_fillers(w);
         const auto good = std::make_shared<moody>(thrown::nothing, thrown::nothing);
-        const auto bad = asked_for_demands ? std::make_shared<moody>(thrown::nothing, what)
-                                           : std::make_shared<moody>(what, thrown::nothing);
+        const auto throws_at = [&](const char* question) {
+          return asked_for == std::string_view(question) ? what : thrown::nothing;
+        };
+        const auto bad =
+            std::make_shared<moody>(throws_at("available"), throws_at("demands"), nullptr, throws_at("works_over"));
         auto out = w[0].declare(pair_of({direct(), at_sender ? bad : good}));
         auto in = w[1].declare(pair_of({direct(), at_sender ? good : bad}));
         CHECK(move_each(w, out, in, std::vector<std::size_t>(20, 100'000)).failed() == 0);
@@ -151,9 +173,23 @@ TEST_CASE("the default is not asked, and others once, however often their op is 
   const questions declared = second;
   CHECK(declared.available == 2);  // once on each rank
   CHECK(declared.demands == 2);
+  CHECK(declared.works_over == 2);
   CHECK(move_each(w, out, in, {1'000, 100'000}).failed() == 0);
   w.restart(0);
   w.tell_of(0);  // rank 1's end is made anew
   CHECK(second.available == declared.available);
   CHECK(second.demands == declared.demands);
+  CHECK(second.works_over == declared.works_over);
+}
+
+TEST_CASE("an edge whose config would throw if it were asked again goes on with a new process") {
+  world w(2, careful());
+  const auto config = std::make_shared<weary>();
+  auto out = w[0].declare(pair_of({direct(), config}));
+  auto in = w[1].declare(pair_of({direct(), config}));
+  CHECK(move_each(w, out, in, {1'000}).failed() == 0);
+  w.restart(0);
+  CHECK_NOTHROW(w.tell_of(0));
+  out = w[0].declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  CHECK(move_each(w, out, in, {1'000}).failed() == 0);
 }

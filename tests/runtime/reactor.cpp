@@ -476,10 +476,28 @@ TEST_CASE("a rank that is busy still asks its pollers") {
   CHECK(transport.seen == 1);
 }
 
+TEST_CASE("the native handle becomes readable for what Asio alone waits for: timers and sockets of whatever program") {
+  reactor loop;
+  until_armed(loop);
+  std::shared_ptr<asio::steady_timer> timer;
+  bool rang = false;
+  start_after(loop, std::chrono::milliseconds(2), timer, rang);
+  drive(loop, [&] { return rang; });
+  tcp::acceptor acceptor(loop.io(), tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  tcp::socket server(loop.io());
+  bool accepted = false;
+  acceptor.async_accept(server, [&](boost::system::error_code failed) { accepted = !failed; });
+  until_armed(loop);
+  asio::io_context elsewhere;
+  tcp::socket client(elsewhere);
+  client.connect(acceptor.local_endpoint());
+  drive(loop, [&] { return accepted; });
+}
+
 TEST_CASE("a descriptor that is watched wakes the native handle") {
   reactor loop;
   const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  loop.watch(fd);
+  loop.watch([fd] { return std::vector{fd}; });
   until_armed(loop);
   CHECK_FALSE(readable(loop.native_handle(), 0));
   const std::uint64_t one = 1;
@@ -487,5 +505,5 @@ TEST_CASE("a descriptor that is watched wakes the native handle") {
   CHECK(readable(loop.native_handle(), 60'000));
   ::close(fd);
   CHECK_FALSE(readable(loop.native_handle(), 0));
-  CHECK_THROWS_AS(loop.watch(-1), failure);
+  CHECK_THROWS_AS(loop.watch([] { return std::vector{-1}; }), failure);
 }

@@ -1,5 +1,8 @@
 #include <parley/runtime/router.hpp>
 
+#include <parley/runtime/invariant.hpp>
+
+#include "../support/awaited.hpp"
 #include "../support/memory_link.hpp"
 #include "script.hpp"
 
@@ -8,6 +11,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 using namespace parley::runtime;
@@ -210,17 +214,48 @@ TEST_CASE("what an actor holds back is not accepted by a question") {
 }
 
 TEST_CASE("each sequence is taken once, in whatever order frames come within 64 of each other") {
-  mail_pair m;
+  mail_pair m(router::options{.window = 64});
   for (const std::uint32_t s : {3U, 1U, 2U, 3U, 1U, 66U, 4U, 2U, 65U, 66U, 4U}) m.inject(m.header_of(s), m.body_of(s));
   CHECK(m.taken == std::vector<std::uint32_t>{3, 1, 2, 66, 4, 65});
   CHECK(m.second->statistics().repeated == 5);
-  m.inject(m.header_of(131), m.body_of(131));
-  m.inject(m.header_of(66), m.body_of(66));  // 65 behind: nobody knows whether it is new, so it is not
+  m.inject(m.header_of(130), m.body_of(130));
+  m.inject(m.header_of(65), m.body_of(65));  // 65 behind: nobody knows whether it is new, so it is not
   m.inject(m.header_of(67), m.body_of(67));
   CHECK(m.taken.back() == 67);
   CHECK(m.taken.size() == 8);
   m.inject(m.header_of(0), m.body_of(0));
   CHECK(m.taken.size() == 8);
+}
+
+TEST_CASE("a peer that sends more than there is room for is blamed, and no more than a window of it is kept") {
+  mail_pair m;
+  m.closed = true;
+  std::vector<std::string> blamed;
+  breach_watch watch([&](const breach& b) { blamed.push_back(std::string(b.name) + std::to_string(*b.culprit)); });
+  for (std::uint32_t s = 1; s <= 1'000; ++s) m.inject(m.header_of(s), m.body_of(s));
+  CHECK(m.second->statistics().received == 8);
+  CHECK(m.second->statistics().beyond_window == 992);
+  CHECK(blamed == std::vector<std::string>(992, "window0"));
+  frame_header question = m.header_of(10);  // one behind the first that it had no room for
+  question.type = 0;
+  m.inject(question);
+  CHECK(m.second->statistics().beyond_window == 993);
+  m.closed = false;
+  m.pass(10_ms);
+  for (std::uint32_t s = 9; s <= 16; ++s) m.inject(m.header_of(s), m.body_of(s));
+  CHECK(m.taken == std::vector<std::uint32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
+  CHECK(m.second->statistics().beyond_window == 993);
+  // Nor of bodies that have yet to be fetched, whose frames nobody can believe before.
+  const std::vector<std::byte> large(100'000);
+  std::vector<parley::tests::awaited> sent(100);
+  for (auto& done : sent) {
+    frame_header h = m.header_of(17);
+    h.destination = 1;
+    CHECK(m.world[0].send(1, link::channel::control, encode_frame(h, large, {}), large, &done) == errc::pending);
+  }
+  m.pass(10_ms);
+  CHECK(m.second->statistics().beyond_window == 993 + 92);
+  for (const auto& done : sent) CHECK(done.calls == 1);
 }
 
 TEST_CASE("a peer that claims to have accepted what was never sent closes no window") {

@@ -108,6 +108,37 @@ TEST_CASE("cancelling reaches nested scopes and every later wait") {
   CHECK(play.clock.now() == 1_ms);
 }
 
+TEST_CASE("all scopes below a cancelled one know it before the first waiter is told, and each is told once") {
+  virtual_time clock;
+  scope outer(clock);
+  scope first(outer);
+  scope second(outer);
+  scope innermost(first);
+  struct watcher : waiter {
+    explicit watcher(std::vector<scope*> o) : waiter(&on_told), others(std::move(o)) {}
+    static void on_told(waiter& self, errc why) noexcept {
+      auto& w = static_cast<watcher&>(self);
+      ++w.told;
+      for (const scope* s : w.others) w.early += s->cancelled() == why ? 0 : 1;
+      w.others.back()->cancel(errc::closed);  // which it is already
+    }
+    std::vector<scope*> others;
+    int told = 0;
+    int early = 0;
+  };
+  const std::vector<scope*> all{&outer, &first, &innermost, &second};
+  std::vector<std::unique_ptr<watcher>> watchers;
+  for (scope* s : all) {
+    for (int i = 0; i < 2; ++i) REQUIRE(watchers.emplace_back(std::make_unique<watcher>(all))->enter(*s));
+  }
+  outer.cancel(errc::timeout);
+  for (const auto& w : watchers) {
+    CHECK(w->told == 1);
+    CHECK(w->early == 0);
+  }
+  CHECK(second.cancelled() == errc::timeout);
+}
+
 TEST_CASE("a scope that is made below a cancelled one is cancelled") {
   script play;
   play.stage->cancel();

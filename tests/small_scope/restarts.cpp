@@ -1,11 +1,17 @@
 // A rank whose process another one replaces, in every order in which the calls, the messages of both processes, and the news of the
-// restart can come: whole ranks, with their ops as programs declare them, and the default config.
+// restart can come: whole ranks, with their ops as programs declare them. Pairs and groups run their default; an op without headers has
+// one campaign in each generation, which its results files have decided.
+#include "../support/world.hpp"
 #include "held_world.hpp"
 
 #include <parley/actors/generations.hpp>
+#include <parley/actors/lease_messages.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/runtime/news.hpp>
+#include <parley/runtime/version.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <doctest/doctest.h>
@@ -21,10 +27,12 @@ enum class flaw : std::uint8_t {
   none,
   generation_ignored,  // data of the ended generation counts as that of the one which has begun
   not_told,            // nobody hears of the restart
+  promises_kept,       // of the ended generation, in the one which has begun
+  log_kept,            // the same of what a leader has written
 };
 
 struct restart_setup {
-  enum class op : std::uint8_t { pair, group } what = op::pair;
+  enum class op : std::uint8_t { pair, group, leases } what = op::pair;
   rank_id returns = 1;
   std::uint64_t before = 1;  // calls of each rank with the old process
   std::uint64_t after = 1;   // and with the new one
@@ -32,12 +40,85 @@ struct restart_setup {
   flaw broken = flaw::none;
 };
 constexpr auto group = restart_setup::op::group;
+constexpr auto leases = restart_setup::op::leases;
+constexpr std::size_t call_bytes = 8;
+
+/// Stands in for a library whose calls carry no header of ours: the i-th calls of both ranks on one communicator meet.
+struct library final : runtime::link::handler {
+  struct word {
+    std::uint64_t communicator = 0, index = 0, digest = 0, invocation = 0, value = 0;
+  };
+  static_assert(sizeof(word) <= runtime::link::max_header_bytes);
+  struct communicator final : ops::communicator {
+    communicator(library& l, std::uint64_t n) : of(l), number(n) {}
+    void abort() noexcept override {
+      aborted = true;
+      of.changed.tell();
+    }
+    library& of;
+    std::uint64_t number, next = 0;
+    bool aborted = false;
+  };
+
+  explicit library(runtime::link& n) : net(n) { net.listen(runtime::link::channel::transfers, this); }
+  ~library() { net.listen(runtime::link::channel::transfers, nullptr); }
+  void on_arrival(arrival&& m) noexcept override {
+    word w;
+    std::memcpy(&w, m.header().data(), sizeof w);
+    heard[{w.communicator, w.index}] = w;
+    changed.tell();
+  }
+  static std::shared_ptr<communicator> make(library& l, std::uint64_t number) {
+    return std::make_shared<communicator>(l, number);
+  }
+
+  runtime::link& net;
+  news changed;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, word> heard;
+  std::function<void(const word&)> on_call;              // as it begins
+  std::function<void(const word&, const word&)> on_met;  // ours, theirs
+};
+
+/// Each rank gets the sum of both first bytes.
+struct exchange final : ops::symmetric_config {
+  explicit exchange(std::string name) : symmetric_config({.name = std::move(name)}) {}
+  task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
+    auto& over = static_cast<library::communicator&>(*call.over);
+    library& lib = over.of;
+    const library::word mine{over.number, over.next++, digest(), call.invocation,
+                             std::to_integer<std::uint64_t>(data[0])};
+    lib.on_call(mine);
+    static_cast<void>(lib.net.send(1 - call.self, runtime::link::channel::transfers, std::as_bytes(std::span(&mine, 1)),
+                                   {}, nullptr));
+    const std::pair place{mine.communicator, mine.index};
+    while (!over.aborted && !lib.heard.contains(place)) {
+      auto woken = co_await lib.changed.next(never);
+      if (!woken) raise(woken.reason());
+    }
+    if (over.aborted) raise(errc::closed);
+    const library::word theirs = lib.heard.at(place);
+    lib.on_met(mine, theirs);
+    data[0] = static_cast<std::byte>(mine.value + theirs.value);
+  }
+};
+
+const std::vector<ops::symmetric_config_ptr>& exchanges() {
+  static const std::vector<ops::symmetric_config_ptr> all{std::make_shared<exchange>("c0"),
+                                                          std::make_shared<exchange>("c1")};
+  return all;
+}
 
 /// A process in a rank's place, and what its program has done.
 struct process {
-  process(site& s, const runtime::incarnations& known, const restart_setup& setup, std::uint64_t g)
-      : self({s.clock, s.net, nullptr, known, {}}, untuned()), generation(g), program(s.clock) {
-    if (setup.what == group) {
+  process(site& s, const runtime::incarnations& known, const restart_setup& setup, std::uint64_t g,
+          std::uint64_t communicator)
+      : lib(s.net), self({s.clock, s.net, &disk, known, {}}, settings_for(setup, disk, s.net.rank())), generation(g),
+        program(s.clock) {
+    if (setup.what == leases) {
+      self.services().promise_margin = 0;
+      norms = self.declare(
+          ops::symmetric_op{.name = "norms", .configs = exchanges(), .over = library::make(lib, communicator)});
+    } else if (setup.what == group) {
       ops::leader_worker op;
       op.name = "sums";
       op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
@@ -46,15 +127,22 @@ struct process {
       messages = self.declare(ops::paired_transfer{.name = "messages", .edges = {{0, 1}}});
     }
   }
-  static ops::rank_settings untuned() {
+  static ops::rank_settings settings_for(const restart_setup& setup, memory_storage& on, rank_id r) {
     ops::rank_settings s;
     s.policy = tuning_policy::off;
     s.flight_records = 16;
+    if (setup.what != leases) return s;
+    s.results_path = "results.csv";
+    on.files["results" + std::to_string(r) + ".csv"] =
+        "Validator,PARLEY_VERSION," + std::string(version_text) + "\nValidator,PARLEY_WORLD,2\nnorms/0>1,8B,c1,0.001\n";
     return s;
   }
+  memory_storage disk;
+  library lib;
   ops::rank self;
   ops::transfer messages;
   ops::rank_group sums;
+  ops::symmetric norms;
   std::uint64_t generation;  // that its program is in: 1 after the restart
   bool told = false;         // of the restart
   bool calling = false;
@@ -69,7 +157,17 @@ class restart_world final : public held_world {
     settle_all();
   }
   std::unique_ptr<process> make(rank_id r, std::uint64_t generation) {
-    return std::make_unique<process>(*sites[r], incarnations_, setup_, generation);
+    auto made = std::make_unique<process>(*sites[r], incarnations_, setup_, generation, incarnations_[setup_.returns]);
+    made->lib.on_call = [this](const library::word& w) {
+      const auto [at, fresh] = ran_.emplace(std::pair{w.communicator, w.invocation}, w.digest);
+      if (!fresh && at->second != w.digest)
+        breaks("S2: invocation " + std::to_string(w.invocation) + " runs with two configs");
+    };
+    made->lib.on_met = [this](const library::word& mine, const library::word& theirs) {
+      if (mine.digest != theirs.digest || mine.invocation != theirs.invocation)
+        breaks("S2: calls of different invocations or configs meet");
+    };
+    return made;
   }
   void settle_all() {
     for (auto& s : sites) s->settle();
@@ -111,7 +209,9 @@ class restart_world final : public held_world {
         if (setup_.what == restart_setup::op::pair) p.generation = 1;  // by itself
         break;
       case rejoin:
-        if (!p.sums.rejoin()) breaks("L2: a rank that has heard of a restart cannot rejoin");
+        if (!(setup_.what == leases ? p.norms.rejoin(library::make(p.lib, incarnations_[setup_.returns]))
+                                    : p.sums.rejoin()))
+          breaks("L2: a rank that has heard of a restart cannot rejoin");
         p.generation = 1;
         break;
       case restart_alone:
@@ -127,6 +227,7 @@ class restart_world final : public held_world {
     incarnations_[setup_.returns] += runtime::incarnation_of(0, 1);
     place = make(setup_.returns, 1);
     place->told = true;
+    if (setup_.what == leases) newest_ = place->norms.end().participant().generation;
   }
   std::string name_of_step(const event& e) override {
     const char* const what[] = {"makes a call", "hears of the restart", "rejoins", "restarts",
@@ -140,10 +241,13 @@ class restart_world final : public held_world {
   }
   static task<> call(restart_world& w, rank_id r, std::uint64_t generation, std::uint64_t n) {
     process& p = *w.processes_[r];
-    std::array<std::byte, 8> data{};
+    std::array<std::byte, call_bytes> data{};
     data.fill(value(r, generation, n));
     std::optional<error> failed;
-    if (w.setup_.what == group) {
+    if (w.setup_.what == leases) {
+      auto done = co_await ops::attempt(p.norms.run(std::span(data)));
+      if (!done) failed = done.reason();
+    } else if (w.setup_.what == group) {
       std::array<std::uint8_t, 8> x{};
       std::memcpy(x.data(), data.data(), x.size());
       auto done = co_await ops::attempt(p.sums.all_reduce(std::span<std::uint8_t>(x)));
@@ -171,7 +275,7 @@ class restart_world final : public held_world {
     }
     ++went_well_[r][generation];
     std::byte right = value(0, generation, n);
-    if (setup_.what == group)
+    if (setup_.what != restart_setup::op::pair)
       right =
           static_cast<std::byte>(std::to_integer<unsigned>(right) + std::to_integer<unsigned>(value(1, generation, n)));
     if (got != right)
@@ -179,14 +283,33 @@ class restart_world final : public held_world {
              std::to_string(std::to_integer<unsigned>(right)));
   }
 
-  // What the ranks agree on and rehearse is of no matter here.
+  static bool is_of_leases(const held& m) {
+    return m.type() >= lease_prepare::message_type && m.type() <= lease_ended::message_type;
+  }
+  // What the ranks of a pair or group agree on and rehearse is of no matter here. Of an op without headers all that leases say is,
+  // but that they were heard, and what reaches a rank before it has joined the new process; calls with that end as soon as both have
+  // begun, as if the slower one had begun later.
   bool comes_at_once(const held& m) const override {
     stamp s;
-    if (m.type() == 0) return read_stamp(m.header, s) && has(s.flags, stamp_flags::rehearsal);
-    return m.type() != gen_end::message_type;
+    if (setup_.what != leases) {
+      if (m.type() == 0) return read_stamp(m.header, s) && has(s.flags, stamp_flags::rehearsal);
+      return m.type() != gen_end::message_type;
+    }
+    if (restarted_ && m.from == setup_.returns && processes_[m.to]->generation == 0) return false;
+    if (m.type() == 0) return restarted_ && processes_[m.from]->generation == 1;
+    const auto said = m.as<lease_reply>();
+    return !is_of_leases(m) || (said && said->what == lease_reply::kind::known);
   }
   bool on_deliver(held& m) override {
     if (!restarted_ || setup_.broken == flaw::none) return true;
+    const bool is_kept = (setup_.broken == flaw::promises_kept && m.type() == lease_reply::message_type) ||
+                         (setup_.broken == flaw::log_kept && m.type() == lease_schedule::message_type);
+    if (is_kept) {
+      frame_header h = m.frame();
+      h.generation = newest_;
+      h.session = session_of(0, incarnations_[m.from], incarnations_[m.to]);
+      std::memcpy(m.header.data(), &h, sizeof h);
+    }
     stamp s;
     if (setup_.broken == flaw::generation_ignored && m.type() == 0 && read_stamp(m.header, s)) {
       s.generation = newest_;
@@ -195,6 +318,11 @@ class restart_world final : public held_world {
     return true;
   }
   bool on_send(held& m) override {
+    if (const auto said = m.as<lease_reply>(); said && said->what == lease_reply::kind::promise) {
+      const auto [at, fresh] = promised_.emplace(std::tuple(m.from, m.frame().generation, said->campaign), said->from);
+      if (!fresh && at->second != said->from) breaks("S7: rank " + std::to_string(m.from) + " promises something else");
+    }
+    if (setup_.what == leases) return true;
     stamp s;
     const bool is_data = m.type() == 0 && read_stamp(m.header, s);
     if (restarted_ && m.from == setup_.returns && (is_data || m.type() != 0))
@@ -216,10 +344,25 @@ class restart_world final : public held_world {
     for (rank_id r = 0; r < ranks; ++r) {
       if (processes_[r]->calling || processes_[r]->generation == 0 || made_[r][1] < setup_.after) return false;
     }
-    return true;
+    return setup_.what != leases || has_changed_config();
   }
-  std::string unfinished() override { return "L2: a call never ends"; }
-  void judge() override {}
+  const lease_log* log() const { return processes_[0]->norms.end().lease_coordinator()->log_of(call_bytes); }
+  /// Whether the campaign of the new generation has ended as it should.
+  bool has_changed_config() const {
+    return log() != nullptr && log()->tail() == exchanges()[1]->digest() &&
+           !processes_[0]->norms.end().lease_coordinator()->owes_messages();
+  }
+  std::string unfinished() override {
+    const bool calling = std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return p->calling; });
+    return calling || setup_.what != leases ? "L2: a call never ends" : "L1: the campaign never ends";
+  }
+  void judge() override {
+    if (setup_.what != leases) return;
+    for (const auto& [at, digest] : ran_) {
+      if (at.first == incarnations_[setup_.returns] && log()->assigned(at.second).digest != digest)
+        breaks("S1: invocation " + std::to_string(at.second) + " ran otherwise than the log has it");
+    }
+  }
   // How many calls with the old process went well, on each rank.
   std::string outcome() const override { return std::to_string(went_well_[0][0]) + std::to_string(went_well_[1][0]); }
 
@@ -230,6 +373,9 @@ class restart_world final : public held_world {
   std::vector<std::unique_ptr<process>> processes_;
   bool restarted_ = false;
   std::uint64_t newest_ = 0;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>
+      ran_;  // by communicator and invocation: which config
+  std::map<std::tuple<rank_id, std::uint64_t, std::uint64_t>, std::uint64_t> promised_;
   std::uint64_t made_[2][2]{};       // by rank, and by generation
   std::uint64_t went_well_[2][2]{};  // the same
 };
@@ -262,10 +408,22 @@ TEST_CASE("a group goes on when one of its ranks restarts") {
   check_safe("the leader restarts", {.what = group, .returns = 0, .before = 2, .after = 2}, predicted);
 }
 
+// A call ends when both have begun it.
+TEST_CASE("an op without headers goes on when one of its ranks restarts, and changes its config in each generation") {
+  const std::set<std::string> predicted{"00", "01", "10", "11"};
+  const std::uint64_t after = deep() ? 2 : 1;
+  check_safe("a member restarts", {.what = leases, .before = 1, .after = after}, predicted);
+  check_safe("the leader of leases restarts", {.what = leases, .returns = 0, .before = 1, .after = after}, predicted);
+}
+
 TEST_CASE("the search finds what is broken in restarts, and names it") {
   check_broken("an old generation's data counts", {.broken = flaw::generation_ignored}, "S5");
   check_broken("an old sender's data counts", {.returns = 0, .broken = flaw::generation_ignored}, "S5");
   check_broken("an old worker's data counts", {.what = group, .broken = flaw::generation_ignored}, "S5");
   check_broken("an old leader's data counts", {.what = group, .returns = 0, .broken = flaw::generation_ignored}, "S5");
   check_broken("a restart that nobody hears of", {.broken = flaw::not_told}, "L2");
+  check_broken("an old member's promise counts",
+               {.what = leases, .before = 1, .after = 2, .broken = flaw::promises_kept}, "S2");
+  check_broken("an old leader's log counts",
+               {.what = leases, .returns = 0, .before = 1, .after = 2, .broken = flaw::log_kept}, "S7");
 }

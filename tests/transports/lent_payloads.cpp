@@ -2,13 +2,17 @@
 #include "ucx_fixture.hpp"
 
 #include <parley/transports/carried_memory.hpp>
+#include <parley/transports/lent_payloads.hpp>
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 using namespace parley;
 using namespace parley::tests;
@@ -72,7 +76,63 @@ struct pages {
   void* at;
 };
 
+/// One rank's end of a link inside of this process, on which nothing ends that has a completion.
+struct stubborn_link final : link {
+  stubborn_link(rank_id r) : self(r) {}
+  rank_id rank() const noexcept override { return self; }
+  rank_id world_size() const noexcept override { return 2; }
+  void listen(channel on, handler* to) override { handlers[static_cast<std::size_t>(on)] = to; }
+  void on_failure(failure_handler*) override {}
+  errc send(rank_id, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion* done) override {
+    if (done != nullptr) return errc::pending;
+    under_way.emplace_back(on, arrival(header, payload));
+    return errc::none;
+  }
+  /// What was sent, and is not pending, arrives.
+  void deliver() {
+    for (auto& [on, message] : std::exchange(under_way, {}))
+      other->handlers[static_cast<std::size_t>(on)]->on_arrival(std::move(message));
+  }
+  errc fetch(arrival&&, std::span<std::byte>, completion*) override { return errc::pending; }
+  void cancel(completion&) override { ++cancelled; }
+  const counters& statistics() const noexcept override { return counted; }
+  void release(const void*, bool) noexcept override {}
+  rank_id self;
+  stubborn_link* other = nullptr;
+  std::array<handler*, channels> handlers{};
+  std::vector<std::pair<channel, arrival>> under_way;
+  counters counted;
+  int cancelled = 0;
+};
+
 }  // namespace
+
+TEST_CASE("of what could not be read, and is on its way after all, a message may be cancelled and a put may not") {
+  for (const channel on : {channel::data, channel::transfers}) {
+    pages payload(large);
+    blob into(large);
+    awaited sent, fetched;
+    stubborn_link mine(0), its(1);
+    mine.other = &its;
+    its.other = &mine;
+    arrival came;
+    transports::lent_payloads lender(mine, {}, [](channel, arrival&&) {});
+    transports::lent_payloads reader(its, {}, [&](channel, arrival&& m) { came = std::move(m); });
+    REQUIRE_FALSE(lender.may_lend(1, large));  // it asks
+    mine.deliver();
+    its.deliver();
+    REQUIRE(lender.may_lend(1, large));
+    CHECK(lender.lend(1, on, bytes_of("header"), payload.bytes(), sent) == errc::pending);
+    mine.deliver();
+    payload.allow(PROT_NONE);
+    CHECK(reader.fetch(came.surrender(), into, &fetched) == errc::pending);
+    its.deliver();
+    CHECK(lender.cancel(sent));
+    CHECK(mine.cancelled == (on == channel::data ? 1 : 0));
+    CHECK(lender.abandon(sent));
+  }
+}
 
 TEST_CASE("neighbours read large payloads where they lie, in both directions at once") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
@@ -219,6 +279,46 @@ TEST_CASE("memory that the kernel does not read is sent after all, and after a f
       PARLEY_EXPECT(self.fetch_and_wait(self.next(), into) == errc::none);
     }
     self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a put that could not be read, and is sent after all, is not cancelled: its target counts it") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    pages payload(large);
+    blob memory(large);
+    neighbours self(rank, all);
+    const auto mine = self.wire.expose(memory).value();
+    all.bring(mine.key);
+    self.until([&] { return all.brought(); });
+    const auto keys = all.take();
+    awaited done, fenced;
+    if (rank == 0) {
+      const blob wanted = pattern(large, 5);
+      std::memcpy(payload.bytes().data(), wanted.data(), large);
+      const auto address = transports::read_carried_key(keys[1])->address;
+      const std::uint64_t heard = self.said();
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, payload.bytes(), &done) == errc::pending);
+      payload.allow(PROT_NONE);
+      all.barrier();
+      all.barrier();  // the other has tried
+      payload.allow(PROT_READ);
+      self.until([&] { return self.said() > heard; });
+      self.wire.cancel(done);
+      PARLEY_EXPECT(self.wire.fence(1, &fenced) == errc::pending);
+      all.barrier();
+      self.until([&] { return done.calls == 1 && fenced.calls == 1; });
+      PARLEY_EXPECT(done.outcome == errc::none);
+      PARLEY_EXPECT(fenced.outcome == errc::none);
+    } else {
+      all.barrier();
+      const std::uint64_t before = self.lent();
+      self.until([&] { return self.lent() > before; });
+      all.barrier();
+      all.barrier();
+    }
+    self.meet(all);
+    if (rank == 1) PARLEY_EXPECT(memory == pattern(large, 5));
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
 }

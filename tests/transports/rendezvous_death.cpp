@@ -83,7 +83,7 @@ TEST_CASE("what a rank sees of the death of another one on its host is told to a
   const listener at;
   const parties ranks = on_two_hosts(io, job_key::generate(), at);
   REQUIRE(run_until(io, [&] { return all_in(ranks); }));
-  ranks[3]->meeting->hold_dead(2, "rank 2 was stopped");
+  ranks[3]->hold_dead(2, "rank 2 was stopped");
   CHECK(run_until(
       io, [&] { return std::none_of(ranks.begin(), ranks.end(), [](const auto& r) { return r->lost.empty(); }); }));
   for (const auto& rank : ranks) {
@@ -127,7 +127,7 @@ TEST_CASE("a host that falls silent takes all its ranks with it, and nobody else
   // The kernel gives up rank 2 as much later as it was heard later.
   const parley::tests::fair_stopwatch since;
   run_until(io, [&] { return since.took() > std::chrono::seconds(2); });
-  near_0[2]->meeting->hold_dead(2, "what a rank says of itself is heard, and counts for nothing");
+  near_0[2]->hold_dead(2, "what a rank says of itself is heard, and counts for nothing");
   run_until(io, [&] { return since.took() > std::chrono::milliseconds(2200); });
   cut_off(*near_0[2]);
 
@@ -162,7 +162,7 @@ TEST_CASE(
   const listener at;
   parties ranks = on_two_hosts(io, job_key::generate(), at);
   REQUIRE(run_until(io, [&] { return all_in(ranks); }));
-  for (const rank_id rank : {0U, 1U, 2U, 3U, 9U}) ranks[1]->meeting->hold_dead(rank, "it says so");
+  for (const rank_id rank : {0U, 1U, 2U, 3U, 9U}) ranks[1]->hold_dead(rank, "it says so");
   ranks[1]->meeting->leave();  // what came before has been heard when that is
   CHECK(run_until(io, [&] { return !ranks[0]->left.empty() && !ranks[2]->left.empty() && !ranks[3]->left.empty(); }));
   for (const auto& rank : ranks) CHECK(rank->lost.empty());

@@ -75,6 +75,13 @@ struct party {
   bool in() const { return outcome && *outcome; }
   errc code() const { return outcome ? outcome->code() : errc::pending; }
   std::string text() const { return outcome && !*outcome ? outcome->reason().what() : ""; }
+  /// The process that was in that place when this one joined.
+  void hold_dead(rank_id rank, const std::string& why) const {
+    member dead;
+    if (rank < outcome->value().members.size()) dead = outcome->value().members[rank];
+    dead.rank = rank;
+    meeting->hold_dead(dead, why);
+  }
 
   std::unique_ptr<rendezvous> meeting;
   std::optional<result<joined>> outcome;

@@ -2,8 +2,11 @@
 #include "rendezvous_fixture.hpp"
 
 #include <parley/runtime/incarnations.hpp>
+#include <parley/runtime/reactor.hpp>
 
 #include <doctest/doctest.h>
+
+#include <poll.h>
 
 using namespace rendezvous_test;
 using parley::runtime::restarts_of;
@@ -165,6 +168,31 @@ TEST_CASE("a job whose ranks may be started anew needs a key") {
   }
 }
 
+TEST_CASE("rank 0 that sleeps on its loop's native handle is woken by each word of a new process, not by a tick") {
+  using namespace parley::runtime::literals;
+  parley::runtime::reactor loop({.safety_tick_ns = 600_s});
+  const listener at;
+  const job_key key = job_key::generate();
+  asio::io_context elsewhere;
+  const party zero(loop.io(), may_restart(0, 2, at), key);
+  auto old = std::make_unique<party>(elsewhere, may_restart(1, 2, at), key);
+  const auto goes_to_sleep = [&] { return loop.poll() == parley::runtime::reactor::readiness::armed; };
+  REQUIRE(run_until(elsewhere, [&] { return goes_to_sleep() && zero.in() && old->in(); }));
+  loop.watch([&] { return zero.meeting->descriptors(); });
+  old.reset();
+  const party anew(elsewhere, may_restart(1, 2, at, 1), key);
+  const auto sleeps = [&] {
+    pollfd handle{loop.native_handle(), POLLIN, 0};
+    return ::poll(&handle, 1, 0) == 0;
+  };
+  CHECK(run_until(elsewhere, [&] {
+    while (!sleeps()) {
+      while (!goes_to_sleep()) {}
+    }
+    return anew.in() && zero.back.size() == 1;
+  }));
+}
+
 TEST_CASE("a process whose successor comes is lost for the others first, and is told so itself") {
   running job(3);
   const auto anew = job.come(2, 1);
@@ -185,15 +213,29 @@ TEST_CASE("a process whose successor comes is lost for the others first, and is 
 
 TEST_CASE("rank 0 that knows otherwise of a death tells all, and the one that it is about") {
   running job(3);
-  job.ranks[0]->meeting->hold_dead(2, "rank 2 died or was stopped");
+  job.ranks[0]->hold_dead(2, "rank 2 died or was stopped");
   CHECK(run_until(job.io, [&] { return !job.ranks[1]->lost.empty() && !job.ranks[2]->lost.empty(); }));
   CHECK(job.ranks[1]->lost[0].first == 2);
   CHECK(job.ranks[2]->lost[0].first == 2);
-  job.ranks[0]->meeting->hold_dead(2, "again");
+  job.ranks[0]->hold_dead(2, "again");
   const auto anew = job.come(2, 1);
   REQUIRE(job.ended(*anew));
   CHECK(job.hears_of_return(1));
   CHECK(job.ranks[1]->lost.size() == 1);
+}
+
+TEST_CASE("a verdict on a process in whose place a newer one is, from whatever host, is no verdict on that one") {
+  running job(4);
+  REQUIRE(job.loses(2));
+  const auto anew = job.come(2, 1);
+  REQUIRE(job.ended(*anew));
+  for (const rank_id r : {0U, 1U, 3U}) REQUIRE(job.hears_of_return(r));
+  job.ranks[0]->hold_dead(2, "rank 2 died or was stopped");
+  job.ranks[1]->hold_dead(2, "rank 2 died or was stopped");
+  job.ranks[1]->meeting->leave();  // what came before has been heard when that is
+  CHECK(run_until(job.io, [&] { return !job.ranks[0]->left.empty() && !job.ranks[3]->left.empty(); }));
+  for (const rank_id r : {0U, 3U}) CHECK(job.ranks[r]->lost.size() == 1);
+  CHECK(anew->lost.empty());
 }
 
 TEST_CASE("who comes back learns which ranks are gone, and of those that come back later") {

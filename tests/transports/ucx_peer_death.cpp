@@ -9,6 +9,8 @@
 #include <csignal>
 
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <thread>
 
 using namespace parley;
@@ -37,6 +39,65 @@ TEST_CASE("a peer that is given up fails at once, though it lives") {
       PARLEY_EXPECT(self.wire.get(1, {keys[1], address}, large, &late) == errc::peer_failed);
       PARLEY_EXPECT(self.wire.fence(1, &late) == errc::peer_failed);
       PARLEY_EXPECT(late.calls == 0);
+    }
+    all.barrier();
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+namespace {
+
+/// Notes how often the completion was called before.
+struct failure_after final : link::failure_handler {
+  explicit failure_after(const awaited& c) : pending(c) {}
+  void on_peer_failed(rank_id peer) noexcept override {
+    failed = peer;
+    calls_before = pending.calls;
+  }
+  const awaited& pending;
+  std::optional<rank_id> failed;
+  int calls_before = 0;
+};
+
+/// Gives up another operation, which the link ends at some time after that, and goes on until a dead peer is buried.
+struct giving_up final : completion {
+  giving_up(ucx_link& w, completion& o) noexcept : completion(&on_ended), wire(w), other(o) {}
+  static void on_ended(completion& self, errc) noexcept {
+    auto& mine = static_cast<giving_up&>(self);
+    ++mine.calls;
+    mine.wire.abandon(mine.other);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(150);
+    while (std::chrono::steady_clock::now() < until) mine.wire.poll();
+  }
+  ucx_link& wire;
+  completion& other;
+  int calls = 0;
+};
+
+}  // namespace
+
+TEST_CASE("what a peer leaves has ended when its failure is told, also where both come in one turn") {
+  const outcomes ended = run_processes(3, [](rank_id rank, meeting& all) {
+    node self(rank, 3, all);
+    self.listen();
+    const blob large = pattern(4 << 20, 1);
+    if (rank == 0) {
+      awaited lost;
+      giving_up taken(self.wire, lost);
+      failure_after failed(lost);
+      self.wire.on_failure(&failed);
+      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), large, &lost) == errc::pending);
+      PARLEY_EXPECT(self.wire.send(2, channel::data, bytes_of("y"), large, &taken) == errc::pending);
+      self.until([&] { return failed.failed.has_value(); });
+      PARLEY_EXPECT(taken.calls == 1);
+      PARLEY_EXPECT(*failed.failed == 1);
+      PARLEY_EXPECT(failed.calls_before == 1);
+      PARLEY_EXPECT(lost.calls == 1 && lost.outcome == errc::peer_failed);
+    } else if (rank == 2) {
+      self.until([&] { return self.data.got.size() == 1; });
+      blob into(4 << 20);
+      PARLEY_EXPECT(self.fetch_and_wait(std::move(self.data.got.front()), into) == errc::none);
+      self.data.got.clear();
     }
     all.barrier();
   });

@@ -12,16 +12,17 @@ using namespace parley::tests;
 
 namespace {
 
-/// Of three processes the first is rank 0, the others are rank 1, one after the other.
+/// Of the processes the first is rank 0, the others are rank 1, one after the other.
 struct successive : node {
   successive(rank_id process, meeting& all)
-      : node({.rank = process == 0 ? rank_id{0} : rank_id{1}, .world_size = 2, .restarts = process == 2 ? 1U : 0U}),
+      : node({.rank = process == 0 ? rank_id{0} : rank_id{1}, .world_size = 2, .restarts = restarts_of(process)}),
         addresses(all.gather(wire.address())) {
     wire.connect(0, addresses[0]);
-    if (process != 0) wire.connect(1, addresses[process], process == 2 ? 1 : 0);
+    if (process != 0) wire.connect(1, addresses[process], restarts_of(process));
     if (process == 0) wire.connect(1, addresses[1]);
     listen();
   }
+  static std::uint32_t restarts_of(rank_id process) { return process == 0 ? 0 : process - 1; }
   /// Meets the other processes while the link goes on.
   std::vector<blob> exchange(meeting& all, std::span<const std::byte> mine = {}) {
     all.bring(mine);
@@ -170,4 +171,45 @@ TEST_CASE("what a new process sends before its peer knows of it is here when tha
     self.exchange(all);
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a fetch that began before its process was known of ends with that process, known by then or not") {
+  for (const bool known : {true, false}) {
+    CAPTURE(known);
+    const outcomes ended = run_processes(
+        4,
+        [known](rank_id process, meeting& all) {
+          successive self(process, all);
+          const blob data = pattern(large, 5);
+          awaited done;
+          if (process == 2) {  // whose part in the transfer is still to come when it dies
+            PARLEY_EXPECT(self.wire.send(0, channel::data, bytes_of("early"), data, &done) == errc::pending);
+            self.exchange(all);
+            all.barrier();
+            ::kill(::getpid(), SIGKILL);
+          }
+          if (process == 0) {
+            self.until([&] { return self.data.got.size() == 1; });
+            self.exchange(all);
+            self.wire.give_up(1);
+            self.until([&] { return self.wire.has_failed(1); });
+            blob into(large);
+            PARLEY_EXPECT(self.wire.fetch(std::move(self.data.got.front()), into, &done) == errc::pending);
+            self.data.got.clear();
+            if (known) self.wire.connect(1, self.addresses[2], 1);
+            self.exchange(all);
+            self.exchange(all);  // it is gone
+            if (!known) self.wire.connect(1, self.addresses[3], 2);
+            self.until([&] { return done.calls == 1; });
+            PARLEY_EXPECT(done.outcome == errc::peer_failed);
+            if (known) self.until([&] { return self.failed.peers == std::vector<rank_id>{1, 1}; });
+            if (!known) PARLEY_EXPECT(!self.wire.has_failed(1));
+          } else {
+            for (int i = 0; i < 3; ++i) self.exchange(all);
+          }
+          self.exchange(all);
+        },
+        {.killed = {2}});
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
 }

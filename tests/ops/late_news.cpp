@@ -1,0 +1,99 @@
+// A rank hears, all at once, that another one has died and that a new process is in its place, while its link still buries the old
+// one. What comes late of that death is no news of the new process.
+#include <parley/ops/run.hpp>
+
+#include "../transports/processes.hpp"
+#include "../transports/rendezvous_fixture.hpp"
+
+#include <parley/transports/heartbeat.hpp>
+
+#include <doctest/doctest.h>
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+using namespace parley;
+using namespace parley::tests;
+namespace rt = rendezvous_test;
+
+namespace {
+
+constexpr rank_id world = 3;
+constexpr rank_id here = 1;
+constexpr rank_id comes_back = 2;
+
+transports::rendezvous_options options_of(rank_id rank, const rt::listener& at, std::uint32_t restarts = 0) {
+  transports::rendezvous_options o = rt::options_of(rank, world, at);
+  o.max_restarts = 1;
+  o.restarts = restarts;
+  return o;
+}
+
+void tell_environment(const rt::listener& at, const transports::job_key& key) {
+  const int fd = ::memfd_create("key", 0);
+  PARLEY_EXPECT(::write(fd, key.secret().data(), key.secret().size()) == 32);
+  PARLEY_EXPECT(::lseek(fd, 0, SEEK_SET) == 0);
+  namespace v = transports::variable;
+  for (const char* name : {v::launcher, v::key_file}) ::unsetenv(name);
+  ::setenv(v::rank, std::to_string(here).c_str(), 1);
+  ::setenv(v::world, std::to_string(world).c_str(), 1);
+  ::setenv(v::local_size, std::to_string(world).c_str(), 1);
+  ::setenv(v::rendezvous, ("127.0.0.1:" + std::to_string(at.port)).c_str(), 1);
+  ::setenv(v::job, "2a", 1);
+  ::setenv(v::max_restarts, "1", 1);
+  ::setenv(v::key_fd, std::to_string(fd).c_str(), 1);
+}
+
+bool wakes(runtime::reactor& loop) {
+  pollfd p{loop.native_handle(), POLLIN, 0};
+  return ::poll(&p, 1, static_cast<int>(std::chrono::milliseconds(long_enough).count())) == 1;
+}
+
+/// One rank of a job, whose loop also runs the rendezvous of the other two. Answers whether the new process was taken in after
+/// what `comes_late` brings about has reached the rank's loop.
+void check_taken_in(const std::function<void(ops::job&)>& comes_late) {
+  const rt::listener at;
+  const auto key = transports::job_key::generate();
+  tell_environment(at, key);
+  rt::asio::io_context io;
+  const rt::party zero(io, options_of(0, at), key);
+  auto old = std::make_unique<rt::party>(io, options_of(comes_back, at), key);
+  ops::job_options o;
+  o.detection_ns = 400'000'000;
+  {
+    ops::job job(io, o);
+    old.reset();
+    const rt::party anew(io, options_of(comes_back, at, 1), key);
+    // Its rank's turns do not come meanwhile: the link has not begun to bury anybody.
+    PARLEY_EXPECT(rt::run_until(io, [&] { return anew.in() && zero.back.size() == 1; }));
+    io.restart();
+    while (io.poll() != 0) {}
+    comes_late(job);
+    const deadline limit;
+    while (job.self().restarts_heard() == 0 && !limit.is_over()) static_cast<void>(job.loop().poll());
+    PARLEY_EXPECT(job.self().restarts_heard() == 1);
+    job.leave();
+  }
+  // The other two have no hearts, which would have taken its name away.
+  const auto& all = zero.outcome->value();
+  ::unlink(transports::heartbeat::page_name(0x2a, all.session_key).c_str());
+}
+
+}  // namespace
+
+TEST_CASE("a verdict on a process that comes late, by the heart or by an op, does not shut out the one in its place") {
+  const outcomes heart = run_processes(1, [](rank_id, meeting&) {
+    check_taken_in([](ops::job& job) { PARLEY_EXPECT(wakes(job.loop())); });  // on the heart's next beat
+  });
+  CHECK_MESSAGE(heart.fine(), heart.text());
+  const outcomes op = run_processes(1, [](rank_id, meeting&) {
+    check_taken_in(
+        [](ops::job& job) { job.self().services().give_up(comes_back, "a fence after a put to it failed"); });
+  });
+  CHECK_MESSAGE(op.fine(), op.text());
+}
