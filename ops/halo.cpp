@@ -328,14 +328,18 @@ class halo_plan::unpacking final : public runtime::flow_step {
   std::string title() const override {
     return plan_->title + ": unpacking what came from rank " + std::to_string(link_.peer);
   }
-  runtime::task<> run() override {
-    plan_->around->heard(link_.peer);
-    plan_->check(link_, message_.bytes());
-    if (!plan_->memory->has_streams()) plan_->unpack(link_, nullptr);
-    co_return;
-  }
 
  private:
+  void go() noexcept override {
+    try {
+      plan_->around->heard(link_.peer);
+      plan_->check(link_, message_.bytes());
+      if (!plan_->memory->has_streams()) plan_->unpack(link_, nullptr);
+    } catch (...) {
+      return end(std::current_exception());
+    }
+    end();
+  }
   std::shared_ptr<state> plan_;
   link& link_;
   flow_work message_;

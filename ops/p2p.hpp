@@ -93,7 +93,18 @@ class p2p_end {
   const self_edge& to_itself() const noexcept { return to_itself_; }
 
  private:
-  using sequences = std::unordered_map<std::uint64_t, runtime::begin_sequence>;  // by peer and tag
+  class sequences {  // by peer and tag
+   public:
+    runtime::begin_sequence& operator[](std::uint64_t key) {
+      if (latest_ == nullptr || latest_->first != key) latest_ = &*all_.try_emplace(key).first;
+      return latest_->second;
+    }
+
+   private:
+    using map = std::unordered_map<std::uint64_t, runtime::begin_sequence>;
+    map all_;
+    map::value_type* latest_ = nullptr;
+  };
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   void check_pair(const p2p_operation& o);
   runtime::flow_step_ptr step_for(const p2p_operation& o);

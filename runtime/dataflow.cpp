@@ -18,20 +18,20 @@ dataflow::~dataflow() {
   // A step lives in its own coroutine, which lives in its scope.
   while (!live_.empty()) {
     const auto held = std::exchange(live_.pop_front().held_, nullptr);
-    if (held->sequence_ != nullptr) held->sequence_->last_ = nullptr;
-    held->own_.reset();
-    held->on_abandoned();
-    held->followers_.clear();
+    held->tear_down();
   }
 }
 
 flow_work dataflow::add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o) {
   flow_step& s = *step;
   s.flow_ = this;
-  s.own_.emplace(all_, scope::options{deadline_of(where().now(), o.timeout_ns)});
+  if (o.timeout_ns != never) {
+    const time_ns now = where().resuming() ? where().now() : where().precise_now();
+    s.own_ = std::make_unique<flow_step::own_place>(s, all_, scope::options{deadline_of(now, o.timeout_ns)});
+  }
   s.set_uses(uses);
-  for (const buffer_access& a : uses)
-    order_.add(step, a, [&s](const auto& earlier, bool data) { s.wait_for(*earlier, data); });
+  for (auto& named : s.uses())
+    named.at = order_.add(step, named.access, [&s](const auto& earlier, bool data) { s.wait_for(*earlier, data); });
   if (o.after != nullptr) {
     for (const auto& earlier : o.after->tail_) s.wait_for(*earlier, true);
   }
@@ -40,7 +40,7 @@ flow_work dataflow::add(flow_step_ptr step, std::span<const buffer_access> uses,
   live_.push_back(s);
   ++running_;
   if (s.unmet_ == 0) {
-    s.begin();
+    begin(s);
   } else {
     s.wait_in_scope();
   }
@@ -55,7 +55,19 @@ flow_work dataflow::together(const std::vector<flow_work>& parts) {
 
 flow_work dataflow::together(std::span<const flow_step_ptr> steps) {
   if (steps.size() == 1) return {where(), steps[0]};
-  return {where(), boost::intrusive_ptr(new flow_batch(steps))};
+  return {where(), flow_batch::of(steps)};
+}
+
+// At once, so that a message leaves before its caller goes on. But a line of steps of which each lets the next one begin is gone
+// through here and not on the stack, and outside of the loop's turns, where its clock may be old, the next turn does it.
+void dataflow::begin(flow_step& step) noexcept {
+  step.turn_.unlink();
+  step.stage_ = flow_step::stage::due;
+  if (!where().resuming()) return step.go_on_later();
+  beginning_.push_back(step.turn_);
+  if (std::exchange(is_beginning_, true)) return;
+  while (!beginning_.empty()) beginning_.pop_front().owner.begin();
+  is_beginning_ = false;
 }
 
 void dataflow::note_end(flow_step& step) noexcept {
@@ -74,7 +86,7 @@ void dataflow::note_end(flow_step& step) noexcept {
 void dataflow::one_met(flow_step& step) noexcept {
   if (--step.unmet_ != 0) return;
   if (step.stage_ == flow_step::stage::waiting) {
-    step.begin();
+    begin(step);
   } else if (step.stage_ == flow_step::stage::ended) {
     release(step);
   }
@@ -92,7 +104,7 @@ void dataflow::release(flow_step& first) noexcept {
     step.released_ = true;
     // Who reads later what a failed step did not write has to hear of it.
     const auto then = step.thrown ? list::afterwards::still_the_writer : list::afterwards::forgotten;
-    for (const buffer_access& a : step.uses()) order_.remove(step, a, then);
+    for (const auto& named : step.uses()) order_.remove(step, named.access, named.at, then);
     step.note_begun();
     for (const flow_step::follower& f : std::exchange(step.followers_, {})) {
       if (step.thrown && f.needs_data && f.step->to_blame_ == nullptr) f.step->to_blame_ = &step;

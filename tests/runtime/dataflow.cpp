@@ -141,6 +141,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
       std::size_t size;
       buffer_use how;
       std::set<int> waits_for;
+      decltype(order)::mark at{};
     };
     std::vector<use> live;
     for (int number = 0; number < 60; ++number) {
@@ -148,16 +149,16 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
         const auto gone = live.begin() + static_cast<std::ptrdiff_t>(dice() % live.size());
         const auto waited_for = [&](const use& u) { return gone->waits_for.contains(u.who->number); };
         if (std::any_of(live.begin(), live.end(), waited_for)) continue;  // it has not even begun
-        order.remove(*gone->who, {std::span(bytes).subspan(gone->from, gone->size), gone->how},
+        order.remove(*gone->who, {std::span(bytes).subspan(gone->from, gone->size), gone->how}, gone->at,
                      buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
         live.erase(gone);
         continue;
       }
-      use mine{std::make_shared<named_step>(number), dice() % 40, 0, static_cast<buffer_use>(dice() % 3), {}};
+      use mine{std::make_shared<named_step>(number), dice() % 40, 0, static_cast<buffer_use>(dice() % 3), {}, {}};
       mine.size = dice() % (41 - mine.from);
       std::set<int> found;
-      order.add(mine.who, {std::span(bytes).subspan(mine.from, mine.size), mine.how},
-                [&](const auto& earlier, bool) { found.insert(earlier->number); });
+      mine.at = order.add(mine.who, {std::span(bytes).subspan(mine.from, mine.size), mine.how},
+                          [&](const auto& earlier, bool) { found.insert(earlier->number); });
       // By the byte: the last writer, and who has read since; of those who have not ended.
       std::set<int> expected;
       for (std::size_t at = mine.from; at < mine.from + mine.size; ++at) {
@@ -175,7 +176,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
       live.push_back(mine);
     }
     for (const use& u : live)
-      order.remove(*u.who, {std::span(bytes).subspan(u.from, u.size), u.how},
+      order.remove(*u.who, {std::span(bytes).subspan(u.from, u.size), u.how}, u.at,
                    buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
     CHECK(order.size() == 0);
   }
