@@ -149,7 +149,7 @@ std::uint64_t group_invocation::key_of(rank_id source, std::uint64_t offset, std
   return (offset * lanes + lane) * group_.members().size() + group_.place(source);
 }
 
-bool group_invocation::is_new(const stamp& s) { return seen_.insert(key_of(s.source, s.offset, lane_of(s))).second; }
+bool group_invocation::is_new(const stamp& s) { return seen_.insert(key_of(s.source, s.offset, lane_of(s))); }
 
 void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.source == group_.leader()) flags_ = s.flags;

@@ -21,12 +21,16 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/tuning/statistics.hpp>
 
+#include <boost/container/small_vector.hpp>
+#include <boost/unordered/unordered_flat_set.hpp>
+
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
-#include <unordered_set>
 #include <vector>
 
 namespace parley::actors {
@@ -47,6 +51,28 @@ struct group_fault {
   rank_id culprit = 0;
   call_type came = call_type::any;
   call_type expected = call_type::any;
+};
+
+/// Which parts are here: few as a rule, and then looking through them is quickest.
+class seen_parts {
+ public:
+  bool insert(std::uint64_t key) {
+    if (many_.empty()) {
+      const auto end = few_.begin() + static_cast<std::ptrdiff_t>(count_);
+      if (std::find(few_.begin(), end, key) != end) return false;
+      if (count_ != few_.size()) {
+        few_[count_++] = key;
+        return true;
+      }
+      many_.insert(few_.begin(), few_.end());
+    }
+    return many_.insert(key).second;
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::array<std::uint64_t, 16> few_;  // so many of them
+  boost::unordered_flat_set<std::uint64_t> many_;
 };
 
 class group_invocation final : private runtime::list_hook {
@@ -223,7 +249,7 @@ class group_invocation final : private runtime::list_hook {
   bool told_by_leader_ = false;
   std::optional<rank_id> taken_back_by_;
   std::vector<rank_id> late_;
-  std::vector<rank_id> addressed_;  // at the leader: who has its stamp already
+  boost::container::small_vector<rank_id, 8> addressed_;  // at the leader: who has its stamp already
   waiting* waiting_ = nullptr;
   runtime::scope* config_ = nullptr;
   mark posted_ = 0;
@@ -236,7 +262,7 @@ class group_invocation final : private runtime::list_hook {
     receives_.for_each(visit);
   }
   std::map<std::uint64_t, early_part> waiting_parts_;  // that nobody has asked for yet, by `key_of`
-  std::unordered_set<std::uint64_t> seen_;             // parts, by source and offset
+  seen_parts seen_;                                    // by source and offset
   time_ns deadline_;
   deadline_timer deadline_timer_;
 };

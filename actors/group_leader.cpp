@@ -59,9 +59,9 @@ void group_leader::note_progress(rank_id worker, std::uint64_t begun) noexcept {
   begun_[at] = std::max(begun_[at], begun);
 }
 
-bool group_leader::has_room(const group_invocation& inv) noexcept {
+// `least`: how many invocations the slowest worker has begun.
+bool group_leader::has_room(const group_invocation& inv, std::uint64_t least) const noexcept {
   if (inv.index() - ended_below() >= most_at_once) return false;
-  const std::uint64_t least = slowest();
   if (pressure_ == back_pressure::contributions || inv.index() <= least) return true;
   if (inv.index() - least >= window_.invocations) return false;
   std::uint64_t bytes = inv.total_bytes();
@@ -78,8 +78,9 @@ bool group_leader::try_begin(group_invocation& inv) {
     unmatched_.put(n, inv.total_bytes());
     sizes_.begun(n, inv.total_bytes());
   }
-  unmatched_.drop_below(slowest());
-  if (!has_room(inv)) {
+  const std::uint64_t least = slowest();
+  unmatched_.drop_below(least);
+  if (!has_room(inv, least)) {
     if (pressure_ == back_pressure::window && !question_timer_.linked()) {
       ++counters_.waited;
       question_pauses_.restart();

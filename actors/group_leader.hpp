@@ -55,7 +55,7 @@ class group_leader final : public rooted_group {
   void on_flow(rank_id from, const matched& m) override;
   void assign_through(std::uint64_t invocation);
   bool is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept;
-  bool has_room(const group_invocation& inv) noexcept;
+  bool has_room(const group_invocation& inv, std::uint64_t least) const noexcept;
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
   /// Whether all workers have begun the invocations below that one. Asks those that have not.

@@ -14,10 +14,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace parley::actors {
 
@@ -30,26 +31,42 @@ class invocation_log {
   /// The first invocation that it still has a place for.
   std::uint64_t first() const noexcept { return first_; }
   const T* find(std::uint64_t n) const noexcept {
-    if (n < first_ || n - first_ >= values_.size() || !values_[n - first_]) return nullptr;
-    return &*values_[n - first_];
+    if (n - first_ >= size_) return nullptr;  // also of one below
+    const std::optional<T>& value = at(n);
+    return value ? &*value : nullptr;
   }
   T* find(std::uint64_t n) noexcept { return const_cast<T*>(std::as_const(*this).find(n)); }
   /// False when `n` has a value already or no place.
   bool put(std::uint64_t n, T value) {
-    if (n < first_ || n - first_ >= most || find(n) != nullptr) return false;
-    if (n - first_ >= values_.size()) values_.resize(n - first_ + 1);
-    values_[n - first_] = std::move(value);
+    if (n - first_ >= most || find(n) != nullptr) return false;
+    if (n - first_ >= ring_.size()) grow_to(n - first_ + 1);
+    at(n) = std::move(value);
+    size_ = std::max(size_, n - first_ + 1);
     return true;
   }
   void drop_below(std::uint64_t n) {
-    for (; first_ < n && !values_.empty(); ++first_) values_.pop_front();
+    for (; first_ < n && size_ != 0; ++first_, --size_) at(first_).reset();
     first_ = std::max(first_, n);
   }
-  friend bool operator==(const invocation_log&, const invocation_log&) = default;
+  friend bool operator==(const invocation_log& a, const invocation_log& b) {
+    if (a.first_ != b.first_ || a.size_ != b.size_) return false;
+    for (std::uint64_t n = a.first_; n != a.first_ + a.size_; ++n) {
+      if (a.at(n) != b.at(n)) return false;
+    }
+    return true;
+  }
 
  private:
+  std::optional<T>& at(std::uint64_t n) noexcept { return ring_[n & (ring_.size() - 1)]; }
+  const std::optional<T>& at(std::uint64_t n) const noexcept { return ring_[n & (ring_.size() - 1)]; }
+  void grow_to(std::uint64_t size) {
+    std::vector<std::optional<T>> larger(std::bit_ceil(std::max<std::uint64_t>(size, 4)));
+    for (std::uint64_t n = first_; n != first_ + size_; ++n) larger[n & (larger.size() - 1)] = std::move(at(n));
+    ring_ = std::move(larger);
+  }
   std::uint64_t first_ = 0;
-  std::deque<std::optional<T>> values_;
+  std::uint64_t size_ = 0;
+  std::vector<std::optional<T>> ring_;  // each at its number, modulo a power of two
 };
 
 /// The leader's half: written once for each invocation (S1).

@@ -47,6 +47,7 @@ rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t 
     : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation), own_(own), leader_(op.leader),
       default_digest_(op.default_digest) {
   for (const op_participant& p : op.participants) members_.push_back(p.rank);
+  in_a_row_ = members_.back() - members_.front() + 1 == members_.size();
 }
 
 rooted_group::~rooted_group() { static_cast<void>(retire()); }
@@ -67,7 +68,7 @@ std::vector<runtime::arrival> rooted_group::retire() noexcept {
   return unjoined_.take();
 }
 
-std::size_t rooted_group::place(rank_id rank) const noexcept {
+std::size_t rooted_group::look_up(rank_id rank) const noexcept {
   const auto at = std::lower_bound(members_.begin(), members_.end(), rank);
   return at == members_.end() || *at != rank ? members_.size() : static_cast<std::size_t>(at - members_.begin());
 }
@@ -172,7 +173,7 @@ std::uint64_t rooted_group::leave(group_invocation& inv) noexcept {
   return ended_below();
 }
 
-std::uint64_t rooted_group::ended_below() noexcept {
+std::uint64_t rooted_group::ended_below() const noexcept {
   return calls_.active.empty() ? calls_.next : calls_.active.front().index_;
 }
 

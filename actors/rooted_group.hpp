@@ -17,6 +17,8 @@
 #include <parley/actors/services.hpp>
 #include <parley/runtime/invariant.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -107,11 +109,14 @@ class rooted_group : public data_sink {
   void record(const group_invocation& inv, time_ns ended_ns) noexcept;
   /// Takes it off the list of those that run. Answers below which invocation all have ended here.
   std::uint64_t leave(group_invocation& inv) noexcept;
-  std::uint64_t ended_below() noexcept;
+  std::uint64_t ended_below() const noexcept;
   void set_digest(group_invocation& inv, std::uint64_t digest) noexcept;
   void set_flags(group_invocation& inv, stamp_flags flags) noexcept { inv.flags_ = flags; }
-  std::vector<rank_id>& addressed(group_invocation& inv) noexcept { return inv.addressed_; }
-  std::size_t place(rank_id rank) const noexcept;  // members_.size() for a stranger
+  static auto& addressed(group_invocation& inv) noexcept { return inv.addressed_; }
+  /// `members_.size()` for a stranger.
+  std::size_t place(rank_id rank) const noexcept {
+    return in_a_row_ ? std::min<std::size_t>(rank - members_.front(), members_.size()) : look_up(rank);
+  }
   bool is_peer(rank_id rank) const noexcept { return rank != services_.net.rank() && place(rank) != members_.size(); }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
   /// A stamp says something else than is known: counted, named, and the end of the invocation where it still runs.
@@ -130,6 +135,7 @@ class rooted_group : public data_sink {
   part own_;
   rank_id leader_;
   std::vector<rank_id> members_;
+  bool in_a_row_;
   std::uint64_t default_digest_;
   early_room early_room_;  // of both streams and of what their invocations keep
   stream calls_;
@@ -141,6 +147,7 @@ class rooted_group : public data_sink {
   counters counters_;
 
  private:
+  std::size_t look_up(rank_id rank) const noexcept;
   void enter(group_invocation& inv);
   void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;

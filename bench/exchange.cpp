@@ -4,7 +4,8 @@
 //     exchange --only halo [--ranks 2]          the rims of a grid of doubles, 62 x 62 to 4,094 x 4,094 on each rank
 //     exchange --only all_reduce [--ranks 2]    sums of floats, 8 B to 64 MiB
 //
-// Beside them what each rank saw of all steps; of a halo also until its messages are on their way, and from then on.
+// `--size` measures one size alone, `--steps` as many steps. Beside the times what each rank saw of all steps; of a halo also until its
+// messages are on their way, and from then on.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/steps.hpp>
@@ -52,14 +53,14 @@ task<> exchange_once(dataflow& flow, parley::p2p& pairs, parley::rank_id other, 
   co_await both;
 }
 
-task<> pairs(dataflow& flow, parley::rank& self) {
+task<> pairs(dataflow& flow, parley::rank& self, const arguments& given) {
   parley::p2p op = self.declare(parley::point_to_point{.name = "pairs", .configs = catalogue(4)});
   const parley::rank_id other = self.id() ^ 1U;
-  for (const std::int64_t bytes : sizes_of("pairs")) {
+  for (const std::int64_t bytes : sizes_of("pairs", given)) {
     std::vector<std::byte> out(static_cast<std::size_t>(bytes), std::byte{1});
     std::vector<std::byte> in(out.size());
     auto once = [&](std::int64_t&) { return exchange_once(flow, op, other, out, in); };
-    co_await measure(self, "pairs_" + std::to_string(bytes), plan_for(bytes, self.world_size()), once);
+    co_await measure(self, "pairs_" + std::to_string(bytes), plan_for(bytes, self.world_size(), given), once);
   }
 }
 
@@ -69,29 +70,29 @@ task<> halo_once(dataflow& flow, parley::halo_plan& plan, std::int64_t& posted) 
   co_await ghosts;
 }
 
-task<> halo(dataflow& flow, parley::rank& self) {
+task<> halo(dataflow& flow, parley::rank& self, const arguments& given) {
   parley::halo op =
       self.declare(parley::halo_exchange{.name = "rims", .ranks = {self.world_size() / 2, 2}, .configs = catalogue(4)});
-  for (const std::int64_t n : sizes_of("halo")) {
+  for (const std::int64_t n : sizes_of("halo", given)) {
     const auto cells = static_cast<std::uint64_t>(n);
     std::vector<double> field((cells + 2) * (cells + 2));
     parley::halo_plan plan = op.plan({parley::grid_field(field, {cells, cells})});
     auto once = [&](std::int64_t& posted) { return halo_once(flow, plan, posted); };
-    co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8, self.world_size()), once);
+    co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8, self.world_size(), given), once);
     co_await flow.join();  // before the field goes
   }
 }
 
-task<> all_reduce(dataflow&, parley::rank& self) {
+task<> all_reduce(dataflow&, parley::rank& self, const arguments& given) {
   parley::rank_group op = self.declare(
       parley::leader_worker{.name = "sums",
                             .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; },
                             .configs = {parley::star(), parley::chain(), parley::chain(256 << 10), parley::tree(),
                                         parley::one_shot(), parley::two_shot(), parley::two_shot(256 << 10)}});
-  for (const std::int64_t bytes : sizes_of("all_reduce")) {
+  for (const std::int64_t bytes : sizes_of("all_reduce", given)) {
     std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
     auto once = [&](std::int64_t&) { return op.all_reduce(std::span(values)); };
-    co_await measure(self, "all_reduce_" + std::to_string(bytes), plan_for(bytes, self.world_size()), once);
+    co_await measure(self, "all_reduce_" + std::to_string(bytes), plan_for(bytes, self.world_size(), given), once);
   }
 }
 
@@ -110,7 +111,7 @@ int main(int argc, char** argv) {
   const auto measured = only == "pairs" ? pairs : only == "halo" ? halo : only == "all_reduce" ? all_reduce : nullptr;
   if (measured == nullptr) give_up("--only takes pairs, halo or all_reduce, not " + only);
   return as_rank([&](parley::job& here) {
-    auto body = [&](dataflow& flow) { return measured(flow, here.self()); };
+    auto body = [&](dataflow& flow) { return measured(flow, here.self(), given); };
     parley::runtime::run(here.loop(), parley::runtime::with_dataflow(body));
   });
 }

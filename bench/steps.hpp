@@ -13,9 +13,10 @@
 
 namespace parley::bench {
 
-/// Bytes, or of a halo the cells along an edge.
-inline std::vector<std::int64_t> sizes_of(std::string_view what) {
+/// Bytes, or of a halo the cells along an edge; `--size` names one of its own.
+inline std::vector<std::int64_t> sizes_of(std::string_view what, const arguments& given) {
   std::vector<std::int64_t> sizes;
+  if (const std::int64_t only = given.number("size", 0); only != 0) return {only};
   if (what == "halo") {
     for (std::int64_t n = 64; n <= 4'096; n *= 2) sizes.push_back(n - 2);
   } else {
@@ -31,12 +32,15 @@ struct step_plan {
 };
 
 /// More warm-ups than a campaign needs, for both. Ranks that share cores wait for each other's slices of time, milliseconds each.
-inline step_plan plan_for(std::int64_t bytes, unsigned ranks) {
+/// `--steps` says how many are measured.
+inline step_plan plan_for(std::int64_t bytes, unsigned ranks, const arguments& given) {
   constexpr std::int64_t bytes_in_all = 256 << 20;
   const std::int64_t affordable = bytes_in_all / std::max<std::int64_t>(bytes, 1);
+  step_plan plan{std::clamp<std::int64_t>(affordable, 60, 600), std::clamp<std::int64_t>(affordable, 40, 4'000)};
   if (ranks > std::thread::hardware_concurrency())
-    return {std::clamp<std::int64_t>(affordable, 40, 200), std::clamp<std::int64_t>(affordable, 40, 200)};
-  return {std::clamp<std::int64_t>(affordable, 60, 600), std::clamp<std::int64_t>(affordable, 40, 4'000)};
+    plan = {std::clamp<std::int64_t>(affordable, 40, 200), std::clamp<std::int64_t>(affordable, 40, 200)};
+  plan.repetitions = given.number("steps", plan.repetitions);
+  return plan;
 }
 
 /// NAME/RANK/PHASE/… of what every step, or a part of every step, took this rank.

@@ -30,20 +30,23 @@ using runtime::time_ns;
 class edge_in;
 class edge_out;
 
-/// Told when a call has its place among those of its tag: the ones that are made after that come behind it.
-class begin_watcher {
+/// Who watches over a call beyond waiting for its end.
+class call_watcher {
  public:
+  /// It has its place among those of its tag: the ones that are made after that come behind it.
   virtual void on_begun() noexcept = 0;
+  /// It goes on as a coroutine: in this scope, which is the caller's or one below it that ends this call alone.
+  virtual runtime::scope& scope_of_rest(runtime::scope& callers) noexcept { return callers; }
 
  protected:
-  ~begin_watcher() = default;
+  ~call_watcher() = default;
 };
 
 struct call_options {
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;  ///< 0: the op's
   actors::pacing pace = actors::pacing::within_budget;
-  begin_watcher* watcher = nullptr;
+  call_watcher* watcher = nullptr;
   std::uint64_t expected = 0;  ///< of a receive, by a device (`memory_space::expect`)
 };
 
@@ -59,9 +62,13 @@ class call : protected runtime::waiter {
   using value_type = T;
   call(const call&) = delete;
   call& operator=(const call&) = delete;
+  /// Ends its wait alone, whatever becomes of the others in its scope.
+  void cancel(runtime::errc why) noexcept {
+    if (linked()) on_cancel(*this, why);
+  }
 
  protected:
-  explicit call(waiter::function on_cancelled) noexcept : waiter(on_cancelled) {}
+  call(waiter::function on_cancelled, const call_options& o) noexcept : waiter(on_cancelled), options_(o) {}
   ~call() {
     if (rest_.child) rest_.child.destroy();
   }
@@ -70,18 +77,25 @@ class call : protected runtime::waiter {
   void start_rest() noexcept {
     waiter::unlink();
     runtime::promise_base& p = rest_.child.promise();
-    p.home = home;
-    p.caller = coroutine;
+    p.home = &scope_of_rest(*home);
+    p.caller = next;
     p.state = runtime::promise_base::progress::waiting;
     home->where().schedule(p.self);
   }
 
+  bool suspend_rest(runtime::scope& here, runtime::continuation who) {
+    return waits(rest_.suspend(scope_of_rest(here), who), here);
+  }
+  runtime::scope& scope_of_rest(runtime::scope& here) noexcept {
+    return options_.watcher == nullptr ? here : options_.watcher->scope_of_rest(here);
+  }
   /// A caller whose time is measured is not charged for it. A step of a flow runs beside who waits for the flow.
-  bool waits(bool suspended, const runtime::scope& of, const call_options& o) noexcept {
-    if (suspended && o.watcher == nullptr) wait_.begin(of.meter());
+  bool waits(bool suspended, const runtime::scope& of) noexcept {
+    if (suspended && options_.watcher == nullptr) wait_.begin(of.meter());
     return suspended;
   }
 
+  call_options options_;
   typename runtime::task<T>::awaiter rest_{};
   runtime::work_meter::wait wait_;
 };
@@ -89,15 +103,18 @@ class call : protected runtime::waiter {
 class [[nodiscard]] send_call final : public call<void> {
  public:
   send_call(edge_out& edge, std::span<const std::byte> data, const call_options& options) noexcept
-      : call(&on_cancelled), edge_(edge), data_(data), options_(options) {}
+      : call(&on_cancelled, options), edge_(edge), data_(data) {}
 
   bool await_ready();
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) {
-    runtime::scope& here = *caller.promise().home;
-    if (rest_.child) return waits(rest_.await_suspend(caller), here, options_);
-    if (!enter(caller)) invocation_->whole->out.fail(outcome);
-    return waits(wait(), here, options_);
+    return suspend(*caller.promise().home, caller);
+  }
+  /// The same for who is no coroutine: false where nothing has to be waited for after all.
+  bool suspend(runtime::scope& here, runtime::continuation who) {
+    if (rest_.child) return suspend_rest(here, who);
+    if (!enter(here, who)) invocation_->whole->out.fail(outcome);
+    return waits(wait(), here);
   }
   void await_resume();
   operator runtime::task<>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
@@ -108,7 +125,6 @@ class [[nodiscard]] send_call final : public call<void> {
 
   edge_out& edge_;
   std::span<const std::byte> data_;
-  call_options options_;
   // A payload that goes whole, but is too long to go inside its message.
   struct whole_payload final : runtime::timer {
     whole_payload(runtime::link& net, rank_id to, const actors::stamp& s) noexcept : timer(&on_late), out(net, to, s) {}
@@ -128,15 +144,17 @@ class [[nodiscard]] send_call final : public call<void> {
 class [[nodiscard]] receive_call final : public call<std::uint64_t>, private actors::match_watcher {
  public:
   receive_call(edge_in& edge, std::span<std::byte> into, const call_options& options) noexcept
-      : call(&on_cancelled), edge_(edge), into_(into), options_(options) {}
+      : call(&on_cancelled, options), edge_(edge), into_(into) {}
 
   bool await_ready();
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) {
-    runtime::scope& here = *caller.promise().home;
-    if (rest_.child) return waits(rest_.await_suspend(caller), here, options_);
-    if (!enter(caller)) stop(outcome);
-    return waits(wait(), here, options_);
+    return suspend(*caller.promise().home, caller);
+  }
+  bool suspend(runtime::scope& here, runtime::continuation who) {
+    if (rest_.child) return suspend_rest(here, who);
+    if (!enter(here, who)) stop(outcome);
+    return waits(wait(), here);
   }
   ~receive_call() {
     if (options_.expected != 0) tell_memory();
@@ -153,7 +171,6 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
 
   edge_in& edge_;
   std::span<std::byte> into_;
-  call_options options_;
   std::optional<actors::part_receiver> in_;
   bool suspended_ = false;
   std::uint64_t ran_ = 0;  // the digest of the config that moved it whole

@@ -409,13 +409,13 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
     if (inv.compared() && work.total_bytes != 0) {
       both.emplace(work, options_.memory);
       both->within = tuning::tolerance_of(options_.allowed);
-      runs.own.spawn(run_both(inv, config, *both));
+      runs.own.begin(run_both(inv, config, *both));
     } else {
       call.emplace(inv, group_->members(), me, group_->leader(), work, group_call::pass::first, options_.memory);
       if (options_.memory == nullptr || work.total_bytes == 0) {
-        runs.own.spawn(role_in(*call, config, work));
+        runs.own.begin(role_in(*call, config, work));
       } else {
-        runs.own.spawn(role_on_device(inv, *call, config, work));
+        runs.own.begin(role_on_device(inv, *call, config, work));
       }
     }
     co_await runs.own.join();
@@ -454,7 +454,8 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
   std::optional<group_invocation> own;
-  if (turn == nullptr) check_sums(options_.memory, work, participant_.declaration.title());
+  if (turn == nullptr && options_.memory != nullptr)
+    check_sums(options_.memory, work, participant_.declaration.title());
   if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns), work.type);
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();

@@ -34,7 +34,7 @@ std::uint64_t group_call::piece_bytes(std::uint64_t bytes) const noexcept {
 
 std::span<std::byte> group_call::scratch(std::size_t bytes) {
   if (device_ != nullptr) return device_scratch_.emplace_back(device_->make(bytes))->bytes();
-  return {scratch_.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes)).get(), bytes};
+  return {static_cast<std::byte*>(scratch_.emplace_back(bytes).at), bytes};
 }
 
 task<> group_call::between() {
@@ -62,14 +62,20 @@ task<> group_call::between() {
 namespace {
 
 /// Runs of one piece each, in order.
-struct pieces {
-  std::span<std::byte> data;
-  std::uint64_t piece;
-  std::uint64_t count() const noexcept { return (data.size() + piece - 1) / piece; }
+class pieces {
+ public:
+  pieces(std::span<std::byte> all, std::uint64_t piece_bytes) noexcept
+      : piece(piece_bytes), data_(all), count_((all.size() + piece_bytes - 1) / piece_bytes) {}
+  std::uint64_t count() const noexcept { return count_; }
   std::uint64_t offset(std::uint64_t i) const noexcept { return i * piece; }
   std::span<std::byte> operator[](std::uint64_t i) const noexcept {
-    return data.subspan(offset(i), std::min<std::uint64_t>(piece, data.size() - offset(i)));
+    return data_.subspan(offset(i), std::min<std::uint64_t>(piece, data_.size() - offset(i)));
   }
+  std::uint64_t piece;
+
+ private:
+  std::span<std::byte> data_;
+  std::uint64_t count_;
 };
 
 /// Keeps a few pieces in flight: waits for the one that was sent some steps ago.

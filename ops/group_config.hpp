@@ -21,10 +21,13 @@
 #include <parley/actors/group_invocation.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/summand.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/numbers.hpp>
+
+#include <boost/container/small_vector.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -150,7 +153,17 @@ class group_call {
   const group_work& work_;
   std::uint32_t first_lane_;
   runtime::memory_space* device_;
-  std::vector<std::unique_ptr<std::byte[]>> scratch_;
+  struct scratch_block {
+    explicit scratch_block(std::size_t size) : bytes(size), at(runtime::frame_pool::allocate(size)) {}
+    scratch_block(scratch_block&& other) noexcept : bytes(other.bytes), at(std::exchange(other.at, nullptr)) {}
+    scratch_block& operator=(scratch_block&&) = delete;
+    ~scratch_block() {
+      if (at != nullptr) runtime::frame_pool::release(at, bytes);
+    }
+    std::size_t bytes;
+    void* at;
+  };
+  boost::container::small_vector<scratch_block, 2> scratch_;
   std::vector<std::unique_ptr<runtime::memory_space::block>> device_scratch_;
   bool between_ran_ = false;
   bool computing_ = false;

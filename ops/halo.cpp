@@ -2,6 +2,8 @@
 
 #include <parley/ops/rank.hpp>
 
+#include <boost/container/small_vector.hpp>
+
 #include <algorithm>
 #include <numeric>
 
@@ -320,26 +322,35 @@ void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
   }
 }
 
-// Once a message is here.
-class halo_plan::unpacking final : public runtime::flow_step {
- public:
-  unpacking(std::shared_ptr<state> plan, link& l, flow_work message)
-      : plan_(std::move(plan)), link_(l), message_(std::move(message)) {}
-  std::string title() const override {
-    return plan_->title + ": unpacking what came from rank " + std::to_string(link_.peer);
-  }
-  runtime::task<> run() override {
-    plan_->around->heard(link_.peer);
-    plan_->check(link_, message_.bytes());
-    if (!plan_->memory->has_streams()) plan_->unpack(link_, nullptr);
-    co_return;
-  }
+// On a device the stream of the exchange packs and unpacks.
+void halo_plan::state::before_send(const p2p_operation& o) noexcept {
+  if (!memory->has_streams()) pack(link_of(o), nullptr);
+}
 
- private:
-  std::shared_ptr<state> plan_;
-  link& link_;
-  flow_work message_;
-};
+void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came) {
+  link& l = link_of(o);
+  around->heard(l.peer);
+  check(l, came);
+  if (!memory->has_streams()) unpack(l, nullptr);
+}
+
+halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {
+  const bool sends = o.what == p2p_operation::kind::send;
+  return *std::find_if(links.begin(), links.end(),
+                       [&](const link& l) { return l.peer == o.peer && (sends ? l.tag_out : l.tag_in) == o.tag; });
+}
+
+p2p_operation halo_plan::state::receive_of(link& l) {
+  p2p_operation o = p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in});
+  o.hooks = this;
+  return o;
+}
+
+p2p_operation halo_plan::state::send_of(link& l) {
+  p2p_operation o = p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out});
+  o.hooks = this;
+  return o;
+}
 
 void halo_plan::check_stream(runtime::device_stream stream) const {
   if (state_->memory->has_streams() && stream == nullptr)
@@ -349,11 +360,11 @@ void halo_plan::check_stream(runtime::device_stream stream) const {
 
 void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   check_stream(stream);
-  if (state_->receiving.size() != 0)
+  if (receiving_.size() != 0)
     runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
   std::vector<p2p_operation> batch;
-  for (link& l : state_->links) batch.push_back(p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in}));
-  if (!batch.empty()) state_->receiving = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
+  for (link& l : state_->links) batch.push_back(state_->receive_of(l));
+  if (!batch.empty()) receiving_ = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
 }
 
 // Once per plan and generation: a receiver sees that another number of bytes has come, its sender would never hear of it.
@@ -372,32 +383,33 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
-  std::vector<flow_work> all;
-  if (state_->around != nullptr) state_->around->throw_refused();
-  if (state_->receiving.size() == 0) open(flow, stream);
-  if (links.empty()) return flow.together(all);
   check_stream(stream);
+  if (state_->around != nullptr) state_->around->throw_refused();
+  if (links.empty()) return flow.together(std::span<const runtime::flow_step_ptr>());
   for (const link& l : links) state_->around->expect(l.peer);
-  if (!state_->memory->has_streams()) compare(flow, all);
-  const flow_work coming = std::exchange(state_->receiving, {});
-  std::vector<p2p_operation> batch;
+  const bool on_device = state_->memory->has_streams();
+  if (on_device && receiving_.size() == 0) open(flow, stream);
+  std::vector<flow_work> beside;
+  if (receiving_.size() != 0) beside.push_back(std::exchange(receiving_, {}));
+  // Sends come first: what is packed has nothing of what this exchange brings.
+  boost::container::small_vector<p2p_operation, 8> batch;
   for (link& l : links) {
-    state_->pack(l, stream);
-    batch.push_back(p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out}));
+    if (on_device) state_->pack(l, stream);
+    batch.push_back(state_->send_of(l));
   }
-  const flow_work leaving = state_->messages.start(flow, batch, {.stream = stream});
-  for (std::size_t i = 0; i < links.size(); ++i) all.push_back(coming[i]);
-  for (std::size_t i = 0; i < links.size(); ++i) all.push_back(leaving[i]);
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    link& l = links[i];
-    if (stream != nullptr) {
-      state_->memory->wait_on(l.received(), stream);
-      state_->unpack(l, stream);
-    }
-    const runtime::buffer_access use = runtime::reads(l.received());
-    all.push_back(flow.add(runtime::new_step<unpacking>(state_, l, coming[i]), {&use, 1}));
+  for (link& l : links) {
+    if (beside.empty()) batch.push_back(state_->receive_of(l));
   }
-  return flow.together(all);
+  if (!on_device) compare(flow, beside);
+  flow_work moving = state_->messages.start(flow, batch, {.stream = stream});
+  for (link& l : links) {
+    if (!on_device) break;
+    state_->memory->wait_on(l.received(), stream);
+    state_->unpack(l, stream);
+  }
+  if (beside.empty()) return moving;
+  beside.push_back(std::move(moving));
+  return flow.together(beside);
 }
 
 }  // namespace parley::ops

@@ -92,8 +92,8 @@ halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
 /// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
 class halo_plan {
  public:
-  /// Packs what neighbours need and starts to move it. The work ends when all ghosts are here; its parts are those of
-  /// `p2p::start`, and the unpacking.
+  /// Packs what neighbours need and starts to move it. The work ends when all ghosts are here; its parts are the sends, and the
+  /// receives, each of which ends once it is unpacked.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
@@ -123,22 +123,26 @@ class halo_plan {
     std::span<std::byte> received() noexcept;
   };
   // What works under way need, wherever the plan is moved.
-  struct state {
+  struct state final : p2p_hooks {
     std::string title;
     p2p messages;
     runtime::memory_space* memory = nullptr;
     std::vector<link> links;
-    runtime::flow_work receiving;  // from `open` to `start`
     neighbours* around = nullptr;
+    link& link_of(const p2p_operation& o) noexcept;
+    p2p_operation receive_of(link& l);
+    p2p_operation send_of(link& l);
+    void before_send(const p2p_operation& o) noexcept override;
+    void after_receive(const p2p_operation& o, std::uint64_t came) override;
     void check(link& l, std::uint64_t came) const;
     void check_said(link& l, std::span<const std::uint64_t> theirs) const;
     void pack(link& l, runtime::device_stream stream) const;
     void unpack(link& l, runtime::device_stream stream) const;
   };
-  class unpacking;
   void check_stream(runtime::device_stream stream) const;
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
-  std::shared_ptr<state> state_ = std::make_shared<state>();
+  boost::intrusive_ptr<state> state_{new state};
+  runtime::flow_work receiving_;  // from `open` to `start`
 };
 
 /// What `declare` gives back; a light handle that lives as long as its rank.

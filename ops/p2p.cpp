@@ -1,5 +1,7 @@
 #include <parley/ops/p2p.hpp>
 
+#include <parley/runtime/call_step.hpp>
+
 #include <boost/container/small_vector.hpp>
 
 #include <algorithm>
@@ -63,71 +65,92 @@ runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self
 
 namespace {
 
-class p2p_step : public runtime::flow_step, private begin_watcher {
+std::string title_of(const p2p_operation& o, const std::string& op) {
+  const bool sends = o.what == p2p_operation::kind::send;
+  return "op " + op + ": " + (sends ? "a send to rank " : "a receive from rank ") + std::to_string(o.peer) + ", tag " +
+         std::to_string(o.tag);
+}
+
+call_options options_of(const p2p_operation& o, call_watcher& watcher) noexcept {
+  call_options all;
+  all.tag = o.tag;
+  all.timeout_ns = o.timeout_ns;
+  all.watcher = &watcher;
+  all.expected = o.expected;
+  return all;
+}
+
+template <class Call, class Edge>
+class p2p_step : public runtime::call_step<Call>, private call_watcher {
  public:
-  p2p_step(const p2p_operation& o, const std::string& op) : operation_(o), op_(op) {}
-  std::string title() const override {
-    const bool sends = operation_.what == p2p_operation::kind::send;
-    return "op " + op_ + ": " + (sends ? "a send to rank " : "a receive from rank ") + std::to_string(operation_.peer) +
-           ", tag " + std::to_string(operation_.tag);
-  }
-  std::uint64_t bytes() const noexcept override { return moved_; }
+  p2p_step(Edge& edge, const p2p_operation& o, const std::string& op) : edge_(edge), operation_(o), op_(op) {}
+  std::string title() const final { return title_of(operation_, op_); }
+  std::uint64_t bytes() const noexcept final { return moved_; }
 
  protected:
-  call_options options() noexcept {
-    call_options o;
-    o.tag = operation_.tag;
-    o.timeout_ns = operation_.timeout_ns;
-    o.watcher = this;
-    o.expected = operation_.expected;
-    return o;
-  }
+  Edge& edge_;
   const p2p_operation operation_;
   std::uint64_t moved_ = 0;
 
  private:
-  void on_begun() noexcept override { note_begun(); }
+  void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, *this)); }
+  void on_begun() noexcept final { this->note_begun(); }
+  runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
   const std::string& op_;
 };
 
-template <class Edge>
-class send_step final : public p2p_step {
- public:
-  send_step(Edge& edge, const p2p_operation& o, const std::string& op) : p2p_step(o, op), edge_(edge) {}
-  task<> run() override {
-    const call_options o = options();
-    co_await edge_.send(operation_.bytes, o);
+class send_step final : public p2p_step<send_call, edge_out> {
+  using p2p_step::p2p_step;
+  void take(send_call& over) override {
+    over.await_resume();
     moved_ = operation_.bytes.size();
   }
-
- private:
-  Edge& edge_;
 };
 
-template <class Edge>
-class receive_step final : public p2p_step {
+class receive_step final : public p2p_step<receive_call, edge_in> {
+  using p2p_step::p2p_step;
+  void take(receive_call& over) override {
+    moved_ = over.await_resume();
+    if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
+  }
+  void on_abandoned() noexcept override { edge_.memory().came(operation_.expected, errc::cancelled); }
+};
+
+class step_to_itself final : public runtime::flow_step, private call_watcher {
  public:
-  receive_step(Edge& edge, const p2p_operation& o, const std::string& op) : p2p_step(o, op), edge_(edge) {}
+  step_to_itself(self_edge& edge, const p2p_operation& o, const std::string& op)
+      : edge_(edge), operation_(o), op_(op) {}
+  std::string title() const override { return title_of(operation_, op_); }
+  std::uint64_t bytes() const noexcept override { return moved_; }
   task<> run() override {
-    const call_options o = options();
-    moved_ = co_await edge_.receive(operation_.bytes, o);
+    const call_options o = options_of(operation_, *this);
+    if (sends()) {
+      co_await edge_.send(operation_.bytes, o);
+      moved_ = operation_.bytes.size();
+    } else {
+      moved_ = co_await edge_.receive(operation_.bytes, o);
+      if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
+    }
   }
 
  private:
-  void on_abandoned() noexcept override { edge_.memory().came(operation_.expected, errc::cancelled); }
-  Edge& edge_;
+  bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
+  void on_begun() noexcept override { note_begun(); }
+  void on_abandoned() noexcept override {
+    if (!sends()) edge_.memory().came(operation_.expected, errc::cancelled);
+  }
+  self_edge& edge_;
+  const p2p_operation operation_;
+  std::uint64_t moved_ = 0;
+  const std::string& op_;
 };
 
 }  // namespace
 
 runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o) {
-  const bool sends = o.what == p2p_operation::kind::send;
-  if (o.peer == self_) {
-    if (sends) return runtime::new_step<send_step<self_edge>>(to_itself_, o, name_);
-    return runtime::new_step<receive_step<self_edge>>(to_itself_, o, name_);
-  }
-  if (sends) return runtime::new_step<send_step<edge_out>>(pairs_.edge_to(o.peer), o, name_);
-  return runtime::new_step<receive_step<edge_in>>(pairs_.edge_from(o.peer), o, name_);
+  if (o.peer == self_) return runtime::new_step<step_to_itself>(to_itself_, o, name_);
+  if (o.what == p2p_operation::kind::send) return runtime::new_step<send_step>(pairs_.edge_to(o.peer), o, name_);
+  return runtime::new_step<receive_step>(pairs_.edge_from(o.peer), o, name_);
 }
 
 // Throws where this rank has no such pair.
@@ -175,7 +198,8 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const bool sends = batch[i].what == p2p_operation::kind::send;
     const runtime::buffer_access use{batch[i].bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
-    static_cast<void>(flow.add(steps[i], {&use, 1}, {o.timeout_ns, o.after, &sequence_of(batch[i])}));
+    if (sends && batch[i].hooks != nullptr) batch[i].hooks->before_send(batch[i]);
+    flow.put(steps[i], {&use, 1}, {o.timeout_ns, o.after, &sequence_of(batch[i])});
   }
   return flow.together(steps);
 }

@@ -53,6 +53,18 @@ struct point_to_point {
   std::vector<rank_id> coupled{};
 };
 
+struct p2p_operation;
+
+/// What belongs to operations of an op that is made of messages, such as packing: kept by those that have it.
+class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
+ public:
+  virtual ~p2p_hooks() = default;
+  /// A send is about to be started: what is in its buffer from here on leaves.
+  virtual void before_send(const p2p_operation& o) noexcept = 0;
+  /// A receive has brought so many bytes. Its work ends after this, with what it throws.
+  virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
+};
+
 /// One send or receive of a batch, before it is started.
 struct p2p_operation {
   enum class kind : std::uint8_t { send, receive } what;
@@ -61,6 +73,7 @@ struct p2p_operation {
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;
   std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
+  boost::intrusive_ptr<p2p_hooks> hooks{};
 };
 
 struct batch_options {
@@ -93,7 +106,18 @@ class p2p_end {
   const self_edge& to_itself() const noexcept { return to_itself_; }
 
  private:
-  using sequences = std::unordered_map<std::uint64_t, runtime::begin_sequence>;  // by peer and tag
+  class sequences {  // by peer and tag
+   public:
+    runtime::begin_sequence& operator[](std::uint64_t key) {
+      if (latest_ == nullptr || latest_->first != key) latest_ = &*all_.try_emplace(key).first;
+      return latest_->second;
+    }
+
+   private:
+    using map = std::unordered_map<std::uint64_t, runtime::begin_sequence>;
+    map all_;
+    map::value_type* latest_ = nullptr;
+  };
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   void check_pair(const p2p_operation& o);
   runtime::flow_step_ptr step_for(const p2p_operation& o);
@@ -114,12 +138,20 @@ class p2p {
   static p2p_operation isend(const B& data, send_options o) {
     const auto bytes = std::as_bytes(std::span(data));
     // Not written to: a send only reads.
-    return {p2p_operation::kind::send, o.to, {const_cast<std::byte*>(bytes.data()), bytes.size()}, o.tag, o.timeout_ns};
+    return {.what = p2p_operation::kind::send,
+            .peer = o.to,
+            .bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()},
+            .tag = o.tag,
+            .timeout_ns = o.timeout_ns};
   }
   template <buffer B>
   static p2p_operation irecv(B&& into, receive_options o) {
-    return {
-        p2p_operation::kind::receive, o.from, std::as_writable_bytes(std::span(into)), o.tag, o.timeout_ns, o.expected};
+    return {.what = p2p_operation::kind::receive,
+            .peer = o.from,
+            .bytes = std::as_writable_bytes(std::span(into)),
+            .tag = o.tag,
+            .timeout_ns = o.timeout_ns,
+            .expected = o.expected};
   }
   /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
   /// been started then.

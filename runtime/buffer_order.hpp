@@ -2,13 +2,16 @@
 /// Which earlier steps a step has to wait for, found from the memory that each of them names.
 ///
 ///     buffer_order<std::shared_ptr<step>> order;
-///     order.add(mine, {bytes, buffer_use::read}, [&](const std::shared_ptr<step>& earlier, bool data) { … });
-///     order.remove(*mine, {bytes, buffer_use::read}, buffer_order<…>::afterwards::forgotten);      // once it has ended
+///     auto at = order.add(mine, {bytes, buffer_use::read}, [&](const std::shared_ptr<step>& earlier, bool data) { … });
+///     order.remove(*mine, {bytes, buffer_use::read}, at, buffer_order<…>::afterwards::forgotten);      // once it has ended
 ///
 /// A reader waits for the last writer of each byte, and depends on its `data`; a writer waits for the last writer and for all
 /// who read since. Memory is named by its bytes: overlaps count, whatever object they belong to. One `add` costs
-/// O(log n + overlaps). A writer that failed can stay, so that those who read later what it did not bring hear of it.
-/// `Handle` is a pointer that keeps its step.
+/// O(log n + overlaps). A writer that failed can stay, so that those who read later what it did not bring hear of it. Steps are removed
+/// after those that they wait for. `Handle` is a pointer that keeps its step.
+#include <parley/runtime/intrusive_list.hpp>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -47,59 +50,73 @@ buffer_access updates(const B& buffer) {
 
 template <class Handle>
 class buffer_order {
+  using place = std::uintptr_t;
+  struct piece : list_hook {
+    place begin = 0;
+    place end = 0;
+    Handle writer;
+    std::vector<Handle> readers;  // since
+    bool idle() const noexcept { return writer == nullptr && readers.empty(); }
+  };
+  using pieces = std::map<place, piece>;
+
  public:
-  buffer_order() { spare_.reserve(most_spare); }
+  /// Where a step stands with one access: what `remove` finds it by.
+  using mark = typename pieces::iterator;
 
   /// Calls `wait_for(earlier, data)`, perhaps more than once for the same one, never for `step` itself.
   template <class WaitFor>
-  void add(const Handle& step, const buffer_access& a, const WaitFor& wait_for) {
-    if (a.bytes.empty()) return;
+  mark add(const Handle& step, const buffer_access& a, const WaitFor& wait_for) {
+    if (a.bytes.empty()) return pieces_.end();
     const place from = begin_of(a.bytes);
     const place to = from + a.bytes.size();
-    split(from);
-    split(to);
-    place reached = from;
     auto at = pieces_.lower_bound(from);
-    while (reached < to) {
-      if (at == pieces_.end() || at->first > reached) {
-        const place gap_end = at == pieces_.end() ? to : std::min(at->first, to);
-        at = insert(at, reached, gap_end);
-      }
+    if (at == pieces_.end() || at->first != from || at->second.end != to) [[unlikely]]
+      at = cut_out(from, to);
+    for (const mark first = at;; ++at) {
       touch(at->second, step, a.use, wait_for);
-      reached = at->second.end;
-      ++at;
+      if (at->second.end == to) return first;
     }
   }
 
   enum class afterwards : std::uint8_t { forgotten, still_the_writer };
-  void remove(const typename Handle::element_type& gone, const buffer_access& a, afterwards then) noexcept {
+  void remove(const typename Handle::element_type& gone, const buffer_access& a, mark at, afterwards then) noexcept {
     if (a.bytes.empty()) return;
-    const place from = begin_of(a.bytes);
-    const place to = from + a.bytes.size();
-    for (auto at = pieces_.lower_bound(from); at != pieces_.end() && at->first < to;) {
+    const place to = begin_of(a.bytes) + a.bytes.size();
+    for (;; ++at) {
       piece& p = at->second;
-      std::erase_if(p.readers, [&](const Handle& r) { return r.get() == &gone; });
+      if (p.readers.size() == 1 && p.readers.front().get() == &gone) [[likely]] {
+        p.readers.pop_back();
+      } else if (!p.readers.empty()) {
+        std::erase_if(p.readers, [&](const Handle& r) { return r.get() == &gone; });
+      }
       if (p.writer.get() == &gone && then == afterwards::forgotten) p.writer.reset();
-      const auto following = std::next(at);
-      if (p.writer == nullptr && p.readers.empty()) drop(at);
-      at = following;
+      if (p.idle()) note_idle(p);
+      if (p.end == to) return;
     }
   }
 
-  /// In how many pieces it knows memory; none once all steps have ended well.
-  std::size_t size() const noexcept { return pieces_.size(); }
+  /// Of how many pieces of memory somebody has to know; none once all steps have ended well.
+  std::size_t size() const noexcept { return pieces_.size() - idle_count_; }
 
  private:
-  using place = std::uintptr_t;
-  struct piece {
-    place end;
-    Handle writer;
-    std::vector<Handle> readers;  // since
-  };
-  using pieces = std::map<place, piece>;
-
   static place begin_of(std::span<const std::byte> bytes) noexcept {
     return reinterpret_cast<place>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+  }
+
+  // Afterwards a piece begins at `from`, one ends at `to`, and nothing lies between that is in none. The first of them.
+  [[gnu::noinline]] mark cut_out(place from, place to) {
+    split(from);
+    split(to);
+    auto at = pieces_.lower_bound(from);
+    mark first = pieces_.end();
+    for (place reached = from; reached < to; ++at) {
+      if (at == pieces_.end() || at->first > reached)
+        at = insert(at, reached, at == pieces_.end() ? to : std::min(at->first, to));
+      if (reached == from) first = at;
+      reached = at->second.end;
+    }
+    return first;
   }
 
   // Afterwards no piece lies across `at`.
@@ -112,27 +129,31 @@ class buffer_order {
     upper.writer = whole.writer;
     upper.readers = whole.readers;
     whole.end = at;
+    if (upper.idle()) note_idle(upper);
   }
 
-  // Pieces come and go with every step: their nodes, and what their lists of readers have grown to, are used again.
-  typename pieces::iterator insert(typename pieces::iterator hint, place from, place end) {
-    if (spare_.empty()) return pieces_.emplace_hint(hint, from, piece{end, nullptr, {}});
-    auto node = std::move(spare_.back());
-    spare_.pop_back();
-    node.key() = from;
-    node.mapped().end = end;
-    return pieces_.insert(hint, std::move(node));
+  mark insert(mark hint, place from, place end) {
+    const mark made = pieces_.try_emplace(hint, from);
+    made->second.begin = from;
+    made->second.end = end;
+    return made;
   }
-  void drop(typename pieces::iterator at) noexcept {
-    if (spare_.size() == most_spare) {
-      pieces_.erase(at);
-    } else {
-      spare_.push_back(pieces_.extract(at));
-    }
+
+  // Programs name the same buffers again and again: a piece that nobody uses stays for a while, with what its list of readers has
+  // grown to.
+  void note_idle(piece& p) noexcept {
+    idle_.push_back(p);
+    if (++idle_count_ <= most_idle) return;
+    pieces_.erase(idle_.pop_front().begin);
+    --idle_count_;
   }
 
   template <class WaitFor>
-  static void touch(piece& p, const Handle& step, buffer_use use, const WaitFor& wait_for) {
+  void touch(piece& p, const Handle& step, buffer_use use, const WaitFor& wait_for) {
+    if (p.linked()) {
+      p.unlink();
+      --idle_count_;
+    }
     if (p.writer != nullptr && p.writer != step) wait_for(p.writer, use != buffer_use::write);
     if (use == buffer_use::read) {
       p.readers.push_back(step);
@@ -145,9 +166,10 @@ class buffer_order {
     p.writer = step;
   }
 
-  static constexpr std::size_t most_spare = 64;
+  static constexpr std::size_t most_idle = 64;
   pieces pieces_;
-  std::vector<typename pieces::node_type> spare_;  // of pieces that nobody uses
+  intrusive_list<piece> idle_;  // the one that has been so for longest first
+  std::size_t idle_count_ = 0;
 };
 
 }  // namespace parley::runtime

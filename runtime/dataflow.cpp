@@ -18,20 +18,25 @@ dataflow::~dataflow() {
   // A step lives in its own coroutine, which lives in its scope.
   while (!live_.empty()) {
     const auto held = std::exchange(live_.pop_front().held_, nullptr);
-    if (held->sequence_ != nullptr) held->sequence_->last_ = nullptr;
-    held->own_.reset();
-    held->on_abandoned();
-    held->followers_.clear();
+    held->tear_down();
   }
 }
 
 flow_work dataflow::add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o) {
+  put(step, uses, o);
+  return {where(), std::move(step)};
+}
+
+void dataflow::put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o) {
   flow_step& s = *step;
   s.flow_ = this;
-  s.own_.emplace(all_, scope::options{deadline_of(where().now(), o.timeout_ns)});
+  if (o.timeout_ns != never) {
+    const time_ns now = where().resuming() ? where().now() : where().precise_now();
+    s.own_ = std::make_unique<flow_step::own_place>(s, all_, scope::options{deadline_of(now, o.timeout_ns)});
+  }
   s.set_uses(uses);
-  for (const buffer_access& a : uses)
-    order_.add(step, a, [&s](const auto& earlier, bool data) { s.wait_for(*earlier, data); });
+  for (auto& named : s.uses())
+    named.at = order_.add(step, named.access, [&s](const auto& earlier, bool data) { s.wait_for(*earlier, data); });
   if (o.after != nullptr) {
     for (const auto& earlier : o.after->tail_) s.wait_for(*earlier, true);
   }
@@ -40,11 +45,10 @@ flow_work dataflow::add(flow_step_ptr step, std::span<const buffer_access> uses,
   live_.push_back(s);
   ++running_;
   if (s.unmet_ == 0) {
-    s.begin();
+    begin(s);
   } else {
     s.wait_in_scope();
   }
-  return {where(), std::move(step)};
 }
 
 flow_work dataflow::together(const std::vector<flow_work>& parts) {
@@ -55,7 +59,19 @@ flow_work dataflow::together(const std::vector<flow_work>& parts) {
 
 flow_work dataflow::together(std::span<const flow_step_ptr> steps) {
   if (steps.size() == 1) return {where(), steps[0]};
-  return {where(), boost::intrusive_ptr(new flow_batch(steps))};
+  return {where(), flow_batch::of(steps)};
+}
+
+// At once, so that a message leaves before its caller goes on. But a line of steps of which each lets the next one begin is gone
+// through here and not on the stack, and outside of the loop's turns, where its clock may be old, the next turn does it.
+void dataflow::begin(flow_step& step) noexcept {
+  step.turn_.unlink();
+  step.stage_ = flow_step::stage::due;
+  if (!where().resuming()) return step.go_on_later();
+  if (std::exchange(is_beginning_, true)) return beginning_.push_back(step.turn_);
+  step.begin();
+  while (!beginning_.empty()) beginning_.pop_front().owner.begin();
+  is_beginning_ = false;
 }
 
 void dataflow::note_end(flow_step& step) noexcept {
@@ -74,31 +90,33 @@ void dataflow::note_end(flow_step& step) noexcept {
 void dataflow::one_met(flow_step& step) noexcept {
   if (--step.unmet_ != 0) return;
   if (step.stage_ == flow_step::stage::waiting) {
-    step.begin();
+    begin(step);
   } else if (step.stage_ == flow_step::stage::ended) {
     release(step);
   }
 }
 
-void dataflow::release(flow_step& first) noexcept {
+// A long chain of given-up steps is gone through here, not on the stack.
+void dataflow::release(flow_step& step) noexcept {
+  static_cast<list_hook&>(step).unlink();
+  if (std::exchange(is_releasing_, true)) return releasing_.push_back(step);
+  let_go(step);
+  while (!releasing_.empty()) let_go(releasing_.pop_front());
+  is_releasing_ = false;
+}
+
+void dataflow::let_go(flow_step& step) noexcept {
   using list = buffer_order<flow_step_ptr>;
-  static_cast<list_hook&>(first).unlink();
-  const bool below = !releasing_.empty();  // a long chain of given-up steps is gone through here, not on the stack
-  releasing_.push_back(first);
-  if (below) return;
-  while (!releasing_.empty()) {
-    flow_step& step = releasing_.front();
-    const auto held = std::exchange(step.held_, nullptr);
-    step.released_ = true;
-    // Who reads later what a failed step did not write has to hear of it.
-    const auto then = step.thrown ? list::afterwards::still_the_writer : list::afterwards::forgotten;
-    for (const buffer_access& a : step.uses()) order_.remove(step, a, then);
-    step.note_begun();
-    for (const flow_step::follower& f : std::exchange(step.followers_, {})) {
-      if (step.thrown && f.needs_data && f.step->to_blame_ == nullptr) f.step->to_blame_ = &step;
-      one_met(*f.step);
-    }
-    releasing_.pop_front();
+  const auto held = std::exchange(step.held_, nullptr);
+  step.released_ = true;
+  // Who reads later what a failed step did not write has to hear of it.
+  const auto then = step.thrown ? list::afterwards::still_the_writer : list::afterwards::forgotten;
+  for (const auto& named : step.uses()) order_.remove(step, named.access, named.at, then);
+  step.note_begun();
+  if (step.followers_.empty()) return;
+  for (const flow_step::follower& f : std::exchange(step.followers_, {})) {
+    if (step.thrown && f.needs_data && f.step->to_blame_ == nullptr) f.step->to_blame_ = &step;
+    one_met(*f.step);
   }
 }
 

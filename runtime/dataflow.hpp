@@ -72,6 +72,8 @@ class dataflow {
   template <class F>
   flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {});
   flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
+  /// The same for one of several that are waited for `together`.
+  void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
   /// Several works as one, or several steps of the flow.
   flow_work together(const std::vector<flow_work>& parts);
   flow_work together(std::span<const flow_step_ptr> steps);
@@ -105,8 +107,10 @@ class dataflow {
  private:
   friend flow_step;
   void note_end(flow_step& step) noexcept;
+  void begin(flow_step& step) noexcept;
   void one_met(flow_step& step) noexcept;
-  void release(flow_step& first) noexcept;
+  void release(flow_step& step) noexcept;
+  void let_go(flow_step& step) noexcept;
   void throw_unseen();
 
   static constexpr std::size_t most_unseen = 64;
@@ -114,7 +118,10 @@ class dataflow {
   enum class at_end : std::uint8_t { torn_down, joined } at_end_;
   buffer_order<flow_step_ptr> order_;
   intrusive_list<flow_step> live_;  // not released yet
+  intrusive_list<flow_step::turn> beginning_;
+  bool is_beginning_ = false;
   intrusive_list<flow_step> releasing_;
+  bool is_releasing_ = false;
   std::size_t running_ = 0;
   intrusive_list<joiner> joiners_;
   std::vector<flow_step_ptr> failed_;
@@ -126,19 +133,30 @@ class compute_step final : public flow_step {
   compute_step(F f, const compute_options& o) : f_(std::move(f)), name_(o.name), where_(o.where), ns_(o.modelled_ns) {}
   std::string title() const override { return name_; }
   task<> run() override {
-    if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
-      if (where_ == compute_options::place::actor_thread) {
-        f_();
-      } else {
-        auto call = [this] { f_(); };
-        co_await runtime::compute(call, ns_);
-      }
+    if constexpr (is_plain) {
+      auto call = [this] { f_(); };
+      co_await runtime::compute(call, ns_);
     } else {
       co_await f_();
     }
   }
 
  private:
+  static constexpr bool is_plain = std::is_void_v<std::invoke_result_t<F&>>;
+  void go() noexcept override {
+    if (is_plain && where_ == compute_options::place::actor_thread) return go_on_later();
+    flow_step::go();
+  }
+  void on_turn() noexcept override {
+    if constexpr (is_plain) {
+      try {
+        f_();
+      } catch (...) {
+        return end(std::current_exception());
+      }
+      end();
+    }
+  }
   F f_;
   std::string name_;
   compute_options::place where_;

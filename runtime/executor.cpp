@@ -3,7 +3,7 @@
 namespace parley::runtime {
 
 void ready_queue::grow() {
-  std::vector<std::coroutine_handle<>> larger(slots_.empty() ? first_room : slots_.size() * 2);
+  std::vector<continuation> larger(slots_.empty() ? first_room : slots_.size() * 2);
   const std::size_t count = size();
   for (std::size_t i = 0; i < count; ++i) larger[i] = ring_[(head_ + i) & mask_];
   slots_ = std::move(larger);
@@ -13,10 +13,10 @@ void ready_queue::grow() {
   tail_ = count;
 }
 
-void ready_queue::remove(std::coroutine_handle<> h) noexcept {
+void ready_queue::remove(continuation c) noexcept {
   std::size_t kept = head_;
   for (std::size_t i = head_; i != tail_; ++i) {
-    if (ring_[i & mask_] != h) ring_[kept++ & mask_] = ring_[i & mask_];
+    if (ring_[i & mask_] != c) ring_[kept++ & mask_] = ring_[i & mask_];
   }
   tail_ = kept;
 }

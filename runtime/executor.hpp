@@ -24,27 +24,57 @@
 
 namespace parley::runtime {
 
+/// What the ready queue calls where a coroutine would be more than is needed.
+struct ready_call {
+  using function = void (*)(ready_call& self) noexcept;
+  explicit ready_call(function f) noexcept : run(f) {}
+  function run;
+};
+
+/// Who goes on once a wait is over: a suspended coroutine or a call, in one word.
+class continuation {
+ public:
+  continuation() noexcept = default;
+  template <class P>
+  continuation(std::coroutine_handle<P> h) noexcept  // NOLINT(google-explicit-constructor): it is one
+      : word_(reinterpret_cast<std::uintptr_t>(h.address())) {}
+  continuation(ready_call& c) noexcept  // NOLINT(google-explicit-constructor)
+      : word_(reinterpret_cast<std::uintptr_t>(&c) | is_call) {}
+  void resume() const {
+    // NOLINTBEGIN(performance-no-int-to-ptr): that is how they came here
+    if ((word_ & is_call) == 0) return std::coroutine_handle<>::from_address(reinterpret_cast<void*>(word_)).resume();
+    auto* const call = reinterpret_cast<ready_call*>(word_ - is_call);
+    // NOLINTEND(performance-no-int-to-ptr)
+    call->run(*call);
+  }
+  bool operator==(const continuation&) const noexcept = default;
+
+ private:
+  static constexpr std::uintptr_t is_call = 1;  // neither a frame nor a call lies at an odd address
+  std::uintptr_t word_ = 0;
+};
+
 /// First in, first out, with room that doubles: what is ready to run.
 class ready_queue {
  public:
   ready_queue() { grow(); }
   bool empty() const noexcept { return head_ == tail_; }
   std::size_t size() const noexcept { return tail_ - head_; }
-  void push(std::coroutine_handle<> h) {
+  void push(continuation c) {
     if (size() > mask_) grow();
-    ring_[tail_++ & mask_] = h;
+    ring_[tail_++ & mask_] = c;
   }
-  std::coroutine_handle<> pop() noexcept { return ring_[head_++ & mask_]; }
+  continuation pop() noexcept { return ring_[head_++ & mask_]; }
   /// Lets the `i`-th of those that wait change places with the first.
   void bring_forward(std::size_t i) noexcept { std::swap(ring_[head_ & mask_], ring_[(head_ + i) & mask_]); }
-  /// Takes out a coroutine that will not live to be resumed.
-  void remove(std::coroutine_handle<> h) noexcept;
+  /// Takes out one that will not live to be resumed.
+  void remove(continuation c) noexcept;
 
  private:
   static constexpr std::size_t first_room = 16;
   void grow();
-  std::vector<std::coroutine_handle<>> slots_;
-  std::coroutine_handle<>* ring_ = nullptr;  // slots_.data(), and its size less one, for push and pop
+  std::vector<continuation> slots_;
+  continuation* ring_ = nullptr;  // slots_.data(), and its size less one, for push and pop
   std::size_t mask_ = 0;
   std::size_t head_ = 0;
   std::size_t tail_ = 0;
@@ -87,10 +117,10 @@ class executor {
   std::uint64_t seed() const noexcept { return seed_; }
   random_stream rng(streams purpose) const noexcept { return {seed_, static_cast<std::uint64_t>(purpose)}; }
 
-  /// Puts a suspended coroutine into the ready queue.
-  void schedule(std::coroutine_handle<> h) { ready_.push(h); }
-  /// Takes back `schedule`, for a coroutine that is destroyed where it stands.
-  void forget(std::coroutine_handle<> h) noexcept { ready_.remove(h); }
+  /// Puts a suspended coroutine, or a call, into the ready queue.
+  void schedule(continuation c) { ready_.push(c); }
+  /// Takes back `schedule`, for one that is destroyed where it stands.
+  void forget(continuation c) noexcept { ready_.remove(c); }
   /// Frees the frame of a coroutine that has ended, once no code of it is on the stack.
   void retire(std::coroutine_handle<> h) { retired_.push_back(h); }
   /// Runs a coroutine on the caller's stack. Returns false when too many are nested there already: schedule it then.
@@ -113,10 +143,10 @@ class executor {
   virtual bool wait() = 0;
   /// A turn for callers who come by only now and then: it reads the clock and asks everything first.
   virtual bool catch_up() { return turn(); }
-  /// Whether a coroutine is on the stack right now.
+  /// Whether something from the ready queue is on the stack right now.
   bool resuming() const noexcept { return resuming_ != 0; }
 
-  /// How many coroutines were resumed so far.
+  /// How many coroutines were resumed, and calls made, so far.
   std::uint64_t resumed() const noexcept { return resumed_; }
 
   // Requests that wait for an answer, by number; see request.hpp.
@@ -130,7 +160,7 @@ class executor {
   bool has_ready() const noexcept { return !ready_.empty(); }
   std::size_t ready_count() const noexcept { return ready_.size(); }
   void bring_forward(std::size_t i) noexcept { ready_.bring_forward(i); }
-  /// Resumes what is ready, at most `limit` coroutines. Returns how many.
+  /// Resumes what is ready, at most `limit` of them. Returns how many.
   std::size_t run_ready(std::size_t limit);
   void free_retired() noexcept;
 

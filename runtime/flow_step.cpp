@@ -18,20 +18,20 @@ struct input_failed final : failure {
 
 }  // namespace
 
-void flow_end::one_ended(const std::exception_ptr& by) noexcept {
-  if (by && !thrown) thrown = by;
-  if (--open == 0) told.tell();
+boost::intrusive_ptr<flow_batch> flow_batch::of(std::span<const flow_step_ptr> steps) {
+  return boost::intrusive_ptr<flow_batch>(::new (frame_pool::allocate(bytes_for(steps.size()))) flow_batch(steps));
 }
 
-flow_batch::flow_batch(std::span<const flow_step_ptr> steps)
-    : size_(steps.size()), parts_(std::make_unique<part[]>(steps.size())) {
+flow_batch::flow_batch(std::span<const flow_step_ptr> steps) noexcept : size_(steps.size()) {
+  static_assert(alignof(part) <= alignof(flow_batch), "the parts can follow the batch");
   open = 0;
   for (std::size_t i = 0; i < size_; ++i) {
     flow_step& step = *steps[i];
-    parts_[i].whole = this;
-    parts_[i].step = steps[i];
+    part& mine = *::new (first() + i) part;
+    mine.whole = this;
+    mine.step = steps[i];
     if (step.open != 0) {
-      step.wholes_.push_back(parts_[i]);
+      step.wholes_.push_back(mine);
       ++open;
     } else if (step.thrown && !thrown) {
       thrown = step.thrown;
@@ -40,18 +40,6 @@ flow_batch::flow_batch(std::span<const flow_step_ptr> steps)
 }
 
 // ---- whom it waits for ------------------------------------------------------------------------------------------------
-
-void flow_step::set_uses(std::span<const buffer_access> uses) {
-  if (uses.size() == 1) {
-    use_ = uses[0];
-  } else {
-    uses_.assign(uses.begin(), uses.end());
-  }
-}
-
-std::span<const buffer_access> flow_step::uses() const noexcept {
-  return uses_.empty() ? std::span(&use_, 1) : std::span<const buffer_access>(uses_);
-}
 
 void flow_step::wait_for(flow_step& earlier, bool data) {
   if (earlier.released_) {
@@ -86,17 +74,49 @@ void flow_step::note_begun() noexcept {
 // ---- its turn, its end ------------------------------------------------------------------------------------------------
 
 void flow_step::wait_in_scope() noexcept {
-  if (!turn_.enter(*own_)) give_up(turn_.outcome);
+  if (!turn_.enter(home())) give_up(turn_.outcome);
+}
+
+scope& flow_step::home() noexcept { return own_ != nullptr ? own_->inside : flow_->all_; }
+
+scope& flow_step::own_scope() noexcept {
+  if (own_ == nullptr) {
+    own_ = std::make_unique<own_place>(*this, flow_->all_, scope::options{});
+    if (cancelled_ != errc::none) own_->inside.cancel(cancelled_);
+  }
+  return own_->inside;
 }
 
 void flow_step::begin() noexcept {
-  turn_.unlink();
-  stage_ = stage::going;
-  if (to_blame_ != nullptr) on_abandoned();
+  if (to_blame_ == nullptr) {
+    stage_ = stage::going;
+    return go();
+  }
+  stage_ = stage::given_up;
+  on_abandoned();
+  thrown = blame();
+  go_on_later();
+}
+
+task<> flow_step::run() { co_return; }
+
+void flow_step::go() noexcept {
+  scope& inside = own_scope();
   try {
-    own_->spawn(to_blame_ == nullptr ? run() : fail(blame()), this);
+    inside.spawn(run(), own_.get());
   } catch (...) {  // a `run` that is no coroutine
-    own_->spawn(fail(std::current_exception()), this);
+    end(std::current_exception());
+  }
+}
+
+void flow_step::go_on_later() noexcept { flow_->where().schedule(as_continuation()); }
+
+void flow_step::on_ready(ready_call& self) noexcept {
+  auto& step = static_cast<flow_step&>(self);
+  switch (step.stage_) {
+    case stage::due: return step.flow_->begin(step);
+    case stage::given_up: return step.end();
+    default: return step.on_turn();
   }
 }
 
@@ -105,18 +125,31 @@ void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
   static_cast<turn&>(self).owner.give_up(why);
 }
 
-// Not at once: whoever cancels is going through the waits of its scope.
+// It does not end at once: whoever cancels is going through the waits of its scope.
 void flow_step::give_up(errc why) noexcept {
-  stage_ = stage::going;
+  const bool is_queued = std::exchange(stage_, stage::given_up) == stage::due;
   on_abandoned();
-  own_->spawn(fail(std::make_exception_ptr(
-                  failure({why, title() + ": it had not begun, because it waits for steps that came before it"}))),
-              this);
+  thrown = std::make_exception_ptr(
+      failure({why, title() + ": it had not begun, because it waits for steps that came before it"}));
+  if (!is_queued) go_on_later();
 }
 
-task<> flow_step::fail(std::exception_ptr why) {
-  std::rethrow_exception(why);
-  co_return;
+void flow_step::cancel(errc why) noexcept {
+  if (cancelled_ != errc::none) return;
+  cancelled_ = why;
+  if (stage_ == stage::waiting || stage_ == stage::due) return turn::on_given_up(turn_, why);
+  if (stage_ != stage::going) return;
+  if (own_ != nullptr) own_->inside.cancel(why);
+  on_cancelled(why);
+}
+
+void flow_step::tear_down() noexcept {
+  if (sequence_ != nullptr) sequence_->last_ = nullptr;
+  if (stage_ != stage::waiting && stage_ != stage::ended) flow_->where().forget(as_continuation());
+  on_torn_down();
+  own_.reset();
+  on_abandoned();
+  followers_.clear();
 }
 
 std::exception_ptr flow_step::blame() const {
@@ -130,10 +163,14 @@ std::exception_ptr flow_step::blame() const {
   }
 }
 
-void flow_step::on_task_end(promise_base& ended) noexcept {
+void flow_step::own_place::on_task_end(promise_base& ended) noexcept {
+  std::exception_ptr failed = std::exchange(ended.thrown, nullptr);
+  inside.on_task_end(ended);
+  owner.end(std::move(failed));
+}
+
+void flow_step::end() noexcept {
   const flow_step_ptr self(this);
-  thrown = std::exchange(ended.thrown, nullptr);
-  own_->on_task_end(ended);
   stage_ = stage::ended;
   flow_->note_end(*this);
 }

@@ -7,12 +7,12 @@
 ///     };
 ///     flow_work work = flow.add(new_step<unpacking>(…), uses);
 ///
-/// What `run` throws ends the step with it. Cancelled, or late, before its turn: `run` is never called. Either way who waits for
-/// the step goes on only when all that it waited for itself has ended too.
+/// What `run` throws ends the step with it. One that needs no coroutine overrides `go` instead, which costs a fifth of it; what is a
+/// single call has that done for it (call_step.hpp). Cancelled, or late, before its turn: neither is ever called. Either way who waits
+/// for the step goes on only when all that it waited for itself has ended too.
 #include <parley/runtime/buffer_order.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/intrusive_list.hpp>
-#include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 
@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,25 +46,46 @@ boost::intrusive_ptr<Step> new_step(Arguments&&... arguments) {
 
 /// The end of one step, or of several together.
 struct flow_end {
+  /// Somebody who waits for it.
+  struct awaited : list_hook {
+    explicit awaited(waiter& w) noexcept : who(w) {}
+    waiter& who;
+  };
   std::size_t open = 1;
   std::exception_ptr thrown;  // by the first that failed
-  news told;
+  intrusive_list<awaited> awaiting;
 
-  void one_ended(const std::exception_ptr& by) noexcept;
+  void one_ended(const std::exception_ptr& by) noexcept {
+    if (by && !thrown) thrown = by;
+    if (--open != 0) return;
+    while (!awaiting.empty()) awaiting.pop_front().who.wake(errc::none);
+  }
 };
 
 /// Several steps, for who waits for all of them. One that nobody holds any more is forgotten by its steps.
-struct flow_batch : flow_end, flow_counted<flow_batch> {
+struct flow_batch final : flow_end, flow_counted<flow_batch> {
   struct part : list_hook {
     flow_batch* whole = nullptr;
     flow_step_ptr step;
   };
-  explicit flow_batch(std::span<const flow_step_ptr> steps);
-  std::span<const part> parts() const noexcept { return {parts_.get(), size_}; }
+  static boost::intrusive_ptr<flow_batch> of(std::span<const flow_step_ptr> steps);
+  flow_batch(const flow_batch&) = delete;
+  flow_batch& operator=(const flow_batch&) = delete;
+  ~flow_batch() { std::destroy_n(first(), size_); }
+  std::span<const part> parts() const noexcept { return {first(), size_}; }
+  // Its parts lie behind it.
+  static void operator delete(flow_batch* over, std::destroying_delete_t) noexcept {
+    const std::size_t bytes = bytes_for(over->size_);
+    over->~flow_batch();
+    frame_pool::release(over, bytes);
+  }
 
  private:
+  explicit flow_batch(std::span<const flow_step_ptr> steps) noexcept;
+  static constexpr std::size_t bytes_for(std::size_t size) noexcept { return sizeof(flow_batch) + size * sizeof(part); }
+  part* first() noexcept { return reinterpret_cast<part*>(this + 1); }
+  const part* first() const noexcept { return reinterpret_cast<const part*>(this + 1); }
   std::size_t size_;
-  std::unique_ptr<part[]> parts_;
 };
 
 /// Steps that must begin in the order in which they were added, such as messages that are matched by their order. It outlives
@@ -76,25 +97,46 @@ class begin_sequence {
 };
 
 class flow_step : private list_hook,
-                  private task_observer,
+                  private ready_call,
                   public flow_end,
                   public flow_counted<flow_step>,
                   public frame_pool::pooled {
  public:
   virtual ~flow_step() = default;
   /// What it does, once its turn has come.
-  virtual task<> run() = 0;
+  virtual task<> run();
   /// `receive from rank 3, tag 0`: what errors call it.
   virtual std::string title() const = 0;
   /// For those that move data: how much.
   virtual std::uint64_t bytes() const noexcept { return 0; }
 
  protected:
-  flow_step() noexcept : turn_(*this) {}
+  flow_step() noexcept : ready_call(&on_ready), turn_(*this) {}
+  /// Instead of `run`: does it, or begins it, at once. It must come to call `end`; before that it may ask to be called by the ready queue,
+  /// as `on_turn`, one time and another, by `go_on_later` or by giving `as_continuation` away.
+  virtual void go() noexcept;
+  virtual void on_turn() noexcept {}
+  void go_on_later() noexcept;
+  continuation as_continuation() noexcept { return static_cast<ready_call&>(*this); }
+  /// Nothing of it may be touched after this.
+  void end() noexcept;
+  void end(std::exception_ptr failed) noexcept {
+    thrown = std::move(failed);
+    end();
+  }
+  /// While `go` is under way: its waits end with `why`. Those in `own_scope` do so by themselves.
+  virtual void on_cancelled(errc /*why*/) noexcept {}
+  /// Where its waits belong: the flow's scope, or one of its own.
+  scope& home() noexcept;
+  /// One of its own, made when it is first needed: what runs there is cancelled with this step alone.
+  scope& own_scope() noexcept;
+
   /// For steps of a `begin_sequence`: the next one may begin.
   void note_begun() noexcept;
   /// It is not run, or was torn down: whoever else was told that it would happen has to hear that.
   virtual void on_abandoned() noexcept {}
+  /// It is torn down while it is under way: what it has begun must not touch it, or any buffer, any more.
+  virtual void on_torn_down() noexcept {}
 
  private:
   friend dataflow;
@@ -106,38 +148,57 @@ class flow_step : private list_hook,
     flow_step_ptr step;
     bool needs_data;
   };
-  void set_uses(std::span<const buffer_access> uses);
-  std::span<const buffer_access> uses() const noexcept;
+  // What a coroutine or a deadline needs, and other steps do without.
+  struct own_place final : task_observer, frame_pool::pooled {
+    own_place(flow_step& s, scope& parent, scope::options o) noexcept : owner(s), inside(parent, o) {}
+    void on_task_end(promise_base& ended) noexcept override;
+    flow_step& owner;
+    scope inside;
+  };
+  struct named_buffer {
+    buffer_access access;
+    buffer_order<flow_step_ptr>::mark at{};
+  };
+  void set_uses(std::span<const buffer_access> uses) {
+    if (uses.size() == 1) {
+      use_.access = uses[0];
+    } else {
+      for (const buffer_access& each : uses) uses_.push_back({each});
+    }
+  }
+  std::span<named_buffer> uses() noexcept { return uses_.empty() ? std::span(&use_, 1) : std::span(uses_); }
   void wait_for(flow_step& earlier, bool data);
   void begin_behind(begin_sequence& sequence);
   void wait_in_scope() noexcept;
   void begin() noexcept;
-  task<> fail(std::exception_ptr why);
   void give_up(errc why) noexcept;
+  void cancel(errc why) noexcept;
+  void tear_down() noexcept;
   std::exception_ptr blame() const;
   void tell_end() noexcept;
-  void on_task_end(promise_base& ended) noexcept override;
+  static void on_ready(ready_call& self) noexcept;
 
-  // While it waits for others.
+  // While it waits for others, and then until it begins.
   struct turn : waiter {
     explicit turn(flow_step& s) noexcept : waiter(&on_given_up), owner(s) {}
     static void on_given_up(waiter& self, errc why) noexcept;
     flow_step& owner;
   };
-  enum class stage : std::uint8_t { waiting, going, ended };
+  enum class stage : std::uint8_t { waiting, due, going, given_up, ended };
 
   dataflow* flow_ = nullptr;
   flow_step_ptr held_;  // by the flow, until it is released
-  buffer_access use_;   // the only one, or
-  std::vector<buffer_access> uses_;
+  named_buffer use_;    // the only one, or
+  std::vector<named_buffer> uses_;
   std::vector<follower> followers_;
   begin_sequence* sequence_ = nullptr;
   flow_step_ptr next_begin_;
   intrusive_list<flow_batch::part> wholes_;  // what it is a part of
   flow_step_ptr to_blame_;                   // its input, which failed
-  std::optional<scope> own_;
+  std::unique_ptr<own_place> own_;
   turn turn_;
   std::size_t unmet_ = 0;
+  errc cancelled_ = errc::none;  // alone
   stage stage_ = stage::waiting;
   bool begun_ = false;
   bool released_ = false;  // who waits for it may go on: it has ended, and so have all that it waited for

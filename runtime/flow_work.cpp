@@ -68,7 +68,7 @@ std::uint64_t flow_work::bytes() const noexcept {
 
 void flow_work::cancel(errc why) noexcept {
   for_each_step([why](const flow_step_ptr& s) {
-    if (s->open != 0) s->own_->cancel(why);
+    if (s->open != 0) s->cancel(why);
   });
 }
 

@@ -39,25 +39,30 @@ class flow_work {
   /// What is put into `queue` from now on begins after this has ended.
   void wait_on(class compute_queue& queue) const;
 
-  class [[nodiscard]] awaiter {
+  class [[nodiscard]] awaiter : private waiter {
    public:
-    explicit awaiter(const flow_work& of) : of_(of), waiting_(of.end()->told.next(never)) {}
+    explicit awaiter(const flow_work& of) noexcept : waiter(&on_cancelled), of_(of) {}
     bool await_ready() const noexcept { return of_.done(); }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
-      if (!waiting_.await_suspend(caller)) return false;
-      wait_.begin(caller.promise().home->meter());
+      if (!enter(caller)) return false;
+      of_.end()->awaiting.push_back(place_);
+      wait_.begin(home->meter());
       return true;
     }
     void await_resume() {
       wait_.end();
-      if (!of_.done()) raise(waiting_.await_resume().reason());
+      if (!of_.done()) raise(outcome);
       of_.take();
     }
 
    private:
+    static void on_cancelled(waiter& self, errc why) noexcept {
+      static_cast<awaiter&>(self).place_.unlink();
+      self.wake(why);
+    }
     const flow_work& of_;
-    news::waiting waiting_;
+    flow_end::awaited place_{*this};
     work_meter::wait wait_;
   };
   /// Until all of it has ended; throws the first failure.

@@ -49,6 +49,7 @@ class intrusive_list {
     root_.previous_ = &hook;
   }
   T& front() noexcept { return static_cast<T&>(*root_.next_); }
+  const T& front() const noexcept { return static_cast<const T&>(*root_.next_); }
   T& pop_front() noexcept {
     T& first = front();
     static_cast<list_hook&>(first).unlink();

@@ -34,7 +34,7 @@ struct completion {
 /// One message that has come in. Move-only: whoever holds it may fetch its payload or drop it.
 class arrival {
  public:
-  static constexpr std::size_t inline_bytes = 128;
+  static constexpr std::size_t inline_bytes = 192;
 
   arrival() noexcept = default;
   arrival(arrival&& other) noexcept { take(other); }

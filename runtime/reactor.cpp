@@ -34,7 +34,11 @@ constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives: so tha
 constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
 constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
-constexpr time_ns longest_yield_ns = 1'000'000;  // longer ones went to somebody who computes
+constexpr time_ns longest_yield_ns = 1'000'000;       // longer ones went to somebody who computes
+constexpr std::uint32_t most_polls_before_yield = 8;  // about as long as two switches between processes take
+constexpr std::uint32_t polls_of_a_probe = 2;
+constexpr std::uint32_t yields_per_probe = 32;
+constexpr std::uint32_t waits_per_yield = 64;  // who shares the core has its turn, however quick the answers are
 
 time_ns read_clock() noexcept {
   timespec t{};
@@ -140,6 +144,25 @@ struct reactor::state {
     for (poller* p : pollers) any = p->poll() || any;
     return any;
   }
+  bool something_came() {
+    polled = poll_all();
+    return polled || any_posted.load(std::memory_order_acquire);
+  }
+  // On a shared core: an answer from another core may be here sooner than this rank would be back from who runs here meanwhile. How
+  // often it is asked for first follows what that has brought lately; an answer from this core never comes that way.
+  bool comes_before_yield() {
+    if (waits_since_yield == waits_per_yield) return false;
+    const bool probes = patience == 0 && seen.yields % yields_per_probe == 0;
+    const std::uint32_t polls = probes ? polls_of_a_probe : patience;
+    for (std::uint32_t i = 0; i < polls; ++i) {
+      if (!something_came()) continue;
+      ++waits_since_yield;
+      patience = std::min(most_polls_before_yield, polls * 2);
+      return true;
+    }
+    patience /= 2;
+    return false;
+  }
 
   // A wait has ended. Spun through for as long as that again nobody has to be woken for the next one.
   void learn_from(time_ns waited) noexcept {
@@ -181,6 +204,8 @@ struct reactor::state {
   bool polled = false;            // while waiting, and something came
   time_ns waiting_since = never;  // for something that is no timer
   time_ns idle_since = never;     // and awake
+  std::uint32_t patience = 0;     // polls before a core is yielded
+  std::uint32_t waits_since_yield = 0;
   time_ns spin_ns;
   counters seen;
   compute_threads threads;  // last: its threads post into the members above
@@ -293,10 +318,14 @@ bool reactor::spin_or_arm() {
   // time slice of somebody who computes: then this rank sleeps, as who is woken need not wait for the others' slices to end.
   const bool yields = s.settings.cores == sharing::shared_core;
   const time_ns before = now();
+  if (yields) {
+    if (s.comes_before_yield()) return false;
+    ++s.seen.yields;
+    s.waits_since_yield = 0;
+    sched_yield();
+  }
   for (std::uint32_t i = 0; i < (yields ? 1 : polls_per_clock_read); ++i) {
-    if (yields) sched_yield();
-    s.polled = s.poll_all();
-    if (s.polled || s.any_posted.load(std::memory_order_acquire)) return false;
+    if (s.something_came()) return false;
   }
   set_now(read_clock());
   if (s.idle_since == never) {

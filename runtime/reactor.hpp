@@ -42,6 +42,7 @@ class reactor final : public executor {
   struct counters {
     std::uint64_t turns = 0;
     std::uint64_t sleeps = 0;
+    std::uint64_t yields = 0;          ///< of the core to who shares it, while idle
     std::uint64_t missed_wakeups = 0;  ///< the safety tick found work that no event had announced: a bug in a poller
   };
   /// `progressed`: something ran. `idle`: nothing to do at this moment. `armed`: the same, and the native handle will say

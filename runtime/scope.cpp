@@ -26,13 +26,18 @@ scope::~scope() {
 }
 
 void scope::spawn(task<> t, task_observer* also) {
-  promise_base& p = std::move(t).release().promise();
+  executor_.schedule(take(std::move(t).release().promise(), also != nullptr ? *also : *this).self);
+}
+
+void scope::begin(task<> t) { detail::begin_nested(take(std::move(t).release().promise(), *this)); }
+
+promise_base& scope::take(promise_base& p, task_observer& told) noexcept {
   p.home = this;
-  p.observer = also != nullptr ? also : static_cast<task_observer*>(this);
+  p.observer = &told;
   p.state = promise_base::progress::waiting;
   tasks_.push_back(p);
   ++running_;
-  executor_.schedule(p.self);
+  return p;
 }
 
 void scope::on_task_end(promise_base& ended) noexcept {

@@ -21,7 +21,7 @@
 
 namespace parley::runtime {
 
-/// A suspended coroutine that its scope can cancel. A wait is a `waiter` in the frame of the coroutine that waits; its
+/// Somebody who waits and whom his scope can cancel. A wait is a `waiter` in the frame of the coroutine that waits; its
 /// destructor leaves all lists, so that a frame can be destroyed at any time.
 struct waiter : list_hook {
   using function = void (*)(waiter& self, errc why) noexcept;
@@ -30,13 +30,18 @@ struct waiter : list_hook {
   /// Enters the caller's scope. Returns false, with `outcome` set, when that has been cancelled already.
   template <class P>
   bool enter(std::coroutine_handle<P> caller) noexcept;
-  /// For one that is no coroutine: `on_cancel` is all that it is told.
+  /// The same for whoever continues in a scope that he names.
+  bool enter(scope& s, continuation who) noexcept {
+    next = who;
+    return enter(s);
+  }
+  /// For one that does not continue: `on_cancel` is all that it is told.
   bool enter(scope& s) noexcept;
-  /// Leaves the scope and continues the coroutine with `why`.
+  /// Leaves the scope and lets who waits continue with `why`.
   void wake(errc why) noexcept;
 
   function on_cancel;
-  std::coroutine_handle<> coroutine;
+  continuation next;
   scope* home = nullptr;
   errc outcome = errc::none;
 };
@@ -56,6 +61,8 @@ class scope final : private list_hook, public task_observer {
 
   /// Starts a task at the next turn. `also`, if given, is told of its end first.
   void spawn(task<> t, task_observer* also = nullptr);
+  /// The same, but it begins here and now, as an awaited one does, and may have ended when this returns.
+  void begin(task<> t);
   /// Ends all waits below with `why`; later waits end at once. Tasks still have to be joined.
   void cancel(errc why = errc::cancelled) noexcept;
   /// `none`, or why it was cancelled.
@@ -103,6 +110,7 @@ class scope final : private list_hook, public task_observer {
   scope(executor& ex, scope* parent, options o) noexcept;
   void mark_cancelled(errc why) noexcept;
   void tell_waiters() noexcept;
+  promise_base& take(promise_base& p, task_observer& told) noexcept;
 
   struct deadline_timer : timer {
     explicit deadline_timer(scope& s) noexcept : timer(&on_deadline), owner(s) {}
@@ -136,14 +144,13 @@ inline bool waiter::enter(scope& s) noexcept {
 
 template <class P>
 bool waiter::enter(std::coroutine_handle<P> caller) noexcept {
-  coroutine = caller;
-  return enter(*caller.promise().home);
+  return enter(*caller.promise().home, caller);
 }
 
 inline void waiter::wake(errc why) noexcept {
   unlink();
   outcome = why;
-  home->executor_.schedule(coroutine);
+  home->executor_.schedule(next);
 }
 
 inline void promise_base::end() noexcept {

@@ -43,7 +43,7 @@ struct promise_base : list_hook {
   /// Whose cancellation and executor this coroutine lives under. Set when it is started.
   scope* home = nullptr;
   std::coroutine_handle<> self;
-  std::coroutine_handle<> caller;
+  continuation caller;
   task_observer* observer = nullptr;
   std::exception_ptr thrown;
   enum class progress : std::uint8_t { fresh, starting, waiting, ended } state = progress::fresh;
@@ -120,8 +120,11 @@ struct [[nodiscard]] task {
     bool await_ready() const noexcept { return false; }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
+      return suspend(*caller.promise().home, caller);
+    }
+    bool suspend(scope& home, continuation caller) {
       promise_base& p = child.promise();
-      p.home = caller.promise().home;
+      p.home = &home;
       p.caller = caller;
       p.state = promise_base::progress::starting;
       detail::begin_nested(p);

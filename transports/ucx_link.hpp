@@ -12,7 +12,7 @@
 ///
 /// - Endpoints are made at the first use of a peer, so that ranks that have nothing to say to each other share nothing.
 ///   A rank may send to itself.
-/// - A message whose header and payload fit 92 bytes (shared memory) leaves without an allocation or a copy here.
+/// - A message whose header and payload fit an `arrival` leaves without an allocation or a copy here.
 ///   Others need a record from a pool while they are on their way.
 /// - A large message that the receiver drops ends with `none` at its sender, as UCX has it: "accepted" is not "read".
 /// - Payloads of 32 KiB (512 KiB where there are more ranks than cores) to 4 MiB do not go through UCX between processes of one host that may read each other's memory: the receiver's

@@ -47,6 +47,9 @@ ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) 
   // For both kinds of shared memory at once: UCX 1.13 takes it here by no other name.
   if (!set_by_user("POSIX_ERROR_HANDLING") && !set_by_user("SYSV_ERROR_HANDLING"))
     prefer(config, "MM_ERROR_HANDLING", "y");
+  // So that an `arrival` that holds its payload leaves in one element of the queue: what does not is copied to a buffer of its own.
+  if (!set_by_user("POSIX_FIFO_ELEM_SIZE") && !set_by_user("SYSV_FIFO_ELEM_SIZE"))
+    prefer(config, "MM_FIFO_ELEM_SIZE", "256");
   // UCX asks a process for its first connection whether its POSIX memory can still be reached. If the process is dead by then and
   // no other transport says yes, UCX 1.22 crashes: it looks for an endpoint's lanes that were never chosen. System V memory
   // always says yes and fails later, as it should. Called slow, it is chosen for nothing else.

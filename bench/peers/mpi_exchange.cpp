@@ -29,12 +29,12 @@ void measure(const mpi_world& world, const std::string& name, step_plan plan, co
   if (world.rank == 0) report(name, typical, "ns");
 }
 
-void pairs(const mpi_world& world) {
+void pairs(const mpi_world& world, const arguments& given) {
   const int other = world.rank ^ 1;
-  for (const std::int64_t bytes : sizes_of("pairs")) {
+  for (const std::int64_t bytes : sizes_of("pairs", given)) {
     std::vector<char> out(static_cast<std::size_t>(bytes), 1);
     std::vector<char> in(out.size());
-    measure(world, "pairs_" + std::to_string(bytes), plan_for(bytes, unsigned(world.size)), [&] {
+    measure(world, "pairs_" + std::to_string(bytes), plan_for(bytes, unsigned(world.size), given), [&] {
       std::array<MPI_Request, 2> both{};
       MPI_Irecv(in.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[0]);
       MPI_Isend(out.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[1]);
@@ -56,12 +56,12 @@ MPI_Datatype side_of(int n, int dimension, bool upper, bool ghosts) {
   return type;
 }
 
-void halo(const mpi_world& world) {
+void halo(const mpi_world& world, const arguments& given) {
   const std::array<int, 2> blocks{world.size / 2, 2};
   const std::array<int, 2> periodic{0, 0};
   MPI_Comm grid = MPI_COMM_NULL;
   MPI_Cart_create(MPI_COMM_WORLD, 2, blocks.data(), periodic.data(), 0, &grid);
-  for (const std::int64_t cells : sizes_of("halo")) {
+  for (const std::int64_t cells : sizes_of("halo", given)) {
     const int n = int(cells);
     std::vector<double> field(std::size_t(n + 2) * std::size_t(n + 2));
     std::array<MPI_Datatype, 4> out{};
@@ -75,7 +75,7 @@ void halo(const mpi_world& world) {
     }
     constexpr std::array<int, 4> one{1, 1, 1, 1};
     constexpr std::array<MPI_Aint, 4> begin{};
-    measure(world, "halo_" + std::to_string(cells), plan_for(cells * 8, unsigned(world.size)), [&] {
+    measure(world, "halo_" + std::to_string(cells), plan_for(cells * 8, unsigned(world.size), given), [&] {
       MPI_Neighbor_alltoallw(field.data(), one.data(), begin.data(), out.data(), field.data(), one.data(), begin.data(),
                              in.data(), grid);
     });
@@ -86,10 +86,10 @@ void halo(const mpi_world& world) {
   MPI_Comm_free(&grid);
 }
 
-void all_reduce(const mpi_world& world) {
-  for (const std::int64_t bytes : sizes_of("all_reduce")) {
+void all_reduce(const mpi_world& world, const arguments& given) {
+  for (const std::int64_t bytes : sizes_of("all_reduce", given)) {
     std::vector<float> values(std::size_t(bytes) / sizeof(float));
-    measure(world, "all_reduce_" + std::to_string(bytes), plan_for(bytes, unsigned(world.size)), [&] {
+    measure(world, "all_reduce_" + std::to_string(bytes), plan_for(bytes, unsigned(world.size), given), [&] {
       MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     });
   }
@@ -103,11 +103,11 @@ int main(int argc, char** argv) {
   if (world.size % 2 != 0) give_up("mpi_exchange needs an even number of ranks: mpirun -n 2");
   const std::string only = given.text("only", "pairs");
   if (only == "pairs")
-    pairs(world);
+    pairs(world, given);
   else if (only == "halo")
-    halo(world);
+    halo(world, given);
   else if (only == "all_reduce")
-    all_reduce(world);
+    all_reduce(world, given);
   else
     give_up("--only takes pairs, halo or all_reduce, not " + only);
 }

@@ -32,8 +32,8 @@ class device_ring {
   transports::cuda_stream stream() const noexcept { return stream_; }
   float* seen(name n) { return reinterpret_cast<float*>(gpu_.shadow(buffers_[n].bytes().data())); }
   template <class F>
-  void launch(F f) {
-    gpu_.launch(stream_, 200, [f] {
+  void launch(F f, std::uint64_t ticks = 200) {
+    gpu_.launch(stream_, ticks, [f] {
       for (std::size_t i = 0; i < count; ++i) f(i);
     });
   }
@@ -50,7 +50,9 @@ class device_ring {
   }
   void begin_with(rank_id self, unsigned seed) {
     float* const x = seen(x0);
-    launch([x, self, seed](std::size_t i) { x[i] = static_cast<float>((17 * self + i + seed) % 512); });
+    // One of them takes longer, so that what it puts has its credit in time.
+    launch([x, self, seed](std::size_t i) { x[i] = static_cast<float>((17 * self + i + seed) % 512); },
+           200 + 100 * self);
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <list>
+#include <optional>
 
 using namespace parley;
 using namespace parley::ops;
@@ -64,6 +65,31 @@ class hanging_star final : public group_config {
   }
   rank_id where_;
   bool at_first_;
+  group_config_ptr real_ = star();
+};
+
+/// A star whose roles leave all that they do to a task that they spawn, and return. One rank's task throws where that is asked for.
+class spawning_star final : public group_config {
+ public:
+  explicit spawning_star(std::optional<rank_id> broken)
+      : group_config({.name = "spawning", .wire_class = "spawning"}), broken_(broken) {}
+  task<> lead(group_call& g) const override { return spawn(g); }
+  task<> work(group_call& g) const override { return spawn(g); }
+
+ private:
+  task<> spawn(group_call& g) const {
+    scope& here = co_await this_scope;
+    here.spawn(all_of_it(g));
+  }
+  task<> all_of_it(group_call& g) const {
+    if (g.self() == g.leader()) {
+      co_await real_->lead(g);
+    } else {
+      co_await real_->work(g);
+    }
+    if (g.self() == broken_) throw std::runtime_error("the kernel has failed");
+  }
+  std::optional<rank_id> broken_;
   group_config_ptr real_ = star();
 };
 
@@ -232,6 +258,19 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
     }
     CHECK(c->winner == "slow");
     CHECK(join_group_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("what a config of a group spawns ends before its call does, which fails if it throws") {
+  for (const std::optional<rank_id> broken : {std::optional<rank_id>(), std::optional<rank_id>(1)}) {
+    world w(3);
+    const auto all = reduce_all(w, declare_all(w, led_by(0, {std::make_shared<spawning_star>(broken)})), {50'000});
+    CHECK(all.wrong == 0);
+    for (rank_id r = 0; r < 3; ++r) {
+      CAPTURE(r);
+      CHECK(all.of_rank[r][0].code() == (r == broken ? errc::config_failed : errc::none));
+      CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
+    }
   }
 }
 

@@ -276,6 +276,28 @@ TEST_CASE("a mesh exchanges what its lists of indices name") {
   }
 }
 
+TEST_CASE("what an exchange brings to an element that it also takes away does not leave again in the same one") {
+  world w(2);
+  std::vector<std::vector<double>> values{{1.0}, {2.0}};
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op;
+    op.name = "mesh";
+    op.neighbours = {1 - r};
+    plans.push_back(w[r].declare(op).plan({index_field(values[r], {{0}}, {{0}})}));
+  }
+  const auto late = [](halo_plan* plan, time_ns begins) -> task<> {
+    auto slept = co_await sleep_until(begins);
+    static_cast<void>(slept);
+    co_await with_dataflow(exchange, plan, 1);
+  };
+  scope all(w.clock);
+  all.spawn(late(&plans[0], 0));
+  all.spawn(late(&plans[1], 10'000'000));  // by then the other's element is here
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(values == std::vector<std::vector<double>>{{2.0}, {1.0}});
+}
+
 TEST_CASE("a neighbour that sends another number of cells, or does not know of it, is named") {
   world w(2);
   std::vector<std::vector<double>> values(2, std::vector<double>(8, 1.0));

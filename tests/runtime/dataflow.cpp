@@ -52,6 +52,21 @@ class logged final : public flow_step {
   time_ns takes_ns_;
 };
 
+// One that is no coroutine.
+class plain final : public flow_step {
+ public:
+  explicit plain(std::string& log) : log_(log) {}
+  std::string title() const override { return "a plain step"; }
+
+ private:
+  void go() noexcept override {
+    log_ += '.';
+    note_begun();
+    end();
+  }
+  std::string& log_;
+};
+
 struct flowing {
   flow_work step(char letter, std::vector<buffer_access> uses, time_ns takes_ns = 1000, step_options o = {}) {
     return flow.add(new_step<logged>(log, letter, takes_ns), uses, o);
@@ -141,6 +156,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
       std::size_t size;
       buffer_use how;
       std::set<int> waits_for;
+      decltype(order)::mark at{};
     };
     std::vector<use> live;
     for (int number = 0; number < 60; ++number) {
@@ -148,16 +164,16 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
         const auto gone = live.begin() + static_cast<std::ptrdiff_t>(dice() % live.size());
         const auto waited_for = [&](const use& u) { return gone->waits_for.contains(u.who->number); };
         if (std::any_of(live.begin(), live.end(), waited_for)) continue;  // it has not even begun
-        order.remove(*gone->who, {std::span(bytes).subspan(gone->from, gone->size), gone->how},
+        order.remove(*gone->who, {std::span(bytes).subspan(gone->from, gone->size), gone->how}, gone->at,
                      buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
         live.erase(gone);
         continue;
       }
-      use mine{std::make_shared<named_step>(number), dice() % 40, 0, static_cast<buffer_use>(dice() % 3), {}};
+      use mine{std::make_shared<named_step>(number), dice() % 40, 0, static_cast<buffer_use>(dice() % 3), {}, {}};
       mine.size = dice() % (41 - mine.from);
       std::set<int> found;
-      order.add(mine.who, {std::span(bytes).subspan(mine.from, mine.size), mine.how},
-                [&](const auto& earlier, bool) { found.insert(earlier->number); });
+      mine.at = order.add(mine.who, {std::span(bytes).subspan(mine.from, mine.size), mine.how},
+                          [&](const auto& earlier, bool) { found.insert(earlier->number); });
       // By the byte: the last writer, and who has read since; of those who have not ended.
       std::set<int> expected;
       for (std::size_t at = mine.from; at < mine.from + mine.size; ++at) {
@@ -175,7 +191,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
       live.push_back(mine);
     }
     for (const use& u : live)
-      order.remove(*u.who, {std::span(bytes).subspan(u.from, u.size), u.how},
+      order.remove(*u.who, {std::span(bytes).subspan(u.from, u.size), u.how}, u.at,
                    buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
     CHECK(order.size() == 0);
   }
@@ -328,6 +344,35 @@ TEST_CASE("a flow that is torn down leaves nobody waiting for its steps in a seq
   flow_work c = flow.add(new_step<logged>(log, 'c', 1000), use, {.sequence = &sequence});
   CHECK(c.outcome());
   CHECK(log.text == "<c>c");
+}
+
+TEST_CASE("a step that is no coroutine begins, and may end, where it is added; from outside of coroutines in the next turn") {
+  flowing f;
+  std::string log;
+  flow_work outside = f.flow.add(new_step<plain>(log), {});
+  CHECK(log.empty());
+  CHECK(outside.outcome());
+  CHECK(log == ".");
+  const auto inside = [](dataflow& flow, std::string& l) -> task<> {
+    const flow_work work = flow.add(new_step<plain>(l), {});
+    l += work.done() ? "done" : "not yet";
+    co_await work;
+  };
+  run(f.clock, inside(f.flow, log));
+  CHECK(log == "..done");
+}
+
+TEST_CASE("a long line of steps each of which lets the next one begin takes no stack, however it is let go") {
+  constexpr std::size_t many = 200'000;
+  flowing f;
+  begin_sequence sequence;
+  std::string log;
+  flow_work a = f.step('a', {writes(f.m.bytes)});
+  const std::array use{reads(f.m.bytes)};
+  f.flow.put(new_step<plain>(log), use, {.sequence = &sequence});  // waits for a, and the others for it
+  for (std::size_t i = 1; i < many; ++i) f.flow.put(new_step<plain>(log), {}, {.sequence = &sequence});
+  f.run_all();
+  CHECK(log.size() == many);
 }
 
 TEST_CASE("a deadline counts from the start, waiting for others included") {

@@ -66,6 +66,35 @@ TEST_CASE("what is removed from the ready queue is gone and the rest keeps its o
   CHECK(queue.empty());
 }
 
+TEST_CASE("calls have their turns among coroutines, unless they are removed") {
+  struct counting : ready_call {
+    explicit counting(std::vector<int>& l, int n) : ready_call(&on_turn), log(l), number(n) {}
+    static void on_turn(ready_call& self) noexcept {
+      auto& mine = static_cast<counting&>(self);
+      mine.log.push_back(mine.number);
+    }
+    std::vector<int>& log;
+    int number;
+  };
+  script play;
+  std::vector<int> log;
+  counting first(log, 1);
+  counting removed(log, 3);
+  counting last(log, 4);
+  const auto says = [](std::vector<int>& l) -> task<> {
+    l.push_back(2);
+    co_return;
+  };
+  play.clock.schedule(first);
+  play.stage->spawn(says(log));
+  play.clock.schedule(removed);
+  play.clock.schedule(last);
+  play.clock.schedule(first);
+  play.clock.forget(removed);
+  play.finish();
+  CHECK(log == std::vector{1, 2, 4, 1});
+}
+
 TEST_CASE("random numbers are a pure function of seed, stream and counter") {
   virtual_time clock(7);
   random_stream a = clock.rng(streams::jitter);

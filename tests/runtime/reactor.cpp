@@ -228,6 +228,35 @@ TEST_CASE("waits that spinning would have outlasted are spun through, once one o
   }
 }
 
+TEST_CASE("on a shared core an answer that comes at once is waited for, now and then not; one that takes longer costs no polls") {
+  // Answers at every so many polls, as another core would, or one that this rank shares.
+  struct answering : poller {
+    explicit answering(std::uint64_t e) : every(e) {}
+    ~answering() override { ::close(fd); }
+    bool poll() override { return ++polls % every == 0; }
+    arm_state arm() override { return arm_state::busy; }
+    int event_fd() const override { return fd; }
+    std::uint64_t every;
+    std::uint64_t polls = 0;
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  };
+  constexpr std::uint64_t answers = 20'000;
+  const auto yields_for = [](std::uint64_t every) {
+    reactor loop({.cores = reactor::sharing::shared_core});
+    answering other(every);
+    loop.attach(other);
+    run_until(loop, [&] { return other.polls >= answers * every; });
+    const std::uint64_t yields = loop.statistics().yields;
+    loop.detach(other);
+    return yields;
+  };
+  const std::uint64_t quick = yields_for(3);
+  CHECK(quick >= answers / 100);  // who shares the core has its turn
+  CHECK(quick <= answers / 20);
+  const std::uint64_t slow = yields_for(40);
+  CHECK(slow >= answers * 17);  // two polls for each, one after it and one in the turn after that
+}
+
 TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also while it sleeps") {
   for (auto cores : {reactor::sharing::own_core, reactor::sharing::shared_core}) {
     reactor loop({.cores = cores, .longest_spin_ns = 1'000});

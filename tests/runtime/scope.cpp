@@ -55,6 +55,19 @@ task<> leave_by_exception(script& play) {
   woken.value();
   throw std::runtime_error("left");
 }
+task<> say_and_sleep(script& play, bool fails) {
+  play.say("begins");
+  if (fails) throw std::runtime_error("at once");
+  co_await say_at(play, 1_s, "woken");
+}
+task<> begin_one(script& play, bool fails) {
+  scope& here = co_await this_scope;
+  scope inner(here);
+  inner.begin(say_and_sleep(play, fails));
+  play.say(inner.running() == 0 ? "ended" : "waits");
+  co_await inner.join();
+  play.say("joined");
+}
 task<> spawn_another(script& play, int left) {
   scope& here = co_await this_scope;
   play.say(std::to_string(left));
@@ -137,6 +150,21 @@ TEST_CASE("all scopes below a cancelled one know it before the first waiter is t
     CHECK(w->early == 0);
   }
   CHECK(second.cancelled() == errc::timeout);
+}
+
+TEST_CASE("a task that a scope begins has run up to its first wait, or to its end, before its caller goes on") {
+  script play;
+  play.stage->spawn(begin_one(play, false));
+  play.until(1_ms);
+  CHECK(play.log == "begins waits ");
+  play.stage->cancel();
+  play.finish();
+  CHECK(play.log == "begins waits cancelled joined ");
+
+  script other;
+  other.stage->spawn(begin_one(other, true));
+  CHECK_THROWS_WITH(other.finish(), "at once");
+  CHECK(other.log == "begins ended ");
 }
 
 TEST_CASE("a scope that is made below a cancelled one is cancelled") {
