@@ -45,6 +45,7 @@ class virtual_time final : public executor {
 
  private:
   struct modelled_end;
+  [[gnu::noinline]] std::size_t run_posted();
   chooser choose_;
   std::vector<std::function<void()>> posted_;
   std::list<std::unique_ptr<modelled_end>> ends_;
