@@ -113,6 +113,8 @@ class edge_end : private actors::implementations {
   /// Memory of the user's has been registered.
   virtual void say_memory() noexcept {}
   bool has_memory() const noexcept;
+  /// Enough for several chunks, and for whatever the link does with long messages.
+  std::size_t rehearsal_bytes() const noexcept;
   virtual ~edge_end();
 
   friend declared_edge;
