@@ -21,7 +21,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -36,6 +38,7 @@ world_options many_ranks(rank_id ranks) {
   o.ranks = ranks;
   o.settings.plan.budget_fraction = 1e3;
   o.settings.flight_records = 16;
+  o.link.wiring_bytes = 2 * o.link.eager_bytes;  // a rehearsal is one long message
   return o;
 }
 
@@ -89,14 +92,18 @@ void run_pairs(world& w, std::int64_t calls) {
 }
 
 double queue_alone(std::size_t waiting) {
+  struct nothing final : event {
+    void happen() override {}
+  };
   event_queue queue;
   dice luck(1, purpose::kernel, 0);
   constexpr std::size_t count = 2'000'000;
-  for (std::size_t n = 0; n < waiting; ++n) queue.push(parley::time_ns(luck.below(10'000)), 0, nullptr);
+  for (std::size_t n = 0; n < waiting; ++n)
+    queue.push(parley::time_ns(luck.below(10'000)), 0, std::make_unique<nothing>());
   const std::int64_t start = now_ns();
   for (std::size_t n = 0; n < count; ++n) {
-    const auto first = queue.pop();
-    queue.push(first.when + parley::time_ns(luck.below(10'000)), 0, nullptr);
+    auto first = queue.pop();
+    queue.push(first.when + parley::time_ns(luck.below(10'000)), 0, std::move(first.what));
   }
   return double(count) / (double(now_ns() - start) / 1e9);
 }
