@@ -257,8 +257,9 @@ void assignment::start(campaign& c, time_ns now) {
   c.missed = std::move(known.sentence);
   if (policy_ == tuning_policy::off || candidates_.size() < 2) {
     const bool off = policy_ == tuning_policy::off;
-    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default, off ? policy_why_ : no_choice_,
-           now);
+    const std::string& said = off ? policy_why_ : no_choice_;
+    const char* const usual = off ? "tuning is switched off" : "nothing but the default may run";
+    settle(c, 0, off ? decision_source::tuning_off : decision_source::only_default, said.empty() ? usual : said, now);
     return;
   }
   begin_search(c, now);

@@ -114,10 +114,13 @@ struct campaign {
     bool told = false;  // the user
   };
 
+  // What every call looks at is together.
+  stage where = stage::waiting;
+  std::uint64_t digest = 0;                       ///< of the winner once decided, else of the default
+  std::uint64_t invocations = 0;                  ///< begun in all
+  std::uint64_t next_sample = ~std::uint64_t{0};  ///< which of its invocations has to do with drift
   tuning::size_bucket bucket{};
   std::string key;  ///< as in a results file: `16MiB_bf16`
-  stage where = stage::waiting;
-  std::uint64_t digest = 0;  ///< of the winner once decided, else of the default
   std::string winner;
   std::string why;
   decision_source source = decision_source::trials;
@@ -150,7 +153,6 @@ struct campaign {
     time_ns since_ns = 0;
   };
   std::vector<shortage> shortages;
-  std::uint64_t invocations = 0;  ///< begun in all
   std::uint64_t invocations_to_agreement = 0;
   std::uint64_t trials = 0;
   time_ns first_ns = 0;
@@ -165,7 +167,6 @@ struct campaign {
   double cost_ns = 0;             ///< what the trials took beyond the default
   double pending_ns = 0;          ///< the same of those that were not reported yet, as far as it can be foreseen
   double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
-  std::uint64_t next_sample = ~std::uint64_t{0};  ///< which of its invocations has to do with drift
   std::unique_ptr<drift_watch> drift;
 
   bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
@@ -351,13 +352,22 @@ class assignment {
   std::size_t next_candidate(const campaign& c) const noexcept;
   choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
+
+  // What every call looks at is together.
+  campaign* latest_ = nullptr;  // most calls are of one size
+  std::uint64_t latest_from_bytes_ = 0;
+  std::uint64_t latest_to_bytes_ = 0;
+  std::uint64_t order_ = 0;
+  time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
+  std::size_t active_ = 0;             // campaigns that try or collect
+  std::size_t bursts_ = 0;             // that are being timed
   std::uint64_t default_digest_;
   std::string default_id_;
   std::string dtype_;
   std::vector<rank_id> participants_;
   tuning_policy policy_;
   runtime::noticed_at here_;
-  std::string policy_why_ = "tuning is switched off";
+  std::string policy_why_;  // why tuning is off; empty: it is switched off
   tuning::plan_options plan_;
   std::vector<std::uint64_t> candidates_;
   std::vector<std::string> ids_;
@@ -368,16 +378,9 @@ class assignment {
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun_;
   std::vector<candidate_limit> limits_;
   std::string left_out_;
-  std::string no_choice_ = "nothing but the default may run";
+  std::string no_choice_;  // why there is nothing but the default; empty: nothing else may run
   std::vector<std::unique_ptr<campaign>> campaigns_;
-  campaign* latest_ = nullptr;  // most calls are of one size
-  std::uint64_t latest_from_bytes_ = 0;
-  std::uint64_t latest_to_bytes_ = 0;
-  std::uint64_t order_ = 0;
-  time_ns first_ns_ = runtime::never;  // of the op: its budget grows from here
-  time_ns control_ns_ = 0;             // of the participant on which the agreement has taken most
-  std::size_t active_ = 0;             // campaigns that try or collect
-  std::size_t bursts_ = 0;             // that are being timed
+  time_ns control_ns_ = 0;  // of the participant on which the agreement has taken most
   bool calls_alone_ = false;
   bool trials_are_extra_ = false;
 };

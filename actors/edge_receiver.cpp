@@ -194,8 +194,8 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
 // ---- the edge ---------------------------------------------------------------------------------------------------------
 
 edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
-    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation),
-      peer_(op.participants[0].rank) {
+    : services_(s), op_(op.id()), generation_(generation), peer_(op.participants[0].rank),
+      rows_(s.ex, s.clocks.skew()) {
   services_.mail.bind<matched>(number_of(op_, part::data_receiver), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::question) {
       stream* const asked = known_or_new(m.stream);

@@ -363,23 +363,24 @@ class edge_receiver final : public data_sink {
   void send_report(stream& s) noexcept;
   void say_what_ran(const stream& s, matched& m) const noexcept;
 
+  // What every call looks at is together.
   services& services_;
-  row_log rows_;
+  stream* latest_ = nullptr;  // most calls have one tag
+  std::unique_ptr<one_sided> one_sided_;
   std::uint64_t op_;
   std::uint64_t generation_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
-  stream_table<stream> streams_;
-  stream* latest_ = nullptr;  // most calls have one tag
   bool fetch_may_wait_ = false;
+  row_log rows_;
   late_timer late_{*this};
   counters counters_;
+  stream_table<stream> streams_;
   std::function<void()> overflow_;
   kept_parts unjoined_;
   bool says_end_ = true;
   bool lost_unjoined_ = false;
   bool retired_ = false;
-  std::unique_ptr<one_sided> one_sided_;
 };
 
 // Made and ended with each call: here, so that calls need not go elsewhere for it.

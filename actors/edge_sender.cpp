@@ -12,8 +12,8 @@ using runtime::errc;
 
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
-    : services_(s), rows_(s.ex, s.clocks.skew()), assigned_(assigned), op_(op.id()), generation_(generation),
-      default_digest_(op.default_digest), self_(s.net.rank()), peer_(op.participants[1].rank), window_(w),
+    : services_(s), assigned_(assigned), window_(w), op_(op.id()), generation_(generation), self_(s.net.rank()),
+      peer_(op.participants[1].rank), rows_(s.ex, s.clocks.skew()), default_digest_(op.default_digest),
       question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::report) {

@@ -270,28 +270,29 @@ class edge_sender {
   outgoing begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
                                   pacing pace);
 
+  // What every call looks at is together.
   services& services_;
-  row_log rows_;
   assignment& assigned_;
+  stream* latest_ = nullptr;  // most calls have one tag
+  window_limits window_;
   std::uint64_t op_;
   std::uint64_t generation_;
-  std::uint64_t default_digest_;
+  std::uint64_t settled_on_ = 0;  // the last config decided on that is neither a put nor a get
   rank_id self_;
   rank_id peer_;
-  window_limits window_;
   runtime::errc failed_ = runtime::errc::none;
+  bool unusual_ = false;  // puts and gets are allowed, or trials are compared
+  row_log rows_;
+  std::unique_ptr<one_sided_sender> one_sided_;
+  std::uint64_t default_digest_;
   stream_table<stream> streams_;
-  stream* latest_ = nullptr;  // most calls have one tag
   std::uint64_t rehearsals_ = 0;
   bool retired_ = false;
   question_timer question_timer_;
   question_pauses question_pauses_;
   counters counters_;
   std::function<void()> ended_there_;
-  std::unique_ptr<one_sided_sender> one_sided_;
   std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared
-  bool unusual_ = false;                                 // one of these two is there
-  std::uint64_t settled_on_ = 0;                         // the last config decided on that is neither a put nor a get
 };
 
 }  // namespace parley::actors

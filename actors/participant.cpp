@@ -45,9 +45,9 @@ class participant_behaviour {
         ask_at_(s.ex.now() + ask_pause_ns) {}
 
   using incoming = runtime::result<participant_actor::message>;
-  /// Does what a message, or the time that has come, asks for; first of all it makes its offer. Where something is thrown it answers
-  /// how long to wait before the same is to be asked of it again; else 0.
-  runtime::time_ns handle(incoming& m) noexcept {
+  /// Does what a message, or the time that has come (null), asks for; first of all it makes its offer. Where something is thrown it
+  /// answers how long to wait before the same is to be asked of it again; else 0.
+  runtime::time_ns handle(incoming* m) noexcept {
     const busy_until_end control(services_, mine_.control_ns);
     try {
       offer_once();
@@ -95,8 +95,8 @@ class participant_behaviour {
     send_offer(catalogue_list::no, mine_.declaration.leader);
     offered_ = true;
   }
-  void hear(incoming& m) {
-    if (!m) {
+  void hear(incoming* m) {
+    if (m == nullptr || !*m) {
       out_.resend();
       ask_for_other_way();
       return;
@@ -105,7 +105,7 @@ class participant_behaviour {
         [this](auto& one) {
           if (is_for_me(one)) on(one);
         },
-        *m);
+        **m);
   }
   // Answers what the leader is told.
   std::string complain(const runtime::error& what, const char* and_now) noexcept {
@@ -431,23 +431,29 @@ runtime::task<> rehearse_round(participant_behaviour& me, services& s, participa
   static_cast<void>(woken);
 }
 
+// With all that is done again where something was thrown. In a frame of its own, which is there no longer than that takes.
+runtime::task<> take_in(participant_behaviour& me, services& s, participant_behaviour::incoming* m,
+                        runtime::scope& rounds, participant_actor& self) {
+  while (const runtime::time_ns pause = me.handle(m)) {
+    auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+    if (!slept) break;
+  }
+  if (me.round_begins()) rounds.spawn(rehearse_round(me, s, self.self()));
+  while (const runtime::time_ns pause = me.tell_of_rehearsals()) {
+    auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+    if (!slept) break;
+  }
+}
+
 runtime::task<> participate(participant_actor& self, services& s, participant_state& mine) {
   participant_behaviour me(s, mine);
-  participant_behaviour::incoming m = errc::timeout;
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope rounds(here);
+  co_await take_in(me, s, nullptr, rounds, self);
   for (;;) {
-    while (const runtime::time_ns pause = me.handle(m)) {
-      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
-      if (!slept) break;
-    }
-    if (me.round_begins()) rounds.spawn(rehearse_round(me, s, self.self()));
-    while (const runtime::time_ns pause = me.tell_of_rehearsals()) {
-      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
-      if (!slept) break;
-    }
-    m = co_await self.receive(me.next_event());
+    auto m = co_await self.receive(me.next_event());
     if (!m && m.code() != errc::timeout) break;
+    co_await take_in(me, s, &m, rounds, self);
   }
   co_await rounds.join();
 }

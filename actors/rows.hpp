@@ -62,14 +62,14 @@ class row_log {
   static constexpr std::uint32_t quiet_after = 256;
   runtime::executor& executor_;
   const clock_skew* skew_;
-  std::function<void()> flush_;
-  std::vector<wire_row> rows_;
   runtime::time_ns last_end_ns_ = 0;
   bool measuring_ = false;
   bool flushing_ = false;
+  std::uint32_t quiet_ = 0;  // invocations since the last trial
   std::uint32_t flushed_tag_ = 0;
   std::uint64_t flushed_at_ = 0;
-  std::uint32_t quiet_ = 0;  // invocations since the last trial
+  std::function<void()> flush_;
+  std::vector<wire_row> rows_;
 };
 
 }  // namespace parley::actors

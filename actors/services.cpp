@@ -5,9 +5,29 @@
 
 namespace parley::actors {
 
-void data_hub::bind(std::uint64_t op, data_sink& sink) {
-  sinks_[op] = &sink;
+data_sink* data_hub::sink_of(std::uint64_t op) const noexcept {
+  const auto is_it = [op](const auto& s) { return s.first == op; };
+  if (const auto at = std::find_if(few_sinks_.begin(), few_sinks_.end(), is_it); at != few_sinks_.end())
+    return at->second;
+  const auto at = sinks_.find(op);
+  return at == sinks_.end() ? nullptr : at->second;
+}
+
+void data_hub::unbind(std::uint64_t op) {
+  std::erase_if(few_sinks_, [op](const auto& s) { return s.first == op; });
+  sinks_.erase(op);
   latest_ = nullptr;
+}
+
+void data_hub::bind(std::uint64_t op, data_sink& sink) {
+  unbind(op);
+  if (sinks_.empty() && few_sinks_.size() < few) {
+    few_sinks_.emplace_back(op, &sink);
+  } else {
+    sinks_.insert(few_sinks_.begin(), few_sinks_.end());
+    few_sinks_.clear();
+    sinks_[op] = &sink;
+  }
   const auto waiting = early_.find(op);
   if (waiting == early_.end()) return;
   early_count_ -= waiting->second.size();
@@ -29,10 +49,9 @@ void data_hub::on_arrival(runtime::arrival&& message) noexcept {
 }
 
 void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
-  const auto sink = sinks_.find(s.op);
-  if (sink != sinks_.end()) {
+  if (data_sink* const sink = sink_of(s.op)) {
     latest_op_ = s.op;
-    latest_ = sink->second;
+    latest_ = sink;
     latest_->on_data(s, std::move(message));
   } else {
     keep_early(s, std::move(message));

@@ -47,10 +47,7 @@ class data_hub final : public runtime::link::handler {
   ~data_hub() { net_.listen(runtime::link::channel::data, nullptr); }
 
   void bind(std::uint64_t op, data_sink& sink);
-  void unbind(std::uint64_t op) {
-    sinks_.erase(op);
-    latest_ = nullptr;
-  }
+  void unbind(std::uint64_t op);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
   struct counters {
@@ -61,17 +58,21 @@ class data_hub final : public runtime::link::handler {
   const counters& statistics() const noexcept { return counters_; }
 
  private:
+  data_sink* sink_of(std::uint64_t op) const noexcept;
   [[gnu::noinline]] void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
   [[gnu::noinline]] void keep_early(const stamp& s, runtime::arrival&& message) noexcept;
   static constexpr std::size_t early_limit = 4096;
   runtime::link& net_;
-  struct id_hash {  // they are hashes already
+  std::uint64_t latest_op_ = 0;
+  data_sink* latest_ = nullptr;  // messages come in runs for one op
+  struct id_hash {               // they are hashes already
     using is_avalanching = void;
     std::size_t operator()(std::uint64_t id) const noexcept { return id; }
   };
+  // By op. A few are looked through as fast, and take less memory; once they were more they are in the map.
+  static constexpr std::size_t few = 8;
+  std::vector<std::pair<std::uint64_t, data_sink*>> few_sinks_;
   boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
-  std::uint64_t latest_op_ = 0;
-  data_sink* latest_ = nullptr;  // messages come in runs for one op
   std::unordered_map<std::uint64_t, kept_parts> early_;
   std::size_t early_count_ = 0;
   std::uint64_t early_bytes_ = 0;

@@ -1,9 +1,9 @@
 // How fast the simulator is, and how large: real ranks, actors and ops on virtual links, in one process.
 //
-//     simulator --only events [--ranks 1000] [--calls 600]      pairs of ranks that tune: events a second, and what the queue of
+//     simulator --only events [--ranks 10000] [--calls 600]     pairs of ranks that tune: events a second, and what the queue of
 //                                                               events does by itself
 //     simulator --only events_checked                           the same with all checkers
-//     simulator --only bytes [--ranks 1000]                     heap of one rank, with an op that has been tuned, and without
+//     simulator --only bytes [--ranks 10000]                    heap of one rank, with an op that has been tuned, and without
 //     simulator --only seeds [--seeds 20] --scenarios FOLDER    a swarm seed of few ranks with faults and all checkers
 //     simulator --only large_seed                               one of 64 ranks and 2,000 invocations
 //     simulator --only join [--ranks 1024] [--calls 60]         a pipeline of so many stages, from the start to the last decision; so
@@ -21,7 +21,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -30,32 +32,46 @@ using namespace parley::bench;
 using namespace parley::simulation;
 using parley::rank_id;
 using parley::task;
+using parley::time_ns;
 
 world_options many_ranks(rank_id ranks) {
   world_options o;
   o.ranks = ranks;
   o.settings.plan.budget_fraction = 1e3;
-  o.settings.flight_records = 16;
+  o.settings.flight_records = 8;
+  o.link.wiring_bytes = 2 * o.link.eager_bytes;  // a rehearsal is one long message
   return o;
 }
 
-std::vector<parley::config_ptr> two_configs() { return {parley::direct(), parley::chunked(64 << 10, 2)}; }
+// The same ones for all ranks: they never change.
+const std::vector<parley::config_ptr>& two_configs() {
+  static const std::vector<parley::config_ptr> both{parley::direct(), parley::chunked(64 << 10, 2)};
+  return both;
+}
 
 // Ranks 2k and 2k + 1 are a pair.
-task<> one_of_a_pair(parley::rank* self, std::int64_t calls) {
-  const rank_id first = self->id() / 2 * 2;
-  auto op =
-      self->declare(parley::paired_transfer{.name = "pair", .configs = two_configs(), .edges = {{first, first + 1}}});
-  std::vector<std::byte> words(128);
-  parley::scope& here = co_await parley::this_scope;
+parley::transfer declare_pair(parley::rank& self) {
+  const rank_id first = self.id() / 2 * 2;
+  return self.declare(parley::paired_transfer{.name = "pair", .configs = two_configs(), .edges = {{first, first + 1}}});
+}
+constexpr time_ns pace_ns = 10'000;
+
+task<> one_sender(parley::rank* self, std::int64_t calls) {
+  auto op = declare_pair(*self);
+  const std::vector<std::byte> words(128);
   for (std::int64_t n = 0; n < calls; ++n) {
-    auto paced = co_await parley::sleep_until(here.where().now() + 10'000);
+    auto paced = co_await parley::sleep_until(self->where().now() + pace_ns);
     if (!paced) co_return;
-    if (self->id() == first) {
-      co_await op.send(words, {.to = first + 1});
-    } else {
-      co_await op.receive(words, {.from = first});
-    }
+    co_await op.send(words, {.to = self->id() + 1});
+  }
+}
+task<> one_receiver(parley::rank* self, std::int64_t calls) {
+  auto op = declare_pair(*self);
+  std::vector<std::byte> words(128);
+  for (std::int64_t n = 0; n < calls; ++n) {
+    auto paced = co_await parley::sleep_until(self->where().now() + pace_ns);
+    if (!paced) co_return;
+    co_await op.receive(words, {.from = self->id() - 1});
   }
 }
 
@@ -83,20 +99,24 @@ void expect_decisions(const world& w) {
 }
 
 void run_pairs(world& w, std::int64_t calls) {
-  w.start_all([&](rank_id r) { w.programs_of(r).spawn(one_of_a_pair(&w[r], calls)); });
+  w.start_all(
+      [&](rank_id r) { w.programs_of(r).spawn(r % 2 == 0 ? one_sender(&w[r], calls) : one_receiver(&w[r], calls)); });
   run_programs(w);
   expect_decisions(w);
 }
 
 double queue_alone(std::size_t waiting) {
+  struct nothing final : event {
+    void happen() override {}
+  };
   event_queue queue;
   dice luck(1, purpose::kernel, 0);
   constexpr std::size_t count = 2'000'000;
-  for (std::size_t n = 0; n < waiting; ++n) queue.push(parley::time_ns(luck.below(10'000)), 0, nullptr);
+  for (std::size_t n = 0; n < waiting; ++n) queue.push(time_ns(luck.below(10'000)), 0, std::make_unique<nothing>());
   const std::int64_t start = now_ns();
   for (std::size_t n = 0; n < count; ++n) {
-    const auto first = queue.pop();
-    queue.push(first.when + parley::time_ns(luck.below(10'000)), 0, nullptr);
+    auto first = queue.pop();
+    queue.push(first.when + time_ns(luck.below(10'000)), 0, std::move(first.what));
   }
   return double(count) / (double(now_ns() - start) / 1e9);
 }
@@ -116,6 +136,7 @@ void events_checked(rank_id ranks, std::int64_t calls) {
   scenario s;
   s.name = "pairs";
   s.ranks = ranks;
+  s.link.wiring_bytes = 2 * s.link.eager_bytes;
   s.faults.orders = false;
   op_spec op;
   op.sizes = {128};
@@ -199,7 +220,7 @@ void large_seed() {
 class quiet_stage final : public parley::pipeline_stage {
  public:
   void forward(std::uint64_t, std::span<std::byte>) override {}
-  parley::time_ns modelled_ns(std::uint64_t, std::size_t) const override { return 10'000; }
+  time_ns modelled_ns(std::uint64_t, std::size_t) const override { return 10'000; }
 };
 
 task<> one_stage(parley::rank* self, std::int64_t microbatches) {
@@ -224,11 +245,11 @@ int main(int argc, char** argv) {
   const arguments given(argc, argv);
   const std::string only = given.text("only", "events");
   if (only == "events")
-    events(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
+    events(rank_id(given.number("ranks", 10'000)), given.number("calls", 600));
   else if (only == "events_checked")
     events_checked(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
   else if (only == "bytes")
-    bytes(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
+    bytes(rank_id(given.number("ranks", 10'000)), given.number("calls", 600));
   else if (only == "seeds")
     seeds(given.number("seeds", 20), given.text("scenarios", "simulation/scenarios"));
   else if (only == "large_seed")

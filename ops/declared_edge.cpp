@@ -11,10 +11,10 @@ namespace parley::ops {
 using runtime::errc;
 
 declared_edge::declared_edge(rank& on, edge_options o, end which)
-    : rank_(on), options_(std::move(o)),
-      id_(which == end::out ? actors::declare_edge(options_.name, on.id(), options_.peer, options_.dtype).id()
-                            : actors::declare_edge(options_.name, options_.peer, on.id(), options_.dtype).id()),
-      which_(which) {
+    : rank_(on), peer_(o.peer), which_(which),
+      id_(which == end::out ? actors::declare_edge(o.name, on.id(), o.peer, o.dtype).id()
+                            : actors::declare_edge(o.name, o.peer, on.id(), o.dtype).id()),
+      options_(std::make_unique<edge_options>(std::move(o))) {
   listen();
 }
 
@@ -27,7 +27,8 @@ void declared_edge::listen() {
   if (which_ == end::in) {
     rank_.data_.bind(id_, *this);
   } else {
-    rank_.mail_.bind_raw(actors::number_of(id_, actors::part::coordinator), actors::offer::message_type,
+    rank_.mail_.bind_raw(actors::number_of(id_, actors::part::coordinator),
+                         runtime::router::type_bit(actors::offer::message_type),
                          [this](runtime::envelope, std::span<const std::byte>) {
                            make_soon();
                            return errc::full;  // again later: then its coordinator takes it
@@ -55,28 +56,24 @@ void declared_edge::make() {
 }
 
 void declared_edge::make_end() {
-  edge_options lasting;
-  lasting.peer = options_.peer;
-  lasting.coupled = options_.coupled;
   if (which_ == end::out) {
-    out_ = &rank_.add_out(options_);
+    out_ = &rank_.add_out(*options_);
     if (former_ != nullptr) former_->hand_over(*out_);
   } else {
-    in_ = &rank_.add_in(options_);
+    in_ = &rank_.add_in(*options_);
     if (former_ != nullptr) former_->hand_over(*in_);
   }
-  options_ = std::move(lasting);
+  options_.reset();
   former_ = nullptr;
 }
 
 void declared_edge::before_restart_of(rank_id r) {
-  const auto* const others = options_.coupled.get();
+  const auto* const others = coupled();
   if (others != nullptr && std::find(others->begin(), others->end(), r) != others->end() && !made()) make_or_warn();
 }
 
 bool declared_edge::rejoin() {
-  const edge_end* const mine = out_ != nullptr ? static_cast<const edge_end*>(out_) : in_;
-  if (mine == nullptr || mine->is_current()) return false;
+  if (!made() || mine()->is_current()) return false;
   renew();
   return true;
 }
@@ -85,10 +82,10 @@ bool declared_edge::rejoin() {
 void declared_edge::renew() {
   being_made_ = false;
   if (!made()) return;
+  options_ = std::make_unique<edge_options>(mine()->options());
+  former_ = mine();
   edge_out* const sender = std::exchange(out_, nullptr);
   edge_in* const receiver = std::exchange(in_, nullptr);
-  former_ = sender != nullptr ? static_cast<edge_end*>(sender) : receiver;
-  options_ = former_->options();
   std::vector<runtime::arrival> early;
   if (sender != nullptr) {
     sender->retire();
@@ -130,7 +127,7 @@ void declared_edge::make_or_warn() noexcept {
 
 void declared_edge::warn_not_made() noexcept {
   being_made_ = false;
-  actors::warn(rank_.services_, "an edge with rank " + std::to_string(options_.peer) +
+  actors::warn(rank_.services_, "an edge with rank " + std::to_string(peer_) +
                                     " could not be made, and what came for it is lost: " +
                                     runtime::describe(std::current_exception()).what());
 }

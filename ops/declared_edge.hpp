@@ -17,6 +17,8 @@
 #include <parley/ops/edge.hpp>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace parley::ops {
 
@@ -31,7 +33,7 @@ class declared_edge final : private actors::data_sink {
   declared_edge& operator=(const declared_edge&) = delete;
   ~declared_edge();
 
-  rank_id peer() const noexcept { return options_.peer; }
+  rank_id peer() const noexcept { return peer_; }
   edge_out& out() {
     if (out_ == nullptr) make();
     return *out_;
@@ -52,13 +54,17 @@ class declared_edge final : private actors::data_sink {
   void before_restart_of(rank_id r);
   /// Of the peer's restart.
   void on_restarted() noexcept {
-    if (options_.coupled == nullptr) renew_or_warn();
+    if (coupled() == nullptr) renew_or_warn();
   }
   /// Renews it where its generation has ended; false where it has not.
   bool rejoin();
 
  private:
   bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }
+  edge_end* mine() const noexcept { return out_ != nullptr ? static_cast<edge_end*>(out_) : in_; }
+  const std::vector<rank_id>* coupled() const noexcept {
+    return made() ? mine()->options().coupled.get() : options_->coupled.get();
+  }
   void make_soon();
   void make_end();
   void make_or_warn() noexcept;
@@ -69,13 +75,14 @@ class declared_edge final : private actors::data_sink {
   void on_data(const actors::stamp& s, runtime::arrival&& message) noexcept override;
 
   rank& rank_;
-  edge_options options_;  // but for the peer and who it is coupled with they go when it is made
-  std::uint64_t id_;
+  rank_id peer_;
   end which_;
   bool being_made_ = false;
   edge_end* former_ = nullptr;  // the rank's, whose memory the next one has yet to take over
   edge_out* out_ = nullptr;     // the rank's
   edge_in* in_ = nullptr;
+  std::uint64_t id_;
+  std::unique_ptr<edge_options> options_;  // until it is made
 };
 
 }  // namespace parley::ops

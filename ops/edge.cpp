@@ -20,28 +20,27 @@ using runtime::task;
 
 namespace {
 
-// Large enough for several chunks and for UCX's rendezvous, which wires its lanes at the first message of each kind.
-constexpr std::size_t rehearsal_bytes = 300'000;
 constexpr time_ns rehearsal_pause_ns = 200'000;
 
 // What a rehearsal sends, the same on every machine. By words: both loops stand still while it is made and compared.
-std::uint64_t pattern_word(std::uint64_t digest, std::size_t i) noexcept {
-  const std::uint64_t word = (digest + i) * 0x9e3779b97f4a7c15U;
+constexpr std::uint64_t pattern_step = 0x9e3779b97f4a7c15U;
+std::uint64_t little_endian(std::uint64_t word) noexcept {
   return std::endian::native == std::endian::big ? __builtin_bswap64(word) : word;
 }
-static_assert(rehearsal_bytes % sizeof(std::uint64_t) == 0);
 
 void write_pattern(std::span<std::byte> to, std::uint64_t digest) noexcept {
-  for (std::size_t at = 0; at < to.size(); at += sizeof digest) {
-    const std::uint64_t word = pattern_word(digest, at / sizeof word);
+  std::uint64_t next = digest * pattern_step;
+  for (std::size_t at = 0; at < to.size(); at += sizeof next, next += pattern_step) {
+    const std::uint64_t word = little_endian(next);
     std::memcpy(to.data() + at, &word, sizeof word);
   }
 }
 
 // The first byte that is not the pattern's; if there is none, the size.
 std::size_t compare_pattern(std::span<const std::byte> came, std::uint64_t digest) noexcept {
-  for (std::size_t at = 0; at < came.size(); at += sizeof digest) {
-    const std::uint64_t word = pattern_word(digest, at / sizeof word);
+  std::uint64_t next = digest * pattern_step;
+  for (std::size_t at = 0; at < came.size(); at += sizeof next, next += pattern_step) {
+    const std::uint64_t word = little_endian(next);
     std::uint64_t here = 0;
     std::memcpy(&here, came.data() + at, sizeof here);
     if (here == word) continue;
@@ -207,6 +206,11 @@ void edge_end::hand_over(edge_end& next) const {
   }
 }
 
+// The pattern is made of whole words.
+std::size_t edge_end::rehearsal_bytes() const noexcept {
+  return (services_.net.wiring_bytes() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+}
+
 bool edge_end::has_memory() const noexcept {
   return std::any_of(memory_.begin(), memory_.end(),
                      [](const auto& m) { return m->where == actors::memory_region::state::exposed; });
@@ -266,10 +270,10 @@ failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, c
 
 // ---- the sending end --------------------------------------------------------------------------------------------------
 
-edge_out::edge_out(actors::services& s, const edge_options& o)
+edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::plan_options& plan)
     : edge_end(s, o, s.net.rank(), o.peer, "sender"),
       assigned_(options_.configs.front()->digest(), options_.configs.front()->id(), options_.dtype,
-                {s.net.rank(), options_.peer}, options_.policy, options_.plan),
+                {s.net.rank(), options_.peer}, options_.policy, plan),
       sender_(s, participant_.declaration, participant_.generation, assigned_, options_.window) {
   coordinator_.declaration = participant_.declaration;
   coordinator_.generation = participant_.generation;
@@ -425,7 +429,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
   bool begun = false;
   std::exception_ptr thrown;
   try {
-    block = memory().make(rehearsal_bytes);
+    block = memory().make(rehearsal_bytes());
     const std::span<std::byte> scratch = block->bytes();
     co_await make_pattern(memory(), scratch, digest);
     control.reset();  // what follows is waiting
@@ -449,7 +453,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
 
 // It has its number all the same, as it has at the receiver.
 void edge_out::give_up_rehearsal(std::uint64_t digest) {
-  const actors::outgoing inv = sender_.begin_rehearsal(digest, rehearsal_bytes);
+  const actors::outgoing inv = sender_.begin_rehearsal(digest, rehearsal_bytes());
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.fail(errc::config_failed);
   sender_.end(inv, out.failed());
@@ -640,7 +644,7 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   // Both ends number what they are asked to rehearse. Of an earlier one that this end had no memory for, or did not wait for any
   // longer, what the sender has sent or poisoned may still be here.
   const std::uint64_t due = rehearsals_++;
-  const auto block = memory().make(rehearsal_bytes);
+  const auto block = memory().make(rehearsal_bytes());
   const std::span<std::byte> scratch = block->bytes();
   if (has_memory()) say_memory();
   const auto registered_scratch = memory_for(needs::credit, digest, scratch);

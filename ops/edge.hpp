@@ -49,7 +49,6 @@ struct edge_options {
   runtime::memory_space* memory = nullptr;  ///< where its scratch lies; null: in host memory
   time_ns timeout_ns = 30'000'000'000;      ///< for a call that names no deadline of its own
   actors::tuning_policy policy = actors::tuning_policy::online;
-  tuning::plan_options plan{};
   /// All ranks of an op whose edges begin anew together (`first_generation`): when one has restarted, each of the others `rejoin`s.
   /// Null: this edge goes on by itself when its peer comes back.
   std::shared_ptr<const std::vector<rank_id>> coupled{};
@@ -113,6 +112,8 @@ class edge_end : private actors::implementations {
   /// Memory of the user's has been registered.
   virtual void say_memory() noexcept {}
   bool has_memory() const noexcept;
+  /// Enough for several chunks, and for whatever the link does with long messages.
+  std::size_t rehearsal_bytes() const noexcept;
   virtual ~edge_end();
 
   friend declared_edge;
@@ -139,6 +140,7 @@ class edge_end : private actors::implementations {
   void reject(const runtime::error& why) noexcept;
 
   actors::services& services_;
+  const paired_config* latest_ = nullptr;  // that was found; at first the default
   edge_options options_;
   actors::participant_state participant_;
   std::optional<runtime::error> failed_;
@@ -147,15 +149,14 @@ class edge_end : private actors::implementations {
  private:
   std::uint64_t generation_now() const;
   const paired_config* search(std::uint64_t digest) noexcept;
-  std::vector<std::uint64_t> digests_;     // of options_.configs, for a short search
-  const paired_config* latest_ = nullptr;  // that was found; at first the default
-  bool one_sided_ = false;                 // some of them are, and the link can do it
+  std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
+  bool one_sided_ = false;              // some of them are, and the link can do it
   std::vector<std::shared_ptr<actors::memory_region>> memory_;
 };
 
 class edge_out final : public edge_end {
  public:
-  edge_out(actors::services& s, const edge_options& o);
+  edge_out(actors::services& s, const edge_options& o, const tuning::plan_options& plan = {});
   ~edge_out() override;
 
   /// Ends when `data` may be reused.

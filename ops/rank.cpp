@@ -26,29 +26,32 @@ constexpr time_ns shortest_between_dumps_ns = 1'000'000'000;
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
 
-rank_settings with_library_validators(rank_settings s, rank_id world) {
-  s.validators.insert(s.validators.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
-                                             {"PARLEY_WORLD", std::to_string(world)}});
-  return s;
-}
-
 }  // namespace
 
+std::shared_ptr<const rank_settings> rank::complete(rank_settings settings, rank_id world_size) {
+  settings.validators.insert(settings.validators.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
+                                                           {"PARLEY_WORLD", std::to_string(world_size)}});
+  return std::make_shared<const rank_settings>(std::move(settings));
+}
+
 rank::rank(rank_foundation on, rank_settings settings)
-    : executor_(on.ex), net_(on.net), settings_(with_library_validators(std::move(settings), on.net.world_size())),
-      kinds_(std::move(on.kinds)), flight_(settings_.flight_records), mail_(on.ex, on.net, on.mail, on.incarnations),
-      data_(on.net), services_{on.ex,
-                               actors_,
-                               on.net,
-                               mail_,
-                               data_,
-                               flight_,
-                               std::move(on.incarnations),
-                               0,
-                               actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
-      results_(on.disk, results_options()), kernels_(on.ex, on.disk, kernel_options()), actors_(on.ex) {
+    : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}
+
+rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
+    : executor_(on.ex), net_(on.net), settings_(std::move(settings)), kinds_(std::move(on.kinds)),
+      flight_(settings_->flight_records), mail_(on.ex, on.net, on.mail, on.incarnations), data_(on.net),
+      services_{on.ex,
+                actors_,
+                on.net,
+                mail_,
+                data_,
+                flight_,
+                std::move(on.incarnations),
+                0,
+                actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
+      results_(on.disk, results_options()), actors_(on.ex) {
   services_.warnings = results_.warning_list();
-  services_.early_bytes = settings_.early_bytes;
+  services_.early_bytes = settings_->early_bytes;
   services_.give_up = std::move(on.give_up);
   if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
   if (on.held_dead) {
@@ -59,7 +62,6 @@ rank::rank(rank_foundation on, rank_settings settings)
   }
   ranks_come_back_ = on.ranks_come_back;
   disk_ = on.disk;
-  kernels_.remember(results_.remembered());
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
   actors::answer_other_members(services_, [this](const std::string& op) {
     const auto known = groups_declared_.find(op);
@@ -70,29 +72,31 @@ rank::rank(rank_foundation on, rank_settings settings)
 // Called while the rank is made.
 results_store::options rank::results_options() {
   services_.validators_hash =
-      tuning::stable_hash{}.number(tuning::validators_digest(settings_.validators)).text(kind_of(id())).digest();
+      tuning::stable_hash{}.number(tuning::validators_digest(settings_->validators)).text(kind_of(id())).digest();
   services_.on_call_failed = [this](const error& why) {
     dump_after_fault(why.what());
     if (on_call_failed) on_call_failed(why);
   };
-  return {.path = settings_.results_path,
+  return {.path = settings_->results_path,
           .ordinal = id(),
-          .validators = settings_.validators,
+          .validators = settings_->results_path.empty() ? std::vector<tuning::validator>() : settings_->validators,
           .unique = services_.incarnations.of(id()),
-          .spare_folder = settings_.spare_folder};
+          .spare_folder = settings_->spare_folder};
 }
 
-tunable_context::options rank::kernel_options() const {
+tunable_context& rank::make_kernels() const {
   tunable_context::options o;
-  o.mine = settings_.kernels;
-  if (!settings_.results_path.empty()) o.mine.file = settings_.results_path;
-  o.environment = settings_.kernel_environment;
+  o.mine = settings_->kernels;
+  if (!settings_->results_path.empty()) o.mine.file = settings_->results_path;
+  o.environment = settings_->kernel_environment;
   o.ordinal = id();
-  o.validators = settings_.validators;
+  o.validators = settings_->validators;
   o.unique = services_.incarnations.of(id());
-  o.spare_folder = settings_.spare_folder;
+  o.spare_folder = settings_->spare_folder;
   o.write_file_on_exit = false;  // `write_results` does it
-  return o;
+  kernels_ = std::make_unique<tunable_context>(executor_, results_.disk(), std::move(o));
+  kernels_->remember(results_.remembered());
+  return *kernels_;
 }
 
 rank::~rank() = default;
@@ -144,7 +148,7 @@ actors::decision_record as_record(const actors::op_declaration& op, const decisi
 }  // namespace
 
 runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
-  const std::string& into = folder.empty() ? settings_.flight_dir : folder;
+  const std::string& into = folder.empty() ? settings_->flight_dir : folder;
   if (disk_ == nullptr || into.empty())
     return error{errc::unavailable, "no folder for the flight recorder was named; set PARLEY_FLIGHT_DIR"};
   std::map<std::uint64_t, std::string> ops;
@@ -177,7 +181,7 @@ runtime::result<std::string> rank::dump_flight(std::string_view why, const std::
 
 // A program that goes on after faults may have many of them; the latest text says most.
 void rank::dump_after_fault(std::string_view why) noexcept {
-  if (settings_.flight_dir.empty() || executor_.now() < next_fault_dump_ns_) return;
+  if (settings_->flight_dir.empty() || executor_.now() < next_fault_dump_ns_) return;
   next_fault_dump_ns_ = executor_.now() + shortest_between_dumps_ns;
   try {
     const auto dumped = dump_flight(why);
@@ -247,17 +251,17 @@ void rank::warn_not_compared(const std::string& op, const tuning::constraints& a
 }
 
 void rank::complete(edge_options& o, const actors::op_declaration& op) {
-  o.policy = settings_.policy;
-  o.plan = settings_.plan;
-  o.plan.budget_fraction /= static_cast<double>(o.budget_sharers);
-  o.window = settings_.window;
-  o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
+  o.policy = settings_->policy;
+  o.window = settings_->window;
+  o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
 }
 
 edge_out& rank::add_out(edge_options o) {
   complete(o, actors::declare_edge(o.name, id(), o.peer, o.dtype));
-  edge_out& added = *outs_.emplace_back(std::make_unique<edge_out>(services_, std::move(o)));
+  tuning::plan_options plan = settings_->plan;
+  plan.budget_fraction /= static_cast<double>(o.budget_sharers);
+  edge_out& added = *outs_.emplace_back(std::make_unique<edge_out>(services_, std::move(o), plan));
   end_if_lost();
   return added;
 }
@@ -318,7 +322,7 @@ transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::p
   t.self_ = id();
   t.where_ = &executor_;
   for (const auto& [from, to] : edges) {
-    edge_options o = options_of(op, settings_);
+    edge_options o = options_of(op, *settings_);
     o.capable = op.capable;
     o.coupled = coupled;
     if (from == id()) {
@@ -356,7 +360,7 @@ pipeline rank::declare(linear_pipeline op) {
   p.stage_ = stage_on[id()];
   p.stages_ = op.stages.size();
   p.memory_ = op.memory;
-  edge_options o = options_of(op, settings_);
+  edge_options o = options_of(op, *settings_);
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   o.coupled = std::make_shared<std::vector<rank_id>>(op.stages);
   if (p.stage_ > 0) {
@@ -390,7 +394,7 @@ rank_group rank::declare(const leader_worker& op) {
     o.capable = op.capable;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
-    o.allowed = tuning::both(op.allowed, settings_.allowed);
+    o.allowed = tuning::both(op.allowed, settings_->allowed);
     o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
     handle.place_ = &add_group(std::move(o));
   }
@@ -401,10 +405,10 @@ rank_group rank::declare(const leader_worker& op) {
 op_place<group_end>& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   check_new(op);
-  o.policy = settings_.policy;
-  o.plan = settings_.plan;
-  o.window = settings_.window;
-  o.mutant_ignores_stamp = settings_.mutant_ignores_stamp;
+  o.policy = settings_->policy;
+  o.plan = settings_->plan;
+  o.window = settings_->window;
+  o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
   auto& added = groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
   note_group(op);
@@ -422,10 +426,10 @@ symmetric rank::declare(symmetric_op op) {
     return handle;
   }
   check_new(d);
-  op.allowed = tuning::both(op.allowed, settings_.allowed);
+  op.allowed = tuning::both(op.allowed, settings_->allowed);
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
     results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
-  symmetric_settings own{settings_.policy, settings_.plan, remember(d, op.configs)};
+  symmetric_settings own{settings_->policy, settings_->plan, remember(d, op.configs)};
   handle.place_ = &symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   handle.rank_ = this;
   note_group(d);
@@ -622,13 +626,13 @@ std::vector<tuning::result_entry> rank::learned() const {
   };
   for (const actors::participant_state* p : participants()) add(p);
   for (const actors::participant_state* p : ended_participants()) add(p);
-  all.insert(all.end(), kernels_.learned().begin(), kernels_.learned().end());
+  if (kernels_ != nullptr) all.insert(all.end(), kernels_->learned().begin(), kernels_->learned().end());
   return all;
 }
 
 tuning::results_file rank::results() const {
   tuning::results_file file;
-  for (const tuning::validator& v : settings_.validators) static_cast<void>(file.add(v));
+  for (const tuning::validator& v : settings_->validators) static_cast<void>(file.add(v));
   for (tuning::result_entry& e : learned()) static_cast<void>(file.add(std::move(e)));
   for (const tuning::result_entry& r : results_.remembered().entries()) static_cast<void>(file.add(r));
   return file;
@@ -652,13 +656,13 @@ std::vector<std::string> rank::untuned() const {
         lines.push_back(entry_name(p->declaration) + "," + c->key);
     }
   }
-  lines.insert(lines.end(), kernels_.untuned().begin(), kernels_.untuned().end());
+  if (kernels_ != nullptr) lines.insert(lines.end(), kernels_->untuned().begin(), kernels_->untuned().end());
   return lines;
 }
 
 runtime::result<std::string> rank::write_results() {
-  if (results_.disk() != nullptr && !settings_.untuned_path.empty()) {
-    const std::string path = tuning::name_with_ordinal(settings_.untuned_path, id());
+  if (results_.disk() != nullptr && !settings_->untuned_path.empty()) {
+    const std::string path = tuning::name_with_ordinal(settings_->untuned_path, id());
     if (const auto written = record_untuned(*results_.disk(), path, untuned()); !written)
       results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
   }

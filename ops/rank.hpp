@@ -129,6 +129,9 @@ struct left_over {
 class rank {
  public:
   rank(rank_foundation on, rank_settings settings);
+  /// The same with settings that `complete` has made. Of many ranks in one process one copy is enough.
+  rank(rank_foundation on, std::shared_ptr<const rank_settings> settings);
+  static std::shared_ptr<const rank_settings> complete(rank_settings settings, rank_id world_size);
   rank(const rank&) = delete;
   rank& operator=(const rank&) = delete;
   ~rank();
@@ -136,7 +139,7 @@ class rank {
   rank_id id() const noexcept { return net_.rank(); }
   rank_id world_size() const noexcept { return net_.world_size(); }
   runtime::executor& where() const noexcept { return executor_; }
-  const rank_settings& settings() const noexcept { return settings_; }
+  const rank_settings& settings() const noexcept { return *settings_; }
   /// What a rank of the job computes on, such as `NVIDIA H200`: equal for ranks that are alike. The same on all ranks; empty where
   /// nobody has said.
   std::string kind_of(rank_id r) const { return r < kinds_.size() ? kinds_[r] : std::string(); }
@@ -171,9 +174,8 @@ class rank {
   }
   actors::services& services() noexcept { return services_; }
 
-  /// Of this rank's tunable kernels; what they learn is written with this rank's results.
-  tunable_context& kernels() noexcept { return kernels_; }
-  const tunable_context& kernels() const noexcept { return kernels_; }
+  /// Of this rank's tunable kernels; what they learn is written with this rank's results. Made when it is first asked for.
+  tunable_context& kernels() const { return kernels_ == nullptr ? make_kernels() : *kernels_; }
 
   /// Searches anew for every size of an op that this rank takes part in, of whatever kind, and of its parts: of `gradients` also
   /// those of `gradients/inside`. What is asked for while a search is under way follows it (`agreement::retune`). Answers how many
@@ -278,13 +280,13 @@ class rank {
   template <class Configs>
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
   results_store::options results_options();
-  tunable_context::options kernel_options() const;
+  tunable_context& make_kernels() const;
   void dump_after_fault(std::string_view why) noexcept;
   std::vector<const actors::participant_state*> ended_participants() const;
 
   runtime::executor& executor_;
   runtime::link& net_;
-  rank_settings settings_;
+  std::shared_ptr<const rank_settings> settings_;
   std::vector<std::string> kinds_;
   runtime::flight_recorder flight_;
   time_ns next_fault_dump_ns_ = 0;
@@ -293,7 +295,7 @@ class rank {
   actors::data_hub data_;
   actors::services services_;
   results_store results_;
-  tunable_context kernels_;
+  mutable std::unique_ptr<tunable_context> kernels_;
   std::unordered_set<std::uint64_t> declared_;  // ids of all ops
   std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
   std::list<declared_edge> declared_edges_;

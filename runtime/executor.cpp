@@ -3,12 +3,13 @@
 namespace parley::runtime {
 
 void ready_queue::grow() {
-  std::vector<continuation> larger(slots_.empty() ? first_room : slots_.size() * 2);
+  const std::size_t room = 2 * (mask_ + 1);
+  auto larger = std::make_unique<continuation[]>(room);
   const std::size_t count = size();
   for (std::size_t i = 0; i < count; ++i) larger[i] = ring_[(head_ + i) & mask_];
-  slots_ = std::move(larger);
-  ring_ = slots_.data();
-  mask_ = slots_.size() - 1;
+  many_ = std::move(larger);
+  ring_ = many_.get();
+  mask_ = room - 1;
   head_ = 0;
   tail_ = count;
 }

@@ -13,6 +13,7 @@
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/timers.hpp>
 
+#include <array>
 #include <atomic>
 #include <coroutine>
 #include <cstddef>
@@ -54,10 +55,12 @@ class continuation {
   std::uintptr_t word_ = 0;
 };
 
-/// First in, first out, with room that doubles: what is ready to run.
+/// First in, first out, with room that doubles: what is ready to run. A few wait in place.
 class ready_queue {
  public:
-  ready_queue() { grow(); }
+  ready_queue() noexcept = default;
+  ready_queue(const ready_queue&) = delete;
+  ready_queue& operator=(const ready_queue&) = delete;
   bool empty() const noexcept { return head_ == tail_; }
   std::size_t size() const noexcept { return tail_ - head_; }
   void push(continuation c) {
@@ -71,13 +74,14 @@ class ready_queue {
   void remove(continuation c) noexcept;
 
  private:
-  static constexpr std::size_t first_room = 16;
-  void grow();
-  std::vector<continuation> slots_;
-  continuation* ring_ = nullptr;  // slots_.data(), and its size less one, for push and pop
-  std::size_t mask_ = 0;
+  static constexpr std::size_t few = 4;
+  [[gnu::noinline]] void grow();
+  continuation* ring_ = few_.data();
+  std::size_t mask_ = few - 1;
   std::size_t head_ = 0;
   std::size_t tail_ = 0;
+  std::array<continuation, few> few_{};
+  std::unique_ptr<continuation[]> many_;  // once they were more
 };
 
 /// What `compute` runs away from the actor thread; see compute.hpp.
@@ -105,7 +109,7 @@ class pending_reply;
 
 class executor {
  public:
-  executor(time_ns now, std::uint64_t seed) : now_(now), seed_(seed), timers_(now) {}
+  executor(time_ns now, std::uint64_t seed) : now_(now), timers_(now), seed_(seed) {}
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
   virtual ~executor();
@@ -172,13 +176,13 @@ class executor {
     std::uint32_t generation = 0;
   };
   time_ns now_;
-  std::uint64_t seed_;
   std::uint64_t resumed_ = 0;
   std::uint32_t nested_ = 0;
   std::uint32_t resuming_ = 0;
   ready_queue ready_;
   std::vector<std::coroutine_handle<>> retired_;
   timer_wheel timers_;
+  std::uint64_t seed_;
   std::vector<reply_slot> replies_;
   std::vector<std::uint32_t> free_replies_;
 };

@@ -60,7 +60,7 @@ class flight_recorder {
   /// Keeps the last `capacity` records, rounded up to a power of two.
   explicit flight_recorder(std::size_t capacity = 16384)
       : last_(std::bit_ceil(std::max<std::size_t>(capacity, 1)) - 1),
-        ring_(static_cast<flight_record*>(::operator new((last_ + 1) * sizeof(flight_record)))) {}
+        ring_(static_cast<flight_record*>(::operator new((last_ + 1) * sizeof(flight_record), alignment))) {}
   void add(const flight_record& r) noexcept { ring_[total_++ & last_] = r; }
   /// The latest one that `is_it`, of the last `most`; null where none is.
   template <class Is>
@@ -81,8 +81,9 @@ class flight_recorder {
   }
 
  private:
+  static constexpr std::align_val_t alignment{64};  // a record is a cache line
   struct given_back {
-    void operator()(flight_record* ring) const noexcept { ::operator delete(ring); }
+    void operator()(flight_record* ring) const noexcept { ::operator delete(ring, alignment); }
   };
   std::uint64_t last_;  // the highest index of the ring, all ones
   // All of it from the start, so that recording never allocates, but written by nobody before it is used: simulated ranks are many.

@@ -14,11 +14,7 @@ namespace {
 constinit thread_local std::size_t taken = 0;
 
 struct cleaner {
-  ~cleaner() {
-    for (free_block*& list : free_blocks) {
-      while (list != nullptr) ::operator delete(std::exchange(list, list->next));
-    }
-  }
+  ~cleaner() { trim(); }
 };
 
 }  // namespace
@@ -35,5 +31,11 @@ void to_heap(void* block) noexcept { ::operator delete(block); }
 }  // namespace detail
 
 std::size_t heap_allocations() noexcept { return detail::taken; }
+
+void trim() noexcept {
+  for (detail::free_block*& list : detail::free_blocks) {
+    while (list != nullptr) ::operator delete(std::exchange(list, list->next));
+  }
+}
 
 }  // namespace parley::runtime::frame_pool

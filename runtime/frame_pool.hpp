@@ -66,6 +66,9 @@ inline void release(void* block, std::size_t bytes) noexcept {
 /// Blocks of this thread that were taken from the heap so far; a benchmark checks that it stops growing.
 std::size_t heap_allocations() noexcept;
 
+/// Gives all blocks of this thread that nobody uses now back to the heap, once a need has passed that will not come again.
+void trim() noexcept;
+
 /// Base class of what is to live in the pool.
 struct pooled {
   static void* operator new(std::size_t bytes) { return allocate(bytes); }

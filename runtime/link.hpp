@@ -184,6 +184,10 @@ class link {
 
   virtual const counters& statistics() const noexcept = 0;
 
+  /// Of a message that makes a link use every way that it has of sending one: UCX wires its lanes at the first message of each kind,
+  /// which rehearsals are for. The same on all ranks.
+  virtual std::size_t wiring_bytes() const noexcept { return 300'000; }
+
   // One-sided transfers. A link without them says why, and its other functions here are never called.
 
   static constexpr std::size_t max_remote_key_bytes = 1024;

@@ -24,7 +24,8 @@
 
 namespace parley::runtime {
 
-/// A queue in a ring that doubles up to what the mailbox allows and holds nothing while it is empty and unused.
+/// A queue in a ring that doubles up to what the mailbox allows and holds nothing while it is empty and unused; nor afterwards, where
+/// messages are large.
 template <class T>
 class message_ring {
  public:
@@ -48,6 +49,9 @@ class message_ring {
     first.~T();  // NOLINT(bugprone-use-after-move): it is destroyed, not used
     head_ = (head_ + 1) & (room_ - 1);
     --size_;
+    if constexpr (is_large) {
+      if (size_ == 0) free_slots();
+    }
     return value;
   }
   /// Takes out the element at `i` and keeps the order of the others.
@@ -57,12 +61,16 @@ class message_ring {
   }
 
  private:
+  static constexpr bool is_large = sizeof(T) > 64;
   [[gnu::noinline]] void free_slots() noexcept {
-    while (size_ != 0) pop();
+    while (size_ > 1) pop();
+    if (size_ == 1) (*this)[0].~T();
     frame_pool::release(slots_, room_ * sizeof(T));
+    slots_ = nullptr;
+    room_ = head_ = size_ = 0;
   }
   void grow() {
-    const std::uint32_t larger = room_ == 0 ? 4 : room_ * 2;
+    const std::uint32_t larger = room_ == 0 ? (is_large ? 1 : 4) : room_ * 2;
     T* const fresh = static_cast<T*>(frame_pool::allocate(larger * sizeof(T)));
     for (std::uint32_t i = 0; i < size_; ++i) {
       ::new (fresh + i) T(std::move((*this)[i]));

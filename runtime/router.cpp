@@ -41,8 +41,8 @@ router::~router() {
   for (fetching* f : fetching_) f->owner = nullptr;
 }
 
-void router::bind_raw(std::uint64_t actor, std::uint16_t type, raw_handler take) {
-  handlers_[actor].emplace_back(type, std::move(take));
+void router::bind_raw(std::uint64_t actor, std::uint64_t types, raw_handler take) {
+  handlers_[actor].push_back({types, std::move(take)});
   last_found_ = {};
 }
 
@@ -189,7 +189,7 @@ errc router::deliver(const frame_header& h, std::span<const std::byte> body) {
     ++counters_.unclaimed;
     return errc::closed;
   }
-  const errc outcome = (*take_message)({h.source, h.generation}, body);
+  const errc outcome = (*take_message)({h.source, h.type, h.generation}, body);
   if (outcome == errc::malformed) ++counters_.malformed;
   return outcome;
 }
@@ -200,10 +200,10 @@ router::raw_handler* router::find_handler(std::uint64_t actor, std::uint16_t typ
     return last_found_.handler;
   const auto found = handlers_.find(actor);
   if (found == handlers_.end()) return nullptr;
-  for (auto& [its_type, take_message] : found->second) {
-    if (its_type != type) continue;
-    last_found_ = {actor, type, &take_message};
-    return &take_message;
+  for (bound& b : found->second) {
+    if ((b.types & type_bit(type)) == 0) continue;
+    last_found_ = {actor, type, &b.take};
+    return &b.take;
   }
   return nullptr;
 }

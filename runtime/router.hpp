@@ -31,9 +31,10 @@
 
 namespace parley::runtime {
 
-/// Who sent a message, and in which generation of the op.
+/// Who sent a message, of which type it is, and in which generation of the op.
 struct envelope {
   rank_id source = 0;
+  std::uint16_t type = 0;
   std::uint64_t generation = 0;
 };
 
@@ -66,14 +67,18 @@ class router final : public link::handler {
   /// Messages of type `M` for `actor` go to `take(envelope, M&&) -> errc`; `full` means "again later".
   template <class M, class Take>
   void bind(std::uint64_t actor, Take take) {
-    bind_raw(actor, M::message_type,
+    bind_raw(actor, type_bit(M::message_type),
              [take = std::move(take)](envelope from, std::span<const std::byte> body) mutable -> errc {
                auto message = decode<M>(body);
                if (!message) return errc::malformed;
                return take(from, std::move(*message));
              });
   }
-  void bind_raw(std::uint64_t actor, std::uint16_t type, raw_handler take);
+  /// The same for several types at once, `type_bit(a) | type_bit(b)`; all others are nobody's.
+  void bind_raw(std::uint64_t actor, std::uint64_t types, raw_handler take);
+  static constexpr std::uint64_t type_bit(std::uint16_t type) noexcept {
+    return type < 64 ? std::uint64_t{1} << type : 0;
+  }
   void unbind(std::uint64_t actor);
 
   /// Sends to `actor` on another rank, or on this one: `none`, `full`, or why not.
@@ -97,7 +102,7 @@ class router final : public link::handler {
   }
   const counters& statistics() const noexcept { return counters_; }
   /// Frames sent, by message type; the last element counts all types beyond.
-  const std::array<std::uint64_t, 32>& sent_by_type() const noexcept { return sent_by_type_; }
+  const std::array<std::uint32_t, 32>& sent_by_type() const noexcept { return sent_by_type_; }
   rank_id rank() const noexcept { return link_.rank(); }
 
   void on_arrival(arrival&& message) noexcept override;
@@ -155,7 +160,11 @@ class router final : public link::handler {
   incarnations incarnations_;                      // of ranks when this router began
   std::unordered_map<rank_id, peer_state> peers_;  // only looked up; a state stays where it is
   peer_state* latest_ = nullptr;
-  std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint16_t, raw_handler>>> handlers_;
+  struct bound {
+    std::uint64_t types;
+    raw_handler take;
+  };
+  std::unordered_map<std::uint64_t, std::vector<bound>> handlers_;
   struct found_handler {
     std::uint64_t actor = 0;
     std::uint16_t type = 0;
@@ -170,7 +179,7 @@ class router final : public link::handler {
   std::vector<std::byte> body_;
   std::vector<fetching*> fetching_;
   counters counters_;
-  std::array<std::uint64_t, 32> sent_by_type_{};
+  std::array<std::uint32_t, 32> sent_by_type_{};
 };
 
 }  // namespace parley::runtime

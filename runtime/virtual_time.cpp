@@ -31,18 +31,23 @@ void virtual_time::submit(std::shared_ptr<compute_job> job) {
   arm(*ends_.back(), when);
 }
 
-std::size_t virtual_time::step(std::size_t limit) {
+std::size_t virtual_time::run_posted() {
   std::vector<std::function<void()>> posted;
   posted.swap(posted_);
   for (auto& f : posted) f();
+  return posted.size();
+}
+
+std::size_t virtual_time::step(std::size_t limit) {
+  const std::size_t posted = posted_.empty() ? 0 : run_posted();
   timers().advance(now());
-  if (!choose_) return run_ready(limit) + posted.size();
+  if (choose_ == nullptr) return run_ready(limit) + posted;
   std::size_t resumed = 0;
   for (; resumed < limit && has_ready(); ++resumed) {
-    bring_forward(choose_(ready_count()));
+    bring_forward((*choose_)(ready_count()));
     run_ready(1);
   }
-  return resumed + posted.size();
+  return resumed + posted;
 }
 
 bool virtual_time::turn() { return step(std::numeric_limits<std::size_t>::max()) != 0; }

@@ -34,6 +34,7 @@ class virtual_time final : public executor {
   /// Whether `step` would do something now.
   bool ready() const noexcept { return has_ready() || !posted_.empty(); }
   time_ns next_timer() noexcept { return timers().next(); }
+  const timer* earliest_timer() noexcept { return timers().earliest(); }
   /// Makes it `t`, if it is not later already, and fires what is due by then.
   void advance_to(time_ns t) {
     set_now(t);
@@ -41,11 +42,12 @@ class virtual_time final : public executor {
   }
   /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first.
   using chooser = std::function<std::size_t(std::size_t ready)>;
-  void choose_by(chooser c) { choose_ = std::move(c); }
+  void choose_by(chooser c) { choose_ = std::make_unique<chooser>(std::move(c)); }
 
  private:
   struct modelled_end;
-  chooser choose_;
+  [[gnu::noinline]] std::size_t run_posted();
+  std::unique_ptr<chooser> choose_;
   std::vector<std::function<void()>> posted_;
   std::list<std::unique_ptr<modelled_end>> ends_;
 };

@@ -2,9 +2,12 @@
 
 #include <parley/simulation/program_checkers.hpp>
 
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 namespace parley::simulation {
@@ -29,8 +32,25 @@ std::string hex(std::uint64_t n) {
 // Of a job's op.
 using generation_key = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
 
-using invocation_key = std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>;
-generation_key generation_of(const invocation_key& k) { return {std::get<0>(k), std::get<1>(k), std::get<2>(k)}; }
+bool is_rehearsal(const runtime::flight_record& one) noexcept { return (one.flags & rehearsal) != 0; }
+
+// The flights of one tag of a generation, of all ranks, those of one invocation beside each other.
+struct flown {
+  generation_key generation;
+  std::vector<const flight_view*> flights;
+
+  /// `visit(flights)`, of each invocation.
+  template <class Visit>
+  void each_invocation(const Visit& visit) const {
+    for (std::size_t first = 0, behind = 0; first < flights.size(); first = behind) {
+      while (behind < flights.size() && number_of(flights[behind]) == number_of(flights[first])) ++behind;
+      visit(std::span(flights).subspan(first, behind - first));
+    }
+  }
+  static std::pair<std::uint64_t, bool> number_of(const flight_view* f) noexcept {
+    return {f->record.invocation, is_rehearsal(f->record)};
+  }
+};
 
 // What checkers share: records by what they belong to.
 struct book {
@@ -43,28 +63,59 @@ struct book {
       if (p.leads) leaders.emplace(std::pair(p.job, p.op), &p);
       for (const auto& [digest, wire_class] : p.classes) classes.emplace(digest, wire_class);
     }
+    sort_flights();
+  }
+  // Each rank has written them down in its order, one op after the other for a while.
+  void sort_flights() {
+    using stream = std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t>;
+    std::map<stream, std::vector<const flight_view*>> streams;
+    std::optional<stream> latest;
+    std::vector<const flight_view*>* its = nullptr;
+    rank_id rank = 0;
+    owners.reserve(r.flights.size());
     for (const flight_view& f : r.flights) {
       const runtime::flight_record& one = f.record;
-      const auto key = std::tuple(f.job, one.op, one.generation, one.tag, one.invocation, (one.flags & rehearsal) != 0);
-      invocations[key].push_back(&f);
+      const stream key(f.job, one.op, one.generation, one.tag);
+      if (latest != key || rank != f.rank) {
+        const auto owner = participants.find(std::tuple(f.job, one.op, one.generation, f.rank));
+        owners.push_back(owner == participants.end() ? nullptr : owner->second);
+        its = &streams[key];
+        latest = key;
+        rank = f.rank;
+      } else {
+        owners.push_back(owners.back());
+      }
+      its->push_back(&f);
+    }
+    for (auto& [key, flights] : streams) {
+      std::stable_sort(flights.begin(), flights.end(), [](const flight_view* a, const flight_view* b) {
+        return flown::number_of(a) < flown::number_of(b);
+      });
+      all_flown.push_back({{std::get<0>(key), std::get<1>(key), std::get<2>(key)}, std::move(flights)});
     }
   }
+  /// `visit(generation, flights)`, of each invocation.
+  template <class Visit>
+  void each_invocation(const Visit& visit) const {
+    for (const flown& f : all_flown)
+      f.each_invocation([&](std::span<const flight_view* const> flights) { visit(f.generation, flights); });
+  }
+  /// Of one of the record's own; null: its rank had no such op, or not in that generation.
   const participant_view* find(const flight_view& f) const {
-    const auto at = participants.find(std::tuple(f.job, f.record.op, f.record.generation, f.rank));
-    return at == participants.end() ? nullptr : at->second;
+    return owners[static_cast<std::size_t>(&f - r.flights.data())];
   }
   const op_spec* find(std::string_view op) const {
     const auto at = ops.find(op);
     return at == ops.end() ? nullptr : at->second;
   }
-  std::string class_of(std::uint64_t digest) const {
+  const std::string& class_of(std::uint64_t digest) const {
     const auto at = classes.find(digest);
-    return at == classes.end() ? "unknown " + hex(digest) : at->second;
+    return at == classes.end() ? classes.emplace(digest, "unknown " + hex(digest)).first->second : at->second;
   }
   std::string where(const flight_view& f) const {
     const participant_view* const p = find(f);
     return (p == nullptr ? "op " + hex(f.record.op) : p->title) + ", on rank " + std::to_string(f.rank) + ", " +
-           ((f.record.flags & rehearsal) != 0 ? "rehearsal " : "invocation ") + std::to_string(f.record.invocation);
+           (is_rehearsal(f.record) ? "rehearsal " : "invocation ") + std::to_string(f.record.invocation);
   }
   const run_record& r;
   std::map<std::string_view, const op_spec*> ops;  // of the scenario, by name
@@ -73,8 +124,9 @@ struct book {
   std::set<std::tuple<std::size_t, std::uint64_t, rank_id>> declared;  // ops, by job and rank
   std::map<std::pair<std::size_t, std::string>, const participant_view*>
       leaders;  // the first, by job and name of the op
-  std::map<invocation_key, std::vector<const flight_view*>> invocations;
-  std::map<std::uint64_t, std::string> classes;
+  std::vector<flown> all_flown;
+  std::vector<const participant_view*> owners;  // of the record's flights
+  mutable std::map<std::uint64_t, std::string> classes;
 };
 
 class checker {
@@ -115,32 +167,35 @@ bool parted(const run_record& r, const std::vector<rank_id>& members) {
 struct one_assignment final : checker {
   using checker::checker;
   void look() const {
-    for (const auto& [key, flights] : book_.invocations) {
-      std::map<rank_id, std::uint64_t> ran;
-      for (const flight_view* f : flights) {
-        if (f->record.digest == 0) continue;
-        const auto [at, first] = ran.emplace(f->rank, f->record.digest);
-        if (!first && is_sender(*f))
-          violated(book_.where(*f) + ": began twice, with " + book_.class_of(at->second) + " and " +
-                   book_.class_of(f->record.digest));
+    book_.each_invocation([this](const generation_key&, std::span<const flight_view* const> flights) {
+      for (std::size_t i = 0; i < flights.size(); ++i) {
+        const flight_view& f = *flights[i];
+        if (!is_sender(f) || f.record.digest == 0) continue;
+        const auto before =
+            std::find_if(flights.begin(), flights.begin() + static_cast<std::ptrdiff_t>(i),
+                         [&](const flight_view* b) { return b->rank == f.rank && b->record.digest != 0; });
+        if (*before != &f)
+          violated(book_.where(f) + ": began twice, with " + book_.class_of((*before)->record.digest) + " and " +
+                   book_.class_of(f.record.digest));
       }
-    }
+    });
   }
 };
 
 struct one_wire_class final : checker {
   using checker::checker;
   void look() const {
-    for (const auto& [key, flights] : book_.invocations) {
+    book_.each_invocation([this](const generation_key&, std::span<const flight_view* const> flights) {
       const flight_view* first = nullptr;
       for (const flight_view* f : flights) {
         if (f->record.digest == 0) continue;
         if (first == nullptr) first = f;
-        if (book_.class_of(f->record.digest) != book_.class_of(first->record.digest))
+        if (f->record.digest != first->record.digest &&
+            book_.class_of(f->record.digest) != book_.class_of(first->record.digest))
           violated(book_.where(*f) + ": ran " + book_.class_of(f->record.digest) + ", and rank " +
                    std::to_string(first->rank) + " ran " + book_.class_of(first->record.digest));
       }
-    }
+    });
   }
 };
 
@@ -150,7 +205,7 @@ struct only_warmed final : checker {
     for (const flight_view& f : book_.r.flights) {
       const std::uint64_t d = f.record.digest;
       const participant_view* const p = book_.find(f);
-      if (d == 0 || p == nullptr || d == p->c0 || (f.record.flags & rehearsal) != 0 || !ran_well(f)) continue;
+      if (d == 0 || p == nullptr || d == p->c0 || is_rehearsal(f.record) || !ran_well(f)) continue;
       const bool warmed =
           std::find(p->ready.begin(), p->ready.end(), d) != p->ready.end() ||
           std::any_of(p->instead.begin(), p->instead.end(), [&](const auto& i) { return i.second == d; });
@@ -175,7 +230,7 @@ struct inside_intersection final : checker {
     for (const flight_view& f : book_.r.flights) {
       const participant_view* const p = book_.find(f);
       if (p == nullptr || !is_sender(f) || f.record.digest == 0 || f.record.digest == p->c0) continue;
-      if ((f.record.flags & rehearsal) != 0 || p->candidates.empty()) continue;
+      if (is_rehearsal(f.record) || p->candidates.empty()) continue;
       if (std::find(p->candidates.begin(), p->candidates.end(), f.record.digest) == p->candidates.end() &&
           std::none_of(p->instead.begin(), p->instead.end(),
                        [&](const auto& i) { return i.second == f.record.digest; }))
@@ -202,20 +257,21 @@ struct complete_rows final : checker {
   void look() const {
     if (book_.r.flights_lost != 0) return;
     std::map<std::pair<generation_key, std::uint64_t>, std::uint32_t> complete;
-    for (const auto& [key, flights] : book_.invocations) {
+    book_.each_invocation([&](const generation_key& generation, std::span<const flight_view* const> flights) {
+      if (std::none_of(flights.begin(), flights.end(),
+                       [](const flight_view* f) { return (f->record.flags & timed) != 0; }))
+        return;
       std::set<rank_id> well;
       std::uint64_t digest = 0;
-      bool trial = false;
       for (const flight_view* f : flights) {
-        trial = trial || (f->record.flags & timed) != 0;
         digest = digest != 0 ? digest : f->record.digest;
         if (ran_well(*f)) well.insert(f->rank);
       }
-      const auto at = book_.members.find(generation_of(key));
-      if (!trial || at == book_.members.end()) continue;
+      const auto at = book_.members.find(generation);
+      if (at == book_.members.end()) return;
       const auto& members = at->second.front()->members;
       if (well.size() == members.size()) ++complete[{at->first, digest}];
-    }
+    });
     // All keys of one op together have at most as many repetitions as there were complete trials.
     std::map<std::pair<generation_key, std::uint64_t>, std::uint32_t> counted;
     for (const participant_view& p : book_.r.participants) {
@@ -303,23 +359,25 @@ struct no_control_wait final : checker {
     const tape& t = *book_.r.faults;
     const auto is_cut = [](const mishap& m) { return m.what == mishap::kind::cut; };
     if (t.delay_data != 0 || !std::all_of(t.mishaps.begin(), t.mishaps.end(), is_cut)) return;
-    std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::vector<const call_record*>>> met;
+    std::map<std::pair<std::size_t, std::uint64_t>, std::vector<const call_record*>> met;
     std::set<std::pair<std::size_t, std::uint64_t>> failed;
     for (const call_record& c : book_.r.calls) {
-      met[{c.op, c.job}][c.number].push_back(&c);
+      met[{c.op, c.job}].push_back(&c);
       if (c.code != errc::none) failed.insert({c.op, c.job});
     }
-    for (const auto& [op_and_job, calls] : met) {
+    for (auto& [op_and_job, calls] : met) {
       const op_spec& op = book_.r.play->ops[op_and_job.first];
       const bool stamped = op.what == op_spec::kind::pair || op.what == op_spec::kind::group;
       // Once one has failed the two sides no longer count alike.
-      if (stamped && !failed.contains(op_and_job)) judge(op, op_and_job.second, calls);
+      if (!stamped || failed.contains(op_and_job)) continue;
+      std::stable_sort(calls.begin(), calls.end(),
+                       [](const call_record* a, const call_record* b) { return a->number < b->number; });
+      judge(op, op_and_job.second, calls);
     }
   }
 
  private:
-  void judge(const op_spec& op, std::uint64_t job,
-             const std::map<std::uint64_t, std::vector<const call_record*>>& all) const {
+  void judge(const op_spec& op, std::uint64_t job, std::span<const call_record* const> all) const {
     const auto from = leader_of(op, job);
     // A get ends at its sender when it is told so, by a control message.
     const bool gets =
@@ -327,7 +385,11 @@ struct no_control_wait final : checker {
     // A put ends at its receiver once it has landed.
     const time_ns longest = longest_data_ns + 4 * book_.r.play->link.landing_ns;
     time_ns waited_until = 0;  // for room, by the call before
-    for (const auto& [number, calls] : all) {
+    while (!all.empty()) {
+      const std::uint64_t number = all.front()->number;
+      const auto calls = all.first(static_cast<std::size_t>(
+          std::find_if(all.begin(), all.end(), [&](const auto* c) { return c->number != number; }) - all.begin()));
+      all = all.subspan(calls.size());
       if (calls.size() != op.members.size()) continue;
       time_ns all_there = 0;
       time_ns led = 0;
@@ -422,11 +484,10 @@ struct within_budget final : checker {
       texts["simulated_" + text.substr(6, text.find(':', 6) - 6)] = text;
     }
     std::map<std::uint64_t, const flight_view*> sent;  // in their order
-    const auto& [job, op, generation] = of;
-    for (auto at = book_.invocations.lower_bound({job, op, generation, 0, 0, false});
-         at != book_.invocations.end() && generation_of(at->first) == of; ++at) {
-      for (const flight_view* f : at->second) {
-        if (f->rank == p.members.front() && (f->record.flags & rehearsal) == 0) sent.emplace(f->record.invocation, f);
+    for (const flown& its : book_.all_flown) {
+      if (its.generation != of) continue;
+      for (const flight_view* f : its.flights) {
+        if (f->rank == p.members.front() && !is_rehearsal(f->record)) sent.emplace(f->record.invocation, f);
       }
     }
     double spent = 0;
@@ -625,24 +686,29 @@ struct quarantined final : checker {
 struct delivered final : checker {
   using checker::checker;
   // Of a receive that had no room, or whose config fails, the sender knows nothing.
-  static bool may_fail(const op_spec& op) { return op.small_receives != 0 || explained_errors::broken(op); }
+  static bool receives_all(const run_record& r, const op_spec& op) {
+    return op.what == op_spec::kind::pair && op.small_receives == 0 && !explained_errors::broken(op) &&
+           !parted(r, op.members);
+  }
   void look() const {
     const run_record& r = book_.r;
     if (campaigns_end::deaths(r) || r.programs_left != 0) return;
-    std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> last;  // returns, by op and job
+    std::vector<bool> all_come;  // by op
+    for (const op_spec& op : r.play->ops) all_come.push_back(receives_all(r, op));
+    // The latest returns of its members, by op and job.
+    boost::unordered_flat_map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> last;
     for (const call_record& c : r.calls) {
       std::uint64_t& latest = last[{c.op, c.job}];
       latest = std::max(latest, c.returns);
     }
     for (const call_record& c : r.calls) {
-      const op_spec& op = r.play->ops[c.op];
       const bool cut = r.play->cut_short && c.job != r.play->jobs;
-      if (op.what != op_spec::kind::pair || !c.sends || c.code != errc::none || cut || may_fail(op)) continue;
-      if (parted(r, op.members)) continue;
+      if (!all_come[c.op] || !c.sends || c.code != errc::none || cut) continue;
       if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
       const auto at = r.received.find({c.op, c.job, c.returns});
-      if (at != r.received.end() && at->second.contains(c.number)) continue;
-      violated(op.name + ": message " + std::to_string(c.number) + " was sent well and received by nobody");
+      if (at != r.received.end() && c.number < at->second.size() && at->second[c.number]) continue;
+      violated(r.play->ops[c.op].name + ": message " + std::to_string(c.number) +
+               " was sent well and received by nobody");
     }
   }
 };

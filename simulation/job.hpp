@@ -130,8 +130,8 @@ struct run_record {
   std::vector<flight_view> flights;
   std::uint64_t flights_lost = 0;  ///< for which the recorders of ranks had no room
   std::vector<lease_view> leases;
-  /// Of pairs: the messages that came, by op, job and returns.
-  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> received;
+  /// Of pairs: whether message n has come, by op, job and returns.
+  std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::vector<bool>> received;
   std::vector<fenced_rank> fenced;
   // Of programs (program_checkers.hpp).
   std::vector<failed_call> failed_calls;

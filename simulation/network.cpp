@@ -15,6 +15,28 @@ using runtime::intrusive_list;
 using runtime::link;
 using runtime::list_hook;
 
+namespace {
+
+// Payloads that travel with their messages lie in memory that is used again and again, behind their own size.
+constexpr std::size_t before_payload = alignof(std::max_align_t);
+
+std::byte* carry(std::span<const std::byte> payload) {
+  auto* const block = static_cast<std::byte*>(runtime::frame_pool::allocate(before_payload + payload.size()));
+  const std::size_t size = payload.size();
+  std::memcpy(block, &size, sizeof size);
+  std::copy(payload.begin(), payload.end(), block + before_payload);
+  return block + before_payload;
+}
+
+void put_down(const void* carried) noexcept {
+  auto* const block = static_cast<std::byte*>(const_cast<void*>(carried)) - before_payload;
+  std::size_t size = 0;
+  std::memcpy(&size, block, sizeof size);
+  runtime::frame_pool::release(block, before_payload + size);
+}
+
+}  // namespace
+
 // A completion that somebody waits for. It is called once: by what it waits for, or when its owner gives its peer up.
 struct network::operation : list_hook, runtime::frame_pool::pooled {
   operation(rank_id o, rank_id p, std::uint64_t l, completion* d) noexcept : owner(o), peer(p), life(l), done(d) {}
@@ -33,7 +55,7 @@ struct network::operation : list_hook, runtime::frame_pool::pooled {
 };
 
 // A payload that waits at its sender.
-struct network::offered : list_hook {
+struct network::offered : list_hook, runtime::frame_pool::pooled {
   std::span<const std::byte> payload;
   rank_id from = 0;
   std::uint64_t life = 0;  // of its rank
@@ -64,7 +86,8 @@ class network::port final : public link {
   void listen(channel on, handler* to) override {
     const auto c = static_cast<std::size_t>(on);
     handlers_[c] = to;
-    if (to != nullptr && !early_[c].empty()) hand_over_early(on);
+    const auto is_for_it = [on](const early& e) { return e.on == on; };
+    if (to != nullptr && std::any_of(early_.begin(), early_.end(), is_for_it)) hand_over_early(on);
   }
   void on_failure(failure_handler* to) override { failure_ = to; }
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -74,6 +97,7 @@ class network::port final : public link {
   void cancel(completion& pending) override { static_cast<void>(take_back(pending)); }
   void abandon(completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
+  std::size_t wiring_bytes() const noexcept override { return net_.model_.wiring_bytes; }
   runtime::result<> one_sided() const override;
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
@@ -95,18 +119,11 @@ class network::port final : public link {
     if (handlers_[c] != nullptr) {
       handlers_[c]->on_arrival(std::move(m));
     } else {
-      early_[c].push_back(std::move(m));
+      early_.push_back({on, std::move(m)});
     }
   }
   void release(const void* held, bool remote) noexcept override;
 
-  network& net_;
-  rank_id rank_;
-  bool dead_ = false;
-  std::uint64_t life_ = 0;
-  std::uint64_t back_since_ = 0;    // the life with which it came back; what is for those before is lost
-  intrusive_list<operation> open_;  // of this rank
-  intrusive_list<offered> offers_;  // by this rank
   // What this rank has sent to one other.
   struct wire {
     rank_id to = 0;
@@ -121,12 +138,25 @@ class network::port final : public link {
     wires_.push_back({to});
     return wires_.back();
   }
+  struct early {
+    channel on;
+    arrival message;
+  };
+
+  // What every message needs is together.
+  network& net_;
+  rank_id rank_;
+  bool dead_ = false;
+  std::uint64_t life_ = 0;
+  std::uint64_t back_since_ = 0;  // the life with which it came back; what is for those before is lost
   std::vector<wire> wires_;
   std::size_t latest_ = 0;
   handler* handlers_[channels]{};
-  std::vector<arrival> early_[channels];
-  failure_handler* failure_ = nullptr;
   counters counters_;
+  intrusive_list<operation> open_;  // of this rank
+  intrusive_list<offered> offers_;  // by this rank
+  std::vector<early> early_;        // what came before there was a handler
+  failure_handler* failure_ = nullptr;
 };
 
 // --- Messages --------------------------------------------------------------------------------------------------------
@@ -138,7 +168,7 @@ struct network::delivery final : event {
     if (remote) {
       delete static_cast<const offered*>(held);
     } else {
-      delete[] static_cast<const std::byte*>(held);
+      put_down(held);
     }
   }
   parcel as_parcel() {
@@ -156,10 +186,8 @@ struct network::delivery final : event {
     return p;
   }
   void replace_payload(std::span<const std::byte> by) {
-    delete[] static_cast<const std::byte*>(held);
-    auto* bytes = new std::byte[by.size()];
-    std::copy(by.begin(), by.end(), bytes);
-    held = bytes;
+    if (held != nullptr) put_down(held);
+    held = carry(by);
     length = by.size();
   }
   void happen() override {
@@ -192,16 +220,26 @@ struct network::delivery final : event {
   std::uint64_t number = 0;
   std::uint8_t mark = 0;
   const void* held = nullptr;
-  std::array<std::byte, link::max_header_bytes> header{};
+  std::array<std::byte, link::max_header_bytes> header;  // the first `header_size`
 };
 
-// What came before there was a handler.
+// What came early goes to its handler.
 struct network::handing_over final : event {
   handing_over(port& p, link::channel c) noexcept : to(p), on(c) {}
   void happen() override {
     const auto c = static_cast<std::size_t>(on);
     if (to.handlers_[c] == nullptr) return;
-    for (arrival& m : std::exchange(to.early_[c], {})) {
+    std::vector<port::early> others;
+    std::vector<arrival> mine;
+    for (port::early& e : std::exchange(to.early_, {})) {
+      if (e.on == on) {
+        mine.push_back(std::move(e.message));
+      } else {
+        others.push_back(std::move(e));
+      }
+    }
+    to.early_ = std::move(others);
+    for (arrival& m : mine) {
       if (to.handlers_[c] != nullptr) to.handlers_[c]->on_arrival(std::move(m));
     }
   }
@@ -312,9 +350,7 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
     offers_.push_back(*offer);
     made->held = offer;
   } else if (!payload.empty()) {
-    auto* copied = new std::byte[payload.size()];
-    std::copy(payload.begin(), payload.end(), copied);
-    made->held = copied;
+    made->held = carry(payload);
   }
   fate f;
   if (net_.weather_ != nullptr) f = net_.weather_->judge(made->as_parcel());
@@ -332,12 +368,8 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
     twin->header_size = made->header_size;
     twin->length = made->length;
     twin->number = made->number;
-    twin->header = made->header;
-    if (!payload.empty()) {
-      auto* copied = new std::byte[payload.size()];
-      std::copy(payload.begin(), payload.end(), copied);
-      twin->held = copied;
-    }
+    std::copy(header.begin(), header.end(), twin->header.begin());
+    if (!payload.empty()) twin->held = carry(payload);
     net_.line_.at(net_.line_.now() + net_.model_.latency_ns + f.copy_extra_ns, to, std::move(twin));
   }
   const time_ns when = net_.crossed(rank_, to, eager ? payload.size() : 0, on) + f.extra_ns;
@@ -372,7 +404,7 @@ errc network::port::fetch(arrival&& message, std::span<std::byte> into, completi
 
 void network::port::release(const void* held, bool remote) noexcept {
   if (!remote) {
-    delete[] static_cast<const std::byte*>(held);
+    put_down(held);
     return;
   }
   const std::unique_ptr<offered> offer(const_cast<offered*>(static_cast<const offered*>(held)));
@@ -438,7 +470,7 @@ void network::end_crash(rank_id rank) {
   p.offers_.for_each([](offered& o) { o.withdraw(); });
   p.offers_.clear();
   while (!p.open_.empty()) p.open_.front().end(errc::peer_failed);
-  for (auto& early : p.early_) early.clear();
+  p.early_.clear();
   for (flying_put& w : flying_) {
     if (w.from == rank && !w.left_origin) w.number = 0;
   }

@@ -37,7 +37,8 @@ struct link_model {
   double ns_per_byte = 0.1;
   time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy besides
   std::size_t eager_bytes = 8192;
-  bool shared_wire = false;  ///< payloads of one rank for another wait for each other
+  std::size_t wiring_bytes = 300'000;  ///< what a rehearsal moves (`link::wiring_bytes`); with many ranks, their memory
+  bool shared_wire = false;            ///< payloads of one rank for another wait for each other
   bool takes_back =
       false;  ///< a sender can take back what was not fetched yet, as memory that it lends; fetching it fails
   memory one_sided = memory::exposed;

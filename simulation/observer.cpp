@@ -2,21 +2,31 @@
 
 #include <parley/simulation/op_states.hpp>
 
+#include <boost/container_hash/hash.hpp>
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <algorithm>
+#include <optional>
+#include <tuple>
 
 namespace parley::simulation {
 
 // Counts who talks to whom.
 class observer::census final : public wire_tap {
  public:
-  explicit census(run_record& r) : record_(r) {}
-  void on_send(const parcel& p, const fate&) override {
-    ++record_.between[{p.from, p.to}];
-    if (const auto op = op_of(p)) ++record_.of_op[{*op, p.from, p.to}];
+  void on_send(const parcel& p, const fate&) override { ++counts_[{op_of(p), p.from, p.to}]; }
+  void add_to(run_record& r) {
+    for (const auto& [what, n] : counts_) {
+      const auto& [op, from, to] = what;
+      r.between[{from, to}] += n;
+      if (op) r.of_op[{*op, from, to}] += n;
+    }
+    counts_.clear();
   }
 
  private:
-  run_record& record_;
+  using way = std::tuple<std::optional<std::uint64_t>, rank_id, rank_id>;
+  boost::unordered_flat_map<way, std::uint64_t, boost::hash<way>> counts_;
 };
 
 lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
@@ -36,7 +46,7 @@ lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
 }
 
 observer::observer(run_record& into, world& w, actors::window_limits window, std::uint32_t control_window)
-    : record_(into), world_(w), census_(std::make_unique<census>(into)),
+    : record_(into), world_(w), census_(std::make_unique<census>()),
       watchers_([this](std::string_view invariant,
                        std::string text) { record_.at_once.push_back({std::string(invariant), std::move(text)}); },
                 control_window),
@@ -68,6 +78,7 @@ void observer::end_job(ending how) {
     record_.exposed_left += world_.network().exposed();
   }
   world_.end_job();
+  census_->add_to(record_);
   ending_ = cutting_ = false;
 }
 

@@ -62,7 +62,7 @@ class observer {
 
   run_record& record_;
   world& world_;
-  std::unique_ptr<wire_tap> census_;
+  std::unique_ptr<census> census_;
   watchers watchers_;
   window_book windows_;
   runtime::breach_watch breaches_;

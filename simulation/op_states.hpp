@@ -7,8 +7,9 @@
 /// An op whose campaign for one size has ended and for another has not is in the state of the message that was sent last.
 #include <parley/simulation/network.hpp>
 
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -42,7 +43,7 @@ class op_states {
     op_state state = op_state::offering;
     std::set<std::uint64_t> all{};
   };
-  std::map<std::uint64_t, generations> ops_;
+  boost::unordered_flat_map<std::uint64_t, generations> ops_;
 };
 
 }  // namespace parley::simulation

@@ -143,6 +143,7 @@ struct programs::caller {
 
   std::uint64_t total() const noexcept { return calls.total; }
   std::uint64_t planned() const noexcept { return op.calls + op.calm; }
+  bool has_more(std::uint64_t made) const noexcept { return made < total() && !over; }
   // Calls of different phases are not made together, on any rank.
   std::uint64_t end_of_phase(std::uint64_t number) const noexcept {
     return number < op.calls ? op.calls : number < planned() ? planned() : total();
@@ -384,7 +385,7 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
     auto slept = co_await runtime::sleep_until(ex.now() + look_pause_ns);
     if (!slept) break;
   }
-  co_return made < c.total() && !c.over;
+  co_return c.has_more(made);
 }
 
 bool programs::everybody_calls(const caller& c) const {
@@ -432,7 +433,7 @@ task<> programs::await_agreement(caller& c) {
 
 // --- Pairs -----------------------------------------------------------------------------------------------------------
 
-task<> programs::send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::uint64_t number) {
+task<> programs::send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std::uint64_t number) {
   const std::span<std::byte> bytes = std::span(l.memory).first(c.size(number));
   fill(bytes, c.stream(c.rank), number);
   const call_record begun = c.begin(true, number);
@@ -452,7 +453,8 @@ task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
     if (c.op.registered) handles.push_back(t.registered(l.memory));
   }
   for (std::uint64_t i = 0;;) {
-    const bool more = co_await goes_on(c, i);
+    bool more = c.has_more(i);
+    if (!more) more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
     if (c.over) break;
@@ -466,7 +468,7 @@ task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
   }
 }
 
-task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, std::uint64_t number) {
+task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l, std::uint64_t number) {
   if (l.given_back && hash_of(l.memory) != l.left_as)
     c.all.violated(c, "a buffer was written into after its receive had ended");
   l.given_back = false;
@@ -492,8 +494,9 @@ task<> programs::receive_one(caller& c, ops::transfer t, rank_id from, lane& l, 
                             std::to_string(c.latest));
     }
     if (which >= 0) {
-      auto& all = c.all.record_.received[{c.index, c.job, c.returns}];
-      all.insert(all.end(), static_cast<std::uint64_t>(which));
+      std::vector<bool>& all = c.all.record_.received[{c.index, c.job, c.returns}];
+      if (all.size() < c.total()) all.resize(c.total());
+      all[static_cast<std::size_t>(which)] = true;
     }
     c.latest = std::max(c.latest, which);
   } else if (outcome.code() != errc::timeout && outcome.code() != errc::buffer_too_small) {
@@ -520,7 +523,8 @@ task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
   std::uint64_t attempts = 0;
   while (attempts < most_attempts * c.total()) {
     const std::uint64_t first = c.matched + c.calls.unsent;
-    const bool more = co_await goes_on(c, first);
+    bool more = c.has_more(first);
+    if (!more) more = co_await goes_on(c, first);
     if (!more) break;
     co_await rest(c, first);
     if (c.over) break;
@@ -611,7 +615,8 @@ task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {
 task<> programs::call_group(caller& c, ops::rank_group g) {
   runtime::scope& here = co_await runtime::this_scope;
   for (std::uint64_t i = 0;;) {
-    const bool more = co_await goes_on(c, i);
+    bool more = c.has_more(i);
+    if (!more) more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
     if (c.over) break;
@@ -627,7 +632,8 @@ task<> programs::call_group(caller& c, ops::rank_group g) {
 task<> programs::call_symmetric(caller& c, ops::symmetric op) {
   std::vector<std::byte> data(c.largest());
   for (std::uint64_t i = 0;; ++i) {
-    const bool more = co_await goes_on(c, i);
+    bool more = c.has_more(i);
+    if (!more) more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
     if (c.over) break;
@@ -662,7 +668,8 @@ task<> programs::run_pipeline(caller& c, ops::pipeline p) {
   // A few microbatches at a time, so that one failure does not end all of them.
   constexpr std::uint64_t at_once = 10;
   for (std::uint64_t i = 0;;) {
-    const bool more = co_await goes_on(c, i);
+    bool more = c.has_more(i);
+    if (!more) more = co_await goes_on(c, i);
     if (!more) break;
     co_await rest(c, i);
     if (c.over) break;

@@ -55,8 +55,8 @@ class programs {
   runtime::task<> call_symmetric(caller& c, ops::symmetric op);
   runtime::task<> run_pipeline(caller& c, ops::pipeline p);
   runtime::task<> await_agreement(caller& c);
-  static runtime::task<> send_one(caller& c, ops::transfer t, rank_id to, lane& l, std::uint64_t number);
-  static runtime::task<> receive_one(caller& c, ops::transfer t, rank_id from, lane& l, std::uint64_t number);
+  static runtime::task<> send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std::uint64_t number);
+  static runtime::task<> receive_one(caller& c, ops::transfer& t, rank_id from, lane& l, std::uint64_t number);
   static runtime::task<> group_one(caller& c, ops::rank_group g, std::uint64_t number);
   runtime::task<> rest(caller& c, std::uint64_t number);
   runtime::task<bool> goes_on(caller& c, std::uint64_t made);

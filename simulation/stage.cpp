@@ -1,7 +1,6 @@
 #include <parley/simulation/stage.hpp>
 
 #include <algorithm>
-#include <bit>
 
 namespace parley::simulation {
 
@@ -10,28 +9,7 @@ std::string_view name(ordering o) noexcept {
   return names[static_cast<std::size_t>(o)];
 }
 
-wake_times::wake_times(rank_id ranks) : wakes_(std::bit_ceil(std::max<std::size_t>(ranks, 2))) {
-  winners_.resize(2 * wakes_.size());
-  for (std::size_t i = 0; i < wakes_.size(); ++i) winners_[wakes_.size() + i] = static_cast<rank_id>(i);
-  for (std::size_t i = wakes_.size() - 1; i != 0; --i) winners_[i] = winners_[2 * i];
-}
-
-rank_id wake_times::earlier(rank_id a, rank_id b) const noexcept {
-  const wake& one = wakes_[a];
-  const wake& other = wakes_[b];
-  return other.when < one.when || (other.when == one.when && other.order < one.order) ? b : a;
-}
-
-void wake_times::set(rank_id r, time_ns when, std::uint64_t order) noexcept {
-  wakes_[r] = {when, order};
-  for (std::size_t i = (wakes_.size() + r) / 2; i != 0; i /= 2) {
-    const rank_id winner = earlier(winners_[2 * i], winners_[2 * i + 1]);
-    if (winner != r && winners_[i] == winner) return;
-    winners_[i] = winner;
-  }
-}
-
-stage::stage(rank_id ranks, options o) : options_(std::move(o)), wakes_(ranks), luck_(options_.seed, purpose::order) {
+stage::stage(rank_id ranks, options o) : options_(std::move(o)), queue_(ranks), luck_(options_.seed, purpose::order) {
   for (rank_id r = 0; r < ranks; ++r) {
     // Ranks draw different numbers for the same purpose, as processes do.
     auto& p = *players_.emplace_back(std::make_unique<player>(runtime::mix(options_.seed + 0x100000001b3U * (r + 1))));
@@ -62,79 +40,91 @@ void stage::look_at(rank_id r) {
   player& p = *players_[r];
   if (p.frozen_until > now_) return;
   if (p.clock.ready()) {
-    if (!p.listed) ready_.push_back(r);
+    if (!p.listed) ready_.push(rank_id{r});
     p.listed = true;
   }
   const time_ns timer = p.clock.next_timer();
   const time_ns when = timer == runtime::never ? timer : std::max(timer - p.offset, now_);
-  if (when != wakes_.of(r)) wakes_.set(r, when, queue_.take_order());
+  queue_.wake(r, when);
 }
 
-// Its timers are due.
-void stage::wake(rank_id r) {
-  now_ = std::max(now_, wakes_.next());
-  if (players_[r]->frozen_until > now_) return wakes_.set(r, runtime::never, 0);  // `thaw` looks
-  ++steps_;
-  note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{r} << 48U);
+// The rank that goes first of those that could go.
+rank_id stage::take_ready() {
+  const std::size_t n = ready_.size();
+  std::size_t chosen = 0;
+  switch (options_.order) {
+    case ordering::arrival: break;
+    case ordering::shuffled: chosen = static_cast<std::size_t>(luck_.below(n)); break;
+    case ordering::latest: chosen = n - 1; break;
+    case ordering::starving: chosen = n > 1 && ready_[0] == options_.starved ? 1 : 0; break;
+  }
+  return ready_.take(static_cast<std::uint32_t>(chosen));
+}
+
+// Now and then what all ranks needed when they began, and no longer do, goes back to the heap.
+void stage::count_step() noexcept {
+  constexpr std::uint64_t now_and_then = std::uint64_t{1} << 18U;
+  if (++steps_ % now_and_then == 0) runtime::frame_pool::trim();
+}
+
+// One coroutine.
+void stage::turn(rank_id r) {
+  player& p = *players_[r];
+  p.listed = false;
+  if (p.frozen_until > now_) return;
+  count_step();
+  note(std::uint64_t{r} << 32U | 1U);
   catch_up(r);
+  p.clock.step();
+  if (p.turn_ns != 0) freeze(r, now_ + p.turn_ns);
   look_at(r);
 }
 
-std::size_t stage::choose_rank() {
-  const std::size_t n = ready_.size();
-  switch (options_.order) {
-    case ordering::arrival: break;
-    case ordering::shuffled: return static_cast<std::size_t>(luck_.below(n));
-    case ordering::latest: return n - 1;
-    case ordering::starving: return n > 1 && ready_.front() == options_.starved ? 1 : 0;
-  }
-  return 0;
-}
-
-time_ns stage::next() const noexcept { return ready_.empty() ? std::min(queue_.next(), wakes_.next()) : now_; }
-
-bool stage::step() {
-  if (!ready_.empty()) {
-    const std::size_t chosen = choose_rank();
-    const rank_id r = ready_[chosen];
-    if (chosen == 0) {
-      ready_.pop_front();
-    } else {
-      ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(chosen));
-    }
-    player& p = *players_[r];
-    p.listed = false;
-    if (p.frozen_until > now_) return true;
-    ++steps_;
-    note(std::uint64_t{r} << 32U | 1U);
-    catch_up(r);
-    p.clock.step();
-    if (p.turn_ns != 0) freeze(r, now_ + p.turn_ns);
-    look_at(r);
-    return true;
-  }
-  const time_ns wakes = wakes_.next();
-  if (wakes < queue_.next() || (wakes == queue_.next() && wakes != runtime::never && wakes_.order() < queue_.order())) {
-    wake(wakes_.first());
-    return true;
-  }
-  if (queue_.empty()) return false;
-  event_queue::entry e = queue_.pop();
+// An event, or that the timers of a rank are due.
+void stage::happen(event_queue::entry e) {
   now_ = std::max(now_, e.when);
-  if (e.where == nobody) {
-    e.what->happen();
-    return true;
-  }
+  if (e.where == nobody) return e.what->happen();
   player& p = *players_[e.where];
   if (p.frozen_until > now_) {
-    p.held.push_back(std::move(e.what));
-    return true;
+    if (e.what == nullptr) return queue_.wake(e.where, runtime::never);  // `thaw` looks
+    if (p.held == nullptr) p.held = std::make_unique<std::vector<std::unique_ptr<event>>>();
+    p.held->push_back(std::move(e.what));
+    return;
   }
-  ++steps_;
+  count_step();
   note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{e.where} << 48U);
   catch_up(e.where);
-  e.what->happen();
+  if (e.what != nullptr) e.what->happen();
   look_at(e.where);
+}
+
+// The memory of ranks whose turn is soon: of thousands of them it lies in no cache. First what is kept of the rank here, then the
+// frame that its earliest timer is in.
+void stage::fetch_ahead() noexcept {
+  constexpr std::size_t line = 64;
+  const auto fetch = [](const void* from, std::size_t lines) {
+    for (std::size_t i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(from) + i * line, 1);
+  };
+  constexpr std::size_t far = 8;
+  constexpr std::size_t near = 4;
+  if (const rank_id r = queue_.whom(far); r != nobody) fetch(players_[r].get(), sizeof(player) / line);
+  if (const rank_id r = queue_.whom(near); r != nobody) {
+    constexpr std::size_t lines = 8;
+    constexpr std::size_t before = 5;  // a wait comes behind most of its frame
+    const runtime::timer* const t = players_[r]->clock.earliest_timer();
+    if (t != nullptr) fetch(reinterpret_cast<const char*>(t) - before * line, lines);
+  }
+}
+
+bool stage::step() {
+  if (ready_.size() != 0) {
+    turn(take_ready());
+  } else if (queue_.next() != runtime::never) {
+    fetch_ahead();
+    happen(queue_.pop());
+  } else {
+    return false;
+  }
   return true;
 }
 
@@ -157,7 +147,9 @@ void stage::thaw(rank_id r) {
   player& p = *players_[r];
   p.frozen_until = now_;
   // In the order in which they came, and before what comes from now on.
-  for (auto& e : std::exchange(p.held, {})) queue_.push(now_, r, std::move(e));
+  if (const auto held = std::exchange(p.held, nullptr)) {
+    for (auto& e : *held) queue_.push(now_, r, std::move(e));
+  }
   look_at(r);
 }
 

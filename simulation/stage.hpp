@@ -10,14 +10,13 @@
 /// Time stands still while any rank has something to do. What happens is a pure function of what was put on the stage and
 /// the seed. `order` says which rank
 /// goes first of those that could go.
+#include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/virtual_time.hpp>
 #include <parley/simulation/dice.hpp>
 #include <parley/simulation/timeline.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <limits>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -32,27 +31,6 @@ enum class ordering : std::uint8_t {
   starving,  ///< one rank goes only when no other can
 };
 std::string_view name(ordering o) noexcept;
-
-/// When each rank wants to be woken next: one time for each, of which the earliest is at hand.
-class wake_times {
- public:
-  explicit wake_times(rank_id ranks);
-  /// Instead of the time that it had; `order` is of this wake among what else happens then.
-  void set(rank_id r, time_ns when, std::uint64_t order) noexcept;
-  time_ns of(rank_id r) const noexcept { return wakes_[r].when; }
-  rank_id first() const noexcept { return winners_[1]; }
-  time_ns next() const noexcept { return wakes_[first()].when; }
-  std::uint64_t order() const noexcept { return wakes_[first()].order; }
-
- private:
-  struct wake {
-    time_ns when = runtime::never;
-    std::uint64_t order = std::numeric_limits<std::uint64_t>::max();
-  };
-  rank_id earlier(rank_id a, rank_id b) const noexcept;
-  std::vector<wake> wakes_;
-  std::vector<rank_id> winners_;  // a tree: place `i` has the earlier one of places `2 i` and `2 i + 1`
-};
 
 class stage final : public timeline {
  public:
@@ -113,26 +91,29 @@ class stage final : public timeline {
   void note(std::uint64_t what) noexcept { hash_ = runtime::mix(hash_ ^ what) + 0x9e3779b97f4a7c15U; }
 
  private:
-  struct player {
+  struct alignas(64) player {
     explicit player(std::uint64_t seed) : clock(seed) {}
-    runtime::virtual_time clock;
     time_ns offset = 0;
     time_ns frozen_until = 0;
     time_ns turn_ns = 0;
-    std::vector<std::unique_ptr<event>> held;
     bool listed = false;  ///< in `ready_`
+    runtime::virtual_time clock;
+    // What happens once it is thawed.
+    std::unique_ptr<std::vector<std::unique_ptr<event>>> held;
   };
-  time_ns next() const noexcept;
+  time_ns next() { return ready_.size() == 0 ? queue_.next() : now_; }
   void catch_up(rank_id r);
   void look_at(rank_id r);
-  void wake(rank_id r);
-  std::size_t choose_rank();
+  rank_id take_ready();
+  void fetch_ahead() noexcept;
+  void count_step() noexcept;
+  void turn(rank_id r);
+  void happen(event_queue::entry e);
 
   options options_;
   std::vector<std::unique_ptr<player>> players_;
-  std::deque<rank_id> ready_;
+  runtime::message_ring<rank_id> ready_;
   event_queue queue_;
-  wake_times wakes_;
   dice luck_;
   time_ns now_ = 0;
   std::uint64_t steps_ = 0;

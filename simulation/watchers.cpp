@@ -4,6 +4,7 @@
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -34,8 +35,13 @@ void watchers::on_data(const parcel& p) {
   actors::stamp s;
   if (!actors::read_stamp(p.header, s) || has(s.flags, actors::stamp_flags::poison)) return;
   auto& of_stream = stamped_[{s.op, s.generation, s.source, s.tag, has(s.flags, actors::stamp_flags::rehearsal)}];
-  const auto at = of_stream.emplace_hint(of_stream.end(), s.invocation, s.digest);
-  if (at->second != s.digest)
+  const auto comes_before = [](const auto& known, std::uint32_t invocation) { return known.first < invocation; };
+  auto at = of_stream.end();
+  if (!of_stream.empty() && of_stream.back().first >= s.invocation)
+    at = std::lower_bound(of_stream.begin(), of_stream.end(), s.invocation, comes_before);
+  if (at == of_stream.end() || at->first != s.invocation) {
+    of_stream.insert(at, {s.invocation, s.digest});
+  } else if (at->second != s.digest)
     check(p.from, "S1", false, "stamped invocation " + std::to_string(s.invocation) + " with two configs");
 }
 

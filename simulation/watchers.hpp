@@ -12,12 +12,17 @@
 #include <parley/actors/lease.hpp>
 #include <parley/simulation/weather.hpp>
 
+#include <boost/container_hash/hash.hpp>
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace parley::simulation {
 
@@ -47,9 +52,10 @@ class watchers final : public wire_tap {
   std::function<void(std::string_view, std::string)> tell_;
   std::uint32_t window_;
   std::map<std::pair<rank_id, rank_id>, way> ways_;
-  // By op, generation, source, tag and whether they are rehearsals: by invocation.
-  std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>,
-           std::map<std::uint32_t, std::uint64_t>>
+  // By op, generation, source, tag and whether they are rehearsals: the digest of each invocation, in their order.
+  using stamped_stream = std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>;
+  boost::unordered_flat_map<stamped_stream, std::vector<std::pair<std::uint32_t, std::uint64_t>>,
+                            boost::hash<stamped_stream>>
       stamped_;
   // By op, generation, key and place in the log.
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t>, actors::lease_entry> logs_;

@@ -91,7 +91,21 @@ weather::way& weather::way_of(rank_id from, rank_id to) {
 }
 
 message_counts& weather::counts_of(const parcel& p, op_state when) {
-  return seen_[std::string(type_of(p))][static_cast<std::size_t>(when)];
+  const char* const type = type_of(p).data();
+  auto at = static_cast<std::size_t>(std::find(types_.begin(), types_.end(), type) - types_.begin());
+  if (at == types_.size()) {
+    types_.push_back(type);
+    seen_.emplace_back();
+  }
+  return seen_[at][static_cast<std::size_t>(when)];
+}
+
+coverage weather::seen() const {
+  coverage all;
+  for (std::size_t i = 0; i < types_.size(); ++i) {
+    for (std::size_t s = 0; s < op_state_count; ++s) all[types_[i]][s] += seen_[i][s];
+  }
+  return all;
 }
 
 fate weather::judge(const parcel& p) {

@@ -11,6 +11,8 @@
 #include <parley/simulation/op_states.hpp>
 #include <parley/simulation/stage.hpp>
 
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <array>
 #include <cstdint>
 #include <map>
@@ -100,7 +102,7 @@ class weather final : public interference {
   time_ns landing(rank_id from, rank_id to, time_ns usual) override;
   void calm() noexcept { calm_ = true; }
   void tap(wire_tap& t) { taps_.push_back(&t); }
-  const coverage& seen() const noexcept { return seen_; }
+  coverage seen() const;
 
  private:
   struct way {
@@ -116,10 +118,12 @@ class weather final : public interference {
   const timeline* line_ = nullptr;
   time_ns began_ns_ = 0;
   bool calm_ = true;
-  std::map<std::uint64_t, way> ways_;
+  boost::unordered_flat_map<std::uint64_t, way> ways_;
   std::vector<wire_tap*> taps_;
   op_states states_;
-  coverage seen_;
+  // By type: the few that there are are looked through as fast.
+  std::vector<const char*> types_;  // the names that `type_of` gives
+  std::vector<std::array<message_counts, op_state_count>> seen_;
 };
 
 }  // namespace parley::simulation

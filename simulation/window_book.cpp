@@ -27,6 +27,12 @@ bool read_flow(const parcel& p, runtime::frame_header& h, actors::matched& m) {
 template <class Stamps>
 auto place_of(Stamps& stamps, std::uint64_t invocation) {
   if (stamps.empty() || stamps.back().first < invocation) return stamps.end();
+  const std::uint64_t first = stamps.front().first;
+  if (invocation >= first) {  // as a rule none of them is missing
+    const auto at =
+        stamps.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(invocation - first, stamps.size() - 1));
+    if (at->first == invocation) return at;
+  }
   return std::lower_bound(stamps.begin(), stamps.end(), invocation,
                           [](const auto& stamp, std::uint64_t i) { return stamp.first < i; });
 }
@@ -35,13 +41,19 @@ std::uint64_t op_of(const runtime::frame_header& h) noexcept { return h.actor & 
 
 }  // namespace
 
+window_book::stream& window_book::stream_of(const key& k) {
+  stream*& place = places_[k];
+  if (place == nullptr) place = &streams_[k];
+  return *place;
+}
+
 void window_book::tell(const key& k, std::uint64_t count) {
-  auto& told = streams_[k].matched;
+  auto& told = stream_of(k).matched;
   if (told.empty() || told.back().second < count) told.emplace_back(line_.now(), count);
 }
 
 void window_book::note(const parcel& p, const actors::stamp& s) {
-  auto& stamps = streams_[{{s.op, s.generation, p.from}, p.to, s.tag}].stamps;
+  auto& stamps = stream_of({{s.op, s.generation, p.from}, p.to, s.tag}).stamps;
   const auto at = place_of(stamps, s.invocation);
   if (at == stamps.end() || at->first != s.invocation)
     stamps.insert(at, {s.invocation, stream::mark{s.total_bytes, line_.now()}});
@@ -54,7 +66,7 @@ void window_book::on_send(const parcel& p, const fate&) {
   if (p.on == link::channel::data) {
     if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) note(p, s);
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::question) {
-    streams_[{{op_of(h), h.generation, p.from}, p.to, m.stream}].questions.push_back(line_.now());
+    stream_of({{op_of(h), h.generation, p.from}, p.to, m.stream}).questions.push_back(line_.now());
   }
 }
 
@@ -74,18 +86,31 @@ bool window_book::on_deliver(parcel& p) {
   return true;
 }
 
-time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
-  // Goes back through the stamps with the invocations that it is asked for.
-  auto behind = place_of(s.stamps, invocation + 1);
-  const auto size_of = [&](std::uint64_t i) {
-    if (behind == s.stamps.begin() || std::prev(behind)->first != i) return std::uint64_t{0};
-    return (--behind)->second.bytes;
+// What invocations `first` to `last` carry together, as far as they have left.
+std::uint64_t window_book::bytes_of(const stream& s, std::uint64_t first, std::uint64_t last) {
+  auto& before = s.bytes_before;
+  if (before.size() != s.stamps.size() + 1) {
+    before.assign(1, 0);
+    for (const auto& [invocation, mark] : s.stamps) before.push_back(before.back() + mark.bytes);
+  }
+  const auto index_of = [&](std::uint64_t invocation) {
+    return static_cast<std::size_t>(place_of(s.stamps, invocation) - s.stamps.begin());
   };
+  return before[index_of(last + 1)] - before[index_of(first)];
+}
+
+time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
   // How many must have been matched: one of any size may go when all are.
-  std::uint64_t least = invocation;
-  for (std::uint64_t bytes = size_of(invocation); least > 0 && invocation - least + 1 < limits_.invocations; --least) {
-    bytes += size_of(least - 1);
-    if (bytes > limits_.bytes) break;
+  std::uint64_t least = invocation < limits_.invocations ? 0 : invocation + 1 - limits_.invocations;
+  std::uint64_t most = invocation;
+  if (bytes_of(s, least, invocation) <= limits_.bytes) most = least;
+  while (least < most) {
+    const std::uint64_t middle = least + (most - least) / 2;
+    if (bytes_of(s, middle, invocation) <= limits_.bytes) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
   }
   if (least == 0) return 0;
   const auto too_few = [&](const auto& told) { return told.second < least; };

@@ -14,6 +14,10 @@
 #include <parley/simulation/timeline.hpp>
 #include <parley/simulation/weather.hpp>
 
+#include <boost/container_hash/hash.hpp>
+#include <boost/unordered/unordered_flat_map.hpp>
+
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -33,6 +37,13 @@ class window_book final : public wire_tap {
     std::uint64_t generation = 0;
     rank_id rank = 0;
     friend auto operator<=>(const sender&, const sender&) = default;
+    friend std::size_t hash_value(const sender& s) noexcept {
+      std::size_t hash = 0;
+      boost::hash_combine(hash, s.op);
+      boost::hash_combine(hash, s.generation);
+      boost::hash_combine(hash, s.rank);
+      return hash;
+    }
   };
   /// When all its receivers had room for it; 0: always.
   time_ns room_at(const sender& s, std::uint64_t invocation) const;
@@ -55,15 +66,20 @@ class window_book final : public wire_tap {
     std::vector<std::pair<std::uint64_t, mark>> stamps;      // the first of each invocation, in their order
     std::vector<std::pair<time_ns, std::uint64_t>> matched;  // what the sender has been told, and when
     std::vector<time_ns> questions;
+    // What the stamps before each carry together, and before one behind them.
+    mutable std::vector<std::uint64_t> bytes_before;
   };
   using key = std::tuple<sender, rank_id, std::uint64_t>;  // and its receiver, and the stream's number
   void tell(const key& k, std::uint64_t count);
   void note(const parcel& p, const actors::stamp& s);
+  stream& stream_of(const key& k);
+  static std::uint64_t bytes_of(const stream& s, std::uint64_t first, std::uint64_t last);
   time_ns room_at(const stream& s, std::uint64_t invocation) const;
 
   const timeline& line_;
   actors::window_limits limits_;
   std::map<key, stream> streams_;
+  boost::unordered_flat_map<key, stream*, boost::hash<key>> places_;  // each message asks for its own
 };
 
 }  // namespace parley::simulation

@@ -5,11 +5,12 @@
 namespace parley::simulation {
 
 world::world(world_options o, interference* weather)
-    : options_(std::move(o)), stage_(options_.ranks, {.seed = options_.seed,
-                                                      .order = options_.order,
-                                                      .starved = options_.starved,
-                                                      .inside = options_.order_inside,
-                                                      .offsets = options_.offsets}),
+    : options_(std::move(o)), settings_(ops::rank::complete(options_.settings, options_.ranks)),
+      stage_(options_.ranks, {.seed = options_.seed,
+                              .order = options_.order,
+                              .starved = options_.starved,
+                              .inside = options_.order_inside,
+                              .offsets = options_.offsets}),
       network_(stage_, options_.ranks, options_.link, weather), news_(options_.seed, purpose::fault, 999) {
   for (rank_id r = 0; r < options_.ranks; ++r) nodes_.push_back(std::make_unique<node>(*this, r));
 }
@@ -48,7 +49,7 @@ void world::start(rank_id r) {
     nodes_[r]->rank->on_lost(peer, why);
     network_.break_connection(r, peer);
   };
-  n.rank = std::make_unique<ops::rank>(std::move(on), options_.settings);
+  n.rank = std::make_unique<ops::rank>(std::move(on), settings_);
   network_[r].on_failure(&n);
   n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
   ++n.life;

@@ -106,6 +106,7 @@ class world {
   void in_this_job(time_ns when, std::function<void()> does);
 
   world_options options_;
+  std::shared_ptr<const ops::rank_settings> settings_;  // of all ranks
   simulation::stage stage_;
   simulation::network network_;
   std::vector<std::unique_ptr<node>> nodes_;

@@ -164,7 +164,8 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
     return problem{fault::too_many,
                    fmt::format("the catalogue has {} configs; the limit is {}", configs.size(), limits::configs)};
   }
-  catalogue made;
+  list made;
+  made.entries.reserve(configs.size());
   stable_hash hash;
   for (config_identity& identity : configs) {
     outcome<config_identity> checked_identity = canonical(std::move(identity));
@@ -174,18 +175,18 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
     e.digest = tuning::digest(e.identity);
     // With its words, too: two lists that differ only in configs whose digests collide are not the same list.
     hash.number(e.digest).text(e.id).text(e.identity.wire_class);
-    made.by_digest_.emplace_back(e.digest, made.entries_.size());
-    made.by_id_.push_back(made.entries_.size());
-    made.entries_.push_back(std::move(e));
+    made.by_digest.emplace_back(e.digest, made.entries.size());
+    made.by_id.push_back(made.entries.size());
+    made.entries.push_back(std::move(e));
   }
-  made.hash_ = hash.digest();
+  made.hash = hash.digest();
 
-  const std::vector<entry>& all = made.entries_;
-  std::sort(made.by_id_.begin(), made.by_id_.end(),
+  const std::vector<entry>& all = made.entries;
+  std::sort(made.by_id.begin(), made.by_id.end(),
             [&](std::size_t a, std::size_t b) { return all[a].id != all[b].id ? all[a].id < all[b].id : a < b; });
-  std::sort(made.by_digest_.begin(), made.by_digest_.end());
+  std::sort(made.by_digest.begin(), made.by_digest.end());
   for (std::size_t i = 1; i < all.size(); ++i) {
-    const std::size_t before = made.by_id_[i - 1], after = made.by_id_[i];
+    const std::size_t before = made.by_id[i - 1], after = made.by_id[i];
     if (all[before].id == all[after].id) {
       return problem{fault::duplicate,
                      fmt::format("the catalogue lists `{}` twice, at {} and {}; give one of them another "
@@ -194,29 +195,33 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
     }
   }
   for (std::size_t i = 1; i < all.size(); ++i) {
-    const auto [digest, before] = made.by_digest_[i - 1];
-    const auto [next_digest, after] = made.by_digest_[i];
+    const auto [digest, before] = made.by_digest[i - 1];
+    const auto [next_digest, after] = made.by_digest[i];
     if (digest == next_digest) {
       return problem{fault::digest_collision,
                      fmt::format("configs `{}` and `{}` have the same digest {:016x}; rename one", all[before].id,
                                  all[after].id, digest)};
     }
   }
-  return made;
+  catalogue all_of_them;
+  all_of_them.list_ = std::make_shared<const list>(std::move(made));
+  return all_of_them;
 }
 
 std::optional<std::size_t> catalogue::find(std::uint64_t digest) const noexcept {
-  const auto at = std::lower_bound(by_digest_.begin(), by_digest_.end(), digest,
+  const auto& by_digest = listed().by_digest;
+  const auto at = std::lower_bound(by_digest.begin(), by_digest.end(), digest,
                                    [](const auto& pair, std::uint64_t d) { return pair.first < d; });
-  if (at == by_digest_.end() || at->first != digest) return std::nullopt;
+  if (at == by_digest.end() || at->first != digest) return std::nullopt;
   return at->second;
 }
 
 std::optional<std::size_t> catalogue::find(std::string_view id) const noexcept {
-  const auto at = std::lower_bound(by_id_.begin(), by_id_.end(), id, [&](std::size_t place, std::string_view wanted) {
-    return entries_[place].id < wanted;
-  });
-  if (at == by_id_.end() || entries_[*at].id != id) return std::nullopt;
+  const list& all = listed();
+  const auto at =
+      std::lower_bound(all.by_id.begin(), all.by_id.end(), id,
+                       [&](std::size_t place, std::string_view wanted) { return all.entries[place].id < wanted; });
+  if (at == all.by_id.end() || all.entries[*at].id != id) return std::nullopt;
   return *at;
 }
 

@@ -12,6 +12,7 @@
 /// canonical (duplicate parameters, foreign characters, too long) is a `problem` in words.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,7 +70,7 @@ outcome<config_identity> parse_config_id(std::string_view text);
 /// Never 0; independent of the order of parameters.
 std::uint64_t digest(const config_identity& identity);
 
-/// The ordered list of configs that one rank knows for one op. Element 0 is c0.
+/// The ordered list of configs that one rank knows for one op. Element 0 is c0. Its copies share what it holds, which never changes.
 class catalogue {
  public:
   struct entry {
@@ -83,21 +84,30 @@ class catalogue {
   catalogue() = default;
   static outcome<catalogue> make(std::vector<config_identity> configs);
 
-  std::size_t size() const noexcept { return entries_.size(); }
-  bool empty() const noexcept { return entries_.empty(); }
-  const entry& operator[](std::size_t index) const { return entries_.at(index); }
-  const std::vector<entry>& entries() const noexcept { return entries_; }
+  std::size_t size() const noexcept { return entries().size(); }
+  bool empty() const noexcept { return list_ == nullptr; }
+  const entry& operator[](std::size_t index) const { return entries().at(index); }
+  const std::vector<entry>& entries() const noexcept { return listed().entries; }
   std::optional<std::size_t> find(std::uint64_t digest) const noexcept;
   std::optional<std::size_t> find(std::string_view id) const noexcept;
   /// Over all configs in their order: equal hashes mean that the list need not be sent.
-  std::uint64_t hash() const noexcept { return hash_; }
-  friend bool operator==(const catalogue&, const catalogue&) = default;
+  std::uint64_t hash() const noexcept { return listed().hash; }
+  friend bool operator==(const catalogue& a, const catalogue& b) noexcept {
+    return a.list_ == b.list_ || a.entries() == b.entries();
+  }
 
  private:
-  std::vector<entry> entries_;
-  std::vector<std::pair<std::uint64_t, std::size_t>> by_digest_;
-  std::vector<std::size_t> by_id_;
-  std::uint64_t hash_ = 0;
+  struct list {
+    std::vector<entry> entries;
+    std::vector<std::pair<std::uint64_t, std::size_t>> by_digest;
+    std::vector<std::size_t> by_id;
+    std::uint64_t hash = 0;
+  };
+  const list& listed() const noexcept {
+    static const list none;
+    return list_ == nullptr ? none : *list_;
+  }
+  std::shared_ptr<const list> list_;
 };
 
 }  // namespace parley::tuning

@@ -1,5 +1,6 @@
 #include <parley/runtime/timers.hpp>
 
+#include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <doctest/doctest.h>
@@ -169,9 +170,10 @@ TEST_CASE("timers years away fire to the nanosecond") {
   CHECK(log == std::vector{1, 2, 3});
 }
 
-TEST_CASE("the wheel agrees with a sorted map over 100,000 random operations") {
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+TEST_CASE("the wheel agrees with a sorted map over 200,000 random operations, with few timers and with many") {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     CAPTURE(seed);
+    const int timers = seed % 2 == 0 ? 200 : 7;
     random_stream dice(seed, 0);
     auto now = static_cast<time_ns>(dice.below(1'000'000));
     timer_wheel wheel(now);
@@ -179,7 +181,7 @@ TEST_CASE("the wheel agrees with a sorted map over 100,000 random operations") {
     std::vector<std::unique_ptr<ring>> rings;
     std::multimap<time_ns, int> expected;  // equal keys keep the order of insertion
     std::vector<std::multimap<time_ns, int>::iterator> places;
-    for (int i = 0; i < 200; ++i) rings.push_back(std::make_unique<ring>(fired, i));
+    for (int i = 0; i < timers; ++i) rings.push_back(std::make_unique<ring>(fired, i));
     places.resize(rings.size());
 
     for (int step = 0; step < 25'000; ++step) {
@@ -220,4 +222,36 @@ TEST_CASE("the wheel agrees with a sorted map over 100,000 random operations") {
       }
     }
   }
+}
+
+TEST_CASE("a short sleep beside a few far deadlines takes no memory, and the wheel gives back what it took") {
+  timer_wheel wheel;
+  std::vector<int> log;
+  ring sleep(log, 0), deadline(log, 1), look(log, 2), answer(log, 3);
+  const auto rounds = [&](time_ns from) {
+    for (time_ns now = from; now < from + 1'000'000; now += 10'000) {
+      wheel.arm(sleep, now + 10'000);
+      timer_wheel::disarm(answer);
+      wheel.arm(answer, now + 50'000'000);
+      wheel.advance(now + 10'000);
+    }
+  };
+  wheel.arm(deadline, 30'000'000'000);
+  wheel.arm(look, 1'000'000'000);
+  rounds(0);
+  const std::size_t before = frame_pool::heap_allocations();
+  rounds(1'000'000);
+  CHECK(frame_pool::heap_allocations() == before);
+  CHECK(log == std::vector(200, 0));
+
+  const auto with_many = [&] {
+    timer_wheel other;
+    std::vector<std::unique_ptr<ring>> many;
+    for (int i = 0; i < 20; ++i) other.arm(*many.emplace_back(std::make_unique<ring>(log, i)), time_ns{1} << i);
+    while (other.next() != never) other.advance(other.next());
+    return frame_pool::heap_allocations();
+  };
+  const std::size_t once = with_many();
+  CHECK(once > before);
+  CHECK(with_many() == once);  // the same levels again
 }

@@ -38,26 +38,6 @@ TEST_CASE("what a simulated rank takes does not grow with the number of the othe
         2 * among_few);  // a word for each of them would be more; pools may lend to the first
 }
 
-TEST_CASE("a rank that wants to be woken at another time is woken then, and not when it wanted to before") {
-  constexpr rank_id ranks = 11;
-  wake_times wakes(ranks);
-  CHECK(wakes.next() == parley::runtime::never);
-  std::vector<std::tuple<time_ns, std::uint64_t, rank_id>> wanted;
-  for (rank_id r = 0; r < ranks; ++r) wanted.emplace_back(parley::runtime::never, 0, r);
-  dice luck(1, purpose::order);
-  for (std::uint64_t order = 1; order < 2'000; ++order) {
-    const auto r = static_cast<rank_id>(luck.below(ranks));
-    const time_ns when = luck.chance(300) ? parley::runtime::never : luck.between(0, 20);
-    wakes.set(r, when, order);
-    wanted[r] = {when, order, r};
-    const auto [earliest, its_order, first] = *std::min_element(wanted.begin(), wanted.end());
-    REQUIRE(wakes.next() == earliest);
-    if (earliest == parley::runtime::never) continue;
-    REQUIRE(wakes.first() == first);
-    REQUIRE(wakes.order() == its_order);
-  }
-}
-
 TEST_CASE("a rank whose timers are armed and disarmed again and again leaves nothing behind on the stage") {
   stage s(1, {});
   struct bell final : parley::runtime::timer {
