@@ -122,6 +122,7 @@ using runtime::compute_queue;
 using runtime::dataflow;
 using runtime::errc;
 using runtime::error;
+using runtime::f16;
 using runtime::failure;
 using runtime::flow_work;
 using runtime::rank_id;

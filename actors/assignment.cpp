@@ -166,16 +166,15 @@ assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::u
     collect(c, now);
     return {c.digest, stamp_flags::flush};
   }
-  stamp_flags flags = stamp_flags::none;
-  if (trial->kind == tuning::trial_kind::timed) {
-    flags = stamp_flags::timed;
-    ++c.trials;
-    ++c.unsettled;
-    const bool first = c.places.try_emplace({tag, invocation}, c.outstanding.size()).second;
-    runtime::invariant(first, {"S1", "an invocation is assigned once", here_});
-    c.outstanding.push_back({tag, invocation, order_, trial->candidate});
-    c.repetitions[trial->candidate].push_back(order_);
-  }
+  // A warm-up is timed, too: it says nothing about its candidate, but has its cost.
+  stamp_flags flags = stamp_flags::timed;
+  ++c.trials;
+  ++c.unsettled;
+  const bool first = c.places.try_emplace({tag, invocation}, c.outstanding.size()).second;
+  runtime::invariant(first, {"S1", "an invocation is assigned once", here_});
+  c.outstanding.push_back({tag, invocation, order_, trial->candidate, trial->kind});
+  const bool counts = trial->kind == tuning::trial_kind::timed;
+  (counts ? c.repetitions : c.warm_ups)[trial->candidate].push_back(order_);
   if (c.planner->upcoming() == nullptr && c.again.empty()) {
     flags = flags | stamp_flags::flush;
     collect(c, now);
@@ -337,11 +336,17 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
   t.settled = true;
   t.reports = 0;
   std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return r.invocation == t.order; });
-  std::erase(c.repetitions[t.candidate], t.order);
-  if (first && c.cancelled < 2 * candidates_.size() && !is_excluded(c, t.candidate)) {
+  forget_trial(c, t);
+  const bool again = t.kind == tuning::trial_kind::timed && !is_excluded(c, t.candidate);
+  if (first && again && c.cancelled < 2 * candidates_.size()) {
     ++c.cancelled;
     c.again.push_back(t.candidate);
   }
+}
+
+void assignment::forget_trial(campaign& c, const campaign::trial& t) {
+  std::erase(c.repetitions[t.candidate], t.order);
+  std::erase(c.warm_ups[t.candidate], t.order);
 }
 
 void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
@@ -354,8 +359,8 @@ void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
     t.settled = true;
     --c->unsettled;
     --c->trials;
-    std::erase(c->repetitions[t.candidate], t.order);
-    if (!is_excluded(*c, t.candidate)) c->again.push_back(t.candidate);
+    forget_trial(*c, t);
+    if (t.kind == tuning::trial_kind::timed && !is_excluded(*c, t.candidate)) c->again.push_back(t.candidate);
     c->places.erase(place);
     if (c->where == campaign::stage::collecting) c->where = campaign::stage::trying;
     return;
@@ -473,15 +478,8 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
         c.rows[i],
         {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i], .clocks = clocks});
   }
-  const double base = c.aggregates[c.incumbent].time_ns;
-  double cost_ns = 0;
-  const double instead_ns = trials_are_extra_ ? 0 : base;
-  for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
-    if (c.aggregates[i].measured() && c.aggregates[i].time_ns > instead_ns)
-      cost_ns += (c.aggregates[i].time_ns - instead_ns) * static_cast<double>(c.repetitions[i].size());
-  }
   // Whatever participants report, trials cannot have cost more than the time in which they were made.
-  c.cost_ns = c.earlier_cost_ns + std::min(cost_ns, static_cast<double>(now - c.search_began_ns));
+  c.cost_ns = c.earlier_cost_ns + std::min(cost_of_trials_ns(c, clocks), static_cast<double>(now - c.search_began_ns));
   c.pending_ns = 0;
   c.planner->complete_round(c.aggregates);
   if (!c.planner->finished()) {
@@ -505,6 +503,23 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   } else if (kept) {
     retry_later(c, now);
   }
+}
+
+double assignment::cost_of_trials_ns(const campaign& c, std::span<const tuning::participant_clock> clocks) const {
+  const double instead_ns = trials_are_extra_ ? 0 : c.aggregates[c.incumbent].time_ns;
+  const auto beyond = [instead_ns](const tuning::aggregate& a) {
+    return a.measured() && a.time_ns > instead_ns ? a.time_ns - instead_ns : 0;
+  };
+  double cost_ns = 0;
+  for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
+    cost_ns += beyond(c.aggregates[i]) * static_cast<double>(c.repetitions[i].size());
+    for (const std::uint64_t order : c.warm_ups[i])
+      cost_ns += beyond(tuning::aggregate_candidate(c.rows[i], {.digest = candidates_[i],
+                                                                .participants = participants_,
+                                                                .invocations = std::span(&order, 1),
+                                                                .clocks = clocks}));
+  }
+  return cost_ns;
 }
 
 void assignment::settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now) {

@@ -103,6 +103,7 @@ struct campaign {
     std::uint64_t invocation = 0;
     std::uint64_t order = 0;  // among all invocations of the op: what "the one before" means
     std::size_t candidate = 0;
+    tuning::trial_kind kind = tuning::trial_kind::timed;
     std::size_t reports = 0;  // of how many participants
     bool settled = false;     // nothing more is to come of it
   };
@@ -144,6 +145,7 @@ struct campaign {
   bool rest = false;                                    // a config has just failed: the default is next
   std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
+  std::vector<std::vector<std::uint64_t>> warm_ups;     // the same of those that only cost
   std::vector<tuning::aggregate> aggregates;
   /// Of a candidate whose trial was due when it could not run: how often in this search, and how often it could have.
   struct shortage {
@@ -330,6 +332,8 @@ class assignment {
   bool is_excluded(const campaign& c, std::size_t candidate) const noexcept;
   void cancel_trial(campaign& c, campaign::trial& t);
   static bool is_late(const campaign& c, std::size_t candidate) noexcept;
+  void forget_trial(campaign& c, const campaign::trial& t);
+  double cost_of_trials_ns(const campaign& c, std::span<const tuning::participant_clock> clocks) const;
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
   choice choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);

@@ -22,6 +22,7 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.unsettled = 0;
   c.rows.assign(candidates_.size(), {});
   c.repetitions.assign(candidates_.size(), {});
+  c.warm_ups.assign(candidates_.size(), {});
   c.aggregates.assign(candidates_.size(), {});
   std::erase_if(c.excluded, [](const campaign::exclusion& e) { return e.kind == campaign::exclusion::reason::unmet; });
   c.planner.emplace(candidates_.size(), plan_);

@@ -5,10 +5,11 @@
 ///     work.type = call_type_of<float, std::plus<>>();
 ///     words_of(work.type);                            // `f32 elements combined by plus`
 ///
-/// Arithmetic types and the function objects of <functional> are told apart exactly, `long` is what has its size. The program's
+/// Arithmetic types, `f16` and `bf16`, and the function objects of <functional> are told apart exactly, `long` is what has its size. The program's
 /// own are told apart by their names, of which 31 bits of a hash travel: they have to be the same type on all ranks, so no
 /// lambda that each rank writes for itself.
 #include <parley/actors/group_invocation.hpp>
+#include <parley/runtime/narrow_floats.hpp>
 
 #include <array>
 #include <cstddef>
@@ -23,8 +24,9 @@
 namespace parley::ops {
 
 namespace call_types {
-inline constexpr std::array<std::string_view, 14> elements{"",    "f32", "f64", "byte", "bool", "i8",  "u8",
-                                                           "i16", "u16", "i32", "u32",  "i64",  "u64", "long double"};
+inline constexpr std::array<std::string_view, 16> elements{"",    "f32",         "f64", "byte", "bool", "i8",
+                                                           "u8",  "i16",         "u16", "i32",  "u32",  "i64",
+                                                           "u64", "long double", "f16", "bf16"};
 inline constexpr std::array<std::string_view, 10> combinations{
     "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
 inline constexpr unsigned combination_bits = actors::call_type_tag_bits - 4;
@@ -44,6 +46,8 @@ constexpr std::uint32_t element_of() noexcept {
   if constexpr (std::is_same_v<T, float>) name = "f32";
   if constexpr (std::is_same_v<T, double>) name = "f64";
   if constexpr (std::is_same_v<T, long double>) name = "long double";
+  if constexpr (std::is_same_v<T, runtime::f16>) name = "f16";
+  if constexpr (std::is_same_v<T, runtime::bf16>) name = "bf16";
   if constexpr (std::is_same_v<T, std::byte>) name = "byte";
   if constexpr (std::is_same_v<T, bool>) name = "bool";
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {

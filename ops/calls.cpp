@@ -11,6 +11,7 @@ using runtime::task;
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
 bool send_call::await_ready() {
+  edge_.check(data_);
   const std::uint64_t number = edge_.may_wait_for_credit(options_.tag, data_)
                                    ? actors::edge_sender::not_admitted
                                    : edge_.sender_.try_admit(options_.tag, data_.size());
@@ -82,6 +83,7 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 // ---- receiving --------------------------------------------------------------------------------------------------------
 
 bool receive_call::await_ready() {
+  edge_.check(into_);
   in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
               static_cast<actors::match_watcher*>(this), into_.data(), options_.expected);
   if (options_.watcher != nullptr) options_.watcher->on_begun();

@@ -84,6 +84,24 @@ struct deadline_guard : runtime::timer {
   actors::parts_in_flight& parts;
 };
 
+// All that was enqueued for `memory`, looked at in each turn of the loop.
+class kernels_at_work final : private runtime::completion {
+ public:
+  kernels_at_work(runtime::memory_space& where, std::span<const std::byte> memory) noexcept
+      : completion(&on_over), where_(where), outcome_(where.when_settled(memory, this)) {}
+  kernels_at_work(const kernels_at_work&) = delete;
+  kernels_at_work& operator=(const kernels_at_work&) = delete;
+  ~kernels_at_work() {
+    if (outcome_ == errc::pending) where_.forget(this);
+  }
+  errc outcome() const noexcept { return outcome_; }
+
+ private:
+  static void on_over(completion& self, errc how) noexcept { static_cast<kernels_at_work&>(self).outcome_ = how; }
+  runtime::memory_space& where_;
+  errc outcome_;
+};
+
 // A matched receive waits for its data as long as that takes. But when all of it is here, or none will come any more, its
 // config has so long to end.
 struct patience final : runtime::timer {
@@ -224,7 +242,13 @@ std::vector<std::uint64_t> edge_end::those_that_need(needs what) const {
   return some;
 }
 
+void edge_end::check_place(std::span<const std::byte> buffer) const {
+  const runtime::result<> there = options_.memory->check(buffer);
+  if (!there) throw explained(there.code(), std::nullopt, there.reason().text());
+}
+
 actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
+  check(memory);
   if (!one_sided_ || memory.empty()) return {};
   actors::registered_memory made(services_.net, memory);
   add_memory(made.region());
@@ -256,8 +280,10 @@ failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, 
 }
 
 failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
+  // What this rank's own device did to a call is why the peer has ended it, and not the other way round.
+  const bool by_itself = invocation && !said_by(options_.memory, code, {}).empty();
   if (failed_ && !invocation) return failure({failed_->code(), failed_->text() + "; " + what});
-  if (failed_) return failure(while_under_way(*failed_, *invocation));
+  if (failed_ && !by_itself) return failure(while_under_way(*failed_, *invocation));
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
@@ -346,6 +372,19 @@ bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std
   return matters && options_.memory->busy(data);
 }
 
+// Until the host has noticed nothing moves, which is the time of a config that waits for that: it counts from when kernels were last
+// seen at work.
+task<time_ns> edge_out::until_written(std::span<const std::byte> data) {
+  const kernels_at_work kernels(memory(), data);
+  time_ns seen_ns = sender_.rows().clock();
+  while (kernels.outcome() == errc::pending) {
+    seen_ns = sender_.rows().clock();
+    co_await runtime::yield;
+  }
+  if (kernels.outcome() != errc::none) runtime::raise({kernels.outcome(), memory().words_of(kernels.outcome())});
+  co_return seen_ns;
+}
+
 void edge_out::check_trial(const actors::outgoing& inv) const {
   if (has(inv.mark.flags, actors::stamp_flags::timed)) [[unlikely]]
     runtime::invariant(participant_.may_run(inv.mark.digest),
@@ -365,8 +404,11 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       check_trial(inv);
       if (waits_for_kernels(inv, data)) {
         if (find(inv.mark.digest)->what_it_needs() == needs::credit) {
-          // Its copies are enqueued behind the kernels. What it is measured at begins when these end.
+          // Its copies are enqueued behind the kernels. What it is measured at begins when these end, as far as the host knows, which
+          // is late by as much as it is for the end.
           written.emplace(memory(), data, [&] { inv.began_ns = sender_.rows().clock(); });
+        } else if (has(inv.mark.flags, stamp_flags::timed)) {
+          inv.began_ns = co_await until_written(data);
         } else {
           co_await memory().settled(data);
           inv.began_ns = sender_.rows().clock();

@@ -93,6 +93,10 @@ class edge_end : private actors::implementations {
   runtime::memory_space& memory() const noexcept {
     return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
   }
+  /// Throws `bad_argument` where a device's op is given a buffer that does not lie there.
+  void check(std::span<const std::byte> buffer) const {
+    if (options_.memory != nullptr) check_place(buffer);
+  }
   /// Memory for this edge's puts and gets, as long as the handle lives. An empty handle where it has no use for any: none of
   /// its configs needs it, or the link has no one-sided transfers. Throws `unavailable` when the machine refuses.
   actors::registered_memory registered(std::span<std::byte> memory);
@@ -148,6 +152,7 @@ class edge_end : private actors::implementations {
 
  private:
   std::uint64_t generation_now() const;
+  void check_place(std::span<const std::byte> buffer) const;
   const paired_config* search(std::uint64_t digest) noexcept;
   std::vector<std::uint64_t> digests_;  // of options_.configs, for a short search
   bool one_sided_ = false;              // some of them are, and the link can do it
@@ -192,6 +197,8 @@ class edge_out final : public edge_end {
     return options_.memory != nullptr && is_still_written(inv, data);
   }
   bool is_still_written(const actors::outgoing& inv, std::span<const std::byte> data);
+  /// Ends when kernels have written it. Answers when they were last seen at work.
+  runtime::task<time_ns> until_written(std::span<const std::byte> data);
   /// Nobody knows what of a put has landed, or will: the peer counts as dead.
   void lose_peer();
   void check_trial(const actors::outgoing& inv) const;

@@ -13,6 +13,7 @@
 namespace parley::ops {
 
 using runtime::errc;
+using runtime::failure;
 using runtime::task;
 
 namespace {
@@ -119,13 +120,16 @@ void gpu_world::see_to_its_end() noexcept {
   while (!end.here) static_cast<void>(copies_.poll());
 }
 
-void gpu_world::check(const gpu_sum& what) const {
+void gpu_world::check(const gpu_sum& what) {
+  if (what.how == gpu_sum::way::kernel && !no_kernel_.empty())
+    runtime::raise({errc::unavailable, "its kernel reads the others' memory, and " + no_kernel_});
   if (what.how == gpu_sum::way::kernel && what.floats.size() > boxes_.stage_bytes)
     runtime::raise({errc::unavailable, "its kernel sums up to " + std::to_string(boxes_.stage_bytes) +
                                            " bytes, as kernel_bytes says, not " + std::to_string(what.floats.size())});
   if (what.floats.size() % sizeof(float) != 0)
     runtime::raise(
         {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(what.floats.size())});
+  copies_.check(what.floats, sizeof(float)).value();
 }
 
 task<> gpu_world::run(gpu_sum what, bool replayed) {
@@ -212,56 +216,81 @@ task<> gpu_world::move(std::span<std::byte> to, std::span<const std::byte> from)
   ended.value();
 }
 
-// What the others need to reach a member's box travels as numbers, byte by byte, in a sum to which each adds zeros for the others.
-// The last number counts who cannot: then nobody can.
-task<> gpu_world::exchange_boxes() {
-  struct address {
-    transports::cuda_ipc_handle handle;
-    std::uint64_t offset = 0;
-  };
-  transports::cuda_driver& gpu = copies_.driver();
-  const std::size_t stage = (options_.kernel_bytes + 255) / 256 * 256;
-  std::vector<float> numbers(options_.members * sizeof(address) + 1);
-  std::string why;
-  if (options_.members > transports::peer_boxes::most_members) why = "more than 8 members";
-  box_ = transports::cuda_memory::on_device(gpu, copies_.device(), transports::peer_boxes::head_bytes + 2 * stage);
-  stop_ = transports::cuda_memory::pinned(gpu, sizeof(std::uint32_t));
-  stop() = 0;
-  const std::vector<std::byte> zeros(transports::peer_boxes::head_bytes);
-  co_await move(box_.bytes().first(zeros.size()), zeros);
-  const auto exported = gpu.export_memory(box_.bytes().data());
-  if (exported) {
-    const address mine{exported->handle, exported->offset};
-    std::array<unsigned char, sizeof mine> bytes{};
-    std::memcpy(bytes.data(), &mine, sizeof mine);
-    std::copy(bytes.begin(), bytes.end(), numbers.begin() + static_cast<std::ptrdiff_t>(options_.place * sizeof mine));
-  } else {
-    why = exported.reason().text();
-  }
-  numbers.back() = why.empty() ? 0 : 1;
+// The same on all members.
+task<std::vector<float>> gpu_world::added_up(std::vector<float> numbers) {
   const auto host = std::as_writable_bytes(std::span(numbers));
-  remains_->memory.push_back(transports::cuda_memory::on_device(gpu, copies_.device(), host.size()));
+  remains_->memory.push_back(transports::cuda_memory::on_device(copies_.driver(), copies_.device(), host.size()));
   const std::span<std::byte> table = remains_->memory.back().bytes();
   co_await move(table, host);
   co_await run(gpu_sum::by_nccl(table));
   co_await move(host, table);
-  for (unsigned m = 0; m < options_.members && numbers.back() == 0; ++m) {
-    boxes_.box[m] = box_.bytes().data();
-    if (m == options_.place) continue;
-    std::array<unsigned char, sizeof(address)> bytes{};
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      bytes[i] = static_cast<unsigned char>(numbers[m * sizeof(address) + i]);
-    address theirs;
-    std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    const auto opened = gpu.import_memory(copies_.device(), theirs.handle);
-    if (!opened) runtime::raise(opened.reason());
-    mapped_.push_back(*opened);
-    boxes_.box[m] = static_cast<std::byte*>(*opened) + theirs.offset;
+  co_return numbers;
+}
+
+// Memory that the others are to reach, and where it is for them. Throws where there is none.
+gpu_world::box_address gpu_world::make_box(std::size_t stage_bytes) {
+  transports::cuda_driver& gpu = copies_.driver();
+  if (options_.members > transports::peer_boxes::most_members)
+    runtime::raise({errc::unavailable, "there are more than 8 members"});
+  box_ =
+      transports::cuda_memory::on_device(gpu, copies_.device(), transports::peer_boxes::head_bytes + 2 * stage_bytes);
+  stop_ = transports::cuda_memory::pinned(gpu, sizeof(std::uint32_t));
+  stop() = 0;
+  const auto exported = gpu.export_memory(box_.bytes().data());
+  return {exported.value().handle, exported.value().offset};
+}
+
+std::byte* gpu_world::reach(const box_address& theirs) {
+  const auto opened = copies_.driver().import_memory(copies_.device(), theirs.handle);
+  mapped_.push_back(opened.value());
+  return static_cast<std::byte*>(mapped_.back()) + theirs.offset;
+}
+
+// What the others need to reach a member's box travels as numbers, byte by byte, in a sum to which each adds zeros for the others.
+// Who has none, or does not reach another's, keeps the kernel from all, and nothing else.
+task<> gpu_world::exchange_boxes() {
+  const std::size_t stage = (options_.kernel_bytes + 255) / 256 * 256;
+  const unsigned members = options_.members;
+  constexpr std::size_t each = sizeof(box_address);
+  std::vector<float> addresses(members * (each + 1));  // and who has none
+  std::string why;
+  try {
+    const box_address mine = make_box(stage);
+    std::array<unsigned char, each> bytes{};
+    std::memcpy(bytes.data(), &mine, each);
+    std::copy(bytes.begin(), bytes.end(), addresses.begin() + static_cast<std::ptrdiff_t>(options_.place * each));
+  } catch (const failure& f) {
+    why = f.reason().text();
   }
-  if (numbers.back() != 0)
-    runtime::raise({errc::unavailable, "not all members can let the others reach their memory" +
-                                           (why.empty() ? std::string() : ": " + why)});
-  boxes_.members = options_.members;
+  if (why.empty()) {
+    const std::vector<std::byte> zeros(transports::peer_boxes::head_bytes);
+    co_await move(box_.bytes().first(zeros.size()), zeros);
+  }
+  addresses[members * each + options_.place] = why.empty() ? 0 : 1;
+  addresses = co_await added_up(std::move(addresses));
+  std::vector<float> cannot(addresses.end() - members, addresses.end());
+  if (std::ranges::count(cannot, 0.F) == members) {
+    try {
+      for (unsigned m = 0; m < members; ++m) {
+        std::array<unsigned char, each> bytes{};
+        for (std::size_t i = 0; i < each; ++i) bytes[i] = static_cast<unsigned char>(addresses[m * each + i]);
+        box_address theirs;
+        std::memcpy(&theirs, bytes.data(), each);
+        boxes_.box[m] = m == options_.place ? box_.bytes().data() : reach(theirs);
+      }
+    } catch (const failure& f) {
+      why = f.reason().text();
+    }
+    cannot[options_.place] = why.empty() ? 0 : 1;
+    cannot = co_await added_up(std::move(cannot));
+  }
+  for (unsigned m = 0; m < members; ++m) {
+    if (cannot[m] == 0) continue;
+    no_kernel_ = "member " + std::to_string(m) + " cannot share memory with the others" +
+                 (m == options_.place ? ": " + why : std::string());
+    co_return;
+  }
+  boxes_.members = members;
   boxes_.place = options_.place;
   boxes_.stage_bytes = stage;
   boxes_.stop = &stop();

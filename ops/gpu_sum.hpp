@@ -9,8 +9,9 @@
 ///                                           .rehearse = source, .memory = &space});
 ///     co_await sums.run(gradients);                                                       // in place
 ///
-/// The kernel reads the other members' memory, which takes GPUs of one host that reach each other; it is for small sums. A
-/// user who wants it left out on some ranks says so with `symmetric_op::capable`: then it runs nowhere.
+/// The kernel reads the other members' memory, which takes GPUs of one host that reach each other; it is for small sums. Where one of
+/// them does not its rehearsal fails on all, with the reason, and it is no candidate. A user who wants it left out on some ranks
+/// says so with `symmetric_op::capable`: then it runs nowhere.
 ///
 /// Rehearsals run over communicators of their own, each from a fresh id. A call comes after what `cuda_copies::after` said of its
 /// buffer and ends when the sum is there; no thread waits in CUDA or NCCL. One whose deadline passes or whose member has died
@@ -70,8 +71,8 @@ class gpu_world final : public communicator {
   gpu_world(transports::nccl_library& library, transports::cuda_copies& copies, transports::nccl_communicator handle,
             options o, std::shared_ptr<gpu_world_remains> remains);
   ~gpu_world() override;
-  /// Connects, with all others. Throws `device_failed` with NCCL's words, `unavailable` where memory cannot be reached, and what
-  /// cancelled it.
+  /// Connects, with all others. Throws `device_failed` with NCCL's words, and what cancelled it. Where a member's memory cannot be reached
+  /// the kernel's sums are `unavailable` on all, with the reason, and NCCL's go on.
   runtime::task<> meet();
   /// Calls are enqueued in the order of calling, which is the same on all members. `replayed`: from a capture of just this,
   /// which is made by the first one and kept.
@@ -86,11 +87,18 @@ class gpu_world final : public communicator {
     gpu_sum what;
     transports::cuda_capture graph;
   };
-  void check(const gpu_sum& what) const;
+  void check(const gpu_sum& what);
   runtime::task<> enqueue(gpu_sum what, transports::cuda_stream stream);
   runtime::task<> replay(gpu_sum what);
   runtime::task<> ready();
+  struct box_address {
+    transports::cuda_ipc_handle handle;
+    std::uint64_t offset = 0;
+  };
   runtime::task<> exchange_boxes();
+  box_address make_box(std::size_t stage_bytes);
+  std::byte* reach(const box_address& theirs);
+  runtime::task<std::vector<float>> added_up(std::vector<float> numbers);
   runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);
   void see_to_its_end() noexcept;
   std::uint32_t& stop() noexcept { return *reinterpret_cast<std::uint32_t*>(stop_.bytes().data()); }
@@ -106,6 +114,7 @@ class gpu_world final : public communicator {
   std::vector<void*> mapped_;
   std::shared_ptr<gpu_world_remains> remains_;
   transports::peer_boxes boxes_;
+  std::string no_kernel_;  // why, where some member lacks it
   std::vector<captured_sum> captures_;
 };
 

@@ -367,10 +367,16 @@ task<> group_end::compare(group_invocation& inv, comparison& with) {
 
 // ---- on a device ------------------------------------------------------------------------------------------------------
 
-void check_sums(const runtime::memory_space* device, const group_work& work, const std::string& whose) {
-  if (device == nullptr || work.what != collective::all_reduce || work.sums != runtime::summand::none) return;
+void check_on_device(runtime::memory_space* device, const group_work& work, const std::string& whose) {
+  if (device == nullptr) return;
+  const bool sums = work.what == collective::all_reduce;
+  for (const std::span<const std::byte> bytes : {std::span<const std::byte>(work.data), work.own}) {
+    const auto there = device->check(bytes, sums ? runtime::bytes_of(work.sums) : 1);
+    if (!there) runtime::raise({there.code(), whose + ": " + there.reason().text()});
+  }
+  if (!sums || work.sums != runtime::summand::none) return;
   runtime::raise({errc::bad_argument,
-                  whose + ": a device adds up integers, float, double and complex numbers of these (std::plus); for "
+                  whose + ": a device adds up integers, float, double, f16, bf16 and complex numbers (std::plus); for "
                           "other elements and functions declare an op on host memory"});
 }
 
@@ -454,8 +460,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
   std::optional<group_invocation> own;
-  if (turn == nullptr && options_.memory != nullptr)
-    check_sums(options_.memory, work, participant_.declaration.title());
+  if (turn == nullptr) check_on_device(options_.memory, work, participant_.declaration.title());
   if (turn == nullptr) own.emplace(*group_, work.total_bytes, deadline_in(timeout_ns), work.type);
   group_invocation& inv = turn == nullptr ? *own : turn->invocation_;
   auto digest = co_await inv.begin();
@@ -503,7 +508,8 @@ group_failure group_end::explained(const group_invocation& inv, const std::excep
 
 group_failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   const actors::group_fault& fault = inv.fault();
-  if (failed_) return {while_under_way(*failed_, inv.index()), fault};
+  const bool by_itself = fault.culprit == services_.net.rank() && !said_by(options_.memory, fault.why, {}).empty();
+  if (failed_ && !by_itself) return {while_under_way(*failed_, inv.index()), fault};
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
@@ -534,7 +540,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       text += culprit + " cannot run " + which + " with the others";
       break;
     case errc::config_failed: text += which + " failed on " + culprit; break;
-    case errc::device_failed: text += "the device of " + culprit + " failed"; break;
+    case errc::device_failed: text += "the device of " + culprit + " failed in " + which; break;
     default: text += culprit + " failed"; break;
   }
   if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();

@@ -66,8 +66,8 @@ struct group_options {
 /// The declaration that such options make; `role_conflict` or `bad_argument` when they cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const group_options& o);
 
-/// Throws `bad_argument` where a device cannot combine as the call wants. `whose` begins its text.
-void check_sums(const runtime::memory_space* device, const group_work& work, const std::string& whose);
+/// Throws `bad_argument` where a call's data does not lie on the device, or that cannot combine as the call wants. `whose` begins its text.
+void check_on_device(runtime::memory_space* device, const group_work& work, const std::string& whose);
 
 class group_turn;
 

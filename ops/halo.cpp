@@ -149,6 +149,10 @@ void halo::check(const halo_field& f, std::size_t number) const {
     runtime::raise({errc::bad_argument, title_ + ": field " + std::to_string(number) + " " + what});
   };
   if (f.element_bytes == 0) wrong("has elements of no bytes");
+  if (op_.memory != nullptr) {
+    const auto there = op_.memory->check(f.memory);
+    if (!there) wrong("has " + there.reason().text());
+  }
   const std::uint64_t elements = f.memory.size() / f.element_bytes;
   if (op_.ranks.empty()) {
     if (f.send.size() != directions_.size() || f.receive.size() != directions_.size())

@@ -232,8 +232,13 @@ runtime::memory_space& hierarchy::memory() const noexcept {
   return told == nullptr ? runtime::host_memory() : *told;
 }
 
+void hierarchy::check_place(std::span<const std::byte> buffer, std::size_t alignment) const {
+  const auto there = memory().check(buffer, alignment);
+  if (!there) runtime::raise({there.code(), "op " + name_ + ": " + there.reason().text()});
+}
+
 task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<> fits) {
-  check_sums(levels_->op.memory, work, "op " + name_);
+  check_on_device(levels_->op.memory, work, "op " + name_);
   turns mine(*this, o);
   mine.take(work);
   co_await reduce_in(mine, std::move(work), std::move(fits));
@@ -242,7 +247,8 @@ task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<
 // All take their turns before any starts: what is called after these comes after them.
 task<> hierarchy::reduce_together(std::vector<group_work> all, std::vector<std::span<std::byte>> packed,
                                   group_call_options o) {
-  for (const group_work& work : all) check_sums(levels_->op.memory, work, "op " + name_);
+  for (const group_work& work : all) check_on_device(levels_->op.memory, work, "op " + name_);
+  for (const auto& part : packed) check_place(part, runtime::bytes_of(all.back().sums));
   for (const auto& part : packed) all.back().total_bytes += part.size();
   runtime::scope& here = co_await runtime::this_scope;
   std::list<turns> taken;
@@ -315,6 +321,7 @@ task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits
 }
 
 task<> hierarchy::give(group_work work, group_call_options o) {
+  check_on_device(levels_->op.memory, work, "op " + name_);
   turns mine(*this, o);
   mine.take(collective::broadcast, work.total_bytes, 0, work.type);
   std::exception_ptr thrown;
@@ -330,6 +337,8 @@ task<> hierarchy::give(group_work work, group_call_options o) {
 
 task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
                          group_call_options o) {
+  check_place(mine);
+  check_place(all);
   turns taken(*this, o);
   taken.take(collective::gather, all.size(), mine.size(), of.type);
   std::exception_ptr thrown;

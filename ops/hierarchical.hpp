@@ -99,6 +99,7 @@ class hierarchy {
   /// The sum of all `data`, of which rank r keeps the r-th of equal parts. `data` is overwritten.
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> reduce_scatter(std::span<T> data, std::span<T> mine, group_call_options o = {}) {
+    check_place(std::as_bytes(mine));
     co_await reduce(rank_group::reduction<Combine, T>(data), o, share_fits(mine.size(), data.size(), "reduce_scatter"));
     co_await memory().copy(std::as_writable_bytes(mine), std::as_bytes(data.subspan(self_ * mine.size(), mine.size())));
   }
@@ -149,6 +150,7 @@ class hierarchy {
                                   group_call_options o);
   runtime::task<> reduce_packed(turns& mine, group_work work, std::vector<std::span<std::byte>> parts);
   runtime::memory_space& memory() const noexcept;
+  void check_place(std::span<const std::byte> buffer, std::size_t alignment = 1) const;
   runtime::task<> give(group_work work, group_call_options o);
   runtime::task<> gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
                          group_call_options o);

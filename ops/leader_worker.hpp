@@ -24,7 +24,7 @@
 /// config that takes longer alone, and of which several run side by side for little more, loses. Who knows that it would do better
 /// lists it alone.
 ///
-/// On a GPU (`.memory`) its own kernel forms the sums, in the same order: of integers, `float`, `double` and complex numbers; other elements
+/// On a GPU (`.memory`) its own kernel forms the sums, in the same order: of integers, `float`, `double`, `f16`, `bf16` and complex numbers; other elements
 /// and functions throw `bad_argument`. A call comes after what `cuda_copies::after` said of its buffer.
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/group.hpp>
@@ -132,7 +132,9 @@ class rank_group {
     work.data = std::as_writable_bytes(data);
     work.total_bytes = work.data.size();
     work.element_bytes = sizeof(T);
-    work.numbers = tuning::number_type_for<T>();
+    work.numbers = std::is_same_v<T, runtime::f16>    ? tuning::number_type::f16
+                   : std::is_same_v<T, runtime::bf16> ? tuning::number_type::bf16
+                                                      : tuning::number_type_for<T>();
     work.type = call_type_of<T, Combine>();
     if constexpr (std::is_same_v<Combine, std::plus<>> || std::is_same_v<Combine, std::plus<T>>)
       work.sums = runtime::summand_for<T>();

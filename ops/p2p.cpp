@@ -179,9 +179,9 @@ void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> ba
     for (const p2p_operation& o : batch) {
       if (o.what == p2p_operation::kind::receive && !how.ahead) memory_.wait_on(o.bytes, how.stream);
     }
-  } catch (...) {
+  } catch (const runtime::failure& f) {
     for (const p2p_operation& o : batch) memory_.came(o.expected, errc::cancelled);
-    throw;
+    runtime::raise({f.code(), "op " + name_ + ", on rank " + std::to_string(self_) + ": " + f.reason().text()});
   }
 }
 

@@ -250,6 +250,13 @@ void rank::warn_not_compared(const std::string& op, const tuning::constraints& a
                    "; what its configs say of their own accuracy counts"});
 }
 
+// A first use on a device pins blocks, maps memory or makes communicators, and says nothing about the uses after it.
+tuning::plan_options rank::plan_for(const runtime::memory_space* memory) const noexcept {
+  tuning::plan_options plan = settings_->plan;
+  if (memory != nullptr && memory->has_streams() && plan.warm_up_repetitions == 0) plan.warm_up_repetitions = 1;
+  return plan;
+}
+
 void rank::complete(edge_options& o, const actors::op_declaration& op) {
   o.policy = settings_->policy;
   o.window = settings_->window;
@@ -259,7 +266,7 @@ void rank::complete(edge_options& o, const actors::op_declaration& op) {
 
 edge_out& rank::add_out(edge_options o) {
   complete(o, actors::declare_edge(o.name, id(), o.peer, o.dtype));
-  tuning::plan_options plan = settings_->plan;
+  tuning::plan_options plan = plan_for(o.memory);
   plan.budget_fraction /= static_cast<double>(o.budget_sharers);
   edge_out& added = *outs_.emplace_back(std::make_unique<edge_out>(services_, std::move(o), plan));
   end_if_lost();
@@ -406,7 +413,7 @@ op_place<group_end>& rank::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   check_new(op);
   o.policy = settings_->policy;
-  o.plan = settings_->plan;
+  o.plan = plan_for(o.memory);
   o.window = settings_->window;
   o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);

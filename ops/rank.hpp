@@ -276,6 +276,7 @@ class rank {
   void note_undelivered(edge_out& e);
   void end_if_lost() noexcept;  // what has just been made
   void complete(edge_options& o, const actors::op_declaration& op);
+  tuning::plan_options plan_for(const runtime::memory_space* memory) const noexcept;
   void warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why);
   template <class Configs>
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);

@@ -27,6 +27,7 @@
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/narrow_floats.hpp>
 
 #include <array>
 #include <bit>
@@ -56,17 +57,7 @@ struct ring_attention {
   tuning::constraints allowed{};
 };
 
-/// The upper half of a `float`, rounded to nearest even.
-struct bf16 {
-  bf16() noexcept = default;
-  bf16(float value) noexcept {  // NOLINT(google-explicit-constructor): a number
-    const auto all = std::bit_cast<std::uint32_t>(value);
-    const bool nan = (all & 0x7fffffffU) > 0x7f800000U;
-    bits = static_cast<std::uint16_t>(nan ? (all >> 16U) | 0x40U : (all + 0x7fffU + ((all >> 16U) & 1U)) >> 16U);
-  }
-  operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }  // NOLINT
-  std::uint16_t bits = 0;
-};
+using runtime::bf16;
 
 struct attention_shape {
   std::uint64_t heads = 1;

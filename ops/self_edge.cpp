@@ -27,6 +27,8 @@ task<> self_edge::copy(runtime::memory_space& memory, std::shared_ptr<copying> c
 task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::intrusive_list<side>& waiting_here,
                                                           runtime::intrusive_list<side>& partners, call_options o,
                                                           const char* verb) {
+  const runtime::result<> there = memory_.check(mine.bytes);
+  if (!there) throw explained(there.code(), verb, o.tag, there.reason().text());
   if (o.watcher != nullptr) o.watcher->on_begun();
   if (!partners.empty()) {
     side& partner = partners.pop_front();

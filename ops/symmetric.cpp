@@ -274,6 +274,8 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
                           time_ns timeout_ns) {
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
+  if (const auto there = memory().check(data); !there)
+    runtime::raise({there.code(), declaration().title() + ": " + there.reason().text()});
   const time_ns until = runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
   auto begun = co_await leases_.start(bytes, until);
   if (!begun)

@@ -49,6 +49,9 @@ class memory_space {
   virtual void assign(std::span<std::byte> to, std::span<const std::byte> from);
   /// What its device said last that ended something with `outcome`, such as a fault or a lack of memory; empty: nothing.
   virtual std::string words_of(errc /*outcome*/) const { return {}; }
+  /// Whether an op whose buffers lie here may be given `memory`, whose numbers have to begin at multiples of `alignment`: else
+  /// `bad_argument`, which says where it lies and where it has to. A device's driver is asked each time, as memory may have been freed.
+  virtual result<> check(std::span<const std::byte> memory, std::size_t alignment = 1);
   /// Whether it wants a stream for what it does.
   virtual bool has_streams() const noexcept { return false; }
   /// Whether work that its owner has enqueued may still touch `memory`: nobody else may be let in yet.

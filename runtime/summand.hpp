@@ -1,19 +1,39 @@
 #pragma once
 /// What kinds of numbers a device adds up by itself (`memory_space::add`).
+#include <parley/runtime/narrow_floats.hpp>
+
 #include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 namespace parley::runtime {
 
-/// Whole numbers of so many bits, signed or not, wrap.
-enum class summand : std::uint8_t { none, f32, f64, i8, i16, i32, i64 };
+/// Whole numbers of so many bits, signed or not, wrap. Those of 16 bits are summed as `float`, and rounded after each addend.
+enum class summand : std::uint8_t { none, f32, f64, i8, i16, i32, i64, f16, bf16 };
+
+constexpr std::size_t bytes_of(summand s) noexcept {
+  switch (s) {
+    case summand::i8: return 1;
+    case summand::i16:
+    case summand::f16:
+    case summand::bf16: return 2;
+    case summand::f32:
+    case summand::i32: return 4;
+    case summand::f64:
+    case summand::i64: return 8;
+    case summand::none: break;
+  }
+  return 1;
+}
 
 /// What a span of T is made of; complex numbers of their two parts.
 template <class T>
 constexpr summand summand_for() noexcept {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::complex<float>>) return summand::f32;
   if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::complex<double>>) return summand::f64;
+  if constexpr (std::is_same_v<T, f16>) return summand::f16;
+  if constexpr (std::is_same_v<T, bf16>) return summand::bf16;
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
     switch (sizeof(T)) {
       case 1: return summand::i8;

@@ -3,8 +3,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace parley::transports {
@@ -17,6 +20,15 @@ constexpr std::size_t most_words = 1024;
 constexpr unsigned look_at_device_after = 1000;  // about a millisecond
 // At least: for copies at once, for those behind kernels, for flags, and its program's.
 constexpr unsigned streams_of_a_rank = 4;
+
+std::string what_is_wrong(const memory_place& at, bool is_here, bool begins_right, std::size_t alignment) {
+  if (at.what == memory_place::kind::host)
+    return "are no memory that CUDA knows: they lie in host memory, or were freed";
+  if (at.what == memory_place::kind::device && !is_here)
+    return fmt::format("lie on device {}; copy them, or use that device's rank", at.device);
+  if (!begins_right) return fmt::format("do not begin at a multiple of {}, as its numbers have to", alignment);
+  return "belong to another context; allocate them by cudaMalloc, or in the device's primary context";
+}
 }  // namespace
 
 cuda_copies::options cuda_copies::shared_by(const cuda_driver& driver, unsigned ranks, options o) {
@@ -326,6 +338,26 @@ errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, s
   } catch (const runtime::failure& f) {
     return refused(f);
   }
+}
+
+bool cuda_copies::is_ours(const std::byte* address) noexcept {
+  if (std::find(ours_.begin(), ours_.end(), address) != ours_.end()) return true;
+  if (driver_.is_of_other_context(address, device_)) return false;
+  ours_[last_of_ours_++ % ours_.size()] = address;
+  return true;
+}
+
+runtime::result<> cuda_copies::check(std::span<const std::byte> memory, std::size_t alignment) {
+  if (memory.empty()) return {};
+  const memory_place at = driver_.place_of(memory.data());
+  const bool is_here = at.what == memory_place::kind::device && at.device == device_;
+  const bool begins_right = reinterpret_cast<std::uintptr_t>(memory.data()) % alignment == 0;
+  if (begins_right && (at.what == memory_place::kind::pinned || (is_here && is_ours(memory.data())))) return {};
+  // A device that has failed knows of no memory, and says so by itself.
+  if (at.what == memory_place::kind::host && look_at_device(prompt()) == errc::device_failed) return {};
+  return runtime::error{errc::bad_argument, fmt::format("{} bytes at {}, for an op whose buffers lie on device {}, {}",
+                                                        memory.size(), fmt::ptr(memory.data()), device_,
+                                                        what_is_wrong(at, is_here, begins_right, alignment))};
 }
 
 runtime::result<> cuda_copies::in_words(errc outcome) const {

@@ -25,6 +25,7 @@
 #include <parley/transports/cuda_driver.hpp>
 #include <parley/transports/cuda_flags.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -75,6 +76,8 @@ class cuda_copies final : public runtime::poller {
                      cuda_copies* other = nullptr) noexcept {
     return copy(to, from, done, other, waiting::in_host_memory);
   }
+  /// See `memory_space::check`. Pinned memory is let through, as copies reach it from every device.
+  runtime::result<> check(std::span<const std::byte> memory, std::size_t alignment);
   /// From here on copies that touch `memory` come after all that is in `stream` now.
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// What is enqueued into `s` from here on comes after all that `after` said of `memory`.
@@ -197,6 +200,7 @@ class cuda_copies final : public runtime::poller {
   runtime::errc put_mark(queue& q, runtime::completion* done, std::span<const std::byte> from = {});
   std::size_t finish(queue& q, runtime::errc outcome);
   runtime::errc look_at_device(cuda_stream s) noexcept;
+  bool is_ours(const std::byte* address) noexcept;
 
   cuda_driver& driver_;
   int device_;
@@ -215,6 +219,9 @@ class cuda_copies final : public runtime::poller {
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
   std::optional<runtime::error> refused_;  // the latest
+  // Where memory of our own context begins: this is asked once of each address, as the same one is hardly ever given out by another.
+  std::array<const std::byte*, 16> ours_{};
+  std::size_t last_of_ours_ = 0;
   counters counters_;
 };
 

@@ -46,7 +46,7 @@ struct cuda_device {
   std::vector<int> peers{};  ///< devices whose memory it reaches directly
 };
 
-/// Where an address points, as the driver sees it.
+/// Where an address points, as the driver sees it: what it does not know, such as memory that was freed, is the host's to it.
 struct memory_place {
   enum class kind : std::uint8_t { host, pinned, device } what = kind::host;
   int device = -1;
@@ -138,6 +138,8 @@ class cuda_driver {
   /// Also while it is being replayed.
   virtual void destroy(cuda_graph g) noexcept = 0;
   virtual memory_place place_of(const void* address) noexcept = 0;
+  /// Whether memory of that device was allocated in a context that is none of this driver's: what is enqueued here does not reach it.
+  virtual bool is_of_other_context(const void* address, int device) noexcept = 0;
 
   virtual runtime::result<exported_memory> export_memory(const void* address) = 0;
   virtual runtime::result<void*> import_memory(int device, const cuda_ipc_handle& handle) = 0;

@@ -92,6 +92,7 @@ struct cuda_link::staging final : completion {
   // The step that was under way has ended.
   void step(errc outcome) noexcept {
     below_has_it = false;
+    if (outcome == errc::none && !second && given_up) outcome = errc::cancelled;
     if (outcome == errc::none && !second) {
       second = true;
       outcome = with->below == nullptr ? errc::closed : begin_second();
@@ -114,6 +115,7 @@ struct cuda_link::staging final : completion {
   completion* done;
   bool second = false;
   bool below_has_it = false;
+  bool given_up = false;
   std::span<std::byte> into{};  // of a fetch
   // Of a send.
   rank_id to = 0;
@@ -195,7 +197,7 @@ void cuda_link::abandon(completion& pending) noexcept {
   if (!nccl_ || !nccl_->abandon(pending)) stop(pending, &runtime::link::abandon);
 }
 
-// A copy is over soon; what the link below has can be asked to stop.
+// A copy is over soon, and what was to come after it is not begun; what the link below has can be asked to stop.
 void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&)) {
   const auto is_its = [&](const staging* s) { return s->done == &pending; };
   const auto at = std::find_if(shared_->active.begin(), shared_->active.end(), is_its);
@@ -204,6 +206,8 @@ void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&
     if (!ours) (below_.*how)(pending);
   } else if ((*at)->below_has_it) {
     (below_.*how)(**at);
+  } else {
+    (*at)->given_up = true;
   }
 }
 

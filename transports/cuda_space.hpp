@@ -32,6 +32,9 @@ class cuda_space final : public runtime::memory_space {
   void add(std::span<std::byte> into, std::span<const std::byte> from, runtime::summand of) override;
   void assign(std::span<std::byte> to, std::span<const std::byte> from) override;
   std::string words_of(runtime::errc outcome) const override;
+  runtime::result<> check(std::span<const std::byte> memory, std::size_t alignment) override {
+    return copies_.check(memory, alignment);
+  }
   bool has_streams() const noexcept override { return true; }
   bool busy(std::span<const std::byte> memory) noexcept override { return copies_.busy(memory); }
   runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept override {

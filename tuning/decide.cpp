@@ -20,6 +20,10 @@ std::string time_text(double time_ns) {
   return fmt::format("{:.4g} ns", time_ns);
 }
 
+double equal_ns(const aggregate& a, const aggregate& b, const decide_options& options) {
+  return std::max(options.relative_noise * std::max(a.time_ns, b.time_ns), a.clock_error_ns + b.clock_error_ns);
+}
+
 class chooser {
  public:
   chooser(std::span<const aggregate> aggregates, const decide_options& options) : all_(aggregates), options_(options) {}
@@ -43,7 +47,7 @@ class chooser {
       }
     }
     for (std::size_t i = 1; i < *best; ++i) {
-      if (usable(i) && !beats(*best, i) && (!usable(0) || beats(i, 0))) {
+      if (usable(i) && equals(i, *best) && (!usable(0) || beats(i, 0))) {
         return made(i, decision_reason::first_within_noise,
                     fmt::format("{} is within noise of the fastest, {}, and comes first{}", timed(i), timed(*best),
                                 against_default(i)));
@@ -62,6 +66,10 @@ class chooser {
   }
   bool beats(std::size_t a, std::size_t b) const {
     return all_[b].time_ns - all_[a].time_ns > noise_ns(all_[a], all_[b], options_);
+  }
+  // By what was measured, however much that scatters: of two that are not told apart the faster one is the better guess.
+  bool equals(std::size_t a, std::size_t b) const {
+    return all_[a].time_ns - all_[b].time_ns <= equal_ns(all_[a], all_[b], options_);
   }
   bool none_to_choose() const {
     for (std::size_t i = 1; i < all_.size(); ++i) {
@@ -132,9 +140,8 @@ std::string_view name(decision_reason reason) noexcept {
 }
 
 double noise_ns(const aggregate& a, const aggregate& b, const decide_options& options) {
-  const double relative = options.relative_noise * std::max(a.time_ns, b.time_ns);
   const double scatter = options.spread_factor * (median_error_ns(a) + median_error_ns(b));
-  return std::max(relative, scatter + a.clock_error_ns + b.clock_error_ns);
+  return std::max(equal_ns(a, b, options), scatter + a.clock_error_ns + b.clock_error_ns);
 }
 
 decision decide(std::span<const aggregate> aggregates, const decide_options& options) {

@@ -5,9 +5,11 @@
 ///     d.winner;          // an index into the candidates
 ///     d.sentence;        // "candidate 3 takes 1.20 ms, the default 1.63 ms"
 ///
-/// +infinity never wins. Within noise of the default the default stays; candidates within noise of the best are equals,
-/// and the first in merged order is taken. With nothing measured the current config stays, and the reason says so. The
-/// same aggregates give the same decision everywhere.
+/// +infinity never wins. Within noise of the default the default stays, and what times scatter by is noise, too: leaving it
+/// must be worth it. Among the others those within the relative noise of the fastest are equals, and the first in merged order
+/// is taken; a larger difference counts although it may be chance, as how long trials go on (plan.hpp) sees to it that it
+/// hardly ever is. With nothing measured the current config stays, and the reason says so. The same aggregates give the
+/// same decision everywhere.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double deviation_by_mad = 1.4826;      // of normal values, many of them
 constexpr double median_error_by_mean = 1.2533;  // a median is a little less exact than a mean
+constexpr double two_thirds = 2.0 / 3.0;
 
 /// The median absolute deviation of a few normal values is too small by this, on average. By simulation.
 double few_values_factor(std::size_t count) {
@@ -20,10 +21,10 @@ double few_values_factor(std::size_t count) {
   return static_cast<double>(count) / (static_cast<double>(count) - 0.8);
 }
 
-/// How many standard errors make sure, one side in 200 being wrong: close to Student's distribution.
-double sure_factor(std::size_t degrees) {
+/// How much wider Student's distribution is than the normal one: about, and not of one degree of freedom.
+double student(std::size_t degrees) {
   const auto d = static_cast<double>(degrees);
-  return degrees < 2 ? infinite_ns : 2.6 * d / (d - 1.6);
+  return degrees < 2 ? infinite_ns : d / (d - 1.6);
 }
 
 double squared_error(const aggregate& a, const scatter& pooled) {
@@ -33,11 +34,16 @@ double squared_error(const aggregate& a, const scatter& pooled) {
   return a.count < 3 ? as_mean : as_mean * median_error_by_mean * median_error_by_mean;
 }
 
-/// What may be chance, and what the clocks may be off by.
-double chance_ns(const aggregate& a, const aggregate& b, const scatter& pooled) {
-  const double squares = squared_error(a, pooled) + squared_error(b, pooled);
-  const double factor = sure_factor(pooled.degrees);
-  return (std::isfinite(factor) ? factor * std::sqrt(squares) : infinite_ns) + a.clock_error_ns + b.clock_error_ns;
+/// What may be chance, and gets less with every repetition.
+double luck_ns(const aggregate& a, const aggregate& b, const significance& s) {
+  const double squares = squared_error(a, s.pooled) + squared_error(b, s.pooled);
+  const double factor = s.standard_errors * student(s.pooled.degrees);
+  return std::isfinite(factor) ? factor * std::sqrt(squares) : infinite_ns;
+}
+
+/// The same, and what the clocks may be off by.
+double chance_ns(const aggregate& a, const aggregate& b, const significance& s) {
+  return luck_ns(a, b, s) + a.clock_error_ns + b.clock_error_ns;
 }
 
 }  // namespace
@@ -64,7 +70,7 @@ scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> 
 }
 
 double significant_ns(const aggregate& a, const aggregate& b, const significance& s) {
-  return std::max(s.relative * std::max(a.time_ns, b.time_ns), chance_ns(a, b, s.pooled));
+  return std::max(s.relative * std::max(a.time_ns, b.time_ns), chance_ns(a, b, s));
 }
 
 bool surely_slower(const aggregate& a, const aggregate& b, const significance& s) {
@@ -72,7 +78,13 @@ bool surely_slower(const aggregate& a, const aggregate& b, const significance& s
 }
 
 bool surely_no_better(const aggregate& a, const aggregate& b, const significance& s) {
-  return b.time_ns - a.time_ns + chance_ns(a, b, s.pooled) <= s.relative * std::max(a.time_ns, b.time_ns);
+  return b.time_ns - a.time_ns + chance_ns(a, b, s) <= s.relative * std::max(a.time_ns, b.time_ns);
+}
+
+bool known_as_good(const aggregate& a, const aggregate& b, const significance& s) {
+  const double luck = luck_ns(a, b, s);
+  const double largest_ns = std::max(a.time_ns, b.time_ns);
+  return a.time_ns - b.time_ns + luck <= s.relative * largest_ns || luck <= s.relative * largest_ns * two_thirds;
 }
 
 }  // namespace parley::tuning

@@ -31,6 +31,7 @@ scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> 
 struct significance {
   double relative = 0.03;  ///< closer than this is equal, however exactly it was measured
   scatter pooled{};
+  double standard_errors = 2.6;  ///< that may be chance: with 2.6 one side in 200 is wrong, with 1.65 one in 20
 };
 
 /// The difference that a and b must exceed to mean anything; infinite as long as nothing is known of their scatter.
@@ -39,5 +40,8 @@ double significant_ns(const aggregate& a, const aggregate& b, const significance
 bool surely_slower(const aggregate& a, const aggregate& b, const significance& s);
 /// `a` is not faster than `b` by more than what is equal, and that is no chance either.
 bool surely_no_better(const aggregate& a, const aggregate& b, const significance& s);
+/// `a` takes no longer than `b` by more than what is equal, or repetitions have told them apart as well as they can be: by less
+/// than half of that. What clocks may be off by does not count, as no repetition makes it less.
+bool known_as_good(const aggregate& a, const aggregate& b, const significance& s);
 
 }  // namespace parley::tuning

@@ -6,14 +6,17 @@
 
 #include <fmt/format.h>
 
+#include <parley/tuning/decide.hpp>
 #include <parley/tuning/noise.hpp>
 #include <parley/tuning/outcome.hpp>
 
 namespace parley::tuning {
 
 namespace {
-constexpr std::size_t first_halving_round = 2;
-}
+constexpr std::size_t first_halving_round = 3;
+constexpr std::size_t fewest_challengers_after_halving = 2;
+constexpr double fair_standard_errors = 1.65;  // one side in 20 is wrong
+}  // namespace
 
 trial_planner::trial_planner(std::size_t candidates, plan_options options)
     : options_(options), candidates_(candidates) {
@@ -35,7 +38,9 @@ void trial_planner::plan_round() {
   }
   const auto add = [&](std::size_t repetitions, trial_kind kind) {
     for (std::size_t i = 0; i < repetitions; ++i) {
-      for (std::size_t c : survivors_) sequence_.push_back({c, kind, round_});
+      for (std::size_t c : survivors_) {
+        if (c != 0 || i == 0 || !default_is_out_) sequence_.push_back({c, kind, round_});
+      }
     }
   };
   if (round_ == 0) {
@@ -102,27 +107,35 @@ void trial_planner::complete_round(std::span<const aggregate> aggregates) {
                                        round_, candidates_, left_in_round(), aggregates.size())});
   }
   std::vector<std::size_t> kept = ranked_challengers(aggregates);
-  // After the probe and the round behind it too little is known to guess.
-  if (round_ >= first_halving_round && kept.size() > 1) {
-    const double share = std::ceil(options_.keep_fraction * static_cast<double>(kept.size()));
-    kept.resize(std::clamp<std::size_t>(static_cast<std::size_t>(std::max(share, 1.0)), 1, kept.size()));
+  // Before that too little is known to guess, and of two neither is dropped by a guess.
+  constexpr std::size_t fewest = fewest_challengers_after_halving;
+  if (round_ >= first_halving_round && kept.size() > fewest) {
+    const double share = std::max(std::ceil(options_.keep_fraction * static_cast<double>(kept.size())), 1.0);
+    kept.resize(std::clamp(static_cast<std::size_t>(share), fewest, kept.size()));
   }
-  const bool told_apart = kept.size() == 1 && known_well(kept[0], aggregates);
   survivors_ = std::move(kept);
   survivors_.push_back(0);
   std::sort(survivors_.begin(), survivors_.end());
+  default_is_out_ = out_of_the_race(0, aggregates);
   slowest_ns_ = 0;
   for (std::size_t c : survivors_)
     if (aggregates[c].measured()) slowest_ns_ = std::max(slowest_ns_, aggregates[c].time_ns);
   ++round_;
   plan_round();
-  finished_ = finished_ || told_apart;
+  finished_ = finished_ || settled(aggregates);
 }
 
-bool trial_planner::known_well(std::size_t last_one, std::span<const aggregate> aggregates) const {
-  if (aggregates[last_one].count >= options_.enough_repetitions) return true;
-  const significance enough{.relative = options_.noise, .pooled = scatter_of(aggregates, survivors_)};
-  return aggregates[0].measured() && surely_slower(aggregates[0], aggregates[last_one], enough);
+// Whatever would be decided now must be as good as each of the others, to leave the default for it surely better than that.
+bool trial_planner::settled(std::span<const aggregate> aggregates) const {
+  std::vector<aggregate> field(aggregates.size());
+  for (std::size_t c : survivors_) field[c] = aggregates[c];
+  const std::size_t winner = decide(field, {.relative_noise = options_.noise}).winner;
+  const scatter pooled = scatter_of(aggregates, survivors_);
+  return std::all_of(survivors_.begin(), survivors_.end(), [&](std::size_t c) {
+    if (c == winner || !field[c].measured()) return true;
+    const double equal = c == 0 ? 0 : options_.noise;
+    return known_as_good(field[winner], field[c], {equal, pooled, fair_standard_errors});
+  });
 }
 
 void trial_planner::drop(std::size_t candidate) {

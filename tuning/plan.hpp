@@ -13,14 +13,15 @@
 /// all rounds so far say that it cannot be the decision (see noise.hpp):
 ///  - it is surely slower than another candidate, by more than noise and by more than chance; or
 ///  - one that comes before it in merged order, c0 first, is surely as good as it is; or
-///  - from the third round on: it is not in the better half, which is a guess where times differ by chance, and then
-///    costs little.
-/// c0, candidate 0, stays to the end: the decision compares with it.
+///  - from the fourth round on, where more than two are left: it is not in the better half, which is a guess where times
+///    differ by chance, and then costs little.
+/// c0, candidate 0, stays to the end, as the decision compares with it; once another is surely faster, with one repetition
+/// a round.
 ///
-/// The campaign stops as soon as no challenger is left, or one is left that is surely faster than c0, or that has been
-/// repeated often enough to let `decide` say which it is; in any case after `maximum_rounds`. So few repetitions do when
-/// times hardly scatter, and more are made where they do. It may also stop after any invocation; what was dropped
-/// stays dropped.
+/// The campaign stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
+/// that is left; in any case after `maximum_rounds`. So few repetitions do when times hardly scatter or differ by much, and
+/// more are made where they do not: their price is only that of slow configs (N4). It may also stop after any invocation;
+/// what was dropped stays dropped.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -34,20 +35,20 @@
 namespace parley::tuning {
 
 struct plan_options {
-  std::size_t warm_up_repetitions = 0;  ///< per candidate, untimed, before the probe
-  std::size_t probe_repetitions = 1;    ///< per candidate, in the first round
-  std::size_t repetitions = 1;          ///< in the second round; doubles each round
-  std::size_t maximum_repetitions = 8;  ///< in one round
-  std::size_t maximum_rounds = 6;       ///< the probe included
-  std::size_t maximum_in_all = 1'000;   ///< repetitions of one candidate in all rounds; the probe is always made
-  double maximum_ns = 1e18;             ///< the same in time: a round that would go beyond it is not begun
-  std::size_t enough_repetitions = 7;   ///< in all: one challenger left with that many ends the campaign
-  double keep_fraction = 0.5;           ///< of the challengers, after each round from the third on
-  double probe_slow_factor = 3.0;       ///< slower than the best by more than this is dropped by the probe
-  double slow_factor = 1.5;             ///< and by the later rounds, where one outlier cannot do it
-  double noise = 0.03;                  ///< candidates this close are ranked by their order, not their time
-  double budget_fraction = 0.05;        ///< of wall time: what trials may cost (N4)
-  drift_options drift{};                ///< when what was decided is searched anew
+  std::size_t warm_up_repetitions = 0;   ///< per candidate, untimed, before the probe
+  std::size_t probe_repetitions = 1;     ///< per candidate, in the first round
+  std::size_t repetitions = 1;           ///< in the second round; doubles each round
+  std::size_t maximum_repetitions = 32;  ///< in one round
+  std::size_t maximum_rounds = 8;        ///< the probe included
+  std::size_t maximum_in_all = 1'000;    ///< repetitions of one candidate in all rounds; the probe is always made
+  double maximum_ns = 1e18;              ///< the same in time: a round that would go beyond it is not begun
+  std::size_t enough_repetitions = 7;    ///< where there can be one round only
+  double keep_fraction = 0.5;            ///< of the challengers, after each round from the fourth on
+  double probe_slow_factor = 3.0;        ///< slower than the best by more than this is dropped by the probe
+  double slow_factor = 1.5;              ///< and by the later rounds, where one outlier cannot do it
+  double noise = 0.03;                   ///< candidates this close are ranked by their order, not their time
+  double budget_fraction = 0.05;         ///< of wall time: what trials may cost (N4)
+  drift_options drift{};                 ///< when what was decided is searched anew
 };
 
 enum class trial_kind : std::uint8_t { warm_up, timed };
@@ -98,7 +99,7 @@ class trial_planner {
   std::size_t repetitions_left() const noexcept;
   std::vector<std::size_t> ranked_challengers(std::span<const aggregate> aggregates) const;
   bool out_of_the_race(std::size_t challenger, std::span<const aggregate> aggregates) const;
-  bool known_well(std::size_t last_one, std::span<const aggregate> aggregates) const;
+  bool settled(std::span<const aggregate> aggregates) const;
 
   plan_options options_;
   std::size_t candidates_;
@@ -106,6 +107,7 @@ class trial_planner {
   std::size_t position_ = 0;
   std::size_t made_ = 0;   // timed repetitions of each survivor, this round's included
   double slowest_ns_ = 0;  // of the survivors
+  bool default_is_out_ = false;
   bool finished_ = false;
   std::vector<std::size_t> survivors_;
   std::vector<planned_trial> sequence_;

@@ -404,6 +404,45 @@ TEST_CASE("trials wait until the program has earned what they cost") {
   CHECK(l.only().cost_ns == doctest::Approx(static_cast<double>(lost)));
 }
 
+TEST_CASE("a first use that takes long is a warm-up's cost, and no reason against its config") {
+  for (const std::size_t warm_ups : {0U, 1U}) {
+    CAPTURE(warm_ups);
+    tuning::plan_options plan = without_budget();
+    plan.warm_up_repetitions = warm_ups;
+    leader l(tuning_policy::online, plan);
+    l.open();
+    bool used = false;
+    l.spoil = [&](rank_id r, wire_row& row) {
+      if (row.digest != a || used) return true;
+      row.end_ns += 9'000'000;
+      if (r == both.back()) l.now += 9'000'000;
+      return true;
+    };
+    for (int i = 0; i < 200 && (i == 0 || !l.decided()); ++i) used = l.invoke().digest == a || used;
+    REQUIRE(l.decided());
+    CHECK(l.only().digest == (warm_ups == 0 ? c0 : a));
+    CHECK(l.only().aggregates[1].count == (warm_ups == 0 ? 1U : 2U));
+    CHECK(l.only().cost_ns == doctest::Approx(8'500'000 + 2 * 1'000'000));  // `b` is used twice
+  }
+}
+
+TEST_CASE("a warm-up that is cancelled or withdrawn is not made again") {
+  tuning::plan_options plan = without_budget();
+  plan.warm_up_repetitions = 1;
+  leader l(tuning_policy::online, plan);
+  l.open();
+  l.spoil = [&](rank_id, wire_row& row) {
+    if (row.invocation == 1) row.status = cancelled_row;
+    return row.invocation != 2;
+  };
+  for (int i = 0; i < 3; ++i) l.invoke();
+  l.assigned.withdraw(0, 2);
+  l.run();
+  CHECK(l.only().digest == a);
+  CHECK(l.only().aggregates[0].count == 2);
+  CHECK(l.only().aggregates[1].count == 2);
+}
+
 TEST_CASE("what the agreement itself took is earned before trials begin, as is what it takes later") {
   tuning::plan_options plan;
   plan.budget_fraction = 0.05;

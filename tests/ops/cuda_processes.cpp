@@ -1,4 +1,5 @@
 // Ranks that would be processes: device buffers over a link that moves host memory only.
+#include "../support/awaited.hpp"
 #include "../support/deadline.hpp"
 #include "../support/fake_cuda.hpp"
 #include "../support/fake_nccl.hpp"
@@ -13,6 +14,7 @@
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>
 
+#include <array>
 #include <chrono>
 #include <memory>
 
@@ -45,6 +47,21 @@ TEST_CASE("device buffers go through pinned memory where the link moves host mem
   }
   CHECK(gpu.pinned() == 0);
   CHECK(gpu.blocks() == 0);
+}
+
+TEST_CASE("a send that is given up while its payload is brought down to pinned memory goes no further") {
+  fake_cuda gpu;
+  awaited done;
+  two_ranks w(gpu, {direct()});
+  const auto from = transports::cuda_memory::on_device(gpu, 0, 100'000);
+  const std::array<std::byte, 8> header{};
+  const auto sent = [&] { return w.wires[0]->statistics().payload_bytes_sent; };
+  const std::uint64_t before = sent();
+  REQUIRE(w.wires[0]->send(1, link::channel::transfers, header, from.bytes(), &done) == errc::pending);
+  w.wires[0]->cancel(done);
+  run_until(w.loop, [&] { return done.calls == 1 || sent() - before >= from.bytes().size(); });
+  CHECK(done.outcome == errc::cancelled);
+  CHECK(sent() - before < from.bytes().size());
 }
 
 TEST_CASE("puts and gets go from device to device over exported memory, and nothing stays mapped") {
@@ -122,6 +139,51 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
       CHECK(a.measured());
       CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
     }
+    gpu.destroy(makes);
+  }
+}
+
+TEST_CASE("a host that is late to notice the end of kernels holds up what it moves itself, which is that config's "
+          "time, and no put") {
+  for (const config_ptr& way : {put(), get()}) {
+    CAPTURE(way->id());
+    fake_cuda gpu;
+    static constexpr auto elsewhere = std::chrono::milliseconds(20);
+    const auto from = transports::cuda_memory::on_device(gpu, 0, 1'000);
+    const auto to = transports::cuda_memory::on_device(gpu, 0, 1'000);
+    two_ranks w(gpu, {direct(), way});
+    const auto known_at_sender = w.ends[0].registered(from.bytes());
+    const auto known_at_receiver = w.ends[1].registered(to.bytes());
+    const transports::cuda_stream makes = gpu.make_stream(0);
+    bool over = false;
+    struct program {
+      // Its kernel ends while it does something else.
+      static task<> looks_away(bool* over) {
+        for (int turn = 0; turn < 100; ++turn) co_await runtime::yield;
+        *over = true;
+        for (const auto until = std::chrono::steady_clock::now() + elsewhere;
+             std::chrono::steady_clock::now() < until;) {}
+      }
+      static task<> all(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to, bool* over) {
+        scope& here = co_await this_scope;
+        scope working(here);
+        working.spawn(two_ranks::receives(w.ends[1], to, 1));
+        working.spawn(two_ranks::sends(w.ends[0], from, 1));
+        working.spawn(looks_away(over));
+        co_await working.join();
+      }
+    };
+    for (const deadline limit; !limit.is_over() && !w.decided(1'000);) {
+      over = false;
+      gpu.launch_until(makes, [&over] { return over; });
+      REQUIRE(w.copies[0]->after(from.bytes(), makes) == errc::none);
+      runtime::run(w.loop, program::all(w, from.bytes(), to.bytes(), &over));
+    }
+    REQUIRE(w.decided(1'000));
+    const auto& measured = w.campaign(1'000)->aggregates;
+    constexpr double elsewhere_ns = std::chrono::nanoseconds(elsewhere).count();
+    CHECK(measured[0].time_ns >= elsewhere_ns);
+    CHECK((measured[1].time_ns >= elsewhere_ns) == (way->id() == get()->id()));
     gpu.destroy(makes);
   }
 }

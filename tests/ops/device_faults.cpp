@@ -1,12 +1,16 @@
-// Each op on device buffers when something fails in the middle of it: a rank dies, the GPU faults, memory runs out. The worked cases run until
-// then; whatever comes of it, every rank ends, with the right results or with an error that says what has failed, and streams go on.
+// Each op on device buffers when something fails in the middle of it: a rank dies, its GPU faults, its memory runs out. The worked cases run until
+// then, a GPU for each rank; whatever comes of it, every rank ends, with the right results or with an error that says what has failed in which
+// op, and streams go on.
 #include "../support/deadline.hpp"
 #include "../support/device_place.hpp"
 #include "../support/gpu_ranks.hpp"
 #include "../support/worked_cases.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/gpu_sum.hpp>
+#include <parley/ops/replayed_calls.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,31 +25,110 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::worked_cases;
 
-using worked_case = task<> (*)(here*);
+/// What sums among devices run over, beside what the other cases need.
+struct device_rank final : here {
+  device_rank(ops::rank& r, fake_place& where, fake_cuda& g, fake_nccl& n, transports::cuda_copies& c)
+      : here(r, where, /*patience=*/5'000'000'000), gpu(g), nccl(n), copies(c) {
+    others = {put(), get()};
+  }
+  fake_cuda& gpu;
+  fake_nccl& nccl;
+  transports::cuda_copies& copies;
+};
+
+constexpr std::size_t count = 1'000;
+
+task<symmetric> device_sums_named(device_rank* mine, std::string name, bool replayed) {
+  gpu_world_source::options who{.members = mine->ranks, .place = mine->me, .kernel_bytes = count * sizeof(float)};
+  const auto source = std::make_shared<gpu_world_source>(mine->nccl, mine->copies, who);
+  symmetric_op op;
+  op.name = name;
+  op.configs = {nccl_sum(), kernel_sum(), nccl_graph_sum()};
+  if (replayed) op.configs.pop_back();
+  op.over = co_await connect_all(mine->self, *source, name);
+  op.rehearse = source;
+  op.timeout_ns = mine->patience;
+  op.memory = mine->at.memory();
+  op.replayed = replayed;
+  co_return mine->self.declare(op);
+}
+
+task<> device_sums(here* h) {
+  symmetric sums = co_await device_sums_named(static_cast<device_rank*>(h), "device sums", false);
+  const array<float> x(h->at, count);
+  for (int round = 0; round < 60; ++round) {
+    const std::vector<float> mine = contribution(h->me, count);
+    co_await bring(h->at, x, std::span(mine));
+    h->at.compute(kernels::linear{h->at.seen(x), h->at.seen(x), nullptr, 2, 0}, count);
+    h->at.before_messages(x.bytes());
+    co_await sums.run(x.bytes());
+    std::vector<float> sum = co_await taken(h->at, x);
+    for (float& s : sum) s /= 2;
+    CHECK(wrong_sums(sum, h->ranks) == 0);
+  }
+}
+
+task<> step(device_rank* mine, const array<float>* x, cuda_stream s, captured_call sum) {
+  mine->gpu.launch(s, 50, [numbers = mine->at.seen(*x), r = mine->me] {
+    const std::vector<float> all = contribution(r, count);
+    std::copy(all.begin(), all.end(), numbers);
+  });
+  co_await sum(x->bytes());
+}
+
+task<> replays(here* h) {
+  auto* const mine = static_cast<device_rank*>(h);
+  symmetric sums = co_await device_sums_named(mine, "replayed sums", true);
+  const array<float> x(h->at, count);
+  const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, std::move(sum)); };
+  replayed_calls steps(sums, mine->copies, captured,
+                       symmetric_options{.bytes = count * sizeof(float), .timeout_ns = h->patience});
+  for (int round = 0; round < 60; ++round) {
+    co_await steps.replay(static_cast<cuda_stream>(h->at.stream()));
+    const std::vector<float> sum = co_await taken(h->at, x);
+    CHECK(wrong_sums(sum, h->ranks) == 0);
+  }
+}
+
+struct named_case {
+  const char* name;
+  task<> (*run)(here*);
+  std::vector<const char*> ops;  ///< in which it may be
+};
+const std::vector<named_case> all_cases{{"ring", ring, {"ring"}},
+                                        {"pipelines", pipelines, {"gpipe", "1F1B", "interleaved"}},
+                                        {"transfers", transfers, {"activations", "tried", "decisions"}},
+                                        {"Jacobi", worked_cases::jacobi, {"rims"}},
+                                        {"attention", attention_around, {"attention of"}},
+                                        {"group", sums_of_a_group, {"in a group", "from a leader", "to a leader"}},
+                                        {"levels", sums, {"gradients"}},
+                                        {"sums", device_sums, {"device sums"}},
+                                        {"replays", replays, {"replayed sums"}},
+                                        {"contextual", contextual_table, {"layer"}}};
 
 struct ending {
   bool over = false;
   result<> how;
 };
 
-task<> attempted(worked_case run, here* h, ending* e) {
+task<> attempted(task<> (*run)(here*), here* h, ending* e) {
   e->how = co_await attempt(run(h));
   e->over = true;
 }
 
-/// Two ranks that would be processes, in the middle of a case.
+/// Two ranks that would be processes with a GPU each, in the middle of a case.
 struct under_way {
-  explicit under_way(worked_case run) {
+  explicit under_way(const named_case& c) : what(c) {
     for (rank_id r = 0; r < 2; ++r) {
       places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
-      ranks.push_back(std::make_unique<here>(*w.ranks[r], *places[r], /*patience=*/5'000'000'000));
+      ranks.push_back(std::make_unique<device_rank>(*w.ranks[r], *places[r], gpu, nccl, *w.copies[r]));
       scopes.push_back(std::make_unique<scope>(w.loop));
-      scopes[r]->spawn(attempted(run, ranks[r].get(), &endings[r]));
+      scopes[r]->spawn(attempted(c.run, ranks[r].get(), &endings[r]));
     }
   }
   /// So many turns of the loop, or until all has ended.
   bool go_on(int turns) {
-    run_until(w.loop, [&] { return both_over() || turns-- == 0; });
+    run_until(w.loop, [&] { return both_over() || turns-- <= 0; });
     return !both_over();
   }
   void lost(rank_id r, const std::string& why, departure how) {
@@ -73,86 +156,105 @@ struct under_way {
     co_return there;
   }
 
-  fake_cuda gpu;
+  const named_case& what;
+  fake_cuda gpu{2};
+  fake_nccl nccl{gpu};
   two_ranks w{gpu, {direct()}};
   std::vector<std::unique_ptr<fake_place>> places;
-  std::vector<std::unique_ptr<here>> ranks;
+  std::vector<std::unique_ptr<device_rank>> ranks;
   std::vector<ending> endings{2};
   std::vector<result<>> reached{2};
   std::vector<std::unique_ptr<scope>> scopes;
 };
 
-bool says(const result<>& r, const char* text) { return !r && r.reason().what().find(text) != std::string::npos; }
+bool says(const result<>& r, std::string_view text) { return !r && r.reason().what().find(text) != std::string::npos; }
 
-/// With how many of the moments something was still under way.
+struct tally {
+  int struck = 0;  ///< moments at which something was still under way
+  int told = 0;    ///< errors
+  int named = 0;   ///< of these, those with an op
+  int with_config = 0;
+};
+
+// A program meets its device's fault by itself, too: in a copy of its own, or when it waits for its kernels. Every other error names the op.
+void note(tally& all, const under_way& of) {
+  for (rank_id r = 0; r < 2; ++r) {
+    const result<>& how = of.endings[r].how;
+    if (!of.endings[r].over || how || how.code() == errc::cancelled) continue;  // the last one: it was killed
+    const std::string text = how.reason().what();
+    const bool op =
+        std::ranges::any_of(of.what.ops, [&](const char* name) { return says(how, name); }) || says(how, "about");
+    const bool by_itself = how.reason().text().starts_with("device ") || how.reason().text().starts_with("cudaError");
+    CAPTURE(r);
+    CHECK_MESSAGE((op || by_itself), text);
+    const bool config = says(how, "config ") || says(how, "config-");
+    const bool in_a_call = says(how, "invocation ") || says(how, "call ");
+    const bool of_its_own = how.code() == errc::config_failed || how.code() == errc::device_failed;
+    if (in_a_call && of_its_own) CHECK_MESSAGE(config, text);
+    ++all.told;
+    all.named += op ? 1 : 0;
+    all.with_config += config ? 1 : 0;
+  }
+}
+
 template <class Fault>
-int at_each_moment(Fault fault, std::string_view but_for = "") {
-  struct named {
-    const char* name;
-    worked_case run;
-  };
-  int struck = 0;
-  for (const named& c : {named{"ring", ring}, named{"pipelines", pipelines}, named{"transfers", transfers},
-                         named{"Jacobi", worked_cases::jacobi}, named{"attention", attention_around},
-                         named{"group", sums_of_a_group}, named{"levels", sums}}) {
+tally at_each_moment(Fault fault) {
+  tally all;
+  for (const named_case& c : all_cases) {
     for (const int turns : {30, 300, 1'000, 4'000}) {
-      if (c.name == but_for) continue;
       CAPTURE(c.name);
       CAPTURE(turns);
-      under_way all(c.run);
-      if (!all.go_on(turns)) continue;
-      ++struck;
-      fault(all);
+      under_way one(c);
+      if (!one.go_on(turns)) continue;
+      ++all.struck;
+      fault(one);
+      note(all, one);
     }
   }
-  return struck;
+  return all;
 }
 
 TEST_CASE("a rank that dies in the middle of an op on device buffers ends the other's calls, whose streams go on") {
-  const int struck = at_each_moment([](under_way& all) {
-    all.scopes[1]->cancel();  // nothing more is done there
-    all.lost(1, "it was killed", departure::died);
-    all.end();
-    const ending& survivor = all.endings[0];
+  const tally all = at_each_moment([](under_way& one) {
+    one.scopes[1]->cancel();  // nothing more is done there
+    one.lost(1, "it was killed", departure::died);
+    one.end();
+    const ending& survivor = one.endings[0];
     CHECK((survivor.how || survivor.how.code() == errc::peer_failed));
     if (!survivor.how) CHECK_MESSAGE(says(survivor.how, "rank 1 is gone: it was killed"), survivor.how.reason().what());
-    CHECK(all.reached[0]);
+    CHECK(one.reached[0]);
   });
-  CHECK(struck > 0);
+  CHECK(all.struck > 30);
+  CHECK(all.named > 30);
 }
 
-TEST_CASE("a GPU that faults in the middle of an op ends it on all ranks that have it, by name") {
-  const int struck = at_each_moment([&](under_way& all) {
-    all.gpu.launch(static_cast<cuda_stream>(all.places[1]->stream()), 1, [&all] { all.gpu.fault_now(); });
-    all.end();
-    std::string said;
-    for (const ending& e : all.endings) {
-      REQUIRE_FALSE(e.how);
-      said += e.how.reason().what() + "\n";
-    }
-    CHECK_MESSAGE(said.find("cudaErrorIllegalAddress: planted") != std::string::npos, said);
-    for (const auto& r : all.reached) CHECK(says(r, "cudaErrorIllegalAddress"));
+TEST_CASE(
+    "a GPU that faults in the middle of an op ends it there by name, the other rank hears of it, and its GPU goes on") {
+  const tally all = at_each_moment([&](under_way& one) {
+    one.gpu.launch(static_cast<cuda_stream>(one.places[1]->stream()), 1, [&one] { one.gpu.fault_now(1); });
+    one.end();
+    REQUIRE_FALSE(one.endings[1].how);
+    for (const ending& e : one.endings) CHECK(says(e.how, "cudaErrorIllegalAddress: planted"));
+    CHECK(says(one.reached[1], "cudaErrorIllegalAddress"));
+    CHECK(one.reached[0]);
   });
-  CHECK(struck > 0);
+  CHECK(all.struck > 30);
+  CHECK(all.named > 30);
+  CHECK(all.with_config > 10);
 }
 
 TEST_CASE(
     "memory that runs out in the middle of an op is named on the rank that wants some, and the other one is told") {
-  int wanted = 0;
-  const int struck = at_each_moment(
-      [&](under_way& all) {
-        all.gpu.memory_left = 0;
-        all.end();
-        std::string said;
-        for (const ending& e : all.endings) said += e.how ? "" : e.how.reason().what() + "\n";
-        if (said.empty()) return;  // nothing more was wanted
-        ++wanted;
-        CHECK_MESSAGE(said.find("cudaErrorMemoryAllocation") != std::string::npos, said);
-        for (const auto& r : all.reached) CHECK(r);
-      },
-      "transfers");  // where a rank may wait for good, or is not told what its sender lacks
-  CHECK(struck > 0);
-  CHECK(wanted > 0);
+  const tally all = at_each_moment([&](under_way& one) {
+    one.gpu.memory_left = 0;
+    one.end();
+    std::string said;
+    for (const ending& e : one.endings) said += e.how ? "" : e.how.reason().what() + "\n";
+    if (!said.empty()) CHECK_MESSAGE(said.find("cudaErrorMemoryAllocation") != std::string::npos, said);
+    for (const auto& r : one.reached) CHECK(r);
+  });
+  CHECK(all.struck > 30);
+  CHECK(all.named > 10);
 }
 
 }  // namespace

@@ -109,6 +109,54 @@ TEST_CASE("a call on a device comes after the kernels of its caller, and the dev
   }
 }
 
+namespace {
+template <class T>
+std::vector<T> narrow(rank_id r, std::size_t n) {
+  std::vector<T> x;
+  for (std::size_t i = 0; i < n; ++i)
+    x.emplace_back(static_cast<float>(i % 97) * 0.37F + static_cast<float>(r) * 1.003F);
+  return x;
+}
+template <class T>
+task<> sum_narrow(rank_group all, std::span<T> x) {
+  co_await all.all_reduce(x);
+}
+
+/// On the device and in host memory.
+template <class T>
+void check_narrow_sums(const char* type) {
+  two_members w;
+  w.declare(led_by(0, {star()}));
+  std::vector<rank_group> host;
+  leader_worker op = led_by(0, {star()});
+  op.name = "in host memory";
+  for (rank_id r = 0; r < 2; ++r) host.push_back(w.job[r].declare(op));
+  constexpr std::size_t n = 1'000;
+  const std::array<std::vector<T>, 2> mine{narrow<T>(0, n), narrow<T>(1, n)};
+  std::array<std::vector<T>, 2> here = mine;
+  const auto on_device = [&](rank_id r) { return std::span(reinterpret_cast<T*>(w.memory[r]->bytes().data()), n); };
+  for (rank_id r = 0; r < 2; ++r) std::memcpy(w.gpu.shadow(on_device(r).data()), mine[r].data(), n * sizeof(T));
+  w.job.run([&](rank& self) { return sum_narrow(w.groups[self.id()], on_device(self.id())); });
+  w.job.run([&](rank& self) { return sum_narrow(host[self.id()], std::span(here[self.id()])); });
+  CAPTURE(type);
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(std::memcmp(w.gpu.shadow(on_device(r).data()), here[r].data(), n * sizeof(T)) == 0);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const T right = static_cast<float>(mine[0][i]) + static_cast<float>(mine[1][i]);
+      wrong += here[r][i].bits == right.bits ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+  }
+  CHECK(w.gpu.sums_by_kernel > 0);
+}
+}  // namespace
+
+TEST_CASE("numbers of 16 bits are added up as floats and rounded, to the same bits on a device and in host memory") {
+  check_narrow_sums<f16>("f16");
+  check_narrow_sums<bf16>("bf16");
+}
+
 TEST_CASE("a kernel that does not end holds up a call no longer than its time, on all ranks") {
   two_members w;
   leader_worker op = led_by(0, {star()});

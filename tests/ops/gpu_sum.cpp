@@ -120,12 +120,48 @@ TEST_CASE("a kernel whose other members never come is stopped in the call's time
   CHECK(w.copies[0]->pending() == 0);
 }
 
-TEST_CASE("where memory cannot be reached, all members hear of it") {
-  two_members w({nccl_sum()});
-  w.gpu.ipc = fake_cuda::ipc_state::refused;
-  const auto id = w.sources[0]->make_id();
-  CHECK_THROWS_WITH_AS(runtime::run(w.loop, two_members::connect_both(w, id)), doctest::Contains("not all members can"),
-                       failure);
+TEST_CASE("where a member's memory cannot be reached, or it reaches nobody's, only the kernel is lost, on all and with "
+          "the reason") {
+  for (const bool imports : {false, true}) {
+    CAPTURE(imports);
+    two_members w({nccl_sum()});
+    (imports ? w.gpu.imports_nothing : w.gpu.exports_nothing) = 1;
+    runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
+    for (rank_id r = 0; r < 2; ++r) {
+      auto* const world = dynamic_cast<gpu_world*>(w.worlds[r].get());
+      const std::string why =
+          std::string("member 1 cannot share memory with the others") + (r == 0    ? ""
+                                                                         : imports ? ": cudaErrorInvalidDevice"
+                                                                                   : ": cudaErrorNotSupported");
+      CHECK_THROWS_WITH_AS(runtime::run(w.loop, world->run(gpu_sum::by_kernel(w.memory[r].bytes(), 8))),
+                           doctest::Contains(why.c_str()), failure);
+      CHECK_FALSE(world->aborted());
+    }
+    const auto by_nccl = [](two_members& all, rank_id r) -> task<> {
+      co_await dynamic_cast<gpu_world&>(*all.worlds[r]).run(gpu_sum::by_nccl(all.memory[r].bytes()));
+    };
+    w.put(0, 1);
+    w.put(1, 5);
+    scope both(w.loop);
+    for (rank_id r = 0; r < 2; ++r) both.spawn(by_nccl(w, r));
+    const auto join = [](scope& s) -> task<> { co_await s.join(); };
+    runtime::run(w.loop, join(both));
+    CHECK(w.holds(0, 6));
+    CHECK(w.holds(1, 6));
+  }
+}
+
+TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on another config") {
+  two_members w({std::make_shared<roundabout>(), kernel_sum(), nccl_sum()});
+  w.gpu.exports_nothing = 1;
+  std::size_t wrong = 0;
+  for (const deadline limit; w.winner().empty() && !limit.is_over();) wrong += w.sum(5);
+  CHECK(w.winner() == "nccl_sum");
+  wrong += w.sum(20);
+  CHECK(wrong == 0);
+  const auto& excluded = w.ends[0].end().assigned()->find(two_members::bytes)->excluded;
+  REQUIRE(excluded.size() == 1);
+  CHECK_MESSAGE(excluded.front().why.find("member 1 cannot share memory") != std::string::npos, excluded.front().why);
 }
 
 TEST_CASE("floats that are none, and a communicator that cannot be made, are named") {

@@ -92,14 +92,16 @@ TEST_CASE("eight ranks of one process run a pipeline on device buffers, and each
 }
 
 struct pair_of_ranks {
-  explicit pair_of_ranks(fake_cuda* gpu) : job({.ranks = 2, .gpu = gpu}) {
+  /// `on_device`: of so many ranks the buffers lie there, of the others in host memory.
+  explicit pair_of_ranks(fake_cuda* gpu, rank_id on_device = 2) : job({.ranks = 2, .gpu = gpu}) {
     for (rank_id r = 0; r < 2; ++r) {
-      if (gpu != nullptr) spaces.push_back(std::make_unique<transports::cuda_space>(*job.gpu(r)));
+      const bool there = gpu != nullptr && r < on_device;
+      if (there) spaces.push_back(std::make_unique<transports::cuda_space>(*job.gpu(r)));
       ends.push_back(job[r].declare(paired_transfer{.name = "buffers",
                                                     .configs = all_configs(),
                                                     .edges = {{0, 1}},
                                                     .timeout_ns = 20'000'000'000,
-                                                    .memory = gpu == nullptr ? nullptr : spaces.back().get()}));
+                                                    .memory = there ? spaces.back().get() : nullptr}));
     }
   }
   one_process job;
@@ -155,7 +157,7 @@ TEST_CASE("ranks of one process move host buffers, too") {
 
 TEST_CASE("a device buffer goes to a host buffer and back") {
   fake_cuda gpu;
-  pair_of_ranks both(&gpu);
+  pair_of_ranks both(&gpu, 1);
   const auto from = transports::cuda_memory::on_device(gpu, 0, 70'000);
   std::vector<std::byte> to(70'000);
   fill(gpu, from.bytes(), 9);

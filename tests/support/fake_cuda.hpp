@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace parley::tests {
@@ -38,14 +39,16 @@ class fake_cuda final : public transports::cuda_driver {
 
   std::uint64_t ticks_per_copy = 5;
   enum class ipc_state { works, refused } ipc = ipc_state::works;
+  std::optional<int> exports_nothing{};  ///< the device whose memory cannot be exported
+  std::optional<int> imports_nothing{};  ///< which can import none
   int imported = 0;
   std::uint64_t sums_by_kernel = 0;
   bool word_operations = true;
   unsigned queues_there = 32;
-  /// From the `n`-th copy on, counted from 1, everything fails as it does after a sticky error.
+  /// From the `n`-th copy on, counted from 1, everything on its device fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
   /// What a kernel does that writes where nothing is.
-  void fault_now() noexcept { broken_ = true; }
+  void fault_now(int device = 0) noexcept { broken_.insert(device); }
   /// Of devices. Where there is none there is no pinned memory either.
   std::size_t memory_left = std::size_t{1} << 30U;
 
@@ -66,6 +69,12 @@ class fake_cuda final : public transports::cuda_driver {
         static_cast<std::size_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
     return offset < at->second.bytes.size() ? at->second.bytes.data() + offset : nullptr;
   }
+  /// As others in the program do who have a context of their own.
+  void* allocate_in_other_context(int device, std::size_t bytes) {
+    void* const at = allocate(device, bytes);
+    blocks_[at].other_context = true;
+    return at;
+  }
   std::size_t blocks() const { return blocks_.size(); }
   std::size_t pinned() const { return pinned_; }
   std::uint64_t copies() const { return copies_; }
@@ -76,15 +85,15 @@ class fake_cuda final : public transports::cuda_driver {
   unsigned queues() const noexcept override { return queues_there; }
   int driver_version() const noexcept override { return 13000; }
   int runtime_version() const noexcept override { return 13000; }
-  cuda_stream make_stream(int) override {
-    streams_.push_back(std::make_unique<stream>(made_++ % queues_there));
+  cuda_stream make_stream(int device) override {
+    streams_.push_back(std::make_unique<stream>(device, made_++ % queues_there));
     return reinterpret_cast<cuda_stream>(streams_.back().get());
   }
   void destroy(cuda_stream s) noexcept override {
     std::erase_if(streams_, [&](const auto& own) { return own.get() == reinterpret_cast<stream*>(s); });
   }
-  cuda_event make_event(int) override {
-    events_.push_back(std::make_unique<event>());
+  cuda_event make_event(int device) override {
+    events_.push_back(std::make_unique<event>(device));
     return reinterpret_cast<cuda_event>(events_.back().get());
   }
   void destroy(cuda_event e) noexcept override {
@@ -96,7 +105,7 @@ class fake_cuda final : public transports::cuda_driver {
     if (at == MAP_FAILED || bytes > memory_left)
       runtime::raise({errc::unavailable, "cudaErrorMemoryAllocation: out of memory"});
     memory_left -= bytes;
-    blocks_[at] = {std::vector<std::byte>(bytes), reserved, device};
+    blocks_[at] = {std::vector<std::byte>(bytes), reserved, device, false};
     return at;
   }
   void* allocate_pinned(std::size_t bytes) override {
@@ -117,32 +126,29 @@ class fake_cuda final : public transports::cuda_driver {
     blocks_.erase(at);
   }
   errc record(cuda_event e, cuda_stream after) noexcept override {
-    if (broken_) return errc::device_failed;
+    if (is_broken(after)) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
     push(after, {operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
     return errc::none;
   }
   errc wait(cuda_stream s, cuda_event e) noexcept override {
-    if (broken_) return errc::device_failed;
+    if (is_broken(s)) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
     push(s, {operation::kind::wait, {}, 0, ev, ev->recorded, {}});
     return errc::none;
   }
   errc query(cuda_event e) noexcept override {
     tick();
-    if (broken_) return errc::device_failed;
     const auto* const ev = reinterpret_cast<event*>(e);
+    if (broken_.contains(ev->device)) return errc::device_failed;
     return ev->happened >= ev->recorded ? errc::none : errc::pending;
   }
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
-    if (broken_) return errc::device_failed;
+    if (is_broken(s)) return errc::device_failed;
     const std::uint64_t number = ++copies_;
     push(s, {operation::kind::work,
-             [this, to, from, bytes, number] {
-               if (break_at_copy && number >= *break_at_copy) {
-                 broken_ = true;
-                 return;
-               }
+             [this, to, from, bytes, number, device = stream_of(s).device] {
+               if (break_at_copy && number >= *break_at_copy) return fault_now(device);
                std::memmove(here(to), here(from), bytes);
              },
              ticks_per_copy,
@@ -156,7 +162,7 @@ class fake_cuda final : public transports::cuda_driver {
   }
   errc move_pieces(void* packed, const runtime::memory_pieces& p, transports::pieces_way way,
                    cuda_stream s) noexcept override {
-    if (broken_) return errc::device_failed;
+    if (is_broken(s)) return errc::device_failed;
     launch(s, ticks_per_copy, [this, packed, p, way] {
       runtime::memory_pieces seen = p;
       seen.base = shadow(p.base);
@@ -169,8 +175,8 @@ class fake_cuda final : public transports::cuda_driver {
     return errc::none;
   }
   errc add(void* into, const void* from, std::size_t bytes, runtime::summand of, cuda_stream s) noexcept override {
-    if (broken_) return errc::device_failed;
-    launch(s, ticks_per_copy, [this, into, from, bytes, of] {
+    if (is_broken(s)) return errc::device_failed;
+    launch(s, ticks_per_copy, [this, into, from, bytes, of, device = stream_of(s).device] {
       const auto each = [&]<class Number>(Number) {
         for (std::size_t at = 0; at < bytes; at += sizeof(Number)) {
           Number a{};
@@ -188,7 +194,9 @@ class fake_cuda final : public transports::cuda_driver {
         case runtime::summand::i16: return each(std::uint16_t{});
         case runtime::summand::i32: return each(std::uint32_t{});
         case runtime::summand::i64: return each(std::uint64_t{});
-        case runtime::summand::none: broken_ = true;
+        case runtime::summand::f16: return each(runtime::f16{});
+        case runtime::summand::bf16: return each(runtime::bf16{});
+        case runtime::summand::none: fault_now(device);
       }
     });
     ++sums_by_kernel;
@@ -197,7 +205,7 @@ class fake_cuda final : public transports::cuda_driver {
   // Those of one call find each other by the first member's box, which all name by the same address here.
   errc sum_with_peers(std::span<std::byte> floats, const transports::peer_boxes& with,
                       cuda_stream s) noexcept override {
-    if (broken_) return errc::device_failed;
+    if (is_broken(s)) return errc::device_failed;
     launch_until(s, [this, floats, with, all = std::shared_ptr<joint_sum>()]() mutable {
       if (all == nullptr) {
         std::uint32_t number = 0;
@@ -215,7 +223,7 @@ class fake_cuda final : public transports::cuda_driver {
     return errc::none;
   }
   errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
-    if (broken_ || !word_operations) return errc::device_failed;
+    if (is_broken(s) || !word_operations) return errc::device_failed;
     const auto there = [this, at, value] {
       std::uint32_t seen = 0;
       std::memcpy(&seen, here(at), sizeof seen);
@@ -225,22 +233,23 @@ class fake_cuda final : public transports::cuda_driver {
     return errc::none;
   }
   errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept override {
-    if (broken_ || !word_operations) return errc::device_failed;
+    if (is_broken(s) || !word_operations) return errc::device_failed;
     launch(s, 1, [this, at, value] { std::memcpy(here(at), &value, sizeof value); });
     return errc::none;
   }
   errc begin_capture(cuda_stream s) noexcept override {
     stream_of(s).captured.emplace();
-    return broken_ ? errc::device_failed : errc::none;
+    return is_broken(s) ? errc::device_failed : errc::none;
   }
   runtime::result<transports::cuda_graph> end_capture(cuda_stream s) override {
     auto captured = std::exchange(stream_of(s).captured, {});
-    if (!captured || broken_) return runtime::error{errc::unavailable, "cudaErrorStreamCaptureInvalidated: planted"};
+    if (!captured || is_broken(s))
+      return runtime::error{errc::unavailable, "cudaErrorStreamCaptureInvalidated: planted"};
     graphs_.push_back(std::make_unique<std::vector<operation>>(std::move(*captured)));
     return reinterpret_cast<transports::cuda_graph>(graphs_.back().get());
   }
   errc replay(transports::cuda_graph g, cuda_stream s) noexcept override {
-    if (broken_) return errc::device_failed;
+    if (is_broken(s)) return errc::device_failed;
     for (const operation& o : *reinterpret_cast<const std::vector<operation>*>(g)) push(s, o);
     return errc::none;
   }
@@ -253,20 +262,27 @@ class fake_cuda final : public transports::cuda_driver {
     return *word;
   }
   memory_place place_of(const void* address) noexcept override {
-    if (shadow(address) == nullptr) return {};
-    return {memory_place::kind::device, 0};
+    const block* const in = block_of(address);
+    return in == nullptr ? memory_place{} : memory_place{memory_place::kind::device, in->device};
+  }
+  bool is_of_other_context(const void* address, int) noexcept override {
+    const block* const in = block_of(address);
+    return in != nullptr && in->other_context;
   }
   runtime::result<transports::exported_memory> export_memory(const void* address) override {
     if (ipc == ipc_state::refused) return runtime::error{errc::unavailable, "cudaErrorNotSupported: planted"};
     auto at = blocks_.upper_bound(const_cast<void*>(address));
     --at;
+    if (exports_nothing == at->second.device)
+      return runtime::error{errc::unavailable, "cudaErrorNotSupported: planted"};
     transports::exported_memory made;
     std::memcpy(made.handle.bytes.data(), &at->first, sizeof at->first);
     made.offset =
         static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
     return made;
   }
-  runtime::result<void*> import_memory(int, const transports::cuda_ipc_handle& handle) override {
+  runtime::result<void*> import_memory(int device, const transports::cuda_ipc_handle& handle) override {
+    if (imports_nothing == device) return runtime::error{errc::unavailable, "cudaErrorInvalidDevice: planted"};
     void* at = nullptr;
     std::memcpy(&at, handle.bytes.data(), sizeof at);
     if (!blocks_.contains(at)) return runtime::error{errc::unavailable, "cudaErrorInvalidValue: no such handle"};
@@ -274,10 +290,12 @@ class fake_cuda final : public transports::cuda_driver {
     return at;
   }
   void close_imported(void*) noexcept override { --imported; }
-  std::string fault() const override { return broken_ ? "cudaErrorIllegalAddress: planted" : ""; }
+  std::string fault() const override { return broken_.empty() ? "" : "cudaErrorIllegalAddress: planted"; }
 
  private:
   struct event {
+    explicit event(int d) : device(d) {}
+    int device;
     std::uint64_t recorded = 0;
     std::uint64_t happened = 0;
   };
@@ -308,7 +326,8 @@ class fake_cuda final : public transports::cuda_driver {
     for (const auto& each : all) std::memcpy(shadow(each.data()), sum.data(), sum.size() * sizeof(float));
   }
   struct stream {
-    explicit stream(std::size_t q) : queue(q) {}
+    stream(int d, std::size_t q) : device(d), queue(q) {}
+    int device;
     std::size_t queue;
     std::deque<operation> todo{};
     std::optional<std::vector<operation>> captured{};
@@ -322,8 +341,17 @@ class fake_cuda final : public transports::cuda_driver {
     std::vector<std::byte> bytes;
     std::size_t reserved = 0;
     int device = 0;
+    bool other_context = false;
   };
+  const block* block_of(const void* address) const {
+    auto at = blocks_.upper_bound(const_cast<void*>(address));
+    if (at == blocks_.begin()) return nullptr;
+    --at;
+    const auto* const begin = static_cast<const std::byte*>(at->first);
+    return static_cast<const std::byte*>(address) < begin + at->second.bytes.size() ? &at->second : nullptr;
+  }
   stream& stream_of(cuda_stream s) { return *reinterpret_cast<stream*>(s); }
+  bool is_broken(cuda_stream s) { return broken_.contains(stream_of(s).device); }
   void* here(const void* address) {
     std::byte* const seen = shadow(address);
     return seen == nullptr ? const_cast<void*>(address) : seen;
@@ -341,7 +369,7 @@ class fake_cuda final : public transports::cuda_driver {
   void tick() {
     const std::vector<std::uint64_t> goes_on = goes_on_up_to();
     for (auto& s : streams_) {
-      while (!s->todo.empty() && !broken_) {
+      while (!s->todo.empty() && !broken_.contains(s->device)) {
         operation& first = s->todo.front();
         if (first.place > goes_on[s->queue]) break;
         if (first.what == operation::kind::wait && first.on->happened < first.number) break;
@@ -367,7 +395,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
   std::size_t pinned_ = 0;
   std::uint64_t copies_ = 0;
-  bool broken_ = false;
+  std::set<int> broken_;  // devices
 };
 
 /// Device memory with bytes in it, for tests.

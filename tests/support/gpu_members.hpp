@@ -27,13 +27,13 @@ struct two_members {
     settings.plan.budget_fraction = 1e9;
     std::vector<std::byte> id;
     for (runtime::rank_id r = 0; r < 2; ++r) {
-      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
+      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, static_cast<int>(r)));
       loop.attach(*copies.back());
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
       sources.push_back(std::make_shared<ops::gpu_world_source>(
           library, *copies.back(), ops::gpu_world_source::options{.members = 2, .place = r, .kernel_bytes = bytes}));
       ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{loop, below[r], nullptr, {{11, 12}}}, settings));
-      memory.push_back(transports::cuda_memory::on_device(gpu, 0, bytes));
+      memory.push_back(transports::cuda_memory::on_device(gpu, static_cast<int>(r), bytes));
     }
     id = sources[0]->make_id();
     runtime::run(loop, connect_both(*this, id));
@@ -99,7 +99,7 @@ struct two_members {
   }
 
   static constexpr std::size_t bytes = 4'000;
-  fake_cuda gpu;
+  fake_cuda gpu{2};
   fake_nccl library{gpu};
   runtime::reactor loop;
   transports::process_world below;

@@ -36,7 +36,7 @@ struct two_ranks {
     std::vector<std::uint64_t> lives(world);
     std::iota(lives.begin(), lives.end(), 11);
     for (runtime::rank_id r = 0; r < world; ++r) {
-      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, 0));
+      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, static_cast<int>(r % gpu.devices().size())));
       loop.attach(*copies.back());
       wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back(), planes));
       if (nccl != nullptr) loop.attach(*wires.back()->nccl());

@@ -44,7 +44,12 @@ struct here {
     op.timeout_ns = patience;
     all = r.declare(op);
   }
+  std::vector<config_ptr> with_others(std::vector<config_ptr> configs) const {
+    configs.insert(configs.end(), others.begin(), others.end());
+    return configs;
+  }
   time_ns patience;
+  std::vector<config_ptr> others{};  ///< of edges, tried beside those of each case
   ops::rank& self;
   place& at;
   rank_id me;
@@ -81,9 +86,10 @@ inline task<std::vector<float>> around(here* h, p2p pairs, ring_case::kernel* k,
 inline task<> ring(here* h) {
   using namespace ring_case;
   auto op = pairs_named("ring");
+  op.configs = h->with_others(op.configs);
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  const p2p pairs = h->self.declare(op);
+  p2p pairs = h->self.declare(op);
   const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;
   kernel one(1, h->at);
   const std::vector<float> mine{static_cast<float>(h->me)};
@@ -95,6 +101,8 @@ inline task<> ring(here* h) {
     }
   }
   kernel large(1'048'576, h->at);
+  std::vector<actors::registered_memory> known;
+  for (const array<float>* a : {&large.x0, &large.y0, &large.a, &large.y1}) known.push_back(pairs.registered(a->bytes()));
   std::vector<float> numbers(large.x0.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((17 * h->me + i) % 512);
   for (int round = 0; round < 5; ++round) {
@@ -114,7 +122,7 @@ inline task<> pipelines(here* h) {
     training_pipeline op;
     op.name = name;
     op.schedule = schedule;
-    op.configs = {direct(), chunked(128, 2)};
+    op.configs = h->with_others({direct(), chunked(128, 2)});
     op.timeout_ns = h->patience;
     op.memory = h->at.memory();
     training pipe = h->self.declare(op);
@@ -138,6 +146,7 @@ inline task<> pipelines(here* h) {
 
 inline task<> move_one(here* h, transfer t, std::size_t bytes, std::uint64_t seed) {
   array<std::byte> buffer(h->at, bytes);
+  const auto known = t.registered(buffer.bytes());
   const std::vector<std::byte> data = pattern(bytes, seed);
   if (h->me % 2 == 0) {
     co_await bring(h->at, buffer, std::span(data));
@@ -165,18 +174,19 @@ inline task<> transfers(here* h) {
 
   // Trials. Each end lists its configs in an order of its own: they are paired by what they are.
   op.name = "tried";
-  op.configs = {direct(), chunked(64_KiB, 2), chunked(256_KiB, 4)};
+  op.configs = h->with_others({direct(), chunked(64_KiB, 2), chunked(256_KiB, 4)});
   if (h->me % 2 == 1) std::swap(op.configs[1], op.configs[2]);
   transfer tried = h->self.declare(op);
   const std::array<std::size_t, 3> sizes{4'096, 65'536, 1'048'576};
   bool all_decided = false;
-  for (const deadline limit; !all_decided;) {
+  const time_ns until = deadline_of(h->self.where().now(), h->patience);
+  while (!all_decided) {
     for (int i = 0; i < 10; ++i) {
       for (const std::size_t bytes : sizes) co_await move_one(h, tried, bytes, ++seed);
     }
     bool mine = true;
     for (const std::size_t bytes : sizes) mine = mine && tried.decision(bytes).decided;
-    all_decided = co_await on_all_ranks(h, mine || limit.is_over());
+    all_decided = co_await on_all_ranks(h, mine || h->self.where().now() > until);
   }
   std::string decisions;
   for (const std::size_t bytes : sizes) {
@@ -272,7 +282,7 @@ task<> attention_of(here* h, std::string elements) {
   using namespace attention_case;
   ring_attention op;
   op.name = "attention of " + elements;
-  op.configs = {direct(), chunked(512, 2)};
+  op.configs = h->with_others({direct(), chunked(512, 2)});
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
   ops::attention in_ring = h->self.declare(op);

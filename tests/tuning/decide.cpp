@@ -74,6 +74,15 @@ TEST_CASE("within noise of each other the first in merged order is taken") {
   CHECK(d.reason == decision_reason::first_within_noise);
 }
 
+TEST_CASE("what times scatter by keeps the default, and makes no equals of those that are faster") {
+  const times scattered{took(1000, 4, 10), took(133, 4, 30), took(100, 4, 30)};
+  CHECK(decide(scattered).winner == 2);
+  CHECK(decide(times{took(133, 4, 30), took(100, 4, 30)}).winner == 0);
+  times far_apart{took(1000), took(133), took(100)};  // on hosts whose clocks are known by 20 ns
+  for (aggregate& a : far_apart) a.clock_error_ns = 20;
+  CHECK(decide(far_apart).winner == 1);
+}
+
 TEST_CASE("the first among equals must itself beat the default") {
   // 98 is within noise of 95.5, the fastest, and of the default.
   CHECK(decide(times{took(100), took(98), took(95.5)}).winner == 2);

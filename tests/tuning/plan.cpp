@@ -107,11 +107,54 @@ TEST_CASE("later rounds double the repetitions, and keep the better half of what
   CHECK(plan.survivors().size() == 9);
   CHECK(round_of(plan).size() == 18);
   plan.complete_round(times);
+  CHECK(plan.survivors().size() == 9);
+  CHECK(round_of(plan).size() == 36);
+  plan.complete_round(times);
   CHECK(plan.survivors() == indexes{0, 5, 6, 7, 8});
-  CHECK(round_of(plan).size() == 20);
+  CHECK(round_of(plan).size() == 40);
   plan.complete_round(times);
   CHECK(plan.survivors() == indexes{0, 7, 8});
-  CHECK(round_of(plan).size() == 24);
+  CHECK(round_of(plan).size() == 48);
+  plan.complete_round(times);
+  CHECK(plan.survivors() == indexes{0, 7, 8});  // neither of two is dropped by a guess
+}
+
+TEST_CASE("a default that is surely slower than another is repeated once a round, and no more") {
+  trial_planner plan(3);
+  const std::vector<aggregate> times{took(300, 4, 1), took(101, 4, 8), took(100, 4, 8)};
+  for (int round = 0; round < 2; ++round) {
+    round_of(plan);
+    plan.complete_round(times);
+  }
+  CHECK(round_of(plan) == indexes{0, 1, 2, 1, 2});
+}
+
+TEST_CASE("a campaign goes on until what it would choose is known to be as good as the others, within noise") {
+  const auto ended_with = [](const std::vector<aggregate>& times) {
+    trial_planner plan(times.size());
+    for (int round = 0; round < 2; ++round) {
+      round_of(plan);
+      plan.complete_round(times);
+    }
+    return plan.finished();
+  };
+  CHECK_FALSE(ended_with({took(300, 7, 1), took(104, 7, 8), took(100, 7, 8)}));  // 104 may be the faster one
+  CHECK_FALSE(ended_with({took(300, 7, 1), took(102, 7, 8), took(100, 7, 8)}));  // and 102 the slower one, by much
+  CHECK(ended_with({took(300, 64, 1), took(102, 64, 2), took(100, 64, 2)}));     // by no more than noise
+  CHECK_FALSE(ended_with({took(100, 7, 4), took(96, 7, 4)}));  // the default stays so far, and may be worse
+  CHECK(ended_with({took(100, 7, 1), took(104, 7, 1)}));       // it stays, and is not
+  CHECK(ended_with({took(100, 7, 0.1), took(96, 7, 0.1)}));    // it surely does not stay
+}
+
+TEST_CASE("what clocks may be off by keeps no campaign going, as repetitions do not make it less") {
+  std::vector<aggregate> times{took(100, 2), took(140, 2), took(80, 2)};
+  for (aggregate& a : times) a.clock_error_ns = 50;
+  trial_planner plan(3);
+  for (int round = 0; round < 2; ++round) {
+    round_of(plan);
+    plan.complete_round(times);
+  }
+  CHECK(plan.finished());
 }
 
 TEST_CASE("times that hardly scatter tell losers apart after two repetitions") {
@@ -177,7 +220,7 @@ TEST_CASE("what is hopelessly slower is dropped beyond the half, and what may be
 TEST_CASE("among equals the first in merged order stays") {
   trial_planner plan(5);
   const std::vector<aggregate> times{took(200), took(102), took(100), took(101), took(101)};
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 4; ++round) {
     round_of(plan);
     plan.complete_round(times);
   }
@@ -268,20 +311,23 @@ TEST_CASE("every campaign ends, whatever is reported") {
       }
       plan.complete_round(times);
     }
-    CHECK(trials <= candidates * 24);
+    CHECK(trials <= candidates * 98);
   }
 }
 
 TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price of few slow trials") {
   const std::vector<double> truth{1000, 900, 1400, 100000, 700, 2500, 1100, 690};
+  std::size_t long_ones = 0;  // where the two that are 1.4 % apart seem further apart
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const campaign c(truth, 0.03, seed);
     CHECK((c.result.winner == 4 || c.result.winner == 7));
     CHECK(c.times[3].size() == 1);
     CHECK(c.times[5].size() == 1);
-    CHECK(c.trials < 60);
+    CHECK(c.trials < 100);
+    long_ones += c.trials >= 60 ? 1 : 0;
     CHECK(c.cost_ns < 1.1 * truth[3]);
   }
+  CHECK(long_ones <= 5);
 }
 
 TEST_CASE("under 3 % noise the chosen config is within noise of the best, after a few trials each") {
@@ -300,11 +346,11 @@ TEST_CASE("under 3 % noise the chosen config is within noise of the best, after 
     if (truth[run.result.winner] > truth[0]) ++worse_than_default;
   }
   std::sort(regrets.begin(), regrets.end());
-  CHECK(median(regrets) <= 0.01);
-  CHECK(regrets[campaigns * 95 / 100] <= 0.045);
-  CHECK(regrets.back() <= 0.12);
-  CHECK(worse_than_default <= campaigns / 100);
-  CHECK(trials <= 32 * campaigns);
+  CHECK_MESSAGE(median(regrets) <= 0.01, median(regrets));
+  CHECK_MESSAGE(regrets[campaigns * 95 / 100] <= 0.03, regrets[campaigns * 95 / 100]);
+  CHECK_MESSAGE(regrets.back() <= 0.12, regrets.back());
+  CHECK_MESSAGE(worse_than_default <= campaigns / 100, worse_than_default);
+  CHECK_MESSAGE(trials <= 40 * campaigns, trials);
 }
 
 TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision") {

@@ -1,6 +1,9 @@
 // Sums of two runs of numbers in device memory.
 #include <parley/transports/cuda/kernels.hpp>
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 namespace parley::transports {
@@ -11,11 +14,25 @@ constexpr unsigned threads_per_block = 256;
 constexpr std::size_t most_blocks = 512;
 
 template <class Number>
+__device__ Number sum_of(Number a, Number b) {
+  return static_cast<Number>(a + b);
+}
+// As the host does: in float, rounded to nearest even.
+template <>
+__device__ __half sum_of(__half a, __half b) {
+  return __float2half_rn(__half2float(a) + __half2float(b));
+}
+template <>
+__device__ __nv_bfloat16 sum_of(__nv_bfloat16 a, __nv_bfloat16 b) {
+  return __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
+}
+
+template <class Number>
 __global__ void __launch_bounds__(threads_per_block)
     add_numbers(Number* __restrict__ into, const Number* __restrict__ from, std::size_t count) {
   const std::size_t step = std::size_t{gridDim.x} * threads_per_block;
   for (std::size_t at = std::size_t{blockIdx.x} * threads_per_block + threadIdx.x; at < count; at += step)
-    into[at] = static_cast<Number>(into[at] + from[at]);
+    into[at] = sum_of(into[at], from[at]);
 }
 
 template <class Number>
@@ -36,7 +53,8 @@ cudaError_t load_add() {
         reinterpret_cast<const void*>(&add_numbers<std::uint8_t>),
         reinterpret_cast<const void*>(&add_numbers<std::uint16_t>),
         reinterpret_cast<const void*>(&add_numbers<std::uint32_t>),
-        reinterpret_cast<const void*>(&add_numbers<std::uint64_t>)}) {
+        reinterpret_cast<const void*>(&add_numbers<std::uint64_t>), reinterpret_cast<const void*>(&add_numbers<__half>),
+        reinterpret_cast<const void*>(&add_numbers<__nv_bfloat16>)}) {
     if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
   }
   return cudaSuccess;
@@ -51,6 +69,8 @@ cudaError_t launch_add(void* into, const void* from, std::size_t bytes, runtime:
     case runtime::summand::i16: return launch<std::uint16_t>(into, from, bytes, s);
     case runtime::summand::i32: return launch<std::uint32_t>(into, from, bytes, s);
     case runtime::summand::i64: return launch<std::uint64_t>(into, from, bytes, s);
+    case runtime::summand::f16: return launch<__half>(into, from, bytes, s);
+    case runtime::summand::bf16: return launch<__nv_bfloat16>(into, from, bytes, s);
     case runtime::summand::none: break;
   }
   return cudaErrorInvalidValue;

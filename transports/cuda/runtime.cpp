@@ -191,6 +191,20 @@ class runtime_driver final : public cuda_driver {
     }
   }
 
+  bool is_of_other_context(const void* address, int device) noexcept override {
+    static void* const found = entry_point("cuPointerGetAttribute");
+    using function = int (*)(void*, int, unsigned long long);
+    constexpr int of_which_context = 1;  // CU_POINTER_ATTRIBUTE_CONTEXT
+    void* its = nullptr;
+    if (found == nullptr) return false;
+    const int e =
+        reinterpret_cast<function>(found)(&its, of_which_context, reinterpret_cast<unsigned long long>(address));
+    // Memory of pools belongs to none.
+    if (e != 0 || its == nullptr) return false;
+    void* const ours = context_of(device);
+    return ours != nullptr && its != ours;
+  }
+
   result<exported_memory> export_memory(const void* address) override {
     exported_memory made;
     const on_device here(place_of(address).device);  // an allocation is known in its own context only
@@ -260,6 +274,14 @@ class runtime_driver final : public cuda_driver {
     if (found == nullptr) return note(cudaErrorSymbolNotFound, name);
     const int e = reinterpret_cast<function>(found)(s, reinterpret_cast<unsigned long long>(at), value, flags);
     return note(static_cast<cudaError_t>(e), name);
+  }
+  // In which all is done here; null where that is not known.
+  static void* context_of(int device) noexcept {
+    static void* const found = entry_point("cuCtxGetCurrent");
+    const on_device here(device);
+    void* current = nullptr;
+    if (found != nullptr) reinterpret_cast<int (*)(void**)>(found)(&current);
+    return current;
   }
   static cudaError_t base_of(const void* address, void** base) {
     using function = int (*)(unsigned long long*, std::size_t*, unsigned long long);

@@ -1,0 +1,79 @@
+#include <parley/runtime/narrow_floats.hpp>
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+using namespace parley::runtime;
+
+namespace {
+
+template <class T>
+T of_bits(unsigned bits) {
+  T made;
+  made.bits = static_cast<std::uint16_t>(bits);
+  return made;
+}
+
+/// What `T` has between `low` and the next one up, each made what it is nearest to; the one in the middle goes to the even one.
+template <class T>
+std::size_t wrongly_rounded(unsigned low) {
+  const float below = of_bits<T>(low);
+  const float above = of_bits<T>(low + 1);
+  if (!std::isfinite(below) || !std::isfinite(above)) return 0;
+  const float middle = below + (above - below) / 2;
+  const auto even = low % 2 == 0 ? low : low + 1;
+  const std::uint32_t at = std::bit_cast<std::uint32_t>(middle);
+  std::size_t wrong = T(middle).bits == even ? 0 : 1;
+  wrong += T(std::bit_cast<float>(at - 1)).bits == low ? 0 : 1;
+  wrong += T(std::bit_cast<float>(at + 1)).bits == low + 1 ? 0 : 1;
+  return wrong;
+}
+
+template <class T>
+void check_all() {
+  std::size_t changed = 0;
+  std::size_t wrong = 0;
+  for (unsigned bits = 0; bits < 0x10000U; ++bits) {
+    const T narrow = of_bits<T>(bits);
+    const float wide = narrow;
+    if (std::isnan(wide)) {
+      changed += std::isnan(static_cast<float>(T(wide))) ? 0 : 1;
+    } else {
+      changed += T(wide).bits == bits ? 0 : 1;
+    }
+    if (bits < 0x7fffU) wrong += wrongly_rounded<T>(bits);
+    const float negative = of_bits<T>(bits | 0x8000U);
+    if (bits < 0x8000U && !std::isnan(wide)) changed += negative == -wide && std::signbit(negative) ? 0 : 1;
+  }
+  CHECK(changed == 0);
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "every number of 16 bits is itself again, and what lies between two goes to the nearer one, or the even one") {
+  check_all<bf16>();
+  check_all<f16>();
+}
+
+TEST_CASE("numbers of 16 bits are those of their format") {
+  CHECK(static_cast<float>(of_bits<f16>(0x3c00)) == 1.0F);
+  CHECK(static_cast<float>(of_bits<f16>(0xc000)) == -2.0F);
+  CHECK(static_cast<float>(of_bits<f16>(0x7bff)) == 65504.0F);
+  CHECK(static_cast<float>(of_bits<f16>(0x0001)) == 0x1p-24F);
+  CHECK(static_cast<float>(of_bits<f16>(0x0400)) == 0x1p-14F);
+  CHECK(static_cast<float>(of_bits<bf16>(0x3f80)) == 1.0F);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  CHECK(f16(65519.9F).bits == 0x7bff);
+  CHECK(f16(65520.0F).bits == 0x7c00);
+  CHECK(f16(-1e30F).bits == 0xfc00);
+  CHECK(f16(-infinity).bits == 0xfc00);
+  CHECK(static_cast<float>(f16(infinity)) == infinity);
+  CHECK(f16(0x1p-26F).bits == 0);
+  CHECK(f16(-0.0F).bits == 0x8000);
+}
