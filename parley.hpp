@@ -25,6 +25,7 @@
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/training_pipeline.hpp>
 #include <parley/ops/tunable_op.hpp>
+#include <parley/ops/tuned_stage.hpp>
 #include <parley/runtime/actor.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -99,6 +100,7 @@ using ops::put;
 using ops::rank;
 using ops::rank_group;
 using ops::ring_attention;
+using ops::role_op;
 using ops::run;
 using ops::star;
 using ops::symmetric;
@@ -113,6 +115,9 @@ using ops::transfer;
 using ops::tree;
 using ops::tunable_context;
 using ops::tunable_op;
+using ops::tuned_stage;
+using ops::tuned_stage_options;
+using ops::tuned_stages;
 using ops::two_shot;
 using runtime::actor;
 using runtime::address;

@@ -305,6 +305,7 @@ class coordinator_behaviour {
     acknowledge(m.from, m.body.number);
     if (!is_participant(m.from.source)) return;
     if (state_.failed_there) state_.failed_there(m.body);
+    if (m.body.refused) return;
     services_.note_step(runtime::flight_event::quarantined, state_.declaration.id(), state_.generation,
                         {.invocation = 1, .digest = m.body.digest, .bytes = m.body.bytes, .tag = m.from.source});
     state_.assigned->quarantine(m.body.bytes, m.body.digest, services_.ex.now(),

@@ -27,7 +27,8 @@ runtime::result<stamp> part_receiver::outcome() const noexcept {
 }
 
 void part_receiver::end(errc why) noexcept {
-  if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_) edge_.report_taken(stream_.id, index_, why);
+  if (one_sided_ != nullptr && one_sided_->to_be_got && !stamped_)
+    edge_.report_taken(stream_.id, index_, refused_ ? errc::buffer_too_small : why);
   if (place_ == place::posted) index_ = stream_.first_posted + place_in_line();
   uncount();
   unlink();
@@ -96,17 +97,10 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
       if (wrong != errc::none) return end(wrong);
     }
   }
-  if (s.total_bytes > capacity_) {  // before anything is written (S8)
-    // Which says nothing of its config; nobody shall wait for the row of a trial that was none.
-    if (!is_plain(s.flags))
-      note_trial(
-          edge_.rows_,
-          {.mark = s, .invocation = index_, .ran = s.digest, .began_ns = posted_ns_, .outcome = errc::buffer_too_small},
-          edge_.rows_.clock());
-    stamp_.total_bytes = s.total_bytes;  // for whoever says by how much
-    end(errc::buffer_too_small);
-    return;
-  }
+  // Before anything is written (S8).
+  const bool fits = s.total_bytes - takes_.least_bytes <= takes_.most_bytes - takes_.least_bytes;
+  if (!fits || !is_of_its_type(s)) [[unlikely]]
+    return refuse(s, std::move(message));
   stamp_ = s;
   stamped_ = true;
   edge_.note_matched(stream_, s.total_bytes);
@@ -131,6 +125,22 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
   }
   if (!into.empty()) ask(0, into);
   keep(s, std::move(message));
+}
+
+void part_receiver::refuse(const stamp& s, runtime::arrival&& message) noexcept {
+  // Which says nothing of its config; nobody shall wait for the row of a trial that was none.
+  if (!is_plain(s.flags))
+    note_trial(
+        edge_.rows_,
+        {.mark = s, .invocation = index_, .ran = s.digest, .began_ns = posted_ns_, .outcome = errc::buffer_too_small},
+        edge_.rows_.clock());
+  stamp_ = s;
+  refused_ = true;
+  const errc size = s.total_bytes > takes_.most_bytes ? errc::buffer_too_small : errc::bad_argument;
+  const errc why = is_of_its_type(s) ? size : errc::declaration_mismatch;
+  if (edge_.refused_) edge_.refused_(*this, why);
+  if (message.remote()) edge_.keep_refused(stream_, index_, std::move(message));
+  end(why);
 }
 
 void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
@@ -288,7 +298,19 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
     keep_early(its, std::move(message));
   } else {
     ++counters_.dropped;
+    if (!refused_messages_.empty() && has(s.flags, stamp_flags::poison)) let_go_of_refused(its.id, invocation);
   }
+}
+
+void edge_receiver::keep_refused(const stream& s, std::uint64_t invocation, runtime::arrival&& message) {
+  if (refused_messages_.size() == most_refused) return;
+  refused_messages_.push_back({s.id, invocation, services_.ex.now() + refused_for_ns, std::move(message)});
+  look_at(refused_messages_.back().until);
+}
+
+void edge_receiver::let_go_of_refused(std::uint64_t id, std::uint64_t invocation) noexcept {
+  std::erase_if(refused_messages_,
+                [&](const refused_message& m) { return m.stream == id && m.invocation == invocation; });
 }
 
 void edge_receiver::keep_early(stream& s, runtime::arrival&& message) noexcept {
@@ -342,6 +364,8 @@ void edge_receiver::deliver_early(stream& s, part_receiver& receive) noexcept {
 
 void edge_receiver::end_late() noexcept {
   const runtime::time_ns now = services_.ex.now();
+  std::erase_if(refused_messages_, [now](const refused_message& m) { return m.until <= now; });
+  for (const refused_message& m : refused_messages_) look_at(m.until);
   for (auto& s : streams_) {
     s->posted.for_each([&](part_receiver& r) {
       if (r.deadline_ > now) return;
@@ -394,6 +418,7 @@ void edge_receiver::report_all() noexcept {
 
 void edge_receiver::fail(errc why) noexcept {
   failed_ = why;
+  refused_messages_.clear();
   if (one_sided_ != nullptr) {
     runtime::timer_wheel::disarm(one_sided_->timer);
     for (auto& s : streams_) {

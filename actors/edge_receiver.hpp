@@ -54,12 +54,21 @@ class match_watcher {
   ~match_watcher() = default;
 };
 
+/// Which messages a receive takes.
+struct receive_room {
+  receive_room(std::uint64_t bytes) noexcept
+      : most_bytes(bytes) {}  // NOLINT(google-explicit-constructor): as a rule that is all
+  std::uint64_t most_bytes;
+  std::uint64_t least_bytes = 0;
+  std::uint16_t type = 0;  ///< of the elements, as stamps have it; 0: any
+};
+
 /// One posted receive and, once matched, its invocation.
 class part_receiver final : public parts_in_flight, private runtime::list_hook {
  public:
   enum class kind : std::uint8_t { user, rehearsal };
 
-  part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k = kind::user,
+  part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k = kind::user,
                 match_watcher* watcher = nullptr, std::byte* memory = nullptr, std::uint64_t expected = 0);
   ~part_receiver() override;
 
@@ -128,6 +137,11 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::errc sender_failure() const noexcept { return sender_failure_; }
   std::uint64_t digest() const noexcept { return stamp_.digest; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
+  /// Whether it has ended because its message is not one that it takes: `stamp_of_refused` is that one's. Nothing was written, unless its
+  /// sender had put it before anybody could look at the stamp.
+  bool refused() const noexcept { return refused_; }
+  const stamp& stamp_of_refused() const noexcept { return stamp_; }
+  const receive_room& takes() const noexcept { return takes_; }
   /// Whether its invocation has begun. `invocation` means something then, and in one that has ended without: the one that it would have got.
   bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
@@ -152,6 +166,11 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   [[gnu::cold]] void let_go_of_memory() noexcept;
   [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
+  /// A message of another type is told apart where both have one: bytes are of none.
+  bool is_of_its_type(const stamp& s) const noexcept {
+    return s.more_type == takes_.type || s.more_type == 0 || takes_.type == 0;
+  }
+  [[gnu::cold]] void refuse(const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void keep(const stamp& s, runtime::arrival&& message) noexcept;
   using get_function = runtime::errc (runtime::link::*)(rank_id, const runtime::remote_place&, std::span<std::byte>,
@@ -166,7 +185,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
 
   edge_receiver& edge_;
   receive_stream& stream_;
-  std::uint64_t capacity_;
+  receive_room takes_;
   std::uint64_t index_ = 0;
   stamp stamp_{};
   match_watcher* watcher_;  // null once decided
@@ -199,6 +218,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
   bool numbered_ = false;
   bool stamped_ = false;
+  bool refused_ = false;
   runtime::errc sender_failure_ = runtime::errc::none;
 };
 
@@ -236,6 +256,9 @@ class edge_receiver final : public data_sink {
   /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
   /// go on. An honest sender's window keeps it from that.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
+  /// Told when a receive refuses its message. A sender that waits for its buffer gets it back once it knows of that, by what is
+  /// called here.
+  void on_refused(std::function<void(const part_receiver&, runtime::errc why)> tell) { refused_ = std::move(tell); }
   /// Who sends data of an ended generation is not told so: it may just not have heard of a third rank yet.
   void say_no_end() noexcept { says_end_ = false; }
   /// Whether there was more for the next generation than could be kept.
@@ -312,6 +335,17 @@ class edge_receiver final : public data_sink {
   static constexpr std::size_t most_failed_gets = 256;
   static constexpr unsigned most_repeats = 3;         // of a credit
   static constexpr std::uint64_t gen_end_every = 64;  // parts of an ended generation
+  static constexpr std::size_t most_refused = 64;
+  static constexpr runtime::time_ns refused_for_ns = 1'000'000'000;
+  // Its sender shall hear why while it still waits for its buffer: it answers with a poison, or is not there to answer.
+  struct refused_message {
+    std::uint64_t stream = 0;
+    std::uint64_t invocation = 0;
+    runtime::time_ns until = 0;
+    runtime::arrival message;
+  };
+  [[gnu::cold]] void keep_refused(const stream& s, std::uint64_t invocation, runtime::arrival&& message);
+  [[gnu::cold]] void let_go_of_refused(std::uint64_t stream, std::uint64_t invocation) noexcept;
   struct one_sided {
     explicit one_sided(edge_receiver& e) noexcept : timer(e) {}
     memory_book memory;
@@ -377,6 +411,8 @@ class edge_receiver final : public data_sink {
   counters counters_;
   stream_table<stream> streams_;
   std::function<void()> overflow_;
+  std::function<void(const part_receiver&, runtime::errc)> refused_;
+  std::vector<refused_message> refused_messages_;
   kept_parts unjoined_;
   bool says_end_ = true;
   bool lost_unjoined_ = false;
@@ -384,10 +420,10 @@ class edge_receiver final : public data_sink {
 };
 
 // Made and ended with each call: here, so that calls need not go elsewhere for it.
-inline part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, std::uint64_t capacity, kind k,
+inline part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k,
                                     match_watcher* watcher, std::byte* memory, std::uint64_t expected)
     : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
-      capacity_(capacity), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
+      takes_(takes), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
   if (edge.failed_ != runtime::errc::none) [[unlikely]] {
     end(edge.failed_);
     return;

@@ -75,7 +75,7 @@ void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t inde
   if (!may_offer_credit(s) || failed_ != errc::none) return;
   if (!s.given.may_give() || !s.given.may_leave(index)) return;  // R4; and credits ascend
   if (r.one_sided_ != nullptr && (r.one_sided_->credit != 0 || r.one_sided_->leaving != errc::none)) return;
-  const std::span<const std::byte> buffer(r.memory_, static_cast<std::size_t>(r.capacity_));
+  const std::span<const std::byte> buffer(r.memory_, static_cast<std::size_t>(r.takes_.most_bytes));
   auto region = one_sided_->memory.find(buffer);
   if (region == nullptr) return;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
@@ -111,7 +111,7 @@ void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t
   m.index = index;
   m.number = r.one_sided_->credit;
   m.address = reinterpret_cast<std::uint64_t>(r.memory_);
-  m.capacity = r.capacity_;
+  m.capacity = r.takes_.most_bytes;
   m.flag = r.expected_;
   m.key.resize(key.size());
   std::memcpy(m.key.data(), key.data(), key.size());

@@ -221,8 +221,9 @@ struct nack {
   std::uint64_t digest = 0;
   std::uint64_t bytes = 0;
   std::uint8_t code = 0;  ///< an `errc`
+  bool refused = false;   ///< its receive was not for this message, which says nothing of the config
   std::string text;
-  PARLEY_FIELDS(number, tag, invocation, digest, bytes, code, text)
+  PARLEY_FIELDS(number, tag, invocation, digest, bytes, code, refused, text)
 };
 
 /// Flow control of one stream, outside the window and outside the campaign. The receiver reports now and then; a sender

@@ -104,13 +104,14 @@ struct services {
   /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
 
-  /// Ends all ops of a rank that the others hold dead, if nobody has told it so yet; may be empty.
-  std::function<void()> see_whether_fenced{};
+  /// Takes in what became of other ranks, and ends all ops of a rank that the others hold dead, where nobody has told it so yet; may be
+  /// empty.
+  std::function<void(runtime::errc)> hear_news{};
 
   /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers
-  /// that have gone, before it hears why.
-  void about_to_fail() const {
-    if (see_whether_fenced) see_whether_fenced();
+  /// that have gone, before it hears why; and whose connection broke may have said what it ended with.
+  void about_to_fail(runtime::errc why) const {
+    if (hear_news) hear_news(why);
   }
 
   void call_failed(const runtime::error& why) const {

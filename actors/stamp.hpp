@@ -52,7 +52,8 @@ struct stamp {
   std::uint32_t tag = 0;
   rank_id source = 0;
   stamp_flags flags = stamp_flags::none;
-  std::uint16_t more_type = 0;  ///< in a group: what its tag has no room for of the calls' type (group_invocation.hpp)
+  /// Of the calls' type: in a group, what its tag has no room for (group_invocation.hpp); on an edge, that of the elements.
+  std::uint16_t more_type = 0;
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
 

@@ -181,6 +181,7 @@ class part_sender final : public parts_in_flight {
     transfer_part* const sent = new_part();
     started(sent, net_.send(to_, runtime::link::channel::data, bytes_of(s), part, sent));
   }
+  const stamp& mark() const noexcept { return stamp_; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 

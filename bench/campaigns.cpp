@@ -1,7 +1,7 @@
-// How well a campaign chooses where times are noisy, in virtual time: two ranks, 8 configs whose usual times are known, up to
-// 3 % noise on each run. Every campaign has times of its own and is held twice with other noise.
+// How well a campaign chooses where times are noisy, in virtual time: two ranks, or a leader with its workers, 8 configs whose usual times
+// are known, up to 3 % noise on each run. Every campaign has times of its own and is held twice with other noise.
 //
-//     campaigns [--campaigns 1000] [--noise 30]         noise: thousandths
+//     campaigns [--campaigns 1000] [--noise 30] [--ranks 2]         noise: thousandths; ranks: more than two are a group
 //
 // Regret is the usual time of the agreed config by that of the fastest, minus 1. A flip: the two searches of a campaign chose
 // different configs, of which one is usually slower by more than the noise.
@@ -33,10 +33,25 @@ struct search {
 
 std::string config_name(std::size_t i) { return "config" + std::to_string(i); }
 
-task<> rank_main(parley::rank* self, search* s, kernel_times* times) {
+std::string text_of(const search& s, std::size_t i) {
+  return "timed:" + config_name(i) + ":" + std::to_string(s.usual_ns[i]);
+}
+
+task<> group_main(parley::rank* self, search* s, kernel_times* times) {
+  std::vector<parley::group_config_ptr> list;
+  for (std::size_t i = 0; i < configs; ++i) list.push_back(group_config_from(text_of(*s, i), *times));
+  auto op = self->declare(parley::leader_worker{
+      .name = "op", .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; }, .configs = list});
+  std::vector<float> numbers(2);
+  for (int n = 0; n < most_calls; ++n) co_await op.all_reduce(std::span(numbers));
+  if (self->id() != 0) co_return;
+  const auto d = op.agreed().decision(numbers.size() * sizeof(float));
+  if (d.decided) s->winner = d.config;
+}
+
+task<> pair_main(parley::rank* self, search* s, kernel_times* times) {
   std::vector<parley::config_ptr> list;
-  for (std::size_t i = 0; i < configs; ++i)
-    list.push_back(config_from("timed:" + config_name(i) + ":" + std::to_string(s->usual_ns[i]), *times));
+  for (std::size_t i = 0; i < configs; ++i) list.push_back(config_from(text_of(*s, i), *times));
   auto op = self->declare(parley::paired_transfer{.name = "op", .configs = list, .edges = {{0, 1}}});
   std::vector<std::byte> word(8);
   for (int n = 0; n < most_calls; ++n) {
@@ -50,13 +65,15 @@ task<> rank_main(parley::rank* self, search* s, kernel_times* times) {
 }
 
 // The usual time of what was agreed on.
-std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed, std::uint64_t noise) {
+std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed, std::uint64_t noise, rank_id ranks) {
   world_options o;
+  o.ranks = ranks;
   o.seed = seed;
   o.settings.plan.budget_fraction = 1e3;
   world w(o, nullptr);
   search s{usual_ns, {}};
   kernel_times times({.noise_per_thousand = noise}, dice(seed, purpose::kernel, 0));
+  const auto rank_main = ranks == 2 ? pair_main : group_main;
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(rank_main(&w[r], &s, &times)); });
   if (!w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never)) give_up("a campaign hangs");
   for (std::size_t i = 0; i < configs; ++i) {
@@ -71,6 +88,7 @@ int main(int argc, char** argv) {
   const arguments given(argc, argv);
   const std::int64_t campaigns = given.number("campaigns", 1'000);
   const auto noise = std::uint64_t(given.number("noise", 30));
+  const auto ranks = rank_id(given.number("ranks", 2));
   std::vector<double> regrets;
   std::int64_t flips = 0;
   for (std::int64_t n = 0; n < campaigns; ++n) {
@@ -80,7 +98,7 @@ int main(int argc, char** argv) {
     const std::int64_t fastest = *std::min_element(usual_ns.begin(), usual_ns.end());
     std::array<std::int64_t, 2> chosen{};
     for (std::size_t i = 0; i < 2; ++i) {
-      chosen[i] = hold(usual_ns, std::uint64_t(2 * n) + i + 1, noise);
+      chosen[i] = hold(usual_ns, std::uint64_t(2 * n) + i + 1, noise, ranks);
       regrets.push_back(100 * (double(chosen[i]) / double(fastest) - 1));
     }
     const auto [low, high] = std::minmax(chosen[0], chosen[1]);

@@ -24,13 +24,13 @@ def averages_us(ranks):
     return [kinds["avg"] / 1e3 for kinds in ranks]
 
 
-def osu_bibw(_, figures):
-    """As osu_bibw with a window of one message, beside the time in which it goes both ways."""
+def osu_bibw(_, figures, window=1):
+    """As osu_bibw with a window of so many messages, beside the time in which they go both ways."""
     lines = [f"{'# Size':<10}{'Avg Latency(us)':>20}{'Bandwidth (MB/s)':>20}"]
     for size, phases in by_size(figures).items():
         of_ranks = averages_us(phases["step"])
         us = sum(of_ranks) / len(of_ranks)
-        lines.append(f"{size:<10}{us:>20.2f}{2 * size / us:>20.2f}")
+        lines.append(f"{size:<10}{us:>20.2f}{2 * window * size / us:>20.2f}")
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 // What ranks exchange with one another again and again, each size's median time, as peers/mpi_exchange.cpp does it by MPI:
 //
 //     exchange --only pairs [--ranks 2]         send to a neighbour and receive from it at once, 8 B to 4 MiB
+//     exchange --only batch [--ranks 2]         8 messages of that size each way at once
 //     exchange --only halo [--ranks 2]          the rims of a grid of doubles, 62 x 62 to 4,094 x 4,094 on each rank
 //     exchange --only all_reduce [--ranks 2]    sums of floats, 8 B to 64 MiB
 //
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,6 +66,29 @@ task<> pairs(dataflow& flow, parley::rank& self, const arguments& given) {
   }
 }
 
+task<> batch_once(dataflow& flow, parley::p2p& pairs, const std::vector<parley::p2p_operation>& operations) {
+  auto all = pairs.start(flow, operations);
+  co_await all;
+}
+
+task<> batch(dataflow& flow, parley::rank& self, const arguments& given) {
+  parley::p2p op = self.declare(parley::point_to_point{.name = "pairs", .configs = catalogue(4)});
+  const parley::rank_id other = self.id() ^ 1U;
+  for (const std::int64_t bytes : sizes_of("batch", given)) {
+    const auto each = static_cast<std::size_t>(bytes);
+    std::vector<std::byte> out(batch_messages * each, std::byte{1});
+    std::vector<std::byte> in(out.size());
+    std::vector<parley::p2p_operation> operations;
+    for (std::size_t i = 0; i < batch_messages; ++i)
+      operations.push_back(parley::p2p::irecv(std::span(in).subspan(i * each, each), {.from = other}));
+    for (std::size_t i = 0; i < batch_messages; ++i)
+      operations.push_back(parley::p2p::isend(std::span(out).subspan(i * each, each), {.to = other}));
+    auto once = [&](std::int64_t&) { return batch_once(flow, op, operations); };
+    const auto plan = plan_for(batch_messages * bytes, self.world_size(), given);
+    co_await measure(self, "batch_" + std::to_string(bytes), plan, once);
+  }
+}
+
 task<> halo_once(dataflow& flow, parley::halo_plan& plan, std::int64_t& posted) {
   auto ghosts = plan.start(flow);
   posted = now_ns();
@@ -108,8 +133,12 @@ int main(int argc, char** argv) {
     return 0;
   }
   const std::string only = given.text("only", "pairs");
-  const auto measured = only == "pairs" ? pairs : only == "halo" ? halo : only == "all_reduce" ? all_reduce : nullptr;
-  if (measured == nullptr) give_up("--only takes pairs, halo or all_reduce, not " + only);
+  const auto measured = only == "pairs"        ? pairs
+                        : only == "batch"      ? batch
+                        : only == "halo"       ? halo
+                        : only == "all_reduce" ? all_reduce
+                                               : nullptr;
+  if (measured == nullptr) give_up("--only takes pairs, batch, halo or all_reduce, not " + only);
   return as_rank([&](parley::job& here) {
     auto body = [&](dataflow& flow) { return measured(flow, here.self(), given); };
     parley::runtime::run(here.loop(), parley::runtime::with_dataflow(body));

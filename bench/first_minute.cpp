@@ -1,5 +1,6 @@
 // What tuning costs a program that has several kinds of ops, in its first minute. Each step of a rank computes, exchanges with its
-// neighbours in a ring and in a grid, adds up a vector, and gathers by a collective without headers, which stands for a library's.
+// neighbours in a ring and in a grid, adds up a vector, gathers by a collective without headers, which stands for a library's, and has
+// a part in two pipelines: one that passes activations on, and one that brings gradients back.
 //
 //     first_minute [--ranks 4] [--seconds 60] [--compute_us 1000]
 //
@@ -29,6 +30,8 @@ constexpr std::size_t ring_bytes = 256 << 10;
 constexpr std::uint64_t cells = 1'022;  // along each edge of a rank's block
 constexpr std::size_t summed = 256 << 10;
 constexpr std::size_t gathered_bytes = 64 << 10;  // from each rank
+constexpr std::uint64_t activation_bytes = 64 << 10;
+constexpr std::uint32_t microbatches = 2;
 
 // ---- a collective without headers, over messages whose config is fixed
 
@@ -85,6 +88,16 @@ parley::symmetric gather_op(parley::rank& self) {
   return self.declare(std::move(op));
 }
 
+// ---- stages that compute nothing: what they pass on is what matters here
+
+struct idle_stage final : parley::pipeline_work {
+  task<> work(std::uint64_t, std::span<std::byte>) override { co_return; }
+};
+struct idle_stages final : parley::training_work {
+  std::uint64_t activation_bytes(std::uint32_t) const override { return ::activation_bytes; }
+  task<> work(parley::pipeline_action, parley::pipeline_memory) override { co_return; }
+};
+
 // ---- the program
 
 struct program {
@@ -96,13 +109,23 @@ struct program {
                                               .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; },
                                               .configs = {parley::star(), parley::star(256 << 10), parley::chain(),
                                                           parley::chain(256 << 10), parley::tree()}})),
-        gather(gather_op(of)), out(ring_bytes), in(ring_bytes), field((cells + 2) * (cells + 2)), values(summed),
+        gather(gather_op(of)), layers(of.declare(parley::linear_pipeline{.name = "layers", .configs = catalogue(4)})),
+        learning(of.declare(
+            parley::training_pipeline{.name = "learning",
+                                      .schedule = parley::one_forward_one_backward(of.world_size(), microbatches),
+                                      .configs = catalogue(4)})),
+        out(ring_bytes), in(ring_bytes), field((cells + 2) * (cells + 2)), values(summed),
         blocks(of.world_size() * gathered_bytes), rims(grid.plan({parley::grid_field(field, {cells, cells})})) {}
   parley::rank& self;
   parley::p2p ring;
   parley::halo grid;
   parley::rank_group sums;
   parley::symmetric gather;
+  parley::pipeline layers;
+  parley::training learning;
+  idle_stage layer;
+  idle_stages learner;
+  std::vector<std::uint64_t> activations = std::vector<std::uint64_t>(microbatches, activation_bytes);
   std::vector<std::byte> out, in;
   std::vector<double> field;
   std::vector<float> values;
@@ -113,11 +136,11 @@ struct program {
 /// The keys that this rank has decided, of those that are tuned.
 std::size_t decided_keys(const parley::rank& self) {
   std::size_t n = 0;
-  for (const char* op : {"ring", "grid", "sums", "gather"}) n += keys_of(self, op).decided;
+  for (const char* op : {"ring", "grid", "sums", "gather", "layers", "learning"}) n += keys_of(self, op).decided;
   return n;
 }
-/// Of all ranks: an edge each in the ring, one for each neighbour in the grid, and the two groups.
-std::size_t keys_in_all(rank_id ranks) { return ranks + (3 * ranks - 4) + 2; }
+/// Of all ranks: an edge each in the ring, one for each neighbour in the grid, the two groups, and those of the pipelines, one way and both.
+std::size_t keys_in_all(rank_id ranks) { return ranks + (3 * ranks - 4) + 2 + 3 * (ranks - 1); }
 
 task<> step(program& p, dataflow& flow, std::int64_t compute_ns) {
   for (const std::int64_t end = now_ns() + compute_ns; now_ns() < end;) {}
@@ -131,6 +154,9 @@ task<> step(program& p, dataflow& flow, std::int64_t compute_ns) {
   co_await round;
   co_await p.sums.all_reduce(std::span(p.values));
   co_await p.gather.run(p.blocks);
+  co_await p.layers.run(p.activations, p.layer);
+  auto learned = co_await p.learning.run(p.learner);
+  static_cast<void>(learned);
 }
 
 task<> run_steps(dataflow& flow, program& p, const arguments& given) {

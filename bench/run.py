@@ -63,7 +63,7 @@ def main():
     if not chosen:
         parser.error(f"no row's name contains {options.filter!r}; the rows are {', '.join(row.name for row in ROWS)}")
 
-    lines, tables, results, failures, missed = [HEAD], [], [], [], 0
+    lines, tables, shown, results, failures, missed = [HEAD], [], [], [], [], 0
     for row in chosen:
         print(f"measuring {row.name} ...", file=sys.stderr, flush=True)
         try:
@@ -75,7 +75,8 @@ def main():
             lines.append((row.name, "failed", "", "", "", "", row.target(), "failed"))
             continue
         results += found
-        if options.columns and isinstance(row.value, Ratios):
+        if options.columns and isinstance(row.value, Ratios) and row.value.sweep not in shown:
+            shown.append(row.value.sweep)
             tables += [f"# {row.name}: {table}" for table in row.value.sweep.tables()]
         for position, result in enumerate(found):
             lines.append(table_line(row, result, judged=position == 0))

@@ -20,11 +20,14 @@ inline std::vector<std::int64_t> sizes_of(std::string_view what, const arguments
   if (what == "halo") {
     for (std::int64_t n = 64; n <= 4'096; n *= 2) sizes.push_back(n - 2);
   } else {
-    for (std::int64_t n = 8; n <= (what == "pairs" ? 4 << 20 : 64 << 20); n *= 4) sizes.push_back(n);
+    for (std::int64_t n = 8; n <= (what == "all_reduce" ? 64 << 20 : 4 << 20); n *= 4) sizes.push_back(n);
     if (what == "all_reduce") sizes.push_back(64 << 20);
   }
   return sizes;
 }
+
+/// Messages of a batch, each way.
+inline constexpr int batch_messages = 8;
 
 struct step_plan {
   std::int64_t warm_ups;

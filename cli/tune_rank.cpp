@@ -272,6 +272,7 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
 int tune_rank(const tune_settings& s) {
   const spec job = read_spec(s.spec_path, s.overrides);
   std::string error;
+  runtime::error thrown = runtime::errc::none;
   std::string who;  // nobody, before it is known
   if (const auto place = transports::from_environment()) who = "rank " + std::to_string(place->rank) + ": ";
   try {
@@ -300,11 +301,12 @@ int tune_rank(const tune_settings& s) {
     } catch (const std::exception& e) {
       wall_ns = wall_clock() - began;
       error = stopped.signal() == 0 ? e.what() : interrupted;
+      thrown = runtime::describe(std::current_exception());
     }
     send_report(to, final_report(self, here.wire(), job, work, wall_ns, error));
     if (stopped.signal() != 0) return status_of_signal(stopped.signal());
     if (error.empty()) return here.leave() == ops::parting::in_peace ? 0 : 1;
-    here.leave_after(error);
+    here.leave_after(thrown);
   } catch (const std::exception& e) {
     error = e.what();
   }

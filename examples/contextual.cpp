@@ -7,8 +7,9 @@
 //
 // A matrix product and a row-wise softmax of its result. The log of every run is in .autotune_logs/rank-R.log; with
 // PARLEY_RESULTS=results.csv the next start knows the winners.
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -135,4 +136,6 @@ parley::task<> rank_main(parley::rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }
+int main(int argc, char** argv) {
+  return examples::command_line("A function with tunable kernels inside, tuned as it runs.").run(argc, argv, rank_main);
+}

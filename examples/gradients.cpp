@@ -2,13 +2,12 @@
 //
 //     parley run -n 4 ./gradients [--steps 50] [--elements 262144]
 //     ./gradients --sim 16
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -55,10 +54,8 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i + 1 < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--steps") steps = std::atoi(argv[i + 1]);
-    if (name == "--elements") elements = std::strtoull(argv[i + 1], nullptr, 10);
-  }
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line("All-reduce in two levels, of two buffers at once, while everybody computes.");
+  line.option("--steps", steps, "of training")->check(CLI::PositiveNumber);
+  line.option("--elements", elements, "of the larger buffer")->check(CLI::PositiveNumber);
+  return line.run(argc, argv, rank_main);
 }

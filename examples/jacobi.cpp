@@ -9,16 +9,15 @@
 //
 // -csv prints one line, with the columns of NVIDIA's multi-GPU Jacobi: type, nx, ny, niter, nccheck, ranks, 1, seconds of all ranks
 // together, seconds of one alone. Rank 0 makes all sweeps alone first, while the others wait.
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <numbers>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -174,7 +173,10 @@ parley::task<> rank_main(parley::rank& self) {
   const unsigned px = options.px == 0 ? ranks / squarest(ranks) : options.px;
   const unsigned py = ranks / px;
   if (px * py != ranks) parley::runtime::raise({parley::errc::bad_argument, "-px does not divide the number of ranks"});
-  parley::halo halo = self.declare(parley::halo_exchange{.name = "rims", .ranks = {py, px}});
+  parley::halo halo = self.declare(parley::halo_exchange{
+      .name = "rims",
+      .ranks = {py, px},
+      .configs = {parley::direct(), parley::chunked(64 * 1024, 4), parley::put(), parley::get()}});
   parley::rank_group norms = self.declare(
       parley::leader_worker{.name = "norms", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
   const auto [rows, first_row] = share(options.ny, py, halo.place()[0]);
@@ -189,21 +191,13 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    const auto number = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
-    if (name == "-nx")
-      options.nx = number();
-    else if (name == "-ny")
-      options.ny = number();
-    else if (name == "-niter")
-      options.niter = static_cast<int>(number());
-    else if (name == "-nccheck")
-      options.nccheck = static_cast<int>(std::max(1ULL, number()));
-    else if (name == "-px")
-      options.px = static_cast<unsigned>(number());
-    else if (name == "-csv")
-      options.csv = true;
-  }
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line(
+      "Jacobi sweeps over a grid that the ranks share, the interior computed while the rims move.");
+  line.option("-nx", options.nx, "columns")->check(CLI::PositiveNumber);
+  line.option("-ny", options.ny, "rows")->check(CLI::PositiveNumber);
+  line.option("-niter", options.niter, "sweeps")->check(CLI::PositiveNumber);
+  line.option("-nccheck", options.nccheck, "sweeps between two looks at the norm")->check(CLI::PositiveNumber);
+  line.option("-px", options.px, "blocks along the rows; 0: as square as it gets");
+  line.flag("-csv", options.csv, "one line, as NVIDIA's multi-GPU Jacobi prints it");
+  return line.run(argc, argv, rank_main);
 }

@@ -7,17 +7,15 @@
 // Kernels are stood in for by their lengths. Without --kinds the processors of the ranks are what tells them apart. --check fails
 // where a rank does not end up with the kernel that is the fastest for its kind, or foresees what it should know: in virtual time
 // nothing but their lengths counts, on a busy machine anything may.
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 using namespace parley::literals;
@@ -156,14 +154,9 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) check = check || std::string_view(argv[i]) == "--check";
-  for (int i = 1; i + 1 < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--steps") steps = std::atoi(argv[i + 1]);
-    if (name != "--kinds") continue;
-    kinds.clear();
-    std::istringstream list(argv[i + 1]);
-    for (std::string kind; std::getline(list, kind, ',');) kinds.push_back(kind);
-  }
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line("Two kinds of GPU in one job.");
+  line.option("--steps", steps, "of each kind of grouping")->check(CLI::PositiveNumber);
+  line.option("--kinds", kinds, "what ranks 0, 1, ... compute on, over and over")->delimiter(',');
+  line.flag("--check", check, "fail where a rank does not end up with what is the fastest for it");
+  return line.run(argc, argv, rank_main);
 }

@@ -255,4 +255,7 @@ parley::task<> rank_main(parley::rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }
+int main(int argc, char** argv) {
+  return examples::command_line("Products of matrices that overlap their communication, tuned as a whole.")
+      .run(argc, argv, rank_main);
+}

@@ -5,8 +5,9 @@
 //
 // Both implementations derive what they do from the byte count alone, so they always match. One object has both, so that
 // half a pair cannot be written.
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -65,4 +66,6 @@ parley::task<> rank_main(parley::rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }
+int main(int argc, char** argv) {
+  return examples::command_line("A config of one's own beside the built-in ones.").run(argc, argv, rank_main);
+}

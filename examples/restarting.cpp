@@ -1,6 +1,8 @@
 // A rank that dies is started again, and the job goes on: rank 0 counts with the help of rank 1, which kills itself half-way.
 //
 //     parley run -n 2 --restarts 1 ./restarting
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
 
 #include <csignal>
@@ -70,4 +72,8 @@ parley::task<> rank_main(parley::rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
+int main(int argc, char** argv) {
+  examples::command_line line("A rank that kills its own process, and what the others do when it comes back.");
+  if (const auto status = line.read(argv[0], {argv + 1, argv + argc})) return *status;
+  return parley::run(argc, argv, rank_main);
+}

@@ -2,13 +2,12 @@
 //
 //     parley run -n 4 ./ring_attention [--rows 256] [--heads 4] [--dimensions 64] [--causal]
 //     ./ring_attention --sim 16 --rows 16
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -64,17 +63,10 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    const auto value = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
-    if (name == "--rows")
-      shape.rows = value();
-    else if (name == "--heads")
-      shape.heads = value();
-    else if (name == "--dimensions")
-      shape.dimensions = value();
-    else if (name == "--causal")
-      shape.causal = true;
-  }
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line("Attention over a sequence that the ranks share.");
+  line.option("--rows", shape.rows, "of the sequence, on each rank")->check(CLI::PositiveNumber);
+  line.option("--heads", shape.heads, "of the attention")->check(CLI::PositiveNumber);
+  line.option("--dimensions", shape.dimensions, "of each head")->check(CLI::PositiveNumber);
+  line.flag("--causal", shape.causal, "no row looks at later ones");
+  return line.run(argc, argv, rank_main);
 }

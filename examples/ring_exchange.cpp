@@ -2,14 +2,13 @@
 //
 //     parley run -n 4 ./ring_exchange [--rounds 20] [--elements 1048576]
 //     ./ring_exchange --sim 16 --elements 65536
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <string>
-#include <string_view>
 #include <vector>
 
 using namespace parley::literals;
@@ -87,10 +86,8 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i + 1 < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
-    if (name == "--elements") count = std::strtoull(argv[i + 1], nullptr, 10);
-  }
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line("Two rounds around a ring, in place, with computation beside each.");
+  line.option("--rounds", rounds, "of both rounds")->check(CLI::PositiveNumber);
+  line.option("--elements", count, "floats that each rank sends")->check(CLI::PositiveNumber);
+  return line.run(argc, argv, rank_main);
 }

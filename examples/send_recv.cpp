@@ -2,13 +2,13 @@
 //
 //     parley run -n 2 ./send_recv [MESSAGES]
 //     ./send_recv [MESSAGES] --sim 16             # the others look on
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <vector>
 
 using namespace parley::literals;
@@ -46,6 +46,7 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && argv[1][0] != '-') messages = std::max(1, std::atoi(argv[1]));
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line("One sender, one receiver, and a config that the two agree on while they work.");
+  line.option("messages", messages, "how many go from one to the other")->check(CLI::PositiveNumber);
+  return line.run(argc, argv, rank_main);
 }

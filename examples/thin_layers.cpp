@@ -2,9 +2,10 @@
 //
 //     parley run -n 4 ./thin_layers
 //     ./thin_layers --sim 16
+#include "command_line.hpp"
 #include <parley/ops/registration.hpp>
+
 #include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -80,4 +81,8 @@ task<> rank_main(rank& self) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return parley::simulation::run(argc, argv, rank_main); }
+int main(int argc, char** argv) {
+  return examples::command_line(
+             "The thin layers: halves that meet by their ids, a choice for each role, unequal ranks.")
+      .run(argc, argv, rank_main);
+}

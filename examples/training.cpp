@@ -1,22 +1,25 @@
 // A pipeline forward and backward, after a schedule: gradients are checked against a single process, idle time against the ideal.
 //
 //     parley run -n 4 ./training [--schedule 1f1b|gpipe|interleaved|FILE] [--chunks 2] [--microbatches 8] [--steps 20]
-//                              [--width 32768]
+//                              [--width 32768] [--tuned]
 //     ./training --sim 16 --microbatches 32
 //     ./training --sim 4 --links free --steps 1     # exactly the schedule's makespan: 33 ms
 //
 // A rank's layers take 1 ms forward and 2 ms backward in virtual time; interleaved, it has them in so many chunks.
-// FILE holds a list of actions per rank, such as `0F0, 0SEND_F0, 0RECV_B0, 0B0`.
-#include <parley/parley.hpp>
-#include <parley/simulation/program.hpp>
+// FILE holds a list of actions per rank, such as `0F0, 0SEND_F0, 0RECV_B0, 0B0`. With --tuned a rank has two ways to compute its
+// layers, of which it finds out the faster one beside what it finds out about its transfers; in virtual time the second takes 0.7 ms
+// and 1.4 ms.
+#include "command_line.hpp"
 
+#include <parley/parley.hpp>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -28,10 +31,12 @@ std::string schedule_name = "1f1b";
 std::uint32_t chunks = 2;
 std::uint32_t microbatches = 8;
 int steps = 20;
+bool tuned = false;
 
 // Stage s is y = tanh(w_s x), element by element, and the loss is the sum of y^2 / 2 behind the last one.
 struct layers final : parley::pipeline_stages {
-  explicit layers(std::uint32_t n, std::uint32_t of_a_rank = 1) : stages(n), share(of_a_rank), gradient(n) {}
+  layers(std::uint32_t n, std::uint32_t of_a_rank, std::vector<double>& sums, std::size_t at_once = whole)
+      : stages(n), share(of_a_rank), block(at_once), gradient(sums) {}
   static float weight(std::uint32_t stage) { return 0.5F + 0.03F * static_cast<float>(stage); }
   static float input(std::uint32_t microbatch, std::size_t i) {
     return std::sin(0.001F * static_cast<float>((microbatch + 1) * i % 100'003));
@@ -41,8 +46,10 @@ struct layers final : parley::pipeline_stages {
                std::span<std::byte> out) override {
     const auto* x = reinterpret_cast<const float*>(in.data());
     auto* y = reinterpret_cast<float*>(out.data());
-    for (std::size_t i = 0; i < width; ++i)
-      y[i] = std::tanh(weight(stage) * (stage == 0 ? input(microbatch, i) : x[i]));
+    for (std::size_t from = 0; from < width; from += block) {
+      for (std::size_t i = from; i < std::min(width, from + block); ++i)
+        y[i] = std::tanh(weight(stage) * (stage == 0 ? input(microbatch, i) : x[i]));
+    }
   }
   void backward(std::uint32_t stage, std::uint32_t microbatch, const parley::pipeline_memory& m) override {
     const auto* x = reinterpret_cast<const float*>(m.in.data());
@@ -50,23 +57,30 @@ struct layers final : parley::pipeline_stages {
     const auto* after = reinterpret_cast<const float*>(m.gradient_out.data());
     auto* before = reinterpret_cast<float*>(m.gradient_in.data());
     double sum = 0;
-    for (std::size_t i = 0; i < width; ++i) {
-      const float inside = (stage + 1 == stages ? y[i] : after[i]) * (1 - y[i] * y[i]);
-      sum += inside * (stage == 0 ? input(microbatch, i) : x[i]);
-      if (stage != 0) before[i] = inside * weight(stage);
+    for (std::size_t from = 0; from < width; from += block) {
+      for (std::size_t i = from; i < std::min(width, from + block); ++i) {
+        const float inside = (stage + 1 == stages ? y[i] : after[i]) * (1 - y[i] * y[i]);
+        sum += inside * (stage == 0 ? input(microbatch, i) : x[i]);
+        if (stage != 0) before[i] = inside * weight(stage);
+      }
     }
     gradient[stage] += sum;
   }
   parley::time_ns modelled_ns(const parley::pipeline_action& a) const override {
-    return (a.what == parley::pipeline_action::kind::forward ? 1 : 2) * modelled_forward_ns / share;
+    const parley::time_ns plain =
+        (a.what == parley::pipeline_action::kind::forward ? 1 : 2) * modelled_forward_ns / share;
+    return block == whole ? plain : plain * 7 / 10;
   }
+  static constexpr std::size_t whole = std::size_t{1} << 40U;
   std::uint32_t stages;
   std::uint32_t share;
-  std::vector<double> gradient;
+  std::size_t block;  // numbers that it goes through at once
+  std::vector<double>& gradient;
 };
 
 std::vector<double> gradients_alone(std::uint32_t stages) {
-  layers all(stages);
+  std::vector<double> gradient_of(stages);
+  layers all(stages, 1, gradient_of);
   for (std::uint32_t m = 0; m < microbatches; ++m) {
     std::vector<std::vector<float>> x(stages + 1, std::vector<float>(width));
     for (std::uint32_t s = 0; s < stages; ++s)
@@ -80,7 +94,12 @@ std::vector<double> gradients_alone(std::uint32_t stages) {
       gradient = std::move(before);
     }
   }
-  return all.gradient;
+  return gradient_of;
+}
+
+void print(const parley::role_op& choice) {
+  const parley::decision d = choice.decision(width * sizeof(float));
+  std::printf("%s: %s, %s\n", d.op.c_str(), d.config.c_str(), d.why.c_str());
 }
 
 parley::pipeline_schedule schedule_for(parley::rank_id ranks) {
@@ -98,34 +117,43 @@ parley::task<> rank_main(parley::rank& self) {
   const parley::pipeline_schedule schedule = schedule_for(self.world_size());
   microbatches = schedule.microbatches;
   parley::training pipe = self.declare(parley::training_pipeline{.name = "layers", .schedule = schedule});
-  layers mine(schedule.stages, schedule.stages / self.world_size());
+  std::vector<double> gradient(schedule.stages);
+  layers plain(schedule.stages, schedule.stages / self.world_size(), gradient);
+  layers blocks(schedule.stages, schedule.stages / self.world_size(), gradient, 4'096);
+  std::optional<parley::tuned_stages> either;
+  if (tuned)
+    either.emplace(self, parley::tuned_stage_options<parley::training_work>{
+                             .name = "layers", .ways = {{"plain", plain}, {"blocks", blocks}}});
+  parley::training_work& mine = tuned ? static_cast<parley::training_work&>(*either) : plain;
   parley::pipeline_report report;
   for (int step = 0; step < steps; ++step) {
-    mine.gradient.assign(schedule.stages, 0);
+    gradient.assign(schedule.stages, 0);
     report = co_await pipe.run(mine);
   }
   const std::vector<double> right = gradients_alone(schedule.stages);
   for (std::uint32_t s = 0; s < schedule.stages; ++s) {
-    if (schedule.rank_of(s) != self.id() || mine.gradient[s] == right[s]) continue;
+    if (schedule.rank_of(s) != self.id() || gradient[s] == right[s]) continue;
     parley::runtime::raise({parley::errc::config_failed, "the gradient of stage " + std::to_string(s) + " is " +
-                                                             std::to_string(mine.gradient[s]) + " instead of " +
+                                                             std::to_string(gradient[s]) + " instead of " +
                                                              std::to_string(right[s])});
   }
   std::printf("rank %u: last step %.3f ms, idle %.1f %% (ideal %.1f %%), %u microbatches alive, %llu messages\n",
               self.id(), static_cast<double>(report.elapsed_ns) / 1e6, 100 * report.idle_share,
               100 * report.ideal_idle_share, report.most_alive, static_cast<unsigned long long>(report.sent));
+  if (!tuned) co_return;
+  print(either->forward());
+  print(either->backward());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i + 1 < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--schedule") schedule_name = argv[i + 1];
-    if (name == "--chunks") chunks = static_cast<std::uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
-    if (name == "--microbatches") microbatches = static_cast<std::uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
-    if (name == "--width") width = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "--steps") steps = std::atoi(argv[i + 1]);
-  }
-  return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  examples::command_line line("A pipeline forward and backward, after a schedule.");
+  line.option("--schedule", schedule_name, "1f1b, gpipe, interleaved, or a file with a list of actions per rank");
+  line.option("--chunks", chunks, "stages of a rank, interleaved")->check(CLI::PositiveNumber);
+  line.option("--microbatches", microbatches, "of a step")->check(CLI::PositiveNumber);
+  line.option("--width", width, "numbers of an activation")->check(CLI::PositiveNumber);
+  line.option("--steps", steps, "of training")->check(CLI::PositiveNumber);
+  line.flag("--tuned", tuned, "let each rank find out which of two ways to compute its layers is faster");
+  return line.run(argc, argv, rank_main);
 }

@@ -3,16 +3,35 @@
 
 namespace parley::ops {
 
+namespace {
+constexpr std::uint16_t of_the_program = 0x8000;
+std::uint64_t hash_of(std::uint64_t h, std::string_view name) noexcept {
+  for (const char c : name) h = runtime::mix(h ^ static_cast<unsigned char>(c));
+  return h;
+}
+}  // namespace
+
 std::uint64_t call_types::own_combination(std::string_view element, std::string_view combine) noexcept {
-  std::uint64_t h = element.size();
-  for (const std::string_view name : {element, combine}) {
-    for (const char c : name) h = runtime::mix(h ^ static_cast<unsigned char>(c));
-  }
+  const std::uint64_t h = hash_of(hash_of(element.size(), element), combine);
   constexpr std::uint64_t known = combinations.size();
   constexpr std::uint64_t all = std::uint64_t{1} << combination_bits;
   constexpr unsigned more_bits = actors::call_type_bits - actors::call_type_tag_bits;
   const std::uint64_t more = h >> (64 - more_bits);
   return more << actors::call_type_tag_bits | (known + h % (all - known));
+}
+
+std::uint16_t own_element(std::string_view name) noexcept {
+  return static_cast<std::uint16_t>(of_the_program | (hash_of(name.size(), name) >> 49U));
+}
+
+std::uint16_t elements_together(std::uint16_t before, std::uint16_t next) noexcept {
+  if (before == 0 || before == next) return next;
+  return static_cast<std::uint16_t>(of_the_program | (runtime::mix(std::uint64_t{before} << 16U | next) >> 49U));
+}
+
+std::string words_of_elements(std::uint16_t type) {
+  const bool known = type < call_types::elements.size();
+  return (known ? std::string(call_types::elements[type]) : std::string("the program's own")) + " elements";
 }
 
 std::string words_of(actors::call_type type) {

@@ -86,6 +86,28 @@ inline constexpr std::string_view name_of_combination<std::divides<T>> = "divide
 std::uint64_t own_combination(std::string_view element, std::string_view combine) noexcept;
 }  // namespace call_types
 
+/// Of the program's own, by their names, in what a stamp has for a message's type.
+std::uint16_t own_element(std::string_view name) noexcept;
+/// The same for what several of them make together.
+std::uint16_t elements_together(std::uint16_t before, std::uint16_t next) noexcept;
+
+/// What messages between two ranks say of their elements; 0, which goes with all: bytes, which are of no type.
+template <class T>
+std::uint16_t element_type_of() noexcept {
+  constexpr std::uint32_t known = call_types::element_of<T>();
+  if constexpr (sizeof(T) == 1 &&
+                (std::is_same_v<T, std::byte> || std::is_same_v<T, char> || std::is_same_v<T, unsigned char>)) {
+    return 0;
+  } else if constexpr (known != 0) {
+    return static_cast<std::uint16_t>(known);
+  } else {
+    static const std::uint16_t own = own_element(typeid(T).name());
+    return own;
+  }
+}
+/// `f32 elements`.
+std::string words_of_elements(std::uint16_t type);
+
 /// `Combine` is void where nothing is combined.
 template <class T, class Combine = void>
 actors::call_type call_type_of() noexcept {

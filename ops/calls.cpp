@@ -12,11 +12,11 @@ using runtime::task;
 
 bool send_call::await_ready() {
   edge_.check(data_);
-  const std::uint64_t number = edge_.may_wait_for_credit(options_.tag, data_)
+  const std::uint64_t number = edge_.goes_slowly(options_.tag, data_)
                                    ? actors::edge_sender::not_admitted
                                    : edge_.sender_.try_admit(options_.tag, data_.size());
   if (number == actors::edge_sender::not_admitted) {
-    go_on_in(edge_.send_when_admitted(data_, options_));
+    go_on_in(edge_.owes_refusal() ? edge_.send_and_tell(data_, options_) : edge_.send_when_admitted(data_, options_));
     return false;
   }
   if (options_.watcher != nullptr) options_.watcher->on_begun();
@@ -84,7 +84,10 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 
 bool receive_call::await_ready() {
   edge_.check(into_);
-  in_.emplace(edge_.receiver_, options_.tag, into_.size(), actors::part_receiver::kind::user,
+  actors::receive_room takes(into_.size());
+  takes.least_bytes = options_.least_bytes;
+  takes.type = options_.type;
+  in_.emplace(edge_.receiver_, options_.tag, takes, actors::part_receiver::kind::user,
               static_cast<actors::match_watcher*>(this), into_.data(), options_.expected);
   if (options_.watcher != nullptr) options_.watcher->on_begun();
   return in_->decided() && in_->in_flight() == 0 && !rest_.child;

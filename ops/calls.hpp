@@ -47,7 +47,9 @@ struct call_options {
   time_ns timeout_ns = 0;  ///< 0: the op's
   actors::pacing pace = actors::pacing::within_budget;
   call_watcher* watcher = nullptr;
-  std::uint64_t expected = 0;  ///< of a receive, by a device (`memory_space::expect`)
+  std::uint64_t expected = 0;     ///< of a receive, by a device (`memory_space::expect`)
+  std::uint64_t least_bytes = 0;  ///< a receive refuses what is shorter
+  std::uint16_t type = 0;         ///< of the elements (`element_type_of`); 0: any
 };
 
 /// A payload that goes whole while the transport has its buffer, as its edge knows it.
@@ -134,7 +136,9 @@ class [[nodiscard]] send_call final : public call<void> {
   };
   struct invocation {
     invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)
-        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data())) {}
+        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data())) {
+      begun.mark.more_type = o.type;
+    }
     actors::outgoing begun;
     std::optional<whole_payload> whole;
   };

@@ -154,7 +154,9 @@ decision contextual_end::decision(const std::string& kernel, const std::string& 
     const bool measured = std::isfinite(average_ns);
     const auto repetitions = static_cast<std::uint32_t>(measured ? op_.iterations : 0);
     const char* const status = c.plan.failed(i) ? "failed" : measured ? "measured" : "not tried";
-    d.evidence.push_back({c.ids[i], c.digests[i], average_ns, repetitions, status, {}});
+    const auto fault = c.fault_of.find(i);
+    const std::string detail = fault == c.fault_of.end() ? std::string() : fault->second;
+    d.evidence.push_back({c.ids[i], c.digests[i], average_ns, repetitions, status, detail});
   }
   return d;
 }
@@ -186,9 +188,10 @@ task<decision> contextual_end::decided(std::string kernel, std::string key, deci
 // ---- a call -----------------------------------------------------------------------------------------------------------
 
 failure contextual_end::explained(std::uint64_t call, const error& why) const {
-  failure f({why.code(), declaration_.title() + ", call " + std::to_string(call) + ", on rank " +
-                             std::to_string(services_.net.rank()) + ": " +
-                             (why.text().empty() ? why.what() : why.text())});
+  failure f({why.code(),
+             declaration_.title() + ", call " + std::to_string(call) + ", on rank " +
+                 std::to_string(services_.net.rank()) + ": " + (why.text().empty() ? why.what() : why.text()),
+             why.began_with()});
   services_.call_failed(f.reason());
   return f;
 }
@@ -247,6 +250,7 @@ task<> contextual_end::tune(std::uint64_t call, thunk f) {
       co_await run_guarded(f);
     }
     ++runs_;
+    for (auto& [name, c] : contexts_) c.calls = 0;
     write_log();
     if (round == 0 && !undecided()) co_return;
     auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout_ns);
@@ -303,7 +307,7 @@ contextual_said contextual_end::report() const {
     r.kernel = c.kernel;
     r.key = c.key;
     r.complete = c.plan.complete();
-    r.steps = c.plan.taken();
+    r.steps = c.plan.taken() + c.references.size();
     r.digests = c.digests;
     for (std::size_t i = 0; i < c.ids.size(); ++i) r.average_ns.push_back(c.plan.average_ns(i));
     if (c.remembered) {
@@ -359,7 +363,8 @@ void contextual_end::leave_default(const std::string& who) {
 
 // ---- its kernels ------------------------------------------------------------------------------------------------------
 
-contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel, const kernel_entry& e) {
+contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel, const kernel_entry& e,
+                                                      const kernel_outputs& outputs) {
   const auto at = contexts_.find({kernel.name(), e.parameters});
   if (at != contexts_.end()) return &at->second;
   const bool alone = talk_.members().size() == 1;
@@ -373,6 +378,7 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
     made.why = made.ids[*made.best] + " is remembered";
   }
   if (trials_ == trials::off && !made.best) return nullptr;
+  if (kernels_.is_numerics_check_enabled() && outputs.empty() && !made.best) leave_out_unchecked(made);
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
   const auto agreed = agreed_.find({kernel.name(), e.parameters});
   if (agreed != agreed_.end()) settle(kept, agreed->second);
@@ -391,23 +397,75 @@ void contextual_end::recall(const kernel_core& kernel, context& c) {
   }
 }
 
-contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_entry& e) {
+void contextual_end::leave_out_unchecked(context& c) {
+  if (c.ids.size() == 1) return;
+  for (std::size_t i = 1; i < c.ids.size(); ++i) {
+    c.plan.fail(i);
+    c.fault_of[i] = "the kernel declares no outputs that could be checked";
+  }
+  kernels_.warn(declaration_.title() + ": kernel " + c.kernel +
+                ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
+}
+
+// What the run before left is no result of a config that writes nothing.
+void contextual_end::prepare_comparison(context& c, turn& t, kernel_outputs outputs) const {
+  t.outputs = std::move(outputs);
+  t.compared = c.references.contains(t.call) ? turn::comparison::with_reference : turn::comparison::is_reference;
+  if (t.compared == turn::comparison::is_reference) return;
+  if (t.outputs.updated()) {
+    t.before = t.outputs.save();
+  } else {
+    t.outputs.fill();
+  }
+}
+
+contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) {
   turn t;
-  if (context* const c = find_or_make(kernel, e)) {
+  if (context* const c = find_or_make(kernel, e, outputs)) {
     t.of = c;
+    t.call = c->calls++;
+    const bool compares = !outputs.empty() && !c->best;
     if (c->best) {
       t.config = *c->best;
+    } else if (compares && !c->references.contains(t.call)) {
+      t.config = c->plan.stand_in().value_or(0);
+      prepare_comparison(*c, t, std::move(outputs));
     } else if (const auto step = c->plan.take()) {
       t.step = ++c->next_step;
       c->under_way.emplace(t.step, *step);
       t.counts = !c->plan.failed(step->config);
       t.config = t.counts ? step->config : c->plan.stand_in().value_or(0);
+      if (compares && t.config != 0) prepare_comparison(*c, t, std::move(outputs));
     } else {
       t.config = c->plan.stand_in().value_or(0);  // all steps are taken, and the others are still to be heard
     }
   }
   t.began_ns = services_.ex.precise_now();
   return t;
+}
+
+std::string contextual_end::compared(const turn& t) const {
+  if (t.compared != turn::comparison::with_reference) return {};
+  const context& c = *static_cast<const context*>(t.of);
+  return t.outputs.compare(c.references.at(t.call), kernels_.settings().check);
+}
+
+bool contextual_end::run_in_its_place(context& c, turn& t, const std::string& fault) {
+  c.plan.fail(t.config);
+  c.fault_of[t.config] = fault;
+  c.faults += fmt::format("; config-{} ({}): {}", t.config, c.ids[t.config], fault);
+  kernels_.warn(fmt::format("{}, on rank {}: kernel {}, key {{{}}}: config {} {}", declaration_.title(),
+                            services_.net.rank(), c.kernel, c.key, c.ids[t.config], fault));
+  const auto other = c.plan.stand_in();
+  if (!other)
+    runtime::raise(
+        {errc::config_failed, "cannot find valid config: func " + c.kernel + ", key {" + c.key + "}" + c.faults});
+  if (t.outputs.updated() && !t.before.empty()) t.outputs.restore(t.before);
+  t.config = *other;
+  t.counts = false;
+  if (*other == 0 && t.compared == turn::comparison::with_reference) t.compared = turn::comparison::none;
+  t.began_ns = services_.ex.precise_now();
+  return false;
 }
 
 bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
@@ -417,19 +475,11 @@ bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   if (thrown) {
     const error why = runtime::describe(thrown);
     if (c == nullptr || stopping || c->best || why.code() == errc::cancelled) std::rethrow_exception(thrown);
-    c->plan.fail(t.config);
-    c->faults += fmt::format("; config-{} ({}): {}", t.config, c->ids[t.config], why.what());
-    kernels_.warn(fmt::format("{}, on rank {}: kernel {}, key {{{}}}: config {} throws: {}", declaration_.title(),
-                              services_.net.rank(), c->kernel, c->key, c->ids[t.config], why.what()));
-    const auto other = c->plan.stand_in();
-    if (!other)
-      runtime::raise(
-          {errc::config_failed, "cannot find valid config: func " + c->kernel + ", key {" + c->key + "}" + c->faults});
-    t.config = *other;
-    t.counts = false;
-    t.began_ns = services_.ex.precise_now();
-    return false;
+    return run_in_its_place(*c, t, "throws: " + why.what());
   }
+  if (const std::string wrong = compared(t); !wrong.empty())
+    return run_in_its_place(*c, t, "gives wrong numbers: " + wrong);
+  if (t.compared == turn::comparison::is_reference) c->references[t.call] = t.outputs.save();
   if (c == nullptr || t.step == 0) return true;
   const auto at = c->under_way.find(t.step);
   const tuning::contextual_plan::step step = at->second;

@@ -11,6 +11,10 @@
 /// run advances m steps; kernels may call others; each kernel *and key* is tuned on its own, new keys at any later call. The
 /// thunk has to give the same however often it is run.
 ///
+/// With NUMERICAL_CHECK on, a first run gives each kernel's numbers by its default, and a config whose outputs (tunable_op.hpp) differ
+/// from these beyond the tolerance is out like one that throws: it never wins, on whichever rank. A kernel that declares no outputs
+/// keeps its default then. So what a thunk calls with one key has to come in the same order in each run.
+///
 /// Times are plain averages, of which the longest of all ranks counts, and one best holds for all. A config that throws is
 /// out, and the first that has not thrown runs in its place. When none is left anywhere, or each has failed on some rank,
 /// every rank's call ends with `config_failed`: `cannot find valid config`. What the thunk throws on one rank while they tune
@@ -91,7 +95,10 @@ class contextual_end final : public attached_op, private contextual_run {
     tuning::contextual_plan plan;
     std::map<std::size_t, tuning::contextual_plan::step> under_way{};
     std::size_t next_step = 0;
+    std::size_t calls = 0;                                       // in the run that is under way
+    std::map<std::size_t, std::vector<std::byte>> references{};  // what the default gave, by call
     std::string faults{};
+    std::map<std::size_t, std::string> fault_of{};
     std::optional<std::size_t> best{};
     std::optional<std::size_t> remembered{};
     double remembered_ns = 0;
@@ -101,12 +108,17 @@ class contextual_end final : public attached_op, private contextual_run {
   };
   using name_of = std::pair<std::string, std::string>;
 
-  turn begin(const kernel_core& kernel, kernel_entry& e) override;
+  turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) override;
   bool end(turn& t, const std::exception_ptr& thrown) override;
 
   runtime::task<> tune(std::uint64_t call, thunk f);
   runtime::task<> run_guarded(thunk f);
-  context* find_or_make(const kernel_core& kernel, const kernel_entry& e);
+  context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
+  void leave_out_unchecked(context& c);
+  void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
+  /// What is wrong with what it gave; empty where nothing is, or nobody asks.
+  std::string compared(const turn& t) const;
+  bool run_in_its_place(context& c, turn& t, const std::string& fault);
   void recall(const kernel_core& kernel, context& c);
   contextual_said report() const;
   bool undecided() const;

@@ -1,3 +1,4 @@
+#include <parley/ops/call_type.hpp>
 #include <parley/ops/edge.hpp>
 #include <parley/ops/under_way.hpp>
 #include <parley/tuning/payload_check.hpp>
@@ -273,7 +274,7 @@ const paired_config* edge_end::search(std::uint64_t digest) noexcept {
 }
 
 failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
-  services_.about_to_fail();
+  services_.about_to_fail(code);
   failure why = in_words(code, invocation, what);
   services_.call_failed(why.reason());
   return why;
@@ -282,16 +283,17 @@ failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, 
 failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
   // What this rank's own device did to a call is why the peer has ended it, and not the other way round.
   const bool by_itself = invocation && !said_by(options_.memory, code, {}).empty();
-  if (failed_ && !invocation) return failure({failed_->code(), failed_->text() + "; " + what});
+  if (failed_ && !invocation) return failure({failed_->code(), failed_->text() + "; " + what, failed_->began_with()});
   if (failed_ && !by_itself) return failure(while_under_way(*failed_, *invocation));
   std::string text = participant_.declaration.title();
   if (invocation) text += ", invocation " + std::to_string(*invocation);
   text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
   text += said_by(options_.memory, code, text);
+  if (code != errc::peer_failed) return failure({code, std::move(text)});
   // The transport may know of a death before anybody has told this end.
-  if (code == errc::peer_failed)
-    text += "; rank " + std::to_string(options_.peer) + " is gone; restart the job to continue";
-  return failure({code, std::move(text)});
+  text += "; rank " + std::to_string(options_.peer) + " is gone; restart the job to continue";
+  const runtime::root_cause cause{options_.peer, " is gone; restart the job to continue"};
+  return failure({code, std::move(text), &cause});
 }
 
 // ---- the sending end --------------------------------------------------------------------------------------------------
@@ -363,7 +365,66 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
                               " has no room: it has not posted the receives for what was sent before");
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
-  co_await run(sender_.begin(call.tag, data.size(), *number, call.pace, data.data()), data, until);
+  actors::outgoing inv = sender_.begin(call.tag, data.size(), *number, call.pace, data.data());
+  inv.mark.more_type = call.type;
+  co_await run(inv, data, until);
+}
+
+// A call whose own message goes well brings the news of an earlier one's.
+task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options call) {
+  refusal earlier = std::move(untold_.front());
+  untold_.erase(untold_.begin());
+  std::exception_ptr thrown;
+  try {
+    co_await send_when_admitted(data, call);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (thrown) {
+    untold_.insert(untold_.begin(), std::move(earlier));
+    std::rethrow_exception(thrown);
+  }
+  throw explained(earlier.code, earlier.invocation,
+                  words_of(earlier) + "; that message had left when this was heard, and the next one has been sent");
+}
+
+std::string edge_out::words_of(const refusal& r) const {
+  return "rank " + std::to_string(options_.peer) + " did not take this message of tag " + std::to_string(r.tag) + ": " +
+         r.why;
+}
+
+std::vector<std::string> edge_out::untold_refusals() const {
+  std::vector<std::string> lines;
+  for (const refusal& r : untold_) lines.push_back(in_words(r.code, r.invocation, words_of(r)).what());
+  return lines;
+}
+
+// A send that is under way ends with it, any other one is told by the next.
+void edge_out::on_refused(refusal r) {
+  bool is_under_way = false;
+  const auto end = [&](const actors::stamp& mark, part_sender& out) {
+    const bool is_it = mark.tag == r.tag && mark.invocation == static_cast<std::uint32_t>(r.invocation);
+    if (!is_it || has(mark.flags, stamp_flags::rehearsal)) return;
+    is_under_way = true;
+    out.fail(errc::buffer_too_small);  // which says nothing of the config
+  };
+  under_way_.for_each([&](under_way& send) { end(send.invocation.mark, send.out); });
+  wholes_.for_each([&](whole_send& send) { end(send.out->mark(), *send.out); });
+  auto& known = is_under_way ? refused_ : untold_;
+  const auto same = [&](const refusal& other) { return other.tag == r.tag && other.invocation == r.invocation; };
+  if (known.size() == most_refusals || std::any_of(known.begin(), known.end(), same)) return;
+  known.push_back(std::move(r));
+  unusual_ = true;
+}
+
+std::optional<edge_out::refusal> edge_out::take_refusal(const actors::outgoing& inv) {
+  const auto at = std::find_if(refused_.begin(), refused_.end(), [&](const refusal& r) {
+    return r.tag == inv.mark.tag && r.invocation == inv.invocation;
+  });
+  if (at == refused_.end()) return std::nullopt;
+  refusal mine = std::move(*at);
+  refused_.erase(at);
+  return mine;
 }
 
 bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std::byte> data) {
@@ -455,6 +516,7 @@ void edge_out::lose_peer() {
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
   out.fail(errc::config_failed);  // unless it has another reason already
   sender_.end(inv, out.failed());
+  if (const auto refused = take_refusal(inv)) throw explained(refused->code, inv.invocation, words_of(*refused));
   throw explained(out.failed(), inv.invocation,
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
@@ -517,6 +579,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
   }
   if (options_.coupled != nullptr) receiver_.say_no_end();
   receiver_.on_overflow([this] { refuse_overflow(); });
+  receiver_.on_refused([this](const part_receiver& in, errc why) { tell_refused(in, why); });
   start(receiver_.rows());
 }
 
@@ -626,19 +689,48 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
   throw explained(in.failed(), in.invocation(), what);
 }
 
+namespace {
+// Behind `…, `, on either rank.
+std::string why_refused(const part_receiver& in, errc why) {
+  const actors::receive_room& takes = in.takes();
+  const actors::stamp& came = in.stamp_of_refused();
+  const std::string bytes = std::to_string(came.total_bytes) + " bytes";
+  std::string text;
+  if (why == errc::declaration_mismatch) {
+    text = "which is for " + words_of_elements(takes.type) + ", and the message has " +
+           words_of_elements(came.more_type) + "; give both ranks the same type, or send bytes";
+  } else if (why == errc::buffer_too_small) {
+    text = "which is too small for the message of " + bytes;
+  } else {
+    text = "where as many were expected, and the message has " + bytes;
+  }
+  return in.landed() ? text : text + "; nothing was written";
+}
+}  // namespace
+
+void edge_in::tell_refused(const part_receiver& in, errc why) {
+  const actors::stamp& s = in.stamp_of_refused();
+  if (failed_ || has(s.flags, stamp_flags::rehearsal)) return;
+  actors::nack n;
+  n.tag = s.tag;
+  n.invocation = in.invocation();
+  n.digest = s.digest;
+  n.bytes = s.total_bytes;
+  n.code = static_cast<std::uint8_t>(why);
+  n.refused = true;
+  n.text = "its receive has a buffer of " + std::to_string(in.takes().most_bytes) + " bytes, " + why_refused(in, why);
+  static_cast<void>(participant_.actor.try_send(std::move(n)));
+}
+
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
   if (!in.matched())
     throw explained(in.failed(), std::nullopt,
                     "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
                         std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
                         std::to_string(in.invocation()) + " had not begun");
-  const bool small = in.failed() == errc::buffer_too_small;
   throw explained(in.failed(), in.invocation(),
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
-                      " bytes" +
-                      (small ? ", which is too small for the message of " + std::to_string(in.total_bytes()) +
-                                   " bytes; nothing was written"
-                             : ", tag " + std::to_string(tag)) +
+                      " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +
                       (in.failed() == errc::config_failed && find(in.digest()) != nullptr
                            ? "; config " + find(in.digest())->id() + " failed at the sender"
                            : ""));

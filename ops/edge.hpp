@@ -176,6 +176,8 @@ class edge_out final : public edge_end {
   }
   /// Whether the peer has taken what was sent, or is gone. Asks it, if not.
   bool delivered() { return failed_ || sender_.all_matched(); }
+  /// What its receiver has refused without that any call has said so, a line each.
+  std::vector<std::string> untold_refusals() const;
   const actors::assignment& assigned() const noexcept { return assigned_; }
   const actors::coordinator_state& coordinator() const noexcept { return coordinator_; }
   const actors::edge_sender& sender() const noexcept { return sender_; }
@@ -191,6 +193,21 @@ class edge_out final : public edge_end {
   bool may_wait_for_credit(std::uint32_t tag, std::span<const std::byte> data) {
     return options_.memory != nullptr && !sender_.knows_where(tag, data.size()) && options_.memory->busy(data);
   }
+  /// Whether a call has something to wait for or to tell beside its own message.
+  bool goes_slowly(std::uint32_t tag, std::span<const std::byte> data) {
+    return unusual_ && (owes_refusal() || may_wait_for_credit(tag, data));
+  }
+  bool owes_refusal() const noexcept { return !untold_.empty(); }
+  runtime::task<> send_and_tell(std::span<const std::byte> data, call_options call);
+  struct refusal {
+    std::uint32_t tag = 0;
+    std::uint64_t invocation = 0;
+    runtime::errc code = runtime::errc::none;
+    std::string why;
+  };
+  std::string words_of(const refusal& r) const;
+  void on_refused(refusal r);
+  std::optional<refusal> take_refusal(const actors::outgoing& inv);
   /// Whether a payload must be there before it is sent: a receiver that gets it knows nothing of what is enqueued here, and what
   /// kernels take is not charged to a config that is measured.
   bool waits_for_kernels(const actors::outgoing& inv, std::span<const std::byte> data) {
@@ -220,6 +237,10 @@ class edge_out final : public edge_end {
     std::string why;
   };
 
+  static constexpr std::size_t most_refusals = 64;
+  std::vector<refusal> refused_;  // of calls that have not ended, and say so themselves
+  std::vector<refusal> untold_;   // of those whose message was sent when their receiver refused it
+  bool unusual_ = options_.memory != nullptr;
   // What leaves inside its message. From a device's memory nothing does: that takes a copy which somebody has to wait for.
   std::size_t short_bytes_ = options_.memory == nullptr ? actors::short_payload_bytes : 0;
   runtime::intrusive_list<under_way> under_way_;
@@ -276,6 +297,8 @@ class edge_in final : public edge_end {
   [[gnu::cold]] void fail_other_config(part_receiver& in) noexcept;
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag);
+  /// The sender shall hear of it, too.
+  void tell_refused(const part_receiver& in, runtime::errc why);
   [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {
     if (options_.policy != actors::tuning_policy::online) return;
     receiver_.rows().note_stamp(has(s.flags, actors::stamp_flags::timed));

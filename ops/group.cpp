@@ -500,7 +500,7 @@ void group_turn::forgo(actors::group_fault why) noexcept {
 }
 
 group_failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
-  services_.about_to_fail();
+  services_.about_to_fail(inv.fault().why);
   group_failure why = in_words(inv, thrown);
   services_.call_failed(why.reason());
   return why;
@@ -545,7 +545,8 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   }
   if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
   if (fault.culprit == services_.net.rank()) text += said_by(options_.memory, fault.why, text);
-  return {{fault.why, std::move(text)}, fault};
+  const runtime::root_cause cause{fault.culprit, " is gone; restart the job to continue"};
+  return {{fault.why, std::move(text), fault.why == errc::peer_failed ? &cause : nullptr}, fault};
 }
 
 task<> group_end::rehearse(std::uint64_t digest) {

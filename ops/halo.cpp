@@ -246,7 +246,10 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
   made.state_->title = title_;
   made.state_->messages = messages_;
   made.state_->around = around_;
-  for (std::size_t i = 0; i < fields.size(); ++i) check(fields[i], i);
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    check(fields[i], i);
+    made.state_->type = elements_together(made.state_->type, fields[i].type);
+  }
   for (std::size_t n = 0; n < directions_.size(); ++n) {
     const direction& d = directions_[n];
     halo_plan::link& l = made.state_->links.emplace_back();
@@ -269,6 +272,7 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
     l.registered_out = made.state_->messages.registered(l.sent());
     l.registered_in = made.state_->messages.registered(l.received());
   }
+  if (!memory.has_streams()) made.state_->name_what_is_unpacked(fields.size());
   return made;
 }
 
@@ -326,6 +330,18 @@ void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
   }
 }
 
+// Packed ghosts, and what they go into.
+void halo_plan::state::name_what_is_unpacked(std::size_t fields) {
+  for (link& l : links) {
+    if (l.packed_in != nullptr) unpacks.push_back(runtime::reads(l.received()));
+  }
+  for (std::size_t f = 0; f < fields; ++f) {
+    for (const link& l : links) {
+      if (l.packed_in != nullptr && l.in[f].count() != 0) unpacks.push_back(runtime::updates(l.in[f].around()));
+    }
+  }
+}
+
 // On a device the stream of the exchange packs and unpacks.
 void halo_plan::state::before_send(const p2p_operation& o) noexcept {
   if (!memory->has_streams()) pack(link_of(o), nullptr);
@@ -335,7 +351,6 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
   link& l = link_of(o);
   around->heard(l.peer);
   check(l, came);
-  if (!memory->has_streams()) unpack(l, nullptr);
 }
 
 halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {
@@ -347,12 +362,14 @@ halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {
 p2p_operation halo_plan::state::receive_of(link& l) {
   p2p_operation o = p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in});
   o.hooks = this;
+  o.type = type;
   return o;
 }
 
 p2p_operation halo_plan::state::send_of(link& l) {
   p2p_operation o = p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out});
   o.hooks = this;
+  o.type = type;
   return o;
 }
 
@@ -385,6 +402,20 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   }
 }
 
+// All at once, in its place among the steps that name the fields.
+class halo_plan::unpacking final : public runtime::flow_step {
+ public:
+  explicit unpacking(boost::intrusive_ptr<state> of) noexcept : plan_(std::move(of)) {}
+  std::string title() const override { return plan_->title + ": unpacking"; }
+
+ private:
+  void go() noexcept override {
+    for (link& l : plan_->links) plan_->unpack(l, nullptr);
+    end();
+  }
+  const boost::intrusive_ptr<state> plan_;
+};
+
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
   check_stream(stream);
@@ -411,6 +442,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
     state_->memory->wait_on(l.received(), stream);
     state_->unpack(l, stream);
   }
+  if (!state_->unpacks.empty()) beside.push_back(flow.add(runtime::new_step<unpacking>(state_), state_->unpacks));
   if (beside.empty()) return moving;
   beside.push_back(std::move(moving));
   return flow.together(beside);

@@ -11,7 +11,9 @@
 ///
 /// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. Between `start` and
 /// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started. Several
-/// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place; the rest is packed.
+/// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place; the rest is packed. In
+/// host memory a later step of the flow that names what an exchange brings ghosts into, or what lies between these, waits for them:
+/// what shall go on beside it does not name them, like `interior` here.
 ///
 /// On a GPU (`.memory`) kernels pack, in the order of a stream, and nothing waits on the host:
 ///
@@ -71,29 +73,31 @@ struct halo_field {
   /// Of a mesh, per neighbour in the order of the declaration: the elements to send it, and those that come from it.
   std::vector<std::vector<std::uint64_t>> send{};
   std::vector<std::vector<std::uint64_t>> receive{};
+  std::uint16_t type = 0;  ///< of its elements (`element_type_of`); 0: any
 };
 
 template <buffer B>
 halo_field grid_field(B& memory, std::vector<std::uint64_t> cells, std::vector<std::uint64_t> strides = {}) {
-  return {std::as_writable_bytes(std::span(memory)), sizeof(std::ranges::range_value_t<B>), std::move(cells),
-          std::move(strides)};
+  return {.memory = std::as_writable_bytes(std::span(memory)),
+          .element_bytes = sizeof(std::ranges::range_value_t<B>),
+          .cells = std::move(cells),
+          .strides = std::move(strides),
+          .type = type_of_elements<B>()};
 }
 template <buffer B>
 halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
                        std::vector<std::vector<std::uint64_t>> receive) {
-  return {std::as_writable_bytes(std::span(memory)),
-          sizeof(std::ranges::range_value_t<B>),
-          {},
-          {},
-          std::move(send),
-          std::move(receive)};
+  return {.memory = std::as_writable_bytes(std::span(memory)),
+          .element_bytes = sizeof(std::ranges::range_value_t<B>),
+          .send = std::move(send),
+          .receive = std::move(receive),
+          .type = type_of_elements<B>()};
 }
 
 /// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
 class halo_plan {
  public:
-  /// Packs what neighbours need and starts to move it. The work ends when all ghosts are here; its parts are the sends, and the
-  /// receives, each of which ends once it is unpacked.
+  /// Packs what neighbours need and starts to move it. The work ends when all ghosts are in their places.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
@@ -129,6 +133,9 @@ class halo_plan {
     runtime::memory_space* memory = nullptr;
     std::vector<link> links;
     neighbours* around = nullptr;
+    std::uint16_t type = 0;                       // of the elements of all fields together
+    std::vector<runtime::buffer_access> unpacks;  // what the host's unpacking names; empty: there is nothing to unpack
+    void name_what_is_unpacked(std::size_t fields);
     link& link_of(const p2p_operation& o) noexcept;
     p2p_operation receive_of(link& l);
     p2p_operation send_of(link& l);
@@ -139,6 +146,7 @@ class halo_plan {
     void pack(link& l, runtime::device_stream stream) const;
     void unpack(link& l, runtime::device_stream stream) const;
   };
+  class unpacking;
   void check_stream(runtime::device_stream stream) const;
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   boost::intrusive_ptr<state> state_{new state};

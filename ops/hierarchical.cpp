@@ -232,6 +232,11 @@ runtime::memory_space& hierarchy::memory() const noexcept {
   return told == nullptr ? runtime::host_memory() : *told;
 }
 
+task<> hierarchy::copy(std::span<std::byte> to, std::span<const std::byte> from) {
+  ++copies_;
+  return memory().copy(to, from);
+}
+
 void hierarchy::check_place(std::span<const std::byte> buffer, std::size_t alignment) const {
   const auto there = memory().check(buffer, alignment);
   if (!there) runtime::raise({there.code(), "op " + name_ + ": " + there.reason().text()});
@@ -358,19 +363,19 @@ task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::
                             rank_group::element of) {
   const auto own = memory().make(mine.size());
   const auto group = memory().make(leads_ ? largest_ * mine.size() : 0);
-  co_await memory().copy(own->bytes(), mine);
+  co_await copy(own->bytes(), mine);
   if (taken.has(level::up_inside)) {
     const std::span<std::byte> of_group = group->bytes().first(leads_ ? group_size() * mine.size() : 0);
     co_await taken.run(level::up_inside, at(level::up_inside).gathering(own->bytes(), of_group, of));
   } else {
-    co_await memory().copy(group->bytes().first(mine.size()), mine);
+    co_await copy(group->bytes().first(mine.size()), mine);
   }
   if (taken.has(level::up_between)) {
     const auto padded = memory().make(self_ == 0 ? groups() * group->bytes().size() : 0);
     co_await taken.run(level::up_between, at(level::up_between).gathering(group->bytes(), padded->bytes(), of));
     if (self_ == 0) co_await unpad(padded->bytes(), all, mine.size());
   } else if (leads_) {
-    co_await memory().copy(all, group->bytes().first(all.size()));
+    co_await copy(all, group->bytes().first(all.size()));
   }
   const group_work down = rank_group::giving(all, of);
   co_await taken.run(level::down_between, down);
@@ -384,11 +389,11 @@ runtime::result<> hierarchy::share_fits(std::size_t share, std::size_t all, cons
                                        " in all, which have to be " + std::to_string(world_size_) + " times as many"};
 }
 
-task<> hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const {
+task<> hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     std::size_t from = g * largest_ * share_bytes;
     for (const rank_id r : groups_[g]) {
-      co_await memory().copy(all.subspan(r * share_bytes, share_bytes), padded.subspan(from, share_bytes));
+      co_await copy(all.subspan(r * share_bytes, share_bytes), padded.subspan(from, share_bytes));
       from += share_bytes;
     }
   }

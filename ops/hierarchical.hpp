@@ -18,7 +18,7 @@
 /// every level from when it is made: whatever is ready first, leaders put together what belongs together. Failure and cancellation:
 /// see group.hpp; a failure in one group reaches all others through their leaders, and the calls after it go on. The timeout is that
 /// of the first level; each further one may take a quarter of it longer, so that whoever knows who is missing speaks first. Small
-/// buffers are packed for an exchange, and those copies counted. When a rank comes back as a new process, all others `rejoin`.
+/// buffers are packed for an exchange; copies are counted. When a rank comes back as a new process, all others `rejoin`.
 /// On a GPU (`.memory`) all of a call's buffers lie there; sums as in leader_worker.hpp.
 #include <parley/ops/leader_worker.hpp>
 
@@ -96,12 +96,13 @@ class hierarchy {
   runtime::task<> all_gather(std::span<const T> mine, std::span<T> all, group_call_options o = {}) {
     return gather(std::as_bytes(mine), std::as_writable_bytes(all), rank_group::element_of<T>(), o);
   }
-  /// The sum of all `data`, of which rank r keeps the r-th of equal parts. `data` is overwritten.
+  /// The sum of all `data`, of which rank r keeps the r-th of equal parts. `data` is overwritten: it is an all-reduce, of which a copy
+  /// takes this rank's part.
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> reduce_scatter(std::span<T> data, std::span<T> mine, group_call_options o = {}) {
     check_place(std::as_bytes(mine));
     co_await reduce(rank_group::reduction<Combine, T>(data), o, share_fits(mine.size(), data.size(), "reduce_scatter"));
-    co_await memory().copy(std::as_writable_bytes(mine), std::as_bytes(data.subspan(self_ * mine.size(), mine.size())));
+    co_await copy(std::as_writable_bytes(mine), std::as_bytes(data.subspan(self_ * mine.size(), mine.size())));
   }
   /// What the levels that this rank has a part in have agreed on for one kind of call, and wishes about it (agreement.hpp), in the
   /// order in which they run: inside its group, then between the leaders; a broadcast goes the other way, and an all-gather
@@ -113,7 +114,8 @@ class hierarchy {
                                                     collective does = collective::all_reduce) const {
     return until_decided(agreed_for(bytes, does), o);
   }
-  /// Of small buffers, to make several of them one, and back.
+  /// That the library has made in this rank's memory: of small buffers, to make several of them one, and back; of what an all-gather
+  /// brings together, and of a reduce-scatter's part.
   std::uint64_t copies() const noexcept { return copies_; }
 
  private:
@@ -150,6 +152,7 @@ class hierarchy {
                                   group_call_options o);
   runtime::task<> reduce_packed(turns& mine, group_work work, std::vector<std::span<std::byte>> parts);
   runtime::memory_space& memory() const noexcept;
+  runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from);
   void check_place(std::span<const std::byte> buffer, std::size_t alignment = 1) const;
   runtime::task<> give(group_work work, group_call_options o);
   runtime::task<> gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
@@ -158,7 +161,7 @@ class hierarchy {
                             rank_group::element of);
   runtime::result<> share_fits(std::size_t share, std::size_t all, const char* what) const;
   /// From blocks by group and place to blocks by rank.
-  runtime::task<> unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) const;
+  runtime::task<> unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes);
   std::string name_;
   rank_id self_ = 0;
   rank_id world_size_ = 1;

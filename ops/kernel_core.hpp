@@ -125,8 +125,14 @@ class contextual_run {
     std::size_t step = 0;
     bool counts = false;
     time_ns began_ns = 0;
+    // Where numbers are compared.
+    enum class comparison : std::uint8_t { none, is_reference, with_reference } compared = comparison::none;
+    std::size_t call = 0;  // of this kernel and key, in this run
+    kernel_outputs outputs{};
+    std::vector<std::byte> before{};  // of what is updated
   };
-  virtual turn begin(const kernel_core& kernel, kernel_entry& e) = 0;
+  /// `outputs` are only looked at where the context compares numbers.
+  virtual turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) = 0;
   /// True: the call is over. False: `t.config` is to run in its place. Throws when there is nothing left to run.
   virtual bool end(turn& t, const std::exception_ptr& thrown) = 0;
 

@@ -77,6 +77,7 @@ call_options options_of(const p2p_operation& o, call_watcher& watcher) noexcept 
   all.timeout_ns = o.timeout_ns;
   all.watcher = &watcher;
   all.expected = o.expected;
+  all.type = o.type;
   return all;
 }
 

@@ -18,7 +18,7 @@
 ///     ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})}, {.stream = s});
 ///     launch(s, y, z);                                               // runs when y is here
 ///
-/// Failure: as of an edge (edge.hpp), per operation, with the title of the operation in front; a batch throws its first failure
+/// Failure: as of a transfer (paired_transfer.hpp), per operation, with the title of the operation in front; a batch throws its first failure
 /// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp).
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/self_edge.hpp>
@@ -73,6 +73,7 @@ struct p2p_operation {
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;
   std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
+  std::uint16_t type = 0;      ///< of its elements (`element_type_of`); 0: any
   boost::intrusive_ptr<p2p_hooks> hooks{};
 };
 
@@ -142,7 +143,8 @@ class p2p {
             .peer = o.to,
             .bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()},
             .tag = o.tag,
-            .timeout_ns = o.timeout_ns};
+            .timeout_ns = o.timeout_ns,
+            .type = type_of_elements<B>()};
   }
   template <buffer B>
   static p2p_operation irecv(B&& into, receive_options o) {
@@ -151,7 +153,8 @@ class p2p {
             .bytes = std::as_writable_bytes(std::span(into)),
             .tag = o.tag,
             .timeout_ns = o.timeout_ns,
-            .expected = o.expected};
+            .expected = o.expected,
+            .type = type_of_elements<B>()};
   }
   /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
   /// been started then.

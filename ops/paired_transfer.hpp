@@ -11,9 +11,11 @@
 ///
 /// The k-th sender is paired with the k-th receiver, ranks ascending, unless `edges` says otherwise; other roles are idle
 /// and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent
-/// of each other. Awaiting a call throws `failure` (see edge.hpp); `attempt` turns that into a value:
+/// of each other. A receive refuses a message that has no room in it, or that is of another type of elements (bytes go with all):
+/// both ends throw, the sender at its next call where its own message had left by then. Awaiting a call throws `failure` (see edge.hpp); `attempt` turns that into a value:
 ///
 ///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
+#include <parley/ops/call_type.hpp>
 #include <parley/ops/declared_edge.hpp>
 #include <parley/ops/edge.hpp>
 #include <parley/runtime/when.hpp>
@@ -66,6 +68,12 @@ template <class R>
 concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
                  std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
 
+/// Of a buffer's elements, as messages say it: see `element_type_of`.
+template <buffer B>
+std::uint16_t type_of_elements() noexcept {
+  return element_type_of<std::ranges::range_value_t<B>>();
+}
+
 /// What `declare` gives back; a light handle that lives as long as its rank. An op is light, too, until it is first used here,
 /// by a call or by what its other ranks send for it.
 class transfer {
@@ -73,13 +81,15 @@ class transfer {
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
   template <buffer B>
   send_call send(const B& data, send_options o) {
-    return edge_to(o.to).send(std::as_bytes(std::span(data)), {.tag = o.tag, .timeout_ns = o.timeout_ns});
+    return edge_to(o.to).send(std::as_bytes(std::span(data)),
+                              {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()});
   }
   /// Answers the number of bytes that came, at most those of `into`.
   template <buffer B>
   receive_call receive(B&& into, receive_options o) {
-    return edge_from(o.from).receive(std::as_writable_bytes(std::span(into)),
-                                     {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected});
+    return edge_from(o.from).receive(
+        std::as_writable_bytes(std::span(into)),
+        {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected, .type = type_of_elements<B>()});
   }
   /// The same for code that is no coroutine (runtime/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
   template <buffer B>

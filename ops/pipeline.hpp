@@ -8,8 +8,9 @@
 /// `stage` is an object with
 ///     void forward(std::uint64_t microbatch, std::span<std::byte> activation);
 /// which changes an activation in place, away from the actor thread: the first stage makes it, the last one has it in the
-/// end. While a stage computes, the next activation comes in and the one before leaves. A failure of an edge or an
-/// exception of `forward` ends the run and comes out of it. When a stage comes back as a new process, runs fail with `peer_restarted`
+/// end. While a stage computes, the next activation comes in and the one before leaves. Where it can be computed in several ways,
+/// these are tuned beside the edges (tuned_stage.hpp). A failure of an edge or an exception of `forward` ends the run and comes out
+/// of it; an activation of another size than the stage behind expects is refused, and both are told. When a stage comes back as a new process, runs fail with `peer_restarted`
 /// until each of the other ones has called `rejoin`.
 #include <parley/ops/declared_edge.hpp>
 

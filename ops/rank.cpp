@@ -54,12 +54,11 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   services_.early_bytes = settings_->early_bytes;
   services_.give_up = std::move(on.give_up);
   if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
-  if (on.held_dead) {
-    services_.see_whether_fenced = [this, held_dead = std::move(on.held_dead)] {
-      if (fenced_) return;
-      if (const std::string why = held_dead(); !why.empty()) on_fenced(why);
-    };
-  }
+  services_.hear_news = [this, held_dead = std::move(on.held_dead), hear = std::move(on.hear_news)](errc code) {
+    if (fenced_) return;
+    if (const std::string why = held_dead ? held_dead() : std::string(); !why.empty()) return on_fenced(why);
+    if (hear && (code == errc::peer_failed || code == errc::send_failed)) hear();
+  };
   ranks_come_back_ = on.ranks_come_back;
   disk_ = on.disk;
   actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
@@ -498,8 +497,9 @@ void rank::end_ops_with(const loss& l, errc code) noexcept {
   for_each_end([&](const actors::op_declaration& op, const auto& has, const auto& end) {
     if (!has(l.who, code == errc::peer_restarted)) return;
     end(error{code,
-              op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(l.who) + l.why + lacks(op)},
-        l.who);
+              op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(l.who) + l.what + lacks(op),
+              &l.began_with},
+        l.began_with.rank);
   });
 }
 
@@ -513,7 +513,8 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
       {peer,
        " has restarted; transfers with it go on in a new generation, from their first invocation, other ops when all "
        "their ranks have called rejoin",
-       departure::died},
+       departure::died,
+       {peer, " has restarted"}},
       errc::peer_restarted);
   std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
   std::erase_if(undelivered_, [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
@@ -536,26 +537,57 @@ task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
 }
 
 void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept {
-  // A fenced rank sees the others close their connections. And what is found out first says most about a death.
-  const auto known = [&](const loss& l) { return l.who == lost; };
-  if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
+  if (how == departure::failed) return on_ended(lost, {lost, " ended with " + std::string(why)});
+  if (how == departure::returned) {
+    const std::string what = " has returned from rank_main";
+    return note_loss({lost, what, how, {lost, what}}, why);
+  }
   // Nobody starts the one anew that hosts the rendezvous.
   const char* const remedy = ranks_come_back_ && lost != 0 ? "wait for its restart, or restart the job to continue"
                                                            : "restart the job to continue";
-  const std::string text = how == departure::returned ? " has returned from rank_main"
-                           : how == departure::failed ? " ended with " + std::string(why)
-                                                      : " is gone: " + std::string(why) + "; " + remedy;
-  lost_.push_back({lost, text, how});
-  for (const auto& e : outs_) {
-    if (e->peer() == lost) note_undelivered(*e);
+  const auto is_cause = [&](const loss& l) { return l.how != departure::returned && l.who != lost; };
+  const auto before = std::find_if(lost_.rbegin(), lost_.rend(), is_cause);
+  if (how == departure::vanished && before != lost_.rend()) {
+    const runtime::root_cause first = before->began_with;
+    return note_loss(
+        {lost, " is gone: " + std::string(why) + " after rank " + std::to_string(first.rank) + first.what, how, first},
+        why);
   }
-  end_ops_with(lost_.back(), errc::peer_failed);
-  if (how == departure::returned) return;  // nothing has gone wrong with it
-  runtime::flight_record gone;
-  gone.began_ns = gone.ended_ns = services_.clocks.local(executor_.now());
-  gone.what = runtime::flight_event::peer_lost;
-  gone.tag = lost;
-  flight_.add(gone);
+  const std::string what = " is gone: " + std::string(why) + "; " + remedy;
+  note_loss({lost, what, how, {lost, what}}, why);
+}
+
+void rank::on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept {
+  const std::string by_another = " ended because rank " + std::to_string(began_with.rank) + began_with.what;
+  note_loss({ended, began_with.rank == ended ? began_with.what : by_another, departure::failed, began_with},
+            began_with.what);
+}
+
+// What a call has met may have been explained since.
+runtime::root_cause rank::cause_of(const error& why) const {
+  runtime::root_cause cause{id(), " ended with " + why.what()};
+  if (const runtime::root_cause* const first = why.began_with()) cause = *first;
+  const auto is_it = [&](const loss& l) { return l.who == cause.rank; };
+  const auto known = std::find_if(lost_.begin(), lost_.end(), is_it);
+  return known == lost_.end() ? cause : known->began_with;
+}
+
+void rank::note_loss(loss l, std::string_view why) noexcept {
+  // A fenced rank sees the others close their connections. And what is found out first says most about a death.
+  const auto known = [&](const loss& other) { return other.who == l.who; };
+  if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
+  lost_.push_back(std::move(l));
+  const loss& gone = lost_.back();
+  for (const auto& e : outs_) {
+    if (e->peer() == gone.who) note_undelivered(*e);
+  }
+  end_ops_with(gone, errc::peer_failed);
+  if (gone.how == departure::returned) return;  // nothing has gone wrong with it
+  runtime::flight_record record;
+  record.began_ns = record.ended_ns = services_.clocks.local(executor_.now());
+  record.what = runtime::flight_event::peer_lost;
+  record.tag = gone.who;
+  flight_.add(record);
   dump_after_fault(why);
 }
 
@@ -610,6 +642,11 @@ left_over rank::unfinished() {
   for (const auto& e : outs_) note_undelivered(*e);
   left_over all;
   for (auto& [to, line] : std::exchange(undelivered_, {})) all.undelivered.push_back(std::move(line));
+  for (const auto* ends : {&outs_, &ended_outs_}) {
+    for (const auto& e : *ends) {
+      for (std::string& line : e->untold_refusals()) all.undelivered.push_back(std::move(line));
+    }
+  }
   for (const auto& g : groups_) {
     if (!g->settled())
       all.undelivered.push_back(g->declaration().title() + ", on rank " + std::to_string(id()) +

@@ -90,6 +90,9 @@ struct rank_foundation {
   /// Why the others hold this rank dead, where that may be known before `rank::on_fenced` is called; "" while they do not. Asked
   /// when a call is about to fail. Empty: nothing is known before.
   std::function<std::string()> held_dead{};
+  /// Takes in what is here unread of what became of other ranks. Called before a call fails as a peer is gone. Empty: all is
+  /// told at once.
+  std::function<void()> hear_news{};
 };
 
 /// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.
@@ -115,8 +118,9 @@ struct edge_decision {
 
 /// How a rank came to be gone.
 enum class departure : std::uint8_t {
-  died,      ///< nobody knows more than that its connections ended
-  failed,    ///< it said with which error it ended
+  died,      ///< somebody has seen that
+  vanished,  ///< nobody has said anything of it, but a connection broke: after another loss, because of that one
+  failed,    ///< it said with which error it ended, or because of whose end
   returned,  ///< it has done all that its program does
 };
 
@@ -184,6 +188,10 @@ class rank {
 
   /// A rank is gone: its ops end with `peer_failed`, here and now.
   void on_lost(rank_id lost, std::string_view why, departure how = departure::died) noexcept;
+  /// The same of one that has said what it ended with: what `cause_of` answered there.
+  void on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept;
+  /// What the others are to be told of an error that ends this rank: the rank that it began with, which may be another one.
+  runtime::root_cause cause_of(const runtime::error& why) const;
   /// The others hold this rank dead: all of its ops end with `fenced`, here and now, and no other reason counts any more.
   void on_fenced(std::string_view why) noexcept;
   /// A rank has come back as a new process, and the link knows it. Calls that are under way with the old one end with
@@ -269,9 +277,11 @@ class rank {
   void for_each_end(const Visit& visit) noexcept;
   struct loss {
     rank_id who;
-    std::string why;  // begins behind "rank 3"
+    std::string what;  // behind "rank 3"
     departure how;
+    runtime::root_cause began_with;
   };
+  void note_loss(loss l, std::string_view why) noexcept;
   void end_ops_with(const loss& l, runtime::errc code) noexcept;
   void note_undelivered(edge_out& e);
   void end_if_lost() noexcept;  // what has just been made

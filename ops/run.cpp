@@ -5,6 +5,7 @@
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
 #include <parley/runtime/incarnations.hpp>
+#include <parley/runtime/news.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
@@ -118,6 +119,21 @@ time_ns detection_of(time_ns mine) {
   return static_cast<time_ns>(seconds * 1e9);
 }
 
+// What an error that ends this rank waits for.
+struct farewell {
+  static constexpr time_ns limit_ns = 200'000'000;  // rank 0 may be computing
+  runtime::task<> until_heard() {
+    runtime::scope& here = co_await runtime::this_scope;
+    const time_ns until = here.where().now() + limit_ns;
+    while (!heard) {
+      auto woken = co_await changed.next(until);
+      if (!woken) break;
+    }
+  }
+  bool heard = false;
+  runtime::news changed;
+};
+
 /// What has no text is named, at least.
 runtime::error of_program(const std::exception_ptr& thrown) {
   runtime::error why = runtime::describe(thrown);
@@ -224,7 +240,7 @@ struct job::state final : runtime::link::failure_handler {
     meeting.emplace(loop->io(), std::move(at), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
-    meeting->on_member_left([this](rank_id left, const std::string& why) { on_left(left, why); });
+    meeting->on_member_left([this](rank_id left, const runtime::root_cause& why) { on_left(left, why); });
     meeting->on_member_restarted([this](const transports::member& anew) { on_restarted(anew); });
     meeting->join(introduction(o), [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
@@ -263,6 +279,10 @@ struct job::state final : runtime::link::failure_handler {
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     on.ranks_come_back = place.max_restarts > 0;
     on.held_dead = [this] { return why_fenced(); };
+    on.hear_news = [this] {
+      loop->io().poll();
+      if (heart) tell_lost(heart->lost());
+    };
     // Later: where the transport is about to say it, too, it knows more.
     on.give_up = [this](rank_id lost, const std::string& why) {
       on_loop_of(lost, [this, lost, why] { on_found_dead(lost, why); });
@@ -424,19 +444,19 @@ struct job::state final : runtime::link::failure_handler {
   }
   /// One that ended with an error ends its ops here, too. One that has returned may still be heard: what it sent is on its way
   /// until its connection is gone.
-  void on_left(rank_id left, const std::string& why) {
+  void on_left(rank_id left, const runtime::root_cause& why) {
     if (!self) {
       early.emplace_back([this, left, why] { on_left(left, why); });
       return;
     }
     coming.erase(left);
     without_rank_0 = without_rank_0 || left == 0;
-    if (why.empty()) {
+    if (why.what.empty()) {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
     } else if (!see_whether_fenced()) {
       ended_with_error.push_back(left);
-      self->on_lost(left, why, departure::failed);
+      self->on_ended(left, why);
       wire->give_up(left);
     }
   }
@@ -496,19 +516,11 @@ struct job::state final : runtime::link::failure_handler {
       } else if (std::count(ended_with_error.begin(), ended_with_error.end(), peer) != 0) {
         see_whether_fenced();  // its process may be there yet, but has said itself what became of it
       } else if (!end_with_verdicts(peer)) {
-        self->on_lost(peer, why_gone(peer));
+        // Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
+        self->on_lost(peer, "its connection broke", departure::vanished);
       }
       take_in(peer);
     });
-  }
-  /// Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
-  std::string why_gone(rank_id peer) const {
-    std::string why = "its connection broke";
-    if (!heart) return why;
-    for (const auto& [dead, how] : heart->lost()) {
-      if (dead != peer) return why + " after rank " + std::to_string(dead) + " was lost: " + how;
-    }
-    return why;
   }
   /// However a death is noticed here, all ranks shall say the same of it: those who end because of it are not its cause.
   /// Answers whether this rank itself is held dead.
@@ -516,8 +528,11 @@ struct job::state final : runtime::link::failure_handler {
     if (see_whether_fenced()) return true;
     if (!heart) return false;
     heart->hold_dead(lost);
-    for (const auto& [dead, why] : heart->lost()) self->on_lost(dead, why);
+    tell_lost(heart->lost());
     return false;
+  }
+  void tell_lost(const std::vector<std::pair<rank_id, std::string>>& dead) {
+    for (const auto& [who, why] : dead) self->on_lost(who, why);
   }
 
   std::unique_ptr<reactor> loop;
@@ -542,6 +557,7 @@ struct job::state final : runtime::link::failure_handler {
   std::vector<rank_id> returned;
   std::vector<rank_id> ended_with_error;
   std::vector<std::unique_ptr<goodbye>> goodbyes;
+  farewell said;
   time_ns detection_ns;
   time_ns settle_limit_ns;
   bool warned_of_host = false;
@@ -580,8 +596,15 @@ parting job::leave() {
   return left.rejected.empty() ? parting::in_peace : parting::refused;
 }
 
-void job::leave_after(const std::string& error) {
-  if (state_->meeting) state_->meeting->leave(error);
+// Who is told only by this rank's connections that it has ended does not know why, so these last until rank 0 has told the others.
+void job::leave_after(const runtime::error& why) {
+  if (!state_->meeting) return;
+  farewell& said = state_->said;
+  state_->meeting->leave(state_->self->cause_of(why), [&said] {
+    said.heard = true;
+    said.changed.tell();
+  });
+  runtime::run(*state_->loop, said.until_heard());
 }
 
 std::vector<tuning::validator> machine_validators() {
@@ -605,8 +628,8 @@ int run(const std::function<void(job&)>& program, job_options o) {
     try {
       program(here);
     } catch (...) {
-      const std::string why = of_program(std::current_exception()).what();
-      static_cast<void>(here.self().dump_flight(why));
+      const runtime::error why = of_program(std::current_exception());
+      static_cast<void>(here.self().dump_flight(why.what()));
       here.leave_after(why);
       throw;
     }

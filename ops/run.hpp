@@ -85,8 +85,8 @@ class job {
   /// Lets go of the others in peace: settles what they still need, says bye. Prints to standard error, a line for each op,
   /// what was not delivered and which declarations were refused.
   parting leave();
-  /// Instead: tells the others with which error this rank ends.
-  void leave_after(const std::string& error);
+  /// Instead: tells the others with which error this rank ends, or because of whose end; for that it waits a moment.
+  void leave_after(const runtime::error& why);
   /// Where a launcher collects reports, or -1.
   int report_descriptor() const noexcept;
   bool authenticated() const noexcept;

@@ -1,3 +1,4 @@
+#include <parley/ops/call_type.hpp>
 #include <parley/ops/self_edge.hpp>
 
 #include <exception>
@@ -10,8 +11,12 @@ using runtime::task;
 // A pair that has met. Both sides wait for its end, which nothing hastens.
 struct self_edge::copying {
   explicit copying(runtime::executor& ex) : scope(ex) {}
+  bool fits() const noexcept { return from.size() <= into.size() && same_type(); }
+  bool same_type() const noexcept { return sent == taken || sent == 0 || taken == 0; }
   std::span<std::byte> from;
   std::span<std::byte> into;
+  std::uint16_t sent = 0;  // elements of that type
+  std::uint16_t taken = 0;
   std::exception_ptr thrown;
   runtime::scope scope;
 };
@@ -34,9 +39,13 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::i
     side& partner = partners.pop_front();
     auto both = std::make_shared<copying>(services_.ex);
     const bool sends = &partners == &lines_[o.tag].receives;
-    both->from = sends ? mine.bytes : partner.bytes;
-    both->into = sends ? partner.bytes : mine.bytes;
-    if (both->from.size() <= both->into.size() && !both->from.empty()) {
+    const side& sender = sends ? mine : partner;
+    const side& receiver = sends ? partner : mine;
+    both->from = sender.bytes;
+    both->into = receiver.bytes;
+    both->sent = sender.type;
+    both->taken = receiver.type;
+    if (both->fits() && !both->from.empty()) {
       copied_bytes_ += both->from.size();
       both->scope.spawn(copy(memory_, both));
     }
@@ -68,9 +77,21 @@ runtime::failure self_edge::explained(errc code, const char* verb, std::uint32_t
 task<> self_edge::send(std::span<const std::byte> data, call_options o) {
   side mine;
   mine.bytes = {const_cast<std::byte*>(data.data()), data.size()};  // of two sides of one kind; only read
+  mine.type = o.type;
   line& l = lines_[o.tag];
   auto met = co_await meet(mine, l.sends, l.receives, o, "a send to");
-  static_cast<void>(met);
+  throw_misfit(*met, "a send to", o.tag);
+}
+
+void self_edge::throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const {
+  if (c.fits()) return;
+  if (!c.same_type())
+    throw explained(errc::declaration_mismatch, verb, tag,
+                    words_of_elements(c.sent) + " were sent to where " + words_of_elements(c.taken) +
+                        " are expected; nothing was written");
+  throw explained(errc::buffer_too_small, verb, tag,
+                  std::to_string(c.from.size()) + " bytes do not fit into " + std::to_string(c.into.size()) +
+                      "; nothing was written");
 }
 
 task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o) {
@@ -82,12 +103,10 @@ task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o
   } told{memory_, o.expected};
   side mine;
   mine.bytes = into;
+  mine.type = o.type;
   line& l = lines_[o.tag];
   auto met = co_await meet(mine, l.receives, l.sends, o, "a receive from");
-  if (met->from.size() > into.size())
-    throw explained(errc::buffer_too_small, "a receive from", o.tag,
-                    std::to_string(met->from.size()) + " bytes do not fit into " + std::to_string(into.size()) +
-                        "; nothing was written");
+  throw_misfit(*met, "a receive from", o.tag);
   told.outcome = errc::none;
   co_return met->from.size();
 }

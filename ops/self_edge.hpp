@@ -42,6 +42,7 @@ class self_edge {
   struct copying;
   struct side : runtime::list_hook {
     std::span<std::byte> bytes;
+    std::uint16_t type = 0;
     std::shared_ptr<copying> met;  // once the partner is there
     runtime::news changed;
   };
@@ -52,6 +53,8 @@ class self_edge {
   runtime::task<std::shared_ptr<copying>> meet(side& mine, runtime::intrusive_list<side>& waiting_here,
                                                runtime::intrusive_list<side>& partners, call_options o,
                                                const char* verb);
+  /// Of both sides, where one does not take what the other sends.
+  void throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const;
   /// The error that a call ends with, which is noted.
   runtime::failure explained(runtime::errc code, const char* verb, std::uint32_t tag, const std::string& what) const;
   static runtime::task<> copy(runtime::memory_space& memory, std::shared_ptr<copying> c);

@@ -246,7 +246,7 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
 }
 
 failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
-  services_.about_to_fail();
+  services_.about_to_fail(code);
   failure why = in_words(code, invocation, what);
   services_.call_failed(why.reason());
   return why;

@@ -1,6 +1,6 @@
 #pragma once
 /// A pipeline of stages, forward and backward, after a schedule that is data (schedule.hpp). Every pair of neighbours tunes its
-/// transfers while it runs; what a stage computes may be tuned on its own (tunable_op.hpp), and its waits are not charged to it.
+/// transfers while it runs; what a stage computes may be tuned beside it (tuned_stage.hpp), and its waits are not charged to it.
 ///
 ///     auto pipe = self.declare(training_pipeline{.name = "layers", .schedule = one_forward_one_backward(4, 8)});
 ///     pipeline_report report = co_await pipe.run(my_stages);         // one pass: forward and backward of all microbatches

@@ -101,6 +101,9 @@ class tunable_op<Result(Args...)> {
   }
   tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
   kernel_outputs outputs_of(Args&... args) const { return outputs_ ? outputs_(args...) : kernel_outputs(); }
+  kernel_outputs compared_outputs_of(Args&... args) const {
+    return core_.context().is_numerics_check_enabled() ? outputs_of(args...) : kernel_outputs();
+  }
 
   // The same twice: a function cannot be a coroutine for some signatures only.
   [[gnu::noinline]] void tune_now(kernel_entry& e, Args... args) {
@@ -135,7 +138,7 @@ class tunable_op<Result(Args...)> {
   }
   [[gnu::noinline]] void in_context_now(Args... args) {
     contextual_run& run = *core_.context().contextual();
-    auto turn = run.begin(core_, core_.entry(key_of(args...)));
+    auto turn = run.begin(core_, core_.entry(key_of(args...)), compared_outputs_of(args...));
     std::exception_ptr thrown;
     do {
       thrown = nullptr;
@@ -148,7 +151,7 @@ class tunable_op<Result(Args...)> {
   }
   runtime::task<> in_context_later(Args... args) {
     contextual_run& run = *core_.context().contextual();
-    auto turn = run.begin(core_, core_.entry(key_of(args...)));
+    auto turn = run.begin(core_, core_.entry(key_of(args...)), compared_outputs_of(args...));
     std::exception_ptr thrown;
     do {
       thrown = nullptr;

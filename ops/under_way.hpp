@@ -15,7 +15,7 @@ namespace parley::ops {
 inline runtime::error while_under_way(const runtime::error& ended, std::uint64_t invocation) {
   const std::string which = "invocation " + std::to_string(invocation) + " was under way";
   if (ended.text().find(which) != std::string::npos) return ended;
-  return {ended.code(), ended.text() + "; " + which};
+  return {ended.code(), ended.text() + "; " + which, ended.began_with()};
 }
 
 /// `; device 0: cudaErrorMemoryAllocation: out of memory`: what a device had to say of what ended a call, unless `text` has that.

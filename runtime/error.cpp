@@ -34,9 +34,9 @@ std::string_view name(errc code) noexcept {
 }
 
 std::string error::what() const {
-  std::string sentence(name(code_));
-  if (text_) sentence.append(": ").append(*text_);
-  return sentence;
+  std::string whole(name(code_));
+  if (said_) whole.append(": ").append(said_->text);
+  return whole;
 }
 
 error describe(const std::exception_ptr& thrown) {

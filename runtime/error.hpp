@@ -7,6 +7,8 @@
 ///     use(answer.value());                         // ... or let it throw `failure` when there is none
 ///
 /// An error without a text of its own costs no allocation.
+#include <parley/runtime/identifiers.hpp>
+
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -50,20 +52,40 @@ enum class errc : std::uint8_t {
 /// `timeout`, `peer_failed`, ...: the name that texts, files and JSON use.
 std::string_view name(errc code) noexcept;
 
+/// The rank that an error began with, and what became of it, in words behind its name: ` is gone: …`, ` ended with …`. Ranks that ended
+/// because of it pass it on, so that whoever ends because of one of them still names it.
+struct root_cause {
+  rank_id rank = 0;
+  std::string what;
+
+  friend bool operator==(const root_cause&, const root_cause&) = default;
+};
+
 class error {
  public:
   error(errc code) noexcept : code_(code) {}  // NOLINT(google-explicit-constructor): `return errc::timeout;` reads well
-  error(errc code, std::string text) : code_(code), text_(std::make_shared<const std::string>(std::move(text))) {}
+  error(errc code, std::string text) : error(code, std::move(text), nullptr) {}
+  /// `began_with` as the error has it that this one is made of.
+  error(errc code, std::string text, const root_cause* began_with)
+      : code_(code), said_(std::make_shared<const sentence>(std::move(text), began_with)) {}
 
   errc code() const noexcept { return code_; }
   /// The whole sentence: the code's name, then who, where and what to do.
   std::string what() const;
   /// The same without the code's name; empty when there is no more to say.
-  std::string text() const { return text_ ? *text_ : std::string(); }
+  std::string text() const { return said_ ? said_->text : std::string(); }
+  /// Where it follows from the end of a rank: which one. Null where it began here.
+  const root_cause* began_with() const noexcept { return said_ ? said_->began_with.get() : nullptr; }
 
  private:
+  struct sentence {
+    sentence(std::string words, const root_cause* cause)
+        : text(std::move(words)), began_with(cause == nullptr ? nullptr : std::make_unique<const root_cause>(*cause)) {}
+    std::string text;
+    std::unique_ptr<const root_cause> began_with;
+  };
   errc code_;
-  std::shared_ptr<const std::string> text_;
+  std::shared_ptr<const sentence> said_;
 };
 
 /// The exception that carries an `error`.

@@ -10,7 +10,8 @@ namespace {
 struct input_failed final : failure {
   input_failed(const std::string& title, std::string input_title, error why)
       : failure({why.code(),
-                 title + " was not done, because it needs what " + input_title + " was to bring: " + why.what()}),
+                 title + " was not done, because it needs what " + input_title + " was to bring: " + why.what(),
+                 why.began_with()}),
         input(std::move(input_title)), cause(std::move(why)) {}
   std::string input;
   error cause;

@@ -1,5 +1,6 @@
 #include <parley/runtime/memory_pieces.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <type_traits>
@@ -52,6 +53,17 @@ void with_fixed_size(std::uint64_t bytes, const Copy& copy) {
 }
 
 }  // namespace
+
+std::span<std::byte> memory_pieces::around() const noexcept {
+  if (count() == 0) return {base, 0};
+  if (!offsets.empty()) {
+    const auto [first, last] = std::minmax_element(offsets.begin(), offsets.end());
+    return {base + *first, static_cast<std::size_t>(*last - *first + bytes)};
+  }
+  std::uint64_t end = bytes;
+  for (const repetition& r : outer) end += (r.count - 1) * r.stride_bytes;
+  return {base, static_cast<std::size_t>(end)};
+}
 
 void memory_pieces::gather(std::byte* packed) const noexcept {
   with_fixed_size(bytes, [&](auto size) {

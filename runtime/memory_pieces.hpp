@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace parley::runtime {
@@ -26,6 +27,8 @@ struct memory_pieces {
   std::uint64_t count() const noexcept { return offsets.empty() ? outer[0].count * outer[1].count : offsets.size(); }
   std::uint64_t total_bytes() const noexcept { return bytes * count(); }
   bool contiguous() const noexcept { return offsets.empty() && outer[0].count * outer[1].count == 1; }
+  /// From the first of its bytes to the last, with all that lies between.
+  std::span<std::byte> around() const noexcept;
 
   // Of memory that this processor may touch.
   void gather(std::byte* packed) const noexcept;

@@ -8,12 +8,14 @@
 #include <parley/simulation/scenario.hpp>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -56,6 +58,14 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   } else {
     co_await self->settle(settling_ns);
   }
+}
+
+constexpr std::array flags{"--weather", "--control-weather", "--deaths"};
+constexpr std::array with_a_value{"--sim", "--seed", "--seeds", "--links", "--mutant"};
+
+template <class Names>
+bool is_one_of(const Names& names, std::string_view word) {
+  return std::find(names.begin(), names.end(), word) != names.end();
 }
 
 void take_out(int& argc, char** argv, int at, int words) {
@@ -191,7 +201,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   const auto over = [&] {
     for (const rank_id r : std::exchange(all.failed, {})) {
       faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
-      w.crash(r);
+      w.fail(r, *all.errors[r]);
     }
     return w.all_ended();
   };
@@ -234,19 +244,14 @@ bool names(const std::string& text, rank_id r) {
   return false;
 }
 
-// Whoever cannot go on without the dead rank says so, naming it or another that ended because of it; and soon.
+// Whoever cannot go on without the dead rank, or without one that ended because of it, says so, naming the dead one; and soon.
 bool ended_well(const played& all, const world_options& o, const mishap& death) {
   bool well = all.violations.empty();
   std::size_t told = 0;
   for (rank_id r = 0; r < o.ranks; ++r) {
     if (!all.errors[r]) continue;
     ++told;
-    bool names_one = false;
-    for (rank_id gone = 0; gone < o.ranks; ++gone) {
-      const bool is_gone = gone == death.rank || (gone != r && all.errors[gone]);
-      names_one = names_one || (is_gone && names(all.errors[r]->text(), gone));
-    }
-    if (names_one && all.errors[r]->code() == runtime::errc::peer_failed) continue;
+    if (names(all.errors[r]->text(), death.rank) && all.errors[r]->code() == runtime::errc::peer_failed) continue;
     well = false;
     print_failure(r, all.errors[r]->what());
   }
@@ -256,8 +261,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
     std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",
                  static_cast<double>(all.last_end_ns - death.at_ns) / 1e6);
   }
-  std::fprintf(stderr,
-               "rank %u died after %.6f ms; %zu ended with an error that names who is gone, %zu had no need of it%s\n",
+  std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that names it, %zu had no need of it%s\n",
                death.rank, static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
                well ? "" : ", but not all of them as they should");
   return well;
@@ -290,11 +294,31 @@ bool run_virtual(const world_options& o, ops::rank_function rank_main, const pro
   return ended_well(play(o, rank_main, p, &death, &undisturbed), o, death);
 }
 
+std::vector<std::string> own_words(int argc, const char* const* argv) {
+  std::vector<std::string> own;
+  for (int i = 1; i < argc; ++i) {
+    if (is_one_of(with_a_value, argv[i])) {
+      ++i;
+    } else if (!is_one_of(flags, argv[i])) {
+      own.emplace_back(argv[i]);
+    }
+  }
+  return own;
+}
+
 int run(int argc, char** argv, ops::rank_function rank_main) {
   try {
     const auto seed = option(argc, argv, "--seed");
     const auto ranks = option(argc, argv, "--sim", "a number of ranks");
-    if (!ranks) return ops::run(argc, argv, rank_main);
+    if (!ranks) {
+      const auto left = std::find_if(argv + 1, argv + argc, [](const char* word) {
+        return is_one_of(flags, word) || is_one_of(with_a_value, word);
+      });
+      if (left != argv + argc || seed)
+        runtime::raise({runtime::errc::bad_argument,
+                        std::string(seed ? "--seed" : *left) + " is for virtual ranks; say how many with --sim N"});
+      return ops::run(argc, argv, rank_main);
+    }
     const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
     const bool weather = flag(argc, argv, "--weather");
     const bool control = flag(argc, argv, "--control-weather");

@@ -14,7 +14,8 @@
 /// else that a rank does takes none. Weather: messages are late and overtake each other, control messages are lost and come twice,
 /// ways are clogged or cut for a while, ranks are stopped or slow, and coroutines of different ranks run in odd orders; a program must
 /// give the same results. Deaths: after a run without one, another in which a rank ends in the midst of it; every other has to
-/// return, or to end with `peer_failed` naming who is gone, in the time in which deaths are noticed. Equal seeds give equal runs. Time is `self.where().precise_now()`, in both worlds.
+/// return, or to end with `peer_failed` naming who is gone, also where that was noticed only as others ended because of it, in the time
+/// in which deaths are noticed. Equal seeds give equal runs. Time is `self.where().precise_now()`, in both worlds.
 ///
 /// Each run is watched by the checkers that need no scenario: S1 to S8, L2, N1 to N4, window, agreement, oracle, errors, delivery, leftovers
 /// (checkers.hpp, program_checkers.hpp). N1 speaks of a run with `--control-weather`, compared with one without. Answers 0,
@@ -26,10 +27,13 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace parley::simulation {
 
 int run(int argc, char** argv, ops::rank_function rank_main);
+/// What of a command line is not for `run`, in order: the program's own words.
+std::vector<std::string> own_words(int argc, const char* const* argv);
 
 enum class befalls : std::uint8_t { nothing, weather, control_weather, death };
 struct program_options {

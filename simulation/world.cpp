@@ -98,6 +98,21 @@ void world::crash(rank_id r) {
   }
 }
 
+void world::fail(rank_id r, const runtime::error& why) {
+  if (!nodes_[r]->rank) return;
+  const runtime::root_cause cause = nodes_[r]->rank->cause_of(why);
+  const std::uint64_t life = nodes_[r]->life;
+  crash(r);
+  for (rank_id other = 0; other < ranks(); ++other) {
+    if (other == r || !nodes_[other]->rank) continue;
+    const std::uint64_t its = nodes_[other]->life;
+    stage_.at(stage_.now() + options_.link.latency_ns, other, [this, other, r, cause, life, its] {
+      node& n = *nodes_[other];
+      if (n.rank && n.life == its && nodes_[r]->life == life + 1) n.rank->on_ended(r, cause);
+    });
+  }
+}
+
 void world::restart(rank_id r, time_ns absent_ns) {
   if (!nodes_[r]->rank) return;
   crash(r);
@@ -201,7 +216,12 @@ void world::notice(rank_id who, rank_id lost, std::uint64_t life) {
 }
 
 void world::node::on_peer_failed(rank_id peer) noexcept {
-  if (rank) rank->on_lost(peer, owner.nodes_[peer]->rank ? "it did not answer for too long" : "it has crashed");
+  if (!rank) return;
+  if (owner.nodes_[peer]->rank) {
+    rank->on_lost(peer, "it did not answer for too long", ops::departure::vanished);
+  } else {
+    rank->on_lost(peer, "it has crashed");
+  }
 }
 
 }  // namespace parley::simulation

@@ -65,6 +65,8 @@ class world {
   bool all_ended() const noexcept;        ///< whether there are none; cheap enough to ask at each step
 
   void crash(rank_id r);
+  /// The same of one whose program has failed, as `run` has it: it tells the others first, who hear it at once.
+  void fail(rank_id r, const runtime::error& why);
   void restart(rank_id r, time_ns absent_ns);
   /// How often members of an op have come back in this job, as far as one of them knows: equal numbers, equal generations.
   std::uint64_t returns(rank_id known_to, const std::vector<rank_id>& members) const noexcept;

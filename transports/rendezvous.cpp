@@ -143,11 +143,14 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     });
   }
   void on_loss(loss_handler handler) { lost_ = std::move(handler); }
-  void on_left(loss_handler handler) { left_ = std::move(handler); }
+  void on_left(farewell_handler handler) { left_ = std::move(handler); }
   void on_restart(restart_handler handler) { restarted_ = std::move(handler); }
   virtual void hold_dead(const member&, const std::string&) {}
 
-  virtual void leave(std::string_view) { close(); }
+  virtual void leave(const runtime::root_cause&, const std::function<void()>& told) {
+    close();
+    if (told) told();
+  }
   virtual void close() {
     ended_ = true;
     done_ = nullptr;
@@ -207,7 +210,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
     const auto handler = lost_;  // it may destroy the rendezvous
     if (handler) handler(rank, why);
   }
-  void part_with(rank_id rank, const std::string& why) {
+  void part_with(rank_id rank, const runtime::root_cause& why) {
     const auto handler = left_;
     if (handler) handler(rank, why);
   }
@@ -218,8 +221,21 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   static wire::bytes notice(rank_id rank, const std::string& why) {
     return wire::writer().number(rank).text(why.substr(0, wire::max_notice_bytes / 2)).take();
   }
-  static wire::bytes reason(std::string_view why) {
-    return wire::writer().text(std::string(why.substr(0, wire::max_notice_bytes / 2))).take();
+  static void write_cause(wire::writer& out, const runtime::root_cause& why) {
+    out.number(why.rank).text(why.what.substr(0, wire::max_notice_bytes / 2));
+  }
+  static wire::bytes farewell(const runtime::root_cause& why) {
+    wire::writer words;
+    write_cause(words, why);
+    return words.take();
+  }
+  /// What `rank` says that it ends because of; nothing where these are not the bytes of that.
+  std::optional<runtime::root_cause> read_cause(wire::scanner& in) const {
+    runtime::root_cause why;
+    why.rank = in.number<rank_id>();
+    if (!in.good() || why.rank >= options_.world_size) return std::nullopt;
+    why.what = in.text(in.left());
+    return why;
   }
 
   /// One address to bind or to connect to, within the reach that is allowed.
@@ -283,7 +299,7 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
   asio::steady_timer deadline_;
   join_handler done_;
   loss_handler lost_;
-  loss_handler left_;
+  farewell_handler left_;
   restart_handler restarted_;
   bool ended_ = false;
 };
@@ -312,13 +328,13 @@ class rendezvous::host final : public core {
       : core(io, std::move(options), std::move(key)), acceptor_(io), retry_(io), seats_(options_.world_size),
         entries_(options_.world_size) {}
 
-  void leave(std::string_view why) override {
+  void leave(const runtime::root_cause& why, const std::function<void()>& told) override {
     for (auto& [address, c] : clients_) {
       if (!c->recognised()) continue;
-      c->send(wire::type::bye, reason(why));
+      c->send(wire::type::bye, farewell(why));
       c->finish();
     }
-    close();
+    core::leave(why, told);
   }
 
   void close() override {
@@ -615,7 +631,7 @@ class rendezvous::host final : public core {
       older->send(wire::type::lost, notice(rank, why));
       older->finish();
     }
-    return announce(wire::type::lost, rank, why);
+    return announce(wire::type::lost, rank, notice(rank, why));
   }
 
   /// Of the processes of a host another one there knows best, and nobody else can see that one was stopped.
@@ -636,8 +652,8 @@ class rendezvous::host final : public core {
   }
 
   /// Tells all who is gone, and later those who come back. False when they know.
-  bool announce(wire::type what, rank_id rank, const std::string& why) {
-    const auto [news, is_new] = gone_.try_emplace(rank, gone{what, notice(rank, why)});
+  bool announce(wire::type what, rank_id rank, wire::bytes words) {
+    const auto [news, is_new] = gone_.try_emplace(rank, gone{what, std::move(words)});
     if (is_new) tell_all(what, news->second.told);
     return is_new;
   }
@@ -737,14 +753,20 @@ class rendezvous::host final : public core {
     }
     if (!seated) return note(c, why);
     if (c.said_bye || ended()) return;
-    if (announce(wire::type::lost, rank, died(rank, why))) lose(rank, died(rank, why));
+    if (announce(wire::type::lost, rank, notice(rank, died(rank, why)))) lose(rank, died(rank, why));
   }
 
-  void let_go(client& c, std::span<const std::byte> why) {
+  void let_go(client& c, std::span<const std::byte> payload) {
     if (std::exchange(c.said_bye, true) || joining()) return;
+    wire::scanner in(payload);
     const rank_id rank = c.said.rank;
-    const std::string text = wire::scanner(why).text(why.size());
-    if (announce(wire::type::left, rank, text)) part_with(rank, text);
+    const runtime::root_cause why = read_cause(in).value_or(runtime::root_cause{rank, {}});
+    wire::writer words;
+    words.number(rank);
+    write_cause(words, why);
+    const bool is_new = announce(wire::type::left, rank, words.take());
+    if (!why.what.empty()) drop(c, {});  // it waits for that: the others have been told
+    if (is_new) part_with(rank, why);
   }
 
   void tell_all(wire::type what, const wire::bytes& payload) {
@@ -772,9 +794,13 @@ class rendezvous::guest final : public core {
   guest(asio::io_context& io, rendezvous_options options, job_key key)
       : core(io, std::move(options), std::move(key)), connecting_(io), pause_(io) {}
 
-  void leave(std::string_view why) override {
-    if (link_ && link_->open() && at_ == phase::joined) link_->send(wire::type::bye, reason(why));
-    close();
+  void leave(const runtime::root_cause& why, const std::function<void()>& told) override {
+    const auto listens = [this] { return at_ == phase::joined && link_ && link_->open(); };
+    if (listens()) link_->send(wire::type::bye, farewell(why));
+    if (!told || !listens()) return core::leave(why, told);
+    core::close();
+    at_ = phase::leaving;
+    told_ = told;
   }
 
   void hold_dead(const member& dead, const std::string& why) override {
@@ -789,6 +815,7 @@ class rendezvous::guest final : public core {
     pause_.cancel();
     error_code ignored;
     connecting_.close(ignored);
+    told_ = nullptr;
     if (link_) link_->finish();
     link_.reset();
   }
@@ -812,6 +839,7 @@ class rendezvous::guest final : public core {
         if (kind == wire::type::reject) return wire::max_unauthenticated_bytes / 2;
         break;
       case phase::joined:
+      case phase::leaving:
         if (kind == wire::type::lost || kind == wire::type::left || kind == wire::type::bye)
           return wire::max_notice_bytes;
         if (kind == wire::type::restarted) return wire::max_member_bytes;
@@ -824,6 +852,7 @@ class rendezvous::guest final : public core {
     if (&from != link_.get()) return;
     if (frame.kind == wire::type::reject) return rejected(frame.payload);
     if (frame.kind == wire::type::challenge) return answer(frame);
+    if (at_ == phase::leaving) return;  // until the connection ends
     if (!from.authentic(frame)) {
       return broken({errc::unauthenticated, "rank 0 at " + place() + " sent a frame with a wrong tag"});
     }
@@ -835,7 +864,8 @@ class rendezvous::guest final : public core {
       case wire::type::lost:
       case wire::type::left: return take_notice(frame.kind, frame.payload);
       case wire::type::bye: {
-        const std::string why = wire::scanner(frame.payload).text(frame.payload.size());
+        wire::scanner in(frame.payload);
+        const runtime::root_cause why = read_cause(in).value_or(runtime::root_cause{});
         link_->close();
         link_.reset();  // nobody watches any more
         return part_with(0, why);
@@ -847,6 +877,7 @@ class rendezvous::guest final : public core {
   void on_end(stream& from, const std::string& why) override {
     if (&from != link_.get()) return;
     link_.reset();
+    if (at_ == phase::leaving) return std::exchange(told_, nullptr)();
     if (at_ == phase::joined) {
       lose(0, "rank 0 died: " + why);
       // A host takes all its ranks with it, and nobody else would tell of them.
@@ -863,7 +894,7 @@ class rendezvous::guest final : public core {
   }
 
  private:
-  enum class phase { greeting, waiting, joined };
+  enum class phase { greeting, waiting, joined, leaving };
 
   void start() override {
     auto at = resolve();
@@ -1010,9 +1041,8 @@ class rendezvous::guest final : public core {
     wire::scanner in(payload);
     const auto rank = in.number<rank_id>();
     if (!in.good() || rank >= options_.world_size) return;
-    const std::string why = in.text(in.left());
-    if (what == wire::type::lost) return lose(rank, why);
-    part_with(rank, why);
+    if (what == wire::type::lost) return lose(rank, in.text(in.left()));
+    part_with(rank, read_cause(in).value_or(runtime::root_cause{rank, {}}));
   }
 
   void rejected(std::span<const std::byte> payload) {
@@ -1077,6 +1107,7 @@ class rendezvous::guest final : public core {
   std::vector<rank_id> beside_rank_0_;       // on another host than this one
   wire::bytes said_;
   std::int64_t delay_ms_ = 1;
+  std::function<void()> told_;
   std::string trouble_ = "no connection came about";
 };
 
@@ -1093,10 +1124,11 @@ rendezvous::rendezvous(asio::io_context& io, rendezvous_options options, job_key
 rendezvous::~rendezvous() { core_->close(); }
 void rendezvous::join(member me, join_handler done) { core_->join(std::move(me), std::move(done)); }
 void rendezvous::on_member_lost(loss_handler handler) { core_->on_loss(std::move(handler)); }
-void rendezvous::on_member_left(loss_handler handler) { core_->on_left(std::move(handler)); }
+void rendezvous::on_member_left(farewell_handler handler) { core_->on_left(std::move(handler)); }
 void rendezvous::on_member_restarted(restart_handler handler) { core_->on_restart(std::move(handler)); }
 void rendezvous::hold_dead(const member& dead, const std::string& why) { core_->hold_dead(dead, why); }
-void rendezvous::leave(std::string_view why) { core_->leave(why); }
+void rendezvous::leave() { core_->leave({}, {}); }
+void rendezvous::leave(const runtime::root_cause& why, std::function<void()> told) { core_->leave(why, told); }
 std::vector<int> rendezvous::descriptors() const { return core_->descriptors(); }
 std::uint64_t rendezvous::dropped_clients() const { return core_->dropped(); }
 

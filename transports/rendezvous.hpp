@@ -10,7 +10,7 @@
 ///     });
 ///     io.run();            // or poll(); `descriptors()` are what an epoll loop of one's own has to watch
 ///     meeting.leave();     // a normal end; without it the others are told that this rank died
-///     meeting.leave(why);  // an error ends this rank: the others are told which
+///     meeting.leave(why, told);  // an error ends this rank: the others are told which, or because of whose end
 ///
 /// Everything happens on the thread that runs the `io_context`, which must outlive this object; callbacks come from
 /// there, never from inside a call, and may destroy the rendezvous. No threads. A host *name* is looked up when joining,
@@ -111,6 +111,7 @@ class rendezvous {
  public:
   using join_handler = std::function<void(runtime::result<joined>)>;
   using loss_handler = std::function<void(runtime::rank_id rank, const std::string& why)>;
+  using farewell_handler = std::function<void(runtime::rank_id rank, const runtime::root_cause& why)>;
   using restart_handler = std::function<void(const member& anew)>;
 
   rendezvous(boost::asio::io_context& io, rendezvous_options options, job_key key);
@@ -123,16 +124,19 @@ class rendezvous {
   /// Called once per process that dies after the join, at most once each; with this rank's own number when another process has
   /// taken its place. Set it before joining to miss none.
   void on_member_lost(loss_handler handler);
-  /// Called once per rank that leaves: `why` is the error that it ended with, or empty. Of two ranks other than 0 only while
-  /// rank 0 is there.
-  void on_member_left(loss_handler handler);
+  /// Called once per rank that leaves, with what it said it ends because of; nothing at a normal end. Of two ranks other than 0
+  /// only while rank 0 is there.
+  void on_member_left(farewell_handler handler);
   /// Called whenever a rank has come back as a new process; its loss was told before.
   void on_member_restarted(restart_handler handler);
   /// This rank has seen that a process on its own host is dead, or was stopped, which no rank on another host can see: rank 0, unless it
   /// is the one, tells all, and that one, if it still listens. Counts for nothing where a newer process is in its place.
   void hold_dead(const member& dead, const std::string& why);
-  /// Says bye and closes, with the error that ends this rank, if one does. No callback comes after it.
-  void leave(std::string_view why = {});
+  /// Says bye and closes; no callback comes after it.
+  void leave();
+  /// The same with what ends this rank. `told` is called, once, when all others have been told of it or nobody is there to do that,
+  /// perhaps from inside here: until then one that sees this process's connections break would not know why.
+  void leave(const runtime::root_cause& why, std::function<void()> told);
 
   /// Open sockets, for an event loop that wants to know when to poll the `io_context`, which has timers of its own besides. Changes
   /// whenever it is polled.

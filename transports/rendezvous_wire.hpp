@@ -12,8 +12,9 @@
 ///                                        <-  roster + tag, or failed {ranks that never came} + tag
 ///                                        <-  lost {rank, why} + tag, whenever one dies
 ///     lost {rank, incarnation, why}+tag  ->  whenever one dies or stops on the client's own host
-///     bye {why} + tag                    <-> an end of its own accord: without a reason a normal one
-///                                        <-  left {rank, why} + tag, whenever a rank has said bye
+///     bye {rank it began with, why} + tag<-> an end of its own accord: without a reason a normal one; with one, rank 0
+///                                            closes the connection when all others have been told
+///                                        <-  left {rank, rank it began with, why} + tag, whenever a rank has said bye
 ///                                        <-  restarted {member} + tag, whenever a rank has come back as a new process
 ///
 /// That new process greets, proves and presents itself like the first one, and is answered
@@ -42,7 +43,7 @@ namespace parley::transports::wire {
 using bytes = std::vector<std::byte>;
 using digest = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t protocol_version = 5;
+inline constexpr std::uint16_t protocol_version = 6;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
 /// All that a client may send before it is authenticated.

@@ -1,6 +1,7 @@
 // What bench/exchange.cpp measures, by MPI: the median time of a step, for each size, and what each rank saw of all steps.
 //
 //     mpirun -n 2 mpi_exchange --only pairs        MPI_Isend and MPI_Irecv, both ways at once, and MPI_Waitall
+//     mpirun -n 2 mpi_exchange --only batch        8 of each
 //     mpirun -n 2 mpi_exchange --only halo         MPI_Neighbor_alltoallw on a Cartesian grid with subarrays
 //     mpirun -n 2 mpi_exchange --only all_reduce   MPI_Allreduce in place
 #include <parley/bench/steps.hpp>
@@ -40,6 +41,26 @@ void pairs(const mpi_world& world, const arguments& given) {
       MPI_Isend(out.data(), int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &both[1]);
       MPI_Waitall(2, both.data(), MPI_STATUSES_IGNORE);
     });
+  }
+}
+
+void batch(const mpi_world& world, const arguments& given) {
+  const int other = world.rank ^ 1;
+  for (const std::int64_t bytes : sizes_of("batch", given)) {
+    std::vector<char> out(static_cast<std::size_t>(batch_messages * bytes), 1);
+    std::vector<char> in(out.size());
+    measure(world, "batch_" + std::to_string(bytes), plan_for(batch_messages * bytes, unsigned(world.size), given),
+            [&] {
+              std::array<MPI_Request, 2 * batch_messages> all{};
+              for (int i = 0; i < batch_messages; ++i) {
+                MPI_Irecv(in.data() + i * bytes, int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD, &all[std::size_t(i)]);
+              }
+              for (int i = 0; i < batch_messages; ++i) {
+                MPI_Isend(out.data() + i * bytes, int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD,
+                          &all[std::size_t(batch_messages + i)]);
+              }
+              MPI_Waitall(int(all.size()), all.data(), MPI_STATUSES_IGNORE);
+            });
   }
 }
 
@@ -104,10 +125,12 @@ int main(int argc, char** argv) {
   const std::string only = given.text("only", "pairs");
   if (only == "pairs")
     pairs(world, given);
+  else if (only == "batch")
+    batch(world, given);
   else if (only == "halo")
     halo(world, given);
   else if (only == "all_reduce")
     all_reduce(world, given);
   else
-    give_up("--only takes pairs, halo or all_reduce, not " + only);
+    give_up("--only takes pairs, batch, halo or all_reduce, not " + only);
 }

@@ -147,6 +147,44 @@ TEST_CASE("--sim without a number is told that it needs one, of ranks") {
   }
 }
 
+TEST_CASE("an example that is given what it does not take says which word that is, and ends with status 2") {
+  struct wrong_words {
+    const char* words;
+    const char* named;
+  };
+  for (const wrong_words& w : {wrong_words{"send_recv many --sim 2", "many"},
+                               wrong_words{"send_recv 60 70 --sim 2", "70"},
+                               wrong_words{"send_recv 0 --sim 2", "0"},
+                               wrong_words{"own_config --rounds --sim 2", "--rounds"},
+                               wrong_words{"thin_layers 4 --sim 2", "4"},
+                               wrong_words{"ring_exchange --rounds --sim 2", "--rounds"},
+                               wrong_words{"ring_exchange --elements 1e3x --sim 2", "--elements"},
+                               wrong_words{"ring_attention --rows 0 --sim 2", "--rows"},
+                               wrong_words{"jacobi -nx --sim 2", "-nx"},
+                               wrong_words{"jacobi -nx wide --sim 2", "wide"},
+                               wrong_words{"jacobi -nxx 3 --sim 2", "-nxx"},
+                               wrong_words{"pipeline --microbatches x --sim 2", "--microbatches"},
+                               wrong_words{"training --steps 2 --step 3 --sim 2", "--step"},
+                               wrong_words{"gradients --elements --sim 2", "--elements"},
+                               wrong_words{"mixed_cluster --steps x --sim 2", "--steps"},
+                               wrong_words{"other_library --calls 3.5 --sim 2", "--calls"},
+                               wrong_words{"contextual -x --sim 2", "-x"},
+                               wrong_words{"overlapped_gemm fast --sim 2", "fast"},
+                               wrong_words{"restarting --sim 2", "--sim"},
+                               wrong_words{"send_recv --seed 3", "--seed"},
+                               wrong_words{"send_recv --weather", "--weather"}}) {
+    const started s = example(w.words);
+    CAPTURE(w.words);
+    INFO(s.error);
+    CHECK(s.status == 2);
+    CHECK(has(s.error, w.named));
+    CHECK_FALSE(has(s.error, "virtual ranks, seed"));
+  }
+  const started help = example("jacobi --help");
+  CHECK(help.status == 0);
+  CHECK(has(help.out, "--nccheck"));
+}
+
 TEST_CASE("a program on virtual ranks is watched by the checkers, and fails by the name of what was violated") {
   const started well = example("send_recv 60 --sim 16");
   CHECK(well.status == 0);

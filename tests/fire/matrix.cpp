@@ -117,21 +117,12 @@ int same_config_on_all(by_hand& job) {
   return told_again;
 }
 
-// That a survivor's error names op and dead rank. To one that had nothing to do with that rank, whoever ends because of it may be gone first:
-// then the error names that one, and after whom its connection broke, or that one's own error does.
+// That a survivor's error names op and dead rank, also where that one had nothing to do with it: who ends because of a death says so, and whose
+// connection breaks without a word, as rank 0 is gone, ends because of that.
 bool blames(by_hand& job, const campaign_part& part, rank_id survivor) {
-  const auto says = [&](rank_id r, const std::string& what) {
-    const std::string who = fmt::format("parley: rank {}: peer_failed: ", r);
-    return job[r].says({who.c_str(), part.op, what.c_str(), "restart the job"});
-  };
-  const auto gone = [](rank_id who) { return fmt::format("rank {} is gone", who); };
-  if (says(survivor, gone(part.rank))) return true;
-  if (says(survivor, fmt::format("is gone: its connection broke after rank {} was lost", part.rank))) return true;
-  return std::any_of(part.others.begin(), part.others.end(), [&](rank_id between) {
-    const std::string nothing_else = gone(between) + "; restart the job";
-    return says(survivor, nothing_else) && job.until([&] { return job[between].ended(); }) &&
-           says(between, gone(part.rank));
-  });
+  const std::string who = fmt::format("parley: rank {}: peer_failed: ", survivor);
+  const std::string gone = fmt::format("rank {} is gone", part.rank);
+  return job[survivor].says({who.c_str(), part.op, gone.c_str(), "restart the job"});
 }
 
 void run_one(const campaign_part& part, const char* action, const char* step) {

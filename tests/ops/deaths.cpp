@@ -87,7 +87,7 @@ struct job {
       for (rank_id r = 0; r < ranks; ++r) {
         if (r == victim) continue;
         caller& mine = callers[r];
-        if (mine.why && !std::exchange(mine.has_told, true)) tell_of(r, mine.why->what(), departure::failed);
+        if (mine.why && !std::exchange(mine.has_told, true)) tell_ended(r);
         if (!mine.why || !w.ranks[r] || w.clock.now() < mine.ended_ns + leaving_ns) continue;
         w.ranks[r].reset();
         w.links.end_process(r);
@@ -99,6 +99,12 @@ struct job {
   void tell_of(rank_id lost, const std::string& why, departure how) {
     for (rank_id r = 0; r < ranks; ++r) {
       if (r != lost && w.ranks[r]) w[r].on_lost(lost, why, how);
+    }
+  }
+  void tell_ended(rank_id ended) {
+    const root_cause cause = w[ended].cause_of(*callers[ended].why);
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (r != ended && w.ranks[r]) w[r].on_ended(ended, cause);
     }
   }
 
@@ -138,8 +144,7 @@ void die_and_see(rank_id victim, time_ns when, noticed how, bool lends) {
     const auto says = [&](const std::string& words) { return text.find(words) != std::string::npos; };
     CHECK(says(all.op.name()));
     CHECK(says("on rank " + std::to_string(r)));
-    // Where nobody has told of the death yet, the one who gives up because of it may look dead to who was taking its data.
-    CHECK((says("rank " + std::to_string(victim) + " is gone") || (how == noticed::by_transports && says(" is gone"))));
+    CHECK(says("rank " + std::to_string(victim) + " is gone"));
     CHECK((says(", invocation ") || says("; invocation ") || says(", tag ")));
     CHECK(mine.ended_ns - all.died_ns < 2 * detection_ns);
     CHECK(mine.left == all.op.at[r].contents());

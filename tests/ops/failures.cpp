@@ -116,6 +116,71 @@ TEST_CASE("a call that ends for what the other end says of the same invocation n
   CHECK_MESSAGE(text.find(words) == text.rfind(words), text);
 }
 
+TEST_CASE("a rank that ends because another one ended because of a third is told whose end that was, and no more") {
+  constexpr rank_id n = 8;
+  world w(n);
+  const auto op = [](rank_id from) {
+    paired_transfer pair;
+    pair.name = "from_" + std::to_string(from);
+    pair.edges = {{from, from + 1}};
+    return pair;
+  };
+  std::vector<std::vector<std::byte>> buffers(n, std::vector<std::byte>(100));
+  std::vector<result<>> ended(n, result<>(errc::pending));
+  scope calls(w.clock);
+  for (rank_id from = 0; from + 1 < n; ++from) {
+    auto out = w[from].declare(op(from));
+    static_cast<void>(out);
+    auto in = w[from + 1].declare(op(from));
+    const auto take = [](transfer t, std::span<std::byte> into, rank_id peer, result<>* outcome) -> task<> {
+      auto got = co_await attempt(t.receive(into, {.from = peer}));
+      *outcome = got ? result<>() : result<>(got.reason());
+    };
+    calls.spawn(take(in, buffers[from + 1], from, &ended[from + 1]));
+  }
+  pass(w, 1'000'000);
+  w[1].on_lost(0, "it was killed");
+  for (rank_id r = 1; r + 1 < n; ++r) {
+    pass(w, 1'000'000);
+    REQUIRE(ended[r].code() == errc::peer_failed);
+    w[r + 1].on_ended(r, w[r].cause_of(ended[r].reason()));
+  }
+  pass(w, 1'000'000);
+  const std::string last = ended[n - 1].reason().what();
+  CAPTURE(last);
+  CHECK(last.find("rank 6 ended because rank 0 is gone: it was killed; restart the job") != std::string::npos);
+  for (const char* between : {"rank 1 ", "rank 3 ", "rank 5 "}) CHECK(last.find(between) == std::string::npos);
+  REQUIRE(ended[n - 1].reason().began_with() != nullptr);
+  CHECK(ended[n - 1].reason().began_with()->rank == 0);
+}
+
+TEST_CASE("whose connection breaks without a word after another loss ended because of that one") {
+  world w(3);
+  auto op = pair_of({direct()});
+  op.edges = {{1, 0}};
+  auto in = w[0].declare(op);
+  auto out = w[1].declare(op);
+  static_cast<void>(out);
+  std::vector<std::byte> buffer(100);
+  result<> outcome = errc::pending;
+  scope calls(w.clock);
+  const auto take = [](transfer t, std::span<std::byte> into, result<>* ended) -> task<> {
+    auto got = co_await attempt(t.receive(into, {.from = 1}));
+    *ended = got ? result<>() : result<>(got.reason());
+  };
+  calls.spawn(take(in, buffer, &outcome));
+  pass(w, 1'000'000);
+  w[0].on_lost(2, "it was killed");  // whom this pair does not need
+  CHECK(outcome.code() == errc::pending);
+  w[0].on_lost(1, "its connection broke", departure::vanished);
+  pass(w, 1'000'000);
+  CHECK(outcome.code() == errc::peer_failed);
+  CHECK_MESSAGE(says(outcome, "rank 1 is gone: its connection broke after rank 2 is gone: it was killed"),
+                outcome.reason().what());
+  REQUIRE(outcome.reason().began_with() != nullptr);
+  CHECK(outcome.reason().began_with()->rank == 2);
+}
+
 TEST_CASE("a send that was under way when its peer was lost names its invocation") {
   pair_world w;
   w.receive(100);

@@ -182,6 +182,92 @@ TEST_CASE("ghosts hold what the neighbours have, in one, two and three dimension
   }
 }
 
+TEST_CASE("in the midst of 27 blocks one has 26 different neighbours") {
+  for (const bool wraps : {false, true}) {
+    auto op = rims({3, 3, 3});
+    op.reach = halo_reach::corners;
+    op.periodic.assign(3, wraps);
+    world w(27);
+    grid g(w, op, {2, 3, 2}, 0, 1);
+    for (rank_id r = 0; r < 27; ++r) {
+      const bool midst = r == 13;
+      CHECK((g.halos[r].neighbours() == 26) == (midst || wraps));
+      for (rank_id other = 0; midst && other < 27; ++other) {
+        if (other == r) continue;
+        CHECK(g.halos[r].to(other).decision(4).op == "rims 13->" + std::to_string(other));
+      }
+    }
+    for (const auto& outcome : exchange_all(w, g.plans, 2)) CHECK(outcome);
+    CHECK(g.wrong() == 0);
+  }
+}
+
+namespace {
+
+task<> look_in_the_flow(dataflow& flow, halo_plan* plan, const std::vector<double>* u, std::vector<double>* seen) {
+  auto moving = plan->start(flow);
+  auto looked = flow.compute({reads(*u), writes(*seen)}, [u, seen] { *seen = *u; });
+  co_await looked;
+  co_await moving;
+}
+
+}  // namespace
+
+TEST_CASE("a step that reads a field whose ghosts were packed comes after they are unpacked") {
+  world w(2);
+  std::vector<std::vector<double>> u(2, std::vector<double>(5 * 4, -1));
+  std::vector<std::vector<double>> seen(2, std::vector<double>(5 * 4));
+  std::vector<halo_plan> plans;
+  const auto value = [](rank_id r, std::size_t row, std::size_t column) {
+    return static_cast<double>(100 * r + 10 * row + column);
+  };
+  for (rank_id r = 0; r < 2; ++r) {
+    for (std::size_t row = 1; row < 4; ++row) {
+      for (std::size_t column = 1; column < 3; ++column) u[r][row * 4 + column] = value(r, row, column);
+    }
+    halo h = w[r].declare(rims({1, 2}));
+    plans.push_back(h.plan({grid_field(u[r], {3, 2})}));
+    CHECK(plans.back().packed_bytes() != 0);
+  }
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(look_in_the_flow, &plans[r], &u[r], &seen[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (std::size_t row = 1; row < 4; ++row) {
+    CHECK(seen[0][row * 4 + 3] == value(1, row, 1));
+    CHECK(seen[1][row * 4] == value(0, row, 2));
+  }
+}
+
+TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types") {
+  world w(2);
+  std::vector<float> floats(8, 1);
+  std::vector<std::int32_t> numbers(8, 1);
+  std::vector<std::byte> bytes(32);
+  const auto exchange = [&](auto& of_0, auto& of_1, const char* name) {
+    std::vector<halo_plan> plans;
+    for (rank_id r = 0; r < 2; ++r) {
+      halo_exchange op;
+      op.name = name;
+      op.neighbours = {1 - r};
+      halo mesh = w[r].declare(op);
+      const auto list = [](auto& values) {
+        const std::uint64_t each = 4 / sizeof(values[0]);
+        std::vector<std::uint64_t> sent(each), taken(each);
+        for (std::uint64_t i = 0; i < each; ++i) sent[i] = i, taken[i] = each + i;
+        return index_field(values, {sent}, {taken});
+      };
+      plans.push_back(r == 0 ? mesh.plan({list(of_0)}) : mesh.plan({list(of_1)}));
+    }
+    return exchange_all(w, plans);
+  };
+  const auto differ = exchange(floats, numbers, "mesh");
+  for (const auto& outcome : differ) CHECK(outcome.code() == errc::declaration_mismatch);
+  CHECK(says(differ[0], "which is for f32 elements, and the message has i32 elements"));
+  CHECK(says(differ[1], "which is for i32 elements, and the message has f32 elements"));
+  for (const auto& outcome : exchange(floats, floats, "same")) CHECK(outcome);
+  for (const auto& outcome : exchange(floats, bytes, "raw")) CHECK(outcome);
+}
+
 TEST_CASE("rims may be wider, differ by dimension, and wrap in one dimension only") {
   auto op = rims({2, 3});
   op.width = {2, 3};

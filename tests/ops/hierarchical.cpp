@@ -1,4 +1,5 @@
 #include "../support/groups.hpp"
+#include "../support/mixture_case.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/ops/hierarchical.hpp>
@@ -127,22 +128,43 @@ TEST_CASE("ranks that are grouped by what they have in common sum, gather and sh
   }
 }
 
-TEST_CASE("each kind of rank agrees on a config of its own, and those that some lack are no matter to the others") {
-  // What only the H100s have is faster for them; the A100s have two others.
-  hierarchical op = by_kind({star(), chain(64), tree()});
+TEST_CASE(
+    "each kind of rank agrees on a config of its own, the fastest for it, and those that some lack are no matter to "
+    "the others") {
+  // Ranks 1 and 4 are A100s. What only the one kind has is the fastest for that kind.
+  using namespace mixture_case;
+  machine_room room;
+  rank_settings s = eager_trials();
+  world w(7, s);
+  const auto timed = [&](const char* name, std::vector<time_ns> takes) {
+    return std::make_shared<timed_star>(room, w.clock, name, name, std::move(takes));
+  };
+  const auto on_all_places = [](time_ns span) { return std::vector<time_ns>(5, span); };
+  hierarchical op = by_kind({timed("everywhere", on_all_places(3'000'000)), timed("of_a100", on_all_places(1'000'000)),
+                             timed("of_h100", on_all_places(700'000))});
   op.capable = [](rank_id r) {
     return r % 3 == 1 ? std::vector<bool>{true, true, false} : std::vector<bool>{true, false, true};
   };
-  const reduced all(7, op, 1000, 200, eager_trials());
-  for (const auto& x : all.x) CHECK(wrong_sums(x, 7) == 0);
-  const auto ids_at = [&](rank_id leader) {
-    for (const auto& a : all.w.ranks[leader]->agreements()) {
-      if (a.op.find("inside") != std::string::npos && a.sender == leader) return a.assigned->ids();
+  std::vector<std::vector<float>> x;
+  for (rank_id r = 0; r < 7; ++r) x.push_back(contribution(r, 1000));
+  const program p = [&](hierarchy& h, ops::rank& self) { return reduce(&h, &x[self.id()], 100); };
+  for (const auto& o : on_all(w, op, p)) CHECK((o ? "" : o.reason().what()) == "");
+  for (const auto& sum : x) CHECK(wrong_sums(sum, 7) == 0);
+  const auto inside_of = [&](rank_id leader) -> const actors::campaign* {
+    for (const auto& a : w[leader].agreements()) {
+      if (a.op.find("inside") == std::string::npos || a.sender != leader) continue;
+      CHECK(a.assigned->ids().size() == 2);  // what the kind lacks is no candidate
+      return a.assigned->find(4000);
     }
-    return std::vector<std::string>();
+    return nullptr;
   };
-  CHECK(ids_at(0) == std::vector<std::string>{star()->id(), tree()->id()});
-  CHECK(ids_at(1) == std::vector<std::string>{star()->id(), chain(64)->id()});
+  for (const auto& [leader, best] : {std::pair<rank_id, const char*>{0, "of_h100"}, {1, "of_a100"}}) {
+    CAPTURE(leader);
+    const auto* const c = inside_of(leader);
+    REQUIRE(c != nullptr);
+    CHECK(c->source == actors::decision_source::trials);
+    CHECK_MESSAGE(c->winner == best, c->why);
+  }
 }
 
 TEST_CASE("two ways of grouping at once are refused") {
@@ -244,14 +266,40 @@ TEST_CASE("each rank says what its levels have agreed on, and waits for it where
 
 namespace {
 
-task<> computes_meanwhile(hierarchy* h, std::vector<float>* x, time_ns* computed_at) {
+struct sum_beside {
+  time_ns computes_ns = 0;
+  time_ns computed_ns = 0;  // when that was done
+  time_ns summed_ns = 0;
+};
+task<> call_and_note(hierarchy* h, std::vector<float>* x, sum_beside* s) {
+  co_await reduce(h, x, 1);
+  scope& here = co_await this_scope;
+  s->summed_ns = here.where().now();
+}
+task<> computes_meanwhile(hierarchy* h, std::vector<float>* x, sum_beside* s) {
   scope& here = co_await this_scope;
   scope call(here);
-  call.spawn(reduce(h, x, 1));
+  call.spawn(call_and_note(h, x, s));
   auto work = [] {};
-  co_await runtime::compute(work, 50'000);
-  *computed_at = here.where().now();
+  co_await runtime::compute(work, s->computes_ns);
+  s->computed_ns = here.where().now();
   co_await call.join();
+}
+
+// Between the leaders of both groups everything takes 2 ms longer than inside.
+std::vector<sum_beside> sums_beside(time_ns computes_ns) {
+  memory_link_options links;
+  links.delay = [](rank_id from, rank_id to, link::channel) -> time_ns { return from / 4 == to / 4 ? 0 : 2'000'000; };
+  world w(8, {}, std::move(links));
+  std::vector<std::vector<float>> x;
+  std::vector<sum_beside> all(8, {.computes_ns = computes_ns});
+  for (rank_id r = 0; r < 8; ++r) x.push_back(contribution(r, 100'000));
+  const program p = [&](hierarchy& h, ops::rank& self) {
+    return computes_meanwhile(&h, &x[self.id()], &all[self.id()]);
+  };
+  for (const auto& o : on_all(w, by_four({star()}), p)) CHECK(o);
+  for (rank_id r = 0; r < 8; ++r) CHECK(wrong_sums(x[r], 8) == 0);
+  return all;
 }
 
 task<> several(hierarchy* h, std::vector<float>* a, std::vector<float>* b, std::uint64_t* copies) {
@@ -271,20 +319,17 @@ task<> scatter(hierarchy* h, std::vector<float>* all, std::vector<float>* mine) 
 
 }  // namespace
 
-TEST_CASE("workers compute while the leaders talk") {
-  world w(8);
-  std::vector<std::vector<float>> x;
-  std::vector<time_ns> computed(8);
-  for (rank_id r = 0; r < 8; ++r) x.push_back(contribution(r, 100'000));
-  const program p = [&](hierarchy& h, ops::rank& self) {
-    return computes_meanwhile(&h, &x[self.id()], &computed[self.id()]);
-  };
-  for (const auto& o : on_all(w, by_four(), p)) CHECK(o);
+TEST_CASE("workers compute while the leaders talk, and the sum takes no longer for it") {
+  constexpr time_ns computes_ns =
+      3'000'000;  // longer than the sum inside a group, shorter than the leaders' talk there and back
+  const auto alone = sums_beside(0);
+  const auto beside = sums_beside(computes_ns);
   for (rank_id r = 0; r < 8; ++r) {
-    CHECK(wrong_sums(x[r], 8) == 0);
-    CHECK(computed[r] == 50'000);
+    CAPTURE(r);
+    CHECK(alone[r].summed_ns > 4'000'000);
+    CHECK(beside[r].computed_ns == computes_ns);
+    CHECK(beside[r].summed_ns == alone[r].summed_ns);
   }
-  CHECK(w.clock.now() > 50'000);
 }
 
 TEST_CASE("several buffers are summed together: small ones in one exchange, large ones in place") {

@@ -47,11 +47,12 @@ std::vector<float> outs(const std::vector<kernel>& all) {
 }  // namespace
 
 TEST_CASE("the two-round ring is right to the last bit, in every order of posting, whoever is late") {
-  for (const auto how : {posting::sends_first, posting::receives_first}) {
-    CHECK(outs(ring_of(4, {.how = how})) == right_of_four);
-    CHECK(outs(ring_of(2, {.how = how})) == std::vector<float>{5.00048828125F, 5.000732421875F});
+  for (std::uint64_t orders = 0; orders < 16; ++orders) {
+    CHECK(outs(ring_of(4, {.receives_first = orders})) == right_of_four);
+    if (orders < 4)
+      CHECK(outs(ring_of(2, {.receives_first = orders})) == std::vector<float>{5.00048828125F, 5.000732421875F});
     for (rank_id late = 0; late < 4; ++late)
-      CHECK(outs(ring_of(4, {.how = how, .late_rank = late, .late_ns = 50'000'000})) == right_of_four);
+      CHECK(outs(ring_of(4, {.receives_first = orders, .late_rank = late, .late_ns = 50'000'000})) == right_of_four);
   }
   const auto all = ring_of(4);
   for (rank_id r = 0; r < 4; ++r) CHECK(all[r].a[0] == std::array{4.0F, 3.0F, 6.0F, 9.0F}[r]);
@@ -81,6 +82,38 @@ TEST_CASE("a buffer that a step does not name is read too early, with the result
         std::vector<float>{4.0009765625F, 3.000732421875F, 6.00146484375F, 9.002197265625F});
   CHECK(outs(ring_of(4, {.what = lacks::reading_y0})) ==
         std::vector<float>{8.000244140625F, 4.000732421875F, 8.001220703125F, 12.001708984375F});
+}
+
+namespace {
+
+task<> in_the_order_of_a_queue(dataflow* flow, p2p pairs, std::array<int, 2>* came, std::array<int, 2>* seen) {
+  compute_queue queue;
+  auto before = flow->compute({}, [came, seen] { (*seen)[0] = (*came)[0]; }, {.queue = &queue});
+  auto batch = pairs.start(*flow, {p2p::irecv(std::span(&(*came)[0], 1), {.from = 0, .tag = 0}),
+                                   p2p::irecv(std::span(&(*came)[1], 1), {.from = 0, .tag = 1})});
+  batch.wait_on(queue);
+  auto after = flow->compute({}, [came, seen] { (*seen)[1] = (*came)[0] + (*came)[1]; }, {.queue = &queue});
+  co_await before;
+  CHECK((*seen)[0] == 0);
+  co_await after;
+}
+
+}  // namespace
+
+TEST_CASE("what a queue computes after it waits on a batch comes after all of the batch, without naming a buffer") {
+  world w(2);
+  const std::array<int, 2> sent{3, 4};
+  std::array<int, 2> came{};
+  std::array<int, 2> seen{9, 9};
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::isend(std::span(&sent[0], 1), {.to = 1, .tag = 0}),
+                                     p2p::isend(std::span(&sent[1], 1), {.to = 1, .tag = 1})}));
+  };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return in_the_order_of_a_queue(&flow, pairs, &came, &seen);
+  };
+  for (const auto& o : run_each(w, {sender, receiver}, pairs_named("queued"))) CHECK(o);
+  CHECK(seen[1] == 7);
 }
 
 TEST_CASE("tags are honoured, several messages are in flight, and one of a batch can be waited for alone") {
@@ -142,8 +175,7 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
     return end_of(flow.together(all));
   };
   const auto outcomes = run_each(w, {self}, pairs_named("self"));
-  CHECK(
-      says(outcomes[0], "buffer_too_small: op self, rank 0: a receive from itself, tag 3: 12 bytes do not fit into 8"));
+  CHECK(says(outcomes[0], "buffer_too_small: op self, rank 0: a send to itself, tag 3: 12 bytes do not fit into 8"));
   CHECK(got == sent);
   CHECK(again == std::vector<int>{1, 2, 3, 0, 0});
   CHECK(small == std::vector<int>{7, 7});

@@ -484,6 +484,7 @@ struct too_small {
   guarded_bytes into_after = guarded_bytes(600);
   std::vector<ending> each;
   ending whole;
+  std::vector<ending> sent;
 };
 
 task<> receive_both(dataflow* flow, p2p pairs, too_small* t) {
@@ -493,17 +494,17 @@ task<> receive_both(dataflow* flow, p2p pairs, too_small* t) {
 }
 
 task<> send_both(dataflow* flow, p2p pairs, too_small* t) {
-  std::vector<ending> each;
   ending whole;
   auto batch = pairs.start(*flow, {p2p::isend(t->large, {.to = 1}), p2p::isend(t->after, {.to = 1})});
-  co_await note_each(&batch, &each, &whole);
-  CHECK(each[1].outcome);
+  co_await note_each(&batch, &t->sent, &whole);
 }
 
 }  // namespace
 
-TEST_CASE("a message that is larger than its receive is not written at all, and the one behind it comes whole") {
-  for (const auto& config : {direct(), chunked(4_KiB, 2)}) {
+TEST_CASE(
+    "a message that is larger than its receive is not written at all, which both ends hear of, and the one behind it "
+    "comes whole") {
+  for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // what is smaller is gone with its message
     CAPTURE(config->id());
     world w(2);
     auto op = pairs_named("small");
@@ -519,5 +520,150 @@ TEST_CASE("a message that is larger than its receive is not written at all, and 
     CHECK(t.each[1].outcome);
     CHECK(holds(t.into_after.inside(), t.after));
     CHECK(t.into_after.clean_beyond(t.after.size()));
+    REQUIRE(t.sent.size() == 2);
+    CHECK(t.sent[0].outcome.code() == errc::buffer_too_small);
+    CHECK(says(t.sent[0].outcome, "small 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message"));
+    CHECK(says(t.sent[0].outcome, "a buffer of 50000 bytes, which is too small for the message of 100000 bytes"));
+    CHECK(t.sent[1].outcome);
+    for (const auto& c : w[0].agreements()[0].assigned->campaigns()) CHECK(c->excluded.empty());
+  }
+}
+
+// ---- what was sent before anybody could refuse it ----------------------------------------------------------------------
+
+namespace {
+
+constexpr std::size_t short_calls = 4;
+struct refused_later {
+  std::vector<int> values = std::vector<int>(8, 5);  // so short that they leave at once
+  std::array<std::vector<int>, short_calls> into;
+  std::array<ending, short_calls> sent;
+  std::array<ending, short_calls> received;
+};
+
+task<> send_short(dataflow* flow, p2p pairs, refused_later* all) {
+  for (ending& each : all->sent) {
+    auto one = pairs.start(*flow, {p2p::isend(all->values, {.to = 1})});
+    co_await note(&one, &each);
+    co_await sleep_for(ms);
+  }
+}
+
+task<> receive_short(dataflow* flow, p2p pairs, refused_later* all) {
+  for (std::size_t i = 0; i < short_calls; ++i) {
+    auto one = pairs.start(*flow, {p2p::irecv(all->into[i], {.from = 0})});
+    co_await note(&one, &all->received[i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a send that was over when its receiver refused it is told by the next one, whose own message comes; the last one "
+    "when its rank leaves") {
+  world w(2);
+  refused_later all;
+  for (std::size_t i = 0; i < short_calls; ++i) all.into[i].assign(i == 1 || i == 2 ? 8 : 3, 0);
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) { return send_short(&flow, pairs, &all); };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) { return receive_short(&flow, pairs, &all); };
+  for (const auto& o : run_each(w, {sender, receiver}, pairs_named("short"))) CHECK((o ? "" : o.reason().what()) == "");
+  CHECK(all.sent[0].outcome);
+  CHECK(all.sent[1].outcome.code() == errc::buffer_too_small);
+  CHECK(says(all.sent[1].outcome,
+             "short 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message of tag 0"));
+  CHECK(says(all.sent[1].outcome, "a buffer of 12 bytes, which is too small for the message of 32 bytes"));
+  CHECK(says(all.sent[1].outcome, "the next one has been sent"));
+  CHECK(all.sent[2].outcome);
+  CHECK(all.sent[3].outcome);
+  for (const std::size_t refused : {0, 3}) {
+    CHECK(all.received[refused].outcome.code() == errc::buffer_too_small);
+    CHECK(all.into[refused] == std::vector<int>(3, 0));
+  }
+  for (const std::size_t came : {1, 2}) CHECK(all.into[came] == all.values);
+  scope leaving(w.clock);
+  leaving.spawn(w[0].settle(100 * ms));
+  run_until(w.clock, [&] { return leaving.running() == 0; });
+  const left_over left = w[0].unfinished();
+  REQUIRE(left.undelivered.size() == 1);
+  CHECK(left.undelivered[0].find("short 0->1, invocation 3, on rank 0 (sender): rank 1 did not take") !=
+        std::string::npos);
+}
+
+// ---- elements of another type -------------------------------------------------------------------------------------------
+
+namespace {
+
+struct cell {
+  float pressure;
+  std::int32_t kind;
+};
+
+// Those of a rank that has no part in one of them are empty.
+task<> note_both(flow_work sends, flow_work takes, std::array<ending, 2>* ends) {
+  scope& here = co_await this_scope;
+  scope all(here);
+  if (sends.size() != 0) all.spawn(note(&sends, &(*ends)[0]));
+  if (takes.size() != 0) all.spawn(note(&takes, &(*ends)[1]));
+  co_await all.join();
+}
+
+template <class Sent, class Taken>
+std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
+  world w(2);
+  std::vector<Sent> data(count, Sent{});
+  std::vector<Taken> into(count, Taken{});
+  std::array<ending, 2> ends;
+  const program both = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
+    flow_work sends, takes;
+    if (self.id() == 0) sends = pairs.start(flow, {p2p::isend(data, {.to = receiver})});
+    if (self.id() == receiver) takes = pairs.start(flow, {p2p::irecv(into, {.from = 0})});
+    return note_both(std::move(sends), std::move(takes), &ends);
+  };
+  for (const auto& o : run_each(w, {both, both}, pairs_named("typed"))) CHECK((o ? "" : o.reason().what()) == "");
+  return {ends[0].outcome, ends[1].outcome};
+}
+
+}  // namespace
+
+TEST_CASE("elements of another type than were sent are refused, with both types on both ranks; bytes go with all") {
+  const auto differ = exchange_of<float, std::int32_t>(100'000);
+  for (const auto& end : differ) {
+    CHECK(end.code() == errc::declaration_mismatch);
+    CHECK(says(end, "which is for i32 elements, and the message has f32 elements"));
+    CHECK(says(end, "typed 0->1, invocation 0"));
+  }
+  CHECK(says(differ[0], "on rank 0 (sender): rank 1 did not take this message"));
+  CHECK(says(differ[1], "on rank 1 (receiver)"));
+  CHECK(says(differ[1], "nothing was written"));
+  CHECK(exchange_of<cell, double>(50'000)[0].code() == errc::declaration_mismatch);
+  CHECK(says(exchange_of<cell, double>(50'000)[1], "the message has the program's own elements"));
+  const auto same_type = [](const std::array<result<>, 2>& ends) { return ends[0] && ends[1]; };
+  CHECK(same_type(exchange_of<float, float>(100'000)));
+  CHECK(same_type(exchange_of<cell, cell>(50'000)));
+  CHECK(same_type(exchange_of<std::int64_t, long long>(1'000)));
+  CHECK(same_type(exchange_of<std::byte, unsigned char>(1'000)));
+  CHECK(same_type(exchange_of<char, std::byte>(1'000)));
+  for (const auto& end : exchange_of<float, std::int32_t>(10, 0)) {
+    CHECK(end.code() == errc::declaration_mismatch);
+    CHECK(says(end, "f32 elements were sent to where i32 elements are expected"));
+  }
+}
+
+TEST_CASE("a send to oneself that has no room in its receive fails as that does") {
+  world w(1);
+  const std::vector<std::byte> data = pattern(100, 1);
+  std::vector<std::byte> into(50);
+  std::vector<ending> each;
+  ending whole;
+  const program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return [](flow_work batch, std::vector<ending>* parts, ending* all) -> task<> {
+      co_await note_each(&batch, parts, all);
+    }(pairs.start(flow, {p2p::isend(data, {.to = 0}), p2p::irecv(into, {.from = 0})}), &each, &whole);
+  };
+  for (const auto& o : run_each(w, {alone}, pairs_named("self"))) CHECK((o ? "" : o.reason().what()) == "");
+  REQUIRE(each.size() == 2);
+  for (const ending& e : each) {
+    CHECK(e.outcome.code() == errc::buffer_too_small);
+    CHECK(says(e.outcome, "100 bytes do not fit into 50"));
   }
 }

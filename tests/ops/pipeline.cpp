@@ -167,15 +167,40 @@ TEST_CASE("a pipeline whose scope is cancelled ends once its transfers have ende
   pass(w, 1'000'000'000);
 }
 
-TEST_CASE("stages that disagree about sizes say so") {
+TEST_CASE("stages that disagree about sizes both say so, with both sizes") {
+  for (const std::uint64_t expected : {200'000, 50'000, 100'001}) {
+    CAPTURE(expected);
+    pipe_world w(2);
+    const std::vector<std::uint64_t> mine{100, 100'000};
+    const std::vector<std::uint64_t> theirs{100, expected};
+    std::vector<result<>> outcomes(2, result<>(errc::pending));
+    scope all(w.clock);
+    all.spawn(pipe_world::guarded(w.pipes[0], mine, *w.workers[0], outcomes[0]));
+    all.spawn(pipe_world::guarded(w.pipes[1], theirs, *w.workers[1], outcomes[1]));
+    run_until(w.clock, [&] { return all.running() == 0; });
+    for (const auto& outcome : outcomes) {
+      CHECK(outcome.code() == (expected < 100'000 ? errc::buffer_too_small : errc::bad_argument));
+      CHECK(says(outcome, "layers 0->1, invocation 1"));
+      CHECK(says(outcome, "a buffer of " + std::to_string(expected) + " bytes"));
+      CHECK(says(outcome, "message " + std::string(expected < 100'000 ? "of" : "has") + " 100000 bytes"));
+    }
+  }
+}
+
+TEST_CASE("a stage whose activation was refused after it had left hears of it in its next run") {
   pipe_world w(2);
-  const std::vector<std::uint64_t> mine{100, 100};
-  const std::vector<std::uint64_t> theirs{100, 200};
-  std::vector<result<>> outcomes(2, result<>(errc::pending));
-  scope all(w.clock);
-  all.spawn(pipe_world::guarded(w.pipes[0], mine, *w.workers[0], outcomes[0]));
-  all.spawn(pipe_world::guarded(w.pipes[1], theirs, *w.workers[1], outcomes[1]));
-  run_until(w.clock, [&] { return all.running() == 0; });
-  CHECK(outcomes[1].code() == errc::bad_argument);
-  CHECK(says(outcomes[1], "100 bytes came where 200 were expected"));
+  const std::vector<std::uint64_t> mine{100};
+  const std::vector<std::uint64_t> theirs{200};
+  for (const bool again : {false, true}) {
+    std::vector<result<>> outcomes(2, result<>(errc::pending));
+    scope all(w.clock);
+    all.spawn(pipe_world::guarded(w.pipes[0], mine, *w.workers[0], outcomes[0]));
+    all.spawn(pipe_world::guarded(w.pipes[1], again ? mine : theirs, *w.workers[1], outcomes[1]));
+    run_until(w.clock, [&] { return all.running() == 0; });
+    pass(w, 1'000'000);
+    CHECK(outcomes[0].code() == (again ? errc::bad_argument : errc::none));
+    CHECK(outcomes[1].code() == (again ? errc::none : errc::bad_argument));
+    if (again)
+      CHECK(says(outcomes[0], "layers 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message"));
+  }
 }

@@ -25,7 +25,7 @@ namespace {
 constexpr const char* rank_test = "this program as one rank of the worked cases";
 
 void over(const char* transports) {
-  for (const rank_id ranks : {2, 4, 8}) {
+  for (const rank_id ranks : {2, 4, 8, 16}) {
     CAPTURE(ranks);
     const job_run run(rank_test, "worked cases", ranks, {{"UCX_TLS", transports}});
     CHECK_MESSAGE(run.fine(), run.all);
@@ -52,7 +52,7 @@ TEST_CASE("this program as one rank of the worked cases" * doctest::skip()) {
 }
 
 TEST_CASE("the worked cases hold on virtual ranks") {
-  for (const rank_id ranks : {2, 4, 8}) {
+  for (const rank_id ranks : {2, 4, 8, 16}) {
     CAPTURE(ranks);
     world w(ranks, eager_trials());
     std::vector<std::unique_ptr<here>> all;

@@ -28,7 +28,6 @@ inline point_to_point pairs_named(std::string name) {
 
 // What is taken out of the program, to see what it was good for.
 enum class lacks : std::uint8_t { nothing, reading_y0, reading_y1 };
-enum class posting : std::uint8_t { sends_first, receives_first, all_before_computing };
 
 struct kernel {
   explicit kernel(std::size_t n = 1, place& where = on_host())
@@ -39,7 +38,7 @@ struct kernel {
 
 struct ring_options {
   lacks what = lacks::nothing;
-  posting how = posting::sends_first;
+  std::uint64_t receives_first = 0;  // bit r: rank r posts its receives before its sends
   rank_id late_rank = 99;
   time_ns late_ns = 0;
 };
@@ -55,7 +54,7 @@ inline task<> two_rounds(dataflow& flow, ops::rank* self, p2p ring, kernel* k, r
   place& at = k->at;
   const auto batch = [&](const array<float>& from, const array<float>& to) {
     std::vector<p2p_operation> both{p2p::isend(from, {.to = next}), p2p::irecv(to, {.from = previous})};
-    if (o.how == posting::receives_first) std::swap(both[0], both[1]);
+    if ((o.receives_first >> self->id() & 1) != 0) std::swap(both[0], both[1]);
     return ring.start(flow, both, {.stream = at.stream()});
   };
   const auto uses = [](std::initializer_list<buffer_access> all, bool first_too) {

@@ -6,6 +6,7 @@
 ///     run(loop, guarded(&h));
 #include "attention_case.hpp"
 #include "deadline.hpp"
+#include "fair_stopwatch.hpp"
 #include "groups.hpp"
 #include "jacobi_case.hpp"
 #include "mixture_case.hpp"
@@ -22,11 +23,14 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 #include <string>
 #include <type_traits>
+#include <unistd.h>
 #include <vector>
 
 namespace parley::tests::worked_cases {
@@ -44,6 +48,7 @@ struct here {
     op.timeout_ns = patience;
     all = r.declare(op);
   }
+  bool is_virtual() const { return dynamic_cast<const virtual_time*>(&self.where()) != nullptr; }
   std::vector<config_ptr> with_others(std::vector<config_ptr> configs) const {
     configs.insert(configs.end(), others.begin(), others.end());
     return configs;
@@ -68,6 +73,12 @@ inline task<bool> on_all_ranks(here* h, bool holds) {
   co_return ranks == h->ranks;
 }
 
+/// Until all are here.
+inline task<> meet(here* h) {
+  const bool all = co_await on_all_ranks(h, true);
+  static_cast<void>(all);
+}
+
 // ---- 1: two rounds around a ring
 
 /// What both rounds make of `numbers`; each buffer but x0 holds what the round before has left there, or nothing that is a number.
@@ -83,6 +94,75 @@ inline task<std::vector<float>> around(here* h, p2p pairs, ring_case::kernel* k,
   co_return out;
 }
 
+struct too_early_buffers {
+  float x0 = 0;
+  float y0 = 0;
+  float a = 0;
+  float y1 = 0;
+  float out = 0;
+};
+inline std::span<float> only(float& x) { return {&x, 1}; }
+
+/// The same by hand: a step does not name what a message brings, and nobody sends before all have taken that step.
+inline task<> read_too_early(dataflow& flow, here* h, p2p pairs, too_early_buffers* b, ring_case::lacks what) {
+  const rank_id next = (h->me + 1) % h->ranks;
+  const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
+  const auto sum = [b] { b->a = b->y0 + (2 * b->x0 + 1); };
+  const auto result = [b] { b->out = b->y1 + b->a * ring_case::c; };
+  auto first = pairs.start(flow, {p2p::irecv(only(b->y0), {.from = previous})});
+  if (what == ring_case::lacks::reading_y0) {
+    auto early = flow.compute({reads(only(b->x0)), writes(only(b->a))}, sum);
+    co_await early;
+  }
+  co_await meet(h);
+  auto sent = pairs.start(flow, {p2p::isend(only(b->x0), {.to = next})});
+  if (what != ring_case::lacks::reading_y0)
+    static_cast<void>(flow.compute({reads(only(b->x0)), reads(only(b->y0)), writes(only(b->a))}, sum));
+  auto second = pairs.start(flow, {p2p::irecv(only(b->y1), {.from = previous})});
+  if (what == ring_case::lacks::reading_y1) {
+    auto early = flow.compute({reads(only(b->a)), writes(only(b->out))}, result);
+    co_await early;
+  }
+  co_await meet(h);
+  auto sum_sent = pairs.start(flow, {p2p::isend(only(b->a), {.to = next})});
+  if (what != ring_case::lacks::reading_y1)
+    static_cast<void>(flow.compute({reads(only(b->a)), reads(only(b->y1)), writes(only(b->out))}, result));
+  co_await flow.join();
+}
+
+inline float too_early_right(here* h, ring_case::lacks what) {
+  const bool of_two = h->ranks == 2;
+  if (what == ring_case::lacks::reading_y1)
+    return of_two ? std::array{2.00048828125F, 3.000732421875F}[h->me]
+                  : std::array{4.0009765625F, 3.000732421875F, 6.00146484375F, 9.002197265625F}[h->me];
+  return of_two ? std::array{4.000244140625F, 4.000732421875F}[h->me]
+                : std::array{8.000244140625F, 4.000732421875F, 8.001220703125F, 12.001708984375F}[h->me];
+}
+
+/// One of a batch is awaited while another one cannot have ended; then the whole, in the order of a queue that names no buffer.
+inline task<> one_alone(dataflow& flow, here* h, p2p pairs) {
+  const rank_id next = (h->me + 1) % h->ranks;
+  const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
+  std::array<float, 2> mine{static_cast<float>(h->me), static_cast<float>(h->me + 10)};
+  std::array<float, 2> came{-1, -1};
+  float seen = 0;
+  compute_queue queue;
+  auto batch =
+      pairs.start(flow, {p2p::isend(only(mine[0]), {.to = next}), p2p::irecv(only(came[0]), {.from = previous}),
+                         p2p::irecv(only(came[1]), {.from = previous, .tag = 1})});
+  batch.wait_on(queue);
+  auto last = flow.compute({}, [&] { seen = came[0] + came[1]; }, {.queue = &queue});
+  co_await batch[1];
+  CHECK(came[0] == static_cast<float>(previous));
+  CHECK_FALSE(batch[2].done());
+  co_await meet(h);
+  static_cast<void>(pairs.start(flow, {p2p::isend(only(mine[1]), {.to = next, .tag = 1})}));
+  co_await batch;
+  co_await last;
+  CHECK(seen == static_cast<float>(2 * previous + 10));
+  co_await flow.join();
+}
+
 inline task<> ring(here* h) {
   using namespace ring_case;
   auto op = pairs_named("ring");
@@ -93,12 +173,14 @@ inline task<> ring(here* h) {
   const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;
   kernel one(1, h->at);
   const std::vector<float> mine{static_cast<float>(h->me)};
-  for (const auto how : {posting::sends_first, posting::receives_first}) {
-    for (const rank_id late : {rank_id{99}, rank_id{1}}) {
-      const ring_options o{.how = how, .late_rank = late, .late_ns = 50'000'000};
-      const std::vector<float> out = co_await around(h, pairs, &one, &mine, o);
-      CHECK(out[0] == right[h->me]);
-    }
+  for (std::uint64_t orders = 0; orders < std::uint64_t{1} << h->ranks; ++orders) {
+    const std::vector<float> out = co_await around(h, pairs, &one, &mine, {.receives_first = orders});
+    CHECK(out[0] == right[h->me]);
+  }
+  for (rank_id late = 0; late < h->ranks; ++late) {
+    const ring_options o{.receives_first = late, .late_rank = late, .late_ns = 50'000'000};
+    const std::vector<float> out = co_await around(h, pairs, &one, &mine, o);
+    CHECK(out[0] == right[h->me]);
   }
   kernel large(1'048'576, h->at);
   std::vector<actors::registered_memory> known;
@@ -109,15 +191,84 @@ inline task<> ring(here* h) {
     const std::vector<float> out = co_await around(h, pairs, &large, &numbers, ring_options{});
     CHECK(std::accumulate(out.begin(), out.end(), 0.0) == 1'609'760'640.0);
   }
+  if (h->at.stream() != nullptr) co_return;  // what follows is about the processor's own order
+  op.name = "ring in place";
+  op.configs = {direct()};
+  const p2p in_place = h->self.declare(op);
+  const std::vector<float> out = co_await around(h, in_place, &large, &numbers, ring_options{});
+  CHECK(std::accumulate(out.begin(), out.end(), 0.0) == 1'609'760'640.0);
+  CHECK(in_place.copied_bytes() == 0);
+  for (const lacks what : {lacks::reading_y0, lacks::reading_y1}) {
+    too_early_buffers b{.x0 = static_cast<float>(h->me)};
+    co_await with_dataflow(read_too_early, h, in_place, &b, what);
+    CHECK(b.out == too_early_right(h, what));
+  }
+  co_await with_dataflow(one_alone, h, in_place);
 }
 
 // ---- 2: pipelines
 
+// As people write them: one microbatch after the other, the gradients the other way round.
+inline const char* const own_list_of_two = "0F0, 0SEND_F0, 0F1, 0SEND_F1, 0RECV_B1, 0B1, 0RECV_B0, 0B0\n"
+                                           "1RECV_F0, 1F0, 1RECV_F1, 1F1, 1B1, 1SEND_B1, 1B0, 1SEND_B0\n";
+
+/// Stages that take 1 ms forward and 2 ms backward, of which one is late once.
+class waiting_stages final : public training_work {
+ public:
+  std::uint64_t activation_bytes(std::uint32_t) const override { return 1000; }
+  task<> work(pipeline_action a, pipeline_memory) override {
+    const bool forward = a.what == pipeline_action::kind::forward;
+    const bool is_late = late && forward && a.stage == 1 && a.microbatch == 3;
+    scope& now = co_await this_scope;
+    auto woken = co_await sleep_until(now.where().now() + (forward ? 1_ms : 2_ms) + (is_late ? 10_ms : 0));
+    static_cast<void>(woken);
+  }
+  bool late = false;
+};
+
+/// What the fastest of some passes took, of the others only the first.
+inline task<time_ns> fastest_pass(here* h, training pipe, waiting_stages* mine) {
+  constexpr int passes = 5;
+  time_ns fastest = never;
+  for (int i = 0; i < passes; ++i) {
+    co_await meet(h);
+    const time_ns began = h->self.where().precise_now();
+    const fair_stopwatch since;
+    auto report = co_await pipe.run(*mine);
+    static_cast<void>(report);
+    const time_ns took =
+        h->is_virtual() ? h->self.where().precise_now() - began : std::chrono::nanoseconds(since.took()).count();
+    fastest = std::min(fastest, took);
+  }
+  co_return fastest;
+}
+
+inline task<> late_stage(here* h) {
+  training_pipeline op;
+  op.name = "late stage";
+  op.schedule = one_forward_one_backward(h->ranks, 8);
+  op.configs = {direct()};
+  op.timeout_ns = h->patience;
+  training pipe = h->self.declare(op);
+  waiting_stages mine;
+  const time_ns on_time = co_await fastest_pass(h, pipe, &mine);
+  mine.late = true;
+  const time_ns with_a_late_one = co_await fastest_pass(h, pipe, &mine);
+  constexpr time_ns of_a_real_clock = 10'000'000;  // timers wake somebody when the machine finds it time
+  CHECK(with_a_late_one - on_time <= 10'000'000 + (h->is_virtual() ? 0 : of_a_real_clock));
+  if (h->is_virtual() && h->me == 1) CHECK(with_a_late_one > on_time);
+}
+
 inline task<> pipelines(here* h) {
   using namespace training_case;
-  const std::vector<std::pair<std::string, pipeline_schedule>> all{{"gpipe", gpipe(h->ranks, 8)},
-                                                                   {"1F1B", one_forward_one_backward(h->ranks, 8)},
-                                                                   {"interleaved", interleaved(h->ranks, 8, 2)}};
+  std::vector<std::pair<std::string, pipeline_schedule>> all{
+      {"gpipe", gpipe(h->ranks, 8)},
+      {"1F1B", one_forward_one_backward(h->ranks, 8)},
+      {"1F1B of 16", one_forward_one_backward(h->ranks, 16)},
+      {"interleaved", interleaved(h->ranks, 8, 2)},
+      {"interleaved by 4", interleaved(h->ranks, 8, 4)},
+      {"own list", parse_schedule(h->ranks == 2 ? own_list_of_two : text_of(gpipe(h->ranks, 3))).value()}};
+  if (h->ranks > 2) all.emplace_back("1F1B of three", one_forward_one_backward(3, 8));  // the fourth has no part in it
   for (const auto& [name, schedule] : all) {
     training_pipeline op;
     op.name = name;
@@ -128,7 +279,8 @@ inline task<> pipelines(here* h) {
     training pipe = h->self.declare(op);
     placed_part mine(schedule.stages, h->at);
     co_await mine.begin();
-    const pipeline_report report = co_await pipe.run(mine);
+    pipeline_report report;
+    if (!pipe.idle()) report = co_await pipe.run(mine);
     co_await h->at.reached();
     const std::vector<double> right = gradients_alone(schedule.stages, schedule.microbatches);
     for (std::uint32_t stage = 0; stage < schedule.stages; ++stage) {
@@ -136,7 +288,7 @@ inline task<> pipelines(here* h) {
       const double gradient = co_await mine.weight_gradient(stage);
       CHECK(std::abs(gradient - right[stage]) <= 4e-5 + 1e-5 * std::abs(right[stage]));
     }
-    CHECK(report.most_alive == estimate(schedule).alive[h->me]);
+    if (!pipe.idle()) CHECK(report.most_alive == estimate(schedule).alive[h->me]);
     const double sent = co_await total(h, static_cast<double>(report.sent));
     CHECK(sent == static_cast<double>(schedule.messages()));
   }
@@ -157,6 +309,82 @@ inline task<> move_one(here* h, transfer t, std::size_t bytes, std::uint64_t see
     const std::vector<std::byte> seen = co_await taken(h->at, buffer);
     CHECK(seen == data);
   }
+}
+
+inline task<> move_until_decided(here* h, transfer t, std::size_t bytes) {
+  bool enough = false;
+  for (const deadline limit; !enough;) {
+    for (std::uint64_t i = 0; i < 10; ++i) co_await move_one(h, t, bytes, i);
+    enough = co_await on_all_ranks(h, t.decision(bytes).decided || limit.is_over());
+  }
+}
+
+inline task<> wait_here(time_ns span) {
+  scope& now = co_await this_scope;
+  auto woken = co_await sleep_until(now.where().now() + span);
+  static_cast<void>(woken);
+}
+
+/// Takes as long as it is told at each end, in turns.
+class scripted final : public paired_config {
+ public:
+  using script = std::array<time_ns, 3>;
+  scripted(const char* name, script at_sender, script at_receiver)
+      : paired_config({.name = name, .wire_class = name}), sends_(at_sender), receives_(at_receiver) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    co_await wait_here(sends_[sent_++ % 3]);
+    co_await out.send(0, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    co_await in.receive(0, data);
+    co_await wait_here(receives_[received_++ % 3]);
+  }
+
+ private:
+  script sends_;
+  script receives_;
+  mutable std::size_t sent_ = 0;
+  mutable std::size_t received_ = 0;
+};
+
+/// What other designs fall into: a config that one end lacks, the median of each rank before the longest of them, and configs that are
+/// chosen for each role but paired by their places.
+inline task<> traps(here* h) {
+  const bool sends = h->me % 2 == 0;
+  auto op = pair_of({direct()});
+  op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
+  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };
+  op.name = "lacking";
+  if (!sends) op.configs.push_back(chunked(64_KiB, 2));
+  const transfer lacking = h->self.declare(op);
+  co_await move_until_decided(h, lacking, 4'096);
+  CHECK(lacking.decision(4'096).config == "direct");
+
+  op.name = "uneven";
+  const auto steadily = [](const char* name, time_ns takes) {
+    return std::make_shared<scripted>(name, scripted::script{takes, takes, takes}, scripted::script{0, 0, 0});
+  };
+  op.configs = {
+      steadily("slow", 16_ms),
+      std::make_shared<scripted>("uneven", scripted::script{1_ms, 1_ms, 9_ms}, scripted::script{1_ms, 9_ms, 1_ms}),
+      steadily("steady", 5_ms)};
+  const transfer uneven = h->self.declare(op);
+  co_await move_until_decided(h, uneven, 1'000);
+  CHECK(uneven.decision(1'000).config == "steady");
+
+  const auto takes = [](time_ns span) -> operation_function {
+    return [span](std::span<std::byte>) { return wait_here(span); };
+  };
+  const role_op by_role =
+      register_asymmetric_autotuning(h->self, "by role", {{"sender", takes(6_ms)}, {"receiver", takes(2_ms)}},
+                                     {{"sender", "other", takes(2_ms)}, {"receiver", "other", takes(6_ms)}}, op.role);
+  std::vector<std::byte> data(1'000);
+  for (const deadline limit; !by_role.decision(data.size()).decided && !limit.is_over();) {
+    role_op mine = by_role;
+    co_await mine.run(data);
+  }
+  CHECK(by_role.decision(data.size()).config == (sends ? "other" : "operation"));
 }
 
 inline task<> transfers(here* h) {
@@ -367,7 +595,7 @@ inline task<> sums_of_a_group(here* h) {
 }
 
 inline task<> sums(here* h) {
-  const rank_id group = h->ranks == 8 ? 4 : 2;
+  const rank_id group = h->ranks >= 8 ? 4 : 2;
   hierarchical op;
   op.name = "gradients";
   op.leads = [group](rank_id r) { return r % group == 0; };
@@ -494,6 +722,70 @@ inline task<> contextual_table(here* h) {
   CHECK(sum == mine * h->ranks);
 }
 
+/// A kernel whose configs fail on some ranks; called several times in a run.
+inline task<> fail_or_wait(here* h, std::size_t config, std::vector<std::vector<rank_id>> fails, time_ns takes) {
+  co_await wait_here(takes);
+  if (config < fails.size() && std::count(fails[config].begin(), fails[config].end(), h->me) != 0)
+    raise({errc::unavailable, "out of registers"});
+}
+inline waiting_kernel failing_kernel(here* h, std::string name, const std::vector<std::vector<rank_id>>& fails) {
+  waiting_kernel::options o;
+  o.name = std::move(name);
+  const std::array<time_ns, 3> takes{6_ms, 1_ms, 3_ms};
+  for (std::size_t c = 0; c < takes.size(); ++c)
+    o.implementations.push_back(
+        {"config_" + std::to_string(c), [=](int) { return fail_or_wait(h, c, fails, takes[c]); }});
+  return waiting_kernel(h->self.kernels(), std::move(o));
+}
+inline task<> twice(waiting_kernel* kernel) {
+  co_await (*kernel)(8);
+  co_await (*kernel)(8);
+}
+
+inline task<> contextual_failures(here* h) {
+  std::vector<rank_id> everywhere(h->ranks);
+  std::iota(everywhere.begin(), everywhere.end(), rank_id{0});
+  const std::string folder =
+      h->is_virtual()
+          ? std::string(".autotune_logs")
+          : (std::filesystem::temp_directory_path() / ("parley-worked-" + std::to_string(::getpid()))).string();
+  struct failing {
+    const char* name;
+    std::vector<std::vector<rank_id>> fails;
+    const char* best;  // none: there is none
+  };
+  for (const failing& f : {failing{"fails on one", {{}, {h->ranks - 1}}, "config_2"},
+                           failing{"fails as the last one", {{}, {}, everywhere}, "config_1"},
+                           failing{"fails as all", {everywhere, {0}, everywhere}, nullptr}}) {
+    auto kernel = failing_kernel(h, f.name, f.fails);
+    contextual layer(h->self, {.name = std::string("layer that ") + f.name,
+                               .iterations = 2,
+                               .log_folder = folder,
+                               .timeout_ns = h->patience});
+    const auto thunk = [&kernel] { return twice(&kernel); };
+    auto outcome = co_await attempt(layer.run(thunk));
+    if (f.best == nullptr) {
+      CHECK(outcome.code() == errc::config_failed);
+      CHECK(says(outcome, "cannot find valid config"));
+      continue;
+    }
+    CHECK(outcome);
+    CHECK(layer.end().runs() == 4);  // six steps, two in each run, and the one that counts
+    CHECK(layer.end().best(f.name, "all") == f.best);
+  }
+  storage* const disk = h->self.kernels().disk();
+  if (disk == nullptr) co_return;
+  const std::string me = std::to_string(h->me);
+  const auto log = disk->read(folder + "/rank-" + me + ".log");
+  if (!h->is_virtual()) std::filesystem::remove_all(folder);
+  REQUIRE(log);
+  const std::string of_kernel = "[rank-" + me + "] func: fails as the last one | key: {all} | ";
+  for (const char* line : {"config-id: 0 | config: {config_0} | measure-iter: 0\n",
+                           "config-id: 1 | config: {config_1} | measure-iter: 1 | config-1 average latency: ",
+                           "best-config-id: 1 | best-config: {config_1} | best-latency: "})
+    CHECK_MESSAGE(log->find(of_kernel + line) != std::string::npos, *log);
+}
+
 // ---- 8: ranks that lack a config
 
 inline task<> mixture(here* h, std::string wire_of_optimized) {
@@ -546,13 +838,18 @@ inline task<> cases(here* h) {
     co_await transfers(h);
     co_await jacobi(h);
     co_await contextual_table(h);
+    if (h->at.stream() == nullptr) co_await late_stage(h);
+    if (h->at.stream() == nullptr) co_await traps(h);
+    if (h->at.stream() == nullptr) co_await contextual_failures(h);
   }
   if (h->ranks == 4) {
     co_await mixture(h, "wire");
     co_await mixture(h, "another");
   }
-  co_await attention_around(h);
-  co_await sums_of_a_group(h);
+  if (h->ranks <= 8) {
+    co_await attention_around(h);
+    co_await sums_of_a_group(h);
+  }
   co_await sums(h);
 }
 

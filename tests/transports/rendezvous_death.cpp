@@ -220,19 +220,60 @@ TEST_CASE("all are told of a rank that leaves, with the error that ended it") {
   const listener at;
   auto ranks = start_world(io, 3, job_key::generate(), at);
   REQUIRE(run_until(io, [&] { return all_in(ranks); }));
-  using leavers = std::vector<std::pair<rank_id, std::string>>;
-  ranks[1]->meeting->leave(std::string(100'000, 'e'));
+  ranks[1]->meeting->leave({1, std::string(100'000, 'e')}, {});
   CHECK(run_until(io, [&] { return ranks[0]->left.size() == 1 && ranks[2]->left.size() == 1; }));
   for (const rank_id r : {rank_id{0}, rank_id{2}}) {
     REQUIRE(ranks[r]->left.size() == 1);
     CHECK(ranks[r]->left[0].first == 1);
-    CHECK(ranks[r]->left[0].second.starts_with("eeee"));
-    CHECK(ranks[r]->left[0].second.size() < 1000);
+    CHECK(ranks[r]->left[0].second.rank == 1);
+    CHECK(ranks[r]->left[0].second.what.starts_with("eeee"));
+    CHECK(ranks[r]->left[0].second.what.size() < 1000);
   }
   ranks[0]->meeting->leave();
   CHECK(run_until(io, [&] { return ranks[2]->left.size() == 2; }));
-  CHECK(ranks[2]->left.back() == leavers::value_type{0, ""});
+  CHECK(ranks[2]->left.back().first == 0);
+  CHECK(ranks[2]->left.back().second.what.empty());
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
+}
+
+TEST_CASE("a rank that ends because of another one's end says whose, and hears when all others have been told") {
+  asio::io_context io;
+  const listener at;
+  auto ranks = start_world(io, 4, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  const root_cause cause{3, " is gone: it was killed"};
+  int told = 0;
+  ranks[2]->meeting->leave(cause, [&] {
+    ++told;
+    // What the host has sent is in their sockets.
+    io.poll();
+    CHECK(ranks[1]->left.size() == 1);
+  });
+  CHECK(told == 0);
+  CHECK(run_until(io, [&] { return told == 1 && ranks[3]->left.size() == 1; }));
+  for (const rank_id r : {0U, 1U, 3U}) {
+    REQUIRE(ranks[r]->left.size() == 1);
+    CHECK(ranks[r]->left[0] == std::pair<rank_id, root_cause>{2, cause});
+  }
+  ranks[0]->meeting->leave(cause, [&] { ++told; });  // it tells all of them itself
+  CHECK(told == 2);
+  CHECK(run_until(io, [&] { return ranks[1]->left.size() == 2; }));
+  CHECK(ranks[1]->left[1] == std::pair<rank_id, root_cause>{0, cause});
+  ranks[1]->meeting->leave(cause, [&] { ++told; });  // there is nobody who could
+  CHECK(told == 3);
+  for (const auto& rank : ranks) CHECK(rank->lost.empty());
+}
+
+TEST_CASE("a rank that waits for its last words to be passed on is told, too, when rank 0 goes meanwhile") {
+  asio::io_context io;
+  const listener at;
+  auto ranks = start_world(io, 2, job_key::generate(), at);
+  REQUIRE(run_until(io, [&] { return all_in(ranks); }));
+  ranks[0]->meeting.reset();
+  bool told = false;
+  ranks[1]->meeting->leave({1, " ended with timeout"}, [&] { told = true; });
+  CHECK(run_until(io, [&] { return told; }));
+  CHECK(ranks[1]->lost.empty());
 }
 
 TEST_CASE("a rank that is destroyed without leaving counts as dead") {

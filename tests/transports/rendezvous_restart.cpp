@@ -241,7 +241,7 @@ TEST_CASE("a verdict on a process in whose place a newer one is, from whatever h
 TEST_CASE("who comes back learns which ranks are gone, and of those that come back later") {
   running job(4);
   REQUIRE(job.loses(1));
-  job.ranks[3]->meeting->leave("it has had enough");
+  job.ranks[3]->meeting->leave({1, " is gone"}, {});
   REQUIRE(run_until(job.io, [&] { return job.ranks[2]->left.size() == 1; }));
   job.ranks[2]->meeting.reset();
   REQUIRE(run_until(job.io, [&] { return job.ranks[0]->lost.size() == 2; }));
@@ -250,7 +250,7 @@ TEST_CASE("who comes back learns which ranks are gone, and of those that come ba
   REQUIRE(two->in());
   CHECK(run_until(job.io, [&] { return two->lost.size() == 1 && two->left.size() == 1; }));
   CHECK(two->lost[0].first == 1);
-  CHECK(two->left[0] == std::pair<rank_id, std::string>{3, "it has had enough"});
+  CHECK(two->left[0] == std::pair<rank_id, root_cause>{3, {1, " is gone"}});
   const auto one = job.come(1, 1);
   REQUIRE(job.ended(*one));
   REQUIRE(one->in());

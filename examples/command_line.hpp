@@ -1,0 +1,70 @@
+#pragma once
+// What an example takes from its command line, beside `--sim N` and its kin:
+//
+//     int main(int argc, char** argv) {
+//       examples::command_line line("Jacobi sweeps over a grid that the ranks share.");
+//       line.option("-nx", options.nx, "columns")->check(CLI::PositiveNumber);
+//       return line.run(argc, argv, rank_main);
+//     }
+//
+// An unknown word, a missing value, or one that is no number ends the program with status 2 and a line that names it, before any rank
+// has begun. `--help` lists the words. `-nx` and `--nx` are the same.
+#include <parley/simulation/program.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace examples {
+
+class command_line {
+ public:
+  explicit command_line(std::string what_it_does) : app_(std::move(what_it_does)) {}
+
+  template <class T>
+  CLI::Option* option(const std::string& name, T& value, const std::string& what) {
+    return app_.add_option(doubled(name), value, what)->capture_default_str();
+  }
+  CLI::Option* flag(const std::string& name, bool& value, const std::string& what) {
+    return app_.add_flag(doubled(name), value, what);
+  }
+
+  /// With which status to end, if the program is not to run. `words` are those that are for it.
+  std::optional<int> read(const char* path, std::vector<std::string> words) {
+    const std::string program = std::filesystem::path(path).filename().string();
+    app_.name(program);
+    for (std::string& word : words) word = doubled(word);
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    try {
+      app_.parse(words);
+    } catch (const CLI::CallForHelp&) {
+      std::fputs(app_.help().c_str(), stdout);
+      return 0;
+    } catch (const CLI::ParseError& wrong) {
+      std::fprintf(stderr, "%s: %s; %s --help lists what it takes\n", program.c_str(), wrong.what(), program.c_str());
+      return 2;
+    }
+    return std::nullopt;
+  }
+  int run(int argc, char** argv, parley::ops::rank_function rank_main) {
+    if (const auto status = read(argv[0], parley::simulation::own_words(argc, argv))) return *status;
+    return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+  }
+
+ private:
+  // CLI11 knows no long words behind one dash.
+  static std::string doubled(std::string word) {
+    const bool is_long = word.size() > 2 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
+    return is_long ? "-" + word : word;
+  }
+  CLI::App app_;
+};
+
+}  // namespace examples
