@@ -247,14 +247,17 @@ void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) no
 
 edge_receiver::stream* edge_receiver::look_up(std::uint64_t id) noexcept {
   stream* its = streams_.find(id);
-  if (its == nullptr && !streams_.full()) its = &streams_.add(id);
+  if (its == nullptr && !streams_.full()) {
+    its = &streams_.add(id);
+    its->begin_at(services_.first_invocation);
+  }
   if (its != nullptr) latest_ = its;
   return its;
 }
 
 std::uint64_t edge_receiver::next_invocation(std::uint32_t tag) noexcept {
   const stream* const s = streams_.find(stream_id(tag, false));
-  return s == nullptr ? 0 : s->first_posted + s->posted_count;
+  return s == nullptr ? services_.first_invocation : s->first_posted + s->posted_count;
 }
 
 inline part_receiver& edge_receiver::match_first(stream& s) noexcept {

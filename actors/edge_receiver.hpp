@@ -238,6 +238,10 @@ struct receive_stream {
   static constexpr std::uint64_t report_run_every = 128;
   std::uint64_t report_at = report_every_invocations;  // at this many; 0: the sender asked, and waits for the next one
   credits_given given;
+  void begin_at(std::uint64_t first) noexcept {
+    first_posted = begun = reported = first;
+    report_at = first + report_every_invocations;
+  }
 };
 
 class edge_receiver final : public data_sink {

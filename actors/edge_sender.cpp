@@ -14,7 +14,7 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
                          window_limits w)
     : services_(s), assigned_(assigned), window_(w), op_(op.id()), generation_(generation), self_(s.net.rank()),
       peer_(op.participants[1].rank), rows_(s.ex, s.clocks.skew()), default_digest_(op.default_digest),
-      question_timer_(*this) {
+      rehearsals_(s.first_invocation), question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::report) {
       if (m.ran != 0) check_what_ran(m);
@@ -41,6 +41,7 @@ edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   if (stream* const known = streams_.find(id)) return *known;
   stream& made = streams_.add(id);
   const std::uint64_t ring = std::bit_ceil(window_.invocations);
+  made.admitted = made.matched = services_.first_invocation;
   made.sizes = std::make_unique<std::uint64_t[]>(ring);
   made.ring_mask = ring - 1;
   return made;
@@ -72,6 +73,10 @@ void edge_sender::admit_waiting(stream& s) noexcept {
   while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
     admission& first = *s.waiting.front().owner;
     if (first.home->cancelled() != errc::none) break;  // it is about to be told
+    if (first.when <= services_.ex.now()) {            // late, as the one is that has made room by giving up
+      first.finish(errc::timeout);
+      continue;
+    }
     const bool written = first.payload_ == nullptr || first.payload_->is_over();
     if (!written && !knows_where(s, first.bytes_)) break;
     first.invocation_ = s.take_room(first.bytes_);
@@ -138,7 +143,7 @@ bool edge_sender::all_matched() {
 edge_sender::delivered edge_sender::delivery() const noexcept {
   delivered all;
   for (const auto& s : streams_) {
-    all.sent += s->admitted;
+    all.sent += s->admitted - services_.first_invocation;
     all.unmatched += s->admitted - s->matched;
   }
   return all;
@@ -169,7 +174,7 @@ void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<s
   mine.next = [this](std::uint64_t id) {
     if (id == stream_id(0, true)) return rehearsals_;
     const stream* const known = streams_.find(id);
-    return known == nullptr ? 0 : known->admitted - known->admitted_only;
+    return known == nullptr ? services_.first_invocation : known->admitted - known->admitted_only;
   };
   mine.credited = [this](std::uint64_t id) {
     if (stream* const known = streams_.find(id)) admit_waiting(*known);

@@ -286,7 +286,7 @@ class edge_sender {
   std::unique_ptr<one_sided_sender> one_sided_;
   std::uint64_t default_digest_;
   stream_table<stream> streams_;
-  std::uint64_t rehearsals_ = 0;
+  std::uint64_t rehearsals_;  // the next one
   bool retired_ = false;
   question_timer question_timer_;
   question_pauses question_pauses_;

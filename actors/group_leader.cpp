@@ -17,8 +17,11 @@ constexpr std::uint64_t most_remembered = 128;
 
 group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                            std::uint64_t depth, back_pressure pressure, window_limits window)
-    : rooted_group(s, op, generation, part::data_sender), assigned_(assigned), log_(depth, op.default_digest),
-      sizes_(depth), begun_(members_.size()), pressure_(pressure), window_(window), question_timer_(*this) {
+    : rooted_group(s, op, generation, part::data_sender), assigned_(assigned),
+      log_(depth, op.default_digest, s.first_invocation), sizes_(depth, s.first_invocation),
+      begun_(members_.size(), s.first_invocation), pressure_(pressure), window_(window), question_timer_(*this) {
+  foreseen_.drop_below(s.first_invocation);
+  unmatched_.drop_below(s.first_invocation);
   // Nor are rows missing of what we are still at ourselves.
   assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) {
     return have_begun(invocation + 1) && invocation < ended_below();
@@ -33,7 +36,7 @@ void group_leader::on_flow(rank_id from, const matched& m) {
   // S2 of a worker that sends nothing here: a sample.
   const foreseen* const mine = foreseen_.find(m.ran_invocation);
   const std::uint64_t meant = mine != nullptr ? mine->choice.digest : default_digest_;
-  if (m.ran != 0 && m.ran != meant && (mine != nullptr || m.ran_invocation < log_.depth())) {
+  if (m.ran != 0 && m.ran != meant && (mine != nullptr || m.ran_invocation < log_.first_written())) {
     ++counters_.contradictions;
     runtime::blame({"S2", "a worker runs what the leader assigned", here()}, from);
     if (mine != nullptr)
@@ -124,10 +127,12 @@ void group_leader::assign_through(std::uint64_t invocation) {
   }
   while (log_.unwritten() <= invocation) {
     const std::uint64_t n = log_.unwritten();
-    const std::uint64_t bytes = sizes_.expected(n);
-    const auto choice = assigned_.choose(bytes, 0, n, services_.ex.now());
-    foreseen_.put(n, {choice, bytes});
-    const std::uint64_t stamped = is_compared(choice, bytes) ? compared_with_default(choice.digest) : choice.digest;
+    // Nobody is to search for a size that none has called with.
+    const std::optional<std::uint64_t> bytes = sizes_.expected(n);
+    const auto choice = assigned_.choose(bytes.value_or(0), 0, n, services_.ex.now());
+    foreseen_.put(n, {choice, bytes.value_or(0)});
+    const std::uint64_t stamped =
+        is_compared(choice, bytes.value_or(0)) ? compared_with_default(choice.digest) : choice.digest;
     runtime::invariant(log_.write(stamped), {"S1", "each invocation is assigned once, in order", here()});
   }
 }

@@ -17,7 +17,9 @@ constexpr std::uint64_t most_open_rows = 1024;
 }  // namespace
 
 group_worker::group_worker(services& s, const op_declaration& op, std::uint64_t generation, std::uint64_t depth)
-    : rooted_group(s, op, generation, part::data_receiver), depth_(depth), learned_(depth, op.default_digest) {
+    : rooted_group(s, op, generation, part::data_receiver), depth_(depth),
+      learned_(depth, op.default_digest, s.first_invocation), returned_(s.first_invocation), told_(s.first_invocation) {
+  ended_rows_.drop_below(s.first_invocation);
   listen();
 }
 

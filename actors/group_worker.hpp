@@ -37,8 +37,8 @@ class group_worker final : public rooted_group {
   std::uint64_t depth_;
   learned_ahead learned_;
   invocation_log<wire_row> ended_rows_;  // of invocations whose stamp has not come yet
-  std::uint64_t returned_ = 0;           // below this one some stamp of the leader's is here
-  std::uint64_t told_ = 0;               // invocations that the leader knows to have begun here
+  std::uint64_t returned_;               // below this one some stamp of the leader's is here
+  std::uint64_t told_;                   // invocations that the leader knows to have begun here
   std::uint64_t untold_bytes_ = 0;
   bool ignores_stamps_ = false;
 };

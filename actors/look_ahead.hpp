@@ -72,10 +72,14 @@ class invocation_log {
 /// The leader's half: written once for each invocation (S1).
 class assigned_ahead {
  public:
-  assigned_ahead(std::uint64_t depth, std::uint64_t default_digest) noexcept
-      : depth_(depth), default_(default_digest) {}
+  assigned_ahead(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
+      : depth_(depth), default_(default_digest), first_written_(first + depth) {
+    log_.drop_below(first);
+  }
   std::uint64_t depth() const noexcept { return depth_; }
-  /// The next invocation that has no config; below `depth` all have c0 without being written.
+  /// Below it all have c0 without being written.
+  std::uint64_t first_written() const noexcept { return first_written_; }
+  /// The next invocation that has no config.
   std::uint64_t unwritten() const noexcept { return unwritten_; }
   bool has_place(std::uint64_t n) const noexcept { return n < log_.first() + invocation_log<std::uint64_t>::most; }
   /// False, and nothing changes, when there is no place for it.
@@ -85,7 +89,7 @@ class assigned_ahead {
     return true;
   }
   std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
-    if (n < depth_) return default_;
+    if (n < first_written_) return default_;
     const std::uint64_t* at = log_.find(n);
     return at == nullptr ? std::nullopt : std::optional(*at);
   }
@@ -95,17 +99,21 @@ class assigned_ahead {
  private:
   std::uint64_t depth_;
   std::uint64_t default_;
-  std::uint64_t unwritten_ = depth_;
+  std::uint64_t first_written_;
+  std::uint64_t unwritten_ = first_written_;
   invocation_log<std::uint64_t> log_;
 };
 
 /// A follower's half: what it has seen of the leader's stamps.
 class learned_ahead {
  public:
-  learned_ahead(std::uint64_t depth, std::uint64_t default_digest) noexcept : depth_(depth), default_(default_digest) {}
+  learned_ahead(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
+      : depth_(depth), default_(default_digest), first_learned_(first + depth) {
+    log_.drop_below(first);
+  }
   /// The config of `n`, once that is known: the guard of every invocation of a follower.
   std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
-    if (n < depth_) return default_;
+    if (n < first_learned_) return default_;
     const std::uint64_t* at = log_.find(n);
     return at == nullptr ? std::nullopt : std::optional(*at);
   }
@@ -126,6 +134,7 @@ class learned_ahead {
   }
   std::uint64_t depth_;
   std::uint64_t default_;
+  std::uint64_t first_learned_;  // below it all have c0
   invocation_log<std::uint64_t> log_;
 };
 
@@ -134,7 +143,7 @@ class learned_ahead {
 /// config that was assigned runs and is safe, and its time counts for no key.
 class size_history {
  public:
-  explicit size_history(std::uint64_t depth) noexcept : depth_(depth) {}
+  explicit size_history(std::uint64_t depth, std::uint64_t first = 0) : depth_(depth) { latest_.drop_below(first); }
   /// Invocation `n`, each one in turn, has begun.
   void begun(std::uint64_t n, std::uint64_t bytes) {
     latest_.put(n, bytes);
@@ -144,19 +153,19 @@ class size_history {
     }
     if (n > depth_) latest_.drop_below(n - depth_);
   }
-  /// The guess for `n`; its true size when it has begun.
-  std::uint64_t expected(std::uint64_t n) const noexcept {
+  /// The guess for `n`; its true size when it has begun. Nothing before the first of all has.
+  std::optional<std::uint64_t> expected(std::uint64_t n) const noexcept {
     if (const std::uint64_t* known = latest_.find(n)) return *known;
     const std::uint64_t* before = n >= depth_ ? latest_.find(n - depth_) : nullptr;
     if (before == nullptr) return last_;
     const auto& last_time = followed_[bucket(*before)];
-    return last_time ? *last_time : *before;
+    return last_time ? last_time : *before;
   }
 
  private:
   static unsigned bucket(std::uint64_t bytes) noexcept { return tuning::size_bucket::of(bytes).index(); }
   std::uint64_t depth_;
-  std::uint64_t last_ = 0;
+  std::optional<std::uint64_t> last_;
   invocation_log<std::uint64_t> latest_;
   std::array<std::optional<std::uint64_t>, tuning::size_bucket::count> followed_{};
 };

@@ -47,6 +47,7 @@ rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t 
     : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation), own_(own), leader_(op.leader),
       default_digest_(op.default_digest) {
   for (const op_participant& p : op.participants) members_.push_back(p.rank);
+  calls_.next = rehearsals_.next = s.first_invocation;
   in_a_row_ = members_.back() - members_.front() + 1 == members_.size();
 }
 

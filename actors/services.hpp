@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -79,6 +80,22 @@ class data_hub final : public runtime::link::handler {
   counters counters_;
 };
 
+/// The payload of one invocation at one of its ends, which may be looked at while it is told of.
+struct payload_seen {
+  enum class what : std::uint8_t {
+    sent,         ///< of an edge
+    received,     ///< of an edge, whole
+    contributed,  ///< by a member of a group that gathers
+    gathered,     ///< by its leader, a block for each of the others; `tag` is the member's place
+    agreed,       ///< what each member of a group has in the end, and all have alike
+  } end = what::sent;
+  std::uint64_t op = 0;
+  std::uint64_t generation = 0;
+  std::uint32_t tag = 0;
+  std::uint64_t invocation = 0;
+  std::span<const std::byte> bytes{};
+};
+
 struct services {
   runtime::executor& ex;
   runtime::scope& actors;  ///< where the actors of all ops live
@@ -89,8 +106,12 @@ struct services {
   runtime::incarnations incarnations;  ///< from the roster
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
-  runtime::random_stream jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
-  std::uint64_t early_bytes = most_early_bytes;                                        ///< per edge
+  runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
+  std::uint64_t early_bytes = most_early_bytes;                                       ///< per edge
+  /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
+  std::uint64_t first_invocation = 0;
+  /// Of a thousand calls: those that end after as good as no time. A fault point, for simulations.
+  std::uint64_t early_timeouts = 0;
   /// How many more calls a promise leaves free; nothing: as many as their pace asks for. Tests meet gates with a small one.
   std::optional<std::uint64_t> promise_margin{};
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
@@ -101,12 +122,22 @@ struct services {
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
 
+  /// What a call sends, or has brought, for a simulation that compares the ends; may be empty.
+  std::function<void(const payload_seen&)> on_payload{};
+
   /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
 
   /// Takes in what became of other ranks, and ends all ops of a rank that the others hold dead, where nobody has told it so yet; may be
   /// empty.
   std::function<void(runtime::errc)> hear_news{};
+
+  /// When a call that begins now ends at the latest.
+  runtime::time_ns deadline_of(runtime::time_ns span) noexcept {
+    constexpr std::uint64_t early_ns = 200'000;
+    const bool early = early_timeouts != 0 && jitter.below(1000) < early_timeouts;
+    return runtime::deadline_of(ex.now(), early ? static_cast<runtime::time_ns>(jitter.below(early_ns)) : span);
+  }
 
   /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers
   /// that have gone, before it hears why; and whose connection broke may have said what it ended with.

@@ -1,7 +1,7 @@
-// A leader and three workers on a virtual clock, over wires of fixed latency: how many round trips their agreement waits for,
-// apart from the rehearsals and trials themselves.
+// A leader and its workers, three unless told, on a virtual clock, over wires of fixed latency: how many round trips their agreement
+// waits for, apart from the rehearsals and trials themselves, and how many control messages the leader has to deal with.
 //
-//     group_agreement --only agreement|barriers [--bytes N] [--latency_us 50]
+//     group_agreement --only agreement|barriers [--bytes N] [--latency_us 50] [--ranks 4]
 //
 // Counted are: offers to merge and warm-up; rehearsed on the last rank to the first trial that may be stamped; the end of the
 // last trial on the last rank to the winner being known on every rank. The usual scheme gathers the lists of configs and then
@@ -22,18 +22,19 @@ namespace {
 using namespace parley::bench;
 using namespace parley::runtime;
 
-constexpr rank_id ranks = 4;
 constexpr unsigned timed_flag = 1;
 constexpr unsigned rehearsal_flag = 4;
 
 struct world {
-  explicit world(time_ns latency_ns)
+  world(rank_id ranks, time_ns latency_ns)
       : links(clock, ranks, {.latency_ns = latency_ns, .per_part_ns = 0, .ns_per_byte = 0.001, .eager_bytes = 8192}) {
     parley::ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;  // as fast as it can
+    std::vector<std::uint64_t> incarnations;
+    for (rank_id r = 0; r < ranks; ++r) incarnations.push_back(r + 1);
     for (rank_id r = 0; r < ranks; ++r)
       all.push_back(std::make_unique<parley::rank>(
-          parley::ops::rank_foundation{clock, links[r], nullptr, {{1, 2, 3, 4}}, {}}, settings));
+          parley::ops::rank_foundation{clock, links[r], nullptr, incarnations, {}}, settings));
   }
   std::vector<parley::rank_group> declare(const std::vector<parley::group_config_ptr>& configs) {
     parley::leader_worker op;
@@ -76,8 +77,8 @@ task<> reduce_times(parley::rank_group group, std::int64_t times) {
   for (std::int64_t i = 0; i < times; ++i) co_await group.all_reduce(std::span(data));
 }
 
-void run_agreement(std::uint64_t bytes, time_ns latency_ns) {
-  world w(latency_ns);
+void run_agreement(rank_id ranks, std::uint64_t bytes, time_ns latency_ns) {
+  world w(ranks, latency_ns);
   const time_ns declared = w.clock.now();
   const auto groups = w.declare(catalogue());
   const auto& assigned = *groups[0].details()->assigned();
@@ -117,12 +118,13 @@ void run_agreement(std::uint64_t bytes, time_ns latency_ns) {
   report("group_agreement_deciding", deciding, "round_trips");
   report("group_agreement_rehearsing", double(rehearsed_until - rehearsed_from) / round_trip, "round_trips");
   report("group_agreement_messages", messages, "in_all");
+  report("group_agreement_leader", double(w.all[0]->mail().statistics().received) / double(ranks - 1), "per_worker");
   report("group_agreement_invocations", double(calls) / ranks, "in_all");
   over = true;
 }
 
-void run_barriers(time_ns latency_ns) {
-  world w(latency_ns);
+void run_barriers(rank_id ranks, time_ns latency_ns) {
+  world w(ranks, latency_ns);
   const auto groups = w.declare({parley::star()});
   w.go_until([&] { return groups[0].details()->assigned()->opened(); });
   const auto exchanges = 1 + 2 * std::int64_t(catalogue().size());
@@ -139,10 +141,11 @@ int main(int argc, char** argv) {
   const arguments given(argc, argv);
   const std::string only = given.text("only", "agreement");
   const time_ns latency_ns = given.number("latency_us", 50) * 1000;
+  const auto ranks = rank_id(given.number("ranks", 4));
   if (only == "agreement")
-    run_agreement(std::uint64_t(given.number("bytes", 200'000)), latency_ns);
+    run_agreement(ranks, std::uint64_t(given.number("bytes", 200'000)), latency_ns);
   else if (only == "barriers")
-    run_barriers(latency_ns);
+    run_barriers(ranks, latency_ns);
   else
     give_up("--only takes agreement or barriers, not " + only);
 }

@@ -6,8 +6,8 @@
 
 Every scenario of simulation/scenarios gets that many seeds, from 1. The ledger says for each part that has ended: scenario,
 first seed, seeds, status of parley_sim, seconds of one core. What parley_sim says of a failed part lies beside the ledger, in
-SCENARIO-FIRST.txt, and the smaller run that it found in SCENARIO-FIRST.json. Exit status: 1 when a part failed, 3 when some
-are left to be run.
+SCENARIO-FIRST.txt, and the smaller run that it found in SCENARIO-FIRST.json; what all parts together have covered, in
+LEDGER.coverage. Exit status: 1 when a part failed, or nothing is left and something was never covered; 3 when some are left to be run.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -41,10 +43,34 @@ def read(ledger):
         return {(row[0], int(row[1])): (int(row[2]), int(row[3]), float(row[4])) for row in csv.reader(file)}
 
 
+class coverage:
+    """How often what became of messages, summed over all parts: lines of `parley_sim --counts`."""
+
+    def __init__(self, path):
+        self.path, self.counts, self.lock = path, {}, threading.Lock()
+        if path.exists():
+            self.read(path.read_text())
+
+    def read(self, text):
+        for line in text.splitlines():
+            kind, state, *counts = line.split(",")
+            before = self.counts.get((kind, state), [0] * len(counts))
+            self.counts[kind, state] = [a + int(b) for a, b in zip(before, counts)]
+
+    def add(self, text):
+        with self.lock:
+            self.read(text)
+            fresh = self.path.with_name(self.path.name + ".new")
+            fresh.write_text("".join(f"{kind},{state},{','.join(map(str, counts))}\n"
+                                     for (kind, state), counts in sorted(self.counts.items())))
+            fresh.replace(self.path)
+
+
 def main():
     o = options()
     began = time.monotonic()
     done = read(o.ledger)
+    covered = coverage(o.ledger.with_name(o.ledger.name + ".coverage"))
     # Every scenario in turn, so that a campaign which is not whole has seen as much of each.
     parts = [(file, first) for first in range(1, o.seeds + 1, o.part) for file in sorted(o.scenarios.glob("*.json"))
              if (file.stem, first) not in done]
@@ -56,8 +82,11 @@ def main():
         beside = o.ledger.parent / f"{file.stem}-{first}"
         seeds = min(o.part, o.seeds + 1 - first)
         start = time.monotonic()
-        ended = subprocess.run([o.sim, "--scenario", file, "--first", str(first), "--seeds", str(seeds), "--no-coverage",
-                                "--save", beside.with_suffix(".json")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with tempfile.NamedTemporaryFile() as counts:
+            ended = subprocess.run([o.sim, "--scenario", file, "--first", str(first), "--seeds", str(seeds), "--no-coverage",
+                                    "--counts", counts.name, "--save", beside.with_suffix(".json")],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            covered.add(pathlib.Path(counts.name).read_text())
         if ended.returncode != 0:
             beside.with_suffix(".txt").write_bytes(ended.stdout)
         return file.stem, first, seeds, ended.returncode, round(time.monotonic() - start, 3)
@@ -75,7 +104,9 @@ def main():
           f"{len(failed)} parts failed, {left} are left")
     for name, first in failed:
         print(f"  {name}, from seed {first}: {o.ledger.parent / f'{name}-{first}.txt'}")
-    return 1 if failed else 3 if left else 0
+    if failed or left:
+        return 1 if failed else 3
+    return subprocess.run([o.sim, "--sum", covered.path]).returncode
 
 
 if __name__ == "__main__":

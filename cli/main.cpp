@@ -41,6 +41,8 @@ struct tune_words {
   bool one_process = false;
   bool simulated = false;
   std::optional<std::uint64_t> seed;
+  std::uint64_t seeds = 1;
+  bool weather = false;
   bool no_results = false;
   bool no_tuning = false;
   bool json = false;
@@ -104,6 +106,8 @@ cli::tune_settings settings_of(const tune_words& w) {
   if (w.one_process) s.housing = cli::rank_housing::one_process;
   if (w.simulated) s.housing = cli::rank_housing::simulated;
   s.seed = w.seed.value_or(s.seed);
+  s.seeds = w.seeds;
+  s.weather = w.weather;
   if (s.death && s.housing != cli::rank_housing::processes)
     throw cli::text_error("parley: --kill needs a process for each rank");
   return s;
@@ -171,6 +175,14 @@ int command(int argc, char** argv) {
   simulated->excludes("--results")->excludes("--one-process")->excludes("--device");
   tune->add_option("--seed", words.seed,
                    "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")
+      ->needs(simulated);
+  tune->add_option("--seeds", words.seeds, "So many simulated runs, with one seed after the other, until one fails")
+      ->check(CLI::Range(1U, 1'000'000U))
+      ->needs(simulated);
+  tune->add_flag("--weather", words.weather,
+                 "Messages get lost, come twice, late and out of order, and ranks are stopped or slow, for the first "
+                 "50 ms of a "
+                 "simulated run; then all is healed")
       ->needs(simulated);
   tune->add_option("--trace", words.trace, "Write what every rank ran to this file, as lines of JSON");
 

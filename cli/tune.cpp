@@ -6,6 +6,8 @@
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/table.hpp>
 #include <parley/ops/results_store.hpp>
+#include <parley/runtime/random.hpp>
+#include <parley/simulation/campaign.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/launcher.hpp>
 #include <parley/tuning/results.hpp>
@@ -51,7 +53,10 @@ std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
 struct ran_job {
   rank_reports reports;
   transports::launch_end end;
-  std::uint64_t hash = 0;  // of a simulated one
+  std::uint64_t hash = 0;  // of a simulated one, or of all
+  std::uint64_t seed = 0;  // of the latest simulated one, which is the one that failed, if one has
+  std::uint64_t seeds = 0;
+  simulation::coverage messages{};  // of all of these
 };
 
 ran_job run_job(const spec& job, const tune_settings& s) {
@@ -91,19 +96,29 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
   ran_job ran;
   ran.reports.resize(job.ranks);
   progress_display display(job, STDERR_FILENO);
-  const auto play = s.housing == rank_housing::simulated ? &tune_simulated : &tune_in_one_process;
-  const housed_end end = play(job, s, [&](rank_id r, json::object&& report) {
+  const auto on_report = [&](rank_id r, json::object&& report) {
     if (report.at("kind").as_string() == "final") {
       ran.reports[r] = std::move(report);
     } else {
       display.on_report(r, report);
     }
-  });
+  };
+  housed_end end;
+  if (s.housing == rank_housing::simulated) {
+    tune_settings each = s;
+    for (; ran.seeds < s.seeds && end.error.empty(); ++each.seed) {
+      end = tune_simulated(job, each, on_report);
+      ran.seed = each.seed;
+      ran.hash = ++ran.seeds == 1 ? end.hash : runtime::mix(ran.hash ^ end.hash) + 1;
+      simulation::add(ran.messages, end.messages);
+    }
+  } else {
+    end = tune_in_one_process(job, s, on_report);
+  }
   display.close();
   if (!end.error.empty() && end.signal == 0) std::fprintf(stderr, "parley: %s\n", end.error.c_str());
   ran.end.status = end.error.empty() ? 0 : status_failed;
   ran.end.signal = end.signal;
-  ran.hash = end.hash;
   rank_end ended;
   ended.kind = rank_end::how::exited;
   ended.code = ran.end.status;
@@ -230,6 +245,34 @@ void complain(const spec& job, const json::object& document) {
 
 namespace {
 
+json::object simulated_part(const tune_settings& s, const ran_job& ran, const std::string& hash,
+                            const std::vector<std::string>& gaps) {
+  json::object part{{"seed", ran.seed}, {"hash", hash}};
+  if (s.seeds == 1 && !s.weather) return part;
+  part["first_seed"] = s.seed;
+  part["seeds"] = ran.seeds;
+  part["weather"] = s.weather;
+  json::array not_covered;
+  for (const std::string& gap : gaps) not_covered.push_back(json::value(gap));
+  part["not_covered"] = std::move(not_covered);
+  return part;
+}
+
+void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::string& hash,
+                        const std::vector<std::string>& gaps) {
+  say(fmt::format("simulated, seed {}: links and times are virtual, computations take none; hash {}", ran.seed, hash));
+  if (s.seeds == 1 && !s.weather) return;
+  print(stderr, simulation::coverage_table(ran.messages));
+  if (s.weather) {
+    for (const std::string& gap : gaps) say("not covered: " + gap);
+  }
+  if (ran.end.status == 0) {
+    say(fmt::format("{} seeds from {} on{}: no violation", ran.seeds, s.seed, s.weather ? ", in bad weather" : ""));
+  } else {
+    say(fmt::format("seed {} failed; again: the same command with --seed {} and without --seeds", ran.seed, ran.seed));
+  }
+}
+
 int run_and_tell(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
   const bool housed = o.settings.housing != rank_housing::processes;
@@ -268,7 +311,9 @@ int run_and_tell(const tune_options& o) {
   document["interrupted"] = interrupted;
   const bool simulated = o.settings.housing == rank_housing::simulated;
   const std::string hash = fmt::format("{:016x}", ran.hash);
-  if (simulated) document["simulated"] = json::object{{"seed", o.settings.seed}, {"hash", hash}};
+  const std::vector<std::string> gaps = simulation::coverage_gaps(ran.messages, simulation::campaign::part);
+  if (simulated) document["simulated"] = simulated_part(o.settings, ran, hash, gaps);
+  if (o.settings.weather && !gaps.empty()) status = std::max(status, status_failed);
   document["ok"] = status == 0;
   document["status"] = status;
 
@@ -276,9 +321,7 @@ int run_and_tell(const tune_options& o) {
   const bool as_json = o.format == output_format::json;
   print(as_json ? stderr : stdout, tables(document));
   if (as_json) print(stdout, json::serialize(document) + "\n");
-  if (simulated)
-    say(fmt::format("simulated, seed {}: links and times are virtual, computations take none; hash {}", o.settings.seed,
-                    hash));
+  if (simulated) tell_of_simulation(o.settings, ran, hash, gaps);
   if (interrupted)
     say(std::string("interrupted (") + strsignal(ran.end.signal) + "); above is what was seen until then");
   complain(job, document);

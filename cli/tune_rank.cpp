@@ -9,6 +9,7 @@
 #include <parley/runtime/run.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/observer.hpp>
+#include <parley/simulation/program.hpp>
 #include <parley/simulation/world.hpp>
 #include <parley/transports/environment.hpp>
 
@@ -33,6 +34,7 @@ namespace {
 constexpr runtime::time_ns progress_every_ns = 200'000'000;
 constexpr runtime::time_ns settle_within_ns = 5'000'000'000;  // a busy machine's ranks come to it late
 constexpr std::size_t fewest_flight_records = 4'096;
+constexpr runtime::time_ns weather_ns = 50'000'000;  // bad weather's, from the start on
 constexpr runtime::time_ns longest_jitter_ns = 200;  // of simulated links: a fifth of their latency
 const std::string interrupted = "interrupted";
 
@@ -406,8 +408,14 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const report_
   runtime::time_ns ended_ns = 0;
   // Links whose times are never quite the same: what the seed decides.
   simulation::tape jitter;
-  jitter.delay_control = jitter.delay_data = 1000;
-  jitter.longest_delay_ns = longest_jitter_ns;
+  if (s.weather) {
+    jitter = simulation::rough_weather(job.ranks, s.seed, weather_ns);
+    o.order = jitter.order;
+    o.starved = jitter.starved;
+  } else {
+    jitter.delay_control = jitter.delay_data = 1000;
+    jitter.longest_delay_ns = longest_jitter_ns;
+  }
   simulation::weather links(jitter, s.seed, job.ranks);
   simulation::world all(o, &links);  // ends before what its programs belong to
   simulation::scenario as_played;
@@ -424,12 +432,15 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const report_
                                                   [&, r](json::object&& report) { on_report(r, std::move(report)); }));
     all.programs_of(r).spawn(simulated_program(*ranks.back(), end.error, ended_ns));
   });
+  for (const simulation::mishap& m : jitter.mishaps) all.befall(m, all.stage().now());
+  if (s.weather) all.stage().at(all.stage().now() + weather_ns, simulation::nobody, [&] { links.calm(); });
   const auto over = [&] { return !end.error.empty() || all.programs() == 0; };
   if (!all.stage().run_until(over, runtime::never)) end.error = "a rank waits for something that can never come";
   end.hash = all.stage().hash();
   for (rank_id r = 0; r < job.ranks; ++r)
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   if (end.error.empty()) {
+    links.calm();
     all.stage().run_to(all.stage().now() + settle_within_ns);  // what was decided last reaches everybody
   } else {
     jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // nobody went on to the end
@@ -439,6 +450,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const report_
   record.lost_reads = all.network().puts().lost_reads;
   for (const simulation::violation& v : simulation::check(record))
     end.error += (end.error.empty() ? "" : "; ") + v.invariant + " was violated: " + v.text;
+  end.messages = links.seen();
   return end;
 }
 

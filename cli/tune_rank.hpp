@@ -4,6 +4,7 @@
 /// It runs the spec's workload and reports, over the pipe of rank_report.hpp, progress now and then and everything that it
 /// knows in the end, also when the workload failed. Status 1 then, after an error with op, rank and what to do.
 #include <parley/cli/spec.hpp>
+#include <parley/simulation/weather.hpp>
 
 #include <boost/json/object.hpp>
 
@@ -39,7 +40,9 @@ struct tune_settings {
   std::optional<planned_death> death{};
   payload_device device = payload_device::host;
   rank_housing housing = rank_housing::processes;
-  std::uint64_t seed = 1;  ///< of a simulated run
+  std::uint64_t seed = 1;   ///< of a simulated run
+  std::uint64_t seeds = 1;  ///< so many simulated runs, one after the other
+  bool weather = false;     ///< of simulated runs: faults, and then none
 };
 
 int tune_rank(const tune_settings& s);
@@ -48,14 +51,16 @@ int tune_rank(const tune_settings& s);
 struct housed_end {
   std::string error;
   int signal = 0;
-  std::uint64_t hash = 0;  ///< of a simulated run: equal runs have equal ones
+  std::uint64_t hash = 0;           ///< of a simulated run: equal runs have equal ones
+  simulation::coverage messages{};  ///< of a simulated run
 };
 
 /// All ranks here, without a launcher: reports come as `tune_rank` sends them. Throws `unavailable` when there is no GPU to use.
 using report_handler = std::function<void(rank_id from, boost::json::object&& report)>;
 housed_end tune_in_one_process(const spec& job, const tune_settings& s, const report_handler& on_report);
-/// The same on virtual ranks, whose links are late by as much as the seed says: a function of spec, settings and seed alone. Reads
-/// and writes no results.
+/// The same on virtual ranks, whose links are late by as much as the seed says: a function of spec, settings and seed alone. In
+/// `weather` they also lose, double and reorder messages and are clogged, and ranks are stopped or slow, until all is healed and
+/// everything has to converge. Reads and writes no results.
 housed_end tune_simulated(const spec& job, const tune_settings& s, const report_handler& on_report);
 
 }  // namespace parley::cli

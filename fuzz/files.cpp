@@ -6,6 +6,7 @@
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/spec.hpp>
 #include <parley/ops/rank_environment.hpp>
+#include <parley/simulation/campaign.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/meeting.hpp>
 #include <parley/transports/pmi.hpp>
@@ -150,6 +151,25 @@ void rank_report(input bytes) {
     if (!reader.take(part)) break;
   }
   require(reports <= bytes.size(), "a report has at least a byte");
+}
+
+// A scenario that is read says the same once it was written, and each seed has a tape.
+void scenario(input bytes) {
+  try {
+    const simulation::scenario s = simulation::read_scenario(text_of(bytes));
+    const std::string text = simulation::write_scenario(s);
+    require(simulation::write_scenario(simulation::read_scenario(text)) == text, "reading and writing are inverse");
+    if (s.ranks > 1) static_cast<void>(simulation::draw(s, 7));
+  } catch (const runtime::failure& f) {
+    require(f.code() == errc::malformed && !f.reason().text().empty(), "what is wrong with a scenario is said");
+  }
+  try {
+    const simulation::coverage seen = simulation::read_coverage(text_of(bytes));
+    const std::string text = simulation::write_coverage(seen);
+    require(simulation::write_coverage(simulation::read_coverage(text)) == text, "reading and writing are inverse");
+  } catch (const runtime::failure& f) {
+    require(f.code() == errc::malformed, "a line that is none is named");
+  }
 }
 
 }  // namespace parley::fuzz

@@ -74,6 +74,10 @@ void router_frames(input bytes);
 void stamp(input bytes);
 void pieces(input bytes);
 void credits(input bytes);
+void lent_payloads(input bytes);
+void carried_memory(input bytes);
+void nccl_requests(input bytes);
+void cuda_keys(input bytes);
 void rendezvous_frames(input bytes);
 void rendezvous_host(input bytes);
 void rendezvous_guest(input bytes);
@@ -86,5 +90,6 @@ void results_file(input bytes);
 void spec(input bytes);
 void expression(input bytes);
 void rank_report(input bytes);
+void scenario(input bytes);
 
 }  // namespace parley::fuzz

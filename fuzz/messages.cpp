@@ -1,5 +1,5 @@
 // What other ranks send over the control channel and in front of data.
-#include "fuzz.hpp"
+#include "peer_link.hpp"
 
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
@@ -122,40 +122,11 @@ void pieces(input bytes) {
   require(whole && whole->type == 7 && std::ranges::equal(whole->body, body), "cutting and collecting are inverse");
 }
 
-namespace {
-
-/// A link on which the input speaks for all other ranks.
-class one_sided_link final : public link {
- public:
-  rank_id rank() const noexcept override { return 1; }
-  rank_id world_size() const noexcept override { return 4; }
-  void listen(channel, handler* to) override { to_ = to; }
-  void on_failure(failure_handler*) override {}
-  errc send(rank_id, channel, std::span<const std::byte>, std::span<const std::byte>, completion*) override {
-    ++sent;
-    return errc::none;
-  }
-  errc fetch(arrival&&, std::span<std::byte>, completion*) override { return errc::peer_failed; }
-  void cancel(completion&) override {}
-  const counters& statistics() const noexcept override { return counted_; }
-  void bring(std::span<const std::byte> header, std::span<const std::byte> body) {
-    if (to_ != nullptr) to_->on_arrival(arrival(this, header, body.size(), body.data(), false));
-  }
-  std::uint64_t sent = 0;
-
- private:
-  void release(const void*, bool) noexcept override {}
-  handler* to_ = nullptr;
-  counters counted_;
-};
-
-}  // namespace
-
 // Frames as they come, with right tags: at most once each, and an answer or two for each at the most.
 void router_frames(input bytes) {
   choices from(bytes);
   virtual_time clock;
-  one_sided_link wire;
+  peer_link wire;
   router mail(clock, wire, {.job = 42, .seal = sealed()});
   std::uint64_t taken = 0;
   mail.bind<actors::matched>(5, [&](envelope, actors::matched&&) {
@@ -183,7 +154,7 @@ void router_frames(input bytes) {
       encode(m, body);
     }
     h.body_bytes = static_cast<std::uint32_t>(body.size());
-    wire.bring(encode_frame(h, body, sealed()), body);
+    wire.bring(link::channel::control, encode_frame(h, body, sealed()), body);
     clock.turn();
   }
   require(wire.sent <= 4 * brought, "no frame makes this rank send many");

@@ -12,6 +12,10 @@ std::span<const target> targets() {
       target{"stamp", stamp},
       target{"pieces", pieces},
       target{"credits", credits},
+      target{"lent_payloads", lent_payloads},
+      target{"carried_memory", carried_memory},
+      target{"nccl_requests", nccl_requests},
+      target{"cuda_keys", cuda_keys},
       target{"rendezvous_frames", rendezvous_frames},
       target{"rendezvous_host", rendezvous_host},
       target{"rendezvous_guest", rendezvous_guest},
@@ -23,6 +27,7 @@ std::span<const target> targets() {
       target{"spec", spec},
       target{"expression", expression},
       target{"rank_report", rank_report},
+      target{"scenario", scenario},
   };
   return all;
 }

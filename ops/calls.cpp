@@ -21,6 +21,7 @@ bool send_call::await_ready() {
   }
   if (options_.watcher != nullptr) options_.watcher->on_begun();
   auto& [begun, whole] = invocation_.emplace(edge_.sender_, options_, data_, number);
+  edge_.show_payload(begun, data_);
   if (!edge_.find(begun.mark.digest)->goes_whole(data_.size()) || edge_.waits_for_kernels(begun, data_)) {
     go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
     return false;

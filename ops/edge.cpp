@@ -365,9 +365,10 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
                               " has no room: it has not posted the receives for what was sent before");
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
-  actors::outgoing inv = sender_.begin(call.tag, data.size(), *number, call.pace, data.data());
-  inv.mark.more_type = call.type;
-  co_await run(inv, data, until);
+  actors::outgoing begun = sender_.begin(call.tag, data.size(), *number, call.pace, data.data());
+  begun.mark.more_type = call.type;
+  show_payload(begun, data);
+  co_await run(begun, data, until);
 }
 
 // A call whose own message goes well brings the news of an earlier one's.
@@ -461,6 +462,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   try {
     if (data.empty()) {
       co_await out.send(0, data);
+    } else if (until <= services_.ex.now()) {
+      out.fail(errc::timeout);  // it had room in time, and was resumed too late: no fault of its config
     } else {
       check_trial(inv);
       if (waits_for_kernels(inv, data)) {

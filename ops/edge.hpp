@@ -125,7 +125,7 @@ class edge_end : private actors::implementations {
     return latest_->digest() == digest ? latest_ : search(digest);
   }
   time_ns deadline_after(time_ns timeout_ns) const noexcept {
-    return runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : options_.timeout_ns);
+    return services_.deadline_of(timeout_ns != 0 ? timeout_ns : options_.timeout_ns);
   }
   time_ns deadline(const call_options& call) const noexcept { return deadline_after(call.timeout_ns); }
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
@@ -214,6 +214,11 @@ class edge_out final : public edge_end {
     return options_.memory != nullptr && is_still_written(inv, data);
   }
   bool is_still_written(const actors::outgoing& inv, std::span<const std::byte> data);
+  void show_payload(const actors::outgoing& inv, std::span<const std::byte> data) const {
+    if (services_.on_payload) [[unlikely]]
+      services_.on_payload(
+          {actors::payload_seen::what::sent, sender_.op(), sender_.generation(), inv.mark.tag, inv.invocation, data});
+  }
   /// Ends when kernels have written it. Answers when they were last seen at work.
   runtime::task<time_ns> until_written(std::span<const std::byte> data);
   /// Nobody knows what of a put has landed, or will: the peer counts as dead.
@@ -291,7 +296,18 @@ class edge_in final : public edge_end {
       fail_other_config(in);
     record(in, ran, in.failed());
     if (in.failed() != runtime::errc::none) throw_failed(in, ran, why);
+    if (services_.on_payload) [[unlikely]]
+      show_payload(in);
     return in.total_bytes();
+  }
+  [[gnu::cold]] void show_payload(const part_receiver& in) const {
+    if (in.memory() != nullptr)
+      services_.on_payload({actors::payload_seen::what::received,
+                            receiver_.op(),
+                            receiver_.generation(),
+                            in.mark()->tag,
+                            in.invocation(),
+                            {in.memory(), static_cast<std::size_t>(in.total_bytes())}});
   }
   /// S2: it ran another config than its invocation is stamped with.
   [[gnu::cold]] void fail_other_config(part_receiver& in) noexcept;

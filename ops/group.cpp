@@ -453,7 +453,7 @@ time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
   time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
   // The leader knows who is missing, so it may speak first.
   if (!leads() && span < runtime::never / 2) span += span / 8;
-  return runtime::deadline_of(services_.ex.now(), span);
+  return services_.deadline_of(span);
 }
 
 task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
@@ -479,6 +479,21 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   }
   group_->end(inv);
   if (thrown) std::rethrow_exception(thrown);
+  if (services_.on_payload) show_payload(inv, work);
+}
+
+void group_end::show_payload(const group_invocation& inv, const group_work& work) const {
+  using what = actors::payload_seen::what;
+  const auto show = [&](what end, std::size_t place_of_it, std::span<const std::byte> bytes) {
+    services_.on_payload(
+        {end, group_->op(), group_->generation(), static_cast<std::uint32_t>(place_of_it), inv.index(), bytes});
+  };
+  if (work.what != collective::gather) return show(what::agreed, 0, work.data);
+  if (!leads()) return show(what::contributed, place(), work.data);
+  const std::size_t members = group_->members().size();
+  for (std::size_t i = 0, size = work.data.size() / members; i < members; ++i) {
+    if (i != place()) show(what::gathered, i, work.data.subspan(i * size, size));  // nobody else sees its own
+  }
 }
 
 // Asked whether it may begin, so that the leader sees the sizes of its calls in their order and can foresee the next one's.

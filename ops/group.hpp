@@ -135,6 +135,7 @@ class group_end final : private actors::implementations {
   void check_between(const group_call& call, const group_config& config, const group_work& work) const;
   runtime::task<> run_both(actors::group_invocation& inv, const group_config& config, comparison& with);
   runtime::task<> compare(actors::group_invocation& inv, comparison& with);
+  void show_payload(const actors::group_invocation& inv, const group_work& work) const;
   std::size_t place() const noexcept;
   const group_config& config_for(const actors::group_invocation& inv) const;
   runtime::task<> until_compared(const actors::group_invocation& inv);

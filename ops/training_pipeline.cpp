@@ -65,7 +65,7 @@ class training::buffers {
     }
   }
   void keep(piece&& p) {
-    if (p.memory) free_.emplace(p.bytes().size(), std::move(p));
+    if (p.memory && !p.registered.lost()) free_.emplace(p.bytes().size(), std::move(p));
   }
   neighbours& around() const noexcept { return around_; }
   /// A pass has failed: what was sent in it would pair with the next one's, where that takes the same streams.

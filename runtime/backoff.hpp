@@ -13,6 +13,15 @@
 
 namespace parley::runtime {
 
+/// Chance for pauses. `hurried` of a thousand of them are as good as none: a fault point, for simulations. What is said again too
+/// early must do no harm.
+class pause_chance : public random_stream {
+ public:
+  using random_stream::random_stream;
+  constexpr bool hurries() noexcept { return hurried != 0 && below(1000) < hurried; }
+  std::uint64_t hurried = 0;
+};
+
 template <time_ns first, time_ns longest>
 class backoff {
   static_assert(0 < first && first <= longest);
@@ -23,10 +32,15 @@ class backoff {
     pause_ = std::min(2 * pause_, longest);
     return whole - static_cast<time_ns>(jitter.below(static_cast<std::uint64_t>(whole / 2)));
   }
+  constexpr time_ns next(pause_chance& jitter) noexcept {
+    const time_ns pause = next(static_cast<random_stream&>(jitter));
+    return jitter.hurries() ? pause / hurry : pause;
+  }
   /// Begins anew, with `from` where it is known how long an answer takes.
   constexpr void restart(time_ns from = first) noexcept { pause_ = from; }
 
  private:
+  static constexpr time_ns hurry = 10'000;
   time_ns pause_ = first;
 };
 

@@ -48,6 +48,11 @@ class continuation {
     // NOLINTEND(performance-no-int-to-ptr)
     call->run(*call);
   }
+  /// Null: it is a call.
+  std::coroutine_handle<> coroutine() const noexcept {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
+    return std::coroutine_handle<>::from_address((word_ & is_call) == 0 ? reinterpret_cast<void*>(word_) : nullptr);
+  }
   bool operator==(const continuation&) const noexcept = default;
 
  private:
@@ -67,6 +72,7 @@ class ready_queue {
     if (size() > mask_) grow();
     ring_[tail_++ & mask_] = c;
   }
+  continuation at(std::size_t i) const noexcept { return ring_[(head_ + i) & mask_]; }
   continuation pop() noexcept { return ring_[head_++ & mask_]; }
   /// Lets the `i`-th of those that wait change places with the first.
   void bring_forward(std::size_t i) noexcept { std::swap(ring_[head_ & mask_], ring_[(head_ + i) & mask_]); }
@@ -123,6 +129,9 @@ class executor {
 
   /// Puts a suspended coroutine, or a call, into the ready queue.
   void schedule(continuation c) { ready_.push(c); }
+  /// The number of the next task that is spawned, from 1 on: they begin in that order, in whatever order a simulator resumes them
+  /// afterwards.
+  std::uint32_t number_task() noexcept { return ++tasks_; }
   /// Takes back `schedule`, for one that is destroyed where it stands.
   void forget(continuation c) noexcept { ready_.remove(c); }
   /// Frees the frame of a coroutine that has ended, once no code of it is on the stack.
@@ -163,6 +172,7 @@ class executor {
   timer_wheel& timers() noexcept { return timers_; }
   bool has_ready() const noexcept { return !ready_.empty(); }
   std::size_t ready_count() const noexcept { return ready_.size(); }
+  continuation ready_at(std::size_t i) const noexcept { return ready_.at(i); }
   void bring_forward(std::size_t i) noexcept { ready_.bring_forward(i); }
   /// Resumes what is ready, at most `limit` of them. Returns how many.
   std::size_t run_ready(std::size_t limit);
@@ -179,6 +189,7 @@ class executor {
   std::uint64_t resumed_ = 0;
   std::uint32_t nested_ = 0;
   std::uint32_t resuming_ = 0;
+  std::uint32_t tasks_ = 0;
   ready_queue ready_;
   std::vector<std::coroutine_handle<>> retired_;
   timer_wheel timers_;

@@ -63,6 +63,8 @@ inline void release(void* block, std::size_t bytes) noexcept {
   detail::to_heap(block);
 }
 
+/// Frames of coroutines that live, of this thread: tasks, be they in a scope or awaited, that were not destroyed yet.
+inline constinit thread_local std::size_t live_frames = 0;
 /// Blocks of this thread that were taken from the heap so far; a benchmark checks that it stops growing.
 std::size_t heap_allocations() noexcept;
 

@@ -54,9 +54,16 @@ std::uint64_t memory_space::expect(std::span<const std::byte>) { no_streams(); }
 void memory_space::wait_on(std::span<const std::byte>, device_stream) { no_streams(); }
 void memory_space::came(std::uint64_t, errc) noexcept {}
 
+namespace {
+constinit thread_local memory_space* instead = nullptr;
+}  // namespace
+
 memory_space& host_memory() noexcept {
   static host_space space;
-  return space;
+  return instead == nullptr ? space : *instead;
 }
+
+host_memory_instead::host_memory_instead(memory_space& other) noexcept : before_(std::exchange(instead, &other)) {}
+host_memory_instead::~host_memory_instead() { instead = before_; }
 
 }  // namespace parley::runtime

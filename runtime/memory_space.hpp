@@ -83,6 +83,17 @@ class memory_space {
 
 /// The processor's memory, zeroed when it is made.
 memory_space& host_memory() noexcept;
+/// For simulations: what `host_memory` is on this thread, as long as it lives. Ops that were declared before must have ended.
+class host_memory_instead {
+ public:
+  explicit host_memory_instead(memory_space& other) noexcept;
+  host_memory_instead(const host_memory_instead&) = delete;
+  host_memory_instead& operator=(const host_memory_instead&) = delete;
+  ~host_memory_instead();
+
+ private:
+  memory_space* before_;
+};
 
 /// The wait for the end of what its owner has enqueued for `memory`: `then` is called at it, if the wait is not gone by then.
 /// Where nothing was to be waited for it is over at once, and `then` is not called.

@@ -38,8 +38,7 @@ T run(executor& ex, task<T>&& main) {
   auto& promise = f.handle.promise();
   promise.home = &root;
   promise.observer = &end;
-  promise.state = promise_base::progress::waiting;
-  ex.schedule(f.handle);
+  begin_in_order(ex, promise);
   run_until(ex, [&] { return end.done; });
   return promise.take();
 }

@@ -26,15 +26,20 @@ scope::~scope() {
 }
 
 void scope::spawn(task<> t, task_observer* also) {
-  executor_.schedule(take(std::move(t).release().promise(), also != nullptr ? *also : *this).self);
+  begin_in_order(executor_, take(std::move(t).release().promise(), also != nullptr ? *also : *this));
 }
 
-void scope::begin(task<> t) { detail::begin_nested(take(std::move(t).release().promise(), *this)); }
+void scope::begin(task<> t) {
+  promise_base& p = take(std::move(t).release().promise(), *this);
+  p.state = promise_base::progress::waiting;
+  p.number = executor_.number_task();
+  p.begun = true;
+  detail::begin_nested(p);
+}
 
 promise_base& scope::take(promise_base& p, task_observer& told) noexcept {
   p.home = this;
   p.observer = &told;
-  p.state = promise_base::progress::waiting;
   tasks_.push_back(p);
   ++running_;
   return p;

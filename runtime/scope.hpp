@@ -1,5 +1,5 @@
 #pragma once
-/// A scope owns the tasks spawned into it and joins them: nothing outlives its scope.
+/// A scope owns the tasks spawned into it and joins them: nothing outlives its scope. Tasks begin in the order of their spawning.
 ///
 ///     scope workers(co_await this_scope, {.deadline = ex.now() + 1_s});
 ///     workers.spawn(fetch(a));

@@ -18,6 +18,7 @@
 #include <parley/runtime/intrusive_list.hpp>
 
 #include <coroutine>
+#include <cstddef>
 #include <exception>
 #include <optional>
 #include <type_traits>
@@ -47,9 +48,18 @@ struct promise_base : list_hook {
   task_observer* observer = nullptr;
   std::exception_ptr thrown;
   enum class progress : std::uint8_t { fresh, starting, waiting, ended } state = progress::fresh;
+  bool begun = false;        // noted by a simulator that resumes coroutines in an order of its own
+  std::uint32_t number = 0;  // of one that was spawned: which of its executor's
 
-  static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
-  static void operator delete(void* frame, std::size_t bytes) noexcept { frame_pool::release(frame, bytes); }
+  static void* operator new(std::size_t bytes) {
+    void* const frame = frame_pool::allocate(bytes);
+    ++frame_pool::live_frames;
+    return frame;
+  }
+  static void operator delete(void* frame, std::size_t bytes) noexcept {
+    --frame_pool::live_frames;
+    frame_pool::release(frame, bytes);
+  }
 
   promise_base() noexcept = default;
   inline ~promise_base();
@@ -72,6 +82,18 @@ struct promise_base : list_hook {
 
 template <class T>
 struct [[nodiscard]] task;
+
+/// A task begins, once those that were spawned before it have: it is put into the ready queue.
+inline void begin_in_order(executor& ex, promise_base& p) {
+  p.state = promise_base::progress::waiting;
+  p.number = ex.number_task();
+  ex.schedule(p.self);
+}
+
+/// What every suspended coroutine of ours has, and that of the task that was spawned, of which it is a part: the outermost, where a
+/// call waits for it.
+inline promise_base& promise_of(std::coroutine_handle<> part) noexcept;
+inline promise_base& promise_of_whole(std::coroutine_handle<> part) noexcept;
 
 namespace detail {
 
@@ -109,7 +131,10 @@ struct [[nodiscard]] task {
   using handle = std::coroutine_handle<promise_type>;
   using value_type = T;
 
-  explicit task(handle h) noexcept : handle_(h) { h.promise().self = h; }
+  explicit task(handle h) noexcept : handle_(h) {
+    static_assert(alignof(promise_type) <= alignof(std::max_align_t), "a promise_base lies at one place in all frames");
+    h.promise().self = h;
+  }
   task(task&&) = delete;
   ~task() {
     if (handle_) handle_.destroy();
@@ -142,6 +167,15 @@ struct [[nodiscard]] task {
  private:
   handle handle_;
 };
+
+inline promise_base& promise_of(std::coroutine_handle<> part) noexcept {
+  return std::coroutine_handle<promise_base>::from_address(part.address()).promise();
+}
+inline promise_base& promise_of_whole(std::coroutine_handle<> part) noexcept {
+  promise_base* p = &promise_of(part);
+  while (const std::coroutine_handle<> outer = p->caller.coroutine()) p = &promise_of(outer);
+  return *p;
+}
 
 template <class T>
 task<T> detail::promise<T>::get_return_object() noexcept {

@@ -1,5 +1,7 @@
 #include <parley/runtime/virtual_time.hpp>
 
+#include <parley/runtime/task.hpp>
+
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -44,10 +46,35 @@ std::size_t virtual_time::step(std::size_t limit) {
   if (choose_ == nullptr) return run_ready(limit) + posted;
   std::size_t resumed = 0;
   for (; resumed < limit && has_ready(); ++resumed) {
-    bring_forward((*choose_)(ready_count()));
+    bring_forward(in_order_of_spawning((*choose_)(ready_count())));
+    if (const auto next = ready_at(0).coroutine()) promise_of(next).begun = true;
     run_ready(1);
   }
   return resumed + posted;
+}
+
+std::uint32_t virtual_time::task_of(std::size_t i) const noexcept {
+  const auto part = ready_at(i).coroutine();
+  return part ? promise_of_whole(part).number : 0;
+}
+
+// Instead of one that has not begun, the first of those.
+std::size_t virtual_time::in_order_of_spawning(std::size_t chosen) const noexcept {
+  const auto number_if_new = [this](std::size_t i) -> std::uint32_t {
+    const auto part = ready_at(i).coroutine();
+    if (!part) return 0;
+    const promise_base& p = promise_of(part);
+    return p.begun ? 0 : p.number;
+  };
+  std::uint32_t first = number_if_new(chosen);
+  if (first == 0) return chosen;
+  for (std::size_t i = 0; i < ready_count(); ++i) {
+    const std::uint32_t other = number_if_new(i);
+    if (other == 0 || other >= first) continue;
+    first = other;
+    chosen = i;
+  }
+  return chosen;
 }
 
 bool virtual_time::turn() { return step(std::numeric_limits<std::size_t>::max()) != 0; }

@@ -8,6 +8,7 @@
 /// suspended then waits for ever, which `run` reports.
 #include <parley/runtime/executor.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -40,13 +41,17 @@ class virtual_time final : public executor {
     set_now(t);
     timers().advance(now());
   }
-  /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first.
+  /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first. Tasks that
+  /// have not begun begin in the order of their spawning all the same.
   using chooser = std::function<std::size_t(std::size_t ready)>;
   void choose_by(chooser c) { choose_ = std::make_unique<chooser>(std::move(c)); }
+  /// For a chooser: which task the `i`-th of those that are ready is a part of, by the order of their spawning, from 1 on; 0: of none.
+  std::uint32_t task_of(std::size_t i) const noexcept;
 
  private:
   struct modelled_end;
   [[gnu::noinline]] std::size_t run_posted();
+  std::size_t in_order_of_spawning(std::size_t chosen) const noexcept;
   std::unique_ptr<chooser> choose_;
   std::vector<std::function<void()>> posted_;
   std::list<std::unique_ptr<modelled_end>> ends_;

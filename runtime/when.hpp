@@ -76,8 +76,7 @@ class gathering : private task_observer {
     promise_base& p = h.promise();
     p.home = &*inner_;
     p.observer = this;
-    p.state = promise_base::progress::waiting;
-    inner_->where().schedule(h);
+    begin_in_order(inner_->where(), p);
   }
   void on_task_end(promise_base& ended) noexcept override {
     if (first_ == npos && (rule_ == until::first || ended.thrown)) {

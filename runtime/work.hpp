@@ -101,8 +101,7 @@ class [[nodiscard]] work {
       auto& promise = frame.promise();
       promise.home = &root;
       promise.observer = this;
-      promise.state = promise_base::progress::waiting;
-      ex.schedule(frame);
+      begin_in_order(ex, promise);
     }
     running(const running&) = delete;
     running& operator=(const running&) = delete;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace parley::simulation {
@@ -16,6 +17,10 @@ enum class campaign : std::uint8_t { whole, part };
 /// `offer, warming: was never lost`. What was sent too rarely to tell is left out.
 std::vector<std::string> coverage_gaps(const coverage& seen, campaign c);
 std::string coverage_table(const coverage& seen);
+/// A line for each type and state, `type,state,sent,lost,doubled,reordered,delayed`: for campaigns that are run in parts.
+std::string write_coverage(const coverage& seen);
+/// Throws `malformed`, naming the line.
+coverage read_coverage(std::string_view text);
 
 struct small {
   scenario play;  ///< with its tape

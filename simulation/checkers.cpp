@@ -1,10 +1,13 @@
 #include <parley/simulation/checkers.hpp>
 
+#include <parley/simulation/config_text.hpp>
+#include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/program_checkers.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <span>
@@ -108,6 +111,17 @@ struct book {
     const auto at = ops.find(op);
     return at == ops.end() ? nullptr : at->second;
   }
+  /// All ranks of the op that a participant is of: those of a pipeline's edge are more than its own.
+  const std::vector<rank_id>& ranks_of(const participant_view& p) const {
+    const op_spec* const op = op_of(p);
+    return op == nullptr ? p.members : op->members;
+  }
+  const op_spec* op_of(const participant_view& p) const {
+    for (const auto& [name, op] : ops) {
+      if (is_of(p.op, name)) return op;
+    }
+    return nullptr;
+  }
   const std::string& class_of(std::uint64_t digest) const {
     const auto at = classes.find(digest);
     return at == classes.end() ? classes.emplace(digest, "unknown " + hex(digest)).first->second : at->second;
@@ -145,6 +159,11 @@ class checker {
   const char* invariant_;
 };
 
+// By which its campaign knows a call.
+std::uint64_t bytes_of_call(const op_spec& op, std::uint64_t size) {
+  return op.what == op_spec::kind::group && op.does == "gather" ? size * op.members.size() : size;
+}
+
 bool ran_well(const flight_view& f) {
   return f.record.what == flight_event::sent || f.record.what == flight_event::received;
 }
@@ -161,6 +180,14 @@ bool parted(const run_record& r, const std::vector<rank_id>& members) {
     return std::any_of(op.configs.begin(), op.configs.end(), puts) &&
            std::count_if(op.members.begin(), op.members.end(), takes_part) >= 2;
   });
+}
+
+// Whether some of an op's members cannot read what others say: they never agree on anything.
+bool deaf(const run_record& r, const std::vector<rank_id>& members) {
+  const auto& other = r.play->other_version;
+  const auto is_other = [&](rank_id m) { return std::find(other.begin(), other.end(), m) != other.end(); };
+  return std::any_of(members.begin(), members.end(), is_other) &&
+         !std::all_of(members.begin(), members.end(), is_other);
 }
 
 // A leader that assigned an invocation twice would have run it twice.
@@ -303,8 +330,12 @@ struct campaigns_end final : checker {
       if (c.where == actors::campaign::stage::decided || c.ended) continue;
       const auto at = book_.members.find({c.job, c.op, c.generation});
       // A participant that has died may take the answer with it.
-      if (at != book_.members.end() && !deaths(book_.r) && !parted(book_.r, at->second.front()->members) &&
-          !any_ended(at->second)) {
+      if (at == book_.members.end()) continue;
+      const op_spec* const op = book_.op_of(*at->second.front());
+      if (op != nullptr && is_beside(*op, c.invocations)) continue;
+      if (op != nullptr && c.search > 1 && !is_called_after(*op, c)) continue;
+      const auto& members = book_.ranks_of(*at->second.front());
+      if (!deaths(book_.r, members) && !parted(book_.r, members) && !deaf(book_.r, members) && !any_ended(at->second)) {
         violated(c.title + ", " + c.key + ": after " + std::to_string(c.invocations) +
                  " invocations and all faults, the campaign is still at stage " +
                  std::to_string(static_cast<int>(c.where)) + ": " + c.progress);
@@ -313,17 +344,28 @@ struct campaigns_end final : checker {
   }
   void look_at_gates() const {
     for (const lease_view& v : book_.r.leases) {
-      if (!v.closed.empty() && !v.ended && !deaths(book_.r))
+      const op_spec* const op = book_.find(v.op);
+      const bool apart = op != nullptr && (deaths(book_.r, op->members) || deaf(book_.r, op->members));
+      if (!v.closed.empty() && !v.ended && !apart)
         violated(v.title + ": rank " + std::to_string(v.rank) + " is still held " + v.closed);
     }
   }
   static bool any_ended(const std::vector<const participant_view*>& members) {
     return std::any_of(members.begin(), members.end(), [](const participant_view* p) { return p->ended; });
   }
+  // What is tried again after a while may find that the program has made its last call.
+  bool is_called_after(const op_spec& op, const campaign_view& c) const {
+    return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& call) {
+      return &book_.r.play->ops[call.op] == &op && call.job == c.job && call.began_ns > c.search_began_ns;
+    });
+  }
   static bool returns(const run_record& r) { return r.faults->has(mishap::kind::restart); }
-  static bool deaths(const run_record& r) {
+  // Whether one of these ranks ends, or is taken for dead.
+  static bool deaths(const run_record& r, const std::vector<rank_id>& members) {
     return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
-      return m.what == mishap::kind::crash || (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
+      const bool dies =
+          m.what == mishap::kind::crash || (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
+      return dies && std::find(members.begin(), members.end(), m.rank) != members.end();
     });
   }
 };
@@ -343,7 +385,7 @@ struct calls_end final : checker {
     const time_ns held = held_up(book_.r);
     for (const call_record& c : book_.r.calls) {
       const op_spec& op = book_.r.play->ops[c.op];
-      const time_ns parts = op.what == op_spec::kind::pipeline ? 20 : 1;
+      const time_ns parts = op.what == op_spec::kind::pipeline || is_program(op.what) ? 20 : 1;
       if (c.ended_ns - c.began_ns > parts * (c.timeout_ns + c.timeout_ns / 8) + held)
         violated(op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) + " took " +
                  std::to_string((c.ended_ns - c.began_ns) / 1'000'000) + " ms with a timeout of " +
@@ -399,8 +441,9 @@ struct no_control_wait final : checker {
       }
       // Flow control is no agreement: where the wire shows that the window was full, and that its sender asked for room at once,
       // the invocation counts from when it had room.
-      const time_ns room = from ? book_.r.windows->room_at(*from, number) : 0;
-      const bool asked = room > led && (waited_until >= led || book_.r.windows->asked(*from, led, led + longest));
+      const time_ns room = from ? book_.r.windows->room_at(*from, book_.r.play->first_invocation + number) : 0;
+      const bool asked =
+          room > led && (narrow_control_ || waited_until >= led || book_.r.windows->asked(*from, led, led + longest));
       if (asked) {
         waited_until = room;
         all_there = std::max(all_there, room);
@@ -419,6 +462,9 @@ struct no_control_wait final : checker {
     return window_book::sender{at->second->id, at->second->generation, at->second->rank};
   }
   static constexpr time_ns longest_data_ns = 3'000'000;
+  // Where few control messages may be under way and some get lost, a question for room may have to wait itself.
+  static constexpr std::uint64_t narrow = 16;
+  const bool narrow_control_ = book_.r.play->control_window < narrow || book_.r.faults->control_window != 0;
 };
 
 // Flow control, on the wire: the sender of an edge stamps nothing that its window has no room for.
@@ -466,7 +512,7 @@ struct within_budget final : checker {
   void look() const {
     const tape& t = *book_.r.faults;
     if (t.has(mishap::kind::slow) || t.has(mishap::kind::pause) || t.has(mishap::kind::restart) ||
-        book_.r.play->kernel.straggler_per_thousand != 0)
+        kernels_of(*book_.r.play, t).straggler_per_thousand != 0)
       return;
     for (const auto& [key, members] : book_.members) {
       const participant_view& p = *members.front();
@@ -552,9 +598,11 @@ struct outsiders final : checker {
 struct one_decision final : checker {
   using checker::checker;
   void look() const {
-    if (campaigns_end::deaths(book_.r)) return;
     for (const auto& [op, members] : book_.members) {
-      if (campaigns_end::any_ended(members) || parted(book_.r, members.front()->members)) continue;
+      const auto& ranks = book_.ranks_of(*members.front());
+      if (campaigns_end::any_ended(members) || campaigns_end::deaths(book_.r, ranks) || parted(book_.r, ranks) ||
+          deaf(book_.r, ranks))
+        continue;
       std::map<std::string, std::pair<const participant_view*, const actors::decision_record*>> latest;
       std::map<std::string, std::size_t> knowing;
       for (const participant_view* p : members) {
@@ -577,57 +625,89 @@ struct one_decision final : checker {
   }
 };
 
-// Only where nothing but the configs differs: no noise, no faults that take time, all configs timed.
+// Only where nothing but the configs differs: no faults that take time, and medians that stragglers cannot have changed.
 struct fastest final : checker {
   using checker::checker;
   void look() const {
-    const kernel_model& k = book_.r.play->kernel;
-    if (k.noise_per_thousand + k.drift_per_second + k.straggler_per_thousand != 0) return;
     const tape& t = *book_.r.faults;
-    if (t.delay_data != 0 || !t.mishaps.empty() || t.skewed) return;
+    if (kernels_.straggler_per_thousand != 0) return;
+    if (t.delay_data != 0 || !t.mishaps.empty() || t.skewed || t.early_timeouts != 0) return;
     for (const campaign_view& c : book_.r.campaigns) {
       if (c.where != actors::campaign::stage::decided || c.source != actors::decision_source::trials) continue;
+      if (c.searches_again) continue;  // what it had decided has failed
       const op_spec* const op = book_.find(std::string_view(c.title).substr(0, c.title.find(' ')));
-      const auto is_timed = [](const std::string& text) { return text.starts_with("timed:"); };
-      if (op == nullptr || op->in_flight != 1 || !std::all_of(op->configs.begin(), op->configs.end(), is_timed))
+      if (op == nullptr || op->in_flight != 1 || is_program(op->what) ||
+          !std::all_of(op->configs.begin(), op->configs.end(), is_simulated))
         continue;
       judge(c, *op);
     }
   }
-  void judge(const campaign_view& c, const op_spec& op) const {
-    // Times of candidates differ by more than the noise that a decision allows, for every size of the op.
-    std::set<std::string> best;
-    for (const std::uint64_t size : op.sizes) {
-      const auto faster = [&](const std::string& a, const std::string& b) {
-        return usual_time_of(a, size) < usual_time_of(b, size);
-      };
-      const std::string& text = *std::min_element(op.configs.begin(), op.configs.end(), faster);
-      best.insert(text.substr(6, text.find(':', 6) - 6));
-    }
-    if (!best.contains(c.winner))
-      violated(c.title + ", " + c.key + ": " + c.winner + " was decided, and " + *best.begin() +
-               " is the fastest: " + c.why);
+
+ private:
+  static bool is(std::string_view text, std::initializer_list<std::string_view> kinds) {
+    return std::any_of(kinds.begin(), kinds.end(), [&](std::string_view k) { return text.starts_with(k); });
   }
+  static bool is_sound(std::string_view text) { return is(text, {"timed:", "drifting:"}); }
+  static bool is_simulated(std::string_view text) {
+    return is_sound(text) || is(text, {"on:", "abi:", "failing:", "hanging:", "corrupting:"});
+  }
+  static bool drifts(std::string_view text) { return is(text, {"drifting:"}); }
+  // Of some size of its key the winner is among the fastest that all can run, for ever. One that has not failed yet may be faster.
+  void judge(const campaign_view& c, const op_spec& op) const {
+    std::string better;
+    for (const std::uint64_t size : op.sizes) {
+      if (!c.bucket.contains(bytes_of_call(op, size))) continue;
+      const std::string* best = nullptr;
+      const std::string* winner = nullptr;
+      for (const std::string& text : op.configs) {
+        const bool sound = is_sound(text);
+        if (sound && (best == nullptr || time_of(text, size) < time_of(*best, size))) best = &text;
+        const bool everywhere = sound || !is(text, {"on:", "abi:"});
+        if (everywhere && words(text).text(1) == c.winner) winner = &text;
+      }
+      if (best == nullptr) return;
+      if (winner != nullptr && time_of(*winner, size) <= time_of(*best, size) + slack_ns(op, *best, size)) return;
+      better = words(*best).text(1);
+    }
+    if (!better.empty())
+      violated(c.title + ", " + c.key + ": " + c.winner + " was decided, and " + better + " is the fastest: " + c.why);
+  }
+  time_ns time_of(const std::string& text, std::uint64_t size) const { return usual_time_of(text, size, kernels_); }
+  // By how much the winner may be slower: what counts as noise, by the noise that there is, and where kernels drift what is too little
+  // to search anew for.
+  time_ns slack_ns(const op_spec& op, const std::string& best, std::uint64_t size) const {
+    const bool drifting = kernels_.drift_per_second != 0 && std::any_of(op.configs.begin(), op.configs.end(), drifts);
+    const auto thousandths =
+        static_cast<time_ns>(within_noise + kernels_.noise_per_thousand) + (drifting ? unnoticed_drift : 0);
+    return (time_of(best, size) + link_ns) * thousandths / 1000;
+  }
+  static constexpr std::uint64_t within_noise = 40;
+  static constexpr time_ns unnoticed_drift = 600;
+  static constexpr time_ns link_ns = 20'000;
+  const kernel_model kernels_ = kernels_of(*book_.r.play, *book_.r.faults);
 };
 
 struct explained_errors final : checker {
   using checker::checker;
   void look() const {
-    const bool deaths = campaigns_end::deaths(book_.r);
     for (const call_record& c : book_.r.calls) {
       if (c.code == errc::none) continue;
       const op_spec& op = book_.r.play->ops[c.op];
+      const bool deaths = campaigns_end::deaths(book_.r, op.members) || parted(book_.r, op.members);
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
                                (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
-      if (!explained(c, op, deaths || parted(book_.r, op.members)) && !by_return(c))
-        violated(what + ", which no fault explains");
+      const bool late = op.timeout_ns < short_timeout_ns || book_.r.faults->early_timeouts != 0;
+      if (!explained(c, op, deaths, late) && !by_return(c)) violated(what + ", which no fault explains");
       if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
         violated(what + ", which does not name op and rank");
       // A receive that nothing was matched to has no number: those behind it move up. Nor has a send that had no room.
-      const bool unmatched = c.code == errc::timeout && op.what == op_spec::kind::pair &&
-                             (!c.sends || c.text.find("has no room") != std::string::npos);
-      if (c.code != errc::peer_failed && c.code != errc::fenced && !unmatched &&
-          c.text.find("invocation") == std::string::npos)
+      const bool of_edges = op.what == op_spec::kind::pair || op.what == op_spec::kind::pipeline;
+      const bool unmatched =
+          c.code == errc::timeout && of_edges && (!c.sends || c.text.find("has no room") != std::string::npos);
+      const bool of_its_own = is_program(op.what) && c.code != errc::send_failed && c.code != errc::config_failed;
+      const bool numbered =
+          c.text.find("invocation") != std::string::npos || c.text.find(", call ") != std::string::npos;
+      if (c.code != errc::peer_failed && c.code != errc::fenced && !unmatched && !of_its_own && !numbered)
         violated(what + ", which does not name the invocation");
     }
   }
@@ -648,17 +728,42 @@ struct explained_errors final : checker {
   static bool broken(const op_spec& op) {
     return has(op, "failing") || has(op, "corrupting") || has(op, "hanging") || has(op, "torn");
   }
-  static bool explained(const call_record& c, const op_spec& op, bool deaths) {
-    const bool late = op.timeout_ns < short_timeout_ns;
+  static bool explained(const call_record& c, const op_spec& op, bool deaths, bool late) {
     switch (c.code) {
       case errc::peer_failed:
       case errc::fenced: return deaths;
-      case errc::timeout: return deaths || late;
+      // Where an op cannot go on after a failure its other members wait in vain.
+      case errc::timeout: return deaths || late || (is_program(op.what) && broken(op));
       case errc::buffer_too_small: return op.small_receives != 0;
       // Of a group one hears why its sender failed, or that it is gone.
       case errc::send_failed: return op.what != op_spec::kind::group && (deaths || late || broken(op));
       case errc::config_failed: return deaths || late || broken(op);
+      // What failed in another group of it, whose config is not this one's.
+      case errc::exception: return op.what == op_spec::kind::hierarchy && broken(op);
       default: return false;
+    }
+  }
+};
+
+// What results files brought about was found out by processes of the same versions, in an earlier job.
+struct trusted_results final : checker {
+  using checker::checker;
+  void look() const {
+    const auto& validators = book_.r.play->validators;
+    const auto of = [&](std::size_t job, rank_id r) {
+      return job < validators.size() && r < validators[job].size() ? validators[job][r] : std::string();
+    };
+    for (const campaign_view& c : book_.r.campaigns) {
+      const auto at = book_.members.find({c.job, c.op, c.generation});
+      if (c.source != actors::decision_source::results || at == book_.members.end()) continue;
+      const auto& ranks = at->second.front()->members;
+      bool seen = false;
+      for (std::size_t earlier = 0; earlier + 1 < c.job; ++earlier)
+        seen = seen ||
+               std::all_of(ranks.begin(), ranks.end(), [&](rank_id r) { return of(earlier, r) == of(c.job - 1, r); });
+      if (!seen)
+        violated(c.title + ", " + c.key + ": " + c.winner +
+                 " is remembered, and never before did all of its ranks have the versions that they have");
     }
   }
 };
@@ -667,7 +772,6 @@ struct explained_errors final : checker {
 struct quarantined final : checker {
   using checker::checker;
   void look() const {
-    if (campaigns_end::deaths(book_.r)) return;
     std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, std::uint64_t> failures;
     for (const call_record& c : book_.r.calls) {
       if (c.code == errc::config_failed) ++failures[{c.op, c.job, c.rank, c.returns}];
@@ -675,7 +779,8 @@ struct quarantined final : checker {
     for (const auto& [key, n] : failures) {
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
       const std::uint64_t under_way = 2 * op.in_flight + 2;
-      if (!parted(book_.r, op.members) && n > op.configs.size() * op.sizes.size() * under_way)
+      if (!campaigns_end::deaths(book_.r, op.members) && !parted(book_.r, op.members) &&
+          n > op.configs.size() * op.sizes.size() * under_way)
         violated(op.name + ", on rank " + std::to_string(std::get<2>(key)) + ": " + std::to_string(n) +
                  " calls failed because of their config");
     }
@@ -688,11 +793,11 @@ struct delivered final : checker {
   // Of a receive that had no room, or whose config fails, the sender knows nothing.
   static bool receives_all(const run_record& r, const op_spec& op) {
     return op.what == op_spec::kind::pair && op.small_receives == 0 && !explained_errors::broken(op) &&
-           !parted(r, op.members);
+           !parted(r, op.members) && !campaigns_end::deaths(r, op.members);
   }
   void look() const {
     const run_record& r = book_.r;
-    if (campaigns_end::deaths(r) || r.programs_left != 0) return;
+    if (r.programs_left != 0) return;
     std::vector<bool> all_come;  // by op
     for (const op_spec& op : r.play->ops) all_come.push_back(receives_all(r, op));
     // The latest returns of its members, by op and job.
@@ -720,6 +825,8 @@ struct fenced_ranks final : checker {
     for (const fenced_rank& f : book_.r.fenced) {
       for (const call_record& c : book_.r.calls) {
         if (c.job != f.job || c.rank != f.rank || c.began_ns <= f.at_ns || c.began_ns >= f.until_ns) continue;
+        // What has nothing new to try needs nobody.
+        if (book_.r.play->ops[c.op].what == op_spec::kind::contextual && c.code == errc::none) continue;
         if (c.code != errc::fenced)
           violated(book_.r.play->ops[c.op].name + ": call " + std::to_string(c.number) + " of rank " +
                    std::to_string(c.rank) + ", which the others hold dead, ended with " +
@@ -734,14 +841,15 @@ struct nothing_left final : checker {
   void look() const {
     const run_record& r = book_.r;
     for (const std::string& file : r.files_left) violated(file + " is still there");
-    if (campaigns_end::deaths(r)) return;
     for (const participant_view& p : r.participants) {
-      if (p.owed != 0 && !parted(r, p.members))
+      const std::vector<rank_id>& ranks = book_.ranks_of(p);
+      if (p.owed != 0 && !parted(r, ranks) && !deaf(r, ranks) && !campaigns_end::deaths(r, ranks))
         violated(p.title + ": " + std::to_string(p.owed) + " messages of rank " + std::to_string(p.rank) +
                  " were never acknowledged");
     }
     if (r.pending_left != 0) violated(std::to_string(r.pending_left) + " transfers never end");
     if (r.exposed_left != 0) violated(std::to_string(r.exposed_left) + " pieces of memory are still exposed");
+    if (r.frames_left != 0) violated(std::to_string(r.frames_left) + " coroutines were never destroyed");
     if (r.lost_reads != 0) violated(std::to_string(r.lost_reads) + " reads of memory that had been withdrawn");
   }
 };
@@ -770,6 +878,7 @@ std::vector<violation> check(const run_record& r) {
   one_decision(b, found, "agreement").look();
   fastest(b, found, "oracle").look();
   explained_errors(b, found, "errors").look();
+  trusted_results(b, found, "results").look();
   quarantined(b, found, "quarantine").look();
   delivered(b, found, "delivery").look();
   fenced_ranks(b, found, "fencing").look();

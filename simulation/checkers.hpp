@@ -26,6 +26,7 @@
 /// | oracle | without noise, the decision is the fastest candidate |
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |
 /// | delivery | what was sent well is received, once |
+/// | results | what results files have is trusted only where all versions are those of before, and it can be written once disks are healed |
 /// | quarantine | a config that failed in a real invocation is not assigned again and again |
 /// | leftovers | no program, transfer, exposed memory, unanswered message or file outlives its job |
 #include <parley/simulation/job.hpp>

@@ -3,6 +3,7 @@
 #include <parley/runtime/news.hpp>
 #include <parley/simulation/config_text.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -22,6 +23,7 @@ struct meeting {
   std::uint64_t bytes = 0;
   rank_id first = 0;
   std::size_t entered = 0;
+  std::vector<std::byte> sum{};  // of what its members have brought
   time_ns ends_ns = runtime::never;
 };
 
@@ -39,7 +41,7 @@ struct collectives::place {
   std::vector<std::pair<rank_id, std::weak_ptr<member>>> members{};
   bool aborted = false;
 
-  void enter(std::uint64_t at, const ops::symmetric_call& call, std::uint64_t digest);
+  void enter(std::uint64_t at, const ops::symmetric_call& call, std::uint64_t digest, std::span<const std::byte> data);
   void abort();
   void tell(time_ns when);
 };
@@ -51,14 +53,16 @@ class member final : public ops::communicator {
   explicit member(std::shared_ptr<collectives::place> p) : place_(std::move(p)) {}
   void abort() noexcept override { place_->abort(); }
   /// Ends when all members have made their call of the same number, or throws where that will not be.
-  task<> meet(const ops::symmetric_call& call, std::uint64_t digest) {
+  task<> meet(const ops::symmetric_call& call, std::uint64_t digest, std::span<std::byte> data) {
     const std::uint64_t at = next_++;
-    place_->enter(at, call, digest);
+    place_->enter(at, call, digest, data);
     while (place_->line.now() < place_->meetings[at].ends_ns) {
       if (place_->aborted) runtime::raise({errc::io, "the communicator was aborted"});
       auto woken = co_await changed.next(runtime::never);
       if (!woken) runtime::raise(woken.reason());
     }
+    const std::vector<std::byte>& sum = place_->meetings[at].sum;
+    std::copy_n(sum.begin(), std::min(sum.size(), data.size()), data.begin());
   }
   runtime::news changed;
 
@@ -93,21 +97,30 @@ class member_source final : public ops::communicator_source {
 
 class timed_collective final : public ops::symmetric_config {
  public:
-  static constexpr rank_id none = static_cast<rank_id>(-1);
-  timed_collective(const std::string& name, timing t, rank_id fails_on, std::uint64_t after)
-      : symmetric_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), fails_on_(fails_on),
-        after_(after) {}
-  task<> run(ops::symmetric_call call, std::span<std::byte>) const override {
-    if (call.self == fails_on_ && ran_++ >= after_)
-      runtime::raise({errc::unavailable, "a simulated fault of rank " + std::to_string(fails_on_)});
-    co_await static_cast<member&>(*call.over).meet(call, digest());
+  enum class misdeed : std::uint8_t { none, fails, hangs, corrupts };
+  struct bad_member {
+    misdeed does = misdeed::none;
+    rank_id rank = 0;
+    std::uint64_t after = 0;
+  };
+  timed_collective(const std::string& name, std::uint32_t abi, timing t, bad_member bad)
+      : symmetric_config({.name = name, .wire_class = "simulated_" + name, .abi = abi}), timing_(t), bad_(bad) {}
+  task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
+    const bool bad = bad_.does != misdeed::none && call.self == bad_.rank && ran_++ >= bad_.after;
+    if (bad && bad_.does == misdeed::fails)
+      runtime::raise({errc::unavailable, "a simulated fault of rank " + std::to_string(bad_.rank)});
+    if (bad && bad_.does == misdeed::hangs) {
+      auto slept = co_await runtime::sleep_until(runtime::never);
+      if (!slept) runtime::raise(slept.reason());
+    }
+    co_await static_cast<member&>(*call.over).meet(call, digest(), data);
     co_await timing_.pass(call.bytes);
+    if (bad && bad_.does == misdeed::corrupts && !data.empty()) data.front() ^= std::byte{1};
   }
 
  private:
   timing timing_;
-  rank_id fails_on_;
-  std::uint64_t after_;
+  bad_member bad_;
   mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
 };
 
@@ -126,7 +139,8 @@ void collectives::place::abort() {
   tell(line.now());
 }
 
-void collectives::place::enter(std::uint64_t at, const ops::symmetric_call& call, std::uint64_t digest) {
+void collectives::place::enter(std::uint64_t at, const ops::symmetric_call& call, std::uint64_t digest,
+                               std::span<const std::byte> data) {
   while (meetings.size() <= at) meetings.emplace_back();
   meeting& m = meetings[at];
   if (m.entered == 0) {
@@ -139,6 +153,9 @@ void collectives::place::enter(std::uint64_t at, const ops::symmetric_call& call
              std::to_string(m.first) + " and " + std::to_string(call.self) +
              (m.digest != digest ? " run different configs" : " are at different invocations"));
   }
+  m.sum.resize(std::max(m.sum.size(), data.size()));
+  for (std::size_t i = 0; i < data.size(); ++i)
+    m.sum[i] = static_cast<std::byte>(static_cast<unsigned>(m.sum[i]) + static_cast<unsigned>(data[i]));
   if (++m.entered < size) return;
   if (call.on == ops::symmetric_call::stream::rehearsal) ++rehearsed[digest];
   m.ends_ns = line.now() + latency_ns;
@@ -166,14 +183,21 @@ std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std:
   return std::make_shared<member_source>(*this, rank, members, beside_calls);
 }
 
-ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times) {
+ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   const words w(text);
   const std::string kind = w.text(0);
-  const bool fails = kind == "failing";
-  if (kind != "timed" && !fails) w.refuse("there is no such kind for ops without headers");
-  const timing t{times, static_cast<time_ns>(w.number(2, 0)), fails ? 0 : w.number(3, 0)};
-  const auto on = fails ? static_cast<rank_id>(w.number(3, 0)) : timed_collective::none;
-  return std::make_shared<timed_collective>(w.text(1), t, on, fails ? w.number(4, 0) : 0);
+  const bool sound = kind == "timed" || kind == "drifting";
+  const timing t{times, static_cast<time_ns>(w.number(2, 0)), sound ? w.number(3, 0) : 0, steadiness_of(kind)};
+  timed_collective::bad_member bad;
+  if (kind == "failing") bad.does = timed_collective::misdeed::fails;
+  if (kind == "hanging") bad.does = timed_collective::misdeed::hangs;
+  if (kind == "corrupting") bad.does = timed_collective::misdeed::corrupts;
+  if (!sound && bad.does == timed_collective::misdeed::none) w.refuse("there is no such kind for ops without headers");
+  if (!sound) {
+    bad.rank = static_cast<rank_id>(w.number(3, 0));
+    bad.after = w.number(4, 0);
+  }
+  return std::make_shared<timed_collective>(w.text(1), abi, t, bad);
 }
 
 }  // namespace parley::simulation

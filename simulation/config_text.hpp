@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,26 +33,38 @@ struct words {
     if (i >= all.size()) refuse("a word is missing");
     return std::string(all[i]);
   }
+  /// That word, if it is a number.
+  std::optional<std::uint64_t> number_if(std::size_t i) const {
+    std::uint64_t n = 0;
+    if (i >= all.size()) return std::nullopt;
+    const auto [end, error] = std::from_chars(all[i].data(), all[i].data() + all[i].size(), n);
+    if (error != std::errc() || end != all[i].data() + all[i].size()) return std::nullopt;
+    return n;
+  }
   std::uint64_t number(std::size_t i, std::uint64_t otherwise) const {
     if (i >= all.size()) return otherwise;
-    std::uint64_t n = 0;
-    const auto [end, error] = std::from_chars(all[i].data(), all[i].data() + all[i].size(), n);
-    if (error != std::errc() || end != all[i].data() + all[i].size()) refuse("a number is expected");
-    return n;
+    const auto n = number_if(i);
+    if (!n) refuse("a number is expected");
+    return *n;
   }
   std::string_view whole;
   std::vector<std::string_view> all;
 };
 
+inline steadiness steadiness_of(std::string_view kind) noexcept {
+  return kind == "drifting" ? steadiness::drifting : steadiness::steady;
+}
+
 struct timing {
   kernel_times& times;
   time_ns base_ns;
   std::uint64_t ps_per_byte;
+  steadiness how = steadiness::steady;
   runtime::task<> pass(std::uint64_t bytes) const {
     runtime::scope& here = co_await runtime::this_scope;
     const time_ns now = here.where().now();
     const time_ns usual = base_ns + static_cast<time_ns>(bytes * ps_per_byte / 1000);
-    auto slept = co_await runtime::sleep_until(now + times.draw(usual, now));
+    auto slept = co_await runtime::sleep_until(now + times.draw(usual, now, how));
     if (!slept) runtime::raise(slept.reason());
   }
 };

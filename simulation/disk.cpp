@@ -28,6 +28,7 @@ result<> disk::replace(const std::string& path, std::string_view text) {
   if (luck_.chance(faults.fail_per_thousand)) return refuse(path, "the disk cannot write it");
   if (!fits(path, text.size())) return refuse(path, "no space left on the disk");
   files[path] = text;
+  replaced_ = path;
   added_bytes_ = 0;
   return {};
 }
@@ -49,6 +50,8 @@ result<> disk::append(const std::string& path, std::string_view text) {
 }
 
 void disk::crash() {
+  if (const auto torn = files.find(replaced_); torn != files.end() && luck_.chance(faults.tear_per_thousand))
+    torn->second.resize(static_cast<std::size_t>(luck_.below(torn->second.size() + 1)));
   if (added_bytes_ == 0) return;
   std::string& text = files[added_to_];
   text.resize(text.size() - static_cast<std::size_t>(luck_.below(added_bytes_ + 1)));

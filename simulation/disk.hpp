@@ -6,7 +6,7 @@
 ///     d.files["results.csv"] = "PT_VERSION,…";         // what is there already, whoever wrote it
 ///
 /// As `runtime::storage` promises, a call that fails leaves what was there. Only `crash` tears: what was added to the end of a
-/// file last is cut somewhere.
+/// file last is cut somewhere, and on a disk that says it has written what it has not, so is the file that was replaced last.
 #include <parley/runtime/storage.hpp>
 #include <parley/simulation/dice.hpp>
 
@@ -21,6 +21,7 @@ namespace parley::simulation {
 
 struct disk_faults {
   std::uint64_t fail_per_thousand = 0;                               ///< calls that the machine refuses
+  std::uint64_t tear_per_thousand = 0;                               ///< crashes that cut what was replaced last
   std::size_t room_bytes = std::numeric_limits<std::size_t>::max();  ///< of all files together
 };
 
@@ -45,6 +46,7 @@ class disk final : public runtime::storage {
   runtime::result<> refuse(const std::string& path, const char* why);
   bool fits(const std::string& path, std::size_t bytes) const;
   dice luck_;
+  std::string replaced_;
   std::string added_to_;
   std::size_t added_bytes_ = 0;
 };

@@ -1,12 +1,18 @@
 #include <parley/simulation/job.hpp>
 
+#include <parley/runtime/frame.hpp>
+#include <parley/runtime/frame_pool.hpp>
 #include <parley/simulation/checkers.hpp>
+#include <parley/simulation/guarded_memory.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/observer.hpp>
+#include <parley/simulation/op_programs.hpp>
+#include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/programs.hpp>
 #include <parley/simulation/trace.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 namespace parley::simulation {
@@ -17,16 +23,17 @@ constexpr time_ns longest_job_ns = 400'000'000'000;
 constexpr time_ns look_every_ns = 500'000'000;
 constexpr int looks = 400;  // at what has not been decided
 
-class runner {
+class runner final : private wire_tap {
  public:
   runner(const scenario& s, const tape& t, std::uint64_t seed, const run_options& o)
       : play_(s), tape_(t), seed_(seed), sky_(t, seed, s.ranks), world_(options(o), &sky_),
-        programs_(s, seed, world_, record_, o.mutant), mutant_(make_mutant(o.mutant)),
-        observer_(record_, world_, {.invocations = s.window, .bytes = s.window_bytes}, s.control_window) {
+        programs_(s, t, seed, world_, record_, o.mutant), mutant_(make_mutant(o.mutant)),
+        observer_(record_, world_, window_of(s, t), control_window_of(s, t), s.first_invocation) {
     record_.play = &s;
     record_.faults = &t;
     record_.faulty_until_ns = s.faulty_ns;
     observer_.listen(sky_, mutant_.get());
+    sky_.tap(*this);
     if (o.trace != nullptr) sky_.tap(trace_.emplace(world_.stage()));
     trace_to_ = o.trace;
     if (o.mutant == "not-deregistered" || o.mutant == "generation-end-not-fenced")
@@ -38,9 +45,10 @@ class runner {
         v.ended = !observer_.job_ends();
         record_.leases.push_back(std::move(v));
       }
+      programs_.let_go(r);
     };
     programs_.before_rejoining = [this](rank_id who, const std::string& op) {
-      observer_.look_at_ended(who, [&](const actors::op_declaration& d) { return d.name == op; });
+      observer_.look_at_ended(who, [&](const actors::op_declaration& d) { return is_of(d.name, op); });
     };
     world_.after_meeting = [this](rank_id who, rank_id peer) { programs_.go_on(who, peer); };
     world_.on_fenced = [this](rank_id r) { record_.fenced.push_back({world_.job(), r, world_.stage().now()}); };
@@ -55,8 +63,12 @@ class runner {
     record_.messages = sky_.seen();
     record_.rehearsed = programs_.library().rehearsed();
     record_.ended_ns = world_.stage().now();
+    if (memory_.spoiled() != 0)
+      record_.at_once.push_back(
+          {"S8", "somebody has written beside " + std::to_string(memory_.spoiled()) + " buffers that ops had made"});
     record_.puts_outside = world_.network().puts().outside;
     record_.lost_reads = world_.network().puts().lost_reads;
+    record_.frames_left = runtime::frame_pool::live_frames - frames_before_;
     o.violations = check(record_);
     if (trace_) print_trace();
     o.seed = seed_;
@@ -75,6 +87,31 @@ class runner {
   }
 
  private:
+  static actors::window_limits window_of(const scenario& s, const tape& t) {
+    return {.invocations = t.window != 0 ? t.window : s.window,
+            .bytes = t.window_bytes != 0 ? t.window_bytes : s.window_bytes};
+  }
+  static std::uint32_t control_window_of(const scenario& s, const tape& t) {
+    return t.control_window != 0 ? static_cast<std::uint32_t>(t.control_window) : s.control_window;
+  }
+  // Of a process that begins.
+  void switch_fault_points(rank_id r) {
+    actors::services& inside = world_[r].services();
+    if (looks_at_payloads_) payloads_.listen(world_[r]);
+    inside.first_invocation = play_.first_invocation;
+    inside.promise_margin = tape_.promise_margin;
+    inside.jitter.hurried = tape_.hurry;
+    inside.early_timeouts = healed_ ? 0 : tape_.early_timeouts;
+  }
+  void heal() {
+    healed_ = true;
+    sky_.calm();
+    for (rank_id r = 0; r < play_.ranks; ++r) {
+      world_.disk(r).faults = {};
+      world_.disk(r).locked.clear();
+      if (world_.find(r) != nullptr) world_[r].services().early_timeouts = 0;
+    }
+  }
   world_options options(const run_options& o) const {
     world_options w;
     w.ranks = play_.ranks;
@@ -83,11 +120,17 @@ class runner {
     w.order = tape_.order;
     w.starved = tape_.starved;
     w.order_inside = tape_.inside;
+    w.starved_task = static_cast<std::uint32_t>(tape_.starved_task);
     w.detection_ns = play_.detection_ns;
     w.settings.plan.budget_fraction = play_.budget;
-    w.settings.window = {.invocations = play_.window, .bytes = play_.window_bytes};
-    w.control_window = play_.control_window;
+    w.settings.plan.drift = play_.watch;
+    w.settings.window = window_of(play_, tape_);
+    w.control_window = control_window_of(play_, tape_);
     if (play_.results) w.settings.results_path = "results.csv";
+    w.of_rank = [this](rank_id r, std::uint64_t job, ops::rank_settings& s) {
+      if (job <= play_.validators.size() && r < play_.validators[job - 1].size())
+        s.validators.push_back({"SIMULATED", play_.validators[job - 1][r]});
+    };
     std::vector<std::uint64_t> calls(play_.ranks);
     for (const op_spec& op : play_.ops) {
       for (const rank_id r : op.members)
@@ -104,27 +147,74 @@ class runner {
     return w;
   }
 
+  void spoil_disks() {
+    for (rank_id r = 0; r < play_.ranks; ++r) {
+      disk& d = world_.disk(r);
+      d.faults.fail_per_thousand = tape_.disk_fails;
+      d.faults.tear_per_thousand = tape_.disk_tears;
+      if (tape_.disk_room != 0) d.faults.room_bytes = static_cast<std::size_t>(tape_.disk_room);
+      if (disk_luck_.chance(tape_.disk_locks)) d.locked.insert("results" + std::to_string(r) + ".csv");
+    }
+  }
+
+  // A frame of another version is made one that its receiver cannot read, whichever of the two has the newer one.
+  void skew_version(parcel& p) const {
+    runtime::frame_header h;
+    const auto is_other = [&](rank_id r) {
+      return std::find(play_.other_version.begin(), play_.other_version.end(), r) != play_.other_version.end();
+    };
+    if (p.on != runtime::link::channel::control || p.header.size() != sizeof h || is_other(p.from) == is_other(p.to))
+      return;
+    std::memcpy(&h, p.header.data(), sizeof h);
+    h.version = runtime::protocol_version + 1;
+    std::memcpy(p.header.data(), &h, sizeof h);
+  }
+
+  // What befalls a rank after so many messages, between this one and what happens next.
+  bool on_deliver(parcel& p) override {
+    skew_version(p);
+    ++delivered_;
+    for (const mishap& m : tape_.mishaps) {
+      if (m.after == delivered_ && !healed_) world_.befall(at_once(m), world_.stage().now());
+    }
+    return true;
+  }
+  static mishap at_once(mishap m) {
+    m.at_ns = 0;
+    return m;
+  }
+
   void run_job() {
     stage& s = world_.stage();
     const time_ns began = s.now();
-    for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = tape_.disk_fails;
+    spoil_disks();
+    healed_ = false;
+    payloads_.begin_job();
     sky_.begin(s);
     observer_.begin_job();
     // A world between healed and calm: what befell it last must be over.
     time_ns healed = began + play_.faulty_ns;
-    for (const mishap& m : tape_.mishaps) healed = std::max(healed, began + m.at_ns + m.for_ns);
+    for (const mishap& m : tape_.mishaps)
+      healed = std::max(healed, began + (m.after != 0 ? play_.faulty_ns : m.at_ns) + m.for_ns);
     const time_ns calm = healed + play_.calm_after_ns;
     world_.start_all([this, calm](rank_id r) {
       for (fenced_rank& f : record_.fenced) {
         if (f.job == world_.job() && f.rank == r) f.until_ns = std::min(f.until_ns, world_.stage().now());
       }
+      switch_fault_points(r);
       programs_.launch(r, calm);
     });
-    at(healed, [this] {
-      sky_.calm();
-      for (rank_id r = 0; r < play_.ranks; ++r) world_.disk(r).faults.fail_per_thousand = 0;
-    });
-    for (const mishap& m : tape_.mishaps) world_.befall(m, began);
+    at(healed, [this] { heal(); });
+    for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
+      // A program may write them at any time, and be told why it cannot.
+      at(began + disk_luck_.between(0, play_.faulty_ns), [this, r] {
+        if (world_.find(r) != nullptr) static_cast<void>(world_[r].write_results());
+      });
+    }
+    delivered_ = 0;
+    for (const mishap& m : tape_.mishaps) {
+      if (m.after == 0) world_.befall(m, began);
+    }
     if (play_.cut_short && world_.job() < play_.jobs) {
       s.run_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
       observer_.end_job(observer::ending::cut_short);
@@ -143,8 +233,10 @@ class runner {
     observer_.end_job();
     for (rank_id r = 0; r < play_.ranks; ++r) {
       for (const auto& [path, text] : world_.disk(r).files) {
-        if (!play_.results || path != "results" + std::to_string(r) + ".csv")
-          record_.files_left.push_back(path + " of rank " + std::to_string(r));
+        // With other validators, or while that one is locked, beside it, with a mark in its name.
+        const std::string own = "results" + std::to_string(r);
+        const bool is_result = path.starts_with(own + ".") && path.ends_with(".csv");
+        if (!play_.results || !is_result) record_.files_left.push_back(path + " of rank " + std::to_string(r));
       }
     }
   }
@@ -184,6 +276,8 @@ class runner {
   const scenario& play_;
   const tape& tape_;
   std::uint64_t seed_;
+  std::size_t frames_before_ = runtime::frame_pool::live_frames;
+  guarded_memory memory_;
   run_record record_;
   weather sky_;
   std::optional<trace> trace_;
@@ -192,6 +286,13 @@ class runner {
   programs programs_;
   std::unique_ptr<wire_tap> mutant_;
   observer observer_;
+  // Of pairs and groups the programs themselves look at every byte.
+  bool looks_at_payloads_ =
+      std::any_of(play_.ops.begin(), play_.ops.end(), [](const op_spec& op) { return is_program(op.what); });
+  payload_book payloads_{[this](std::string text) { record_.at_once.push_back({"S8", std::move(text)}); }};
+  dice disk_luck_{seed_, purpose::disk, 1'000'000};
+  bool healed_ = false;
+  std::uint64_t delivered_ = 0;  // of this job
 };
 
 }  // namespace

@@ -76,6 +76,10 @@ struct campaign_view {
   bool ended = false;
   std::string title;
   std::string key;
+  tuning::size_bucket bucket{};
+  bool searches_again = false;  ///< by itself, later
+  std::uint32_t search = 1;
+  time_ns search_began_ns = 0;
   actors::campaign::stage where = actors::campaign::stage::waiting;
   std::uint64_t digest = 0;
   std::uint64_t invocations = 0;
@@ -90,6 +94,7 @@ struct campaign_view {
 struct lease_view {
   std::size_t job = 0;
   rank_id rank = 0;
+  std::string op;
   std::string title;
   std::uint64_t gates_met = 0;
   bool ended = false;  ///< its process, before the job did
@@ -148,6 +153,7 @@ struct run_record {
   std::size_t programs_left = 0;
   std::size_t pending_left = 0;
   std::size_t exposed_left = 0;
+  std::size_t frames_left = 0;          ///< of coroutines, once all ranks have ended
   std::vector<std::string> files_left;  ///< on the disks of the ranks, besides their results files
   std::uint64_t puts_outside = 0;
   std::uint64_t lost_reads = 0;

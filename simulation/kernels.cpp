@@ -13,41 +13,65 @@ namespace {
 
 // Kernels come after the data: what its sender does while a receiver is late is not charged to a config.
 
-// How a simulated config misbehaves.
-struct misdeed {
-  enum class kind : std::uint8_t { none, fails, hangs, corrupts } what = kind::none;
-  std::string role;
-  std::uint64_t after = 0;
+// How a simulated config misbehaves, in the role that it says, from its so-manieth run on.
+class misdeed {
+ public:
+  misdeed() = default;
+  /// Of `failing:NAME:NS:ROLE:AFTER`, `hanging:NAME:NS:ROLE`, `corrupting:NAME:NS[:AFTER]`; none for others.
+  explicit misdeed(const words& w) {
+    const std::string kind_of_it = w.text(0);
+    if (kind_of_it == "failing") {
+      what_ = kind::fails;
+      role_ = w.text(3);
+      after_ = w.number(4, 0);
+    } else if (kind_of_it == "hanging") {
+      what_ = kind::hangs;
+      role_ = w.text(3);
+    } else if (kind_of_it == "corrupting") {
+      what_ = kind::corrupts;
+      after_ = w.number(3, 0);
+    }
+  }
+  bool none() const noexcept { return what_ == kind::none; }
+  task<> before(std::string role) const {
+    if (role_ != role) co_return;
+    if (what_ == kind::fails && ran_++ >= after_)
+      runtime::raise({errc::config_failed, "a simulated fault of the " + role_});
+    if (what_ != kind::hangs) co_return;
+    auto slept = co_await runtime::sleep_until(runtime::never);
+    if (!slept) runtime::raise(slept.reason());
+  }
+  void after(std::span<std::byte> data) const noexcept {
+    if (what_ == kind::corrupts && ran_++ >= after_ && !data.empty()) data.front() ^= std::byte{1};
+  }
+
+ private:
+  enum class kind : std::uint8_t { none, fails, hangs, corrupts } what_ = kind::none;
+  std::string role_;
+  std::uint64_t after_ = 0;
+  mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
 };
 
 class timed_config final : public ops::paired_config {
  public:
-  timed_config(const std::string& name, timing t, misdeed m)
-      : paired_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), misdeed_(std::move(m)) {}
+  timed_config(const std::string& name, std::uint32_t abi, timing t, misdeed m)
+      : paired_config({.name = name, .wire_class = "simulated_" + name, .abi = abi}), timing_(t),
+        misdeed_(std::move(m)) {}
   task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
-    co_await misbehave("sender");
+    co_await misdeed_.before("sender");
     co_await out.send(0, data);
   }
   task<> receive(ops::part_receiver& in, std::span<std::byte> data) const override {
-    co_await misbehave("receiver");
+    co_await misdeed_.before("receiver");
     co_await in.receive(0, data);
     co_await in.drain();
     co_await timing_.pass(data.size());
-    if (misdeed_.what == misdeed::kind::corrupts) data.front() ^= std::byte{1};
+    misdeed_.after(data);
   }
 
  private:
-  task<> misbehave(std::string_view role) const {
-    if (misdeed_.role != role) co_return;
-    if (misdeed_.what == misdeed::kind::fails && ran_++ >= misdeed_.after)
-      runtime::raise({errc::config_failed, "a simulated fault of the " + misdeed_.role});
-    if (misdeed_.what != misdeed::kind::hangs) co_return;
-    auto slept = co_await runtime::sleep_until(runtime::never);
-    if (!slept) runtime::raise(slept.reason());
-  }
   timing timing_;
   misdeed misdeed_;
-  mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
 };
 
 class torn_put final : public ops::paired_config {
@@ -69,16 +93,23 @@ class torn_put final : public ops::paired_config {
 
 class timed_group final : public ops::group_config {
  public:
-  timed_group(const std::string& name, timing t)
-      : group_config({.name = name, .wire_class = "simulated_" + name}), timing_(t), like_(ops::star()) {}
-  task<> lead(ops::group_call& g) const override { co_await like_->lead(g); }
+  timed_group(const std::string& name, std::uint32_t abi, timing t, misdeed m)
+      : group_config({.name = name, .wire_class = "simulated_" + name, .abi = abi}), timing_(t), misdeed_(std::move(m)),
+        like_(ops::star()) {}
+  task<> lead(ops::group_call& g) const override {
+    co_await misdeed_.before("leader");
+    co_await like_->lead(g);
+  }
   task<> work(ops::group_call& g) const override {
+    co_await misdeed_.before("worker" + std::to_string(g.self()));
     co_await like_->work(g);
     co_await timing_.pass(g.total_bytes());
+    misdeed_.after(g.data());
   }
 
  private:
   timing timing_;
+  misdeed misdeed_;
   ops::group_config_ptr like_;
 };
 
@@ -86,11 +117,18 @@ class timed_group final : public ops::group_config {
 
 config_text text_for(std::string_view text, rank_id self) {
   const words w(text);
-  if (w.text(0) != "on") return {text, true};
-  return {text.substr(text.find(':', 3) + 1), w.number(1, 0) == self};
+  const bool ours = w.number_if(1) == self;
+  // What is behind so many words.
+  const auto behind = [&](std::size_t count) {
+    static_cast<void>(w.text(count));
+    return text.substr(static_cast<std::size_t>(w.all[count].data() - text.data()));
+  };
+  if (w.text(0) == "on") return {behind(2), ours};
+  if (w.text(0) == "abi") return {behind(3), true, ours ? static_cast<std::uint32_t>(w.number(2, 1)) : 1};
+  return {text};
 }
 
-ops::config_ptr config_from(std::string_view text, kernel_times& times) {
+ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   const words w(text);
   const std::string kind = w.text(0);
   if (kind == "direct") return ops::direct();
@@ -98,35 +136,33 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times) {
   if (kind == "put") return ops::put(w.number(1, 0));
   if (kind == "get") return ops::get(w.number(1, 0));
   if (kind == "torn") return std::make_shared<torn_put>(w.text(1), w.number(2, 0));
-  const timing t{times, static_cast<time_ns>(w.number(2, 0)), kind == "timed" ? w.number(3, 0) : 0};
-  misdeed m;
-  if (kind == "failing") {
-    m = {misdeed::kind::fails, w.text(3), w.number(4, 0)};
-  } else if (kind == "hanging") {
-    m = {misdeed::kind::hangs, w.text(3), 0};
-  } else if (kind == "corrupting") {
-    m = {misdeed::kind::corrupts, {}, 0};
-  } else if (kind != "timed") {
-    w.refuse("there is no such kind");
-  }
-  return std::make_shared<timed_config>(w.text(1), t, std::move(m));
+  const bool sound = kind == "timed" || kind == "drifting";
+  const timing t{times, static_cast<time_ns>(w.number(2, 0)), sound ? w.number(3, 0) : 0, steadiness_of(kind)};
+  misdeed m(w);
+  if (!sound && m.none()) w.refuse("there is no such kind");
+  return std::make_shared<timed_config>(w.text(1), abi, t, std::move(m));
 }
 
-ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times) {
+ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   const words w(text);
   const std::string kind = w.text(0);
   if (kind == "star") return ops::star(w.number(1, 0));
   if (kind == "chain") return ops::chain(w.number(1, 65'536));
   if (kind == "one_shot") return ops::one_shot();
   if (kind == "two_shot") return ops::two_shot(w.number(1, 0));
-  if (kind != "timed") w.refuse("there is no such kind for groups");
-  return std::make_shared<timed_group>(w.text(1), timing{times, static_cast<time_ns>(w.number(2, 0)), w.number(3, 0)});
+  const bool sound = kind == "timed" || kind == "drifting";
+  misdeed m(w);
+  if (!sound && m.none()) w.refuse("there is no such kind for groups");
+  const timing t{times, static_cast<time_ns>(w.number(2, 0)), sound ? w.number(3, 0) : 0, steadiness_of(kind)};
+  return std::make_shared<timed_group>(w.text(1), abi, t, std::move(m));
 }
 
-time_ns usual_time_of(std::string_view text, std::uint64_t bytes) {
+time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model) {
   const words w(text);
-  if (w.text(0) != "timed") return 0;
-  return static_cast<time_ns>(w.number(2, 0) + bytes * w.number(3, 0) / 1000);
+  const steadiness how = steadiness_of(w.text(0));
+  if (w.text(0) != "timed" && how == steadiness::steady) return 0;
+  const auto steady = static_cast<time_ns>(w.number(2, 0) + bytes * w.number(3, 0) / 1000);
+  return how == steadiness::steady ? steady : steady + steady * model.drifted(model.drift_until_ns) / 1000;
 }
 
 }  // namespace parley::simulation

@@ -541,13 +541,15 @@ struct entry {
 const std::vector<entry>& all() {
   static const std::vector<entry> known = {
       {{"stamp-ignored", "receivers run their default whatever the stamp says", "pair", {"S2"}}, nullptr},
-      {{"no-fence", "the stamp of a put leaves before what it announces has landed", "late_receives", {"S8"}}, nullptr},
+      {{"no-fence", "the stamp of a put leaves before what it announces has landed", "contention", {"S8"}}, nullptr},
       {{"poison-not-fenced",
         "the poison of a put that failed leaves before what was put has landed",
         "torn_puts",
         {"S8"}},
        nullptr},
       {{"not-deregistered", "memory that a dead sender may write into is given back as it is", "late_puts", {"S8"}},
+       nullptr},
+      {{"lost-memory-used", "memory that a dead sender may still write into is used again", "unmapped", {"S8"}},
        nullptr},
       {{"matching-by-arrival", "receivers count messages instead of reading their number", "pair", {"S2", "S8"}},
        &make<by_arrival>},
@@ -624,6 +626,7 @@ const std::vector<entry>& all() {
       {{"agreement-awaited", "a call waits until its op has agreed on candidates", "pair", {"N1"}}, nullptr},
       {{"impatient-coordinator", "a campaign is begun anew each time an answer is late", "leases", {"N2"}},
        &make<impatient>},
+      {{"drift-ignored", "nobody looks whether what was decided still takes as long", "drift", {"oracle"}}, nullptr},
       {{"budget-ignored", "trials do not wait until they are earned", "budget", {"N4"}}, nullptr},
       {{"cost-forgotten", "trials go on after they have cost more than was earned", "budget", {"N4"}},
        &make<cost_forgotten>},
@@ -663,6 +666,7 @@ void put_mutant(std::string_view name, world_options& into) {
   if (name == "window-ignored") into.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
   if (name == "control-window-ignored") into.control_window = 1U << 20U;
   if (name == "stamp-ignored") into.settings.mutant_ignores_stamp = true;
+  if (name == "drift-ignored") into.settings.plan.drift.on = false;
   if (name == "budget-ignored") into.settings.plan.budget_fraction = 1e9;
 }
 

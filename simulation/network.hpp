@@ -39,6 +39,7 @@ struct link_model {
   std::size_t eager_bytes = 8192;
   std::size_t wiring_bytes = 300'000;  ///< what a rehearsal moves (`link::wiring_bytes`); with many ranks, their memory
   bool shared_wire = false;            ///< payloads of one rank for another wait for each other
+  bool shared_ingress = false;         ///< payloads of whomever for one rank do, where they come in
   bool takes_back =
       false;  ///< a sender can take back what was not fetched yet, as memory that it lends; fetching it fails
   memory one_sided = memory::exposed;
@@ -134,7 +135,7 @@ class network {
   const put_counters& puts() const noexcept { return puts_; }
   /// The oldest put that is in the air; whether there was one.
   bool land();
-  /// Completions that somebody waits for.
+  /// Completions that somebody waits for, apart from those that end once the death of a peer is noticed.
   std::size_t pending() noexcept;
   /// Of living ranks: memory that was not withdrawn.
   std::size_t exposed() const noexcept;

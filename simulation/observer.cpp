@@ -1,5 +1,6 @@
 #include <parley/simulation/observer.hpp>
 
+#include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/op_states.hpp>
 
 #include <boost/container_hash/hash.hpp>
@@ -33,6 +34,7 @@ lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
   lease_view v;
   v.job = job;
   v.rank = r;
+  v.op = end.declaration().name;
   v.title = end.declaration().title();
   v.gates_met = end.leases().statistics().gates_met;
   v.leads = end.leads();
@@ -45,12 +47,13 @@ lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
   return v;
 }
 
-observer::observer(run_record& into, world& w, actors::window_limits window, std::uint32_t control_window)
+observer::observer(run_record& into, world& w, actors::window_limits window, std::uint32_t control_window,
+                   std::uint64_t first_invocation)
     : record_(into), world_(w), census_(std::make_unique<census>()),
       watchers_([this](std::string_view invariant,
                        std::string text) { record_.at_once.push_back({std::string(invariant), std::move(text)}); },
                 control_window),
-      windows_(w.stage(), window),
+      windows_(w.stage(), window, first_invocation),
       breaches_([this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence()}); }) {
   record_.windows = &windows_;
   world_.before_end = [this](rank_id r) { look_at(r); };
@@ -111,8 +114,9 @@ participant_view observer::view_of(rank_id r, const actors::participant_state& p
 // Whose generation ends because a peer has come back, and which go on by themselves.
 void observer::look_at_pairs(rank_id who, rank_id peer) {
   const auto rejoins = [this](const std::string& name) {
-    return std::any_of(record_.play->ops.begin(), record_.play->ops.end(),
-                       [&](const op_spec& op) { return op.what == op_spec::kind::pipeline && op.name == name; });
+    return std::any_of(record_.play->ops.begin(), record_.play->ops.end(), [&](const op_spec& op) {
+      return (op.what == op_spec::kind::pipeline || is_program(op.what)) && is_of(name, op.name);
+    });
   };
   look_at_ended(who, [&](const actors::op_declaration& d) {
     const auto is_peer = [&](const auto& m) { return m.rank == peer; };
@@ -174,6 +178,10 @@ void observer::look_at_campaigns(const ops::rank& self, std::size_t first_partic
     }
     v.ended = !ending_;
     v.key = c.key;
+    v.bucket = c.bucket;
+    v.searches_again = c.retry_at_ns != runtime::never;
+    v.search = c.search;
+    v.search_began_ns = world_.stage().now() - (world_.stage().clock(self.id()).now() - c.search_began_ns);
     v.where = c.where;
     v.digest = c.digest;
     v.invocations = c.invocations;

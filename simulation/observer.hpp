@@ -34,7 +34,7 @@ class observer {
  public:
   /// The record and the world outlive it.
   observer(run_record& into, world& w, actors::window_limits window,
-           std::uint32_t control_window = runtime::router::options{}.window);
+           std::uint32_t control_window = runtime::router::options{}.window, std::uint64_t first_invocation = 0);
   observer(const observer&) = delete;
   observer& operator=(const observer&) = delete;
   /// Ends the world's job, if that still goes on: nobody listens any more.

@@ -17,6 +17,7 @@ struct topic {
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
   op_state leads_to = op_state::none;  // none: says nothing of that
+  bool stamped = false;
 };
 
 op_state after_control(std::uint16_t type) noexcept {
@@ -26,6 +27,8 @@ op_state after_control(std::uint16_t type) noexcept {
     case lease_prepare::message_type: return op_state::preparing;
     case lease_schedule::message_type:
     case rehearse::message_type: return op_state::running;
+    case report::message_type:
+    case rehearsed::message_type: return op_state::collecting;
     case decide::message_type: return op_state::idle;
     default: return op_state::none;
   }
@@ -37,7 +40,10 @@ std::optional<topic> topic_of(const parcel& p) noexcept {
     stamp s;
     if (!read_stamp(p.header, s)) return std::nullopt;
     const bool trial = has(s.flags, stamp_flags::timed) && !has(s.flags, stamp_flags::rehearsal);
-    return topic{s.op & ~std::uint64_t{3}, s.generation, trial ? op_state::running : op_state::none};
+    const op_state leads_to = !trial                             ? op_state::none
+                              : has(s.flags, stamp_flags::flush) ? op_state::collecting
+                                                                 : op_state::running;
+    return topic{s.op & ~std::uint64_t{3}, s.generation, leads_to, true};
   }
   runtime::frame_header h;
   if (p.header.size() != sizeof h) return std::nullopt;
@@ -49,7 +55,8 @@ std::optional<topic> topic_of(const parcel& p) noexcept {
 }  // namespace
 
 std::string_view name(op_state s) noexcept {
-  constexpr std::string_view names[] = {"-", "offering", "warming", "preparing", "running", "idle", "ended"};
+  constexpr std::string_view names[] = {"-",       "offering",   "warming", "preparing",
+                                        "running", "collecting", "idle",    "ended"};
   return names[static_cast<std::size_t>(s)];
 }
 
@@ -68,9 +75,13 @@ op_state op_states::see(const parcel& p) {
   }
   if (t->generation != g.latest) return op_state::ended;
   const op_state before = g.state;
-  // Offers that come late are merged again, which changes nothing of what has been found out.
+  g.stamped = g.stamped || t->stamped;
+  // Offers that come late are merged again, which changes nothing of what has been found out; and where stamps say that a round is
+  // complete, no report does.
   const bool merged_again = t->leads_to == op_state::warming && before != op_state::offering;
-  if (t->leads_to != op_state::none && !merged_again) g.state = t->leads_to;
+  const bool reported = p.on == link::channel::control && t->leads_to == op_state::collecting &&
+                        (g.stamped || before != op_state::running);
+  if (t->leads_to != op_state::none && !merged_again && !reported) g.state = t->leads_to;
   return before;
 }
 

@@ -17,13 +17,14 @@
 namespace parley::simulation {
 
 enum class op_state : std::uint8_t {
-  none,       ///< the message belongs to no op
-  offering,   ///< nothing has been merged yet
-  warming,    ///< candidates are made ready
-  preparing,  ///< a lease: promises are asked for
-  running,    ///< trials, real or rehearsed
-  idle,       ///< decided
-  ended,      ///< of a generation after which another one has begun
+  none,        ///< the message belongs to no op
+  offering,    ///< nothing has been merged yet
+  warming,     ///< candidates are made ready
+  preparing,   ///< a lease: promises are asked for
+  running,     ///< trials, real or rehearsed
+  collecting,  ///< those of a round have all been made, and their rows are on their way
+  idle,        ///< decided
+  ended,       ///< of a generation after which another one has begun
   last = ended
 };
 inline constexpr std::size_t op_state_count = static_cast<std::size_t>(op_state::last) + 1;
@@ -41,6 +42,7 @@ class op_states {
   struct generations {
     std::uint64_t latest = 0;
     op_state state = op_state::offering;
+    bool stamped = false;  ///< its messages say themselves when a round is complete
     std::set<std::uint64_t> all{};
   };
   boost::unordered_flat_map<std::uint64_t, generations> ops_;

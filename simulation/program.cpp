@@ -1,9 +1,12 @@
 #include <parley/simulation/program.hpp>
 
+#include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/simulation/checkers.hpp>
+#include <parley/simulation/guarded_memory.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/observer.hpp>
+#include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/program_checkers.hpp>
 #include <parley/simulation/scenario.hpp>
 
@@ -119,28 +122,34 @@ link_model links_of(const std::optional<std::string>& name) {
   return free_links();
 }
 
-tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults) {
+tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults, time_ns faulty_ns = 2'000'000) {
   scenario s;
   s.ranks = ranks;
-  s.faulty_ns = 2'000'000;
+  s.faulty_ns = faulty_ns;
   s.faults = faults;
   return draw(s, seed);
 }
 
-// What may befall a program. Deaths are left out: a program that goes on after one says so itself.
-tape rough_weather(rank_id ranks, std::uint64_t seed) {
+}  // namespace
+
+// Deaths are left out: a program that goes on after one says so itself.
+tape rough_weather(rank_id ranks, std::uint64_t seed, time_ns faulty_ns) {
   return weather_of(ranks, seed,
                     {.lose = 100,
                      .double_control = 100,
                      .delay_control = 300,
                      .delay_data = 300,
+                     .double_data = 100,
                      .clogs = 3,
                      .cuts = 3,
                      .pauses = 3,
                      .slow = 3,
                      .longest_mishap_ns = 5'000'000,
-                     .inside = false});  // programs may start calls of one group from several coroutines
+                     .inside = false},  // programs may start calls of one group from several coroutines
+                    faulty_ns);
 }
+
+namespace {
 
 // The same of control messages alone.
 tape rough_control(rank_id ranks, std::uint64_t seed) {
@@ -182,6 +191,9 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     record.other_ops = undisturbed->ops;
     if (p.what == befalls::control_weather) record.usual_ns = undisturbed->usual_ns;
   }
+  const std::size_t frames_before = runtime::frame_pool::live_frames;
+  const guarded_memory memory;
+  payload_book payloads([&record](std::string text) { record.at_once.push_back({"S8", std::move(text)}); });
   world w(o, &sky);
   observer watching(record, w, given.settings.window);
   watching.listen(sky, mutant.get());
@@ -190,6 +202,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   all.ended.resize(o.ranks);
   all.errors.resize(o.ranks);
   w.start_all([&](rank_id r) {
+    payloads.listen(w[r]);
     w[r].on_call_failed = [&record, r](const runtime::error& why) { record.failed_calls.push_back({r, why}); };
     w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all));
   });
@@ -220,6 +233,10 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   watching.end_job();
   record.puts_outside = w.network().puts().outside;
   record.lost_reads = w.network().puts().lost_reads;
+  record.frames_left = runtime::frame_pool::live_frames - frames_before;
+  if (memory.spoiled() != 0)
+    record.at_once.push_back(
+        {"S8", "somebody has written beside " + std::to_string(memory.spoiled()) + " buffers that ops had made"});
   all.violations = check(record);
   std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
   for (const violation& v : all.violations) {

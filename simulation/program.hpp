@@ -35,6 +35,9 @@ int run(int argc, char** argv, ops::rank_function rank_main);
 /// What of a command line is not for `run`, in order: the program's own words.
 std::vector<std::string> own_words(int argc, const char* const* argv);
 
+/// What befalls a program in bad weather, by its seed: anything but deaths, for `faulty_ns`.
+tape rough_weather(rank_id ranks, std::uint64_t seed, time_ns faulty_ns = 2'000'000);
+
 enum class befalls : std::uint8_t { nothing, weather, control_weather, death };
 struct program_options {
   befalls what = befalls::nothing;

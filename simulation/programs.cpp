@@ -1,6 +1,8 @@
 #include <parley/simulation/programs.hpp>
 
 #include <parley/simulation/observer.hpp>
+#include <parley/simulation/op_programs.hpp>
+#include <parley/simulation/payload_book.hpp>
 
 #include <algorithm>
 #include <array>
@@ -29,23 +31,6 @@ constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;
 constexpr time_ns longest_until_rejoined_ns = 20'000'000;
 constexpr std::uint64_t most_attempts = 100;  // receives for each message
-
-// Four chains, as each link of one waits for the link before.
-std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
-  std::uint64_t h[4] = {1, 2, 3, 4};
-  const auto add = [&](std::size_t i, std::size_t size) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, size);
-    std::uint64_t& chain = h[i / 8 % 4];
-    chain = std::rotl(chain ^ word, 29) * 0x9e3779b97f4a7c15U;
-  };
-  std::size_t i = 0;
-  for (; i + 32 <= bytes.size(); i += 32) {
-    for (std::size_t k = 0; k < 32; k += 8) add(i + k, 8);
-  }
-  for (; i < bytes.size(); i += 8) add(i, std::min<std::size_t>(8, bytes.size() - i));
-  return runtime::mix(h[0] + runtime::mix(h[1] + runtime::mix(h[2] + runtime::mix(h[3] + bytes.size()))));
-}
 
 // Where somebody has written, or the size.
 std::size_t first_written(std::span<const std::byte> bytes) noexcept {
@@ -110,6 +95,9 @@ struct programs::lane {
   std::vector<std::byte> memory;
   std::uint64_t left_as = 0;  // its hash when its last call gave it back
   bool given_back = false;
+  const actors::registered_memory* registered = nullptr;  // while calls are made with it
+  // Somebody who was taken for dead may still write there: it is used for nothing else any more.
+  bool lost() const noexcept { return registered != nullptr && registered->lost(); }
 };
 
 // How often an op is called, in one job: its leader says so, everybody keeps to it.
@@ -196,13 +184,15 @@ struct programs::stage_of_pipeline final : ops::pipeline_stage {
   std::uint64_t first = 0;
 };
 
-programs::programs(const scenario& s, std::uint64_t seed, world& w, run_record& r, std::string_view mutant)
-    : play_(s), seed_(seed), world_(w), record_(r), mutant_claims_room_(mutant == "total-not-checked"),
-      mutant_awaits_agreement_(mutant == "agreement-awaited"),
+programs::programs(const scenario& s, const tape& t, std::uint64_t seed, world& w, run_record& r,
+                   std::string_view mutant)
+    : play_(s), tape_(t), seed_(seed), world_(w), record_(r), mutant_claims_room_(mutant == "total-not-checked"),
+      mutant_awaits_agreement_(mutant == "agreement-awaited"), mutant_uses_lost_memory_(mutant == "lost-memory-used"),
       library_(w.stage(), s.link.latency_ns,
                [this](std::string text) { record_.at_once.push_back({"S2", std::move(text)}); }),
       callers_(w.ranks()) {
-  for (rank_id rank = 0; rank < w.ranks(); ++rank) kernels_.emplace_back(s.kernel, dice(seed, purpose::kernel, rank));
+  for (rank_id rank = 0; rank < w.ranks(); ++rank)
+    kernels_.emplace_back(kernels_of(s, t), dice(seed, purpose::kernel, rank));
 }
 
 programs::~programs() = default;
@@ -248,6 +238,10 @@ void programs::go_on(rank_id who, rank_id peer) {
   }
 }
 
+void programs::let_go(rank_id rank) {
+  for (const auto& c : callers_[rank]) c->start = nullptr, c->rejoin = nullptr;
+}
+
 // A program has other things to do first, and others may restart meanwhile.
 task<> programs::rejoin_later(caller& before) {
   runtime::executor& ex = world_.stage().clock(before.rank);
@@ -284,6 +278,13 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
     const auto mine = std::find(op.members.begin(), op.members.end(), rank);
     if (mine == op.members.end() && !op.everybody) continue;
     const bool calls = mine != op.members.end();
+    if (is_program(op.what)) {
+      if (!calls) continue;
+      const auto program = make_program(self, op, kernels_[rank]);
+      const auto start = [this, program](caller& c) { world_.programs_of(c.rank).spawn(call_program(c, program)); };
+      begin(i, rank, calm_from_ns, start, [program] { program->rejoin(); });
+      continue;
+    }
     if (op.what == op_spec::kind::pair) {
       ops::paired_transfer t;
       t.name = op.name;
@@ -292,11 +293,12 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       std::vector<bool> able;
       for (const std::string& text : op.configs) {
         const config_text mine_of = text_for(text, rank);
-        t.configs.push_back(config_from(mine_of.text, kernels_[rank]));
+        t.configs.push_back(config_from(mine_of.text, kernels_[rank], mine_of.abi));
         able.push_back(mine_of.available);
       }
       t.capable = [able](rank_id) { return able; };
       t.timeout_ns = op.timeout_ns;
+      t.allowed.compare_trials = op.compare;
       const ops::transfer declared = self.declare(t);
       const auto start = [this, declared](caller& c) {
         runtime::scope& here = world_.programs_of(c.rank);
@@ -321,10 +323,17 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       ops::symmetric_op s;
       s.name = op.name;
       s.members = op.members;
-      for (const std::string& text : op.configs) s.configs.push_back(collective_from(text, kernels_[rank]));
+      std::vector<bool> able;
+      for (const std::string& text : op.configs) {
+        const config_text mine_of = text_for(text, rank);
+        s.configs.push_back(collective_from(mine_of.text, kernels_[rank], mine_of.abi));
+        able.push_back(mine_of.available);
+      }
+      s.capable = [able](rank_id) { return able; };
       if (calls) s.over = communicator_of(i, rank);
       if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls);
       s.timeout_ns = op.timeout_ns;
+      s.allowed.compare_trials = op.compare;
       ops::symmetric declared = self.declare(std::move(s));
       const auto start = [this, declared](caller& c) {
         c.without_headers = declared;
@@ -345,8 +354,15 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
                                       : ops::collective::all_reduce;
       g.depth = op.depth;
       g.configs.clear();
-      for (const std::string& text : op.configs) g.configs.push_back(group_config_from(text, kernels_[rank]));
+      std::vector<bool> able;
+      for (const std::string& text : op.configs) {
+        const config_text mine_of = text_for(text, rank);
+        g.configs.push_back(group_config_from(mine_of.text, kernels_[rank], mine_of.abi));
+        able.push_back(mine_of.available);
+      }
+      g.capable = [able](rank_id) { return able; };
       g.timeout_ns = op.timeout_ns;
+      g.allowed.compare_trials = op.compare;
       ops::rank_group declared = self.declare(g);
       const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(call_group(c, declared)); };
       if (calls) begin(i, rank, calm_from_ns, start, [declared]() mutable { declared.rejoin(); });
@@ -397,14 +413,18 @@ bool programs::everybody_calls(const caller& c) const {
 programs::searching programs::searches(const caller& c, std::uint64_t made) const {
   searching all = searching::nothing;
   // With look-ahead a trial is assigned, and its round complete, before its call is made.
-  const auto not_called = [&](const actors::campaign::trial& t) { return !t.settled && t.invocation >= made; };
+  const auto not_called = [&](const actors::campaign::trial& t) {
+    return !t.settled && t.invocation >= play_.first_invocation + made;
+  };
   const auto look = [&](const ops::edge_agreement& a) {
-    if (a.op != c.op.name) return;
+    if (!is_of(a.op, c.op.name)) return;
     for (const auto& one : a.assigned->campaigns()) {
+      if (is_beside(c.op, one->invocations)) continue;
       const bool ahead = c.op.what == op_spec::kind::group &&
                          std::any_of(one->outstanding.begin(), one->outstanding.end(), not_called);
-      // A round between calls has one before which it is made.
-      const bool between = c.op.between_calls && one->where == actors::campaign::stage::collecting;
+      // A round between calls has one before which it is made; how many calls of its parts one of a program makes is not known.
+      const bool between =
+          (c.op.between_calls || is_program(c.op.what)) && one->where == actors::campaign::stage::collecting;
       if (one->where == actors::campaign::stage::trying || ahead || between) all = searching::for_calls;
       if (one->where != actors::campaign::stage::decided && all == searching::nothing) all = searching::for_messages;
     }
@@ -440,7 +460,8 @@ task<> programs::send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std:
   if (c.all.mutant_awaits_agreement_) co_await c.all.await_agreement(c);
   auto outcome = co_await ops::attempt(t.send(bytes, {.to = to}));
   c.end(begun, outcome);
-  const bool early = c.op.timeout_ns < short_timeout_ns && outcome.code() == errc::timeout;
+  const bool may_be_early = c.op.timeout_ns < short_timeout_ns || c.all.tape_.early_timeouts != 0;
+  const bool early = may_be_early && outcome.code() == errc::timeout;
   if (early && outcome.reason().what().find("has no room") != std::string::npos) ++c.calls.unsent;
 }
 
@@ -509,16 +530,17 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
                           std::string(runtime::name(outcome.code())) + ", and byte " + std::to_string(written) +
                           " beyond its " + std::to_string(may_be_written) + " was written");
   l.left_as = hash_of(l.memory);
-  l.given_back = true;
+  l.given_back = !l.lost() || c.all.mutant_uses_lost_memory_;
 }
 
 task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
   runtime::scope& here = co_await runtime::this_scope;
   std::vector<actors::registered_memory> handles;  // in the frame: they end before their rank
   c.lanes.resize(c.op.in_flight);
+  handles.reserve(c.op.in_flight);
   for (lane& l : c.lanes) {
     l.memory.assign(c.largest() + spare_bytes + margin_bytes, untouched);
-    if (c.op.registered) handles.push_back(t.registered(l.memory));
+    if (c.op.registered) l.registered = &handles.emplace_back(t.registered(l.memory));
   }
   std::uint64_t attempts = 0;
   while (attempts < most_attempts * c.total()) {
@@ -629,6 +651,18 @@ task<> programs::call_group(caller& c, ops::rank_group g) {
 
 // --- Ops without headers ---------------------------------------------------------------------------------------------
 
+// Byte by byte, of what all members have brought to that call.
+bool programs::is_sum(const caller& c, std::span<const std::byte> brought, std::uint64_t number) {
+  std::vector<std::byte> sum(brought.size());
+  std::vector<std::byte> one(brought.size());
+  for (const rank_id r : c.op.members) {
+    fill(one, c.stream(r), number);
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      sum[i] = static_cast<std::byte>(static_cast<unsigned>(sum[i]) + static_cast<unsigned>(one[i]));
+  }
+  return std::equal(sum.begin(), sum.end(), brought.begin());
+}
+
 task<> programs::call_symmetric(caller& c, ops::symmetric op) {
   std::vector<std::byte> data(c.largest());
   for (std::uint64_t i = 0;; ++i) {
@@ -638,8 +672,11 @@ task<> programs::call_symmetric(caller& c, ops::symmetric op) {
     co_await rest(c, i);
     if (c.over) break;
     const call_record begun = c.begin(op.end().leads(), i);
-    auto outcome = co_await ops::attempt(op.run(std::span(data).first(c.size(i))));
+    const std::span<std::byte> mine = std::span(data).first(c.size(i));
+    fill(mine, c.stream(c.rank), i);
+    auto outcome = co_await ops::attempt(op.run(mine));
     c.end(begun, outcome);
+    if (outcome && !is_sum(c, mine, i)) violated(c, "call " + std::to_string(i) + " brought another sum");
     // Members whose calls failed in the middle no longer meet: the next ones would be of different numbers.
     if (!outcome && outcome.code() != errc::config_failed) c.over = true;
   }
@@ -657,6 +694,32 @@ std::vector<lease_view> programs::leases(rank_id rank) const {
     all.push_back(std::move(v));
   }
   return all;
+}
+
+// --- Ops that are made of others -------------------------------------------------------------------------------------
+
+task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
+  // All generations have the same memory: the last call of the one before has to end first.
+  for (runtime::executor& ex = world_.stage().clock(c.rank); p->under_way && !c.over;) {
+    auto slept = co_await runtime::sleep_until(ex.now() + more_pause_ns);
+    if (!slept) co_return;
+  }
+  for (std::uint64_t i = 0;; ++i) {
+    const bool more = co_await goes_on(c, i);
+    if (!more) break;
+    co_await rest(c, i);
+    if (c.over) break;
+    const call_record begun = c.begin(c.rank == c.op.members.front(), i);
+    program_call now{i, c.size(i), [&c](rank_id r) { return c.stream(r); }};
+    p->under_way = true;
+    auto outcome = co_await ops::attempt(p->call(std::move(now)));
+    p->under_way = false;
+    c.end(begun, outcome);
+    if (outcome && !p->right()) violated(c, "call " + std::to_string(i) + " brought something else than was given");
+    const bool meet_again = outcome.code() == errc::config_failed || outcome.code() == errc::exception;
+    if (!outcome && !(goes_on_after_failures(c.op.what) && meet_again)) c.over = true;
+  }
+  if (!c.replaced) p->rest();
 }
 
 // --- Pipelines -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 #pragma once
 /// What the ranks of a simulated job do: the calls of one op on one rank, with buffers that are checked byte by byte.
 ///
-///     programs all(scenario, seed, world, record);
+///     programs all(scenario, tape, seed, world, record);
 ///     all.launch(rank, calm_from_ns);             // declares its ops and spawns a program for each
 ///
 /// Every message names itself, so that a receiver knows whether it got the bytes of one message, whole, and later than the one
@@ -21,11 +21,13 @@
 
 namespace parley::simulation {
 
+class op_program;
+
 class programs {
  public:
   /// Calls of an op beyond those of the scenario, where a campaign needs them to end.
   static constexpr std::uint64_t most_more = 600;
-  programs(const scenario& s, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
+  programs(const scenario& s, const tape& t, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
 
   /// `calm_from_ns`: when the second half of the calls begins.
@@ -34,6 +36,8 @@ class programs {
   void go_on(rank_id who, rank_id peer);
   /// The gates and campaigns of one of them, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
+  /// Of a rank that is about to end: what its ops are declared with ends before it.
+  void let_go(rank_id rank);
   /// At the end of a job: whether buffers that were given back are as they were then.
   void look_at_memory();
   /// Into the buffer of a call at that address, if there is one.
@@ -54,6 +58,8 @@ class programs {
   runtime::task<> call_group(caller& c, ops::rank_group g);
   runtime::task<> call_symmetric(caller& c, ops::symmetric op);
   runtime::task<> run_pipeline(caller& c, ops::pipeline p);
+  runtime::task<> call_program(caller& c, std::shared_ptr<op_program> p);
+  static bool is_sum(const caller& c, std::span<const std::byte> brought, std::uint64_t number);
   runtime::task<> await_agreement(caller& c);
   static runtime::task<> send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std::uint64_t number);
   static runtime::task<> receive_one(caller& c, ops::transfer& t, rank_id from, lane& l, std::uint64_t number);
@@ -72,11 +78,13 @@ class programs {
   void violated(const caller& c, std::string text);
 
   const scenario& play_;
+  const tape& tape_;
   std::uint64_t seed_;
   world& world_;
   run_record& record_;
   bool mutant_claims_room_;
   bool mutant_awaits_agreement_;
+  bool mutant_uses_lost_memory_;
   std::vector<kernel_times> kernels_;
   collectives library_;
   using op_at = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;  // op, job, returns: as `received`

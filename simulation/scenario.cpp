@@ -11,17 +11,32 @@ namespace parley::simulation {
 namespace json = boost::json;
 using runtime::errc;
 
+// Of another namespace: it must be known before it is used.
+template <class A>
+void fields(A& a, tuning::drift_options& d);
+
 namespace {
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
   runtime::raise({errc::malformed, "scenario, field `" + where + "`: " + what});
 }
 
+// Fault points: up to where they are narrow.
+constexpr std::uint64_t narrow_window = 8;
+constexpr std::uint64_t narrow_window_bytes = 65'536;
+constexpr std::uint64_t narrow_control_window = 8;
+constexpr std::uint64_t narrow_margin = 3;
+constexpr std::uint64_t most_hurry = 300;
+constexpr std::uint64_t most_mishaps = 1'000;
+// One of the actors of a few ops, or of the first calls.
+constexpr std::uint64_t most_starved = 40;
+
 template <class E>
 std::string_view name_of(E e);
 template <>
 std::string_view name_of(op_spec::kind k) {
-  constexpr std::string_view names[] = {"pair", "pipeline", "group", "symmetric"};
+  constexpr std::string_view names[] = {"pair", "pipeline",  "group",    "symmetric", "batch",
+                                        "halo", "attention", "training", "hierarchy", "contextual"};
   return names[static_cast<std::size_t>(k)];
 }
 template <>
@@ -38,6 +53,17 @@ std::string_view name_of(link_model::fences f) {
   return names[static_cast<std::size_t>(f)];
 }
 
+template <>
+std::string_view name_of(link_model::memory m) {
+  constexpr std::string_view names[] = {"none", "exposed"};
+  return names[static_cast<std::size_t>(m)];
+}
+template <>
+std::string_view name_of(runtime::late_writes w) {
+  constexpr std::string_view names[] = {"fail", "may_land"};
+  return names[static_cast<std::size_t>(w)];
+}
+
 template <class T>
 struct last_of {
   static constexpr T value = T::last;
@@ -45,6 +71,14 @@ struct last_of {
 template <>
 struct last_of<ordering> {
   static constexpr ordering value = ordering::starving;
+};
+template <>
+struct last_of<link_model::memory> {
+  static constexpr link_model::memory value = link_model::memory::exposed;
+};
+template <>
+struct last_of<runtime::late_writes> {
+  static constexpr runtime::late_writes value = runtime::late_writes::may_land;
 };
 template <>
 struct last_of<link_model::fences> {
@@ -163,6 +197,7 @@ void fields(A& a, op_spec& o) {
   a("does", o.does);
   a("rehearse", o.rehearse);
   a("between_calls", o.between_calls);
+  a("compare", o.compare);
   a("registered", o.registered);
   a("everybody", o.everybody);
   a("small_receives", o.small_receives);
@@ -176,6 +211,9 @@ void fields(A& a, link_model& l) {
   a("per_message_ns", l.per_message_ns);
   a("eager_bytes", l.eager_bytes);
   a("shared_wire", l.shared_wire);
+  a("shared_ingress", l.shared_ingress);
+  a("one_sided", l.one_sided);
+  a("late_writes", l.late);
   a("takes_back", l.takes_back);
   a("fence", l.fence);
   a("fence_fails_from_ns", l.fence_fails_from_ns);
@@ -196,6 +234,13 @@ void fields(A& a, fault_limits& f) {
   a("delay_data", f.delay_data);
   a("double_data", f.double_data);
   a("disk_fails", f.disk_fails);
+  a("disk_room", f.disk_room);
+  a("disk_locks", f.disk_locks);
+  a("disk_tears", f.disk_tears);
+  a("noise", f.noise);
+  a("drift", f.drift);
+  a("stragglers", f.stragglers);
+  a("early_timeouts", f.early_timeouts);
   a("clogs", f.clogs);
   a("cuts", f.cuts);
   a("pauses", f.pauses);
@@ -207,6 +252,7 @@ void fields(A& a, fault_limits& f) {
   a("orders", f.orders);
   a("inside", f.inside);
   a("skew", f.skew);
+  a("points", f.points);
 }
 template <class A>
 void fields(A& a, mishap& m) {
@@ -215,6 +261,7 @@ void fields(A& a, mishap& m) {
   a("to", m.to);
   a("at_ns", m.at_ns);
   a("for_ns", m.for_ns);
+  a("after", m.after);
 }
 template <class A>
 void fields(A& a, tape& t) {
@@ -225,11 +272,34 @@ void fields(A& a, tape& t) {
   a("double_data", t.double_data);
   a("longest_delay_ns", t.longest_delay_ns);
   a("disk_fails", t.disk_fails);
+  a("disk_room", t.disk_room);
+  a("disk_locks", t.disk_locks);
+  a("disk_tears", t.disk_tears);
+  a("noise", t.noise);
+  a("drift", t.drift);
+  a("stragglers", t.stragglers);
+  a("window", t.window);
+  a("window_bytes", t.window_bytes);
+  a("control_window", t.control_window);
+  a("promise_margin", t.promise_margin);
+  a("hurry", t.hurry);
+  a("early_timeouts", t.early_timeouts);
   a("order", t.order);
   a("starved", t.starved);
   a("inside", t.inside);
+  a("starved_task", t.starved_task);
   a("skewed", t.skewed);
   a("mishaps", t.mishaps);
+}
+template <class A>
+void fields(A& a, tuning::drift_options& d) {
+  a("on", d.on);
+  a("every", d.every);
+  a("pause_ns", d.pause_ns);
+  a("samples", d.samples);
+  a("threshold", d.threshold);
+  a("sustained", d.sustained);
+  a("search_pause_ns", d.search_pause_ns);
 }
 template <class A>
 void fields(A& a, scenario& s) {
@@ -246,9 +316,13 @@ void fields(A& a, scenario& s) {
   a("window_bytes", s.window_bytes);
   a("control_window", s.control_window);
   a("budget", s.budget);
+  a("watch", s.watch);
+  a("first_invocation", s.first_invocation);
   a("jobs", s.jobs);
   a("cut_short", s.cut_short);
   a("results", s.results);
+  a("validators", s.validators);
+  a("other_version", s.other_version);
   a("must_decide", s.must_decide);
   a("tape", s.saved);
 }
@@ -260,6 +334,10 @@ scenario read_scenario(std::string_view text) {
   scenario s;
   reader().take("", whole, s);
   if (s.ranks == 0 || s.ranks > 100'000) refuse("ranks", "1 to 100000 ranks are possible");
+  for (const std::uint64_t n :
+       {s.faults.clogs, s.faults.cuts, s.faults.pauses, s.faults.slow, s.faults.crashes, s.faults.restarts}) {
+    if (n > most_mishaps) refuse("faults", "of each kind " + std::to_string(most_mishaps) + " mishaps are possible");
+  }
   for (const op_spec& o : s.ops) {
     for (const rank_id r : o.members) {
       if (r >= s.ranks) refuse("ops.members", "rank " + std::to_string(r) + " is outside the world");
@@ -267,6 +345,12 @@ scenario read_scenario(std::string_view text) {
     const std::size_t least = 2;
     if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
       refuse("ops.members", "op `" + o.name + "` needs two ranks, and a pair no more");
+    const bool by_number = o.what == op_spec::kind::halo || o.what == op_spec::kind::hierarchy;
+    for (std::size_t i = 0; by_number && i < o.members.size(); ++i) {
+      if (o.members[i] != i) refuse("ops.members", "those of op `" + o.name + "` are 0, 1, 2, …");
+    }
+    if (o.what == op_spec::kind::hierarchy && o.members.size() != s.ranks)
+      refuse("ops.members", "op `" + o.name + "` is of all ranks");
     if (o.sizes.empty() || o.configs.empty()) refuse("ops.sizes", "op `" + o.name + "` needs sizes and configs");
     if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
       refuse("ops.name", "there are two ops `" + o.name + "`");
@@ -284,6 +368,44 @@ std::string write_scenario(const scenario& s) {
   }
   return text + "\n}\n";
 }
+
+kernel_model kernels_of(const scenario& s, const tape& t) noexcept {
+  kernel_model k = s.kernel;
+  k.noise_per_thousand = std::max(k.noise_per_thousand, t.noise);
+  k.drift_per_second = std::max(k.drift_per_second, t.drift);
+  k.straggler_per_thousand = std::max(k.straggler_per_thousand, t.stragglers);
+  k.drift_until_ns = std::min(k.drift_until_ns, s.faulty_ns);
+  return k;
+}
+
+namespace {
+
+// What befalls kernels and the inside of the product has a stream of chance of its own, so that it changes nothing of what befalls
+// messages and ranks.
+void draw_inner_faults(const scenario& s, std::uint64_t seed, tape& t) {
+  dice luck(seed, purpose::swarm, 2);
+  const auto up_to = [&](std::uint64_t most) {
+    const bool on = luck.chance(500);
+    const std::uint64_t much = luck.below(most + 1);
+    return on ? much : 0;
+  };
+  t.noise = up_to(s.faults.noise);
+  t.drift = up_to(s.faults.drift);
+  t.stragglers = up_to(s.faults.stragglers);
+  t.early_timeouts = up_to(s.faults.early_timeouts);
+  t.disk_room = up_to(s.faults.disk_room);
+  t.disk_locks = up_to(s.faults.disk_locks);
+  t.disk_tears = up_to(s.faults.disk_tears);
+  t.starved_task = 1 + luck.below(most_starved);
+  if (!s.faults.points) return;
+  t.window = up_to(std::min<std::uint64_t>(s.window, narrow_window));
+  t.window_bytes = up_to(std::min<std::uint64_t>(s.window_bytes, narrow_window_bytes));
+  t.control_window = up_to(std::min<std::uint64_t>(s.control_window, narrow_control_window));
+  if (luck.chance(300)) t.promise_margin = luck.below(narrow_margin + 1);
+  t.hurry = up_to(most_hurry);
+}
+
+}  // namespace
 
 tape draw(const scenario& s, std::uint64_t seed) {
   if (s.saved) return *s.saved;
@@ -309,6 +431,7 @@ tape draw(const scenario& s, std::uint64_t seed) {
     t.inside = f.inside && kinds.chance(500);
   }
   t.skewed = f.skew && kinds.chance(500);
+  draw_inner_faults(s, seed, t);
   using kind = mishap::kind;
   const std::pair<kind, std::uint64_t> all[] = {{kind::clog, f.clogs},    {kind::cut, f.cuts},
                                                 {kind::pause, f.pauses},  {kind::slow, f.slow},

@@ -9,6 +9,7 @@
 /// failure: every seed gets that tape.
 #include <parley/simulation/kernels.hpp>
 #include <parley/simulation/weather.hpp>
+#include <parley/tuning/drift.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -19,7 +20,19 @@
 namespace parley::simulation {
 
 struct op_spec {
-  enum class kind : std::uint8_t { pair, pipeline, group, symmetric, last = symmetric };
+  enum class kind : std::uint8_t {
+    pair,
+    pipeline,
+    group,
+    symmetric,
+    batch,  // from here on: op_programs.hpp
+    halo,
+    attention,
+    training,
+    hierarchy,
+    contextual,
+    last = contextual
+  };
   kind what = kind::pair;
   std::string name;
   std::vector<rank_id> members;  ///< of a pair: sender and receiver; of others: the leader first
@@ -32,6 +45,7 @@ struct op_spec {
   std::string does = "all_reduce";
   bool rehearse = true;        ///< of an op without headers: candidates run on scratch buffers, else by leased calls
   bool between_calls = false;  ///< these are made between calls, where all members have ended those before
+  bool compare = false;        ///< what trials bring is compared with what the default does
   bool registered = false;     ///< buffers are registered with the op
   bool everybody = true;       ///< ranks that take no part declare it, too
   std::uint64_t small_receives = 0;  ///< of a thousand: with half the room that the largest message needs
@@ -47,6 +61,13 @@ struct fault_limits {
   std::uint64_t delay_data = 0;
   std::uint64_t double_data = 0;
   std::uint64_t disk_fails = 0;
+  std::uint64_t disk_room = 0;       ///< bytes of all files of a rank, where a disk is nearly full; until all is healed
+  std::uint64_t disk_locks = 0;      ///< of a thousand results files: locked by somebody else until then
+  std::uint64_t disk_tears = 0;      ///< of a thousand crashes: a file that was replaced is cut
+  std::uint64_t noise = 0;           ///< of simulated kernels, see kernel_model
+  std::uint64_t drift = 0;           ///< the same, in a second
+  std::uint64_t stragglers = 0;      ///< the same
+  std::uint64_t early_timeouts = 0;  ///< of a thousand calls, until all is healed
   std::uint64_t clogs = 0;
   std::uint64_t cuts = 0;
   std::uint64_t pauses = 0;
@@ -58,6 +79,7 @@ struct fault_limits {
   bool orders = true;
   bool inside = true;  ///< these also inside ranks; not where members of a group must start calls in one order
   bool skew = false;
+  bool points = true;  ///< smaller windows and margins, and things said again too early
 };
 
 struct scenario {
@@ -72,12 +94,16 @@ struct scenario {
   time_ns detection_ns = 100'000'000;
   std::uint64_t window = 64;  ///< unmatched messages of a stream
   std::uint64_t window_bytes = 4'194'304;
-  std::uint32_t control_window = 64;  ///< control messages from one rank to another that were not accepted yet
-  double budget = 1e9;                ///< of wall time, for trials
-  std::uint64_t jobs = 1;   ///< so many of the same ranks, one after the other, with the disks of the one before
-  bool cut_short = false;   ///< all but the last end where they stand, with messages still under way
-  bool results = false;     ///< whether they read and write results files
-  bool must_decide = true;  ///< all campaigns are to have ended once it is over
+  std::uint32_t control_window = 64;   ///< control messages from one rank to another that were not accepted yet
+  double budget = 1e9;                 ///< of wall time, for trials
+  tuning::drift_options watch{};       ///< over what has been decided
+  std::uint64_t first_invocation = 0;  ///< the number of each stream's first call
+  std::uint64_t jobs = 1;  ///< so many of the same ranks, one after the other, with the disks of the one before
+  bool cut_short = false;  ///< all but the last end where they stand, with messages still under way
+  bool results = false;    ///< whether they read and write results files
+  std::vector<std::vector<std::string>> validators;  ///< by job and rank: what results of that rank depend on
+  std::vector<rank_id> other_version;  ///< ranks whose control frames are of another protocol version than the others'
+  bool must_decide = true;             ///< all campaigns are to have ended once it is over
   std::optional<tape> saved;
 };
 
@@ -85,5 +111,7 @@ scenario read_scenario(std::string_view json);
 std::string write_scenario(const scenario& s);
 
 tape draw(const scenario& s, std::uint64_t seed);
+/// What a scenario and a tape make of kernels.
+kernel_model kernels_of(const scenario& s, const tape& t) noexcept;
 
 }  // namespace parley::simulation

@@ -20,6 +20,12 @@ stage::stage(rank_id ranks, options o) : options_(std::move(o)), queue_(ranks), 
       p.clock.choose_by([this](std::size_t ready) { return static_cast<std::size_t>(luck_.below(ready)); });
     } else if (options_.order == ordering::latest) {
       p.clock.choose_by([](std::size_t ready) { return ready - 1; });
+    } else if (options_.order == ordering::starving) {
+      p.clock.choose_by([this, &clock = p.clock](std::size_t ready) {
+        std::size_t first = 0;
+        while (first + 1 < ready && clock.task_of(first) == options_.starved_task) ++first;
+        return first;
+      });
     }
   }
 }

@@ -38,8 +38,8 @@ class stage final : public timeline {
     std::uint64_t seed = 1;
     ordering order = ordering::arrival;
     rank_id starved = 0;
-    bool inside =
-        false;  ///< the order holds inside ranks as well, where tasks else start in the order of their spawning
+    bool inside = false;             ///< the order holds inside ranks as well; starving: of one task of each
+    std::uint32_t starved_task = 1;  ///< which one: they are numbered as they are spawned
     std::vector<time_ns> offsets{};  ///< what each rank's clock shows beyond the time of the stage; none: 0
   };
   stage(rank_id ranks, options o);

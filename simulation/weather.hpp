@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,8 @@ struct mishap {
   rank_id to = 0;
   time_ns at_ns = 0;
   time_ns for_ns = 0;
+  std::uint64_t after =
+      0;  ///< what befalls a rank: once so many messages have come in all, and not at a time; 0: at its time
   friend bool operator==(const mishap&, const mishap&) = default;
 };
 std::string_view name(mishap::kind k) noexcept;
@@ -50,10 +53,24 @@ struct tape {
   std::uint64_t double_data = 0;  ///< beyond what the contract of links allows, as the model of edges has it
   time_ns longest_delay_ns = 100'000;
   std::uint64_t disk_fails = 0;  ///< of a thousand calls
+  std::uint64_t disk_room = 0;   ///< bytes; 0: as much as anybody wants
+  std::uint64_t disk_locks = 0;  ///< of a thousand results files
+  std::uint64_t disk_tears = 0;  ///< of a thousand crashes
+  std::uint64_t noise = 0;       ///< of kernels, see kernel_model, as drift and stragglers are
+  std::uint64_t drift = 0;
+  std::uint64_t stragglers = 0;
+  // Fault points of the product, for all of the run; 0: as the scenario has it.
+  std::uint64_t window = 0;
+  std::uint64_t window_bytes = 0;
+  std::uint64_t control_window = 0;
+  std::optional<std::uint64_t> promise_margin{};
+  std::uint64_t hurry = 0;           ///< of a thousand pauses before something is said again
+  std::uint64_t early_timeouts = 0;  ///< of a thousand calls, until all is healed
   ordering order = ordering::arrival;
   rank_id starved = 0;
-  bool inside = false;  ///< the order holds inside ranks as well
-  bool skewed = false;  ///< clocks of hosts of their own
+  bool inside = false;             ///< the order holds inside ranks as well
+  std::uint64_t starved_task = 1;  ///< of each rank, then
+  bool skewed = false;             ///< clocks of hosts of their own
   std::vector<mishap> mishaps;
   bool has(mishap::kind k) const noexcept;
 };

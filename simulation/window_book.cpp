@@ -54,9 +54,10 @@ void window_book::tell(const key& k, std::uint64_t count) {
 
 void window_book::note(const parcel& p, const actors::stamp& s) {
   auto& stamps = stream_of({{s.op, s.generation, p.from}, p.to, s.tag}).stamps;
-  const auto at = place_of(stamps, s.invocation);
-  if (at == stamps.end() || at->first != s.invocation)
-    stamps.insert(at, {s.invocation, stream::mark{s.total_bytes, line_.now()}});
+  const std::uint64_t invocation = actors::unwrap(s.invocation, first_);
+  const auto at = place_of(stamps, invocation);
+  if (at == stamps.end() || at->first != invocation)
+    stamps.insert(at, {invocation, stream::mark{s.total_bytes, line_.now()}});
 }
 
 void window_book::on_send(const parcel& p, const fate&) {
@@ -77,7 +78,7 @@ bool window_book::on_deliver(parcel& p) {
   if (p.on == link::channel::data) {
     // Whoever sends of an invocation has begun it: the leader of a group takes that for a report.
     if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) {
-      tell({{s.op, s.generation, p.to}, p.from, s.tag}, std::uint64_t{s.invocation} + 1);
+      tell({{s.op, s.generation, p.to}, p.from, s.tag}, actors::unwrap(s.invocation, first_) + 1);
       note(p, s);  // nobody saw one leave that a fence has brought
     }
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::report) {
@@ -101,7 +102,7 @@ std::uint64_t window_book::bytes_of(const stream& s, std::uint64_t first, std::u
 
 time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
   // How many must have been matched: one of any size may go when all are.
-  std::uint64_t least = invocation < limits_.invocations ? 0 : invocation + 1 - limits_.invocations;
+  std::uint64_t least = invocation - first_ < limits_.invocations ? first_ : invocation + 1 - limits_.invocations;
   std::uint64_t most = invocation;
   if (bytes_of(s, least, invocation) <= limits_.bytes) most = least;
   while (least < most) {
@@ -112,7 +113,7 @@ time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
       least = middle + 1;
     }
   }
-  if (least == 0) return 0;
+  if (least == first_) return 0;
   const auto too_few = [&](const auto& told) { return told.second < least; };
   const auto at = std::partition_point(s.matched.begin(), s.matched.end(), too_few);
   return at == s.matched.end() ? runtime::never : at->first;

@@ -28,7 +28,9 @@ namespace parley::simulation {
 
 class window_book final : public wire_tap {
  public:
-  window_book(const timeline& line, actors::window_limits limits) : line_(line), limits_(limits) {}
+  /// `first`: the number of each stream's first invocation.
+  window_book(const timeline& line, actors::window_limits limits, std::uint64_t first = 0)
+      : line_(line), limits_(limits), first_(first) {}
   void on_send(const parcel& p, const fate& f) override;
   bool on_deliver(parcel& p) override;
 
@@ -78,6 +80,7 @@ class window_book final : public wire_tap {
 
   const timeline& line_;
   actors::window_limits limits_;
+  std::uint64_t first_;
   std::map<key, stream> streams_;
   boost::unordered_flat_map<key, stream*, boost::hash<key>> places_;  // each message asks for its own
 };

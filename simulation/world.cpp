@@ -10,6 +10,7 @@ world::world(world_options o, interference* weather)
                               .order = options_.order,
                               .starved = options_.starved,
                               .inside = options_.order_inside,
+                              .starved_task = options_.starved_task,
                               .offsets = options_.offsets}),
       network_(stage_, options_.ranks, options_.link, weather), news_(options_.seed, purpose::fault, 999) {
   for (rank_id r = 0; r < options_.ranks; ++r) nodes_.push_back(std::make_unique<node>(*this, r));
@@ -49,7 +50,13 @@ void world::start(rank_id r) {
     nodes_[r]->rank->on_lost(peer, why);
     network_.break_connection(r, peer);
   };
-  n.rank = std::make_unique<ops::rank>(std::move(on), settings_);
+  auto settings = settings_;
+  if (options_.of_rank) {
+    ops::rank_settings own = options_.settings;
+    options_.of_rank(r, job_, own);
+    settings = ops::rank::complete(std::move(own), options_.ranks);
+  }
+  n.rank = std::make_unique<ops::rank>(std::move(on), std::move(settings));
   network_[r].on_failure(&n);
   n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
   ++n.life;

@@ -31,11 +31,14 @@ struct world_options {
   link_model link{};
   ordering order = ordering::arrival;
   rank_id starved = 0;
-  bool order_inside = false;           ///< see stage.hpp
+  bool order_inside = false;  ///< see stage.hpp
+  std::uint32_t starved_task = 1;
   std::vector<time_ns> offsets{};      ///< of the ranks' clocks, each then on a host of its own
   time_ns detection_ns = 100'000'000;  ///< how long a death goes unnoticed at most
   std::uint32_t control_window = runtime::router::options{}.window;
   ops::rank_settings settings{};
+  /// Further settings of one rank, in a job, counted from 1; may be empty.
+  std::function<void(rank_id, std::uint64_t job, ops::rank_settings&)> of_rank{};
 };
 
 class world {

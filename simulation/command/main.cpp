@@ -12,6 +12,7 @@
 #include <iostream>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct wishes {
   std::optional<std::uint64_t> seed;
   std::string mutant;
   std::string save = "failing.json";
+  std::string golden;
+  std::string counts;
+  std::vector<std::string> sum;
+  bool renew = false;
   bool every_mutant = false;
   bool twice = false;
   bool hashes = false;
@@ -35,16 +40,31 @@ struct wishes {
   bool trace = false;
 };
 
-sim::scenario scenario_in(const std::string& path) {
+std::string text_in(const std::string& path) {
   std::ifstream in(path);
   if (!in) runtime::raise({runtime::errc::unavailable, path + " cannot be read"});
-  return sim::read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+sim::scenario scenario_in(const std::string& path) { return sim::read_scenario(text_in(path)); }
+
+std::vector<std::string> all_in(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) files.push_back(file.path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string in_hex(std::uint64_t n) {
+  std::ostringstream text;
+  text << std::hex << std::setw(16) << std::setfill('0') << n;
+  return text.str();
 }
 
 void show(const sim::outcome& o) {
-  std::cout << "seed " << o.seed << ": hash " << std::hex << std::setw(16) << std::setfill('0') << o.hash << std::dec
-            << ", " << o.steps << " steps, " << o.calls << " calls, " << o.failed_calls << " of them failed, "
-            << o.decided << " decisions, " << o.simulated_ns / 1'000'000 << " ms simulated\n";
+  std::cout << "seed " << o.seed << ": hash " << in_hex(o.hash) << ", " << o.steps << " steps, " << o.calls
+            << " calls, " << o.failed_calls << " of them failed, " << o.decided << " decisions, "
+            << o.simulated_ns / 1'000'000 << " ms simulated\n";
 }
 
 // Which checkers found something, and what each of them said first.
@@ -100,6 +120,50 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen)
   return failed == 0;
 }
 
+// A line for each of the first seeds of every scenario, `SCENARIO SEED HASH`: what they have to be with any compiler and anywhere.
+std::vector<std::string> hashes_of(const std::string& folder) {
+  constexpr std::uint64_t seeds = 2;
+  std::vector<std::string> lines;
+  for (const std::string& path : all_in(folder)) {
+    const sim::scenario s = scenario_in(path);
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed)
+      lines.push_back(std::filesystem::path(path).stem().string() + " " + std::to_string(seed) + " " +
+                      in_hex(sim::run(s, sim::draw(s, seed), seed).hash));
+  }
+  return lines;
+}
+
+// Whether they are what the file says.
+bool compare_hashes(const wishes& w, const std::string& folder) {
+  const std::vector<std::string> now = hashes_of(folder);
+  if (w.renew) {
+    std::ofstream out(w.golden);
+    for (const std::string& line : now) out << line << '\n';
+    std::cout << w.golden << ": " << now.size() << " hashes written\n";
+    return static_cast<bool>(out);
+  }
+  std::istringstream known(text_in(w.golden));
+  std::set<std::string> before;
+  for (std::string line; std::getline(known, line);) before.insert(line);
+  std::size_t others = 0;
+  for (const std::string& line : now) {
+    if (before.erase(line) != 0) continue;
+    ++others;
+    std::cout << "another hash: " << line << '\n';
+  }
+  std::cout << now.size() << " hashes, " << others << " of them are not those of " << w.golden << ", which has "
+            << before.size() << " that no seed has; ./dev hashes --renew writes it anew\n";
+  return others == 0 && before.empty();
+}
+
+// Whether a campaign, in parts or not, has covered what it must.
+bool covered(const sim::coverage& seen, sim::campaign c) {
+  std::cout << sim::coverage_table(seen);
+  const std::vector<std::string> gaps = sim::coverage_gaps(seen, c);
+  for (const std::string& gap : gaps) std::cout << "not covered: " << gap << '\n';
+  return gaps.empty();
+}
+
 // Whether one of its checkers names every mutant within so many seeds.
 bool run_mutants(const wishes& w, const std::string& folder) {
   bool all = true;
@@ -136,6 +200,10 @@ int main(int argc, char** argv) {
   app.add_option("--seed", w.seed, "this one only");
   app.add_option("--mutant", w.mutant, "break the protocol on purpose");
   app.add_option("--save", w.save, "where a smaller failing run is written to");
+  app.add_option("--golden", w.golden, "compare the hashes of a few seeds of every scenario with those of a file");
+  app.add_flag("--renew", w.renew, "write that file anew");
+  app.add_option("--counts", w.counts, "write what was covered to a file, for --sum");
+  app.add_option("--sum", w.sum, "run nothing: whether parts of a campaign, by such files, have covered everything");
   app.add_flag("--mutants", w.every_mutant, "check that every mutant is caught, by a checker that should");
   app.add_flag("--twice", w.twice, "run every seed twice and compare");
   app.add_flag("--hashes", w.hashes, "print a line for every seed");
@@ -149,21 +217,19 @@ int main(int argc, char** argv) {
   }
   try {
     if (w.every_mutant) return run_mutants(w, folder) ? 0 : 1;
-    const bool whole = w.files.empty() && w.first == 1;
-    if (w.files.empty()) {
-      for (const auto& file : std::filesystem::directory_iterator(folder)) w.files.push_back(file.path().string());
-      std::sort(w.files.begin(), w.files.end());
-    }
+    if (!w.golden.empty()) return compare_hashes(w, folder) ? 0 : 1;
     sim::coverage seen;
+    if (!w.sum.empty()) {
+      for (const std::string& path : w.sum) sim::add(seen, sim::read_coverage(text_in(path)));
+      return covered(seen, sim::campaign::whole) ? 0 : 1;
+    }
+    const bool whole = w.files.empty() && w.first == 1;
+    if (w.files.empty()) w.files = all_in(folder);
     bool fine = true;
     for (const std::string& path : w.files) fine = run_scenario(w, path, seen) && fine;
+    if (!w.counts.empty()) std::ofstream(w.counts) << sim::write_coverage(seen);
     if (w.seed || w.no_coverage || !w.mutant.empty()) return fine ? 0 : 1;
-    std::cout << sim::coverage_table(seen);
-    for (const std::string& gap : sim::coverage_gaps(seen, whole ? sim::campaign::whole : sim::campaign::part)) {
-      std::cout << "not covered: " << gap << "\n";
-      fine = false;
-    }
-    return fine ? 0 : 1;
+    return covered(seen, whole ? sim::campaign::whole : sim::campaign::part) && fine ? 0 : 1;
   } catch (const std::exception& e) {
     std::cerr << "parley_sim: " << e.what() << "\n";
     return 2;

@@ -17,8 +17,11 @@ extern "C" {
 int __wrap_clock_gettime(int, void*) { refuse("the machine's clock"); }
 int __wrap_gettimeofday(void*, void*) { refuse("the machine's clock"); }
 long __wrap_time(long*) { refuse("the machine's clock"); }
+long __wrap_clock() { refuse("the machine's clock"); }
 long __wrap_getrandom(void*, unsigned long, unsigned) { refuse("chance"); }
+int __wrap_getentropy(void*, unsigned long) { refuse("chance"); }
 int __wrap_rand() { refuse("chance"); }
+long __wrap_random() { refuse("chance"); }
 long long __wrap__ZNSt6chrono3_V212steady_clock3nowEv() { refuse("the machine's clock"); }
 long long __wrap__ZNSt6chrono3_V212system_clock3nowEv() { refuse("the machine's clock"); }
 unsigned __wrap__ZNSt13random_device9_M_getvalEv(void*) { refuse("chance"); }

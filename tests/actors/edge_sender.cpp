@@ -18,7 +18,8 @@ using parley::tests::watched_send;
 namespace {
 
 struct both_ends : edge_pair {
-  explicit both_ends(window_limits w = {}, memory_link_options o = {}) : edge_pair(w, std::move(o)), tasks(clock) {}
+  explicit both_ends(window_limits w = {}, memory_link_options o = {}, std::uint64_t first_invocation = 0)
+      : edge_pair(w, std::move(o), first_invocation), tasks(clock) {}
   watched_send& send(std::size_t size, std::uint32_t tag = 0, time_ns deadline = never) {
     data.push_back(pattern(size, sent.size()));
     auto& w = sent.emplace_back(std::make_unique<watched_send>());
@@ -174,6 +175,39 @@ TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the sma
   pass(1'000'000'000);
   CHECK(large.ended == errc::timeout);
   CHECK(small.invocation == 1);
+}
+
+TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are late together take no invocations") {
+  send(3 << 20);
+  const time_ns deadline = clock.now() + 5'000'000;
+  auto& large = send(3 << 20, 0, deadline);
+  auto& small = send(1 << 10, 0, deadline);
+  pass(1'000'000'000);
+  CHECK(large.ended == errc::timeout);
+  CHECK(small.ended == errc::timeout);
+  CHECK_FALSE(small.invocation);
+  CHECK(send(8).invocation == 1);
+}
+
+TEST_CASE("an edge goes on when the 32 bits of its stamps are used up") {
+  constexpr std::uint64_t first = 0xfffffff0U;
+  both_ends e({.invocations = 8}, {}, first);
+  for (std::size_t i = 0; i < 40; ++i) {
+    e.send(100 + i);
+    if (i % 3 == 2) {  // some wait for their receives, others are waited for
+      for (int k = 0; k < 3; ++k) e.receive(200);
+    }
+  }
+  e.receive(200);
+  e.pass(1'000'000'000);
+  for (std::size_t i = 0; i < 40; ++i) {
+    CAPTURE(i);
+    CHECK(e.sent[i]->invocation == first + i);
+    CHECK(e.received[i]->invocation == first + i);
+    CHECK(e.received[i]->ended == errc::none);
+    CHECK(std::equal(e.data.begin()->begin(), e.data.begin()->end(), e.received[i]->buffer.begin()));
+    e.data.pop_front();
+  }
 }
 
 TEST_CASE("lost reports of what was matched are repaired") {

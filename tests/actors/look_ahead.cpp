@@ -178,7 +178,7 @@ TEST_CASE("the size of an invocation to come is guessed from what followed the p
   CHECK(h.expected(7) == 1'000'000);
   CHECK(h.expected(8) == 5'000);
   size_history fresh(1);
-  CHECK(fresh.expected(1) == 0);
+  CHECK(fresh.expected(1) == std::nullopt);
   fresh.begun(0, 64);
   CHECK(fresh.expected(1) == 64);
 }

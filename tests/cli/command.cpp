@@ -244,6 +244,28 @@ TEST_CASE("a simulated run is watched by the checkers: what they find is its err
   has(broken.error, "S2");
 }
 
+TEST_CASE("many simulated runs, in bad weather: the table says what was covered, and the first that fails is named") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto well = here.tune("three.json --sim --seeds 5 --weather --seed 3");
+  REQUIRE_MESSAGE(well.status == 0, well.error);
+  has(well.error, "5 seeds from 3 on, in bad weather: no violation");
+  has(well.error, "reordered");
+  const json::object told = well.document().at("simulated").as_object();
+  CHECK(number(told, "seeds") == 5);
+  CHECK(number(told, "first_seed") == 3);
+  CHECK(told.at("weather").as_bool());
+  CHECK(told.at("not_covered").as_array().empty());
+  CHECK(here.tune("three.json --sim --seeds 5 --weather --seed 3").out == well.out);
+  const auto broken = here.tune("three.json --sim --seeds 5 --weather --mutant ignore_stamp");
+  CHECK(broken.status == 1);
+  has(broken.error, "S2");
+  has(broken.error, "seed 1 failed; again: the same command with --seed 1 and without --seeds");
+  CHECK(number(broken.document().at("simulated").as_object(), "seeds") == 1);
+  CHECK(here.parley("tune three.json --weather").status == 2);
+  CHECK(here.parley("tune three.json --seeds 2").status == 2);
+}
+
 TEST_CASE("a results file of another version is not trusted, not overwritten, and named") {
   const folder here;
   const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\nmessages/0>1,128KiB_fp32,direct,1\n";

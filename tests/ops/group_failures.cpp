@@ -186,6 +186,25 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
   }
 }
 
+TEST_CASE("a first call that fails before its turn begins no search for a size that nobody calls with") {
+  world w(3, eager_trials());
+  auto op = led_by(0, {star(), chain()});
+  op.timeout_ns = 100_ms;
+  op.depth = 2;
+  const auto groups = declare_all(w, op);
+  for (const auto& outcomes : reduce_some(w, groups, {1, 2}).of_rank) {
+    for (const auto& outcome : outcomes) CHECK(outcome.code() == errc::timeout);
+  }
+  wait_a_while(w, 1_ms);
+  CHECK_FALSE(reduce_some(w, groups, {0}).of_rank[0][0]);  // the workers have given it up
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
+  wait_a_while(w, 1_s);
+  const auto agreed = w[0].agreements();
+  REQUIRE(agreed.size() == 1);
+  REQUIRE(agreed.front().assigned->campaigns().size() == 1);
+  CHECK(agreed.front().assigned->campaigns().front()->where == actors::campaign::stage::decided);
+}
+
 TEST_CASE("a call that is given up fails on all ranks, and the next one works") {
   for (const rank_id quitter : {0U, 1U}) {
     world w(3);

@@ -54,6 +54,26 @@ TEST_CASE("a group agrees on one of several configs, and no invocation is ever r
   }
 }
 
+TEST_CASE("a group goes on, and agrees, when the 32 bits of its stamps are used up") {
+  constexpr std::uint64_t first = 0xfffffff0U;
+  for (const std::uint64_t depth : {1U, 2U, 5U}) {
+    CAPTURE(depth);
+    world w(4, eager_trials());
+    for (auto& r : w.ranks) r->services().first_invocation = first;
+    auto op = led_by(0, {star(), star(16_KiB), chain(8_KiB)});
+    op.depth = depth;
+    const auto groups = declare_all(w, op);
+    const auto all = reduce_all(w, groups, std::vector<std::size_t>(100, 20'000), depth);
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    const auto flights = join_group_flights(w);
+    CHECK(flights.mismatches == 0);
+    CHECK(flights.invocations == 100);
+    CHECK(flights.digests.size() == 3);
+    CHECK(groups[1].details()->data_path().next_invocation() == first + 100);
+  }
+}
+
 TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is tried again") {
   world w(3, eager_trials());
   const auto groups = declare_all(w, led_by(0, {star(), star(40'000)}));

@@ -150,8 +150,129 @@ TEST_CASE("oracle finds a decision that is not the fastest candidate, where noth
   c.title = "pair 0->1";
   c.where = parley::actors::campaign::stage::decided;
   c.winner = "fast";
+  c.bucket = parley::tuning::size_bucket::of(op.sizes.front());
   run.record.campaigns.push_back(c);
   CHECK(run.of("oracle").empty());
   run.record.campaigns.front().winner = "slow";
   CHECK(says(run.of("oracle"), "slow was decided, and fast is the fastest"));
+}
+
+namespace {
+
+/// An invocation of the pair, as one of its two ends has recorded it.
+flight_view flight(rank_id rank, std::uint64_t invocation, std::uint64_t digest, std::uint8_t flags = 0) {
+  flight_view f;
+  f.rank = rank;
+  f.record.op = 4;
+  f.record.invocation = invocation;
+  f.record.digest = digest;
+  f.record.what = rank == 0 ? parley::runtime::flight_event::sent : parley::runtime::flight_event::received;
+  f.record.flags = flags;
+  return f;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "S5 finds an invocation of a generation that its rank was never in, and one of an op that it has not declared") {
+  quiet_run run;
+  run.record.flights.push_back(flight(0, 0, 0));
+  CHECK(run.of("S5").empty());
+  run.record.flights.back().record.generation = 9;
+  CHECK(says(run.of("S5"), "the op was never in generation 0000000000000009 there"));
+  run.record.flights.back().record.op = 8;
+  CHECK(says(run.of("S5"), "the op was never declared there"));
+}
+
+TEST_CASE("S6 finds a decision that counts more repetitions than all participants have run to their end") {
+  quiet_run run;
+  constexpr std::uint8_t timed = 1;
+  for (const rank_id r : {0U, 1U}) {
+    for (std::uint64_t i = 0; i < 3; ++i) run.record.flights.push_back(flight(r, i, 7, timed));
+  }
+  participant_view receiver = run.record.participants.front();
+  receiver.rank = 1;
+  receiver.leads = false;
+  run.record.participants.push_back(receiver);
+  for (participant_view& p : run.record.participants) p.candidates = p.ready = {7};
+  parley::actors::wire_evidence evidence;
+  evidence.digest = 7;
+  evidence.status = "measured";
+  evidence.repetitions = 3;
+  for (participant_view& p : run.record.participants) p.decisions.emplace_back().evidence.push_back(evidence);
+  CHECK(run.of("S6").empty());
+  // One of them failed at its receiver, so that it is none.
+  run.record.flights.back().record.what = parley::runtime::flight_event::receive_failed;
+  CHECK(says(run.of("S6"), "3 repetitions of unknown 0000000000000007 were counted, and all participants ran only 2"));
+  run.record.flights_lost = 1;  // then nobody can tell
+  CHECK(run.of("S6").empty());
+}
+
+TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unless a member has died") {
+  quiet_run run;
+  campaign_view c;
+  c.title = "pair 0->1";
+  c.key = "4KiB";
+  c.op = 4;
+  c.where = parley::actors::campaign::stage::trying;
+  run.record.campaigns.push_back(c);
+  CHECK(says(run.of("L1"), "pair 0->1, 4KiB: after 0 invocations and all faults, the campaign is still at stage 1"));
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});  // who has no part in it
+  CHECK(says(run.of("L1"), "the campaign is still at stage 1"));
+  run.faults.mishaps.back().rank = 1;
+  CHECK(run.of("L1").empty());
+  run.faults.mishaps.clear();
+  run.record.campaigns.front().where = parley::actors::campaign::stage::decided;
+  CHECK(run.of("L1").empty());
+  lease_view& gate = run.record.leases.emplace_back();
+  gate.op = gate.title = "pair";
+  gate.closed = "at a gate";
+  CHECK(says(run.of("L1"), "rank 0 is still held at a gate"));
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 0});
+  CHECK(run.of("L1").empty());
+}
+
+TEST_CASE("a death exempts the ops of who has died, and no other") {
+  quiet_run run;
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});
+  run.record.received.clear();
+  run.record.participants.front().owed = 2;
+  call_record& c = run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0: rank 1 is gone");
+  for (int i = 0; i < 20; ++i) run.failed(errc::config_failed, "pair 0->1, invocation 1, on rank 0: it threw");
+  for (const char* const name : {"delivery", "leftovers", "errors", "quarantine"}) {
+    CAPTURE(name);
+    CHECK_FALSE(run.of(name).empty());
+  }
+  run.faults.mishaps.back().rank = 1;
+  for (const char* const name : {"delivery", "leftovers", "errors", "quarantine"}) {
+    CAPTURE(name);
+    CHECK(run.of(name).empty());
+  }
+  static_cast<void>(c);
+}
+
+TEST_CASE("oracle looks at the sizes of a decision's own key, and allows for the noise that there is") {
+  quiet_run run;
+  run.faults = tape();
+  op_spec& op = run.play.ops.front();
+  op.sizes = {1'000, 100'000};
+  op.configs = {"timed:even:30000",
+                "timed:short:10000:1000"};  // of small messages the second one is faster, of large ones not
+  campaign_view c;
+  c.title = "pair 0->1";
+  c.where = parley::actors::campaign::stage::decided;
+  c.winner = "short";
+  c.bucket = parley::tuning::size_bucket::of(1'000);
+  run.record.campaigns.push_back(c);
+  CHECK(run.of("oracle").empty());
+  run.record.campaigns.front().bucket = parley::tuning::size_bucket::of(100'000);
+  CHECK(says(run.of("oracle"), "short was decided, and even is the fastest"));
+  run.faults.noise = 3'000;
+  CHECK(run.of("oracle").empty());
+}
+
+TEST_CASE("leftovers finds coroutines that nobody has destroyed") {
+  quiet_run run;
+  run.record.frames_left = 2;
+  CHECK(says(run.of("leftovers"), "2 coroutines were never destroyed"));
 }

@@ -62,9 +62,9 @@ TEST_CASE(
     "What a campaign of runs never lost, or never sent though it can be, is a gap; what was sent rarely is none") {
   const auto in = [](op_state s) { return static_cast<std::size_t>(s); };
   coverage seen;
-  seen["offer"][in(op_state::offering)] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
+  seen["offer"][in(op_state::offering)] = {.sent = 5000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
   seen["offer"][in(op_state::warming)] = {.sent = 3};
-  seen["data"][in(op_state::running)] = {.sent = 1000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
+  seen["data"][in(op_state::running)] = {.sent = 5000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
   CHECK(coverage_gaps(seen, campaign::part) == std::vector<std::string>{"offer, offering: was never lost"});
   const auto whole = coverage_gaps(seen, campaign::whole);
   const auto names = [&](const char* gap) { return std::find(whole.begin(), whole.end(), gap) != whole.end(); };

@@ -62,6 +62,24 @@ TEST_CASE("A message takes the latency and its time on the wire; payloads of one
   CHECK(in.times == std::vector<time_ns>{1'110, 1'220});
 }
 
+TEST_CASE("Payloads of two senders for one rank share its way in where the model says so") {
+  for (const bool shared : {false, true}) {
+    stage s(4, {});
+    network net(s, 4, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_ingress = shared});
+    catcher in(s);
+    catcher elsewhere(s);
+    net[2].listen(data, &in);
+    net[3].listen(data, &elsewhere);
+    const std::vector<std::byte> payload(100);
+    for (const rank_id from : {0U, 1U})
+      CHECK(net[from].send(2, data, bytes_of("to 2"), payload, nullptr) == errc::none);
+    CHECK(net[0].send(3, data, bytes_of("to 3"), payload, nullptr) == errc::none);
+    s.run_to(10'000);
+    CHECK(in.times == std::vector<time_ns>{1'100, shared ? 1'210 : 1'100});
+    CHECK(elsewhere.times == std::vector<time_ns>{1'100});
+  }
+}
+
 TEST_CASE("Control messages are lost, doubled and overtaken as their fate says") {
   stage s(2, {});
   script weather;

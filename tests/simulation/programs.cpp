@@ -103,6 +103,58 @@ task<> blames_the_living(rank& self) {
   }
 }
 
+// A default that brings other bytes than were sent, which nobody rehearses.
+task<> receive_and_spoil(part_receiver& in, std::span<std::byte> data) {
+  co_await in.receive(0, data);
+  co_await in.drain();
+  data[data.size() / 2] ^= std::byte{1};
+}
+task<> brings_other_bytes(rank& self) {
+  auto t =
+      self.declare(pair_from_0_to_1({paired({.name = "liar", .wire_class = "liar"}, send_whole, receive_and_spoil)}));
+  co_await stream(self, t, 3, 3);
+}
+
+// A candidate that writes one byte too many into the scratch that it is rehearsed on.
+constexpr std::size_t rehearsal_bytes = 300'000;
+task<> receive_too_much(part_receiver& in, std::span<std::byte> data) {
+  co_await in.receive(0, data);
+  co_await in.drain();
+  if (data.size() == rehearsal_bytes) data.data()[data.size()] = std::byte{1};
+}
+task<> writes_beside(rank& self) {
+  auto t = self.declare(
+      pair_from_0_to_1({direct(), paired({.name = "wide", .wire_class = "wide"}, send_whole, receive_too_much)}));
+  co_await stream(self, t, 50, 50);
+}
+
+// A group whose members have different sums, as one of its configs does not tell the workers.
+task<> lead_alone(group_call& g) {
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p != g.self()) g.receive(p, 0, g.scratch(g.data().size()));
+  }
+  co_await g.drain();
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    if (p != g.self()) g.send(p, 0, g.data());
+  }
+  co_await g.drain();
+}
+task<> work_alone(group_call& g) {
+  const auto sum = g.scratch(g.data().size());
+  g.send(g.leader(), 0, g.data());
+  g.receive(g.leader(), 0, sum);
+  co_await g.drain();
+}
+task<> has_two_sums(rank& self) {
+  leader_worker op;
+  op.name = "gradients";
+  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+  op.configs = {grouped({.name = "alone", .wire_class = "alone"}, lead_alone, work_alone)};
+  auto g = self.declare(op);
+  std::vector<int> x(100, static_cast<int>(self.id()));
+  co_await g.all_reduce(std::span(x));
+}
+
 // Candidates of which some cost far more than the default, as each of them takes.
 class slow final : public paired_config {
  public:
@@ -177,6 +229,25 @@ TEST_CASE("a sound program is found fault with by no checker, in no weather, who
       CHECK(f.by == no_checker);
     }
   }
+}
+
+TEST_CASE("S8: a payload that comes otherwise than it was sent is named, and so is a group whose members have "
+          "different data") {
+  const found f = watched(brings_other_bytes, two);
+  CHECK_FALSE(f.well);
+  CHECK(f.by == std::set<std::string>{"S8"});
+  CHECK(f.text.find("S8: invocation 0: rank 1 has 10000 bytes, which are not the 10000 of rank 0") !=
+        std::string::npos);
+  const found sums = watched(has_two_sums, two);
+  CHECK_FALSE(sums.well);
+  CHECK(sums.by == std::set<std::string>{"S8"});
+}
+
+TEST_CASE("S8: a write beside a buffer that an op has made is named") {
+  const found f = watched(writes_beside, two);
+  CHECK_FALSE(f.well);
+  CHECK(f.by == std::set<std::string>{"S8"});
+  CHECK(f.text.find("1 buffers that ops had made") != std::string::npos);
 }
 
 TEST_CASE("delivery: a message that nobody receives is named") {

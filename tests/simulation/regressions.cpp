@@ -8,6 +8,16 @@
 
 using namespace parley::simulation;
 
+namespace {
+
+// What seeds may choose since: with it they would be other runs.
+void without_later_faults(fault_limits& f) {
+  f.noise = f.stragglers = f.early_timeouts = 0;
+  f.points = false;
+}
+
+}  // namespace
+
 // Seeds that found something once, and what.
 TEST_CASE("Seeds that failed once hold all invariants") {
   const struct {
@@ -29,7 +39,8 @@ TEST_CASE("Seeds that failed once hold all invariants") {
     CAPTURE(play);
     CAPTURE(k.seed);
     std::ifstream in(std::string(PARLEY_SCENARIOS) + "/" + play + ".json");
-    const scenario s = read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
+    scenario s = read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
+    without_later_faults(s.faults);
     const outcome o = run(s, draw(s, k.seed), k.seed);
     std::string text;
     for (const violation& v : o.violations) text += v.invariant + ": " + v.text + "\n";

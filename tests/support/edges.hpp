@@ -17,8 +17,10 @@ namespace parley::tests {
 
 /// What the actors of one rank share.
 struct node {
-  node(runtime::executor& ex, runtime::link& net)
-      : mail(ex, net, {}), data(net), actors(ex), shared{ex, actors, net, mail, data, flight, {{1000, 1001}}, 0} {}
+  node(runtime::executor& ex, runtime::link& net, std::uint64_t first_invocation = 0)
+      : mail(ex, net, {}), data(net), actors(ex), shared{ex, actors, net, mail, data, flight, {{1000, 1001}}, 0} {
+    shared.first_invocation = first_invocation;
+  }
   runtime::flight_recorder flight;
   runtime::router mail;
   actors::data_hub data;
@@ -36,8 +38,9 @@ inline actors::op_declaration test_edge() {
 struct edge_pair {
   static constexpr std::uint64_t generation = 5;
 
-  explicit edge_pair(actors::window_limits window = {}, memory_link_options o = {})
-      : links(clock, 2, std::move(o)), sending(clock, links[0]), receiving(clock, links[1]), op(test_edge()),
+  explicit edge_pair(actors::window_limits window = {}, memory_link_options o = {}, std::uint64_t first_invocation = 0)
+      : links(clock, 2, std::move(o)), sending(clock, links[0], first_invocation),
+        receiving(clock, links[1], first_invocation), op(test_edge()),
         assigned(77, "whole", "", {0, 1}, actors::tuning_policy::off, {}),
         out(sending.shared, op, generation, assigned, window), in(receiving.shared, op, generation) {}
 

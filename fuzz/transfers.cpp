@@ -1,0 +1,252 @@
+// What peers say of memory: that they lend, put into, get from, and let GPUs read and write.
+#include "peer_link.hpp"
+
+#include "../tests/support/fake_nccl.hpp"
+
+#include <parley/transports/carried_memory.hpp>
+#include <parley/transports/cuda_link.hpp>
+#include <parley/transports/lent_payloads.hpp>
+#include <parley/transports/nccl_pairs.hpp>
+
+#include <unistd.h>
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+
+namespace parley::fuzz {
+
+using runtime::arrival;
+using runtime::completion;
+using runtime::errc;
+using runtime::link;
+
+namespace {
+
+// A header of the channels of transports/: the first words say what and who, the others are numbers.
+template <std::size_t words>
+struct header_of {
+  std::uint16_t what = 0;
+  std::uint16_t restarts = 0;
+  std::uint32_t from = 0;
+  std::array<std::uint64_t, words> rest{};
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
+};
+
+// Mostly one of what it would have to be, and else whatever the input says.
+std::uint64_t number(choices& from, std::initializer_list<std::uint64_t> right) {
+  const std::uint64_t which = from.below(right.size() + 2);
+  if (which < right.size()) return *(right.begin() + which);
+  std::uint64_t any = from.byte();
+  if (which == right.size() + 1) any = any << from.below(64) | from.byte();
+  return any;
+}
+
+std::uint64_t place_of(const void* at) { return reinterpret_cast<std::uint64_t>(at); }
+
+struct counted final : completion {
+  counted() : completion([](completion& self, errc) noexcept { ++static_cast<counted&>(self).calls; }) {}
+  int calls = 0;
+};
+
+}  // namespace
+
+// Loans, as whoever says he lends, asks, takes back and repays: no message brings more than one payload, which is as long as it says,
+// and nothing is called twice.
+void lent_payloads(input bytes) {
+  choices from(bytes);
+  peer_link wire;
+  std::list<arrival> here;
+  std::uint64_t brought = 0;
+  std::uint64_t taken = 0;
+  transports::lent_payloads::options may;
+  may.from = 1;
+  transports::lent_payloads loans(wire, may, [&](link::channel, arrival&& m) {
+    ++taken;
+    if (here.size() < 64) here.push_back(std::move(m));
+  });
+  std::array<std::byte, 256> mine{};
+  std::array<std::byte, 4096> into{};
+  std::list<counted> pending;
+  std::uint64_t words[4] = {77, 1, 2, 3};
+  for (; brought < 200 && !from.empty(); ++brought) {
+    switch (from.below(6)) {
+      case 4:  // this rank lends, too
+        if (loans.may_lend(2, mine.size()))
+          static_cast<void>(loans.lend(2, link::channel::data, {}, mine, pending.emplace_back()));
+        continue;
+      case 5: {
+        if (here.empty()) continue;
+        arrival next = std::move(here.front());
+        here.pop_front();
+        if (next.length() > into.size()) continue;
+        const std::size_t length = next.length();
+        if (const void* const held = next.surrender(); held != nullptr && loans.holds(held))
+          static_cast<void>(loans.fetch(held, std::span(into).first(length), &pending.emplace_back()));
+        continue;
+      }
+      default: break;
+    }
+    header_of<7> h;
+    h.what = static_cast<std::uint16_t>(from.below(9));
+    h.from = static_cast<std::uint32_t>(from.below(5));
+    h.restarts = from.below(8) == 7 ? from.byte() : 0;
+    h.rest = {number(from, {77, 1, 2}),                                   // number
+              number(from, {place_of(&words), place_of(&mine)}),          // address
+              number(from, {8, 16, 256}),                                 // bytes
+              number(from, {place_of(&words)}),                           // guard
+              number(from, {0, 1, 2}),                                    // on
+              number(from, {static_cast<std::uint64_t>(::getpid()), 0}),  // process
+              number(from, {77})};                                        // token
+    // Of other processes nothing is read here.
+    if (h.rest[5] != static_cast<std::uint64_t>(::getpid())) h.rest[5] = 0;
+    const input body = from.bytes(80);
+    wire.bring(link::channel::loans, h.bytes(), body);
+    if (from.below(4) == 0) loans.work();
+    if (from.below(16) == 15) loans.on_peer_failed(static_cast<runtime::rank_id>(from.below(4)));
+  }
+  require(taken <= brought, "no message brings two payloads");
+  require(wire.sent <= 4 * brought + 4, "no message makes this rank send many");
+  here.clear();
+  loans.close();
+  for (const counted& c : pending) require(c.calls <= 1, "nothing ends twice");
+}
+
+// Puts, gets and fences into memory of which a peer may know the key: nothing is written beside what is exposed.
+void carried_memory(input bytes) {
+  choices from(bytes);
+  peer_link wire;
+  std::uint64_t taken = 0;
+  transports::carried_memory carried(wire, link::channel::transfers, [&](link::channel, arrival&&) { ++taken; });
+  std::array<std::byte, 256> memory{};
+  const std::span<std::byte> exposed = std::span(memory).subspan(64, 128);
+  const auto key = carried.expose(1, exposed);
+  const auto known = transports::read_carried_key(key);
+  require(known.has_value(), "a key can be read by whoever made it");
+  if (const auto read = transports::read_carried_key(bytes))
+    static_cast<void>(transports::covers(*read, read->address, read->bytes));
+  std::list<counted> pending;
+  std::array<std::byte, 64> into{};
+  std::uint64_t brought = 0;
+  for (; brought < 200 && !from.empty(); ++brought) {
+    switch (from.below(8)) {
+      case 5: static_cast<void>(carried.get(2, *known, known->address, into, &pending.emplace_back())); continue;
+      case 6: static_cast<void>(carried.fence(2, &pending.emplace_back())); continue;
+      case 7:
+        if (from.below(8) == 0) carried.on_peer_failed(static_cast<runtime::rank_id>(from.below(4)));
+        if (from.below(16) == 0) carried.withdraw(1);
+        continue;
+      default: break;
+    }
+    const input body = from.bytes(200);
+    header_of<7> h;
+    h.what = static_cast<std::uint16_t>(from.below(7));
+    h.from = static_cast<std::uint32_t>(from.below(5));
+    h.restarts = from.below(8) == 7 ? from.byte() : 0;
+    h.rest = {number(from, {1, 2}),                    // region
+              number(from, {known->token}),            // token
+              known->address + number(from, {0, 64}),  // address
+              number(from, {body.size(), 0, 64}),      // bytes
+              number(from, {0, 1, 2, brought}),        // number
+              number(from, {1, 2, 3}),                 // request
+              number(from, {0, 1, 2})};                // outcome
+    wire.bring(link::channel::transfers, h.bytes(), body);
+  }
+  const auto outside = [&](std::span<const std::byte> part) {
+    return std::all_of(part.begin(), part.end(), [](std::byte b) { return b == std::byte{}; });
+  };
+  require(outside(std::span(memory).first(64)) && outside(std::span(memory).last(64)),
+          "nothing is written beside what is exposed (S8)");
+  require(taken <= brought, "no message brings two");
+  carried.close();
+  for (const counted& c : pending) require(c.calls <= 1, "nothing ends twice");
+}
+
+namespace {
+
+runtime::time_ns fuzz_clock() { return 1'000'000; }
+
+}  // namespace
+
+// Requests of peers for what this GPU sends: nothing is sent that is not exposed, and communicators are bounded.
+void nccl_requests(input bytes) {
+  choices from(bytes);
+  tests::fake_cuda gpu;
+  tests::fake_nccl library(gpu);
+  transports::cuda_copies copies(gpu, 0);
+  peer_link wire;
+  const auto memory = transports::cuda_memory::on_device(gpu, 0, 1'000);
+  const std::uint64_t begin = place_of(memory.bytes().data());
+  const auto is_exposed = [&](const transports::nccl_pairs::place& at) {
+    return at.region == 3 && at.address >= begin && at.address - begin <= 1'000 &&
+           at.bytes <= 1'000 - (at.address - begin);
+  };
+  transports::nccl_pairs pairs(wire, copies, library, is_exposed, {.patience_ns = 1'000, .clock = &fuzz_clock});
+  std::uint64_t brought = 0;
+  for (; brought < 100 && !from.empty(); ++brought) {
+    // What, who, the pair, the sequence; region, address and bytes.
+    struct {
+      std::uint32_t what;
+      std::uint32_t source;
+      std::uint64_t pair;
+      std::uint64_t sequence;
+      std::uint64_t region;
+      std::uint64_t address;
+      std::uint64_t bytes;
+    } h{};
+    h.what = static_cast<std::uint32_t>(from.below(6));
+    h.source = static_cast<std::uint32_t>(from.below(5));
+    h.pair = number(from, {1, 2});
+    h.sequence = number(from, {1, 2, 3});
+    h.region = number(from, {3});
+    h.address = begin + number(from, {0, 500});
+    h.bytes = number(from, {1'000, 500, 1});
+    const input body = from.below(2) == 0 ? from.bytes(200) : input{};
+    std::array<std::byte, sizeof(transports::nccl_id)> id{};
+    wire.bring(link::channel::devices, std::as_bytes(std::span(&h, 1)), body.empty() ? input(id) : body);
+    if (from.below(4) == 0) wire.bring(link::channel::devices, body, {});
+    copies.poll();
+    pairs.poll();
+  }
+  require(pairs.statistics().sends <= brought, "no request is served twice");
+  require(wire.sent <= 4 * brought + 4, "no message makes this rank send many");
+}
+
+// Keys of a peer's device memory: whatever they say, nothing is copied outside of what the driver has mapped.
+void cuda_keys(input bytes) {
+  choices from(bytes);
+  tests::fake_cuda gpu;
+  transports::cuda_copies copies(gpu, 0);
+  peer_link wire;
+  transports::cuda_link device(wire, copies);
+  const auto memory = transports::cuda_memory::on_device(gpu, 0, 1'000);
+  const auto exposed = device.expose(memory.bytes());
+  if (!exposed) return;
+  std::vector<std::byte> key = exposed->key;
+  std::list<counted> pending;
+  const auto own = transports::cuda_memory::on_device(gpu, 0, 256);
+  for (int i = 0; i < 50 && !from.empty(); ++i) {
+    std::vector<std::byte> told = key;
+    for (std::uint64_t n = from.below(4); n != 0; --n)
+      told[from.byte() % told.size()] = static_cast<std::byte>(from.byte());
+    if (from.below(8) == 7) told.resize(from.below(told.size() + 1));
+    if (from.below(8) == 7) {
+      const input raw = from.bytes(200);
+      told.assign(raw.begin(), raw.end());
+    }
+    const runtime::remote_place at{told, place_of(exposed->bytes.data()) + number(from, {0, 100, 744})};
+    const auto part = own.bytes().first(static_cast<std::size_t>(from.byte()));
+    switch (from.below(4)) {
+      case 0: device.prepare(at); break;
+      case 1: static_cast<void>(device.put(2, at, part, &pending.emplace_back())); break;
+      case 2: static_cast<void>(device.get(2, at, part, &pending.emplace_back())); break;
+      default: device.set_flag(2, at, number(from, {1}), part); break;
+    }
+    for (int tick = 0; tick < 20; ++tick) copies.poll();
+  }
+  for (int tick = 0; tick < 2'000; ++tick) copies.poll();
+  for (const counted& c : pending) require(c.calls <= 1, "nothing ends twice");
+}
+
+}  // namespace parley::fuzz

@@ -1,0 +1,46 @@
+#pragma once
+/// Host memory with a margin on either side of each block, in which a write beyond what an op has made for itself shows.
+///
+///     guarded_memory guarded;                          // what ops make on this thread, while it lives
+///     …
+///     guarded.spoiled();                               // blocks beside which somebody has written
+#include <parley/runtime/memory_space.hpp>
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <span>
+
+namespace parley::simulation {
+
+class guarded_memory final : public runtime::memory_space {
+ public:
+  guarded_memory() : below_(runtime::host_memory()), instead_(*this) {}
+  std::unique_ptr<block> make(std::size_t bytes) override;
+  runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
+    return below_.copy(to, from);
+  }
+  void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces,
+              runtime::device_stream stream) override {
+    below_.gather(packed, pieces, stream);
+  }
+  void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
+               runtime::device_stream stream) override {
+    below_.scatter(pieces, packed, stream);
+  }
+  /// Of all blocks so far, those that are gone included.
+  std::size_t spoiled() const;
+  std::size_t made() const noexcept { return made_; }
+
+ private:
+  static constexpr std::size_t margin = 64;
+  static constexpr std::byte untouched{0xa5};
+  class guarded_block;
+  runtime::memory_space& below_;
+  runtime::host_memory_instead instead_;
+  std::size_t made_ = 0;
+  std::size_t spoiled_ = 0;  // of those that are gone
+  std::list<const guarded_block*> live_{};
+};
+
+}  // namespace parley::simulation

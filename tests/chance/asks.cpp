@@ -1,0 +1,35 @@
+// Asks for what a simulation must not know: `asks WORD` ends in an abort that names it, and `asks nothing` well.
+#include <sys/random.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+
+int main(int, char** argv) {
+  char room[8] = {};
+  timespec at{};
+  timeval then{};
+  volatile long long sink = 0;
+  const std::map<std::string, std::function<void()>> ways{
+      {"nothing", [] {}},
+      {"clock_gettime", [&] { sink = ::clock_gettime(CLOCK_MONOTONIC, &at); }},
+      {"gettimeofday", [&] { sink = ::gettimeofday(&then, nullptr); }},
+      {"time", [&] { sink = std::time(nullptr); }},
+      {"clock", [&] { sink = std::clock(); }},
+      {"getrandom", [&] { sink = ::getrandom(room, sizeof room, 0); }},
+      {"getentropy", [&] { sink = ::getentropy(room, sizeof room); }},
+      {"rand", [&] { sink = std::rand(); }},
+      {"random", [&] { sink = ::random(); }},
+      {"steady_clock", [&] { sink = std::chrono::steady_clock::now().time_since_epoch().count(); }},
+      {"system_clock", [&] { sink = std::chrono::system_clock::now().time_since_epoch().count(); }},
+      {"random_device", [&] { sink = std::random_device()(); }},
+  };
+  ways.at(argv[1])();
+  return static_cast<int>(sink * 0);
+}
