@@ -84,7 +84,8 @@ void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noe
   received_bytes_ += message.length();
   if (!message.remote()) edge_.counters_.copied_bytes += message.length();
   wanted.with_transport = true;
-  const errc started = net_.fetch(std::move(message), wanted.into, &wanted);
+  const errc started = wanted.of_device ? net_.fetch_device(std::move(message), wanted.into, &wanted)
+                                        : net_.fetch(std::move(message), wanted.into, &wanted);
   if (started != errc::pending) ended(&wanted, started);
 }
 
@@ -186,11 +187,12 @@ void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   fail_if_unmet();
 }
 
-void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into) {
+void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into, target what) {
   if (failed() != errc::none || into.empty()) return;
   transfer_part* const wanted = new_part();
   wanted->offset = offset;
   wanted->into = into;
+  wanted->of_device = what == target::device;
   await(*wanted);
   for (std::uint32_t i = 0; pieces_ != nullptr && i < pieces_->waiting.size(); ++i) {
     const auto s = read_stamp(pieces_->waiting[i].header());

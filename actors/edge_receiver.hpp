@@ -110,8 +110,14 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
     ask(offset, into);
     return room();
   }
-  /// The same without waiting.
-  void ask(std::uint64_t offset, std::span<std::byte> into);
+  /// The same into memory on a device, where the transport itself brings it (`link::fetch_device`).
+  step receive_device(std::uint64_t offset, std::span<std::byte> into) {
+    ask(offset, into, target::device);
+    return room();
+  }
+  /// Without waiting.
+  enum class target : std::uint8_t { memory, device };
+  void ask(std::uint64_t offset, std::span<std::byte> into, target what = target::memory);
   /// It ends with `timeout` at `deadline` unless it is matched by then: one that is waits for its data, however long that
   /// takes.
   void expire_at(runtime::time_ns deadline) noexcept;

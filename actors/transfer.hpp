@@ -32,6 +32,7 @@ struct transfer_part final : runtime::completion, runtime::list_hook, runtime::f
   std::uint64_t offset = 0;
   runtime::errc* report = nullptr;  // also told how it ended
   bool with_transport = false;
+  bool of_device = false;  // for which the transport itself goes to the device
 };
 
 class parts_in_flight {
@@ -166,8 +167,16 @@ class part_sender final : public parts_in_flight {
     start(offset, part);
     return room();
   }
-  /// The same without waiting.
-  void start(std::uint64_t offset, std::span<const std::byte> part) {
+  /// The same of memory on a device, which the transport itself takes it from (`link::send_device`); the receiver's
+  /// `receive_device` fits it.
+  step send_device(std::uint64_t offset, std::span<const std::byte> part) {
+    start(offset, part, &runtime::link::send_device);
+    return room();
+  }
+  /// Without waiting.
+  using send_function = runtime::errc (runtime::link::*)(rank_id, runtime::link::channel, std::span<const std::byte>,
+                                                         std::span<const std::byte>, runtime::completion*);
+  void start(std::uint64_t offset, std::span<const std::byte> part, send_function how = &runtime::link::send) {
     if (failed() != runtime::errc::none) return;
     if (part.empty() && stamp_.total_bytes != 0) return;
     if (part.size() > stamp_.total_bytes || offset > stamp_.total_bytes - part.size() || !is_new(offset)) {
@@ -179,7 +188,7 @@ class part_sender final : public parts_in_flight {
     if (offset == next_offset_) next_offset_ += part.size();
     sent_bytes_ += part.size();
     transfer_part* const sent = new_part();
-    started(sent, net_.send(to_, runtime::link::channel::data, bytes_of(s), part, sent));
+    started(sent, (net_.*how)(to_, runtime::link::channel::data, bytes_of(s), part, sent));
   }
   const stamp& mark() const noexcept { return stamp_; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }

@@ -1,6 +1,7 @@
 #include <parley/cli/doctor.hpp>
 
 #include <parley/cli/cuda.hpp>
+#include <parley/cli/device_planes.hpp>
 #include <parley/cli/host_plane.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/version.hpp>
@@ -150,15 +151,8 @@ std::size_t nvidia_devices() {
   return count;
 }
 
-finding cuda_ipc(transports::cuda_driver& gpu) {
-  try {
-    const auto memory = transports::cuda_memory::on_device(gpu, 0, 1);
-    const auto exported = gpu.export_memory(memory.bytes().data());
-    if (!exported) return {"plane cuda_ipc", verdict::missing, exported.reason().text()};
-    return {"plane cuda_ipc", verdict::works, "between processes of one host, from GPU to GPU, by put and get"};
-  } catch (const std::exception& e) {
-    return {"plane cuda_ipc", verdict::missing, e.what()};
-  }
+finding tried(const char* plane, const runtime::result<>& how, const char* text) {
+  return how ? finding{plane, verdict::works, text} : finding{plane, verdict::missing, how.reason().what()};
 }
 
 // One line per GPU, then what each plane needs.
@@ -179,18 +173,22 @@ void add_gpus(std::vector<finding>& all) {
     const transports::cuda_device& device = gpu.devices()[d];
     all.push_back(
         {fmt::format("GPU {}", d), verdict::information,
-         fmt::format("{}, sm_{}, {} MiB, {} multiprocessors, {}; reaches the memory of {}", device.name,
+         fmt::format("{}, sm_{}, {} MiB, {} multiprocessors, {}; reaches the memory of {}{}", device.name,
                      device.compute_capability, device.memory_bytes >> 20U, device.multiprocessors, device.uuid,
-                     device.peers.empty() ? "no other GPU" : fmt::format("{}", fmt::join(device.peers, ", ")))});
+                     device.peers.empty() ? "no other GPU" : fmt::format("{}", fmt::join(device.peers, ", ")),
+                     device.nvlink.empty() ? "" : fmt::format(", of {} over NVLink", fmt::join(device.nvlink, ", ")))});
   }
-  all.push_back({"plane cuda_copy", verdict::works, "ranks of one process copy between their streams"});
-  all.push_back({"plane staged", verdict::works, "between processes, through pinned memory, by direct and chunked"});
-  all.push_back(cuda_ipc(gpu));
+  all.push_back(tried("plane cuda_copy", try_cuda_copy(gpu),
+                      "ranks of one process copy between their streams; a message went from one to another"));
+  all.push_back(tried("plane staged", try_staged(gpu),
+                      "between processes, through pinned memory, by direct and chunked; a message went that way"));
+  all.push_back(tried("plane cuda_ipc", transports::can_export(gpu, 0),
+                      "between processes of one host, from GPU to GPU, by put and get; memory could be exported"));
   const auto nccl = find_nccl();
   all.push_back(
       nccl ? finding{"plane nccl", verdict::works,
-                     "NCCL " + transports::nccl_version_text((*nccl)->version()) +
-                         ", between processes with a GPU each, by nccl"}
+                     "NCCL " + transports::nccl_version_text((*nccl)->version()) + ", " +
+                         what_nccl_takes(gpu.devices().size())}
            : finding{"plane nccl", verdict::missing, nccl.reason().text() + "; planes cuda_ipc and staged are used"});
 }
 

@@ -38,6 +38,7 @@ struct tune_words {
   std::string kill;
   std::string device = "host";
   std::optional<double> budget;
+  std::vector<std::string> masks;
   bool one_process = false;
   bool simulated = false;
   std::optional<std::uint64_t> seed;
@@ -73,6 +74,9 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
       ->check(CLI::Range(0.0, cli::largest_budget));
   tune->add_option("--device", w.device, "Where payloads lie and are computed: host (default), or cuda")
       ->check(CLI::IsMember({"host", "cuda"}));
+  tune->add_option("--mask", w.masks,
+                   "RANK:CAPABILITY, which that rank is to do without: gpu, sm_90 or alike, peer_access, nvlink, ipc, nccl, or a "
+                   "config's name; CAPABILITY alone for all ranks. May be given several times");
   tune->add_flag("--one-process", w.one_process, "All ranks in this process: many ranks on one GPU");
   // Test switches: the checks must notice what they do.
   tune->add_option("--mutant", w.mutant)->check(CLI::IsMember({"ignore_stamp"}))->group("");
@@ -85,10 +89,27 @@ std::optional<cli::planned_death> death_of(const std::string& text) {
   cli::planned_death death;
   const char* const end = text.data() + text.size();
   const auto rank = std::from_chars(text.data(), end, death.rank);
-  if (rank.ec != std::errc{} || rank.ptr == end || *rank.ptr != '@' ||
-      std::from_chars(rank.ptr + 1, end, death.after).ec != std::errc{})
-    throw cli::text_error("parley: --kill takes RANK@MICROBATCHES, for example 2@20");
+  const auto wrong = [] {
+    return cli::text_error("parley: --kill takes RANK@MICROBATCHES, or RANK@CONFIG:RUN, for example 2@20 or 1@nccl:3");
+  };
+  if (rank.ec != std::errc{} || rank.ptr == end || *rank.ptr != '@') throw wrong();
+  std::string_view when(rank.ptr + 1, end);
+  if (const auto colon = when.rfind(':'); colon != std::string_view::npos) {
+    death.config = when.substr(0, colon);
+    when.remove_prefix(colon + 1);
+  }
+  if (std::from_chars(when.data(), end, death.after).ec != std::errc{}) throw wrong();
   return death;
+}
+
+std::vector<ops::masked_capability> masks_of(const std::vector<std::string>& words) {
+  std::vector<ops::masked_capability> all;
+  for (const std::string& w : words) {
+    auto read = ops::parse_masks(w);
+    if (!read) throw cli::text_error("parley: --mask: " + read.reason().text());
+    all.insert(all.end(), read->begin(), read->end());
+  }
+  return all;
 }
 
 cli::tune_settings settings_of(const tune_words& w) {
@@ -101,6 +122,7 @@ cli::tune_settings settings_of(const tune_words& w) {
   if (w.budget && std::isnan(*w.budget)) throw cli::text_error("parley: --budget takes a number, for example 0.05");
   s.budget = w.budget;
   s.mutant_ignores_stamp = w.mutant == "ignore_stamp";
+  s.masked = masks_of(w.masks);
   s.death = death_of(w.kill);
   if (w.device == "cuda") s.device = cli::payload_device::cuda;
   if (w.one_process) s.housing = cli::rank_housing::one_process;
@@ -171,8 +193,9 @@ int command(int argc, char** argv) {
       add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
   tune->add_flag("--json", words.json, "Print one JSON document on standard output, and nothing else there");
   auto* simulated = tune->add_flag("--sim", words.simulated,
-                                   "On virtual ranks, links and time, in this process; reads and writes no results");
-  simulated->excludes("--results")->excludes("--one-process")->excludes("--device");
+                                   "On virtual ranks, links and time, in this process; reads and writes no results. With --device cuda "
+                                   "computations and copies take what they are first measured to take on a GPU");
+  simulated->excludes("--results")->excludes("--one-process");
   tune->add_option("--seed", words.seed,
                    "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")
       ->needs(simulated);

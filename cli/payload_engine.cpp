@@ -14,7 +14,8 @@ task<std::uint64_t> host_engine::run(payload_step step, std::span<std::byte> pay
     if (step.factor != 1) multiply(payload, step.factor);
     return step.hashes ? digest_of(payload) : 0;
   };
-  const std::uint64_t digest = co_await runtime::compute(work);
+  const runtime::time_ns modelled_ns = takes_ ? takes_(step, payload.size()) : 0;
+  const std::uint64_t digest = co_await runtime::compute(work, modelled_ns);
   co_return digest;
 }
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace parley::cli {
@@ -36,8 +37,14 @@ class payload_engine {
 
 class host_engine final : public payload_engine {
  public:
+  /// In virtual time a step takes as long as `takes` says; empty: none.
+  using model = std::function<runtime::time_ns(const payload_step&, std::uint64_t bytes)>;
+  explicit host_engine(model takes = {}) : takes_(std::move(takes)) {}
   runtime::memory_space* memory() noexcept override { return nullptr; }
   runtime::task<std::uint64_t> run(payload_step step, std::span<std::byte> payload) override;
+
+ private:
+  model takes_;
 };
 
 class cuda_engine final : public payload_engine {

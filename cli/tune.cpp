@@ -45,8 +45,12 @@ std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
   if (!s.trials) add({"--no-tuning"});
   if (s.budget) add({"--budget", fmt::format("{}", *s.budget)});
   if (s.device == payload_device::cuda) add({"--device", "cuda"});
+  for (const ops::masked_capability& m : s.masked) add({"--mask", ops::text_of(std::vector{m})});
   if (s.mutant_ignores_stamp) add({"--mutant", "ignore_stamp"});
-  if (s.death) add({"--kill", std::to_string(s.death->rank) + "@" + std::to_string(s.death->after)});
+  if (s.death) {
+    const std::string config = s.death->config.empty() ? "" : s.death->config + ":";
+    add({"--kill", fmt::format("{}@{}{}", s.death->rank, config, s.death->after)});
+  }
   return words;
 }
 
@@ -56,7 +60,8 @@ struct ran_job {
   std::uint64_t hash = 0;  // of a simulated one, or of all
   std::uint64_t seed = 0;  // of the latest simulated one, which is the one that failed, if one has
   std::uint64_t seeds = 0;
-  simulation::coverage messages{};  // of all of these
+  simulation::coverage messages{};       // of all of these
+  std::optional<device_times> measured;  // what their times are made of
 };
 
 ran_job run_job(const spec& job, const tune_settings& s) {
@@ -96,7 +101,9 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
   ran_job ran;
   ran.reports.resize(job.ranks);
   progress_display display(job, STDERR_FILENO);
-  const auto on_report = [&](rank_id r, json::object&& report) {
+  const bool simulated = s.housing == rank_housing::simulated;
+  if (simulated && s.device == payload_device::cuda) ran.measured = measure_device(*find_cuda().value(), 0, job);
+  const report_handler on_report = [&](rank_id r, json::object&& report) {
     if (report.at("kind").as_string() == "final") {
       ran.reports[r] = std::move(report);
     } else {
@@ -104,10 +111,10 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
     }
   };
   housed_end end;
-  if (s.housing == rank_housing::simulated) {
+  if (simulated) {
     tune_settings each = s;
     for (; ran.seeds < s.seeds && end.error.empty(); ++each.seed) {
-      end = tune_simulated(job, each, on_report);
+      end = tune_simulated(job, each, ran.measured ? &*ran.measured : nullptr, on_report);
       ran.seed = each.seed;
       ran.hash = ++ran.seeds == 1 ? end.hash : runtime::mix(ran.hash ^ end.hash) + 1;
       simulation::add(ran.messages, end.messages);
@@ -248,6 +255,7 @@ namespace {
 json::object simulated_part(const tune_settings& s, const ran_job& ran, const std::string& hash,
                             const std::vector<std::string>& gaps) {
   json::object part{{"seed", ran.seed}, {"hash", hash}};
+  if (ran.measured) part["measured_on"] = ran.measured->report();
   if (s.seeds == 1 && !s.weather) return part;
   part["first_seed"] = s.seed;
   part["seeds"] = ran.seeds;
@@ -260,7 +268,11 @@ json::object simulated_part(const tune_settings& s, const ran_job& ran, const st
 
 void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::string& hash,
                         const std::vector<std::string>& gaps) {
-  say(fmt::format("simulated, seed {}: links and times are virtual, computations take none; hash {}", ran.seed, hash));
+  const std::string computations =
+      ran.measured ? fmt::format("computations and copies take what they took on GPU {}, {}", ran.measured->device,
+                                 ran.measured->device_name)
+                   : "computations take none";
+  say(fmt::format("simulated, seed {}: links and times are virtual, {}; hash {}", ran.seed, computations, hash));
   if (s.seeds == 1 && !s.weather) return;
   print(stderr, simulation::coverage_table(ran.messages));
   if (s.weather) {
@@ -275,6 +287,7 @@ void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::s
 
 int run_and_tell(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
+  check_masks(o.settings, job);
   const bool housed = o.settings.housing != rank_housing::processes;
   ran_job ran = housed ? run_housed(job, o.settings) : run_job(job, o.settings);
   json::object document = summarize(job, ran.reports);
@@ -309,6 +322,7 @@ int run_and_tell(const tune_options& o) {
   document["results"] = results_part(results, not_kept);
   document["rank_ends"] = rank_ends(ran);
   document["interrupted"] = interrupted;
+  document["masked"] = ops::text_of(o.settings.masked);
   const bool simulated = o.settings.housing == rank_housing::simulated;
   const std::string hash = fmt::format("{:016x}", ran.hash);
   const std::vector<std::string> gaps = simulation::coverage_gaps(ran.messages, simulation::campaign::part);

@@ -15,6 +15,8 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -247,16 +249,23 @@ json::object final_report(ops::rank& self, const runtime::link& wire, const spec
           {"warnings", std::move(warnings)}};
 }
 
-ops::job_options options_for(const tune_settings& s, const spec& job) {
-  ops::job_options o;
-  o.settings.results_path = s.results_path;
-  o.settings.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
-  if (s.budget) o.settings.plan.budget_fraction = *s.budget;
-  o.settings.mutant_ignores_stamp = s.mutant_ignores_stamp;
+ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
+  ops::rank_settings all;
+  all.results_path = s.results_path;
+  all.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
+  if (s.budget) all.plan.budget_fraction = *s.budget;
+  all.masked = s.masked;
+  all.mutant_ignores_stamp = s.mutant_ignores_stamp;
   // Room for every invocation at both ends that a rank may have, and for the rehearsals.
   std::size_t invocations = 0;
   for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
-  o.settings.flight_records = 2 * invocations + fewest_flight_records;
+  all.flight_records = 2 * invocations + fewest_flight_records;
+  return all;
+}
+
+ops::job_options options_for(const tune_settings& s, const spec& job) {
+  ops::job_options o;
+  o.settings = settings_for(s, job);
   if (s.device != payload_device::host) {
     o.gpu = find_cuda().value();
     if (const auto nccl = find_nccl()) {
@@ -271,8 +280,75 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
 
 }  // namespace
 
+void check_masks(const tune_settings& s, const spec& job) {
+  std::vector<std::string_view> known(ops::machine::named.begin(), ops::machine::named.end());
+  for (const op_spec& op : job.ops) {
+    for (const auto& c : op.configs) known.emplace_back(c->identity().name);
+  }
+  for (const ops::masked_capability& m : s.masked) {
+    const std::string title = "parley: --mask " + ops::text_of(std::vector{m}) + ": ";
+    if (m.rank && *m.rank >= job.ranks)
+      throw text_error(title + "there is no such rank; the job has " + std::to_string(job.ranks));
+    if (!m.name.starts_with("sm_") && std::ranges::find(known, m.name) == known.end())
+      throw text_error(title + "neither a capability (" + fmt::format("{}", fmt::join(ops::machine::named, ", ")) +
+                       ", sm_90 and alike) nor a config of " + job.name);
+  }
+}
+
+namespace {
+
+/// A config as it is, but that its rank kills itself in the midst of one of its runs, rehearsals among them.
+class fatal_config final : public ops::paired_config {
+ public:
+  fatal_config(ops::config_ptr config, std::uint64_t run)
+      : paired_config(config->identity(), 0, config->what_it_needs()), config_(std::move(config)), run_(run) {}
+  runtime::result<> available() const override { return config_->available(); }
+  runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
+    return config_->works_over(net, memory);
+  }
+  task<> send(ops::part_sender& out, std::span<const std::byte> data) const override {
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope dying(here);
+    if (++begun_ == run_) dying.spawn(die());
+    co_await config_->send(out, data);
+    co_await dying.join();
+  }
+  task<> receive(ops::part_receiver& in, std::span<std::byte> data) const override {
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope dying(here);
+    if (++begun_ == run_) dying.spawn(die());
+    co_await config_->receive(in, data);
+    co_await dying.join();
+  }
+
+ private:
+  static task<> die() {
+    constexpr int turns_to_begin = 3;
+    for (int i = 0; i < turns_to_begin; ++i) co_await runtime::yield;
+    std::raise(SIGKILL);
+  }
+  ops::config_ptr config_;
+  std::uint64_t run_;
+  mutable std::uint64_t begun_ = 0;  // a test switch may count
+};
+
+// Whether there is such a config.
+bool plant_death(spec& job, const planned_death& death) {
+  bool planted = false;
+  for (op_spec& op : job.ops) {
+    for (ops::config_ptr& c : op.configs) {
+      if (c->identity().name != death.config) continue;
+      c = std::make_shared<fatal_config>(c, death.after);
+      planted = true;
+    }
+  }
+  return planted;
+}
+
+}  // namespace
+
 int tune_rank(const tune_settings& s) {
-  const spec job = read_spec(s.spec_path, s.overrides);
+  spec job = read_spec(s.spec_path, s.overrides);
   std::string error;
   runtime::error thrown = runtime::errc::none;
   std::string who;  // nobody, before it is known
@@ -280,13 +356,16 @@ int tune_rank(const tune_settings& s) {
   try {
     ops::job here(options_for(s, job));
     ops::rank& self = here.self();
+    const bool dies = s.death && s.death->rank == self.id();
+    if (dies && !s.death->config.empty() && !plant_death(job, *s.death))
+      runtime::raise({runtime::errc::bad_argument, "--kill: the spec has no config " + s.death->config});
     const int to = here.report_descriptor();
     progress_reporter progress([to](json::object&& report) { send_report(to, std::move(report)); }, self);
     workload* running = nullptr;
     workload_options options;
     if (here.gpu() != nullptr) options.engine = std::make_shared<cuda_engine>(*here.gpu(), *here.gpu_memory());
     options.on_step = [&] {
-      if (s.death && s.death->rank == self.id() && running->steps_done() >= s.death->after) std::raise(SIGKILL);
+      if (dies && s.death->config.empty() && running->steps_done() >= s.death->after) std::raise(SIGKILL);
       progress.tell(*running);
     };
     workload work(job, self, std::move(options));
@@ -397,12 +476,18 @@ task<> simulated_program(housed_rank& mine, std::string& error, runtime::time_ns
 
 }  // namespace
 
-housed_end tune_simulated(const spec& job, const tune_settings& s, const report_handler& on_report) {
+housed_end tune_simulated(const spec& job, const tune_settings& s, const device_times* measured,
+                          const report_handler& on_report) {
   simulation::world_options o;
   o.ranks = job.ranks;
   o.seed = s.seed;
-  o.settings = options_for(s, job).settings;
-  o.settings.validators.clear();  // of this machine, on which nothing depends here
+  o.settings = settings_for(s, job);
+  std::shared_ptr<payload_engine> engine;
+  if (measured != nullptr) {
+    o.link = measured->links();
+    engine = std::make_shared<host_engine>(
+        [measured](const payload_step& step, std::uint64_t bytes) { return measured->of(step, bytes); });
+  }
   std::vector<std::unique_ptr<housed_rank>> ranks;
   housed_end end;
   runtime::time_ns ended_ns = 0;
@@ -428,7 +513,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const report_
   watching.listen(links);
   links.begin(all.stage());
   all.start_all([&](rank_id r) {
-    ranks.push_back(std::make_unique<housed_rank>(job, all[r], nullptr,
+    ranks.push_back(std::make_unique<housed_rank>(job, all[r], engine,
                                                   [&, r](json::object&& report) { on_report(r, std::move(report)); }));
     all.programs_of(r).spawn(simulated_program(*ranks.back(), end.error, ended_ns));
   });

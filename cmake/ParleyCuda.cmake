@@ -3,7 +3,16 @@
 set(PARLEY_CUDA "AUTO" CACHE STRING "Build the GPU planes: ON, OFF, or AUTO where the CUDA toolkit is found")
 set_property(CACHE PARLEY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(PARLEY_WITH_CUDA OFF)
-if(PARLEY_CUDA STREQUAL "OFF" OR (PARLEY_CUDA STREQUAL "AUTO" AND PARLEY_SANITIZE))
+# What `./dev test` says of it.
+function(parley_say_gpu_planes text)
+  set(PARLEY_GPU_PLANES "${text}" CACHE INTERNAL "Whether the GPU planes are built, and why not")
+  message(STATUS "GPU planes: ${text}")
+endfunction()
+if(PARLEY_CUDA STREQUAL "OFF")
+  parley_say_gpu_planes("not built, PARLEY_CUDA is OFF")
+  return()
+elseif(PARLEY_CUDA STREQUAL "AUTO" AND PARLEY_SANITIZE)
+  parley_say_gpu_planes("not built, as this build is sanitized")
   return()
 endif()
 
@@ -25,12 +34,13 @@ if(NOT CMAKE_CUDA_COMPILER)
     message(FATAL_ERROR "PARLEY_CUDA is ON, and no working CUDA toolkit (12.8 or newer) was found: install one, set "
                         "CUDAToolkit_ROOT, or build without the GPU planes (-DPARLEY_CUDA=OFF)")
   endif()
-  message(STATUS "GPU planes: not built, no working CUDA toolkit was found")
+  parley_say_gpu_planes("not built, no working CUDA toolkit (12.8 or newer) was found")
   return()
 endif()
 enable_language(CUDA)
 set(PARLEY_WITH_CUDA ON)
-message(STATUS "GPU planes: built with CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
+parley_say_gpu_planes("built with CUDA ${CUDAToolkit_VERSION} for ${architectures}")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/transports/cuda/*.cpp"
      "${PROJECT_SOURCE_DIR}/transports/cuda/*.cu" "${PROJECT_SOURCE_DIR}/transports/cuda/*.hpp")

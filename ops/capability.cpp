@@ -19,6 +19,16 @@ std::string thrown_by(std::string_view question) {
   if (what.code() != errc::exception) return asked + what.what();
   return asked + (what.text().empty() ? "something that is no std::exception" : "\"" + what.text() + "\"");
 }
+
+// Of what a config requires; empty: nothing.
+std::string what_lacks(const machine* on, const op_config& config) {
+  if (on == nullptr) return {};
+  if (const auto named = on->has(config.identity().name); !named) return named.reason().text();
+  for (const std::string& r : config.requirements()) {
+    if (const auto there = on->has(r); !there) return "it needs " + r + ": " + there.reason().text();
+  }
+  return {};
+}
 }  // namespace
 
 void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
@@ -36,10 +46,11 @@ void ask_each(capabilities& found, const std::vector<const op_config*>& configs,
   }
 }
 
-capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
-                             const capability_function& capable) {
+capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
+                             const std::vector<const op_config*>& configs, const capability_function& capable) {
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
+  ask_each(found, configs, "asking what it requires", [&](std::size_t i) { return what_lacks(on, *configs[i]); });
   if (!capable) {
     ask_each(found, configs, "asking for it", [&](std::size_t i) {
       const auto can = configs[i]->available();
@@ -61,6 +72,7 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
                                             " configs, but the op has " + std::to_string(configs.size()) +
                                             "; give one answer per config, in their order"});
   for (std::size_t i = 1; i < configs.size(); ++i) {
+    if (!found.available.test(i)) continue;
     const std::string why =
         !thrown.empty() ? thrown
         : answer[i]     ? ""

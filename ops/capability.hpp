@@ -6,10 +6,12 @@
 ///
 /// A user's constraints are applied here, too: what they forbid on this rank goes out with its offer (tuning/constraint.hpp).
 ///
-/// Without such a function every config is asked itself (`available`). A function or config that throws, whatever it is, cannot
+/// What a config requires of the machine (machine.hpp) has to be there in any case. Without such a function every config is asked itself
+/// as well (`available`). A function or config that throws, whatever it is, cannot
 /// run, and the reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`.
 /// All are asked once, by the declaration: an op that is made later, by data that comes for it, runs no code of the user's.
 #include <parley/actors/messages.hpp>
+#include <parley/ops/machine.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/tuning/bits.hpp>
@@ -39,9 +41,9 @@ struct capabilities {
 void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
               const std::function<std::string(std::size_t index)>& why_not);
 
-/// `what` titles the error.
-capabilities capabilities_of(std::string_view what, runtime::rank_id self, const std::vector<const op_config*>& configs,
-                             const capability_function& capable);
+/// `what` titles the error; `on` is null where all is there that a config may require.
+capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
+                             const std::vector<const op_config*>& configs, const capability_function& capable);
 
 /// Adds what constraints forbid. One that cannot say what it demands cannot run where the user allows less than anything.
 void add_limits(capabilities& found, const std::vector<const op_config*>& configs, const tuning::constraints& user,
@@ -49,13 +51,13 @@ void add_limits(capabilities& found, const std::vector<const op_config*>& config
 
 /// Both; `demands_of(config)` says what one of them demands.
 template <class Config, class Demands>
-capabilities capabilities_of(std::string_view what, runtime::rank_id self,
+capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
                              const std::vector<std::shared_ptr<const Config>>& configs,
                              const capability_function& capable, const tuning::constraints& user,
                              const Demands& demands_of) {
   std::vector<const op_config*> plain;
   for (const auto& c : configs) plain.push_back(c.get());
-  auto found = capabilities_of(what, self, plain, capable);
+  auto found = capabilities_of(what, self, on, plain, capable);
   if (user.any()) add_limits(found, plain, user, [&](std::size_t i) { return demands_of(*configs[i]); });
   return found;
 }

@@ -60,6 +60,11 @@ std::vector<tuning::parameter> cut_into(std::uint64_t chunk_bytes, std::uint64_t
   return {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}};
 }
 
+// Of memory on a device the device itself has to reach the peer's.
+runtime::result<> reaches(const runtime::link& net, const runtime::memory_space* memory) {
+  return memory != nullptr && memory->has_streams() ? net.one_sided_devices() : runtime::result<>();
+}
+
 class put_config final : public paired_config {
  public:
   put_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
@@ -67,6 +72,9 @@ class put_config final : public paired_config {
                       needs::credit),
         chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
+  runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
+    return reaches(net, memory);
+  }
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
     out.keep_in_flight(in_flight_);
@@ -95,6 +103,9 @@ class get_config final : public paired_config {
                       needs::known_payload),
         chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
 
+  runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
+    return reaches(net, memory);
+  }
   task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
     const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
@@ -110,11 +121,50 @@ class get_config final : public paired_config {
   std::uint64_t in_flight_;
 };
 
+// Active messages whose payloads lie on devices at both ends.
+class ucx_config final : public paired_config {
+ public:
+  ucx_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
+      : paired_config({.name = "ucx",
+                       .parameters = cut_into(chunk_bytes, in_flight),
+                       .wire_class = "ucx_" + std::to_string(chunk_bytes)}),
+        chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
+  std::vector<std::string> requirements() const override { return {"ucx"}; }
+  runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
+    if (memory == nullptr || !memory->has_streams())
+      return error{errc::unavailable, "it is for payloads on a device; those in host memory UCX moves by direct"};
+    return net.moves_devices();
+  }
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
+    out.keep_in_flight(in_flight_);
+    for (std::size_t at = 0; at < data.size(); at += step) {
+      const std::span<const std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
+      co_await out.send_device(at, chunk);
+    }
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
+    in.keep_in_flight(in_flight_);
+    for (std::size_t at = 0; at < data.size(); at += step) {
+      const std::span<std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
+      co_await in.receive_device(at, chunk);
+    }
+  }
+
+ private:
+  std::size_t chunk_bytes_;
+  std::uint64_t in_flight_;
+};
+
 // A get whose bytes both GPUs move. NCCL cuts and overlaps them by itself.
 class nccl_config final : public paired_config {
  public:
   nccl_config() : paired_config({.name = "nccl", .wire_class = "nccl"}, 0, needs::known_payload) {}
-  runtime::result<> works_over(const runtime::link& net) const override { return net.joint(); }
+  std::vector<std::string> requirements() const override { return {"nccl"}; }
+  runtime::result<> works_over(const runtime::link& net, const runtime::memory_space*) const override {
+    return net.joint();
+  }
   task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.joint_get(0, data); }
 };
@@ -146,7 +196,7 @@ class function_config final : public paired_config {
 error unknown(std::string_view text, const std::string& why) {
   return {errc::bad_argument,
           "config \"" + std::string(text) + "\" " + why +
-              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), nccl, and put and get, which "
+              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), nccl, and put, get and ucx, which "
               "may have the same parameters"};
 }
 
@@ -196,6 +246,11 @@ config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
   return std::make_shared<get_config>(chunk_bytes, in_flight);
 }
 
+config_ptr ucx(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  check_in_flight("ucx", in_flight);
+  return std::make_shared<ucx_config>(chunk_bytes, in_flight);
+}
+
 config_ptr nccl() { return std::make_shared<nccl_config>(); }
 
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive) {
@@ -209,10 +264,10 @@ runtime::result<config_ptr> named_config(std::string_view text) {
     if (!parsed->parameters.empty()) return unknown(text, "takes no parameters");
     return parsed->name == "direct" ? direct() : nccl();
   }
-  const bool one_sided = parsed->name == "put" || parsed->name == "get";
-  if (parsed->name != "chunked" && !one_sided) return unknown(text, "is unknown");
+  const bool may_be_whole = parsed->name == "put" || parsed->name == "get" || parsed->name == "ucx";
+  if (parsed->name != "chunked" && !may_be_whole) return unknown(text, "is unknown");
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t in_flight = one_sided ? 4 : 2;
+  std::uint64_t in_flight = may_be_whole ? 4 : 2;
   for (const tuning::parameter& p : parsed->parameters) {
     const auto number = tuning::parse_byte_size(p.value);
     const bool too_many = p.name == "in_flight" && number && number.value() > actors::parts_in_flight::most_in_flight;
@@ -227,6 +282,7 @@ runtime::result<config_ptr> named_config(std::string_view text) {
   }
   if (parsed->name == "put") return put(chunk_bytes, in_flight);
   if (parsed->name == "get") return get(chunk_bytes, in_flight);
+  if (parsed->name == "ucx") return ucx(chunk_bytes, in_flight);
   if (chunk_bytes == 0) return unknown(text, "lacks chunk_bytes");
   return chunked(chunk_bytes, in_flight);
 }

@@ -18,6 +18,7 @@
 #include <parley/actors/transfer.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/config.hpp>
 
@@ -56,8 +57,9 @@ class paired_config : public op_config {
   /// Whether all that a sender does is to put its payload whole: a call need not go through `send` then.
   virtual bool puts_whole() const noexcept { return false; }
   needs what_it_needs() const noexcept { return needs_; }
-  /// Whether this rank's link has what it moves through; an error says why not. Asked where `available` is.
-  virtual runtime::result<> works_over(const runtime::link&) const { return {}; }
+  /// Whether this rank's link has what it moves through, for payloads in that memory (null: the host's); an error says why not. Asked
+  /// where `available` is.
+  virtual runtime::result<> works_over(const runtime::link&, const runtime::memory_space*) const { return {}; }
 
  protected:
   /// Payloads of up to `whole_up_to` bytes go as one part at offset 0, so that calls need not go through its functions. Throws
@@ -92,13 +94,17 @@ config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 /// when they first need it. For device buffers between processes; only for sends from registered memory.
 config_ptr nccl();
 
+/// The payload, or pieces of it, in active messages whose payload UCX takes from the sender's GPU and brings to the receiver's, over its own CUDA
+/// transports. For device buffers between processes, where PARLEY_UCX_CUDA=1 has UCX do that and it can.
+config_ptr ucx(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+
 /// A pair made of two functions. Throws `bad_argument` naming the role whose function is null.
 using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);
 using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::byte> data);
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);
 
 /// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`,
-/// `put`, `get(chunk_bytes=4MiB)`, `nccl`.
+/// `put`, `get(chunk_bytes=4MiB)`, `nccl`, `ucx`.
 /// The error lists the names that exist.
 runtime::result<config_ptr> named_config(std::string_view text);
 

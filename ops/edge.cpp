@@ -128,12 +128,12 @@ struct patience final : runtime::timer {
 }  // namespace
 
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net) {
-  auto found = capabilities_of(op.title(), net.rank(), o.configs, o.capable, o.allowed,
+  auto found = capabilities_of(op.title(), net.rank(), o.on, o.configs, o.capable, o.allowed,
                                [](const paired_config& c) { return c.demands(); });
   std::vector<const op_config*> plain;
   for (const auto& c : o.configs) plain.push_back(c.get());
   ask_each(found, plain, "asking whether it works over this rank's link", [&](std::size_t i) {
-    const auto works = o.configs[i]->works_over(net);
+    const auto works = o.configs[i]->works_over(net, o.memory);
     return works ? std::string() : works.reason().text();
   });
   return found;

@@ -54,6 +54,7 @@ struct edge_options {
   std::shared_ptr<const std::vector<rank_id>> coupled{};
   std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
   actors::window_limits window{};
+  const machine* on = nullptr;  ///< what configs may require; null: all is there
   capability_function capable{};
   tuning::constraints allowed{};
   std::shared_ptr<const capabilities> asked{};      ///< what came of asking, where that has been done

@@ -37,6 +37,7 @@ gpu_world& world_of(const symmetric_call& call, const std::string& config) {
 class nccl_sum_config final : public symmetric_config {
  public:
   nccl_sum_config() : symmetric_config({.name = "nccl_sum", .wire_class = "nccl_sum"}) {}
+  std::vector<std::string> requirements() const override { return {"nccl"}; }
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     co_await world_of(call, id()).run(gpu_sum::by_nccl(data), call.replayed);
   }
@@ -50,6 +51,7 @@ class nccl_sum_config final : public symmetric_config {
 class nccl_graph_sum_config final : public symmetric_config {
  public:
   nccl_graph_sum_config() : symmetric_config({.name = "nccl_graph_sum", .wire_class = "nccl_graph_sum"}) {}
+  std::vector<std::string> requirements() const override { return {"nccl"}; }
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     co_await world_of(call, id()).run(gpu_sum::by_nccl(data), true);
   }
@@ -62,6 +64,7 @@ class kernel_sum_config final : public symmetric_config {
                           .parameters = {{"blocks", std::uint64_t{blocks}}},
                           .wire_class = "kernel_sum_" + std::to_string(blocks)}),
         blocks_(blocks) {}
+  std::vector<std::string> requirements() const override { return {"ipc", "peer_access"}; }
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     co_await world_of(call, id()).run(gpu_sum::by_kernel(data, blocks_), call.replayed);
   }

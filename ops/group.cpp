@@ -119,7 +119,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   participant_.generation = actors::first_generation(op, s.incarnations, options_.coupled);
   participant_.configs = catalogue_of(op.title(), options_.configs);
   auto can =
-      capabilities_of(op.title(), s.net.rank(), options_.configs, options_.capable, options_.allowed,
+      capabilities_of(op.title(), s.net.rank(), options_.on, options_.configs, options_.capable, options_.allowed,
                       [&](const group_config& c) { return c.demands_of(options_.does, op.participants.size()); });
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);

@@ -56,6 +56,7 @@ struct group_options {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
+  const machine* on = nullptr;  ///< what configs may require; null: all is there
   capability_function capable{};
   std::vector<actors::remembered_best> remembered;
   tuning::constraints allowed{};

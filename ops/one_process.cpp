@@ -28,8 +28,11 @@ one_process::one_process(const options& o) : loop_({.compute_threads = o.compute
   std::vector<std::uint64_t> made(o.ranks);
   for (std::uint64_t& i : made) i = transports::this_process({}).incarnation;
   const runtime::incarnations incarnations(std::move(made));
-  for (rank_id r = 0; r < o.ranks; ++r)
-    ranks_.push_back(std::make_unique<rank>(rank_foundation{loop_, (*world_)[r], &disk_, incarnations}, o.settings));
+  for (rank_id r = 0; r < o.ranks; ++r) {
+    rank_foundation on{loop_, (*world_)[r], &disk_, incarnations};
+    on.has = o.gpu == nullptr ? machine::without_gpu() : machine::with_gpu(*o.gpu, copies[r]->device());
+    ranks_.push_back(std::make_unique<rank>(std::move(on), o.settings));
+  }
 }
 
 one_process::~one_process() {
@@ -61,8 +64,9 @@ void one_process::settle(time_ns limit_ns) {
 std::vector<tuning::validator> gpu_validators(const transports::cuda_driver& gpu) {
   std::vector<std::string> devices;
   for (const auto& d : gpu.devices())
-    devices.push_back(fmt::format("{} sm_{} {} MiB reaches {}", d.name, d.compute_capability, d.memory_bytes >> 20U,
-                                  fmt::join(d.peers, "+")));
+    devices.push_back(fmt::format("{} sm_{} {} MiB reaches {} NVLink {} {}", d.name, d.compute_capability,
+                                  d.memory_bytes >> 20U, fmt::join(d.peers, "+"), fmt::join(d.nvlink, "+"),
+                                  d.ipc ? "IPC" : "no IPC"));
   return {{"PARLEY_GPUS", fmt::format("{}", fmt::join(devices, "; "))},
           {"PARLEY_CUDA", fmt::format("{}/{}", gpu.driver_version(), gpu.runtime_version())}};
 }

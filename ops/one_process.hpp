@@ -55,7 +55,8 @@ class one_process {
   std::vector<std::unique_ptr<rank>> ranks_;
 };
 
-/// What results depend on besides `machine_validators`, where buffers lie on GPUs: the devices, their links, CUDA's versions.
+/// What results depend on besides `machine_validators`, where buffers lie on GPUs: the devices, which of them reach which, by which way,
+/// whether their memory can be given to other processes, CUDA's versions.
 std::vector<tuning::validator> gpu_validators(const transports::cuda_driver& gpu);
 
 }  // namespace parley::ops

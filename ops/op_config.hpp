@@ -30,6 +30,10 @@ class op_config {
   /// Whether this rank can run it; an error says why not, and keeps it out of the candidates.
   virtual runtime::result<> available() const { return {}; }
 
+  /// What it needs of a rank's machine, by names such as `sm_90` or `ipc` (machine.hpp): a rank that lacks one of them, or is told to do
+  /// without it, cannot run it. Its own name counts as one.
+  virtual std::vector<std::string> requirements() const { return {}; }
+
   /// What it costs besides time; a user's constraints filter by it before time decides.
   virtual tuning::demands demands() const { return {}; }
 

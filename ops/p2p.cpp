@@ -81,6 +81,12 @@ call_options options_of(const p2p_operation& o, call_watcher& watcher) noexcept 
   return all;
 }
 
+// A receive that is expected: streams wait for it by themselves.
+runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, const p2p_operation& o) noexcept {
+  if (o.expected == 0) return {};
+  return {&memory, runtime::flow_step::on_device::kind::awaited};
+}
+
 template <class Call, class Edge>
 class p2p_step : public runtime::call_step<Call>, private call_watcher {
  public:
@@ -95,6 +101,9 @@ class p2p_step : public runtime::call_step<Call>, private call_watcher {
 
  private:
   void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, *this)); }
+  bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access&) final {
+    return this->is_computed_on(edge_.memory(), earlier);
+  }
   void on_begun() noexcept final { this->note_begun(); }
   runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
   const std::string& op_;
@@ -114,6 +123,7 @@ class receive_step final : public p2p_step<receive_call, edge_in> {
     moved_ = over.await_resume();
     if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
   }
+  on_device part_of_device() const noexcept override { return awaited_in(edge_.memory(), operation_); }
   void on_abandoned() noexcept override { edge_.memory().came(operation_.expected, errc::cancelled); }
 };
 
@@ -133,8 +143,12 @@ class step_to_itself final : public runtime::flow_step, private call_watcher {
       if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
     }
   }
+  on_device part_of_device() const noexcept override { return awaited_in(edge_.memory(), operation_); }
 
  private:
+  bool comes_after(const flow_step& earlier, const runtime::buffer_access&) override {
+    return is_computed_on(edge_.memory(), earlier);
+  }
   bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
   void on_begun() noexcept override { note_begun(); }
   void on_abandoned() noexcept override {

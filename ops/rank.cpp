@@ -31,6 +31,7 @@ constexpr time_ns longest_pause_ns = 20'000'000;
 std::shared_ptr<const rank_settings> rank::complete(rank_settings settings, rank_id world_size) {
   settings.validators.insert(settings.validators.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
                                                            {"PARLEY_WORLD", std::to_string(world_size)}});
+  if (!settings.masked.empty()) settings.validators.push_back({"PARLEY_MASK", text_of(settings.masked)});
   return std::make_shared<const rank_settings>(std::move(settings));
 }
 
@@ -38,18 +39,19 @@ rank::rank(rank_foundation on, rank_settings settings)
     : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}
 
 rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
-    : executor_(on.ex), net_(on.net), settings_(std::move(settings)), kinds_(std::move(on.kinds)),
-      flight_(settings_->flight_records), mail_(on.ex, on.net, on.mail, on.incarnations), data_(on.net),
-      services_{on.ex,
-                actors_,
-                on.net,
-                mail_,
-                data_,
-                flight_,
-                std::move(on.incarnations),
-                0,
-                actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
+    : executor_(on.ex), net_(on.net), settings_(std::move(settings)), machine_(std::move(on.has)),
+      kinds_(std::move(on.kinds)), flight_(settings_->flight_records), mail_(on.ex, on.net, on.mail, on.incarnations),
+      data_(on.net), services_{on.ex,
+                               actors_,
+                               on.net,
+                               mail_,
+                               data_,
+                               flight_,
+                               std::move(on.incarnations),
+                               0,
+                               actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
       results_(on.disk, results_options()), actors_(on.ex) {
+  machine_.mask(settings_->masked, id());
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
   services_.give_up = std::move(on.give_up);
@@ -294,8 +296,9 @@ void rank::put_aside(const edge_in& ended) { move_to(ended_ins_, ins_, ended); }
 namespace {
 // What every edge of an op has in common.
 template <class Op>
-edge_options options_of(const Op& op, const rank_settings& settings) {
+edge_options options_of(const Op& op, const rank_settings& settings, const machine& on) {
   edge_options o;
+  o.on = &on;
   o.name = op.name;
   o.configs = op.configs;
   o.dtype = op.dtype;
@@ -328,7 +331,7 @@ transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::p
   t.self_ = id();
   t.where_ = &executor_;
   for (const auto& [from, to] : edges) {
-    edge_options o = options_of(op, *settings_);
+    edge_options o = options_of(op, *settings_, machine_);
     o.capable = op.capable;
     o.coupled = coupled;
     if (from == id()) {
@@ -366,7 +369,7 @@ pipeline rank::declare(linear_pipeline op) {
   p.stage_ = stage_on[id()];
   p.stages_ = op.stages.size();
   p.memory_ = op.memory;
-  edge_options o = options_of(op, *settings_);
+  edge_options o = options_of(op, *settings_, machine_);
   o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
   o.coupled = std::make_shared<std::vector<rank_id>>(op.stages);
   if (p.stage_ > 0) {
@@ -400,6 +403,7 @@ rank_group rank::declare(const leader_worker& op) {
     o.capable = op.capable;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
+    o.on = &machine_;
     o.allowed = tuning::both(op.allowed, settings_->allowed);
     o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
     handle.place_ = &add_group(std::move(o));
@@ -435,7 +439,7 @@ symmetric rank::declare(symmetric_op op) {
   op.allowed = tuning::both(op.allowed, settings_->allowed);
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
     results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
-  symmetric_settings own{settings_->policy, settings_->plan, remember(d, op.configs)};
+  symmetric_settings own{settings_->policy, settings_->plan, remember(d, op.configs), &machine_};
   handle.place_ = &symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
   handle.rank_ = this;
   note_group(d);

@@ -18,6 +18,7 @@
 #include <parley/ops/halo.hpp>
 #include <parley/ops/hierarchical.hpp>
 #include <parley/ops/leader_worker.hpp>
+#include <parley/ops/machine.hpp>
 #include <parley/ops/op_place.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/paired_transfer.hpp>
@@ -62,8 +63,10 @@ struct rank_settings {
   tuning::plan_options plan{};
   actors::window_limits window{};
   std::uint64_t early_bytes =
-      actors::most_early_bytes;                       ///< what one edge may hold of data that came before its receives
-  tuning::constraints allowed{};                      ///< of every op, beside its own
+      actors::most_early_bytes;   ///< what one edge may hold of data that came before its receives
+  tuning::constraints allowed{};  ///< of every op, beside its own
+  /// What ranks are told to do without in all ops (ops/machine.hpp), the same on all of them. PARLEY_MASK wins.
+  std::vector<masked_capability> masked{};
   tuning::settings kernels{};                         ///< of tunable kernels (ops/tunable_op.hpp); off unless enabled
   tuning::environment_settings kernel_environment{};  ///< which beats them
   std::size_t flight_records = 16384;
@@ -82,6 +85,7 @@ struct rank_foundation {
   runtime::router::options mail{};
   std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
   std::vector<std::string> kinds{};    ///< what each computes on; empty: all are alike
+  machine has{};                       ///< what configs may require of this rank
   actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
   /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
   /// peer itself know, and brings about `rank::on_lost`. Empty: `on_lost` is all that happens.
@@ -147,6 +151,9 @@ class rank {
   /// What a rank of the job computes on, such as `NVIDIA H200`: equal for ranks that are alike. The same on all ranks; empty where
   /// nobody has said.
   std::string kind_of(rank_id r) const { return r < kinds_.size() ? kinds_[r] : std::string(); }
+
+  /// What this rank has, less what it is told to do without: `on().has("sm_90")` is an error that says why not.
+  const machine& on() const noexcept { return machine_; }
 
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);
@@ -298,6 +305,7 @@ class rank {
   runtime::executor& executor_;
   runtime::link& net_;
   std::shared_ptr<const rank_settings> settings_;
+  machine machine_;
   std::vector<std::string> kinds_;
   runtime::flight_recorder flight_;
   time_ns next_fault_dump_ns_ = 0;

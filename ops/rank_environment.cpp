@@ -57,6 +57,8 @@ constexpr const char* own_variables[] = {"PARLEY_RESULTS",
                                          "PARLEY_TUNING_DRIFT",
                                          "PARLEY_TUNING_DRIFT_EVERY",
                                          "PARLEY_TUNING_DRIFT_THRESHOLD",
+                                         "PARLEY_MASK",
+                                         "PARLEY_UCX_CUDA",
                                          "PARLEY_FLIGHT_DIR",
                                          "PARLEY_DETECTION"};
 
@@ -90,6 +92,16 @@ std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.
 
 }  // namespace
 
+std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup) {
+  const auto told = lookup("PARLEY_MASK");
+  if (!told || told->empty()) return mine;
+  auto read = parse_masks(*told);
+  if (!read)
+    runtime::raise(
+        {errc::malformed, "PARLEY_MASK=" + *told + ": " + read.reason().text() + "; correct it or unset it"});
+  return std::move(read).value();
+}
+
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup) {
   auto read = tuning::read_settings(lookup);
   if (!read) runtime::raise({errc::malformed, read.reason().text});
@@ -112,6 +124,7 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
     s.policy = actors::tuning_policy::off;
   }
   heed_drift(s.plan.drift, lookup);
+  s.masked = heed_masks(std::move(s.masked), lookup);
   if (env.has(setting::check) && all.told.check.on) {
     s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);
     s.allowed.absolute_error = all.told.check.atol;

@@ -8,6 +8,7 @@
 /// |---|---|
 /// | PARLEY_RESULTS=FILE | reads and writes results; empty: none |
 /// | PARLEY_TUNING=0 | no trials: what is remembered, else the default |
+/// | PARLEY_MASK=RANK:CAPABILITY,… | what ranks are told to do without (machine.hpp) |
 /// | PARLEY_TUNING_DRIFT=0 | a decision whose times drift is not searched anew (default: 1) |
 /// | PARLEY_TUNING_DRIFT_EVERY=512 | calls of one size between two looks at their times |
 /// | PARLEY_TUNING_DRIFT_THRESHOLD=0.25 | how much a change that lasts must be, as a part of the smaller time |
@@ -34,6 +35,8 @@ struct heeded_environment {
 };
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
+/// PARLEY_MASK alone, or what the program has set. Throws `malformed`.
+std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup);
 
 /// Of the names of variables, those that begin with `PARLEY_` and that nothing reads: a warning each, with the known one that is most
 /// like it where they differ in three letters or fewer. What tests and benchmarks read begins with `PARLEY_TEST_` or `PARLEY_BENCH_`, and

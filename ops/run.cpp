@@ -147,6 +147,7 @@ runtime::error of_program(const std::exception_ptr& thrown) {
 struct job::state final : runtime::link::failure_handler {
   state(std::unique_ptr<reactor> made, job_options o)
       : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns) {
+    o.settings.masked = heed_masks(std::move(o.settings.masked), &variable);
     if (o.bootstrap) {
       join_through(o);
     } else {
@@ -189,8 +190,18 @@ struct job::state final : runtime::link::failure_handler {
     const auto count = static_cast<std::ptrdiff_t>(o.gpu->devices().size());
     copies.emplace(*o.gpu, o.device.value_or(static_cast<int>(before % count)), o.copies);
     memory_of_gpu.emplace(*copies);
+    if (wire->moves_devices()) o.gpu->make_current(copies->device());
     loop->attach(*copies);
-    over_gpu.emplace(*wire, *copies, o.planes);
+    transports::cuda_link::options planes = o.planes;
+    has = machine::with_gpu(*o.gpu, copies->device());
+    machine less = has;
+    less.mask(o.settings.masked, place.rank);
+    if (const auto nccl = less.has("nccl"); !nccl) {
+      planes.nccl = nullptr;
+      planes.no_nccl = nccl.reason().text();
+    }
+    if (const auto ipc = less.has("ipc"); !ipc) planes.no_ipc = ipc.reason().text();
+    over_gpu.emplace(*wire, *copies, std::move(planes));
     if (over_gpu->nccl() != nullptr) loop->attach(*over_gpu->nccl());
   }
   runtime::link& net() noexcept {
@@ -202,8 +213,14 @@ struct job::state final : runtime::link::failure_handler {
     return static_cast<transports::siphash*>(seal)->tag(header, body);
   }
 
-  void open_wire(bool one_host) {
+  // It has to find CUDA's context on this thread, also before it is known which ranks of this host come before this one.
+  void open_wire(bool one_host, const job_options& with) {
     transports::ucx_link::options o;
+    if (with.gpu != nullptr && variable("PARLEY_UCX_CUDA") == "1") {
+      const auto count = static_cast<int>(with.gpu->devices().size());
+      with.gpu->make_current(with.device.value_or(static_cast<int>(place.local_rank.value_or(0)) % count));
+      o.memory = transports::ucx_memory_kinds::host_and_devices;
+    }
     o.rank = place.rank;
     o.world_size = place.world_size;
     o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
@@ -222,6 +239,8 @@ struct job::state final : runtime::link::failure_handler {
       me.kind = of_host[(o.device ? static_cast<std::size_t>(*o.device) : in_turn) % of_host.size()].name;
     }
     if (me.kind.empty()) me.kind = processor_model();
+    if (const std::string masked = text_of(o.settings.masked, place.rank); !masked.empty())
+      me.kind += " without " + masked;
     if (me.kind.size() > transports::member::max_kind_bytes) me.kind.resize(transports::member::max_kind_bytes);
     return me;
   }
@@ -234,7 +253,7 @@ struct job::state final : runtime::link::failure_handler {
       runtime::raise(
           {errc::unavailable,
            "ranks with GPUs cannot be started anew yet; unset PARLEY_MAX_RESTARTS, or run without --restarts"});
-    open_wire(transports::on_one_host(place));
+    open_wire(transports::on_one_host(place), o);
     transports::rendezvous_options at = transports::options_for(found);
     at.reach = o.reach;
     meeting.emplace(loop->io(), std::move(at), std::move(found.key));
@@ -255,7 +274,7 @@ struct job::state final : runtime::link::failure_handler {
     place.world_size = through.world_size;
     transports::bootstrap_meeting exchange(through);
     place.job = exchange.job();
-    open_wire(exchange.one_host());
+    open_wire(exchange.one_host(), o);
     all = exchange.join(introduction(o));
   }
 
@@ -278,6 +297,7 @@ struct job::state final : runtime::link::failure_handler {
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     on.ranks_come_back = place.max_restarts > 0;
+    on.has = std::move(has);
     on.held_dead = [this] { return why_fenced(); };
     on.hear_news = [this] {
       loop->io().poll();
@@ -541,6 +561,7 @@ struct job::state final : runtime::link::failure_handler {
   transports::file_storage disk;
   std::optional<transports::cuda_copies> copies;  // ends after the link whose messages it is copying
   std::optional<transports::cuda_space> memory_of_gpu;
+  machine has = machine::without_gpu();
   std::optional<transports::ucx_link> wire;
   std::optional<transports::cuda_link> over_gpu;
   std::optional<transports::rendezvous> meeting;

@@ -107,7 +107,7 @@ symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op,
   generation = first_of(declaration, s.incarnations);
   role = "member";
   configs = catalogue_of(declaration.title(), op.configs);
-  auto can = capabilities_of(declaration.title(), s.net.rank(), op.configs, op.capable, op.allowed,
+  auto can = capabilities_of(declaration.title(), s.net.rank(), settings.on, op.configs, op.capable, op.allowed,
                              [](const symmetric_config& c) { return c.demands(); });
   for (std::size_t i = 1; i < op.configs.size() && op.replayed; ++i) {
     if (op.configs[i]->can_be_captured() || !can.available.test(i)) continue;

@@ -84,6 +84,7 @@ struct symmetric_settings {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   std::vector<actors::remembered_best> remembered;
+  const machine* on = nullptr;  ///< what configs may require; null: all is there
 };
 
 struct symmetric_options {

@@ -14,7 +14,7 @@
 /// Computations run one after the other on a worker thread, in the order of the schedule. A send begins when what it sends is
 /// there, a receive when its place in the schedule is reached; both go on beside the computations, which wait for nothing else
 /// than their inputs. So a late stage delays others only by what they need of it. With `memory` activations and gradients lie
-/// on a GPU, and a `training_work` enqueues its kernels there (bench/gpu/pipeline.cpp).
+/// on a GPU, and a `training_work` enqueues its kernels there (examples/gpu/pipeline.cpp).
 ///
 /// Failure: `declaration_mismatch` where a neighbour runs another schedule or has other sizes, on both, as host memory's first run
 /// compares. What a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when

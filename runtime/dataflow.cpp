@@ -1,5 +1,7 @@
 #include <parley/runtime/dataflow.hpp>
 
+#include <parley/runtime/enqueued_step.hpp>
+
 #include <algorithm>
 
 namespace parley::runtime {
@@ -35,8 +37,15 @@ void dataflow::put(const flow_step_ptr& step, std::span<const buffer_access> use
     s.own_ = std::make_unique<flow_step::own_place>(s, all_, scope::options{deadline_of(now, o.timeout_ns)});
   }
   s.set_uses(uses);
-  for (auto& named : s.uses())
-    named.at = order_.add(step, named.access, [&s](const auto& earlier, bool data) { s.wait_for(*earlier, data); });
+  for (auto& named : s.uses()) {
+    named.at = order_.add(step, named.access, [&](const auto& earlier, bool data) {
+      if (s.comes_after(*earlier, named.access)) {
+        s.stay_behind(*earlier);
+      } else {
+        s.wait_for(*earlier, data);
+      }
+    });
+  }
   if (o.after != nullptr) {
     for (const auto& earlier : o.after->tail_) s.wait_for(*earlier, true);
   }
@@ -49,6 +58,16 @@ void dataflow::put(const flow_step_ptr& step, std::span<const buffer_access> use
   } else {
     s.wait_in_scope();
   }
+}
+
+flow_work dataflow::enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f,
+                            const compute_options& o) {
+  if (o.memory == nullptr)
+    raise({errc::bad_argument, o.name + ": a computation in a stream needs the `memory` of the stream's device"});
+  const auto step = new_step<enqueued_step>(o.name, *o.memory, o.stream);
+  flow_work made = add(step, uses, {.after = o.queue});
+  step->enqueue(uses, f);
+  return made;
 }
 
 flow_work dataflow::together(const std::vector<flow_work>& parts) {
@@ -82,7 +101,7 @@ void dataflow::note_end(flow_step& step) noexcept {
   --running_;
   step.tell_end();
   // One that was given up while it waited keeps its place: who comes behind it must not overtake those whom it waited for.
-  if (step.unmet_ == 0) release(step);
+  release_if_free(step);
   if (running_ != 0) return;
   while (!joiners_.empty()) where().schedule(joiners_.pop_front().waiting_);
 }
@@ -92,8 +111,17 @@ void dataflow::one_met(flow_step& step) noexcept {
   if (step.stage_ == flow_step::stage::waiting) {
     begin(step);
   } else if (step.stage_ == flow_step::stage::ended) {
-    release(step);
+    release_if_free(step);
   }
+}
+
+void dataflow::one_passed(flow_step& step) noexcept {
+  --step.behind_;
+  if (step.stage_ == flow_step::stage::ended) release_if_free(step);
+}
+
+void dataflow::release_if_free(flow_step& step) noexcept {
+  if (step.unmet_ == 0 && step.behind_ == 0) release(step);
 }
 
 // A long chain of given-up steps is gone through here, not on the stack.
@@ -116,7 +144,7 @@ void dataflow::let_go(flow_step& step) noexcept {
   if (step.followers_.empty()) return;
   for (const flow_step::follower& f : std::exchange(step.followers_, {})) {
     if (step.thrown && f.needs_data && f.step->to_blame_ == nullptr) f.step->to_blame_ = &step;
-    one_met(*f.step);
+    f.how == flow_step::follower::waits::to_begin ? one_met(*f.step) : one_passed(*f.step);
   }
 }
 

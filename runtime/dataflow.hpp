@@ -19,20 +19,31 @@
 ///     came.wait_on(queue);                                       // what is put into the queue from now on comes after it
 ///     flow.compute({}, kernel, {.queue = &queue});               // ... in the order of the queue
 ///
+/// A GPU's stream is given a computation at once, also before its input is there:
+///
+///     flow.compute({reads(y), writes(a)}, [&](device_stream s) { launch(s, y, a); }, {.stream = stream, .memory = space});
+///
+/// The stream waits for what it has to come after: messages into the buffers that it names, other streams' kernels, and steps of the
+/// flow that the device knows nothing of. What is sent from there, or received into it, comes after the kernels. The host waits for
+/// nothing; the work ends when the stream has come to it. Buffers lie in `memory`, as those of the ops do. Without a stream the
+/// function is given none, and computes by itself.
+///
 /// Failure: a step whose input failed does not run, and fails with a text that names the step to blame. A step that only has to
-/// come after a failed one runs. `join` throws the first failure that nobody was told of. Cancellation: of one work, or of the
+/// come after a failed one runs. A stream knows of no failures, and goes on. `join` throws the first failure that nobody was told of. Cancellation: of one work, or of the
 /// flow, ends the waits inside its steps; they still have to be joined, as in a scope. One that ends
 /// unjoined, as when an exception passes, is torn down like a scope; `with_dataflow` joins whatever happens, and one made over an
 /// executor joins in its destructor. Buffers outlive the flow: make them before it, and outside of the body of `with_dataflow`.
 #include <parley/runtime/buffer_order.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/flow_work.hpp>
+#include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -57,6 +68,9 @@ struct compute_options {
     actor_thread,  ///< at once, for what takes less than some microseconds
   } where = place::worker;
   time_ns modelled_ns = 0;  ///< in virtual time
+  /// Of the device whose `memory` the buffers lie in, such as a cudaStream_t: the function only enqueues into it.
+  device_stream stream = nullptr;
+  memory_space* memory = nullptr;
 };
 
 class dataflow {
@@ -68,9 +82,13 @@ class dataflow {
   ~dataflow();
 
   executor& where() const noexcept { return all_.where(); }
-  /// `f` has no argument; it answers nothing, or a `task<>`.
+  /// `f` has no argument, or takes the stream; it answers nothing, or, where there is no stream, a `task<>`.
   template <class F>
-  flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {});
+  flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {}) {
+    return compute(std::span(uses.begin(), uses.size()), std::move(f), o);
+  }
+  template <class F>
+  flow_work compute(std::span<const buffer_access> uses, F f, const compute_options& o = {});
   flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
   /// The same for one of several that are waited for `together`.
   void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
@@ -106,9 +124,13 @@ class dataflow {
 
  private:
   friend flow_step;
+  flow_work enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f,
+                    const compute_options& o);
   void note_end(flow_step& step) noexcept;
   void begin(flow_step& step) noexcept;
   void one_met(flow_step& step) noexcept;
+  void one_passed(flow_step& step) noexcept;
+  void release_if_free(flow_step& step) noexcept;
   void release(flow_step& step) noexcept;
   void let_go(flow_step& step) noexcept;
   void throw_unseen();
@@ -164,8 +186,18 @@ class compute_step final : public flow_step {
 };
 
 template <class F>
-flow_work dataflow::compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o) {
-  flow_work made = add(new_step<compute_step<F>>(std::move(f), o), uses, {.after = o.queue});
+flow_work dataflow::compute(std::span<const buffer_access> uses, F f, const compute_options& o) {
+  flow_work made;
+  if constexpr (std::is_invocable_v<F&, device_stream>) {
+    if (o.stream != nullptr) {
+      made = enqueue(uses, std::ref(f), o);
+    } else {
+      auto without = [f = std::move(f)]() mutable { return f(device_stream{}); };
+      made = add(new_step<compute_step<decltype(without)>>(std::move(without), o), uses, {.after = o.queue});
+    }
+  } else {
+    made = add(new_step<compute_step<F>>(std::move(f), o), uses, {.after = o.queue});
+  }
   if (o.queue != nullptr) o.queue->tail_ = {made.step_};
   return made;
 }

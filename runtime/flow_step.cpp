@@ -48,12 +48,22 @@ void flow_step::wait_for(flow_step& earlier, bool data) {
     return;
   }
   // All that one step waits for is added in a row.
-  if (!earlier.followers_.empty() && earlier.followers_.back().step == this) {
-    earlier.followers_.back().needs_data |= data;
-    return;
+  if (!earlier.followers_.empty()) {
+    follower& latest = earlier.followers_.back();
+    if (latest.step == this && latest.how == follower::waits::to_begin) {
+      latest.needs_data |= data;
+      return;
+    }
   }
-  earlier.followers_.push_back({this, data});
+  earlier.followers_.push_back({this, data, follower::waits::to_begin});
   ++unmet_;
+}
+
+// Where a device has the order. What comes behind this one must not overtake those that it has come after, if it is given up.
+void flow_step::stay_behind(flow_step& earlier) {
+  if (earlier.released_) return;
+  earlier.followers_.push_back({this, false, follower::waits::to_be_released});
+  ++behind_;
 }
 
 void flow_step::begin_behind(begin_sequence& sequence) {

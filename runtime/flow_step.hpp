@@ -13,6 +13,7 @@
 #include <parley/runtime/buffer_order.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/intrusive_list.hpp>
+#include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 
@@ -110,6 +111,13 @@ class flow_step : private list_hook,
   /// For those that move data: how much.
   virtual std::uint64_t bytes() const noexcept { return 0; }
 
+  /// What the streams of a device have to do with it: they do it, or they wait for its end by themselves.
+  struct on_device {
+    const memory_space* memory = nullptr;  ///< of that device; null: nothing
+    enum class kind : std::uint8_t { computed, awaited } what = kind::computed;
+  };
+  virtual on_device part_of_device() const noexcept { return {}; }
+
  protected:
   flow_step() noexcept : ready_call(&on_ready), turn_(*this) {}
   /// Instead of `run`: does it, or begins it, at once. It must come to call `end`; before that it may ask to be called by the ready queue,
@@ -131,6 +139,14 @@ class flow_step : private list_hook,
   /// One of its own, made when it is first needed: what runs there is cancelled with this step alone.
   scope& own_scope() noexcept;
 
+  /// Whether a device sees to it that this, with what `use` names, comes after `earlier`: the flow need not then.
+  virtual bool comes_after(const flow_step& /*earlier*/, const buffer_access& /*use*/) { return false; }
+  /// Of a step whose buffers lie in `memory`, where messages come after what kernels do with them.
+  static bool is_computed_on(const memory_space& memory, const flow_step& earlier) noexcept {
+    const on_device part = earlier.part_of_device();
+    return part.memory == &memory && part.what == on_device::kind::computed;
+  }
+  bool has_to_wait() const noexcept { return unmet_ != 0; }
   /// For steps of a `begin_sequence`: the next one may begin.
   void note_begun() noexcept;
   /// It is not run, or was torn down: whoever else was told that it would happen has to hear that.
@@ -147,6 +163,7 @@ class flow_step : private list_hook,
   struct follower {
     flow_step_ptr step;
     bool needs_data;
+    enum class waits : std::uint8_t { to_begin, to_be_released } how;
   };
   // What a coroutine or a deadline needs, and other steps do without.
   struct own_place final : task_observer, frame_pool::pooled {
@@ -168,6 +185,7 @@ class flow_step : private list_hook,
   }
   std::span<named_buffer> uses() noexcept { return uses_.empty() ? std::span(&use_, 1) : std::span(uses_); }
   void wait_for(flow_step& earlier, bool data);
+  void stay_behind(flow_step& earlier);
   void begin_behind(begin_sequence& sequence);
   void wait_in_scope() noexcept;
   void begin() noexcept;
@@ -198,6 +216,7 @@ class flow_step : private list_hook,
   std::unique_ptr<own_place> own_;
   turn turn_;
   std::size_t unmet_ = 0;
+  std::size_t behind_ = 0;       // so many that it need not wait for with its begin, but is not released before
   errc cancelled_ = errc::none;  // alone
   stage stage_ = stage::waiting;
   bool begun_ = false;

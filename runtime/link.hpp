@@ -192,6 +192,8 @@ class link {
 
   static constexpr std::size_t max_remote_key_bytes = 1024;
   virtual result<> one_sided() const { return error{errc::unavailable, "this link has no one-sided transfers"}; }
+  /// Whether they go from device to device where memory lies on devices; an error says why not.
+  virtual result<> one_sided_devices() const { return one_sided(); }
   /// Makes memory reachable until it is withdrawn.
   virtual result<exposed_memory> expose(std::span<std::byte> memory);
   virtual late_writes withdraw(const exposed_memory& memory);
@@ -213,6 +215,22 @@ class link {
   /// on `on`, and does not wait until this rank has heard of that. If it fails the peer sees nothing of it. `unavailable` where
   /// the link cannot: fence, and send it then.
   virtual errc announce(rank_id /*to*/, channel /*on*/, std::span<const std::byte> /*header*/, completion* /*done*/) {
+    return errc::unavailable;
+  }
+
+  // Payloads that lie on a device, for transports that move them by themselves.
+
+  /// Whether it is one; an error says why not.
+  virtual result<> moves_devices() const {
+    return error{errc::unavailable, "this link's transport moves host memory alone"};
+  }
+  /// As `send`, with a payload on a device, which is not copied into host memory first; `done` is given.
+  virtual errc send_device(rank_id /*to*/, channel, std::span<const std::byte> /*header*/,
+                           std::span<const std::byte> /*payload*/, completion* /*done*/) {
+    return errc::unavailable;
+  }
+  /// As `fetch`, of a message that was sent so, into a buffer on a device.
+  virtual errc fetch_device(arrival&&, std::span<std::byte> /*into*/, completion* /*done*/) {
     return errc::unavailable;
   }
 

@@ -50,6 +50,9 @@ void memory_space::assign(std::span<std::byte> to, std::span<const std::byte> fr
 task<> memory_space::settled(std::span<const std::byte>) { co_return; }
 
 void memory_space::after(std::span<const std::byte>, device_stream) { no_streams(); }
+device_moment memory_space::moment_of(device_stream) { no_streams(); }
+void memory_space::wait_for(const device_moment&, device_stream) { no_streams(); }
+errc memory_space::when_reached(device_stream, completion*) noexcept { return errc::bad_argument; }
 std::uint64_t memory_space::expect(std::span<const std::byte>) { no_streams(); }
 void memory_space::wait_on(std::span<const std::byte>, device_stream) { no_streams(); }
 void memory_space::came(std::uint64_t, errc) noexcept {}

@@ -25,6 +25,8 @@ namespace parley::runtime {
 
 /// An order in which a device does what it is given, such as a cudaStream_t; null: none.
 using device_stream = void*;
+/// What a stream had at some time, kept as long as somebody may ask for it.
+using device_moment = std::shared_ptr<const void>;
 
 class memory_space {
  public:
@@ -69,6 +71,11 @@ class memory_space {
 
   /// What touches `memory` from here on comes after all that `stream` has now. Throws `failure`.
   virtual void after(std::span<const std::byte> memory, device_stream stream);
+  /// All that `stream` has now, and that what another one gets from here on comes after it. Throw `failure`.
+  virtual device_moment moment_of(device_stream stream);
+  virtual void wait_for(const device_moment& earlier, device_stream stream);
+  /// Calls `done` once all that `stream` has now has happened. Answers `pending`, or why that cannot be known.
+  virtual errc when_reached(device_stream stream, completion* done) noexcept;
   /// A receive into `memory` is about to be started: what its owner enqueues may wait for it. Answers the number that the receive
   /// is to have (`receive_options::expected`), never 0. Throws `failure` where it cannot.
   virtual std::uint64_t expect(std::span<const std::byte> memory);

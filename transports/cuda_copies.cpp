@@ -186,6 +186,12 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
   }
 }
 
+cuda_copies::moment cuda_copies::moment_of(cuda_stream stream) {
+  moment now = take_event();
+  in_words(driver_.record(*now, stream)).value();
+  return now;
+}
+
 // Those that have happened order nothing any more. `each` answers whether to go on.
 template <class Each>
 void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {

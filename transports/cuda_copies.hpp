@@ -84,6 +84,12 @@ class cuda_copies final : public runtime::poller {
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::that_copies_follow);
   }
+  /// What a stream had at some time. It can outlive this object, and what it stands for keeps its place.
+  using moment = std::shared_ptr<const cuda_event>;
+  /// All that `stream` has now. Throws `failure`.
+  moment moment_of(cuda_stream stream);
+  /// What is enqueued into `s` from here on comes after it.
+  runtime::errc order(cuda_stream s, const moment& earlier) noexcept { return driver_.wait(s, *earlier); }
   /// Whether something that `after` said of `memory` has not happened yet, apart from what waits for a message into it.
   bool busy(std::span<const std::byte> memory) noexcept;
   /// Calls `done` once it is not busy any more. Answers `none` where it is not, `pending` or `device_failed`.
@@ -148,8 +154,6 @@ class cuda_copies final : public runtime::poller {
     std::size_t word;
     std::deque<mark> marks{};
   };
-  // What a stream had at some time. A later record goes into another event while somebody waits for this one.
-  using moment = std::shared_ptr<const cuda_event>;
   struct event_pool {
     explicit event_pool(cuda_driver& d) : driver(d) {}
     ~event_pool() {
@@ -189,7 +193,7 @@ class cuda_copies final : public runtime::poller {
   queue make_queue(cuda_stream s);
   queue& shortest();
   queue* idle();
-  moment take_event();
+  moment take_event();  // for a record; a later one goes into another event while somebody waits for this one
   void note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept;
   runtime::errc start(request r);
   runtime::errc enqueue(queue& q, const request& r);

@@ -43,7 +43,9 @@ struct cuda_device {
   std::uint64_t memory_bytes = 0;
   int multiprocessors = 0;
   std::string uuid;
-  std::vector<int> peers{};  ///< devices whose memory it reaches directly
+  std::vector<int> peers{};   ///< devices whose memory it reaches directly
+  std::vector<int> nvlink{};  ///< those among them that it has a link with, rather than a bus
+  bool ipc = true;            ///< whether other processes may be given its memory
 };
 
 /// Where an address points, as the driver sees it: what it does not know, such as memory that was freed, is the host's to it.
@@ -95,9 +97,14 @@ class cuda_driver {
   /// How many streams of this process run beside each other on a device. Those beyond share queues: one that waits holds up others.
   virtual unsigned queues() const noexcept = 0;
 
+  /// For this thread, where other libraries look for it. Nothing here needs it. Throws.
+  virtual void make_current(int device) = 0;
+
   virtual cuda_stream make_stream(int device) = 0;
   virtual void destroy(cuda_stream s) noexcept = 0;
   virtual cuda_event make_event(int device) = 0;
+  /// The same for one that also notes when: slower, for measuring.
+  virtual cuda_event make_timed_event(int device) = 0;
   virtual void destroy(cuda_event e) noexcept = 0;
   virtual void* allocate(int device, std::size_t bytes) = 0;
   virtual void* allocate_pinned(std::size_t bytes) = 0;
@@ -108,6 +115,8 @@ class cuda_driver {
   virtual runtime::errc wait(cuda_stream s, cuda_event e) noexcept = 0;
   /// `none` once all before the latest record has happened, `pending`, or `device_failed`.
   virtual runtime::errc query(cuda_event e) noexcept = 0;
+  /// How long after one timed event the other one happened, once both have.
+  virtual runtime::result<double> elapsed_ns(cuda_event from, cuda_event to) = 0;
   /// Between any two addresses that the stream's device reaches, host memory included.
   virtual runtime::errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept = 0;
   /// The same by a kernel of so many blocks, for device memory only.
@@ -180,6 +189,17 @@ class cuda_memory {
   std::span<std::byte> bytes_;
   memory_place::kind what_ = memory_place::kind::host;
 };
+
+/// Whether memory of a device may be given to other processes, tried out.
+inline runtime::result<> can_export(cuda_driver& d, int device) {
+  try {
+    const auto memory = cuda_memory::on_device(d, device, 1);
+    const auto exported = d.export_memory(memory.bytes().data());
+    return exported ? runtime::result<>() : exported.reason();
+  } catch (const runtime::failure& f) {
+    return f.reason();
+  }
+}
 
 /// What was captured, owned.
 class cuda_capture {

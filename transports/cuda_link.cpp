@@ -74,6 +74,7 @@ struct cuda_link::shared {
   cuda_copies& copies;
   runtime::link* below = nullptr;  // null once the link has ended
   std::vector<staging*> active;
+  std::vector<handing*> held_up;
   std::map<std::size_t, std::vector<cuda_memory>> free;
   std::size_t pinned_bytes = 0;
 };
@@ -125,11 +126,40 @@ struct cuda_link::staging final : completion {
   std::array<std::byte, max_header_bytes> header{};
 };
 
+// A buffer on the device that the link below is given as it is, as soon as kernels are done with it.
+struct cuda_link::handing final : completion {
+  using give = std::function<errc(runtime::link& below, completion* done)>;
+  handing(std::shared_ptr<shared> s, completion* user, give g)
+      : completion(&on_free), with(std::move(s)), done(user), give_it(std::move(g)) {
+    with->held_up.push_back(this);
+  }
+  ~handing() { std::erase(with->held_up, this); }
+  static void on_free(completion& self, errc outcome) noexcept {
+    const std::unique_ptr<handing> me(static_cast<handing*>(&self));
+    if (outcome == errc::none) outcome = me->give_away();
+    if (outcome != errc::pending) me->done->on_end(*me->done, outcome);
+  }
+  errc give_away() noexcept {
+    if (given_up) return errc::cancelled;
+    try {
+      return with->below == nullptr ? errc::closed : give_it(*with->below, done);
+    } catch (const runtime::failure& f) {
+      return with->copies.refused(f);
+    }
+  }
+
+  std::shared_ptr<shared> with;
+  completion* done;
+  give give_it;
+  bool given_up = false;
+};
+
 cuda_link::cuda_link(runtime::link& below, cuda_copies& copies, options o)
     : below_(below), copies_(copies), shared_(std::make_shared<shared>(copies)), no_nccl_(std::move(o.no_nccl)) {
   shared_->below = &below;
   const auto may = [this](const nccl_pairs::place& at) { return is_exposed(at); };
   if (o.nccl != nullptr) nccl_.emplace(below, copies, *o.nccl, may, o.pairs);
+  ipc_ = o.no_ipc.empty() ? can_export(copies.driver(), copies.device()) : runtime::error{errc::unavailable, o.no_ipc};
 }
 
 cuda_link::~cuda_link() {
@@ -199,6 +229,11 @@ void cuda_link::abandon(completion& pending) noexcept {
 
 // A copy is over soon, and what was to come after it is not begun; what the link below has can be asked to stop.
 void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&)) {
+  for (handing* const h : shared_->held_up) {
+    if (h->done != &pending) continue;
+    h->given_up = true;
+    return;
+  }
   const auto is_its = [&](const staging* s) { return s->done == &pending; };
   const auto at = std::find_if(shared_->active.begin(), shared_->active.end(), is_its);
   if (at == shared_->active.end()) {
@@ -237,7 +272,7 @@ runtime::result<runtime::exposed_memory> cuda_link::expose(std::span<std::byte> 
   key.number = made.number;
   key.address = reinterpret_cast<std::uint64_t>(memory.data());
   key.bytes = memory.size();
-  const auto exported = copies_.driver().export_memory(memory.data());
+  const auto exported = ipc_ ? copies_.driver().export_memory(memory.data()) : ipc_.reason();
   if (exported) {
     key.handle = exported->handle;
     key.offset = exported->offset;
@@ -368,6 +403,38 @@ errc cuda_link::get(rank_id from, const runtime::remote_place& at, std::span<std
   errc why = errc::none;
   const std::byte* const there = reach(at, into.size(), why);
   return there == nullptr ? why : copy_peer(into, {there, into.size()}, world_size(), done);
+}
+
+// ---- by the link below --------------------------------------------------------------------------------------------------
+
+errc cuda_link::hand_over(std::span<const std::byte> memory, completion* done,
+                          std::function<errc(runtime::link& below, completion* done)> give) {
+  if (done == nullptr) return errc::bad_argument;
+  ++planes_.by_transport;
+  planes_.by_transport_bytes += memory.size();
+  auto held = std::make_unique<handing>(shared_, done, std::move(give));
+  const errc busy = copies_.when_free(memory, held.get());
+  if (busy == errc::pending) static_cast<void>(held.release());
+  return busy == errc::none ? held->give_away() : busy;
+}
+
+errc cuda_link::send_device(rank_id to, channel on, std::span<const std::byte> header,
+                            std::span<const std::byte> payload, completion* done) {
+  if (to >= world_size() || header.size() > max_header_bytes || !on_device(payload.data())) return errc::bad_argument;
+  std::array<std::byte, max_header_bytes> kept{};
+  std::copy(header.begin(), header.end(), kept.begin());
+  return hand_over(payload, done, [=, bytes = header.size()](runtime::link& below, completion* user) {
+    return below.send_device(to, on, std::span(kept).first(bytes), payload, user);
+  });
+}
+
+errc cuda_link::fetch_device(runtime::arrival&& message, std::span<std::byte> into, completion* done) {
+  if (message.length() == 0) return errc::none;
+  if (into.size() < message.length() || !on_device(into.data())) return errc::bad_argument;
+  const auto taken = std::make_shared<runtime::arrival>(std::move(message));
+  return hand_over(into, done, [taken, into](runtime::link& below, completion* user) {
+    return below.fetch_device(std::move(*taken), into, user);
+  });
 }
 
 // ---- by both GPUs -----------------------------------------------------------------------------------------------------

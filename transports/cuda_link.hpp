@@ -10,11 +10,14 @@
 /// (plane `cuda_ipc`), and need neither the peer's processor nor its multiprocessors. Behind the last put into a buffer that a stream
 /// of the peer's waits for (`cuda_copies::wait_on`) the copy engine sets its flag, so that the stream goes on at once.
 ///
+/// Where the link below can be given memory of devices (`moves_devices`, as UCX with its CUDA transports), `send_device` and
+/// `fetch_device` do so (plane `ucx`).
+///
 /// With an NCCL (`options::nccl`), device memory can also be got by both GPUs (`joint_get`, transports/nccl_pairs.hpp), where
 /// memory cannot be exported, too.
 ///
-/// Where the driver refuses to export memory, exposing it still succeeds, and puts and gets of it answer `unavailable`: rehearsals
-/// then fail, and configs that use them are not agreed on. What a peer has mapped stays mapped until this object ends, because CUDA
+/// Where the driver refuses to export memory, `put` and `get` are no configs of this rank's, with the reason. Exposing memory still
+/// succeeds then, and puts and gets of it answer `unavailable`; where a peer cannot import it their rehearsals fail. What a peer has mapped stays mapped until this object ends, because CUDA
 /// cannot revoke it: withdrawn memory answers `may_land` while peers may have copies under way, and must not be freed before
 /// they have ended. Keys are remote input: they are checked, and a handle that opens nothing fails the put. When the GPU
 /// fails, operations end with `device_failed`. Destroy it before the link below and the copies.
@@ -25,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,6 +43,7 @@ class cuda_link final : public runtime::link {
     nccl_library* nccl = nullptr;  ///< null: why there is none stands in `no_nccl`
     std::string no_nccl = "no NCCL was given to this rank's link";
     nccl_pairs::options pairs{};
+    std::string no_ipc{};  ///< why this rank's memory is not to be exported; empty: it is
   };
   cuda_link(runtime::link& below, cuda_copies& copies) : cuda_link(below, copies, options{}) {}
   cuda_link(runtime::link& below, cuda_copies& copies, options o);
@@ -57,6 +62,8 @@ class cuda_link final : public runtime::link {
   void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return below_.statistics(); }
   runtime::result<> one_sided() const override { return below_.one_sided(); }
+  /// What came of exporting a byte, when it was made.
+  runtime::result<> one_sided_devices() const override { return ipc_; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
   void prepare(const runtime::remote_place& at) override;
@@ -67,6 +74,12 @@ class cuda_link final : public runtime::link {
   void set_flag(runtime::rank_id to, const runtime::remote_place& at, std::uint64_t flag,
                 std::span<const std::byte> data) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
+  /// Plane `ucx`: buffers on the device go straight to the link below, once no kernel uses them any more.
+  runtime::result<> moves_devices() const override { return below_.moves_devices(); }
+  runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
+                            std::span<const std::byte> payload, runtime::completion* done) override;
+  runtime::errc fetch_device(runtime::arrival&& message, std::span<std::byte> into,
+                             runtime::completion* done) override;
   runtime::result<> joint() const override;
   runtime::errc joint_get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                           runtime::completion* done) override;
@@ -84,6 +97,8 @@ class cuda_link final : public runtime::link {
     std::uint64_t staged_bytes = 0;
     std::uint64_t ipc = 0;  ///< puts and gets from GPU to GPU
     std::uint64_t ipc_bytes = 0;
+    std::uint64_t by_transport = 0;  ///< messages that the link below moved by itself
+    std::uint64_t by_transport_bytes = 0;
     std::uint64_t flags_set = 0;  ///< of peers, which their devices see without their processors
     std::string ipc_refused;      ///< why memory could not be exported or imported, if that happened
   };
@@ -93,6 +108,7 @@ class cuda_link final : public runtime::link {
   void stop(runtime::completion& pending, void (runtime::link::*how)(runtime::completion&));
   struct shared;
   struct staging;
+  struct handing;
   struct peer_copy;
   struct mapped {
     cuda_ipc_handle handle;
@@ -110,6 +126,8 @@ class cuda_link final : public runtime::link {
   std::byte* reach(const runtime::remote_place& at, std::size_t bytes, runtime::errc& why);
   runtime::errc copy_peer(std::span<std::byte> to, std::span<const std::byte> from, runtime::rank_id put_to,
                           runtime::completion* done);
+  runtime::errc hand_over(std::span<const std::byte> memory, runtime::completion* done,
+                          std::function<runtime::errc(runtime::link& below, runtime::completion* done)> give);
   void look_at_fences();
   bool is_exposed(const nccl_pairs::place& at) const noexcept;
 
@@ -126,6 +144,7 @@ class cuda_link final : public runtime::link {
   std::optional<exported_memory> flags_exported_;  // zeros where there are none
   plane_counters planes_;
   std::string no_nccl_;
+  runtime::result<> ipc_;
   std::optional<nccl_pairs> nccl_;
 };
 

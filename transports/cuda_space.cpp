@@ -88,6 +88,15 @@ void cuda_space::after(std::span<const std::byte> memory, runtime::device_stream
   copies_.in_words(copies_.after(memory, static_cast<cuda_stream>(stream))).value();
 }
 
+runtime::device_moment cuda_space::moment_of(runtime::device_stream stream) {
+  return copies_.moment_of(static_cast<cuda_stream>(stream));
+}
+
+void cuda_space::wait_for(const runtime::device_moment& earlier, runtime::device_stream stream) {
+  const auto event = std::static_pointer_cast<const cuda_event>(earlier);
+  copies_.in_words(copies_.order(static_cast<cuda_stream>(stream), event)).value();
+}
+
 void cuda_space::wait_on(std::span<const std::byte> memory, runtime::device_stream stream) {
   copies_.in_words(copies_.wait_on(memory, static_cast<cuda_stream>(stream))).value();
 }

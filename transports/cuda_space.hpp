@@ -46,6 +46,11 @@ class cuda_space final : public runtime::memory_space {
   }
   runtime::task<> settled(std::span<const std::byte> memory) override;
   void after(std::span<const std::byte> memory, runtime::device_stream stream) override;
+  runtime::device_moment moment_of(runtime::device_stream stream) override;
+  void wait_for(const runtime::device_moment& earlier, runtime::device_stream stream) override;
+  runtime::errc when_reached(runtime::device_stream stream, runtime::completion* done) noexcept override {
+    return copies_.watch(static_cast<cuda_stream>(stream), done);
+  }
   std::uint64_t expect(std::span<const std::byte> memory) override { return copies_.expect(memory); }
   void wait_on(std::span<const std::byte> memory, runtime::device_stream stream) override;
   void came(std::uint64_t expected, runtime::errc outcome) noexcept override { copies_.came(expected, outcome); }

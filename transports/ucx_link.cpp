@@ -72,7 +72,11 @@ class ucx_link::state {
   void give_up(rank_id peer);
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done);
-  errc fetch(arrival&& message, std::span<std::byte> into, completion* done);
+  errc fetch(arrival&& message, std::span<std::byte> into, completion* done,
+             ucs_memory_type_t where = UCS_MEMORY_TYPE_HOST);
+  runtime::result<> moves_devices() const { return worker_->takes_devices(); }
+  errc send_device(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+                   completion* done);
   errc put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done);
   errc get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done);
   errc fence(rank_id to, completion* done);
@@ -206,7 +210,8 @@ class ucx_link::state {
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t reason);
 
   errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
-                        std::span<const std::byte> payload, completion* done);
+                        std::span<const std::byte> payload, completion* done,
+                        ucs_memory_type_t where = UCS_MEMORY_TYPE_HOST);
   errc open(peer_record& peer);
   void adopt_fetches(peer_record& peer);
   void end_early(operation& left) noexcept;
@@ -265,7 +270,7 @@ class ucx_link::state {
 };
 
 ucx_link::state::state(ucx_link& owner, const options& chosen)
-    : chosen_(chosen), worker_(std::in_place, chosen.reach, chosen.keepalive_interval_ns),
+    : chosen_(chosen), worker_(std::in_place, chosen.reach, chosen.memory, chosen.keepalive_interval_ns),
       memory_(std::in_place, worker_->context()), owner_(owner), peers_(chosen.world_size) {
   for (rank_id id = 0; id < peers_.size(); ++id) {
     peers_[id].owner = this;
@@ -445,8 +450,10 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
 }
 
 errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
-                                       std::span<const std::byte> payload, completion* done) {
-  const framing as = header.size() + payload.size() <= arrival::inline_bytes ? framing::plain : framing::with_origin;
+                                       std::span<const std::byte> payload, completion* done, ucs_memory_type_t where) {
+  const bool of_device = where != UCS_MEMORY_TYPE_HOST;
+  const bool is_small = header.size() + payload.size() <= arrival::inline_bytes && !of_device;
+  const framing as = is_small ? framing::plain : framing::with_origin;
   operation* sending = acquire();
   sending->peer = to.id;
   sending->done = done;
@@ -467,6 +474,11 @@ errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<co
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   if (as == framing::plain) param.flags = UCP_AM_SEND_FLAG_EAGER;
+  if (of_device) {
+    param.flags = UCP_AM_SEND_FLAG_RNDV;
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = where;
+  }
   param.cb.send = &state::on_sent;
   param.user_data = sending;
   void* const request = ucp_am_send_nbx(to.endpoint, message_id(on, as), sending->header.data(), header_size, bytes,
@@ -484,10 +496,19 @@ errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<co
   return done == nullptr ? errc::none : errc::pending;
 }
 
-errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
+errc ucx_link::state::send_device(rank_id to, channel on, std::span<const std::byte> header,
+                                  std::span<const std::byte> payload, completion* done) {
+  if (!worker_->takes_devices()) return errc::unavailable;
+  if (header.size() > max_header_bytes || done == nullptr) return errc::bad_argument;
+  const auto peer = partner(to);
+  return peer ? send_with_record(*peer.value(), on, header, payload, done, UCS_MEMORY_TYPE_CUDA) : peer.code();
+}
+
+errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, completion* done, ucs_memory_type_t where) {
   arrival taken = std::move(message);  // whatever happens below, the message is used up
   const auto length = static_cast<std::size_t>(taken.length());
   if (into.size() < length) return errc::buffer_too_small;
+  if (!taken.remote() && where != UCS_MEMORY_TYPE_HOST) return length == 0 ? errc::none : errc::bad_argument;
   if (!taken.remote()) {
     const std::span<const std::byte> here = taken.payload();
     if (!here.empty()) std::memcpy(into.data(), here.data(), here.size());
@@ -526,6 +547,10 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = &state::on_fetched;
   param.user_data = fetching;
+  if (where != UCS_MEMORY_TYPE_HOST) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = where;
+  }
   void* const request = ucp_am_recv_data_nbx(worker_->handle(), const_cast<void*>(held),  // NOLINT
                                              into.data(), length, &param);
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
@@ -976,6 +1001,17 @@ errc ucx_link::fetch(arrival&& message, std::span<std::byte> into, completion* d
 }
 void ucx_link::cancel(completion& pending) { state_->cancel(pending); }
 void ucx_link::abandon(completion& pending) noexcept { state_->abandon(pending); }
+runtime::result<> ucx_link::moves_devices() const { return state_->moves_devices(); }
+
+errc ucx_link::send_device(rank_id to, channel on, std::span<const std::byte> header,
+                           std::span<const std::byte> payload, completion* done) {
+  return state_->send_device(to, on, header, payload, done);
+}
+
+errc ucx_link::fetch_device(arrival&& message, std::span<std::byte> into, completion* done) {
+  return state_->fetch(std::move(message), into, done, UCS_MEMORY_TYPE_CUDA);
+}
+
 runtime::result<runtime::exposed_memory> ucx_link::expose(std::span<std::byte> memory) {
   return state_->expose(memory);
 }

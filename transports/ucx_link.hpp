@@ -56,6 +56,7 @@ class ucx_link final : public runtime::link, public runtime::poller {
     runtime::time_ns keepalive_interval_ns = 500'000'000;
     runtime::time_ns close_within_ns = 200'000'000;
     transfer_way transfers = transfer_way::best;
+    ucx_memory_kinds memory = ucx_memory_kinds::host;
     std::uint32_t restarts =
         0;  ///< how many processes have been in this rank's place before (runtime/incarnations.hpp)
   };
@@ -103,6 +104,13 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
   runtime::errc announce(runtime::rank_id to, channel on, std::span<const std::byte> header,
                          runtime::completion* done) override;
+
+  /// Where the options say so and UCX has CUDA transports. Always by rendezvous, so that the receiver's UCX brings it to its device.
+  runtime::result<> moves_devices() const override;
+  runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
+                            std::span<const std::byte> payload, runtime::completion* done) override;
+  runtime::errc fetch_device(runtime::arrival&& message, std::span<std::byte> into,
+                             runtime::completion* done) override;
 
   // runtime::poller
   bool poll() override;

@@ -34,9 +34,14 @@ void prefer(ucp_config_t* config, const char* name, const std::string& value) {
 
 std::string ucx_version() { return ucp_get_version_string(); }
 
-ucx_worker::ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns) {
+ucx_worker::ucx_worker(ucx_reach reach, ucx_memory_kinds memory, runtime::time_ns keepalive_interval_ns)
+    : memory_(memory) {
   const char* chosen = std::getenv("UCX_TLS");
-  transports_ = chosen != nullptr ? chosen : reach == ucx_reach::one_host ? "posix,sysv,cma,self" : "^cuda";
+  const bool devices = memory == ucx_memory_kinds::host_and_devices;
+  transports_ = chosen != nullptr               ? chosen
+                : reach == ucx_reach::one_host ? devices ? "posix,sysv,cma,self,cuda_copy,cuda_ipc" : "posix,sysv,cma,self"
+                : devices                      ? "all"
+                                               : "^cuda";
 
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -122,6 +127,18 @@ bool ucx_worker::copies_by_kernel() const noexcept {
     named = named || item == "cma" || item == "sm" || item == "shm" || item == "all";
   }
   return named != all_but;
+}
+
+runtime::result<> ucx_worker::takes_devices() const {
+  using runtime::errc;
+  if (memory_ == ucx_memory_kinds::host)
+    return runtime::error{errc::unavailable,
+                          "UCX is given host memory alone, unless PARLEY_UCX_CUDA=1 says otherwise (docs/gpu.md)"};
+  ucp_context_attr_t has{};
+  has.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucp_context_query(context_, &has) == UCS_OK && (has.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return {};
+  return runtime::error{errc::unavailable, description() + ", says that it takes no CUDA memory: it was built without, or its "
+                                                           "libuct_cuda.so or the driver could not be loaded"};
 }
 
 std::string ucx_worker::description() const {

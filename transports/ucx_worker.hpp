@@ -1,7 +1,7 @@
 #pragma once
 /// One UCX context with one worker, set up the way parley needs it. Internal to transports/.
 ///
-///     ucx_worker worker(ucx_reach::one_host, keepalive_interval_ns);
+///     ucx_worker worker(ucx_reach::one_host, ucx_memory_kinds::host, keepalive_interval_ns);
 ///     worker.address(), worker.handle(), worker.event_fd()
 ///
 /// A variable that the user has set in the environment is left as it is. Otherwise:
@@ -11,6 +11,7 @@
 /// | MM_ERROR_HANDLING | y | else endpoints that report dead peers move to TCP in silence, or there are none |
 /// | TLS | one host: posix, sysv, cma, self | no unauthenticated TCP listener, no GPU start-up |
 /// |     | several hosts: all but cuda | GPUs have planes of their own |
+/// |     | with memory of devices: cuda_copy and cuda_ipc besides, or all | UCX is to move it |
 /// | MM_FIFO_ELEM_SIZE | 256 | a message with up to 128 bytes then goes through the queue itself, with a third fewer instructions |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
 /// | LOG_LEVEL | error | a library is silent; faults are reported as values |
@@ -20,6 +21,7 @@
 /// before `main`, which costs a process 0.4 s at its start.
 ///
 /// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
+#include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 
 #include <cstddef>
@@ -36,12 +38,15 @@ namespace parley::transports {
 /// Where the ranks of the job are, seen from one of them.
 enum class ucx_reach : std::uint8_t { one_host, several_hosts };
 
+/// Which memory it is given. With `devices` a CUDA context should be current on the thread that makes it and on the one that polls it.
+enum class ucx_memory_kinds : std::uint8_t { host, host_and_devices };
+
 /// Of the library that is loaded: `1.22.0`.
 std::string ucx_version();
 
 class ucx_worker {
  public:
-  ucx_worker(ucx_reach reach, runtime::time_ns keepalive_interval_ns);
+  ucx_worker(ucx_reach reach, ucx_memory_kinds memory, runtime::time_ns keepalive_interval_ns);
   ~ucx_worker();
   ucx_worker(const ucx_worker&) = delete;
   ucx_worker& operator=(const ucx_worker&) = delete;
@@ -52,6 +57,8 @@ class ucx_worker {
   int event_fd() const noexcept { return event_fd_; }
   std::vector<std::byte> address() const;
   std::string description() const;
+  /// Whether UCX says that it can be given memory of devices, and was made for it; an error says why not.
+  runtime::result<> takes_devices() const;
   /// Whether payloads may be copied by the kernel from one process to the other: not if the user has chosen transports
   /// without `cma`.
   bool copies_by_kernel() const noexcept;
@@ -63,6 +70,7 @@ class ucx_worker {
   ucp_worker* worker_ = nullptr;
   int event_fd_ = -1;
   std::string transports_;
+  ucx_memory_kinds memory_;
 };
 
 }  // namespace parley::transports

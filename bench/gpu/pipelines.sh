@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A pipeline forward and backward on this machine's GPUs, a process and a stage each, in turns: kernels enqueued when their input is
 # here, kernels enqueued ahead of it, each with all configs and with `put` alone beside the default, and torch.distributed.pipelining.
-#     bash bench/gpu/pipelines.sh BUILD [RANKS] [ROUNDS] [further options of gpu_pipeline, such as --microbatches 32]
-# BUILD holds cli/parley and bench/gpu_pipeline (or bench/bench_gpu_pipeline). Prints a line per run, and the figures of each below it.
+#     bash bench/gpu/pipelines.sh BUILD [RANKS] [ROUNDS] [further options of gpu_pipeline, such as --num-microbatches 32]
+# BUILD holds cli/parley and examples/gpu_pipeline. Prints a line per run, and the figures of each below it.
 set -u
 build=${1:?usage: pipelines.sh BUILD [RANKS] [ROUNDS] [OPTIONS]}
 ranks=${2:-2}
@@ -10,8 +10,7 @@ rounds=${3:-3}
 shift $(($# < 3 ? $# : 3))
 here=$(cd "$(dirname "$0")" && pwd)
 export NCCL_NVLS_ENABLE=0
-program=$build/bench/gpu_pipeline
-[ -x "$program" ] || program=$build/bench/bench_gpu_pipeline
+program=$build/examples/gpu_pipeline
 out=$(mktemp)
 
 one() {

@@ -1,8 +1,9 @@
 """The schedule of gpu_pipeline in torch.distributed.pipelining: one forward, one backward, a process and a GPU for each stage.
 
-    torchrun --nproc-per-node 4 bench/gpu/torch_pipeline.py [--microbatches 8] [--passes 200] [--bytes 1048576] [--compute_us 1000]
+    torchrun --nproc-per-node 4 bench/gpu/torch_pipeline.py [--num-microbatches 8] [--train-iters 200] [--micro-batch-size 1]
+        [--seq-length 512] [--hidden-size 512] [--compute-us 1000]
 
-Prints `name value unit` lines as parley's programs do.
+Options are gpu_pipeline's. Prints `name value unit` lines as parley's programs do.
 """
 
 import argparse
@@ -50,17 +51,19 @@ def stage_of(cycles):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name, default in (("microbatches", 8), ("passes", 200), ("bytes", 1 << 20), ("compute_us", 1000)):
+    for name, default in (("num-microbatches", 8), ("train-iters", 200), ("micro-batch-size", 1), ("seq-length", 512),
+                          ("hidden-size", 512), ("compute-us", 1000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
+    elements = given.micro_batch_size * given.seq_length * given.hidden_size
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     module = stage_of(cycles_for(given.compute_us)).to(device)
     stage = PipelineStage(module, rank, world, device)
-    schedule = Schedule1F1B(stage, n_microbatches=given.microbatches, loss_fn=lambda out, target: out.sum())
-    batch = torch.ones(given.microbatches, given.bytes // 4, device=device)
+    schedule = Schedule1F1B(stage, n_microbatches=given.num_microbatches, loss_fn=lambda out, target: out.sum())
+    batch = torch.ones(given.num_microbatches, elements, device=device)
 
     def step():
         if rank == 0:
@@ -76,12 +79,12 @@ def main():
     dist.barrier()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(given.passes):
+    for _ in range(given.train_iters):
         step()
     torch.cuda.synchronize()
-    each = (time.perf_counter() - start) / given.passes * 1e9
+    each = (time.perf_counter() - start) / given.train_iters * 1e9
     if rank == 0:
-        computing = 2 * given.microbatches * given.compute_us * 1e3
+        computing = 2 * given.num_microbatches * given.compute_us * 1e3
         print(f"torch_pass {each:.0f} ns")
         print(f"torch_idle {100 * (1 - computing / each):.2f} percent")
     dist.destroy_process_group()

@@ -65,7 +65,9 @@ def main():
         mine = first(previous, count) + (2 * first(rank, count) + 1)
         wrong = int((out != before + mine * C).sum())
         if rank == 0:
-            print(f"{count * 4:14d} {count:12d} {'float':>8s} {us:12.2f} {2 * count * 4 / us / 1e3:10.2f} {wrong:8d}", flush=True)
+            bandwidth = 2 * count * 4 / us / 1e3
+            print(f"{count * 4:14d} {count:12d} {'float':>8s} {'sum':>6s} {-1:6d} {us:12.2f} {bandwidth:10.2f} {bandwidth:10.2f} {wrong:8d}",
+                  flush=True)
         size *= given.f
     dist.destroy_process_group()
 

@@ -1,6 +1,6 @@
 // All-reduces of floats on GPUs, a process each, beside NCCL alone in the same processes, in turns:
 //
-//     parley run -n 2 -- gpu_all_reduce [-b BYTES] [-e BYTES] [-f FACTOR] [-n CALLS] [-w CALLS]
+//     parley run -n 2 -- gpu_all_reduce [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS] [-c 0|1] [-g 1]
 //
 // The options are those of nccl-tests' all_reduce_perf, and so are time and bandwidths: `-w` calls of each size come first, in which
 // the ranks agree; what is printed is the median of five rounds of `-n` calls each. Every call is waited for on the host, on both
@@ -79,6 +79,22 @@ class nccl_alone {
   transports::nccl_communicator world_ = nullptr;
 };
 
+/// How many elements of one more sum are wrong.
+task<std::size_t> wrong_in_one(parley::rank& self, transports::cuda_space& space, parley::ops::symmetric& sums,
+                               std::span<std::byte> data) {
+  std::vector<float> values(data.size() / sizeof(float));
+  const auto host = std::as_writable_bytes(std::span(values));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = float((self.id() + 1) * (1 + i % 1'000));
+  co_await space.copy(data, host);
+  co_await sums.run(data);
+  co_await space.copy(host, data);
+  std::size_t wrong = 0;
+  const auto ranks = std::size_t(self.world_size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    wrong += values[i] == float(ranks * (ranks + 1) / 2 * (1 + i % 1'000)) ? 0 : 1;
+  co_return wrong;
+}
+
 task<> sweep(parley::job& here, transports::cuda_space& space) {
   parley::rank& self = here.self();
   parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "sums");
@@ -93,10 +109,10 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
 
   const double bus = 2.0 * (self.world_size() - 1) / self.world_size();
   if (self.id() == 0)
-    std::printf("#%13s %12s %8s %6s %10s %8s %8s %8s %12s %8s  %s\n", "size (B)", "count", "type", "redop", "time (us)",
-                "algbw", "busbw", "#wrong", "NCCL (us)", "ratio", "config");
+    std::printf("#%13s %12s %8s %6s %6s %10s %8s %8s %8s %12s %8s  %s\n", "size (B)", "count", "type", "redop", "root",
+                "time (us)", "algbw", "busbw", "#wrong", "NCCL (us)", "ratio", "config");
   std::size_t all_wrong = 0;
-  for (std::size_t bytes = options.smallest; bytes <= options.largest; bytes *= options.factor) {
+  for (std::uint64_t bytes = options.smallest; bytes <= options.largest; bytes *= options.factor) {
     const auto block = space.make(bytes);
     const auto data = block->bytes();
     std::vector<float> values(bytes / sizeof(float));
@@ -117,14 +133,8 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
       for (int i = 0; i < options.timed; ++i) alone.sum(data);
       theirs.push_back(double(self.where().precise_now() - began) / options.timed);
     }
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = float((self.id() + 1) * (1 + i % 1'000));
-    co_await space.copy(data, host);
-    co_await sums.run(data);
-    co_await space.copy(host, data);
     std::size_t wrong = 0;
-    const auto ranks = std::size_t(self.world_size());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      wrong += values[i] == float(ranks * (ranks + 1) / 2 * (1 + i % 1'000)) ? 0 : 1;
+    if (options.check != 0) wrong = co_await wrong_in_one(self, space, sums, data);
     all_wrong += wrong;
     if (self.id() == 0) {
       const auto agreed = self.agreements();
@@ -134,9 +144,9 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
       const bool decided = c != nullptr && c->where == parley::actors::campaign::stage::decided;
       const double t = median(mine);
       const double n = median(theirs);
-      std::printf("%14zu %12zu %8s %6s %10.2f %8.2f %8.2f %8zu %12.2f %8.3f  %s\n", bytes, values.size(), "float",
-                  "sum", t / 1e3, double(bytes) / t, bus * double(bytes) / t, wrong, n / 1e3, t / n,
-                  decided ? c->winner.c_str() : "(not yet)");
+      std::printf("%14zu %12zu %8s %6s %6d %10.2f %8.2f %8.2f %8s %12.2f %8.3f  %s\n", data.size(), values.size(),
+                  "float", "sum", -1, t / 1e3, double(bytes) / t, bus * double(bytes) / t, options.wrong(wrong).c_str(),
+                  n / 1e3, t / n, decided ? c->winner.c_str() : "(not yet)");
       std::fflush(stdout);
     }
   }
@@ -146,9 +156,8 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i + 1 < argc; i += 2) options.take(argv[i], argv[i + 1]);
+  options.options().take(argc, argv);
   options.smallest = std::max(options.smallest, sizeof(float));
-  options.timed = std::max(options.timed, 1);
   parley::job_options job;
   job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
   return examples::run_on_gpus(sweep, std::move(job));

@@ -1,17 +1,16 @@
 #pragma once
 // What the examples of this folder share: a rank with a GPU, and CUDA's errors as exceptions.
 #include "kernels.hpp"
+#include "options.hpp"
 
 #include <parley/parley.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 #include <parley/transports/cuda_space.hpp>
 
-#include <algorithm>
-#include <cstdlib>
+#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 namespace examples {
 
@@ -52,29 +51,16 @@ class event {
   event(const event&) = delete;
   event& operator=(const event&) = delete;
   ~event() { cudaEventDestroy(e_); }
+  bool happened() const {
+    const cudaError_t seen = cudaEventQuery(e_);
+    if (seen != cudaErrorNotReady) must(seen, "cudaEventQuery");
+    return seen == cudaSuccess;
+  }
   void record(cudaStream_t s) { must(cudaEventRecord(e_, s), "cudaEventRecord"); }
   void before(cudaStream_t s) { must(cudaStreamWaitEvent(s, e_, 0), "cudaStreamWaitEvent"); }
 
  private:
   cudaEvent_t e_ = nullptr;
-};
-
-/// Sizes and steps, by the options that nccl-tests have for them.
-struct size_sweep {
-  std::size_t smallest = 8;
-  std::size_t largest = 64 << 20;
-  std::size_t factor = 8;
-  int timed = 200;   ///< steps
-  int before = 400;  ///< steps before them
-  /// -b, -e, -f, -n or -w; others are of no concern to it.
-  void take(std::string_view name, const char* value) {
-    const auto number = std::strtoull(value, nullptr, 10);
-    if (name == "-b") smallest = number;
-    if (name == "-e") largest = number;
-    if (name == "-f") factor = std::max<std::size_t>(number, 2);
-    if (name == "-n") timed = static_cast<int>(number);
-    if (name == "-w") before = static_cast<int>(number);
-  }
 };
 
 /// Runs `rank_main(job, space)` with a GPU for each rank of the host in turn.

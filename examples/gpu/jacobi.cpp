@@ -9,10 +9,8 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -200,14 +198,9 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    const auto number = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
-    if (name == "-nx") options.nx = number();
-    if (name == "-ny") options.ny = number();
-    if (name == "-niter") options.niter = static_cast<int>(number());
-    if (name == "-nccheck") options.nccheck = static_cast<int>(std::max(1ULL, number()));
-    if (name == "-csv") options.csv = true;
-  }
+  examples::option_list known;
+  known.number("-nx", options.nx, std::uint64_t{3}).number("-ny", options.ny, std::uint64_t{3});
+  known.number("-niter", options.niter).number("-nccheck", options.nccheck, 1).flag("-csv", options.csv);
+  known.take(argc, argv);
   return examples::run_on_gpus(rank_main);
 }

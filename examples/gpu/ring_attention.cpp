@@ -1,10 +1,10 @@
 // Attention over a sequence that several GPUs share, a process each: keys and values go around the ring while each GPU computes with those
 // that it has, by a fused kernel. Beside it, in turns, the same blocks with no communication.
 //
-//     parley run -n 2 -- gpu_ring_attention [--seqlen 65536] [--heads 32] [--head-dim 128] [--causal] [--dtype bf16] [-n 5] [-w 5] [-c put]
+//     parley run -n 2 -- gpu_ring_attention [--seqlen 65536] [--heads 32] [--head-dim 128] [--causal] [--dtype bf16] [-n 5] [-w 5] [--only put]
 //
-// --seqlen rows on all GPUs together, --head-dim 16, 32, 64 or 128, --dtype fp32 or bf16, -n calls of a round, -w calls before them, -c the only
-// config beside the default. Times are medians of five rounds, of the slowest rank. TFLOP/s count what a causal kernel computes as the half of
+// --seqlen rows on all GPUs together, --head-dim 16, 32, 64 or 128, --dtype fp32 or bf16, -n calls of a round, -w calls before them,
+// --only the only config beside the default. Times are medians of five rounds, of the slowest rank. TFLOP/s count what a causal kernel computes as the half of
 // all, per GPU. Rows of the result are compared with those of a simple kernel in double precision over the whole sequence.
 #include "attention.hpp"
 #include "device.hpp"
@@ -12,9 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,7 +28,7 @@ struct settings {
   std::uint64_t heads = 32;
   std::uint64_t dimensions = 128;
   bool causal = false;
-  bool fp32 = false;
+  std::string dtype = "bf16";
   int calls = 5;
   int before = 5;
   std::string only;  // config beside the default
@@ -253,33 +251,25 @@ task<> run_attention(parley::job& here, parley::transports::cuda_space& space) {
               "allowed", "rms, rel.", "config");
   std::printf("%10llu %6llu %9llu %6s %7s %5u %10.3f %8.1f %12.3f %8.1f %8.3f %10.2e %10.2e %10.2e  %s\n",
               static_cast<unsigned long long>(options.sequence), static_cast<unsigned long long>(options.heads),
-              static_cast<unsigned long long>(options.dimensions), options.fp32 ? "fp32" : "bf16",
+              static_cast<unsigned long long>(options.dimensions), options.dtype.c_str(),
               options.causal ? "yes" : "no", ranks, ring_s * 1e3, operations / ring_s, alone_s * 1e3,
               operations / alone_s, alone_s / ring_s, worst.largest, worst.allowed, worst.relative,
               mine.config().c_str());
 }
 
 task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
-  if (options.fp32) return run_attention<float>(here, space);
+  if (options.dtype == "fp32") return run_attention<float>(here, space);
   return run_attention<parley::bf16>(here, space);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    const auto text = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    const auto number = [&] { return std::strtoull(text(), nullptr, 10); };
-    if (name == "--seqlen") options.sequence = number();
-    if (name == "--heads") options.heads = number();
-    if (name == "--head-dim") options.dimensions = number();
-    if (name == "--causal") options.causal = true;
-    if (name == "--dtype") options.fp32 = std::string_view(text()) == "fp32";
-    if (name == "-n") options.calls = std::max(1, static_cast<int>(number()));
-    if (name == "-w") options.before = static_cast<int>(number());
-    if (name == "-c") options.only = text();
-  }
+  examples::option_list known;
+  known.number("--seqlen", options.sequence, std::uint64_t{1}).number("--heads", options.heads, std::uint64_t{1});
+  known.number("--head-dim", options.dimensions, std::uint64_t{1}).flag("--causal", options.causal);
+  known.one_of("--dtype", options.dtype, {"fp32", "bf16"}).number("-n", options.calls, 1).number("-w", options.before);
+  known.text("--only", options.only).take(argc, argv);
   parley::job_options job;
   job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
   return examples::run_on_gpus(rank_main, std::move(job));

@@ -1,25 +1,19 @@
 #pragma once
 // What the examples share in which products of matrices overlap their communication and all of it is tuned as a whole, on all ranks: flags,
 // configs, checks, and times beside the best of an exhaustive search, NCCL and one product, and the product alone.
+#include "blocking_nccl.hpp"
 #include "device.hpp"
 #include "matrices.hpp"
 #include "matrix_products.hpp"
 #include "peer_memory.hpp"
 
-#include <parley/transports/nccl_runtime.hpp>
-
-#include <nccl.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,13 +26,10 @@ struct layer_options {
   std::uint64_t k = 8192;
   int calls = 20;
   int before = 5;
-  void take(std::string_view name, const char* value) {
-    const auto number = std::strtoull(value, nullptr, 10);
-    if (name == "--M") m = number;
-    if (name == "--N") n = number;
-    if (name == "--K") k = number;
-    if (name == "--iters") calls = std::max(1, static_cast<int>(number));
-    if (name == "--warmup") before = std::max(1, static_cast<int>(number));
+  void take(int argc, char** argv) {
+    option_list known;
+    known.number("--M", m, std::uint64_t{1}).number("--N", n, std::uint64_t{1}).number("--K", k, std::uint64_t{1});
+    known.number("--iters", calls, 1).number("--warmup", before, 1).take(argc, argv);
   }
 };
 
@@ -68,65 +59,6 @@ inline std::vector<way_to_do_it> all_ways(rank_id world, std::size_t tiles) {
   }
   return all;
 }
-
-/// NCCL as PyTorch uses it: a communicator that blocks, and calls that are enqueued.
-class blocking_nccl {
- public:
-  task<> meet(parley::rank* self) {
-    parley::transports::nccl_id id;
-    if (self->id() == 0) id = known().make_id().value();
-    parley::paired_transfer op{.name = "NCCL's id"};
-    for (rank_id r = 1; r < self->world_size(); ++r) op.edges.emplace_back(0, r);
-    parley::transfer ids = self->declare(op);
-    if (self->id() != 0) co_await ids.receive(id.bytes, {.from = 0});
-    for (rank_id r = 1; self->id() == 0 && r < self->world_size(); ++r) co_await ids.send(id.bytes, {.to = r});
-    void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    const auto connect = find<decltype(&ncclCommInitRank)>(library, "ncclCommInitRank");
-    gather_ = find<decltype(&ncclAllGather)>(library, "ncclAllGather");
-    scatter_ = find<decltype(&ncclReduceScatter)>(library, "ncclReduceScatter");
-    abort_ = find<decltype(&ncclCommAbort)>(library, "ncclCommAbort");
-    ncclUniqueId same{};
-    static_assert(sizeof same == sizeof id.bytes);
-    std::memcpy(&same, id.bytes.data(), sizeof same);
-    check(connect(&world_, static_cast<int>(self->world_size()), same, static_cast<int>(self->id())),
-          "ncclCommInitRank");
-  }
-  blocking_nccl() = default;
-  blocking_nccl(const blocking_nccl&) = delete;
-  blocking_nccl& operator=(const blocking_nccl&) = delete;
-  ~blocking_nccl() {
-    if (world_ != nullptr) abort_(world_);
-  }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, cudaStream_t s) {
-    check(gather_(mine.data(), all.data(), mine.size(), ncclInt8, world_, s), "ncclAllGather");
-  }
-  /// The sum of all ranks' bf16s, so many of them for each rank.
-  void reduce_scatter(const std::uint16_t* parts, std::uint16_t* sum, std::size_t count, cudaStream_t s) {
-    check(scatter_(parts, sum, count, ncclBfloat16, ncclSum, world_, s), "ncclReduceScatter");
-  }
-
- private:
-  static parley::transports::nccl_library& known() {
-    const auto library = parley::transports::nccl_runtime();
-    if (!library) parley::runtime::raise(library.reason());
-    return **library;
-  }
-  template <class F>
-  static F find(void* library, const char* name) {
-    const auto found = library == nullptr ? nullptr : reinterpret_cast<F>(::dlsym(library, name));
-    if (found == nullptr) parley::runtime::raise({parley::errc::unavailable, std::string("NCCL has no ") + name});
-    return found;
-  }
-  static void check(ncclResult_t r, const char* what) {
-    if (r != ncclSuccess)
-      parley::runtime::raise(
-          {parley::errc::device_failed, std::string(what) + ": NCCL's error " + std::to_string(static_cast<int>(r))});
-  }
-  decltype(&ncclAllGather) gather_ = nullptr;
-  decltype(&ncclReduceScatter) scatter_ = nullptr;
-  decltype(&ncclCommAbort) abort_ = nullptr;
-  ncclComm_t world_ = nullptr;
-};
 
 /// A layer of one rank: it makes m / P of the rows of something from products of `inner` numbers, `columns` of them a row.
 class whole_layer {
@@ -404,7 +336,7 @@ task<> run_layer(parley::job* here, parley::transports::cuda_space* space, layer
 /// A program that takes --M, --N, --K, --iters and --warmup. `Layer::must_take(options, ranks)` throws where sizes do not fit.
 template <class Layer>
 int run_whole_layer(int argc, char** argv, layer_options options) {
-  for (int i = 1; i + 1 < argc; i += 2) options.take(argv[i], argv[i + 1]);
+  options.take(argc, argv);
   return run_on_gpus([options](parley::job& here, parley::transports::cuda_space& space) {
     return run_layer<Layer>(&here, &space, options);
   });

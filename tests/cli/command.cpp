@@ -132,11 +132,11 @@ TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for
   CHECK(fs::exists(here.path / "three.results.csv") == false);
 }
 
-TEST_CASE("a simulated run takes no results, devices or deaths, and a seed belongs to one") {
+TEST_CASE("a simulated run takes no results or deaths, and a seed belongs to one") {
   const folder here;
   here.write("three.json", three_sizes);
   for (const char* words :
-       {"--sim --results r.csv", "--sim --one-process", "--sim --device cuda", "--sim --kill 1@5", "--seed 3"}) {
+       {"--sim --results r.csv", "--sim --one-process", "--sim --kill 1@5", "--seed 3"}) {
     CAPTURE(words);
     CHECK(here.parley("tune three.json " + std::string(words)).status == 2);
   }
@@ -231,6 +231,43 @@ TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches"
   CHECK(number(d, "mismatches") > 0);
   CHECK_FALSE(d.at("ok").as_bool());
   has(ran.error, "the receiver direct");
+}
+
+TEST_CASE("what ranks are told to do without is no candidate, on processes and on virtual ranks, and stands in the report") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  for (const char* where : {"--no-results", "--no-results --one-process", "--sim"}) {
+    CAPTURE(where);
+    const auto ran = here.tune(std::string("three.json --mask 1:chunked --mask 0:nccl ") + where);
+    CHECK(ran.status == 0);
+    const json::object d = ran.document();
+    CHECK(d.at("masked").as_string() == "0:nccl 1:chunked");
+    CHECK(d.at("agreements").as_array().empty());
+    CHECK(number(d, "invocations") == 3'000);
+  }
+  for (const auto& [mask, why] : {std::pair{"2:nccl", "there is no such rank; the job has 2"},
+                                  {"1:chonked", "neither a capability (gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90"},
+                                  {"one:nccl", "begins with no rank"},
+                                  {"1:", "names no capability"}}) {
+    CAPTURE(mask);
+    const auto wrong = here.parley(std::string("tune three.json --mask ") + mask);
+    CHECK(wrong.status == 2);
+    has(wrong.error, why);
+  }
+}
+
+TEST_CASE("a rank that dies in the midst of a trial ends the others, which say who is gone") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  for (const char* rank : {"0", "1"}) {
+    CAPTURE(rank);
+    const auto ran = here.tune(std::string("three.json --no-results --kill ") + rank + "@chunked:1");
+    CHECK(ran.status == 137);  // of the one that was killed
+    has(ran.error, std::string("rank ") + rank + " is gone");
+  }
+  const auto none = here.tune("three.json --no-results --kill 1@nccl:1");
+  CHECK(none.status == 1);
+  has(none.error, "--kill: the spec has no config nccl");
 }
 
 TEST_CASE("a simulated run is watched by the checkers: what they find is its error, by name") {

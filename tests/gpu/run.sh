@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
-# BUILD holds cli/parley and, if they were built, examples/gpu_*, bench/gpu_sums and tests/test_gpu. Prints one line per check and a summary;
-# logs go to OUTPUT_FOLDER. Never changes a GPU's settings; NVLink multicast stays off.
+# BUILD holds cli/parley, examples/gpu_*, bench/gpu_sums, tests/test_gpu and tests/gpu_own_communicator; checks of what was not built do not
+# run. Prints one line per check and a summary, which also says what did not run and why; logs go to OUTPUT_FOLDER. Never changes a GPU's settings;
+# NVLink multicast stays off.
 set -u
 build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
 out=${2:-$(mktemp -d)}
@@ -10,8 +11,30 @@ parley=$build/cli/parley
 spec=$here/examples/specs/llama2-7b-pipeline.json
 export NCCL_NVLS_ENABLE=0
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
-passed=0 failed=0
+passed=0 failed=0 left_out=0
 mkdir -p "$out"
+
+# left_out WHY NAME...: checks that do not run here.
+leave_out() {
+  local why=$1
+  shift
+  left_out=$((left_out + $#))
+  printf '%-44s did not run: %s\n' "$*" "$why"
+}
+# built PROGRAM CHECKS...: whether it is there; else those checks are left out.
+built() {
+  local program=$1
+  shift
+  [ -x "$program" ] && return
+  leave_out "$program was not built" "$@"
+  return 1
+}
+# several CHECKS...: whether there are GPUs enough for NCCL, which takes no two ranks on one.
+several() {
+  [ "$gpus" -ge 2 ] && return
+  leave_out "NCCL between ranks needs two GPUs, and there is one" "$@"
+  return 1
+}
 
 # check NAME SECONDS COMMAND...: runs it, keeps its output, says how it went.
 check() {
@@ -45,14 +68,30 @@ tail -n 3 "$out/processes-pipeline.log"
 
 # The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, and a process each.
 cases=$build/tests/test_gpu
-if [ -x "$cases" ]; then
+if built "$cases" worked-cases-processes worked-cases-one-process; then
   check worked-cases-processes 90 "$cases" --test-case='*process for each rank*'
   check worked-cases-one-process 90 "$cases" --test-case='*many ranks of one process*'
 fi
 
-# What NCCL does for transfers, by itself: the same messages with only it beside the default.
-check processes-nccl 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results
-tail -n 12 "$out/processes-nccl.log"
+# What NCCL does for transfers, by itself: the same messages with only it beside the default. It must have been timed.
+nccl_is_timed() {
+  "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results --json >"$out/processes-nccl.json" &&
+    python3 -c 'import json, sys
+timed = [c for a in json.load(open(sys.argv[1]))["agreements"] for c in a["candidates"] if c["config"] == "nccl" and c["status"] == "measured"]
+print(f"NCCL was timed for {len(timed)} sizes")
+sys.exit(not timed)' "$out/processes-nccl.json"
+}
+export -f nccl_is_timed
+export parley here out
+if several processes-nccl; then
+  check processes-nccl 120 bash -c nccl_is_timed
+  tail -n 12 "$out/processes-nccl.log"
+fi
+# The demo's pipeline on virtual ranks, which compute for as long as the kernels take here.
+check simulated-from-measured 120 "$parley" tune "$spec" --device cuda --sim --microbatches 40
+tail -n 1 "$out/simulated-from-measured.log"
+# On equal GPUs some ranks are told to do without what others have.
+check masked 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 40 --mask 1:ipc --mask 0:nccl
 
 # fails_as NAME SECONDS TEXT COMMAND...: it ends in time, with a status of its own (137 is that of a rank that was killed), and says TEXT.
 fails_as() {
@@ -68,10 +107,17 @@ fails_as() {
   fi
   printf '%-44s %6d ms  %s\n' "$name" $((($(date +%s%N) - began) / 1000000)) "$status"
 }
-for rank in 0 1; do
-  fails_as "nccl-rank-$rank-dies" 60 "rank $rank is gone" "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results \
-    --kill "$rank@400"
-done
+# After 400 messages, and in the midst of NCCL's first trial, while the communicator is made, and of its third.
+if several nccl-rank-{0,1}-dies{,-in-trial-1,-in-trial-3}; then
+  for rank in 0 1; do
+    fails_as "nccl-rank-$rank-dies" 60 "rank $rank is gone" "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results \
+      --kill "$rank@400"
+    for trial in 1 3; do
+      fails_as "nccl-rank-$rank-dies-in-trial-$trial" 60 "rank $rank is gone" "$parley" tune "$here/tests/gpu/nccl.json" --device cuda \
+        --no-results --budget 1 --kill "$rank@nccl:$trial"
+    done
+  done
+fi
 # Another program has taken all memory but 2 GiB of each GPU.
 python3 -c 'import time, torch
 taken = [torch.empty(torch.cuda.mem_get_info(d)[0] - (2 << 30), dtype=torch.uint8, device=d) for d in range(torch.cuda.device_count())]
@@ -82,11 +128,9 @@ for _ in $(seq 100); do grep -q filled "$out/filler.log" && break; sleep 0.2; do
 fails_as out-of-memory 60 "cudaErrorMemoryAllocation" "$parley" tune "$here/tests/gpu/filled.json" --device cuda --no-results
 kill "$filler" && wait "$filler" 2>/dev/null
 # The heterogeneous all-reduce: NCCL, and a kernel of parley's own that a rank may lack, each result compared.
-# NCCL takes no two ranks on one GPU.
-gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
-[ "$gpus" -ge 2 ] || echo "one GPU: sums and replayed steps, which need NCCL between ranks, did not run"
 sums=$build/bench/gpu_sums
-if [ -x "$sums" ] && [ "$gpus" -ge 2 ]; then
+checks_of_sums="sums-4096 sums-65536 sums-1048576 sums-16777216 sums-masked sums-rank-dies sums-kernel-faults"
+if several $checks_of_sums && built "$sums" $checks_of_sums; then
   for bytes in 4096 65536 1048576 16777216; do
     check "sums-$bytes" 60 "$parley" run -n 2 -- "$sums" --bytes "$bytes" --calls "$((bytes > 100000 ? 400 : 2000))"
     tail -n 2 "$out/sums-$bytes.log"
@@ -96,19 +140,41 @@ if [ -x "$sums" ] && [ "$gpus" -ge 2 ]; then
   fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- "$sums" --kill 1
   fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n 2 -- "$sums" --fault 1
 fi
+# A communicator of the program's own, with sums under way while parley rehearses and tries NCCL beside it.
+own=$build/tests/gpu_own_communicator
+if several own-communicator && built "$own" own-communicator; then
+  check own-communicator 120 "$parley" run -n 2 -- "$own"
+  tail -n 2 "$out/own-communicator.log"
+fi
 # Batches and halos in the order of streams; both programs compare every element.
 for op in ring_exchange jacobi; do
   program=$build/examples/gpu_$op
-  [ -x "$program" ] || continue
+  built "$program" "$op" "$op-rank-dies" || continue
   [ $op = jacobi ] && short="-nx 2048 -ny 2048 -niter 500" endless="-nx 2048 -ny 2048 -niter 60000" || short="-n 100 -w 300" endless="-e 8 -n 100000000"
   check "$op" 60 "$parley" run -n 2 -- "$program" $short
   tail -n 2 "$out/$op.log"
   fails_as "$op-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 5 "$@"; fi; exec "$@"' - "$program" $endless
 done
+# A pipeline forward and backward, and gradients summed in two levels; both look at every element. What no program knows is an error.
+program=$build/examples/gpu_pipeline
+if built "$program" pipeline-1F1B pipeline-Interleaved1F1B; then
+  for schedule in 1F1B Interleaved1F1B; do
+    check "pipeline-$schedule" 60 "$parley" run -n 2 -- "$program" --schedule $schedule --train-iters 60 --compute-us 200
+    tail -n 3 "$out/pipeline-$schedule.log"
+  done
+fi
+program=$build/examples/gpu_gradients
+if built "$program" gradients; then
+  check gradients 90 "$parley" run -n 4 -- "$program" -e 1M
+  tail -n 2 "$out/gradients.log"
+fi
+for program in "$build"/examples/gpu_*; do
+  fails_as "$(basename "$program")-options" 30 "there is no option --no-such-thing" "$program" --no-such-thing
+done
 # Attention around a ring, compared with a simple kernel in double precision: the worked case, and sequences that fill no tile.
 program=$build/examples/gpu_ring_attention
-if [ -x "$program" ]; then
+if built "$program" attention-{fp32,bf16}{,--causal}-{64,5000} attention-4-ranks attention-rank-dies; then
   for dtype in fp32 bf16; do
     for mask in "" --causal; do
       check "attention-$dtype$mask-64" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 64 --heads 2 --head-dim 16 -n 20
@@ -125,7 +191,7 @@ fi
 # LD_LIBRARY_PATH says. On one GPU without NCCL.
 for layer in all_gather_gemm gemm_reduce_scatter; do
   program=$build/examples/gpu_$layer
-  [ -x "$program" ] || continue
+  built "$program" $layer "$layer-rank-dies" || continue
   check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
   tail -n 6 "$out/$layer.log"
   fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
@@ -133,14 +199,14 @@ for layer in all_gather_gemm gemm_reduce_scatter; do
 done
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
-if [ -x "$program" ] && [ "$gpus" -ge 2 ]; then
+if several replayed_step replayed_step-rank-dies && built "$program" replayed_step replayed_step-rank-dies; then
   check replayed_step 90 "$parley" run -n 2 -- "$program" -e 300000
   tail -n 8 "$out/replayed_step.log"
   fails_as replayed_step-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" -e 8 -n 100000000
 fi
 # The GPUs are as good as before.
-check processes-after-faults 120 "$parley" tune "$here/tests/gpu/nccl.json" --device cuda --no-results --microbatches 40
+check processes-after-faults 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 40
 
 [ "${SANITIZE:-yes}" = no ] || sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
 if [ -n "${sanitizer:-}" ]; then
@@ -153,11 +219,21 @@ if [ -n "${sanitizer:-}" ]; then
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
+  # All kernels of the worked cases, with two ranks of one process and of two.
+  if built "$cases" {memcheck,racecheck}-worked-cases-{one-process,processes}; then
+    for tool in memcheck racecheck; do
+      check "$tool-worked-cases-one-process" 900 env PARLEY_TEST_RANKS=2 PARLEY_TEST_PATIENCE=600 "$sanitizer" --tool $tool --report-api-errors no --error-exitcode 9 \
+        "$cases" --test-case='*many ranks of one process*'
+      check "$tool-worked-cases-processes" 900 env PARLEY_TEST_RANKS=2 PARLEY_TEST_PATIENCE=600 "$sanitizer" --tool $tool --report-api-errors no --target-processes all \
+        --error-exitcode 9 "$cases" --test-case='*process for each rank*'
+      grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool"-worked-cases-*.log
+    done
+  fi
   # What packs the pieces of halos, adds up sums, multiplies blocks of attention, and adds up parts of products.
   sanitized() {
     local name=$1 tool
     shift
-    [ -x "$1" ] || return
+    built "$1" "sanitized-$name" || return
     for tool in ${tools:-memcheck racecheck}; do
       check "$tool-$name" 300 "$sanitizer" --tool $tool --report-api-errors no --target-processes all --error-exitcode 9 \
         "$parley" run -n 2 -- "$@"
@@ -166,15 +242,20 @@ if [ -n "${sanitizer:-}" ]; then
   }
   sanitized jacobi "$build/examples/gpu_jacobi" -nx 256 -ny 256 -niter 60
   sanitized ring_exchange "$build/examples/gpu_ring_exchange" -e 4096 -n 20 -w 20
+  sanitized gradients "$build/examples/gpu_gradients" -e 4096 -n 5 -w 5
+  sanitized pipeline "$build/examples/gpu_pipeline" --train-iters 5 --compute-us 100
   sanitized attention "$build/examples/gpu_ring_attention" --seqlen 64 --heads 2 --head-dim 16 -n 2
   for layer in all_gather_gemm gemm_reduce_scatter; do
     # Under racecheck a rank is killed for want of memory, among cuBLASLt's kernels.
     tools=memcheck sanitized $layer "$build/examples/gpu_$layer" --M 256 --N 256 --K 256 --iters 1 --warmup 1
   done
-  [ "$gpus" -lt 2 ] || sanitized replayed_step "$build/examples/gpu_replayed_step" -e 4096 -n 40
+  if several sanitized-replayed_step sanitized-sums; then
+    sanitized replayed_step "$build/examples/gpu_replayed_step" -e 4096 -n 40
+    sanitized sums "$sums" --bytes 4096 --calls 300
+  fi
 else
-  echo "compute-sanitizer was not found, or SANITIZE=no: memcheck and racecheck did not run"
+  leave_out "compute-sanitizer was not found, or SANITIZE=no" memcheck racecheck
 fi
 
-echo "gpu: $gpus GPUs, $passed checks passed, $failed failed; logs in $out"
+echo "gpu: $gpus GPUs, $((passed + failed)) checks: $passed passed, $failed failed; $left_out more did not run; logs in $out"
 [ "$failed" = 0 ]

@@ -47,6 +47,16 @@ class gpu_place final : public device_place {
   int device_;
 };
 
+// PARLEY_TEST_RANKS=N: with so many alone, and PARLEY_TEST_PATIENCE=SECONDS for calls, for tools under which all takes much longer.
+std::vector<rank_id> worlds(std::vector<rank_id> usual) {
+  if (const char* const told = std::getenv("PARLEY_TEST_RANKS")) usual = {static_cast<rank_id>(std::atoi(told))};
+  return usual;
+}
+time_ns patience() {
+  const char* const told = std::getenv("PARLEY_TEST_PATIENCE");
+  return told == nullptr ? here::of_a_busy_machine : std::atoi(told) * time_ns{1'000'000'000};
+}
+
 constexpr const char* rank_test = "this program as one rank of the worked cases on a GPU";
 
 }  // namespace
@@ -55,12 +65,12 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
   o.settings = eager_trials();
-  o.settle_limit_ns = here::of_a_busy_machine;
+  o.settle_limit_ns = patience();
   o.gpu = transports::cuda_runtime().value();
   const int status = ops::run(
       [](job& j) {
         gpu_place at(*j.gpu(), *j.gpu_memory());
-        here h(j.self(), at);
+        here h(j.self(), at, patience());
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },
@@ -69,21 +79,21 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
 }
 
 TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
-  for (const rank_id ranks : {2, 4, 8}) {
+  for (const rank_id ranks : worlds({2, 4, 8})) {
     CAPTURE(ranks);
     one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = transports::cuda_runtime().value()});
     std::vector<std::unique_ptr<gpu_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
       places.push_back(std::make_unique<gpu_place>(*job.gpu(r), *job.gpu_memory(r)));
-      all.push_back(std::make_unique<here>(job[r], *places.back()));
+      all.push_back(std::make_unique<here>(job[r], *places.back(), patience()));
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
   }
 }
 
 TEST_CASE("the worked cases hold with a process for each rank, on the GPUs of this host in turn") {
-  for (const rank_id ranks : {2, 4}) {
+  for (const rank_id ranks : worlds({2, 4})) {
     CAPTURE(ranks);
     const job_run run(rank_test, "worked cases", ranks);
     CHECK_MESSAGE(run.fine(), run.all);

@@ -364,20 +364,24 @@ TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind
   gpu.destroy(stream);
 }
 
-TEST_CASE("where memory cannot be exported, puts and gets are not agreed on, and the rest goes on") {
+TEST_CASE("where memory cannot be exported, puts and gets are no candidates, before anything is tried, and the rest goes on") {
   fake_cuda gpu;
   gpu.ipc = fake_cuda::ipc_state::refused;
   const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);
   const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
   two_ranks w(gpu, {direct(), put(), get()});
   fill(gpu, from.bytes(), 6);
-  const std::string& refused = w.wires[0]->planes().ipc_refused;
-  for (const deadline limit; refused.empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
+  const auto missing = [&] { return w.ranks[0]->agreements().front().no_common_config; };
+  for (const deadline limit; missing().empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
   w.move(from.bytes(), to.bytes(), 100);
   CHECK(holds(gpu, to.bytes(), 6));
-  const auto* const c = w.campaign(10'000);
-  CHECK((c == nullptr || c->winner.empty() || c->winner == "direct"));
-  CHECK(refused.find("cudaErrorNotSupported") == 0);
+  const auto* const tried = w.campaign(10'000);
+  CHECK((tried == nullptr || tried->trials == 0));
+  CHECK(w.ranks[0]->participants().front()->unavailable ==
+        std::vector<std::string>{"put: cudaErrorNotSupported: planted", "get: cudaErrorNotSupported: planted"});
+  CHECK(w.wires[0]->planes().ipc == 0);
+  // Of host memory they are as good as ever.
+  for (const auto& c : {put(), get()}) CHECK(c->works_over(*w.wires[0], nullptr));
 }
 
 TEST_CASE("NCCL moves payloads from device to device, and needs no exported memory") {
@@ -411,7 +415,7 @@ TEST_CASE("without NCCL its config is not offered, and the reason is told") {
   for (const deadline limit; missing().empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
   CHECK(holds(gpu, to.bytes(), 6));
   CHECK(missing().find("rank 1 (receiver) has direct") != std::string::npos);
-  CHECK(nccl()->works_over(*w.wires[1]).reason().text() == "no NCCL was given to this rank's link");
+  CHECK(nccl()->works_over(*w.wires[1], w.spaces[1].get()).reason().text() == "no NCCL was given to this rank's link");
 }
 
 TEST_CASE("a communicator that cannot be made fails the rehearsal, and the rest goes on") {

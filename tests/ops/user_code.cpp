@@ -45,7 +45,7 @@ class moody final : public paired_config {
     do_throw(at_demands_);
     return {};
   }
-  result<> works_over(const runtime::link&) const override {
+  result<> works_over(const runtime::link&, const runtime::memory_space*) const override {
     if (asked_ != nullptr) ++asked_->works_over;
     do_throw(at_works_over_);
     return {};
@@ -61,7 +61,7 @@ struct weary final : paired_config {
   weary() : paired_config({.name = "weary"}) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
-  result<> works_over(const runtime::link&) const override {
+  result<> works_over(const runtime::link&, const runtime::memory_space*) const override {
     if (++asked > 2) do_throw(thrown::standard);
     return {};
   }

@@ -69,11 +69,17 @@ TEST_CASE("the worked cases hold in processes that share memory") { over("posix,
 
 TEST_CASE("the worked cases hold in processes over TCP") { over("tcp,self"); }
 
-TEST_CASE("the worked cases hold on device buffers, with many ranks of one process on one GPU") {
-  for (const auto& [ranks, ticks] : {std::pair<rank_id, std::uint64_t>{2, 0}, {2, 200}, {4, 200}, {8, 200}}) {
+TEST_CASE("the worked cases hold on device buffers, with many ranks of one process on one GPU, or two") {
+  struct on_fakes {
+    rank_id ranks;
+    std::uint64_t ticks;
+    int devices;
+  };
+  for (const auto& [ranks, ticks, devices] : {on_fakes{2, 0, 1}, {2, 200, 1}, {4, 200, 1}, {8, 200, 1}, {4, 200, 2}}) {
     CAPTURE(ranks);
     CAPTURE(ticks);
-    fake_cuda gpu;
+    CAPTURE(devices);
+    fake_cuda gpu(devices);
     one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = &gpu});
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;

@@ -45,8 +45,10 @@ class logged final : public flow_step {
     if (fails) raise({errc::config_failed, "it was told to"});
   }
   bool fails = false;
+  bool is_ordered_by_a_device = false;
 
  private:
+  bool comes_after(const flow_step&, const buffer_access&) override { return is_ordered_by_a_device; }
   log_of_steps& log_;
   char letter_;
   time_ns takes_ns_;
@@ -297,6 +299,19 @@ TEST_CASE("who comes behind a step that was given up still waits for those whom 
   CHECK(d.outcome().code() == errc::timeout);  // c was to bring what it updates
   CHECK(e.outcome());
   CHECK(f.clock.now() == 50'010);
+}
+
+TEST_CASE("who comes behind a step that a device orders still waits for those that this one need not wait for") {
+  flowing f;
+  flow_work a = f.step('a', {writes(f.m.bytes)}, 50'000);
+  const auto by_device = new_step<logged>(f.log, 'b', 10);
+  by_device->is_ordered_by_a_device = true;
+  flow_work b = f.flow.add(by_device, std::array{writes(f.m.bytes)});
+  CHECK(b.outcome());
+  CHECK(f.clock.now() == 10);
+  flow_work c = f.step('c', {writes(f.m.bytes)}, 10);
+  CHECK(c.outcome());
+  CHECK(f.log.text == "<a<b>b>a<c>c");
 }
 
 TEST_CASE("any number of steps that wait for one another may be given up at once") {

@@ -23,9 +23,10 @@ class device_place : public place {
 
   runtime::memory_space* memory() noexcept override { return &space_; }
   runtime::device_stream stream() noexcept override { return stream_; }
-  void compute(runtime::dataflow&, std::span<const runtime::buffer_access>, kernels::any kernel,
+  void compute(runtime::dataflow& flow, std::span<const runtime::buffer_access> uses, kernels::any kernel,
                std::size_t count) override {
-    compute(std::move(kernel), count);
+    const auto f = [&](runtime::device_stream s) { launch(kernel, count, static_cast<transports::cuda_stream>(s)); };
+    static_cast<void>(flow.compute(uses, f, {.name = "kernel", .stream = stream_, .memory = &space_}));
   }
   void compute(kernels::any kernel, std::size_t count) override { launch(kernel, count, stream_); }
   void behind_messages(std::span<const std::byte> bytes) override {

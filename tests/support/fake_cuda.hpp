@@ -2,7 +2,9 @@
 /// A GPU for tests without one. What is enqueued takes effect later: each `query` is a tick, and an operation ends so many ticks
 /// after the one before it in its stream. Copies read their source when they end, not when they are enqueued, so that a missing
 /// order shows as wrong bytes. Device memory has addresses that no processor may follow: touching one is a segmentation
-/// fault. Streams share its queues in turn: while one that waits is at the head of a queue, nothing that came later goes on there.
+/// fault. Streams of a device share its queues in turn: while one that waits is at the head of a queue, nothing that came later goes on
+/// there. All copies that a device makes out of others' memory go through one queue more, in the order in which they were enqueued,
+/// whichever streams they are in, as bench/gpu/queues.cpp saw it on H100s.
 #include <parley/transports/cuda_driver.hpp>
 #include <sys/mman.h>
 
@@ -33,10 +35,12 @@ class fake_cuda final : public transports::cuda_driver {
                           .multiprocessors = 1,
                           .uuid = "GPU-fake-" + std::to_string(d)});
   }
+  explicit fake_cuda(std::vector<transports::cuda_device> devices) : devices_(std::move(devices)) {}
   ~fake_cuda() override {
     for (auto& [at, held] : blocks_) ::munmap(at, held.reserved);
   }
 
+  static constexpr double ns_per_tick = 1'000;
   std::uint64_t ticks_per_copy = 5;
   enum class ipc_state { works, refused } ipc = ipc_state::works;
   std::optional<int> exports_nothing{};  ///< the device whose memory cannot be exported
@@ -62,12 +66,9 @@ class fake_cuda final : public transports::cuda_driver {
   }
   /// Where the processor may see device memory.
   std::byte* shadow(const void* address) {
-    auto at = blocks_.upper_bound(const_cast<void*>(address));
-    if (at == blocks_.begin()) return nullptr;
-    --at;
-    const auto offset =
-        static_cast<std::size_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
-    return offset < at->second.bytes.size() ? at->second.bytes.data() + offset : nullptr;
+    const auto at = block_of(address);
+    if (at == blocks_.end()) return nullptr;
+    return at->second.bytes.data() + (static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
   }
   /// As others in the program do who have a context of their own.
   void* allocate_in_other_context(int device, std::size_t bytes) {
@@ -85,8 +86,10 @@ class fake_cuda final : public transports::cuda_driver {
   unsigned queues() const noexcept override { return queues_there; }
   int driver_version() const noexcept override { return 13000; }
   int runtime_version() const noexcept override { return 13000; }
+  void make_current(int) override {}
   cuda_stream make_stream(int device) override {
-    streams_.push_back(std::make_unique<stream>(device, made_++ % queues_there));
+    const std::size_t turn = made_[device]++ % queues_there;
+    streams_.push_back(std::make_unique<stream>(device, turn * devices_.size() + static_cast<std::size_t>(device)));
     return reinterpret_cast<cuda_stream>(streams_.back().get());
   }
   void destroy(cuda_stream s) noexcept override {
@@ -95,6 +98,11 @@ class fake_cuda final : public transports::cuda_driver {
   cuda_event make_event(int device) override {
     events_.push_back(std::make_unique<event>(device));
     return reinterpret_cast<cuda_event>(events_.back().get());
+  }
+  cuda_event make_timed_event(int device) override { return make_event(device); }
+  runtime::result<double> elapsed_ns(cuda_event from, cuda_event to) override {
+    const auto at = [](cuda_event e) { return reinterpret_cast<const event*>(e)->tick; };
+    return static_cast<double>(at(to) - at(from)) * ns_per_tick;
   }
   void destroy(cuda_event e) noexcept override {
     std::erase_if(events_, [&](const auto& own) { return own.get() == reinterpret_cast<event*>(e); });
@@ -154,11 +162,14 @@ class fake_cuda final : public transports::cuda_driver {
              ticks_per_copy,
              nullptr,
              0,
-             {}});
+             {},
+             is_out_of_another(from, stream_of(s).device)});
     return errc::none;
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
-    return copy(to, from, bytes, s);
+    const errc started = copy(to, from, bytes, s);
+    if (started == errc::none) last_of(stream_of(s)).pulls = false;
+    return started;
   }
   errc move_pieces(void* packed, const runtime::memory_pieces& p, transports::pieces_way way,
                    cuda_stream s) noexcept override {
@@ -262,17 +273,16 @@ class fake_cuda final : public transports::cuda_driver {
     return *word;
   }
   memory_place place_of(const void* address) noexcept override {
-    const block* const in = block_of(address);
-    return in == nullptr ? memory_place{} : memory_place{memory_place::kind::device, in->device};
+    const auto in = block_of(address);
+    return in == blocks_.end() ? memory_place{} : memory_place{memory_place::kind::device, in->second.device};
   }
   bool is_of_other_context(const void* address, int) noexcept override {
-    const block* const in = block_of(address);
-    return in != nullptr && in->other_context;
+    const auto in = block_of(address);
+    return in != blocks_.end() && in->second.other_context;
   }
   runtime::result<transports::exported_memory> export_memory(const void* address) override {
     if (ipc == ipc_state::refused) return runtime::error{errc::unavailable, "cudaErrorNotSupported: planted"};
-    auto at = blocks_.upper_bound(const_cast<void*>(address));
-    --at;
+    const auto at = block_of(address);
     if (exports_nothing == at->second.device)
       return runtime::error{errc::unavailable, "cudaErrorNotSupported: planted"};
     transports::exported_memory made;
@@ -298,6 +308,7 @@ class fake_cuda final : public transports::cuda_driver {
     int device;
     std::uint64_t recorded = 0;
     std::uint64_t happened = 0;
+    std::uint64_t tick = 0;  // at which that was
   };
   struct operation {
     enum class kind { work, record, wait, wait_for_word } what;
@@ -306,6 +317,7 @@ class fake_cuda final : public transports::cuda_driver {
     event* on;
     std::uint64_t number;
     std::function<bool()> over{};
+    bool pulls = false;       // copies out of another device's memory
     std::uint64_t place = 0;  // in the order of enqueueing
 
     bool holds_its_queue() const {
@@ -337,18 +349,24 @@ class fake_cuda final : public transports::cuda_driver {
     o.place = ++enqueued_;
     s.captured ? s.captured->push_back(std::move(o)) : s.todo.push_back(std::move(o));
   }
+  static operation& last_of(stream& s) { return s.captured ? s.captured->back() : s.todo.back(); }
   struct block {
     std::vector<std::byte> bytes;
     std::size_t reserved = 0;
     int device = 0;
     bool other_context = false;
   };
-  const block* block_of(const void* address) const {
+  // Which the address lies in; the end: in none.
+  std::map<void*, block>::iterator block_of(const void* address) {
     auto at = blocks_.upper_bound(const_cast<void*>(address));
-    if (at == blocks_.begin()) return nullptr;
+    if (at == blocks_.begin()) return blocks_.end();
     --at;
     const auto* const begin = static_cast<const std::byte*>(at->first);
-    return static_cast<const std::byte*>(address) < begin + at->second.bytes.size() ? &at->second : nullptr;
+    return static_cast<const std::byte*>(address) < begin + at->second.bytes.size() ? at : blocks_.end();
+  }
+  bool is_out_of_another(const void* address, int device) {
+    const memory_place at = place_of(address);
+    return at.what == memory_place::kind::device && at.device != device;
   }
   stream& stream_of(cuda_stream s) { return *reinterpret_cast<stream*>(s); }
   bool is_broken(cuda_stream s) { return broken_.contains(stream_of(s).device); }
@@ -358,7 +376,7 @@ class fake_cuda final : public transports::cuda_driver {
   }
   // Of each queue, what is before the first wait in it.
   std::vector<std::uint64_t> goes_on_up_to() const {
-    std::vector<std::uint64_t> first(queues_there, ~std::uint64_t{0});
+    std::vector<std::uint64_t> first(queues_there * devices_.size(), ~std::uint64_t{0});
     for (const auto& s : streams_) {
       for (const operation& o : s->todo) {
         if (o.place < first[s->queue] && o.holds_its_queue()) first[s->queue] = o.place;
@@ -366,19 +384,36 @@ class fake_cuda final : public transports::cuda_driver {
     }
     return first;
   }
+  // Of each device, the first copy out of another's memory that is not over.
+  std::vector<std::uint64_t> first_pulls() const {
+    std::vector<std::uint64_t> first(devices_.size(), ~std::uint64_t{0});
+    for (const auto& s : streams_) {
+      auto& of_device = first[static_cast<std::size_t>(s->device)];
+      for (const operation& o : s->todo) {
+        if (o.pulls) of_device = std::min(of_device, o.place);
+      }
+    }
+    return first;
+  }
   void tick() {
+    ++ticks_;
     const std::vector<std::uint64_t> goes_on = goes_on_up_to();
+    const std::vector<std::uint64_t> pulls = first_pulls();
     for (auto& s : streams_) {
       while (!s->todo.empty() && !broken_.contains(s->device)) {
         operation& first = s->todo.front();
         if (first.place > goes_on[s->queue]) break;
+        if (first.pulls && first.place > pulls[static_cast<std::size_t>(s->device)]) break;
         if (first.what == operation::kind::wait && first.on->happened < first.number) break;
         if (first.what == operation::kind::work && first.ticks > 0) {
           --first.ticks;
           break;
         }
         if (first.over && !first.over()) break;
-        if (first.what == operation::kind::record) first.on->happened = first.number;
+        if (first.what == operation::kind::record) {
+          first.on->happened = first.number;
+          first.on->tick = ticks_;
+        }
         if (first.effect) first.effect();
         s->todo.pop_front();
       }
@@ -386,8 +421,9 @@ class fake_cuda final : public transports::cuda_driver {
   }
 
   std::vector<transports::cuda_device> devices_;
-  std::size_t made_ = 0;
+  std::map<int, std::size_t> made_;  // streams, by device
   std::uint64_t enqueued_ = 0;
+  std::uint64_t ticks_ = 0;
   std::vector<std::unique_ptr<stream>> streams_;
   std::vector<std::unique_ptr<event>> events_;
   std::vector<std::unique_ptr<std::vector<operation>>> graphs_;

@@ -164,6 +164,34 @@ TEST_CASE(
   gpu.destroy(stream);
 }
 
+TEST_CASE("a copy out of another device's memory that waits in a stream holds up all others, which a pull does not") {
+  fake_cuda gpu(2);
+  cuda_copies copies(gpu, 0);
+  const auto there = cuda_memory::on_device(gpu, 1, 200);
+  const auto here = cuda_memory::on_device(gpu, 0, 200);
+  fill(gpu, there.bytes(), 1);
+  CHECK(gpu.place_of(there.bytes().data()).device == 1);
+  const auto stream = gpu.make_stream(0);
+  // A kernel that waits for what the second copy brings, and uses what the first one is to overwrite.
+  gpu.launch_until(stream, [&] { return gpu.shadow(here.bytes().data())[150] == gpu.shadow(there.bytes().data())[150]; });
+  CHECK(copies.after(here.bytes().first(100), stream) == errc::none);
+  std::array<awaited, 2> done;
+  bool held_up = false;
+  SUBCASE("a copy") {
+    CHECK(copies.copy(here.bytes().first(100), there.bytes().first(100), &done[0]) == errc::pending);
+    held_up = true;
+  }
+  SUBCASE("a pull") { CHECK(copies.pull(here.bytes().first(100), there.bytes().first(100), &done[0]) == errc::pending); }
+  CHECK(copies.pull(here.bytes().last(100), there.bytes().last(100), &done[1]) == errc::pending);
+  for (int i = 0; i < 1'000; ++i) copies.poll();
+  CHECK(done[1].calls == (held_up ? 0 : 1));
+  CHECK(done[0].calls == (held_up ? 0 : 1));
+  if (held_up) fill(gpu, here.bytes(), 1);  // so that all of it comes to its end
+  copies.drain();
+  CHECK(holds(gpu, here.bytes(), 1));
+  gpu.destroy(stream);
+}
+
 TEST_CASE("copies that wait on the host end with the device, and outlive the rank whose kernels they waited for") {
   fake_cuda gpu;
   {

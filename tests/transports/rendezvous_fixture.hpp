@@ -66,7 +66,7 @@ struct party {
   party(asio::io_context& io, const rendezvous_options& options, const job_key& key, const member& me)
       : meeting(std::make_unique<rendezvous>(io, options, key.duplicate())) {
     meeting->on_member_lost([this](rank_id rank, const std::string& why) { lost.emplace_back(rank, why); });
-    meeting->on_member_left([this](rank_id rank, const root_cause& why) { left.emplace_back(rank, why); });
+    meeting->on_member_left([this](rank_id rank, const parley::runtime::root_cause& why) { left.emplace_back(rank, why); });
     meeting->on_member_restarted([this](const member& anew) { back.push_back(anew); });
     meeting->join(me, [this](result<joined> all) { outcome.emplace(std::move(all)); });
   }
@@ -86,7 +86,7 @@ struct party {
   std::unique_ptr<rendezvous> meeting;
   std::optional<result<joined>> outcome;
   std::vector<std::pair<rank_id, std::string>> lost;
-  std::vector<std::pair<rank_id, root_cause>> left;
+  std::vector<std::pair<rank_id, parley::runtime::root_cause>> left;
   std::vector<member> back;
 };
 

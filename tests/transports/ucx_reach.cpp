@@ -47,12 +47,27 @@ TEST_CASE("ranks that share a host leave UCX's unauthenticated TCP listener out"
   const auto outcome = run_processes(1, [](rank_id, meeting&) {
     ::unsetenv("UCX_TLS");
     PARLEY_EXPECT(listening_sockets() == 0);
-    const ucx_worker here(ucx_reach::one_host, 500'000'000);
+    const ucx_worker here(ucx_reach::one_host, ucx_memory_kinds::host, 500'000'000);
     PARLEY_EXPECT(!here.address().empty());
     PARLEY_EXPECT(listening_sockets() == 0);
     // What this looks for is there when ranks are on several hosts.
-    const ucx_worker wide(ucx_reach::several_hosts, 500'000'000);
+    const ucx_worker wide(ucx_reach::several_hosts, ucx_memory_kinds::host, 500'000'000);
     PARLEY_EXPECT(listening_sockets() > 0);
+  });
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
+
+TEST_CASE("UCX is given memory of devices where that is asked for and it says that it takes it, else it says why not") {
+  const auto outcome = run_processes(1, [](rank_id, meeting&) {
+    ::unsetenv("UCX_TLS");
+    const ucx_worker host(ucx_reach::one_host, ucx_memory_kinds::host, 500'000'000);
+    PARLEY_EXPECT(host.takes_devices().reason().text().find("PARLEY_UCX_CUDA=1") != std::string::npos);
+    // Asked for its transports where there is no driver it starts all the same, without them and without a listener.
+    const ucx_worker both(ucx_reach::one_host, ucx_memory_kinds::host_and_devices, 500'000'000);
+    PARLEY_EXPECT(listening_sockets() == 0);
+    PARLEY_EXPECT(both.description().find("cuda_copy,cuda_ipc") != std::string::npos);
+    if (!std::filesystem::exists("/dev/nvidia0"))
+      PARLEY_EXPECT(both.takes_devices().reason().text().find("says that it takes no CUDA memory") != std::string::npos);
   });
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <type_traits>
 #include <unordered_map>
 
 namespace parley::transports {
@@ -54,11 +55,14 @@ class runtime_driver final : public cuda_driver {
                        .compute_capability = 10 * p.major + p.minor,
                        .memory_bytes = p.totalGlobalMem,
                        .multiprocessors = p.multiProcessorCount,
-                       .uuid = uuid_text(p.uuid)};
+                       .uuid = uuid_text(p.uuid),
+                       .ipc = says_yes(cudaDeviceGetAttribute, cudaDevAttrIpcEventSupport, d)};
       for (int other = 0; other < count; ++other) {
-        int reaches = 0;
-        if (other != d && cudaDeviceCanAccessPeer(&reaches, d, other) == cudaSuccess && reaches != 0)
-          seen.peers.push_back(other);
+        if (other == d || !says_yes(cudaDeviceCanAccessPeer, d, other)) continue;
+        seen.peers.push_back(other);
+        // Over a bus there are none.
+        if (says_yes(cudaDeviceGetP2PAttribute, cudaDevP2PAttrNativeAtomicSupported, d, other))
+          seen.nvlink.push_back(other);
       }
       devices_.push_back(std::move(seen));
     }
@@ -69,6 +73,7 @@ class runtime_driver final : public cuda_driver {
   int runtime_version() const noexcept override { return runtime_version_; }
   unsigned queues() const noexcept override { return queues_; }
 
+  void make_current(int device) override { must(cudaSetDevice(device), "cudaSetDevice"); }
   cuda_stream make_stream(int device) override {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
@@ -88,13 +93,8 @@ class runtime_driver final : public cuda_driver {
     device_of_own_.erase(s);
     note(cudaStreamDestroy(s), "cudaStreamDestroy");
   }
-  cuda_event make_event(int device) override {
-    const on_device here(device);
-    must(here.outcome(), "cudaSetDevice");
-    cudaEvent_t made = nullptr;
-    must(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    return made;
-  }
+  cuda_event make_event(int device) override { return make_event(device, cudaEventDisableTiming); }
+  cuda_event make_timed_event(int device) override { return make_event(device, cudaEventDefault); }
   void destroy(cuda_event e) noexcept override { note(cudaEventDestroy(e), "cudaEventDestroy"); }
 
   void* allocate(int device, std::size_t bytes) override {
@@ -126,6 +126,12 @@ class runtime_driver final : public cuda_driver {
   errc query(cuda_event e) noexcept override {
     const cudaError_t seen = cudaEventQuery(e);
     return seen == cudaErrorNotReady ? errc::pending : note(seen, "cudaEventQuery");
+  }
+  result<double> elapsed_ns(cuda_event from, cuda_event to) override {
+    float ms = 0;
+    if (const cudaError_t e = cudaEventElapsedTime(&ms, from, to); e != cudaSuccess)
+      return refused(e, "cudaEventElapsedTime");
+    return double{ms} * 1e6;
   }
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
     return note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
@@ -233,6 +239,20 @@ class runtime_driver final : public cuda_driver {
   std::string fault() const override { return fault_; }
 
  private:
+  template <class... Words>
+  static bool says_yes(cudaError_t (*question)(int*, Words...), std::type_identity_t<Words>... words) {
+    int answer = 0;
+    const cudaError_t e = question(&answer, words...);
+    if (e != cudaSuccess) cudaGetLastError();  // nobody else shall be told of it
+    return e == cudaSuccess && answer != 0;
+  }
+  cuda_event make_event(int device, unsigned how) {
+    const on_device here(device);
+    must(here.outcome(), "cudaSetDevice");
+    cudaEvent_t made = nullptr;
+    must(cudaEventCreateWithFlags(&made, how), "cudaEventCreateWithFlags");
+    return made;
+  }
   errc note(cudaError_t e, const char* where) noexcept {
     if (e == cudaSuccess) return errc::none;
     cudaGetLastError();  // one that is not sticky is told once

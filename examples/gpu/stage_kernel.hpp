@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace parley::bench {
+namespace examples {
 
 /// x(i) = in[i], or base + i % 1000 where there is no `in`; out[i] = x(i) * factor + term. Counts in `wrong` each element of `in` that
 /// is not (base + i % 1000) * expected_factor.
@@ -23,4 +23,4 @@ struct stage_step {
 };
 cudaError_t launch_stage(const stage_step& step, int device, cudaStream_t stream);
 
-}  // namespace parley::bench
+}  // namespace examples

@@ -1,6 +1,6 @@
-#include <parley/bench/gpu/stage_kernel.hpp>
+#include "stage_kernel.hpp"
 
-namespace parley::bench {
+namespace examples {
 
 namespace {
 
@@ -35,4 +35,4 @@ cudaError_t launch_stage(const stage_step& step, int device, cudaStream_t stream
   return cudaGetLastError();
 }
 
-}  // namespace parley::bench
+}  // namespace examples

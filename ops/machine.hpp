@@ -1,0 +1,63 @@
+#pragma once
+/// What a rank's machine has, by names that configs ask for (`op_config::requirements`), and what the user tells it to do without.
+///
+///     machine m = machine::with_gpu(driver, /*device=*/0);
+///     m.mask(parse_masks("2:sm_90,3:sm_90,nvlink").value(), /*self=*/2);
+///     m.has("sm_90")                 // an error: this rank was told to do without it
+///
+/// | capability | is there where |
+/// |---|---|
+/// | `gpu` | the job was given one |
+/// | `sm_75`, `sm_90`, … | the GPU's compute capability is that or a newer one |
+/// | `peer_access`, `nvlink` | the GPU reaches the memory of another one, over NVLink; or no other is visible to this process |
+/// | `ipc` | other processes may be given the GPU's memory |
+/// | `nccl`, `ucx` | the job has a GPU; whether NCCL is found and UCX takes its memory is for those to say who use them |
+/// | anything else, such as a config's own name | always |
+///
+/// Masks are the same on all ranks; one without a rank is for all. Who hides `sm_90` hides all newer ones, so that a GPU can stand for
+/// an older one. Results depend on them (validator PARLEY_MASK). A machine of which nothing is known has all that is not masked, as
+/// virtual ranks have.
+#include <parley/runtime/error.hpp>
+#include <parley/runtime/identifiers.hpp>
+#include <parley/transports/cuda_driver.hpp>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+struct masked_capability {
+  std::optional<runtime::rank_id> rank{};  ///< none: all of them
+  std::string name;
+};
+
+/// `2:sm_90,nccl`; the error says what is wrong with which of them.
+runtime::result<std::vector<masked_capability>> parse_masks(std::string_view text);
+/// The same text for the same masks, in whichever order they were given.
+std::string text_of(const std::vector<masked_capability>& masks);
+/// Of what one rank is told to do without; empty: of nothing.
+std::string text_of(const std::vector<masked_capability>& masks, runtime::rank_id self);
+
+class machine {
+ public:
+  /// Of the table above, but for the numbers of `sm_`.
+  static constexpr std::array named{"gpu", "peer_access", "nvlink", "ipc", "nccl", "ucx"};
+  static machine without_gpu();
+  static machine with_gpu(const transports::cuda_driver& gpu, int device);
+  void mask(const std::vector<masked_capability>& masks, runtime::rank_id self);
+  /// An error says why not.
+  runtime::result<> has(std::string_view capability) const;
+
+ private:
+  void lacks(std::string_view capability, std::string why) { lacking_.emplace_back(capability, std::move(why)); }
+  std::vector<std::string> masked_;
+  std::vector<std::pair<std::string, std::string>> lacking_;  // with the reasons
+  std::optional<int> compute_capability_{};
+  std::string device_;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,89 @@
+#include <parley/runtime/enqueued_step.hpp>
+
+#include <parley/runtime/executor.hpp>
+
+#include <utility>
+
+namespace parley::runtime {
+
+enqueued_step::~enqueued_step() {
+  let_go();
+  forget();
+}
+
+// Who holds its work may keep it for longer than its flow, and its coroutine.
+void enqueued_step::on_torn_down() noexcept {
+  waiting_ = nullptr;
+  forget();
+}
+
+void enqueued_step::forget() noexcept {
+  if (outcome_ == errc::pending) memory_.forget(this);
+  outcome_ = errc::cancelled;
+}
+
+template <class Does>
+void enqueued_step::tried(const Does& does) noexcept {
+  try {
+    does();
+  } catch (...) {
+    if (!refused_) refused_ = std::current_exception();
+  }
+}
+
+// Of kernels in other streams a device knows by what they had then, of messages by the words that stand for them. Who overwrites what
+// a message brings also waits for those before it, which that would not have waited for if it was given up.
+bool enqueued_step::comes_after(const flow_step& earlier, const buffer_access& use) {
+  const on_device part = earlier.part_of_device();
+  if (part.memory != &memory_) return false;
+  if (part.what == on_device::kind::awaited) return use.use == buffer_use::read;
+  const auto& kernels = static_cast<const enqueued_step&>(earlier);
+  if (kernels.given_ == nullptr) return false;
+  tried([&] {
+    if (kernels.stream_ != stream_) memory_.wait_for(kernels.given_, stream_);
+  });
+  return true;
+}
+
+// The word stands for no buffer but one that nobody else names: this object.
+void enqueued_step::hold() {
+  const std::span<const std::byte> own(reinterpret_cast<const std::byte*>(this), 1);
+  word_ = memory_.expect(own);
+  memory_.wait_on(own, stream_);
+}
+
+void enqueued_step::let_go() noexcept {
+  if (word_ != 0) memory_.came(std::exchange(word_, 0), errc::none);
+}
+
+void enqueued_step::enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept {
+  tried([&] {
+    if (refused_) return;
+    for (const buffer_access& a : uses) memory_.wait_on(a.bytes, stream_);
+    if (has_to_wait()) hold();
+    f(stream_);
+  });
+  // Also what it had given to the stream before it threw.
+  tried([&] {
+    for (const buffer_access& a : uses) memory_.after(a.bytes, stream_);
+    given_ = memory_.moment_of(stream_);
+    outcome_ = memory_.when_reached(stream_, this);
+  });
+}
+
+task<> enqueued_step::run() {
+  let_go();
+  scope& here = co_await this_scope;
+  where_ = &here.where();
+  co_await reached{*this};
+  if (refused_) std::rethrow_exception(refused_);
+  if (outcome_ != errc::none) raise({outcome_, memory_.words_of(outcome_)});
+}
+
+void enqueued_step::on_reached(completion& self, errc outcome) noexcept {
+  auto& mine = static_cast<enqueued_step&>(self);
+  mine.outcome_ = outcome;
+  if (mine.waiting_) mine.where_->schedule(std::exchange(mine.waiting_, nullptr));
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,46 @@
+#include <parley/cli/device_planes.hpp>
+
+#include "../support/fake_cuda.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace parley;
+using namespace parley::cli;
+using namespace parley::tests;
+
+TEST_CASE("doctor sends a message by cuda_copy and one by staged, on one device or between two") {
+  for (const int devices : {1, 2}) {
+    CAPTURE(devices);
+    fake_cuda gpu(devices);
+    CHECK(try_cuda_copy(gpu));
+    CHECK(gpu.copies() == 3);  // in, across, out
+    CHECK(try_staged(gpu));
+    CHECK(gpu.copies() == 7);  // in, down, up, out
+    CHECK(gpu.blocks() == 0);
+    CHECK(gpu.pinned() == 0);
+  }
+}
+
+TEST_CASE("a plane that fails is missing, with what the device said") {
+  fake_cuda gpu;
+  SUBCASE("when it copies") {
+    gpu.break_at_copy = 2;
+    CHECK(try_cuda_copy(gpu).reason().what() == "device_failed: device 0: cudaErrorIllegalAddress: planted");
+  }
+  SUBCASE("for want of memory") {
+    gpu.memory_left = 5'000;
+    CHECK(try_staged(gpu).reason().text().find("cudaErrorMemoryAllocation") != std::string::npos);
+  }
+  SUBCASE("where it cannot say that it has copied") {
+    gpu.word_operations = false;
+    CHECK(try_cuda_copy(gpu).reason().text().find("cannot say by a word") != std::string::npos);
+  }
+}
+
+TEST_CASE("of NCCL on one GPU doctor says that two ranks cannot share it") {
+  CHECK(std::string(what_nccl_takes(1)).find("takes no two ranks on one GPU, and there is one here") !=
+        std::string::npos);
+  CHECK(std::string(what_nccl_takes(2)).find("there is one here") == std::string::npos);
+}
