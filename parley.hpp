@@ -81,6 +81,7 @@ using ops::linear_pipeline;
 using ops::one_forward_one_backward;
 using ops::one_shot;
 using ops::p2p;
+using ops::p2p_operation;
 using ops::paired;
 using ops::paired_config;
 using ops::paired_transfer;

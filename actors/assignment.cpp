@@ -420,9 +420,9 @@ void assignment::cut_short(std::uint64_t bytes, std::uint64_t from) {
     --c.unsettled;
     --c.trials;
     std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return r.invocation == t.order; });
-    std::erase(c.repetitions[t.candidate], t.order);
+    forget_trial(c, t);
     c.places.erase({t.tag, t.invocation});
-    if (!enough) c.again.push_back(t.candidate);
+    if (!enough && t.kind == tuning::trial_kind::timed) c.again.push_back(t.candidate);
   }
 }
 

@@ -128,11 +128,12 @@ void group_leader::assign_through(std::uint64_t invocation) {
   while (log_.unwritten() <= invocation) {
     const std::uint64_t n = log_.unwritten();
     // Nobody is to search for a size that none has called with.
-    const std::optional<std::uint64_t> bytes = sizes_.expected(n);
-    const auto choice = assigned_.choose(bytes.value_or(0), 0, n, services_.ex.now());
-    foreseen_.put(n, {choice, bytes.value_or(0)});
-    const std::uint64_t stamped =
-        is_compared(choice, bytes.value_or(0)) ? compared_with_default(choice.digest) : choice.digest;
+    std::uint64_t stamped = default_digest_;
+    if (const std::optional<std::uint64_t> bytes = sizes_.expected(n)) {
+      const auto choice = assigned_.choose(*bytes, 0, n, services_.ex.now());
+      foreseen_.put(n, {choice, *bytes});
+      stamped = is_compared(choice, *bytes) ? compared_with_default(choice.digest) : choice.digest;
+    }
     runtime::invariant(log_.write(stamped), {"S1", "each invocation is assigned once, in order", here()});
   }
 }

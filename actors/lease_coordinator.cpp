@@ -140,7 +140,7 @@ void lease_coordinator::advance(key_state& k) {
     k.at_once = true;
     return;
   }
-  if (path_ == trial_path::leased && state_.assigned->has_late_trials(k.bytes)) {
+  if (path_ == trial_path::leased && !k.halted && state_.assigned->has_late_trials(k.bytes)) {
     prepare(k, purpose::halt);
     k.at_once = true;
     return;
@@ -386,6 +386,7 @@ void lease_coordinator::append_entry(key_state& k) {
   }
   if (k.for_what == purpose::halt) {
     ++counters_.halted;
+    k.halted = true;
     state_.assigned->cut_short(k.bytes, k.writer.first());
     if (state_.look_again) state_.look_again();
     k.writer.schedule({}, old);
@@ -401,7 +402,7 @@ void lease_coordinator::append_entry(key_state& k) {
     if (segments.empty() || segments.back().digest != r.digest) segments.push_back({r.digest, 0});
     ++segments.back().count;
   }
-  k.cut_short = false;
+  k.cut_short = k.halted = false;
   k.writer.schedule(std::move(segments), old);
 }
 

@@ -120,6 +120,7 @@ class lease_coordinator {
     std::set<std::uint64_t> compared;   // digests whose numbers are the default's
     std::set<std::uint64_t> late;       // digests whose rehearsal did not end in time, with all members at it
     bool cut_short = false;             // some of the trials scheduled last will never run
+    bool halted = false;                // the rest of them; those that had begun end by themselves
     std::vector<rehearsal_run> aside;   // of a round whose call did not come
   };
   struct round_state {

@@ -33,7 +33,7 @@ using parley::transports::siphash;
 using parley::transports::ucx_link;
 
 struct ball {
-  static constexpr std::uint16_t message_type = 100;
+  static constexpr std::uint16_t message_type = 60;
   std::uint64_t value = 0;
   PARLEY_FIELDS(value)
 };

@@ -150,7 +150,7 @@ class bare_copies {
   bare_copies(const bare_copies&) = delete;
   bare_copies& operator=(const bare_copies&) = delete;
   void map(const handle& theirs) {
-    far_ = driver_.import_memory(device_, theirs.handle).value();
+    far_ = driver_.import_memory(device_, theirs.handle).value().data();
     from_ = static_cast<std::byte*>(far_) + theirs.offset;
   }
   std::int64_t timed(std::span<std::byte> into) {

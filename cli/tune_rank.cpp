@@ -303,6 +303,7 @@ class fatal_config final : public ops::paired_config {
   fatal_config(ops::config_ptr config, std::uint64_t run)
       : paired_config(config->identity(), 0, config->what_it_needs()), config_(std::move(config)), run_(run) {}
   runtime::result<> available() const override { return config_->available(); }
+  std::vector<std::string> requirements() const override { return config_->requirements(); }
   runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
     return config_->works_over(net, memory);
   }

@@ -9,6 +9,8 @@
 //
 // Which order and which kernel is best depends on how fast shards come, so each is tried inside the whole. A time includes what
 // the kernel waited for shards: that is what the order is about. Results are compared with a product made by one process.
+#include "command_line.hpp"
+
 #include <parley/parley.hpp>
 #include <parley/runtime/news.hpp>
 #include <parley/simulation/program.hpp>

@@ -57,8 +57,9 @@ void environment(input bytes) {
   } else {
     require(!place.reason().text().empty(), "a fault of the environment is explained");
   }
+  const ops::rank_settings plain;
   try {
-    const auto heeded = ops::heed_environment({}, [&](const std::string& name) { return find(all, name); });
+    const auto heeded = ops::heed_environment(plain, [&](const std::string& name) { return find(all, name); });
     require(heeded.warnings.size() <= all.size() + 1, "warnings are bounded");
   } catch (const runtime::failure& f) {
     require(f.code() == errc::malformed, "a variable that cannot be read is malformed");

@@ -1,6 +1,6 @@
 #pragma once
-/// A link on which the input speaks for all other ranks: what it brings comes as if a peer had sent it, and what is sent is only
-/// counted.
+/// A link on which the input speaks for all other ranks: what it brings comes as if a peer had sent it. What is sent goes nowhere: it is
+/// counted, and its header is there for a peer that answers it.
 ///
 ///     peer_link wire;
 ///     lent_payloads under_test(wire, {}, take);
@@ -10,6 +10,7 @@
 #include <parley/runtime/link.hpp>
 
 #include <array>
+#include <vector>
 
 namespace parley::fuzz {
 
@@ -19,9 +20,10 @@ class peer_link final : public runtime::link {
   runtime::rank_id world_size() const noexcept override { return 4; }
   void listen(channel on, handler* to) override { to_[static_cast<std::size_t>(on)] = to; }
   void on_failure(failure_handler*) override {}
-  runtime::errc send(runtime::rank_id, channel, std::span<const std::byte>, std::span<const std::byte>,
+  runtime::errc send(runtime::rank_id, channel, std::span<const std::byte> header, std::span<const std::byte>,
                      runtime::completion*) override {
     ++sent;
+    latest.assign(header.begin(), header.end());
     return runtime::errc::none;
   }
   runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion*) override {
@@ -37,6 +39,7 @@ class peer_link final : public runtime::link {
     if (to != nullptr) to->on_arrival(runtime::arrival(this, header, body.size(), body.data(), false));
   }
   std::uint64_t sent = 0;
+  std::vector<std::byte> latest;
 
  private:
   void release(const void*, bool) noexcept override {}

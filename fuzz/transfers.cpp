@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <list>
 #include <map>
 #include <memory>
@@ -92,13 +93,15 @@ void lent_payloads(input bytes) {
     h.what = static_cast<std::uint16_t>(from.below(9));
     h.from = static_cast<std::uint32_t>(from.below(5));
     h.restarts = from.below(8) == 7 ? from.byte() : 0;
-    h.rest = {number(from, {77, 1, 2}),                                   // number
+    header_of<7> said;  // what this rank has lent last
+    if (wire.latest.size() == sizeof said) std::memcpy(&said, wire.latest.data(), sizeof said);
+    h.rest = {number(from, {77, 1, 2, said.rest[0], said.rest[0]}),       // number
               number(from, {place_of(&words), place_of(&mine)}),          // address
               number(from, {8, 16, 256}),                                 // bytes
               number(from, {place_of(&words)}),                           // guard
               number(from, {0, 1, 2}),                                    // on
               number(from, {static_cast<std::uint64_t>(::getpid()), 0}),  // process
-              number(from, {77})};                                        // token
+              number(from, {77, said.rest[6]})};                          // token
     // Of other processes nothing is read here.
     if (h.rest[5] != static_cast<std::uint64_t>(::getpid())) h.rest[5] = 0;
     const input body = from.bytes(80);

@@ -373,6 +373,10 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
 
 // A call whose own message goes well brings the news of an earlier one's.
 task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options call) {
+  if (untold_.empty()) {  // another call has told it
+    co_await send_when_admitted(data, call);
+    co_return;
+  }
   refusal earlier = std::move(untold_.front());
   untold_.erase(untold_.begin());
   std::exception_ptr thrown;

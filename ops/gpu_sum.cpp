@@ -245,8 +245,11 @@ gpu_world::box_address gpu_world::make_box(std::size_t stage_bytes) {
 
 std::byte* gpu_world::reach(const box_address& theirs) {
   const auto opened = copies_.driver().import_memory(copies_.device(), theirs.handle);
-  mapped_.push_back(opened.value());
-  return static_cast<std::byte*>(mapped_.back()) + theirs.offset;
+  const std::span<std::byte> all = opened.value();
+  mapped_.push_back(all.data());
+  if (theirs.offset > all.size())
+    runtime::raise({errc::malformed, "a member's memory lies outside of what it has exported"});
+  return all.data() + theirs.offset;
 }
 
 // What the others need to reach a member's box travels as numbers, byte by byte, in a sum to which each adds zeros for the others.

@@ -333,11 +333,13 @@ void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
 // Packed ghosts, and what they go into.
 void halo_plan::state::name_what_is_unpacked(std::size_t fields) {
   for (link& l : links) {
-    if (l.packed_in != nullptr) unpacks.push_back(runtime::reads(l.received()));
+    if (l.packed_in != nullptr) unpacks.push_back(runtime::writes(l.received()));
   }
   for (std::size_t f = 0; f < fields; ++f) {
     for (const link& l : links) {
-      if (l.packed_in != nullptr && l.in[f].count() != 0) unpacks.push_back(runtime::updates(l.in[f].around()));
+      if (l.packed_in == nullptr || l.in[f].count() == 0) continue;
+      unpacks.push_back(runtime::updates(l.in[f].around()));
+      afresh.push_back(runtime::writes(l.in[f].around()));
     }
   }
 }
@@ -351,6 +353,7 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
   link& l = link_of(o);
   around->heard(l.peer);
   check(l, came);
+  l.has_come = true;
 }
 
 halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {
@@ -402,7 +405,8 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   }
 }
 
-// All at once, in its place among the steps that name the fields.
+// All that has come at once, in its place among the steps that name the fields: after the receives, also those that have failed. Given
+// up it would stand for a failed write to them, which the next exchange is not to hear of.
 class halo_plan::unpacking final : public runtime::flow_step {
  public:
   explicit unpacking(boost::intrusive_ptr<state> of) noexcept : plan_(std::move(of)) {}
@@ -410,8 +414,14 @@ class halo_plan::unpacking final : public runtime::flow_step {
 
  private:
   void go() noexcept override {
-    for (link& l : plan_->links) plan_->unpack(l, nullptr);
+    for (link& l : plan_->links) {
+      if (std::exchange(l.has_come, false)) plan_->unpack(l, nullptr);
+    }
     end();
+  }
+  void on_abandoned() noexcept override {
+    for (link& l : plan_->links) l.has_come = false;
+    plan_->unpacking_failed = true;
   }
   const boost::intrusive_ptr<state> plan_;
 };
@@ -424,6 +434,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
   for (const link& l : links) state_->around->expect(l.peer);
   const bool on_device = state_->memory->has_streams();
   if (on_device && receiving_.size() == 0) open(flow, stream);
+  if (std::exchange(state_->unpacking_failed, false)) flow.put(runtime::new_step<unpacking>(state_), state_->afresh);
   std::vector<flow_work> beside;
   if (receiving_.size() != 0) beside.push_back(std::exchange(receiving_, {}));
   // Sends come first: what is packed has nothing of what this exchange brings.

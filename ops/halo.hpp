@@ -122,6 +122,7 @@ class halo_plan {
     std::unique_ptr<runtime::memory_space::block> packed_in;
     actors::registered_memory registered_out{};
     actors::registered_memory registered_in{};
+    bool has_come = false;    // to the host, and is not unpacked yet
     term_comparison sizes{};  // bytes that this rank sends, and that it expects
     std::span<std::byte> sent() noexcept;
     std::span<std::byte> received() noexcept;
@@ -133,8 +134,11 @@ class halo_plan {
     runtime::memory_space* memory = nullptr;
     std::vector<link> links;
     neighbours* around = nullptr;
-    std::uint16_t type = 0;                       // of the elements of all fields together
-    std::vector<runtime::buffer_access> unpacks;  // what the host's unpacking names; empty: there is nothing to unpack
+    std::uint16_t type = 0;  // of the elements of all fields together
+    // What the host's unpacking names, empty where there is none, and the fields among it where it begins anew after one that was given up.
+    std::vector<runtime::buffer_access> unpacks;
+    std::vector<runtime::buffer_access> afresh;
+    bool unpacking_failed = false;
     void name_what_is_unpacked(std::size_t fields);
     link& link_of(const p2p_operation& o) noexcept;
     p2p_operation receive_of(link& l);

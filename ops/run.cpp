@@ -56,9 +56,9 @@ bool inside(const std::vector<std::uint64_t>& part, const std::vector<std::uint6
   return true;
 }
 
-// Ranks that outnumber the processors which they may use must yield while they wait for each other.
 constexpr time_ns longest_spin_beside_gpu_ns = 2'000'000;
 
+// Ranks that outnumber the processors which they may use must yield while they wait for each other.
 reactor::sharing sharing_of(const std::vector<transports::member>& members, rank_id self) {
   const transports::member& me = members[self];
   if (members.size() == 1 || me.affinity.empty()) return reactor::sharing::own_core;
@@ -470,7 +470,10 @@ struct job::state final : runtime::link::failure_handler {
       return;
     }
     coming.erase(left);
-    without_rank_0 = without_rank_0 || left == 0;
+    if (left == 0) {
+      without_rank_0 = true;
+      tell_other_hosts();
+    }
     if (why.what.empty()) {
       returned.push_back(left);
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));

@@ -106,6 +106,7 @@ class buffer_order {
 
   // Afterwards a piece begins at `from`, one ends at `to`, and nothing lies between that is in none. The first of them.
   [[gnu::noinline]] mark cut_out(place from, place to) {
+    forget_idle();
     split(from);
     split(to);
     auto at = pieces_.lower_bound(from);
@@ -140,12 +141,16 @@ class buffer_order {
   }
 
   // Programs name the same buffers again and again: a piece that nobody uses stays for a while, with what its list of readers has
-  // grown to.
+  // grown to. A step may name one twice.
   void note_idle(piece& p) noexcept {
+    if (p.linked()) return;
     idle_.push_back(p);
-    if (++idle_count_ <= most_idle) return;
-    pieces_.erase(idle_.pop_front().begin);
-    --idle_count_;
+    ++idle_count_;
+  }
+
+  // Not while a step leaves: what it has named is still to be looked at.
+  void forget_idle() noexcept {
+    for (; idle_count_ > most_idle; --idle_count_) pieces_.erase(idle_.pop_front().begin);
   }
 
   template <class WaitFor>

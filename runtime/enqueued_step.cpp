@@ -37,19 +37,12 @@ bool enqueued_step::comes_after(const flow_step& earlier, const buffer_access& u
   const on_device part = earlier.part_of_device();
   if (part.memory != &memory_) return false;
   if (part.what == on_device::kind::awaited) return use.use == buffer_use::read;
+  if (part.what == on_device::kind::held) return false;
   const auto& kernels = static_cast<const enqueued_step&>(earlier);
-  if (kernels.given_ == nullptr) return false;
   tried([&] {
     if (kernels.stream_ != stream_) memory_.wait_for(kernels.given_, stream_);
   });
   return true;
-}
-
-// The word stands for no buffer but one that nobody else names: this object.
-void enqueued_step::hold() {
-  const std::span<const std::byte> own(reinterpret_cast<const std::byte*>(this), 1);
-  word_ = memory_.expect(own);
-  memory_.wait_on(own, stream_);
 }
 
 void enqueued_step::let_go() noexcept {
@@ -57,10 +50,11 @@ void enqueued_step::let_go() noexcept {
 }
 
 void enqueued_step::enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept {
+  if (abandoned_) return;  // as its flow is cancelled
   tried([&] {
     if (refused_) return;
     for (const buffer_access& a : uses) memory_.wait_on(a.bytes, stream_);
-    if (has_to_wait()) hold();
+    if (has_to_wait()) word_ = memory_.hold(stream_);
     f(stream_);
   });
   // Also what it had given to the stream before it threw.

@@ -28,7 +28,10 @@ class enqueued_step final : public flow_step, private completion {
   ~enqueued_step() override;
   std::string title() const override { return name_; }
   task<> run() override;
-  on_device part_of_device() const noexcept override { return {&memory_, on_device::kind::computed}; }
+  on_device part_of_device() const noexcept override {
+    if (refused_ || given_ == nullptr) return {};
+    return {&memory_, word_ == 0 ? on_device::kind::computed : on_device::kind::held};
+  }
   /// Once it is part of its flow.
   void enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept;
 
@@ -40,11 +43,13 @@ class enqueued_step final : public flow_step, private completion {
     void await_resume() const noexcept {}
   };
   bool comes_after(const flow_step& earlier, const buffer_access& use) override;
-  void on_abandoned() noexcept override { let_go(); }
+  void on_abandoned() noexcept override {
+    abandoned_ = true;
+    let_go();
+  }
   void on_torn_down() noexcept override;
   template <class Does>
   void tried(const Does& does) noexcept;
-  void hold();
   void let_go() noexcept;
   void forget() noexcept;
   static void on_reached(completion& self, errc outcome) noexcept;
@@ -53,7 +58,8 @@ class enqueued_step final : public flow_step, private completion {
   memory_space& memory_;
   device_stream stream_;
   std::uint64_t word_ = 0;  // for which the stream waits; 0: for none
-  device_moment given_;     // all of it
+  bool abandoned_ = false;
+  device_moment given_;  // all of it
   errc outcome_ = errc::none;
   std::exception_ptr refused_;
   executor* where_ = nullptr;

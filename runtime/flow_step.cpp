@@ -85,7 +85,7 @@ void flow_step::note_begun() noexcept {
 // ---- its turn, its end ------------------------------------------------------------------------------------------------
 
 void flow_step::wait_in_scope() noexcept {
-  if (!turn_.enter(home())) give_up(turn_.outcome);
+  if (!turn_.enter(home())) give_up(turn_.outcome, false);
 }
 
 scope& flow_step::home() noexcept { return own_ != nullptr ? own_->inside : flow_->all_; }
@@ -132,13 +132,15 @@ void flow_step::on_ready(ready_call& self) noexcept {
 }
 
 void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
+  flow_step& step = static_cast<turn&>(self).owner;
+  const bool is_queued = step.stage_ == stage::due && !self.linked();  // and not among those that are being begun
   self.unlink();
-  static_cast<turn&>(self).owner.give_up(why);
+  step.give_up(why, is_queued);
 }
 
 // It does not end at once: whoever cancels is going through the waits of its scope.
-void flow_step::give_up(errc why) noexcept {
-  const bool is_queued = std::exchange(stage_, stage::given_up) == stage::due;
+void flow_step::give_up(errc why, bool is_queued) noexcept {
+  stage_ = stage::given_up;
   on_abandoned();
   thrown = std::make_exception_ptr(
       failure({why, title() + ": it had not begun, because it waits for steps that came before it"}));

@@ -114,7 +114,11 @@ class flow_step : private list_hook,
   /// What the streams of a device have to do with it: they do it, or they wait for its end by themselves.
   struct on_device {
     const memory_space* memory = nullptr;  ///< of that device; null: nothing
-    enum class kind : std::uint8_t { computed, awaited } what = kind::computed;
+    enum class kind : std::uint8_t {
+      computed,
+      held,  ///< computed, and the stream waits for this step's turn: messages do not come after that by themselves
+      awaited,
+    } what = kind::computed;
   };
   virtual on_device part_of_device() const noexcept { return {}; }
 
@@ -189,7 +193,7 @@ class flow_step : private list_hook,
   void begin_behind(begin_sequence& sequence);
   void wait_in_scope() noexcept;
   void begin() noexcept;
-  void give_up(errc why) noexcept;
+  void give_up(errc why, bool is_queued) noexcept;
   void cancel(errc why) noexcept;
   void tear_down() noexcept;
   std::exception_ptr blame() const;

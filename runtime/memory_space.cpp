@@ -53,6 +53,7 @@ void memory_space::after(std::span<const std::byte>, device_stream) { no_streams
 device_moment memory_space::moment_of(device_stream) { no_streams(); }
 void memory_space::wait_for(const device_moment&, device_stream) { no_streams(); }
 errc memory_space::when_reached(device_stream, completion*) noexcept { return errc::bad_argument; }
+std::uint64_t memory_space::hold(device_stream) { no_streams(); }
 std::uint64_t memory_space::expect(std::span<const std::byte>) { no_streams(); }
 void memory_space::wait_on(std::span<const std::byte>, device_stream) { no_streams(); }
 void memory_space::came(std::uint64_t, errc) noexcept {}

@@ -76,6 +76,9 @@ class memory_space {
   virtual void wait_for(const device_moment& earlier, device_stream stream);
   /// Calls `done` once all that `stream` has now has happened. Answers `pending`, or why that cannot be known.
   virtual errc when_reached(device_stream stream, completion* done) noexcept;
+  /// What `stream` gets from here on waits until `came` is told the number that is answered. By the streams of others it is not waited for:
+  /// `after` orders what comes behind such a wait only once that is over. Throws `failure`.
+  virtual std::uint64_t hold(device_stream stream);
   /// A receive into `memory` is about to be started: what its owner enqueues may wait for it. Answers the number that the receive
   /// is to have (`receive_options::expected`), never 0. Throws `failure` where it cannot.
   virtual std::uint64_t expect(std::span<const std::byte> memory);

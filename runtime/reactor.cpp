@@ -166,7 +166,7 @@ struct reactor::state {
 
   // A wait has ended. Spun through for as long as that again nobody has to be woken for the next one.
   void learn_from(time_ns waited) noexcept {
-    if (waited < settings.longest_spin_ns) spin_ns = std::clamp(2 * waited, spin_ns, settings.longest_spin_ns);
+    if (waited < settings.longest_spin_ns) spin_ns = std::max(spin_ns, std::min(2 * waited, settings.longest_spin_ns));
     waiting_since = idle_since = never;
   }
 

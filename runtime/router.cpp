@@ -241,7 +241,7 @@ void router::update_accepted(peer_state& source) noexcept {
   for (const parked& waiting : parked_) {
     if (waiting.header.source == source.rank) up_to = std::min(up_to, waiting.header.sequence - 1);
   }
-  source.accepted = up_to;
+  source.accepted = std::max(source.accepted, up_to);  // what its sender was told it may rely on
 }
 
 void router::send_credit(peer_state& to) {

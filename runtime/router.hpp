@@ -67,6 +67,7 @@ class router final : public link::handler {
   /// Messages of type `M` for `actor` go to `take(envelope, M&&) -> errc`; `full` means "again later".
   template <class M, class Take>
   void bind(std::uint64_t actor, Take take) {
+    static_assert(M::message_type < 64, "types are bits of a set");
     bind_raw(actor, type_bit(M::message_type),
              [take = std::move(take)](envelope from, std::span<const std::byte> body) mutable -> errc {
                auto message = decode<M>(body);

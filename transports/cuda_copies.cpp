@@ -169,21 +169,42 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
 
 errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   try {
-    const std::uint64_t behind = flags_ ? flags_->down_for(memory) : 0;
+    const std::vector<std::uint64_t> behind = to_come_before(memory, stream);
     // What another stream has, or comes before another message, still counts.
     const auto same = [&](const ordering& o) {
       return o.memory.data() == memory.data() && o.memory.size() == memory.size() && o.stream == stream &&
              o.behind == behind;
     };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
-    if (at == orderings_.end())
-      at = orderings_.insert(at, {memory, stream, take_event(), behind});
-    else if (at->at.use_count() != 1)
+    if (at == orderings_.end()) {
+      // Where each of them is behind something else none is used again.
+      if (!behind.empty()) for_each_order(memory, orders::all, [](const ordering&) { return true; });
+      at = orderings_.insert(orderings_.end(), {memory, stream, take_event(), behind});
+    } else if (at->at.use_count() != 1) {
       at->at = take_event();
+    }
     return driver_.record(*at->at, stream);
   } catch (const runtime::failure& f) {
     return refused(f);
   }
+}
+
+std::vector<std::uint64_t> cuda_copies::to_come_before(std::span<const std::byte> memory, cuda_stream stream) {
+  if (!flags_) return {};
+  std::vector<std::uint64_t> all;
+  if (const std::uint64_t message = flags_->down_for(memory); message != 0) all.push_back(message);
+  std::erase_if(holds_, [this](const auto& h) { return !flags_->is_down(h.second); });
+  for (const auto& [held, flag] : holds_) {
+    if (held == stream) all.push_back(flag);
+  }
+  return all;
+}
+
+std::uint64_t cuda_copies::hold(cuda_stream stream) {
+  const std::uint64_t flag = expect({});
+  holds_.emplace_back(stream, flag);
+  in_words(flags_->hold(stream, flag)).value();
+  return flag;
 }
 
 cuda_copies::moment cuda_copies::moment_of(cuda_stream stream) {
@@ -197,11 +218,13 @@ template <class Each>
 void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
     const ordering& o = orderings_[i];
-    const bool follows = which == orders::that_copies_follow && o.behind != 0 && flags_->is_down(o.behind);
+    const auto is_to_come = [this](std::uint64_t flag) { return flags_->is_down(flag); };
+    const bool follows =
+        which == orders::that_copies_follow && std::any_of(o.behind.begin(), o.behind.end(), is_to_come);
     if (!overlap(o.memory, memory) || follows) {
       ++i;
     } else if (driver_.query(*o.at) == errc::none) {
-      orderings_[i] = orderings_.back();
+      orderings_[i] = std::move(orderings_.back());
       orderings_.pop_back();
     } else {
       if (!each(o)) return;

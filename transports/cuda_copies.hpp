@@ -80,6 +80,8 @@ class cuda_copies final : public runtime::poller {
   runtime::result<> check(std::span<const std::byte> memory, std::size_t alignment);
   /// From here on copies that touch `memory` come after all that is in `stream` now.
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
+  /// See `memory_space::hold`.
+  std::uint64_t hold(cuda_stream stream);
   /// What is enqueued into `s` from here on comes after all that `after` said of `memory`.
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::that_copies_follow);
@@ -168,9 +170,11 @@ class cuda_copies final : public runtime::poller {
     std::span<const std::byte> memory;
     cuda_stream stream;
     moment at;
-    std::uint64_t behind;  // the flag that was down when it was made: it comes after what is still to come; 0: none was
+    // Flags that were down when it was made, of a message into the memory and of `hold`: it comes after what is still to come.
+    std::vector<std::uint64_t> behind;
   };
-  // What is to come after a message that is expected does not order the copy that brings it.
+  // What is to come after a message that is expected does not order the copy that brings it, nor what is held up by the host any copy
+  // that the host may be waiting for.
   enum class orders : std::uint8_t { that_copies_follow, all };
   template <class Each>
   void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
@@ -218,6 +222,9 @@ class cuda_copies final : public runtime::poller {
   std::deque<queue> streams_;
   std::deque<queue> watched_;  // streams of others
   std::shared_ptr<event_pool> events_;
+  /// What is not to be waited for before that has come.
+  std::vector<std::uint64_t> to_come_before(std::span<const std::byte> memory, cuda_stream stream);
+  std::vector<std::pair<cuda_stream, std::uint64_t>> holds_;
   std::vector<ordering> orderings_;
   std::deque<request> put_off_;  // no stream may wait with them, or none is left that may
   std::optional<cuda_flags> flags_;

@@ -151,7 +151,8 @@ class cuda_driver {
   virtual bool is_of_other_context(const void* address, int device) noexcept = 0;
 
   virtual runtime::result<exported_memory> export_memory(const void* address) = 0;
-  virtual runtime::result<void*> import_memory(int device, const cuda_ipc_handle& handle) = 0;
+  /// The whole allocation, as it is mapped here.
+  virtual runtime::result<std::span<std::byte>> import_memory(int device, const cuda_ipc_handle& handle) = 0;
   virtual void close_imported(void* memory) noexcept = 0;
 
   /// The latest error in words: `cudaErrorIllegalAddress: an illegal memory access was encountered, in cudaEventQuery`.

@@ -72,14 +72,23 @@ bool cuda_flags::is_down(std::uint64_t flag) const noexcept {
   return std::any_of(down_.begin(), down_.end(), [flag](const expected& e) { return e.flag == flag; });
 }
 
-errc cuda_flags::hold(cuda_stream stream, std::span<const std::byte> memory) noexcept {
+template <class Is>
+errc cuda_flags::hold_for(cuda_stream stream, const Is& is_it) noexcept {
   for (expected& e : down_) {
-    if (!overlap(e.memory, memory)) continue;
+    if (!is_it(e)) continue;
     const errc held = driver_.wait_value(stream, words_.bytes().data() + offset_of(e.flag), value_of(e.flag));
     if (held != errc::none) return held;
     e.holds = true;
   }
   return errc::none;
+}
+
+errc cuda_flags::hold(cuda_stream stream, std::span<const std::byte> memory) noexcept {
+  return hold_for(stream, [memory](const expected& e) { return overlap(e.memory, memory); });
+}
+
+errc cuda_flags::hold(cuda_stream stream, std::uint64_t flag) noexcept {
+  return hold_for(stream, [flag](const expected& e) { return e.flag == flag; });
 }
 
 void cuda_flags::came(std::uint64_t flag, errc outcome) noexcept {

@@ -33,7 +33,9 @@ class cuda_flags {
   /// Of the last receive that is expected into that memory, or into some of it; 0: none is.
   std::uint64_t down_for(std::span<const std::byte> memory) const noexcept;
   bool is_down(std::uint64_t flag) const noexcept;
+  /// The stream goes on once all that is expected into that memory has come, or that one.
   runtime::errc hold(cuda_stream stream, std::span<const std::byte> memory) noexcept;
+  runtime::errc hold(cuda_stream stream, std::uint64_t flag) noexcept;
   void came(std::uint64_t flag, runtime::errc outcome) noexcept;
 
   /// For peers: all the words, and which of them a number means. Numbers that peers say are checked by `is_one`.
@@ -48,6 +50,8 @@ class cuda_flags {
     std::uint64_t flag;
     bool holds;  // some stream
   };
+  template <class Is>
+  runtime::errc hold_for(cuda_stream stream, const Is& is_it) noexcept;
   void set(const expected& e) noexcept;
   runtime::errc finish() noexcept;
 

@@ -165,10 +165,11 @@ cuda_link::cuda_link(runtime::link& below, cuda_copies& copies, options o)
 cuda_link::~cuda_link() {
   end_joint();
   shared_->below = nullptr;
+  for (handing* const h : shared_->held_up) h->give_it = nullptr;  // with what it has of the link below
   for (const waiting_fence& f : fences_) f.done->on_end(*f.done, errc::closed);
   // Copies into what peers have lent must have ended before it is unmapped.
   while (!puts_.empty()) copies_.poll();
-  for (const mapped& m : mapped_) copies_.driver().close_imported(m.at);
+  for (const mapped& m : mapped_) copies_.driver().close_imported(m.all.data());
 }
 
 bool cuda_link::on_device(const void* address) const noexcept {
@@ -232,6 +233,7 @@ void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&
   for (handing* const h : shared_->held_up) {
     if (h->done != &pending) continue;
     h->given_up = true;
+    h->give_it = nullptr;  // what has come need not be kept for it
     return;
   }
   const auto is_its = [&](const staging* s) { return s->done == &pending; };
@@ -295,26 +297,26 @@ runtime::late_writes cuda_link::withdraw(const runtime::exposed_memory& memory) 
   return runtime::late_writes::may_land;
 }
 
-// Where a peer's allocation is mapped here; null, with the reason, where it cannot be.
-std::byte* cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
+// A peer's allocation as it is mapped here; empty, with the reason, where it cannot be.
+std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
   const auto known = std::find_if(mapped_.begin(), mapped_.end(), [&](const mapped& m) { return m.handle == handle; });
-  if (known != mapped_.end()) return known->at;
+  if (known != mapped_.end()) return known->all;
   if (mapped_.size() == most_mapped) {  // the oldest one; nothing may be using it
     if (copies_.pending() != 0) {
       why = errc::full;
-      return nullptr;
+      return {};
     }
-    copies_.driver().close_imported(mapped_.front().at);
+    copies_.driver().close_imported(mapped_.front().all.data());
     mapped_.erase(mapped_.begin());
   }
   auto opened = copies_.driver().import_memory(copies_.device(), handle);
   if (!opened) {
     planes_.ipc_refused = opened.reason().text();
     why = errc::unavailable;
-    return nullptr;
+    return {};
   }
-  mapped_.push_back({handle, static_cast<std::byte*>(*opened)});
-  return mapped_.back().at;
+  mapped_.push_back({handle, *opened});
+  return *opened;
 }
 
 // Where a place in a peer's memory is mapped here; null, with the reason, where it cannot be reached.
@@ -325,8 +327,13 @@ std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, 
   if (at.key.front() == static_cast<std::byte>(key_kind::unreachable)) why = errc::unavailable;
   if (at.key.front() != static_cast<std::byte>(key_kind::ipc) || !read_key(at, key)) return nullptr;
   if (!covers(key, at.address, bytes)) return nullptr;
-  std::byte* const allocation = map(key.handle, why);
-  return allocation == nullptr ? nullptr : allocation + key.offset + (at.address - key.address);
+  const std::span<std::byte> all = map(key.handle, why);
+  if (all.empty()) return nullptr;
+  const std::uint64_t inside = at.address - key.address;
+  why = errc::malformed;  // what a key says of its owner's allocation is only said
+  if (key.offset > all.size() || inside > all.size() - key.offset || bytes > all.size() - key.offset - inside)
+    return nullptr;
+  return all.data() + key.offset + inside;
 }
 
 // To map memory takes longer than to copy into it.
@@ -385,11 +392,12 @@ void cuda_link::set_flag(rank_id to, const runtime::remote_place& at, std::uint6
   errc why = errc::none;
   if (to >= world_size() || at.key.empty() || at.key.front() != static_cast<std::byte>(key_kind::ipc)) return;
   if (!read_key(at, key) || key.flags == cuda_ipc_handle{} || !cuda_flags::is_one(flag)) return;
-  std::byte* const flags = map(key.flags, why);
-  if (flags == nullptr) return;
+  const std::span<std::byte> flags = map(key.flags, why);
+  const std::size_t all_flags = sizeof(std::uint32_t) * cuda_flags::words;
+  if (flags.size() < all_flags || key.flags_offset > flags.size() - all_flags) return;
   auto setting = std::make_unique<peer_copy>(*this);
   setting->number = ++last_put_;
-  std::byte* const word = flags + key.flags_offset + cuda_flags::offset_of(flag);
+  std::byte* const word = flags.data() + key.flags_offset + cuda_flags::offset_of(flag);
   if (copies_.write_behind(data, word, cuda_flags::value_of(flag), setting.get()) != errc::pending) return;
   ++planes_.flags_set;
   puts_.emplace_back(to, setting->number);

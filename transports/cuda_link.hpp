@@ -78,8 +78,7 @@ class cuda_link final : public runtime::link {
   runtime::result<> moves_devices() const override { return below_.moves_devices(); }
   runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
                             std::span<const std::byte> payload, runtime::completion* done) override;
-  runtime::errc fetch_device(runtime::arrival&& message, std::span<std::byte> into,
-                             runtime::completion* done) override;
+  runtime::errc fetch_device(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   runtime::result<> joint() const override;
   runtime::errc joint_get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                           runtime::completion* done) override;
@@ -112,7 +111,7 @@ class cuda_link final : public runtime::link {
   struct peer_copy;
   struct mapped {
     cuda_ipc_handle handle;
-    std::byte* at = nullptr;
+    std::span<std::byte> all;
   };
   struct waiting_fence {
     runtime::rank_id to = 0;
@@ -122,7 +121,7 @@ class cuda_link final : public runtime::link {
   void release(const void*, bool) noexcept override {}  // arrivals belong to the link below
   bool on_device(const void* address) const noexcept;
   const exported_memory& exported_flags();
-  std::byte* map(const cuda_ipc_handle& handle, runtime::errc& why);
+  std::span<std::byte> map(const cuda_ipc_handle& handle, runtime::errc& why);
   std::byte* reach(const runtime::remote_place& at, std::size_t bytes, runtime::errc& why);
   runtime::errc copy_peer(std::span<std::byte> to, std::span<const std::byte> from, runtime::rank_id put_to,
                           runtime::completion* done);

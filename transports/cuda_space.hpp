@@ -51,6 +51,7 @@ class cuda_space final : public runtime::memory_space {
   runtime::errc when_reached(runtime::device_stream stream, runtime::completion* done) noexcept override {
     return copies_.watch(static_cast<cuda_stream>(stream), done);
   }
+  std::uint64_t hold(runtime::device_stream stream) override { return copies_.hold(static_cast<cuda_stream>(stream)); }
   std::uint64_t expect(std::span<const std::byte> memory) override { return copies_.expect(memory); }
   void wait_on(std::span<const std::byte> memory, runtime::device_stream stream) override;
   void came(std::uint64_t expected, runtime::errc outcome) noexcept override { copies_.came(expected, outcome); }

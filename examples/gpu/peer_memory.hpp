@@ -78,7 +78,7 @@ class peer_memory {
     if (reached_ != call_) release_all();
     for (const auto e : {started_, copied_, looked_}) gpu_.destroy(e);
     for (const auto s : {signals_, copies_, releases_}) gpu_.destroy(s);
-    for (void* const m : mapped_) gpu_.close_imported(m);
+    for (std::byte* const m : mapped_) gpu_.close_imported(m);
   }
 
   /// Every rank learns where the others' shards and words are. Throws `unavailable` where a GPU's memory cannot be reached.
@@ -223,8 +223,8 @@ class peer_memory {
   }
   std::byte* imported(const transports::exported_memory& theirs) {
     const auto opened = gpu_.import_memory(device_, theirs.handle);
-    mapped_.push_back(opened.value());
-    return static_cast<std::byte*>(mapped_.back()) + theirs.offset;
+    mapped_.push_back(opened.value().data());
+    return opened.value().data() + theirs.offset;
   }
   void on_lost(rank_id other, const parley::runtime::error& why) noexcept {
     if (!gone_) gone_ = why;
@@ -260,7 +260,7 @@ class peer_memory {
   std::unique_ptr<parley::runtime::memory_space::block> memory_;
   std::unique_ptr<parley::runtime::memory_space::block> words_;
   std::vector<peer> peers_;
-  std::vector<void*> mapped_;
+  std::vector<std::byte*> mapped_;
   std::vector<std::uint32_t> waited_for_;  // by streams of this rank, in the order of its words
   transports::cuda_memory said_;           // by the words, when somebody looked
   transports::cuda_copies& engine_;

@@ -238,6 +238,57 @@ TEST_CASE("a step that reads a field whose ghosts were packed comes after they a
   }
 }
 
+namespace {
+
+task<> outcome_of(flow_work* work, result<>* outcome) {
+  std::exception_ptr thrown;
+  try {
+    co_await *work;
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  *outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+
+// A computation on the field fails, and so does the exchange that needs it; in the same flow there is another one.
+task<> exchange_behind_a_failure(dataflow& flow, halo_plan* plan, const std::vector<double>* u,
+                                 std::vector<result<>>* outcomes) {
+  if (u != nullptr) {
+    const auto fails = [] { raise({errc::exception, "planted"}); };
+    auto computed = flow.compute({writes(*u)}, fails, {.name = "interior"});
+    co_await outcome_of(&computed, &(*outcomes)[0]);
+  }
+  auto first = plan->start(flow);
+  co_await outcome_of(&first, &(*outcomes)[1]);
+  auto second = plan->start(flow);
+  co_await outcome_of(&second, &(*outcomes)[2]);
+}
+
+}  // namespace
+
+TEST_CASE("an exchange whose field a failed step was to write fails with it, and the next one in that flow does not") {
+  world w(2);
+  std::vector<std::vector<double>> u(2, std::vector<double>(5 * 4, -1));
+  std::vector<std::vector<result<>>> outcomes(2, std::vector<result<>>(3, result<>(errc::pending)));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    for (std::size_t row = 1; row < 4; ++row) u[r][row * 4 + 1] = u[r][row * 4 + 2] = 10.0 * r + double(row);
+    plans.push_back(w[r].declare(rims({1, 2})).plan({grid_field(u[r], {3, 2})}));
+  }
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r)
+    all.spawn(with_dataflow(exchange_behind_a_failure, &plans[r], r == 0 ? &u[0] : nullptr, &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(outcomes[0][0].code() == errc::exception);
+  CHECK(says(outcomes[0][1], "interior"));
+  CHECK(outcomes[1][1]);
+  for (rank_id r = 0; r < 2; ++r) CHECK(outcomes[r][2]);
+  for (std::size_t row = 1; row < 4; ++row) {
+    CHECK(u[0][row * 4 + 3] == 10.0 + double(row));
+    CHECK(u[1][row * 4] == double(row));
+  }
+}
+
 TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types") {
   world w(2);
   std::vector<float> floats(8, 1);

@@ -199,6 +199,23 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
   }
 }
 
+TEST_CASE("a step may name memory several times, and any number of steps may follow each other") {
+  std::array<std::byte, 4000> bytes{};
+  const std::span all(bytes);
+  buffer_order<std::shared_ptr<named_step>> order;
+  using order_type = decltype(order);
+  for (int number = 0; number < 500; ++number) {
+    const auto step = std::make_shared<named_step>(number);
+    const auto place = static_cast<std::size_t>(number % 37);
+    std::vector<std::pair<buffer_access, order_type::mark>> named;
+    for (const buffer_access& a : {reads(all), writes(all.subspan(40, 9)), updates(all.subspan(place * 100, 150)),
+                                   reads(all.subspan(place * 100, 150)), writes(all)})
+      named.emplace_back(a, order.add(step, a, [](const auto&, bool) { FAIL("nobody is there"); }));
+    for (const auto& [a, at] : named) order.remove(*step, a, at, order_type::afterwards::forgotten);
+    REQUIRE(order.size() == 0);
+  }
+}
+
 TEST_CASE("a step whose input failed does not run, and says who is to blame; one that only comes after it runs") {
   flowing f;
   auto a = f.failing('a', {writes(f.m.part(0, 8))});
@@ -361,7 +378,8 @@ TEST_CASE("a flow that is torn down leaves nobody waiting for its steps in a seq
   CHECK(log.text == "<c>c");
 }
 
-TEST_CASE("a step that is no coroutine begins, and may end, where it is added; from outside of coroutines in the next turn") {
+TEST_CASE(
+    "a step that is no coroutine begins, and may end, where it is added; from outside of coroutines in the next turn") {
   flowing f;
   std::string log;
   flow_work outside = f.flow.add(new_step<plain>(log), {});

@@ -291,13 +291,14 @@ class fake_cuda final : public transports::cuda_driver {
         static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
     return made;
   }
-  runtime::result<void*> import_memory(int device, const transports::cuda_ipc_handle& handle) override {
+  runtime::result<std::span<std::byte>> import_memory(int device, const transports::cuda_ipc_handle& handle) override {
     if (imports_nothing == device) return runtime::error{errc::unavailable, "cudaErrorInvalidDevice: planted"};
     void* at = nullptr;
     std::memcpy(&at, handle.bytes.data(), sizeof at);
-    if (!blocks_.contains(at)) return runtime::error{errc::unavailable, "cudaErrorInvalidValue: no such handle"};
+    const auto its = blocks_.find(at);
+    if (its == blocks_.end()) return runtime::error{errc::unavailable, "cudaErrorInvalidValue: no such handle"};
     ++imported;
-    return at;
+    return std::span(static_cast<std::byte*>(at), its->second.bytes.size());
   }
   void close_imported(void*) noexcept override { --imported; }
   std::string fault() const override { return broken_.empty() ? "" : "cudaErrorIllegalAddress: planted"; }

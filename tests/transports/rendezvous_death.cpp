@@ -241,7 +241,7 @@ TEST_CASE("a rank that ends because of another one's end says whose, and hears w
   const listener at;
   auto ranks = start_world(io, 4, job_key::generate(), at);
   REQUIRE(run_until(io, [&] { return all_in(ranks); }));
-  const root_cause cause{3, " is gone: it was killed"};
+  const parley::runtime::root_cause cause{3, " is gone: it was killed"};
   int told = 0;
   ranks[2]->meeting->leave(cause, [&] {
     ++told;
@@ -253,12 +253,12 @@ TEST_CASE("a rank that ends because of another one's end says whose, and hears w
   CHECK(run_until(io, [&] { return told == 1 && ranks[3]->left.size() == 1; }));
   for (const rank_id r : {0U, 1U, 3U}) {
     REQUIRE(ranks[r]->left.size() == 1);
-    CHECK(ranks[r]->left[0] == std::pair<rank_id, root_cause>{2, cause});
+    CHECK(ranks[r]->left[0] == std::pair<rank_id, parley::runtime::root_cause>{2, cause});
   }
   ranks[0]->meeting->leave(cause, [&] { ++told; });  // it tells all of them itself
   CHECK(told == 2);
   CHECK(run_until(io, [&] { return ranks[1]->left.size() == 2; }));
-  CHECK(ranks[1]->left[1] == std::pair<rank_id, root_cause>{0, cause});
+  CHECK(ranks[1]->left[1] == std::pair<rank_id, parley::runtime::root_cause>{0, cause});
   ranks[1]->meeting->leave(cause, [&] { ++told; });  // there is nobody who could
   CHECK(told == 3);
   for (const auto& rank : ranks) CHECK(rank->lost.empty());

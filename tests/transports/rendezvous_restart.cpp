@@ -250,7 +250,7 @@ TEST_CASE("who comes back learns which ranks are gone, and of those that come ba
   REQUIRE(two->in());
   CHECK(run_until(job.io, [&] { return two->lost.size() == 1 && two->left.size() == 1; }));
   CHECK(two->lost[0].first == 1);
-  CHECK(two->left[0] == std::pair<rank_id, root_cause>{3, {1, " is gone"}});
+  CHECK(two->left[0] == std::pair<rank_id, parley::runtime::root_cause>{3, {1, " is gone"}});
   const auto one = job.come(1, 1);
   REQUIRE(job.ended(*one));
   REQUIRE(one->in());

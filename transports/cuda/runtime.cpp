@@ -217,22 +217,27 @@ class runtime_driver final : public cuda_driver {
     cudaIpcMemHandle_t handle{};
     static_assert(sizeof handle == sizeof made.handle.bytes);
     // CUDA 13 has no other way to ask for an allocation's beginning than the driver, which the runtime has loaded.
-    void* base = nullptr;
-    if (const cudaError_t e = base_of(address, &base); e != cudaSuccess) return refused(e, "cuMemGetAddressRange");
-    const cudaError_t e = cudaIpcGetMemHandle(&handle, base);
+    std::span<std::byte> all;
+    if (const cudaError_t e = allocation_of(address, all); e != cudaSuccess) return refused(e, "cuMemGetAddressRange");
+    const cudaError_t e = cudaIpcGetMemHandle(&handle, all.data());
     if (e != cudaSuccess) return refused(e, "cudaIpcGetMemHandle");
     std::memcpy(made.handle.bytes.data(), &handle, sizeof handle);
-    made.offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(base));
+    made.offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - all.data());
     return made;
   }
-  result<void*> import_memory(int device, const cuda_ipc_handle& handle) override {
+  result<std::span<std::byte>> import_memory(int device, const cuda_ipc_handle& handle) override {
     const on_device here(device);
     cudaIpcMemHandle_t theirs{};
     std::memcpy(&theirs, handle.bytes.data(), sizeof theirs);
     void* mapped = nullptr;
     const cudaError_t e = cudaIpcOpenMemHandle(&mapped, theirs, cudaIpcMemLazyEnablePeerAccess);
     if (e != cudaSuccess) return refused(e, "cudaIpcOpenMemHandle");
-    return mapped;
+    std::span<std::byte> all;
+    if (const cudaError_t known = allocation_of(mapped, all); known != cudaSuccess) {
+      close_imported(mapped);
+      return refused(known, "cuMemGetAddressRange");
+    }
+    return all;
   }
   void close_imported(void* memory) noexcept override { note(cudaIpcCloseMemHandle(memory), "cudaIpcCloseMemHandle"); }
 
@@ -303,14 +308,14 @@ class runtime_driver final : public cuda_driver {
     if (found != nullptr) reinterpret_cast<int (*)(void**)>(found)(&current);
     return current;
   }
-  static cudaError_t base_of(const void* address, void** base) {
+  static cudaError_t allocation_of(const void* address, std::span<std::byte>& all) {
     using function = int (*)(unsigned long long*, std::size_t*, unsigned long long);
     void* const found = entry_point("cuMemGetAddressRange");
     if (found == nullptr) return cudaErrorSymbolNotFound;
     unsigned long long start = 0;
     std::size_t bytes = 0;
     const int seen = reinterpret_cast<function>(found)(&start, &bytes, reinterpret_cast<unsigned long long>(address));
-    *base = reinterpret_cast<void*>(start);
+    all = {reinterpret_cast<std::byte*>(start), bytes};
     return static_cast<cudaError_t>(seen);
   }
   // So that copies between devices go directly where they can.
