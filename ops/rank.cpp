@@ -806,7 +806,6 @@ std::vector<const actors::participant_state*> rank::participants() const {
   return all;
 }
 
-// The latest first.
 std::vector<const actors::participant_state*> rank::ended_participants() const {
   std::vector<const actors::participant_state*> all;
   for (auto e = ended_outs_.rbegin(); e != ended_outs_.rend(); ++e) all.push_back(&(*e)->participant());

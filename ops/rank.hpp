@@ -243,6 +243,8 @@ class rank {
   std::vector<edge_decision> decisions() const;
   /// The same with all that this rank's participants have learned, for those who check it.
   std::vector<const actors::participant_state*> participants() const;
+  /// The same of generations that have ended here, the latest of an op first.
+  std::vector<const actors::participant_state*> ended_participants() const;
   /// Its ends of ops without headers, for those who check them.
   std::vector<symmetric_end*> ops_without_headers() const;
   /// Told of each call that ends with an error which its caller gets; may be empty. For those who check what they say.
@@ -300,7 +302,6 @@ class rank {
   results_store::options results_options();
   tunable_context& make_kernels() const;
   void dump_after_fault(std::string_view why) noexcept;
-  std::vector<const actors::participant_state*> ended_participants() const;
 
   runtime::executor& executor_;
   runtime::link& net_;

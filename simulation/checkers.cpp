@@ -58,7 +58,9 @@ struct flown {
 // What checkers share: records by what they belong to.
 struct book {
   explicit book(const run_record& run) : r(run) {
-    for (const op_spec& op : r.play->ops) ops.emplace(op.name, &op);
+    if (r.play != nullptr) {
+      for (const op_spec& op : r.play->ops) ops.emplace(op.name, &op);
+    }
     for (const participant_view& p : r.participants) {
       participants.emplace(std::tuple(p.job, p.id, p.generation, p.rank), &p);
       members[{p.job, p.id, p.generation}].push_back(&p);
@@ -282,7 +284,6 @@ struct own_generation final : checker {
 struct complete_rows final : checker {
   using checker::checker;
   void look() const {
-    if (book_.r.flights_lost != 0) return;
     std::map<std::pair<generation_key, std::uint64_t>, std::uint32_t> complete;
     book_.each_invocation([&](const generation_key& generation, std::span<const flight_view* const> flights) {
       if (std::none_of(flights.begin(), flights.end(),
@@ -310,6 +311,7 @@ struct complete_rows final : checker {
       }
     }
     for (const auto& [key, n] : counted) {
+      if (!all_recorded(key.first)) continue;
       const auto at = complete.find(key);
       // Rehearsals of ops without headers leave no record on their ranks: the library that they ran over has counted them.
       const auto on_scratch = book_.r.rehearsed.find(key.second);
@@ -319,6 +321,18 @@ struct complete_rows final : checker {
         violated("op " + hex(std::get<1>(key.first)) + ": " + std::to_string(n) + " repetitions of " +
                  book_.class_of(key.second) + " were counted, and all participants ran only " + std::to_string(there));
     }
+  }
+
+ private:
+  // A process that was killed has left nothing, and a recorder that was full lacks what came first.
+  bool all_recorded(const generation_key& generation) const {
+    const std::vector<const participant_view*>& seen = book_.members.at(generation);
+    const auto has_all_of = [&](rank_id r) {
+      return std::any_of(seen.begin(), seen.end(), [r](const participant_view* p) { return p->rank == r; }) &&
+             !book_.r.flights_lost.contains({std::get<0>(generation), r});
+    };
+    const std::vector<rank_id>& members = seen.front()->members;
+    return std::all_of(members.begin(), members.end(), has_all_of);
   }
 };
 
@@ -854,19 +868,29 @@ struct nothing_left final : checker {
   }
 };
 
-}  // namespace
-
-std::vector<violation> check(const run_record& r) {
-  const book b(r);
-  std::vector<violation> found = r.at_once;
-  if (r.puts_outside != 0)
-    found.push_back({"S8", std::to_string(r.puts_outside) + " puts outside the memory that their key names"});
+void look_at_flights(const book& b, std::vector<violation>& found) {
   one_assignment(b, found, "S1").look();
   one_wire_class(b, found, "S2").look();
   only_warmed(b, found, "S3").look();
   inside_intersection(b, found, "S4").look();
   own_generation(b, found, "S5").look();
   complete_rows(b, found, "S6").look();
+}
+
+}  // namespace
+
+std::vector<violation> check_flights(const run_record& r) {
+  std::vector<violation> found;
+  look_at_flights(book(r), found);
+  return found;
+}
+
+std::vector<violation> check(const run_record& r) {
+  const book b(r);
+  std::vector<violation> found = r.at_once;
+  if (r.puts_outside != 0)
+    found.push_back({"S8", std::to_string(r.puts_outside) + " puts outside the memory that their key names"});
+  look_at_flights(b, found);
   campaigns_end(b, found, "L1").look();
   campaigns_end(b, found, "L1").look_at_gates();
   calls_end(b, found, "L2").look();

@@ -37,4 +37,9 @@ namespace parley::simulation {
 
 std::vector<violation> check(const run_record& r);
 
+/// Those of S1 to S6 alone, which read nothing but participants, campaigns, flights and what of these is not there: `play` and
+/// `faults` may be null. For records of real ranks, too (rank_views.hpp), of which some have left nothing: what depends on those, as S6
+/// does, is not judged.
+std::vector<violation> check_flights(const run_record& r);
+
 }  // namespace parley::simulation

@@ -9,6 +9,7 @@
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/programs.hpp>
+#include <parley/simulation/rank_views.hpp>
 #include <parley/simulation/trace.hpp>
 
 #include <algorithm>

@@ -62,8 +62,8 @@ struct participant_view {
   std::vector<std::uint64_t> ready;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
   std::vector<std::string> ids;
-  std::set<std::uint64_t> available;             ///< what this rank can run
-  std::map<std::uint64_t, std::string> classes;  ///< wire classes of the configs that this rank knows
+  std::set<std::uint64_t> available;                           ///< what this rank can run
+  std::vector<std::pair<std::uint64_t, std::string>> classes;  ///< wire classes of the configs that this rank knows
   std::vector<actors::decision_record> decisions;
   std::size_t owed = 0;  ///< messages that nobody has acknowledged when the job ends
 };
@@ -133,7 +133,8 @@ struct run_record {
   std::vector<participant_view> participants;
   std::vector<campaign_view> campaigns;
   std::vector<flight_view> flights;
-  std::uint64_t flights_lost = 0;  ///< for which the recorders of ranks had no room
+  std::map<std::pair<std::size_t, rank_id>, std::uint64_t>
+      flights_lost;  ///< for which recorders had no room, by job and rank
   std::vector<lease_view> leases;
   /// Of pairs: whether message n has come, by op, job and returns.
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::vector<bool>> received;

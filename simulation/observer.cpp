@@ -2,6 +2,7 @@
 
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/op_states.hpp>
+#include <parley/simulation/rank_views.hpp>
 
 #include <boost/container_hash/hash.hpp>
 #include <boost/unordered/unordered_flat_map.hpp>
@@ -29,23 +30,6 @@ class observer::census final : public wire_tap {
   using way = std::tuple<std::optional<std::uint64_t>, rank_id, rank_id>;
   boost::unordered_flat_map<way, std::uint64_t, boost::hash<way>> counts_;
 };
-
-lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
-  lease_view v;
-  v.job = job;
-  v.rank = r;
-  v.op = end.declaration().name;
-  v.title = end.declaration().title();
-  v.gates_met = end.leases().statistics().gates_met;
-  v.leads = end.leads();
-  if (!v.leads) return v;
-  v.led = end.lease_coordinator()->statistics();
-  for (const auto& k : end.assigned()->campaigns()) {
-    v.searches += k->search;
-    v.excluded += k->excluded.size();
-  }
-  return v;
-}
 
 observer::observer(run_record& into, world& w, actors::window_limits window, std::uint32_t control_window,
                    std::uint64_t first_invocation)
@@ -85,28 +69,10 @@ void observer::end_job(ending how) {
   ending_ = cutting_ = false;
 }
 
+// Of what a job that ends before its time has decided nobody is asked.
 participant_view observer::view_of(rank_id r, const actors::participant_state& p, bool ended) const {
-  participant_view v;
-  v.job = world_.job();
-  v.rank = r;
-  v.ended = ended;
-  v.op = p.declaration.name;
-  v.title = p.declaration.title();
-  v.id = p.declaration.id();
-  v.generation = p.generation;
-  v.c0 = p.declaration.default_digest;
-  v.leads = p.declaration.leader == r;
-  v.edge = p.declaration.participants.front().role == "sender";
-  for (const auto& m : p.declaration.participants) v.members.push_back(m.rank);
-  v.candidates = p.candidates;
-  v.ready = p.ready;
-  v.instead = p.instead;
-  v.ids = p.ids;
-  for (std::size_t i = 0; i < p.configs.size(); ++i) {
-    v.classes[p.configs[i].digest] = p.configs[i].identity.wire_class;
-    if (p.available.test(i)) v.available.insert(p.configs[i].digest);
-  }
-  if (!cutting_) v.decisions = p.decisions;
+  participant_view v = simulation::view_of(static_cast<std::size_t>(world_.job()), r, p, ended);
+  if (cutting_) v.decisions.clear();
   if (ending_ && !cutting_) v.owed = p.owed;
   return v;
 }
@@ -157,48 +123,17 @@ void observer::look_at(rank_id r) {
       record_.leases.push_back(gates_of(static_cast<std::size_t>(world_.job()), r, *end));
   }
   if (on_end) on_end(r);
-  const std::vector<runtime::flight_record> flights = self.flight().in_order();
-  record_.flights_lost += self.flight().total() - flights.size();
-  for (const runtime::flight_record& f : flights) {
-    if (runtime::is_transfer(f.what)) record_.flights.push_back({static_cast<std::size_t>(world_.job()), r, f});
-  }
+  add_flights(record_, static_cast<std::size_t>(world_.job()), self);
 }
 
 void observer::look_at_campaigns(const ops::rank& self, std::size_t first_participant) {
-  each_campaign(self, [&](const ops::edge_agreement& a, const actors::campaign& c) {
-    campaign_view v;
-    v.job = world_.job();
-    v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
-    for (std::size_t i = first_participant; i < record_.participants.size(); ++i) {
-      const participant_view& p = record_.participants[i];
-      if (p.leads && p.op == a.op && (!a.group.empty() || p.members.back() == a.receiver)) {
-        v.op = p.id;
-        v.generation = p.generation;
-      }
-    }
-    v.ended = !ending_;
-    v.key = c.key;
-    v.bucket = c.bucket;
-    v.searches_again = c.retry_at_ns != runtime::never;
-    v.search = c.search;
-    v.search_began_ns = world_.stage().now() - (world_.stage().clock(self.id()).now() - c.search_began_ns);
-    v.where = c.where;
-    v.digest = c.digest;
-    v.invocations = c.invocations;
-    v.winner = c.winner;
-    v.why = c.why;
-    std::size_t lacked = 0;
-    for (const actors::campaign::shortage& s : c.shortages) lacked += s.lacked;
-    v.progress = std::to_string(c.trials) + " trials, " + std::to_string(c.outstanding.size()) + " of this round, " +
-                 std::to_string(c.unsettled) + " unsettled, " + std::to_string(c.cancelled) + " cancelled, search " +
-                 std::to_string(c.search) + ", short of something " + std::to_string(lacked) + ", cost " +
-                 std::to_string(c.cost_ns + c.pending_ns + c.earlier_cost_ns);
-    for (const tuning::aggregate& g : c.aggregates)
-      v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;
-    v.source = c.source;
-    v.cost_ns = c.cost_ns;
-    record_.campaigns.push_back(std::move(v));
-  });
+  const std::size_t first = record_.campaigns.size();
+  add_campaigns(record_, static_cast<std::size_t>(world_.job()), self, first_participant);
+  const time_ns ahead = world_.stage().clock(self.id()).now() - world_.stage().now();
+  for (std::size_t i = first; i < record_.campaigns.size(); ++i) {
+    record_.campaigns[i].ended = !ending_;
+    record_.campaigns[i].search_began_ns -= ahead;
+  }
 }
 
 }  // namespace parley::simulation

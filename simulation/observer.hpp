@@ -19,17 +19,6 @@
 
 namespace parley::simulation {
 
-/// Visits each campaign that a rank leads: `visit(agreement, campaign)`.
-template <class Visit>
-void each_campaign(const ops::rank& self, Visit visit) {
-  for (const ops::edge_agreement& a : self.agreements()) {
-    for (const auto& c : a.assigned->campaigns()) visit(a, *c);
-  }
-}
-
-/// The gates of one member of an op without headers.
-lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end);
-
 class observer {
  public:
   /// The record and the world outlive it.

@@ -245,10 +245,14 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   }
   all.usual_ns = usual_times(record);
   for (const participant_view& v : record.participants) all.ops.insert(v.op);
-  if (record.flights_lost != 0)
-    std::fprintf(stderr,
-                 "S6, N4, oracle and delivery were not looked at: %llu calls had no room in the flight recorders\n",
-                 static_cast<unsigned long long>(record.flights_lost));
+  std::uint64_t lost = 0;
+  for (const auto& [whose, n] : record.flights_lost) lost += n;
+  if (lost != 0)
+    std::fprintf(
+        stderr,
+        "N4, oracle and delivery were not looked at, nor S6 of the ops of %zu ranks: %llu calls had no room in "
+        "their flight recorders\n",
+        record.flights_lost.size(), static_cast<unsigned long long>(lost));
   return all;
 }
 

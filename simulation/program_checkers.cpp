@@ -78,7 +78,7 @@ class program_book {
   bool deaths() const { return r.faults->has(mishap::kind::crash); }
   /// Whether all of an op was recorded, of all of its members.
   bool whole(const op_runs& op) const {
-    return r.flights_lost == 0 && op.leader != nullptr && op.leader->members.size() == op.participants && !op.ended;
+    return r.flights_lost.empty() && op.leader != nullptr && op.leader->members.size() == op.participants && !op.ended;
   }
 
   const run_record& r;

@@ -1,8 +1,8 @@
 #include <parley/simulation/programs.hpp>
 
-#include <parley/simulation/observer.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/payload_book.hpp>
+#include <parley/simulation/rank_views.hpp>
 
 #include <algorithm>
 #include <array>

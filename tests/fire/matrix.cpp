@@ -5,6 +5,8 @@
 // and gets (one_sided.hpp), where besides no memory may be written that is none of the payload's, or has been given back, and nothing
 // comes that was not written whole.
 //
+// What ranks leave is looked at by the simulator's own checkers, whether all went well or not (records.hpp).
+//
 // `./dev test` runs a few steps per role; PARLEY_TEST_MATRIX=N runs all of them N times, as `./dev all` does.
 #include "supervisor.hpp"
 
@@ -12,10 +14,10 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <set>
 
 using namespace fire;
+using parley::simulation::run_record;
 
 namespace {
 
@@ -30,8 +32,8 @@ struct campaign_part {
   const char* op;
   std::vector<rank_id> others;  // of the op
   std::chrono::seconds detection = 1s;
-  const char* survivors_say = "";  // besides their error
-  int invocations_told_again = 0;  // by those who run them with a survivor
+  const char* survivors_say = "";          // besides their error
+  std::size_t invocations_told_again = 0;  // by those who run them with a survivor
 };
 
 // The leader of an edge is its sender; it offers, warms and reports to itself, so those are no messages of its own.
@@ -83,11 +85,11 @@ const std::vector<campaign_part>& parts() {
 // Of ops of all ranks, in the midst of their calls (exchanges.hpp).
 const std::vector<campaign_part>& calls() {
   static const std::vector<campaign_part> all{
-      {"rims", 2, "neighbour", {"begun", "midst"}, "rims", {0, 1, 3}, 1s, "ran ", 20},
-      {"attention", 1, "member", {"begun", "midst"}, "attention", {0, 2, 3}, 1s, "ran ", 20},
-      {"two_levels", 2, "leader", {"begun", "midst"}, "gradients", {0, 1, 3}, 1s, "ran ", 20},
-      {"two_levels", 3, "worker", {"begun"}, "gradients", {0, 1, 2}, 1s, "ran ", 20},
-      {"training", 1, "stage", {"begun", "midst"}, "training", {0, 2, 3}, 1s, "ran ", 20},
+      {"rims", 2, "neighbour", {"begun", "midst"}, "rims", {0, 1, 3}, 1s, "", 20},
+      {"attention", 1, "member", {"begun", "midst"}, "attention", {0, 2, 3}, 1s, "", 20},
+      {"two_levels", 2, "leader", {"begun", "midst"}, "gradients", {0, 1, 3}, 1s, "", 20},
+      {"two_levels", 3, "worker", {"begun"}, "gradients", {0, 1, 2}, 1s, "", 20},
+      {"training", 1, "stage", {"begun", "midst"}, "training", {0, 2, 3}, 1s, "", 20},
   };
   return all;
 }
@@ -98,23 +100,6 @@ std::set<std::string> pages() {
     if (entry.path().filename().string().starts_with("parley-")) names.insert(entry.path().string());
   }
   return names;
-}
-
-// What ranks say that they ran, by invocation; how many of these several have told of.
-int same_config_on_all(by_hand& job) {
-  std::map<std::string, std::string> ran;
-  int told_again = 0;
-  for (rank_id r = 0; r < job.size(); ++r) {
-    for (const std::string& line : job[r].lines()) {
-      if (!line.starts_with("ran ")) continue;
-      const auto digest = line.rfind(' ');
-      const auto [at, first] = ran.emplace(line.substr(0, digest), line.substr(digest));
-      if (first) continue;
-      ++told_again;
-      CHECK_MESSAGE(at->second == line.substr(digest), line);
-    }
-  }
-  return told_again;
 }
 
 // That a survivor's error names op and dead rank, also where that one had nothing to do with it: who ends because of a death says so, and whose
@@ -143,6 +128,7 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
       CHECK_MESSAGE(job[r].status() == 1, job.text());
       CHECK_MESSAGE(blames(job, part, r), job.text());
       CHECK_MESSAGE(job[r].says({part.survivors_say}), job.text());
+      CHECK_MESSAGE(job[r].has_left_record(), job.text());
       CHECK_FALSE_MESSAGE(job[r].says({"memory beside"}), job.text());
       CHECK_FALSE_MESSAGE(job[r].says({"something wrong"}), job.text());
     }
@@ -160,7 +146,10 @@ void run_one(const campaign_part& part, const char* action, const char* step) {
       const bool has_part = r == part.rank || std::count(part.others.begin(), part.others.end(), r) > 0;
       if (!has_part) CHECK_MESSAGE(job[r].status() == 0, job.text());
     }
-    CHECK_MESSAGE(same_config_on_all(job) >= part.invocations_told_again, job.text());
+    CHECK(victim.has_left_record() == stops);
+    const left_records left(job.records());
+    left.check();
+    CHECK_MESSAGE(left.told_again() >= part.invocations_told_again, job.text());
     CHECK(job.left_behind().empty());
   }
   // Other jobs of this machine may be joining just now; their pages have names for a moment only.
@@ -237,7 +226,9 @@ void run_one_sided(const one_sided_part& part, const char* action, const char* s
     const bool ended = !pauses && (p == &other || !kills);
     CHECK_MESSAGE(p->says({"nothing was written afterwards"}) == ended, job.text());
   }
-  if (!kills) CHECK_MESSAGE(same_config_on_all(job) > 0, job.text());
+  const left_records left(job.records());
+  left.check();
+  if (!kills) CHECK_MESSAGE(left.told_again() > 0, job.text());
   CHECK(job.left_behind().empty());
 }
 
@@ -300,6 +291,46 @@ TEST_CASE("a rank that is killed, stopped or resumed in the midst of a put or a 
   run_one_sided(one_sided_parts()[5], "stop", "is_written");
   run_one_sided(one_sided_parts()[6], "kill", "is_read");
   run_one_sided(one_sided_parts()[7], "stop", "reads");
+}
+
+TEST_CASE("ranks that run another config than their leader has stamped are found by S2, in what real processes leave") {
+  for (const bool broken : {false, true}) {
+    CAPTURE(broken);
+    by_hand job("pairs", 4, {{"PARLEY_TEST_MUTANT", broken ? "ignores_stamp" : ""}});
+    const auto settled = [&] { return job[1].says({"it is decided"}) || job[1].ended(); };
+    CHECK_MESSAGE(job.until(settled), job.text());
+    for (rank_id r = 0; r < job.size(); ++r) job[r].close_input();
+    CHECK_MESSAGE(job.within(10s, [&] { return job.all_ended(); }), job.text());
+    const left_records left(job.records());
+    CHECK(left.told_again() > 0);
+    const auto found = left.violations();
+    CHECK(found.empty() == !broken);
+    for (const auto& v : found) CHECK_MESSAGE(v.invariant == "S2", v.text);
+  }
+}
+
+TEST_CASE("what real ranks leave is enough to see S3 to S6 broken in it") {
+  by_hand job("summing", 3, {{"PARLEY_TEST_MS", "60000"}});
+  REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
+  const left_records left(job.records());
+  left.check();
+  const auto is_named = [&left](std::string_view invariant, auto breaks) {
+    run_record broken = left.all();
+    breaks(broken);
+    const auto found = check_flights(broken);
+    return std::any_of(found.begin(), found.end(), [&](const auto& v) { return v.invariant == invariant; });
+  };
+  CHECK(is_named("S3", [](run_record& r) { r.participants.back().ready.clear(); }));
+  CHECK(is_named("S4", [](run_record& r) {
+    for (auto& p : r.participants) p.candidates = {1};
+  }));
+  CHECK(is_named("S5", [](run_record& r) { r.participants.pop_back(); }));
+  constexpr unsigned timed = 1;
+  CHECK(is_named("S6", [](run_record& r) {
+    std::erase_if(r.flights, [](const parley::simulation::flight_view& f) {
+      return f.rank == 2 && (f.record.flags & timed) != 0;
+    });
+  }));
 }
 
 TEST_CASE("a rank that is killed or stopped at any step of a campaign ends its op for the others, whatever its role" *

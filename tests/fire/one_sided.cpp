@@ -148,12 +148,8 @@ struct endless_stream {
 /// The last message has one byte. Receives are there before their messages, as a rule.
 task<result<>> send_or_receive(endless_stream& s) {
   constexpr time_ns pause_ns = 100'000;
-  bool decided = false;
   for (;; ++s.number) {
-    if (!decided && !s.self.decisions().empty()) {
-      decided = true;
-      say("it is decided");
-    }
+    say_when_decided(s.self);
     if (s.self.id() == sender) {
       const bool last = input_has_ended();
       const auto next = parley::tests::pattern(s.payload.size(), s.number);

@@ -4,6 +4,7 @@
 #include "../support/shared_sum.hpp"
 #include "exchanges.hpp"
 #include "one_sided.hpp"
+#include "records.hpp"
 #include "supervisor.hpp"
 
 #include <parley/actors/messages.hpp>
@@ -32,6 +33,13 @@ void say(const std::string& text) {
 bool input_has_ended() {
   pollfd in{0, POLLIN, 0};
   return ::poll(&in, 1, 0) > 0;
+}
+
+void say_when_decided(const rank& self) {
+  static bool said = false;
+  if (said || self.decisions().empty()) return;
+  said = true;
+  say("it is decided");
 }
 
 std::function<bool(const std::string& step)>& own_steps() {
@@ -104,19 +112,18 @@ class fault final : public poller {
     if (step_ == "report") return sent(actors::report::message_type);
     if (step_ == "decide") return sent(actors::decide::message_type);
     if (own_steps() && own_steps()(step_)) return true;
-    // The others show in what the rank has run.
+    // The others show in what the rank has run since the last turn.
     const auto& flight = here_.self().flight();
-    if (flight.total() == seen_) return false;
-    seen_ = flight.total();
-    for (const flight_record& r : flight.in_order()) {
+    const auto shows = [this](const flight_record& r) {
       const bool trial = is_transfer(r.what) && (r.flags & 1U) != 0;
-      if (step_ == "rehearsal" && is_transfer(r.what) && (r.flags & 4U) != 0) return true;
-      if (step_ == "trial" && trial) return true;
-      if (r.what == flight_event::decided && step_ == "decided") return true;
-      if (r.what == flight_event::decided) decided_ = true;
-      if (step_ == "after" && decided_ && is_transfer(r.what) && !trial && r.invocation > 400) return true;
-    }
-    return false;
+      decided_ = decided_ || r.what == flight_event::decided;
+      if (step_ == "rehearsal") return is_transfer(r.what) && (r.flags & 4U) != 0;
+      if (step_ == "trial") return trial;
+      if (step_ == "decided") return decided_;
+      return step_ == "after" && decided_ && is_transfer(r.what) && !trial && r.invocation > 400;
+    };
+    const std::uint64_t before = std::exchange(seen_, flight.total());
+    return flight.find_latest(shows, flight.total() - before) != nullptr;
   }
 
   job& here_;
@@ -126,26 +133,24 @@ class fault final : public poller {
   bool decided_ = false;
 };
 
-// `ran`, which invocation of what, and its config.
-class said_when_leaving {
+/// What this rank has rehearsed on scratch buffers; null where it has no op that does.
+std::shared_ptr<parley::tests::sums_book>& own_rehearsals() {
+  static std::shared_ptr<parley::tests::sums_book> book;
+  return book;
+}
+
+class record_when_leaving {
  public:
-  explicit said_when_leaving(const flight_recorder& flight) : flight_(flight) {}
-  said_when_leaving(const said_when_leaving&) = delete;
-  said_when_leaving& operator=(const said_when_leaving&) = delete;
-  ~said_when_leaving() {
-    constexpr unsigned rehearsal = 4;
-    for (const flight_record& r : flight_.in_order()) {
-      if (!is_transfer(r.what) || (r.flags & rehearsal) != 0) continue;
-      if (r.digest == 0) continue;  // it ended before this rank knew which config it was to run
-      std::string line = "ran";
-      for (const std::uint64_t word : {r.op, r.generation, std::uint64_t{r.tag}, r.invocation, r.digest})
-        line += " " + std::to_string(word);
-      say(line);
-    }
+  explicit record_when_leaving(const rank& self) : self_(self) {}
+  record_when_leaving(const record_when_leaving&) = delete;
+  record_when_leaving& operator=(const record_when_leaving&) = delete;
+  ~record_when_leaving() {
+    const auto& book = own_rehearsals();
+    say(record_line(self_, book == nullptr ? std::nullopt : std::optional(book->rehearsed)));
   }
 
  private:
-  const flight_recorder& flight_;
+  const rank& self_;
 };
 
 // ---- what the ranks do ------------------------------------------------------------------------------------------------
@@ -156,6 +161,7 @@ constexpr std::size_t message_bytes = 200'000;
 task<> stream(rank& self, transfer t, rank_id peer, bool sends) {
   std::vector<std::byte> data(message_bytes);
   for (;;) {
+    say_when_decided(self);
     if (sends) {
       const bool last = input_has_ended();
       co_await t.send(std::span(data).first(last ? 1 : data.size()), {.to = peer});
@@ -214,7 +220,10 @@ struct leased_op {
     book->rehearsal_ns["forward"] = 20'000'000;  // so that rehearsals lead to a change
     declared.configs = parley::tests::three_orders(book);
     declared.over = over;
-    if (rehearsed) declared.rehearse = std::make_shared<parley::tests::shared_source>(memory, member, true);
+    if (rehearsed) {
+      declared.rehearse = std::make_shared<parley::tests::shared_source>(memory, member, true);
+      own_rehearsals() = book;
+    }
     op = self.declare(std::move(declared));
   }
   bool has_warmed() const { return self.mail().sent_by_type()[actors::warmed::message_type] != 0; }
@@ -422,14 +431,15 @@ int run_as_rank() {
   if (scenario == scenarios().end()) return 2;
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settings.flight_records = 512;
+  o.settings.flight_records = 8192;  // as text, less than the longest line of a launched rank
+  o.settings.mutant_ignores_stamp = variable("PARLEY_TEST_MUTANT") == "ignores_stamp";
   parley::tests::fake_cuda gpu;
   if (!variable("PARLEY_TEST_GPU").empty()) o.gpu = &gpu;
   come_to("join");
   return ops::run(
       [&](job& here) {
         const fault strikes(here);
-        const said_when_leaving tells(here.self().flight());
+        const record_when_leaving leaves(here.self());
         say("here is rank " + std::to_string(here.self().id()));
         scenario->second(here);
       },

@@ -5,6 +5,8 @@
 /// as the process before which so many others (default: none) were in its place; several are parted by commas. Only
 /// this test program reads it; the library has no such switch. A step is looked for on every turn of the rank's loop, in what
 /// the rank has sent and in its flight recorder, so that it strikes at the same place of the protocol in every run.
+///
+/// PARLEY_TEST_MUTANT=ignores_stamp has receivers and workers run their default whatever the leader has stamped.
 #include <parley/ops/run.hpp>
 #include <parley/runtime/poller.hpp>
 
@@ -26,9 +28,11 @@ void come_to(std::string_view step);
 /// What a rank of these tests prints, at once.
 void say(const std::string& text);
 bool input_has_ended();
+/// `it is decided`, once this rank has learned of a first decision.
+void say_when_decided(const parley::ops::rank& self);
 parley::runtime::task<> rest_until_input_ends(parley::ops::rank& self);
 
-/// Runs the scenario that the environment names; the exit status. Whoever leaves says what it has run, by its flight recorder.
+/// Runs the scenario that the environment names; the exit status. Whoever leaves prints what it knows (records.hpp).
 int run_as_rank();
 
 }  // namespace fire

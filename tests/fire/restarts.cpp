@@ -11,11 +11,14 @@ using parley::transports::rank_end;
 
 namespace {
 
+/// What its processes leave is checked, whatever becomes of them.
 struct restarted_job : parley::tests::job_run {
   restarted_job(const char* scenario, rank_id world, const std::string& faults, std::uint32_t restarts,
                 const char* patience_ms = "60000")
       : job_run(rank_of_a_job, scenario, world, {{"PARLEY_TEST_FAULT", faults}, {"PARLEY_TEST_MS", patience_ms}},
-                restarts) {}
+                restarts) {
+    left_records(records).check();
+  }
   bool has(const std::string& text) const { return all.find(text) != std::string::npos; }
 };
 
@@ -111,6 +114,7 @@ TEST_CASE("whoever does not hold the job's key does not get the place of a rank 
   CHECK_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
   CHECK_MESSAGE(job[0].status() == 0, job.text());
   CHECK_MESSAGE(job[1].status() == 0, job.text());
+  left_records(job.records()).check();
 }
 
 TEST_CASE(
@@ -131,6 +135,7 @@ TEST_CASE(
   CHECK(job.until([&] { return job.former().ended(); }));
   CHECK(job.former().status() == 1);
   CHECK(job.former().says({"parley: rank 1: ", "counter"}));
+  left_records(job.records()).check();
 }
 
 TEST_CASE("ranks with GPUs, which cannot be started anew yet, say so when they begin") {

@@ -7,10 +7,13 @@
 ///     CHECK(job.within(3s, [&] { return job[1].ended(); }));
 ///     CHECK(job[1].says({"peer_failed", "rank 2"}));
 ///
+/// What a rank leaves for checkers (records.hpp) is apart from what it says.
+///
 /// Whatever still lives when it ends is killed and waited for. The ranks are this program itself, which runs the test case
 /// `this program as one rank` with PARLEY_TEST_SCENARIO set.
 #include "../support/deadline.hpp"
 #include "../support/fair_stopwatch.hpp"
+#include "records.hpp"
 
 #include <parley/runtime/identifiers.hpp>
 #include <parley/transports/loopback.hpp>
@@ -67,7 +70,7 @@ class process {
   void close_input() {
     if (input_ >= 0) ::close(std::exchange(input_, -1));
   }
-  const std::vector<std::string>& lines() const { return lines_; }
+  bool has_left_record() const { return !records_.empty(); }
 
  private:
   friend class by_hand;
@@ -78,6 +81,7 @@ class process {
   std::optional<int> status_;
   std::string partial_;
   std::vector<std::string> lines_;
+  std::vector<std::string> records_;
   std::vector<std::pair<std::string, std::string>> environment_;
 };
 
@@ -182,6 +186,14 @@ class by_hand {
     }
     return all;
   }
+  /// Of all processes so far.
+  std::vector<std::string> records() const {
+    std::vector<std::string> all;
+    for (const auto* processes : {&former_, &ranks_}) {
+      for (const process& p : *processes) all.insert(all.end(), p.records_.begin(), p.records_.end());
+    }
+    return all;
+  }
   /// Files that the ranks left in their folder, besides the key.
   std::vector<std::string> left_behind() const {
     std::vector<std::string> names;
@@ -266,8 +278,10 @@ class by_hand {
     ssize_t got = 0;
     while (p.output_ >= 0 && (got = ::read(p.output_, chunk, sizeof chunk)) > 0) {
       p.partial_.append(chunk, static_cast<std::size_t>(got));
-      for (std::size_t end; (end = p.partial_.find('\n')) != std::string::npos; p.partial_.erase(0, end + 1))
-        p.lines_.push_back(p.partial_.substr(0, end));
+      for (std::size_t end; (end = p.partial_.find('\n')) != std::string::npos; p.partial_.erase(0, end + 1)) {
+        auto& kind = p.partial_.starts_with(record_word) ? p.records_ : p.lines_;
+        kind.push_back(p.partial_.substr(0, end));
+      }
     }
     if (p.output_ >= 0 && got == 0) ::close(std::exchange(p.output_, -1));
   }

@@ -34,7 +34,7 @@ struct quiet_run {
     record.participants.push_back(sender);
     record.of_op[{4, 0, 1}] = record.between[{0, 1}] = 7;
     record.calls.emplace_back().sends = true;
-    record.received[{0, 0, 0}] = {0};
+    record.received[{0, 0, 0}] = {true};
   }
   call_record& failed(errc code, std::string text) {
     call_record& c = record.calls.emplace_back();
@@ -204,8 +204,52 @@ TEST_CASE("S6 finds a decision that counts more repetitions than all participant
   // One of them failed at its receiver, so that it is none.
   run.record.flights.back().record.what = parley::runtime::flight_event::receive_failed;
   CHECK(says(run.of("S6"), "3 repetitions of unknown 0000000000000007 were counted, and all participants ran only 2"));
-  run.record.flights_lost = 1;  // then nobody can tell
+  // It tells of both ends' recorders and of no other one.
+  run.record.flights_lost[{0, 2}] = 1;
+  CHECK(!run.of("S6").empty());
+  run.record.flights_lost[{0, 1}] = 1;
   CHECK(run.of("S6").empty());
+  run.record.flights_lost.clear();
+  CHECK(!run.of("S6").empty());
+  // The receiver was killed, and has left nothing.
+  run.record.participants.pop_back();
+  std::erase_if(run.record.flights, [](const flight_view& f) { return f.rank == 1; });
+  CHECK(run.of("S6").empty());
+}
+
+TEST_CASE("what real ranks leave is checked without a scenario, whoever of them has left nothing") {
+  run_record record;
+  participant_view sender = quiet_run().record.participants.front();
+  sender.candidates = sender.ready = {7};
+  sender.available = {7};
+  participant_view receiver = sender;
+  receiver.rank = 1;
+  receiver.leads = false;
+  record.participants = {sender, receiver};
+  record.flights = {flight(0, 0, 7), flight(1, 0, 7), flight(0, 1, 7)};
+  CHECK(check_flights(record).empty());
+  const auto names_only = [&](std::string_view invariant) {
+    const auto found = check_flights(record);
+    return found.size() == 1 && found.front().invariant == invariant;
+  };
+  record.flights.push_back(flight(1, 1, 0));  // it ended before it knew its config
+  CHECK(check_flights(record).empty());
+  record.flights.back().record.digest = sender.c0 = receiver.c0 = 5;
+  record.participants = {sender, receiver};
+  CHECK(names_only("S2"));
+  record.flights.pop_back();
+  record.participants.back().ready.clear();
+  CHECK(names_only("S3"));
+  record.participants.back().ready = {7};
+  record.participants.front().candidates = {6};
+  CHECK(!check_flights(record).empty());
+  CHECK(check_flights(record).front().invariant == "S4");
+  // Of a rank that was killed there is neither a view nor a flight.
+  record.participants = {receiver};
+  record.flights = {flight(1, 0, 7)};
+  CHECK(check_flights(record).empty());
+  record.flights.push_back(flight(0, 0, 7));
+  CHECK(names_only("S5"));
 }
 
 TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unless a member has died") {

@@ -53,6 +53,10 @@ struct job_run {
     o.grace_ns = 30'000'000'000;
     o.kill_after_ns = 500'000'000;
     o.on_line = [this](runtime::rank_id rank, transports::output_stream, std::string_view line) {
+      if (line.starts_with("record ")) {
+        records.emplace_back(line);
+        return;
+      }
       (line.starts_with("flight ") ? flights : lines)[rank].emplace_back(line);
       all += std::to_string(rank) + ": " + std::string(line) + "\n";
     };
@@ -88,6 +92,8 @@ struct job_run {
   transports::launch_end end;
   std::map<runtime::rank_id, std::vector<std::string>> lines;
   std::map<runtime::rank_id, std::vector<std::string>> flights;
+  std::vector<std::string>
+      records;  ///< what ranks have left for checkers (tests/fire/records.hpp), of whatever process
   std::string all;
   double seconds = 0;
 };

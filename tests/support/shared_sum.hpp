@@ -154,7 +154,8 @@ struct sums_book {
     std::uint64_t invocation;
     std::uint64_t digest;
   };
-  std::vector<entry> calls{};  ///< of the user
+  std::vector<entry> calls{};                          ///< of the user
+  std::map<std::uint64_t, std::uint32_t> rehearsed{};  ///< how many have ended well, by digest
 };
 
 class sums_by final : public ops::symmetric_config {
@@ -175,6 +176,7 @@ class sums_by final : public ops::symmetric_config {
       if (over.aborted()) runtime::raise({runtime::errc::io, "the communicator was aborted"});
     }
     over.read(number, data);
+    if (!is_call) ++book_->rehearsed[digest()];
   }
 
  private:
