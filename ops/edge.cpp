@@ -1,5 +1,6 @@
-#include <parley/ops/call_type.hpp>
 #include <parley/ops/edge.hpp>
+
+#include <parley/ops/call_type.hpp>
 #include <parley/ops/under_way.hpp>
 #include <parley/tuning/payload_check.hpp>
 

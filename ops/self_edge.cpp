@@ -1,5 +1,6 @@
-#include <parley/ops/call_type.hpp>
 #include <parley/ops/self_edge.hpp>
+
+#include <parley/ops/call_type.hpp>
 
 #include <exception>
 

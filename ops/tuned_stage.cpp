@@ -1,5 +1,6 @@
-#include <parley/ops/rank.hpp>
 #include <parley/ops/tuned_stage.hpp>
+
+#include <parley/ops/rank.hpp>
 
 #include <memory>
 #include <utility>
