@@ -39,8 +39,8 @@ struct device_times {
   };
   int device = 0;
   std::string device_name;
-  std::vector<kernel> kernels;  ///< of each size of the spec, those that its ops need
-  int copied_from = 0;          ///< another device, where there is one
+  std::vector<kernel> kernels;   ///< of each size of the spec, those that its ops need
+  int copied_from = 0;           ///< another device, where there is one
   runtime::time_ns copy_ns = 0;  ///< of any copy, and for each byte of it
   double copy_ns_per_byte = 0;
 

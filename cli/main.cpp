@@ -74,9 +74,10 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
       ->check(CLI::Range(0.0, cli::largest_budget));
   tune->add_option("--device", w.device, "Where payloads lie and are computed: host (default), or cuda")
       ->check(CLI::IsMember({"host", "cuda"}));
-  tune->add_option("--mask", w.masks,
-                   "RANK:CAPABILITY, which that rank is to do without: gpu, sm_90 or alike, peer_access, nvlink, ipc, nccl, or a "
-                   "config's name; CAPABILITY alone for all ranks. May be given several times");
+  tune->add_option(
+      "--mask", w.masks,
+      "RANK:CAPABILITY, which that rank is to do without: gpu, sm_90 or alike, peer_access, nvlink, ipc, nccl, or a "
+      "config's name; CAPABILITY alone for all ranks. May be given several times");
   tune->add_flag("--one-process", w.one_process, "All ranks in this process: many ranks on one GPU");
   // Test switches: the checks must notice what they do.
   tune->add_option("--mutant", w.mutant)->check(CLI::IsMember({"ignore_stamp"}))->group("");
@@ -192,9 +193,10 @@ int command(int argc, char** argv) {
   CLI::App* tune =
       add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
   tune->add_flag("--json", words.json, "Print one JSON document on standard output, and nothing else there");
-  auto* simulated = tune->add_flag("--sim", words.simulated,
-                                   "On virtual ranks, links and time, in this process; reads and writes no results. With --device cuda "
-                                   "computations and copies take what they are first measured to take on a GPU");
+  auto* simulated = tune->add_flag(
+      "--sim", words.simulated,
+      "On virtual ranks, links and time, in this process; reads and writes no results. With --device cuda "
+      "computations and copies take what they are first measured to take on a GPU");
   simulated->excludes("--results")->excludes("--one-process");
   tune->add_option("--seed", words.seed,
                    "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")

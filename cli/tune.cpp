@@ -268,10 +268,10 @@ json::object simulated_part(const tune_settings& s, const ran_job& ran, const st
 
 void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::string& hash,
                         const std::vector<std::string>& gaps) {
-  const std::string computations =
-      ran.measured ? fmt::format("computations and copies take what they took on GPU {}, {}", ran.measured->device,
-                                 ran.measured->device_name)
-                   : "computations take none";
+  const std::string computations = ran.measured
+                                       ? fmt::format("computations and copies take what they took on GPU {}, {}",
+                                                     ran.measured->device, ran.measured->device_name)
+                                       : "computations take none";
   say(fmt::format("simulated, seed {}: links and times are virtual, {}; hash {}", ran.seed, computations, hash));
   if (s.seeds == 1 && !s.weather) return;
   print(stderr, simulation::coverage_table(ran.messages));

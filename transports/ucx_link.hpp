@@ -109,8 +109,7 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::result<> moves_devices() const override;
   runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
                             std::span<const std::byte> payload, runtime::completion* done) override;
-  runtime::errc fetch_device(runtime::arrival&& message, std::span<std::byte> into,
-                             runtime::completion* done) override;
+  runtime::errc fetch_device(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
 
   // runtime::poller
   bool poll() override;

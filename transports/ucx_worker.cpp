@@ -38,10 +38,11 @@ ucx_worker::ucx_worker(ucx_reach reach, ucx_memory_kinds memory, runtime::time_n
     : memory_(memory) {
   const char* chosen = std::getenv("UCX_TLS");
   const bool devices = memory == ucx_memory_kinds::host_and_devices;
-  transports_ = chosen != nullptr               ? chosen
-                : reach == ucx_reach::one_host ? devices ? "posix,sysv,cma,self,cuda_copy,cuda_ipc" : "posix,sysv,cma,self"
-                : devices                      ? "all"
-                                               : "^cuda";
+  transports_ = chosen != nullptr ? chosen
+                : reach == ucx_reach::one_host
+                    ? devices ? "posix,sysv,cma,self,cuda_copy,cuda_ipc" : "posix,sysv,cma,self"
+                : devices ? "all"
+                          : "^cuda";
 
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -137,8 +138,9 @@ runtime::result<> ucx_worker::takes_devices() const {
   ucp_context_attr_t has{};
   has.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   if (ucp_context_query(context_, &has) == UCS_OK && (has.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return {};
-  return runtime::error{errc::unavailable, description() + ", says that it takes no CUDA memory: it was built without, or its "
-                                                           "libuct_cuda.so or the driver could not be loaded"};
+  return runtime::error{errc::unavailable, description() +
+                                               ", says that it takes no CUDA memory: it was built without, or its "
+                                               "libuct_cuda.so or the driver could not be loaded"};
 }
 
 std::string ucx_worker::description() const {

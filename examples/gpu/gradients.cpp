@@ -63,9 +63,8 @@ class gradients {
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
-  parley::hierarchy all = self.declare(parley::hierarchical{.name = "gradients",
-                                                            .leads = [](parley::rank_id r) { return r % in_a_group == 0; },
-                                                            .memory = &space});
+  parley::hierarchy all = self.declare(parley::hierarchical{
+      .name = "gradients", .leads = [](parley::rank_id r) { return r % in_a_group == 0; }, .memory = &space});
   std::fprintf(stderr, "rank %u is a %s of a group of %zu\n", self.id(), all.leads() ? "leader" : "worker",
                all.group_size());
   if (self.id() == 0)
@@ -85,8 +84,8 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
     const std::size_t count = std::max<std::size_t>(bytes / sizeof(float), 1);
     const double bandwidth = static_cast<double>(count * sizeof(float)) / us / 1e3;
     if (self.id() == 0)
-      std::printf("%14zu %12zu %8s %6s %6d %12.2f %10.2f %10.2f %8s\n", count * sizeof(float), count, "float", "sum", -1,
-                  us, bandwidth, 2 * (ranks - 1) / ranks * bandwidth, options.wrong(wrong).c_str());
+      std::printf("%14zu %12zu %8s %6s %6d %12.2f %10.2f %10.2f %8s\n", count * sizeof(float), count, "float", "sum",
+                  -1, us, bandwidth, 2 * (ranks - 1) / ranks * bandwidth, options.wrong(wrong).c_str());
     std::fflush(stdout);
     if (wrong != 0)
       parley::runtime::raise({parley::errc::config_failed, std::to_string(wrong) + " elements are wrong"});

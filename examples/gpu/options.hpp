@@ -102,7 +102,8 @@ class option_list {
     return all;
   }
   void take(int argc, char** argv) const {
-    const std::string wrong = read(std::span<const char* const>(argv + 1, static_cast<std::size_t>(argc > 0 ? argc - 1 : 0)));
+    const std::string wrong =
+        read(std::span<const char* const>(argv + 1, static_cast<std::size_t>(argc > 0 ? argc - 1 : 0)));
     if (wrong.empty()) return;
     std::fprintf(stderr, "%s: %s; there are%s\n", argv[0], wrong.c_str(), usage().c_str());
     std::exit(2);

@@ -130,9 +130,7 @@ class gpu_stage final : public parley::training_work {
   }
 
  private:
-  [[noreturn]] static void fail(const std::string& why) {
-    parley::runtime::raise({parley::errc::device_failed, why});
-  }
+  [[noreturn]] static void fail(const std::string& why) { parley::runtime::raise({parley::errc::device_failed, why}); }
   void launch(const examples::stage_step& step) {
     if (launch_stage(step, copies_.device(), static_cast<cudaStream_t>(stream_)) != cudaSuccess)
       fail("no kernel starts");
@@ -160,7 +158,9 @@ double mean(std::span<const double> of) {
   for (const double x : of) sum += x;
   return of.empty() ? 0 : sum / static_cast<double>(of.size());
 }
-double share_of_idle(double computing_ns, double step_ns) { return step_ns == 0 ? 0 : 100 * (1 - computing_ns / step_ns); }
+double share_of_idle(double computing_ns, double step_ns) {
+  return step_ns == 0 ? 0 : 100 * (1 - computing_ns / step_ns);
+}
 
 /// What a step takes when messages take nothing, and what of it each rank computes.
 struct ideal_step {
@@ -175,8 +175,12 @@ struct ideal_step {
 
 // Those that run beside the default.
 std::vector<parley::config_ptr> others() {
-  std::vector<parley::config_ptr> all{parley::chunked(256 << 10, 4), parley::chunked(1 << 20, 2), parley::put(),
-                                      parley::put(256 << 10, 4),     parley::get(),               parley::get(256 << 10, 4),
+  std::vector<parley::config_ptr> all{parley::chunked(256 << 10, 4),
+                                      parley::chunked(1 << 20, 2),
+                                      parley::put(),
+                                      parley::put(256 << 10, 4),
+                                      parley::get(),
+                                      parley::get(256 << 10, 4),
                                       parley::ops::nccl()};
   if (!options.only.empty()) std::erase_if(all, [](const auto& c) { return c->id() != options.only; });
   return all;
@@ -208,8 +212,8 @@ parley::task<steps> train(parley::rank& self, const std::string& name, const std
     if (all.decided_after == 0 && all_decided(self, name)) all.decided_after = n;
     if (self.id() != 0 || n % options.log_interval != 0) continue;
     const double lately = mean(std::span(all.ns).last(options.log_interval));
-    std::printf(" iteration %8zu/%8zu | elapsed time per iteration (ms): %.3f | idle: %.1f %% (at best %.1f %%) | %s\n", n,
-                options.iterations, lately / 1e6, share_of_idle(ideal.computing_ns, lately),
+    std::printf(" iteration %8zu/%8zu | elapsed time per iteration (ms): %.3f | idle: %.1f %% (at best %.1f %%) | %s\n",
+                n, options.iterations, lately / 1e6, share_of_idle(ideal.computing_ns, lately),
                 share_of_idle(ideal.computing_ns, ideal.ns), beside.empty() ? "the default" : "all configs");
     std::fflush(stdout);
   }
@@ -284,8 +288,7 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
   }
   report(rank + "wrong", wrong, "elements");
   if (self.id() == 0) tell_figures(alone, tuned, ideal);
-  if (wrong != 0)
-    parley::runtime::raise({parley::errc::config_failed, std::to_string(wrong) + " elements are wrong"});
+  if (wrong != 0) parley::runtime::raise({parley::errc::config_failed, std::to_string(wrong) + " elements are wrong"});
 }
 
 }  // namespace

@@ -140,8 +140,8 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
     if (self.id() == 0)
       std::printf("%14zu %12zu %14.2f %8s  %-22s %14.2f %8s  %-22s %10llu\n", static_cast<std::size_t>(m.bytes()),
                   static_cast<std::size_t>(m.bytes()) / sizeof(float), replayed.step_us,
-                  options.wrong(replayed.wrong).c_str(),
-                  agreed_on(self, "replayed_gradients", m.bytes()).c_str(), enqueued.step_us, options.wrong(enqueued.wrong).c_str(),
+                  options.wrong(replayed.wrong).c_str(), agreed_on(self, "replayed_gradients", m.bytes()).c_str(),
+                  enqueued.step_us, options.wrong(enqueued.wrong).c_str(),
                   agreed_on(self, "gradients", m.bytes()).c_str(), static_cast<unsigned long long>(steps.captures()));
     std::fflush(stdout);
     if (replayed.wrong + enqueued.wrong != 0)

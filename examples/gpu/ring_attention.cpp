@@ -251,10 +251,9 @@ task<> run_attention(parley::job& here, parley::transports::cuda_space& space) {
               "allowed", "rms, rel.", "config");
   std::printf("%10llu %6llu %9llu %6s %7s %5u %10.3f %8.1f %12.3f %8.1f %8.3f %10.2e %10.2e %10.2e  %s\n",
               static_cast<unsigned long long>(options.sequence), static_cast<unsigned long long>(options.heads),
-              static_cast<unsigned long long>(options.dimensions), options.dtype.c_str(),
-              options.causal ? "yes" : "no", ranks, ring_s * 1e3, operations / ring_s, alone_s * 1e3,
-              operations / alone_s, alone_s / ring_s, worst.largest, worst.allowed, worst.relative,
-              mine.config().c_str());
+              static_cast<unsigned long long>(options.dimensions), options.dtype.c_str(), options.causal ? "yes" : "no",
+              ranks, ring_s * 1e3, operations / ring_s, alone_s * 1e3, operations / alone_s, alone_s / ring_s,
+              worst.largest, worst.allowed, worst.relative, mine.config().c_str());
 }
 
 task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {

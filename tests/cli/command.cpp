@@ -135,8 +135,7 @@ TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for
 TEST_CASE("a simulated run takes no results or deaths, and a seed belongs to one") {
   const folder here;
   here.write("three.json", three_sizes);
-  for (const char* words :
-       {"--sim --results r.csv", "--sim --one-process", "--sim --kill 1@5", "--seed 3"}) {
+  for (const char* words : {"--sim --results r.csv", "--sim --one-process", "--sim --kill 1@5", "--seed 3"}) {
     CAPTURE(words);
     CHECK(here.parley("tune three.json " + std::string(words)).status == 2);
   }
@@ -233,7 +232,8 @@ TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches"
   has(ran.error, "the receiver direct");
 }
 
-TEST_CASE("what ranks are told to do without is no candidate, on processes and on virtual ranks, and stands in the report") {
+TEST_CASE(
+    "what ranks are told to do without is no candidate, on processes and on virtual ranks, and stands in the report") {
   const folder here;
   here.write("three.json", three_sizes);
   for (const char* where : {"--no-results", "--no-results --one-process", "--sim"}) {
@@ -245,10 +245,11 @@ TEST_CASE("what ranks are told to do without is no candidate, on processes and o
     CHECK(d.at("agreements").as_array().empty());
     CHECK(number(d, "invocations") == 3'000);
   }
-  for (const auto& [mask, why] : {std::pair{"2:nccl", "there is no such rank; the job has 2"},
-                                  {"1:chonked", "neither a capability (gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90"},
-                                  {"one:nccl", "begins with no rank"},
-                                  {"1:", "names no capability"}}) {
+  for (const auto& [mask, why] :
+       {std::pair{"2:nccl", "there is no such rank; the job has 2"},
+        {"1:chonked", "neither a capability (gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90"},
+        {"one:nccl", "begins with no rank"},
+        {"1:", "names no capability"}}) {
     CAPTURE(mask);
     const auto wrong = here.parley(std::string("tune three.json --mask ") + mask);
     CHECK(wrong.status == 2);

@@ -31,7 +31,8 @@ constexpr std::size_t under_way = 4;
 /// The program's own sums, several under way.
 class own_sums {
  public:
-  own_sums(parley::rank& self, parley::transports::cuda_space& space) : self_(self), space_(space), ones_(space, count) {
+  own_sums(parley::rank& self, parley::transports::cuda_space& space)
+      : self_(self), space_(space), ones_(space, count) {
     for (std::size_t i = 0; i < under_way; ++i) slots_.emplace_back(space);
   }
   task<> begin() {
@@ -107,7 +108,8 @@ task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
   own_sums own(self, space);
   co_await own.begin();
-  parley::paired_transfer pairs{.name = "messages", .configs = {parley::direct(), parley::ops::nccl()}, .memory = &space};
+  parley::paired_transfer pairs{
+      .name = "messages", .configs = {parley::direct(), parley::ops::nccl()}, .memory = &space};
   pairs.role = [](parley::rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };
   parley::transfer messages = self.declare(pairs);
   parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "sums");
@@ -130,7 +132,8 @@ task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
               self.id(), own.started(), own.wrong(), of_messages, of_sums);
   if (own.wrong() != 0) parley::runtime::raise({parley::errc::config_failed, "sums of the program's own are wrong"});
   if (of_messages == 0 || of_sums == 0)
-    parley::runtime::raise({parley::errc::config_failed, "NCCL was not tried for both meanwhile; are more --steps needed?"});
+    parley::runtime::raise(
+        {parley::errc::config_failed, "NCCL was not tried for both meanwhile; are more --steps needed?"});
 }
 
 }  // namespace

@@ -364,7 +364,8 @@ TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind
   gpu.destroy(stream);
 }
 
-TEST_CASE("where memory cannot be exported, puts and gets are no candidates, before anything is tried, and the rest goes on") {
+TEST_CASE("where memory cannot be exported, puts and gets are no candidates, before anything is tried, and the rest "
+          "goes on") {
   fake_cuda gpu;
   gpu.ipc = fake_cuda::ipc_state::refused;
   const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);

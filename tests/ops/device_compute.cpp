@@ -27,7 +27,8 @@ constexpr std::size_t bytes = 20'000;
 struct two_on_a_gpu {
   explicit two_on_a_gpu(std::vector<config_ptr> configs = {direct()}) {
     for (rank_id r = 0; r < 2; ++r) {
-      point_to_point op{.name = "messages", .configs = configs, .timeout_ns = 20'000'000'000, .memory = job.gpu_memory(r)};
+      point_to_point op{
+          .name = "messages", .configs = configs, .timeout_ns = 20'000'000'000, .memory = job.gpu_memory(r)};
       pairs.push_back(job[r].declare(op));
       streams.push_back(gpu.make_stream(0));
       for (auto* memory : {&x, &y, &a}) memory->push_back(transports::cuda_memory::on_device(gpu, 0, bytes));
@@ -71,9 +72,8 @@ task<> receives_late(dataflow& flow, two_on_a_gpu* w, int late) {
 
 template <class Rank0>
 void run_both(two_on_a_gpu& w, Rank0 rank_0, int late) {
-  w.job.run([&](rank& self) {
-    return self.id() == 0 ? with_dataflow(rank_0, &w) : with_dataflow(receives_late, &w, late);
-  });
+  w.job.run(
+      [&](rank& self) { return self.id() == 0 ? with_dataflow(rank_0, &w) : with_dataflow(receives_late, &w, late); });
 }
 
 task<> sends_what_is_computed(dataflow& flow, two_on_a_gpu* w) {
@@ -110,7 +110,8 @@ task<> computes_with_what_comes(dataflow& flow, two_on_a_gpu* w, device_stream k
   const auto& y = w->y[1];
   const auto& a = w->a[1];
   auto came = w->pairs[1].start(flow, {p2p::irecv(y.bytes(), {.from = 0})}, {.stream = known_to_the_batch});
-  auto computed = flow.compute({reads(y.bytes()), writes(a.bytes())}, w->copying(a.bytes(), y.bytes()), w->in_stream(1));
+  auto computed =
+      flow.compute({reads(y.bytes()), writes(a.bytes())}, w->copying(a.bytes(), y.bytes()), w->in_stream(1));
   CHECK_FALSE(came.done());
   co_await computed;
   CHECK(came.done());
@@ -185,7 +186,8 @@ TEST_CASE("kernels of several streams are ordered by what they name: writers by 
   loop.detach(copies);
 }
 
-TEST_CASE("a step of the host that a kernel's buffers order is waited for by its stream, and one behind it by the flow") {
+TEST_CASE(
+    "a step of the host that a kernel's buffers order is waited for by its stream, and one behind it by the flow") {
   fake_cuda gpu;
   reactor loop;
   transports::cuda_copies copies(gpu, 0);
@@ -231,9 +233,10 @@ TEST_CASE("without a stream the same function computes by itself, and what a lau
     auto here = flow.compute({writes(numbers)}, [&](device_stream s) { seen = s; });
     here.wait();
     CHECK(seen == nullptr);
-    auto refused = flow.compute(
-        {writes(x->bytes())}, [](device_stream) { raise({errc::device_failed, "cudaErrorInvalidConfiguration: planted"}); },
-        {.name = "sum", .stream = stream, .memory = &space});
+    auto refused =
+        flow.compute({writes(x->bytes())},
+                     [](device_stream) { raise({errc::device_failed, "cudaErrorInvalidConfiguration: planted"}); },
+                     {.name = "sum", .stream = stream, .memory = &space});
     CHECK(refused.outcome().reason().what() == "device_failed: cudaErrorInvalidConfiguration: planted");
     CHECK_THROWS_WITH(flow.compute({}, [](device_stream) {}, {.name = "sum", .stream = stream}),
                       "bad_argument: sum: a computation in a stream needs the `memory` of the stream's device");

@@ -228,7 +228,8 @@ TEST_CASE("waits that spinning would have outlasted are spun through, once one o
   }
 }
 
-TEST_CASE("on a shared core an answer that comes at once is waited for, now and then not; one that takes longer costs no polls") {
+TEST_CASE("on a shared core an answer that comes at once is waited for, now and then not; one that takes longer costs "
+          "no polls") {
   // Answers at every so many polls, as another core would, or one that this rank shares.
   struct answering : poller {
     explicit answering(std::uint64_t e) : every(e) {}

@@ -184,7 +184,8 @@ inline task<> ring(here* h) {
   }
   kernel large(1'048'576, h->at);
   std::vector<actors::registered_memory> known;
-  for (const array<float>* a : {&large.x0, &large.y0, &large.a, &large.y1}) known.push_back(pairs.registered(a->bytes()));
+  for (const array<float>* a : {&large.x0, &large.y0, &large.a, &large.y1})
+    known.push_back(pairs.registered(a->bytes()));
   std::vector<float> numbers(large.x0.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((17 * h->me + i) % 512);
   for (int round = 0; round < 5; ++round) {

@@ -173,7 +173,8 @@ TEST_CASE("a copy out of another device's memory that waits in a stream holds up
   CHECK(gpu.place_of(there.bytes().data()).device == 1);
   const auto stream = gpu.make_stream(0);
   // A kernel that waits for what the second copy brings, and uses what the first one is to overwrite.
-  gpu.launch_until(stream, [&] { return gpu.shadow(here.bytes().data())[150] == gpu.shadow(there.bytes().data())[150]; });
+  gpu.launch_until(stream,
+                   [&] { return gpu.shadow(here.bytes().data())[150] == gpu.shadow(there.bytes().data())[150]; });
   CHECK(copies.after(here.bytes().first(100), stream) == errc::none);
   std::array<awaited, 2> done;
   bool held_up = false;
@@ -181,7 +182,9 @@ TEST_CASE("a copy out of another device's memory that waits in a stream holds up
     CHECK(copies.copy(here.bytes().first(100), there.bytes().first(100), &done[0]) == errc::pending);
     held_up = true;
   }
-  SUBCASE("a pull") { CHECK(copies.pull(here.bytes().first(100), there.bytes().first(100), &done[0]) == errc::pending); }
+  SUBCASE("a pull") {
+    CHECK(copies.pull(here.bytes().first(100), there.bytes().first(100), &done[0]) == errc::pending);
+  }
   CHECK(copies.pull(here.bytes().last(100), there.bytes().last(100), &done[1]) == errc::pending);
   for (int i = 0; i < 1'000; ++i) copies.poll();
   CHECK(done[1].calls == (held_up ? 0 : 1));

@@ -66,7 +66,8 @@ struct party {
   party(asio::io_context& io, const rendezvous_options& options, const job_key& key, const member& me)
       : meeting(std::make_unique<rendezvous>(io, options, key.duplicate())) {
     meeting->on_member_lost([this](rank_id rank, const std::string& why) { lost.emplace_back(rank, why); });
-    meeting->on_member_left([this](rank_id rank, const parley::runtime::root_cause& why) { left.emplace_back(rank, why); });
+    meeting->on_member_left(
+        [this](rank_id rank, const parley::runtime::root_cause& why) { left.emplace_back(rank, why); });
     meeting->on_member_restarted([this](const member& anew) { back.push_back(anew); });
     meeting->join(me, [this](result<joined> all) { outcome.emplace(std::move(all)); });
   }

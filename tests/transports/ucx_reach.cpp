@@ -67,7 +67,8 @@ TEST_CASE("UCX is given memory of devices where that is asked for and it says th
     PARLEY_EXPECT(listening_sockets() == 0);
     PARLEY_EXPECT(both.description().find("cuda_copy,cuda_ipc") != std::string::npos);
     if (!std::filesystem::exists("/dev/nvidia0"))
-      PARLEY_EXPECT(both.takes_devices().reason().text().find("says that it takes no CUDA memory") != std::string::npos);
+      PARLEY_EXPECT(both.takes_devices().reason().text().find("says that it takes no CUDA memory") !=
+                    std::string::npos);
   });
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
