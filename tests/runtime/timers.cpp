@@ -251,7 +251,7 @@ TEST_CASE("a short sleep beside a few far deadlines takes no memory, and the whe
     while (other.next() != never) other.advance(other.next());
     return frame_pool::heap_allocations();
   };
+  // The same levels again and again: what other tests have left in the pool would not last.
   const std::size_t once = with_many();
-  CHECK(once > before);
-  CHECK(with_many() == once);  // the same levels again
+  for (int i = 0; i < 200; ++i) CHECK(with_many() == once);
 }
