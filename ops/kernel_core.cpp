@@ -28,7 +28,7 @@ kernel_core::kernel_core(tunable_context& context, std::string name, const std::
     implementations_.push_back({c.identity, c.id, c.digest, std::move(families[i])});
     ids_.push_back(c.id);
   }
-  context_.claim(name_);
+  claim_ = context_.claim(name_);
 }
 
 std::optional<std::uint32_t> kernel_core::find(std::string_view solution) const noexcept {

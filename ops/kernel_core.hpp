@@ -53,7 +53,6 @@ class kernel_core {
               std::vector<std::string> families);
   kernel_core(const kernel_core&) = delete;
   kernel_core& operator=(const kernel_core&) = delete;
-  ~kernel_core() { context_.release(name_); }
 
   const std::string& name() const noexcept { return name_; }
   tunable_context& context() const noexcept { return context_; }
@@ -82,6 +81,7 @@ class kernel_core {
   };
   tunable_context& context_;
   std::string name_;
+  std::shared_ptr<const void> claim_;  // to it
   std::vector<implementation> implementations_;
   std::vector<std::string> ids_;
   tuning::kernel_key latest_key_;

@@ -101,8 +101,8 @@ class p2p_step : public runtime::call_step<Call>, private call_watcher {
 
  private:
   void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, *this)); }
-  bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access&) final {
-    return this->is_computed_on(edge_.memory(), earlier);
+  bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access& use) final {
+    return this->is_computed_on(edge_.memory(), earlier, use);
   }
   void on_begun() noexcept final { this->note_begun(); }
   runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
@@ -123,7 +123,9 @@ class receive_step final : public p2p_step<receive_call, edge_in> {
     moved_ = over.await_resume();
     if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
   }
-  on_device part_of_device() const noexcept override { return awaited_in(edge_.memory(), operation_); }
+  on_device part_of_device(const runtime::buffer_access&) const noexcept override {
+    return awaited_in(edge_.memory(), operation_);
+  }
   void on_abandoned() noexcept override { edge_.memory().came(operation_.expected, errc::cancelled); }
 };
 
@@ -143,11 +145,13 @@ class step_to_itself final : public runtime::flow_step, private call_watcher {
       if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
     }
   }
-  on_device part_of_device() const noexcept override { return awaited_in(edge_.memory(), operation_); }
+  on_device part_of_device(const runtime::buffer_access&) const noexcept override {
+    return awaited_in(edge_.memory(), operation_);
+  }
 
  private:
-  bool comes_after(const flow_step& earlier, const runtime::buffer_access&) override {
-    return is_computed_on(edge_.memory(), earlier);
+  bool comes_after(const flow_step& earlier, const runtime::buffer_access& use) override {
+    return is_computed_on(edge_.memory(), earlier, use);
   }
   bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
   void on_begun() noexcept override { note_begun(); }

@@ -127,9 +127,11 @@ void tunable_context::warn(std::string text) {
   if (warnings_.size() < tuning::limits::warnings) warnings_.push_back(std::move(text));
 }
 
-void tunable_context::claim(const std::string& kernel) {
-  if (!claimed_.insert(kernel).second)
+std::shared_ptr<const void> tunable_context::claim(const std::string& kernel) {
+  const auto [name, is_free] = claimed_->insert(kernel);
+  if (!is_free)
     runtime::raise({errc::bad_argument, "kernel " + kernel + " is declared twice; give each one a name of its own"});
+  return {static_cast<const void*>(&*name), [all = claimed_, mine = name](const void*) { all->erase(mine); }};
 }
 
 void tunable_context::evict() {

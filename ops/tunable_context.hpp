@@ -125,9 +125,8 @@ class tunable_context {
   void note_untuned(std::string line);
   void note(unsigned verbosity, std::string line);
   void warn(std::string text);
-  /// Throws `bad_argument` when the name is taken.
-  void claim(const std::string& kernel);
-  void release(const std::string& kernel) noexcept { claimed_.erase(kernel); }
+  /// The name is that kernel's for as long as it keeps this, be it longer than the context lives. Throws `bad_argument` when it is taken.
+  std::shared_ptr<const void> claim(const std::string& kernel);
   /// Before a timed run: the operands shall not lie in the cache.
   void evict();
   /// A run of ops/contextual.hpp is under way: the kernels ask it. Null otherwise.
@@ -157,7 +156,8 @@ class tunable_context {
   tuning::results_file known_;
   std::vector<tuning::result_entry> learned_;
   std::vector<tuning::result_entry> superseded_;  // as they were read
-  std::set<std::string, std::less<>> claimed_;
+  using names = std::set<std::string, std::less<>>;
+  std::shared_ptr<names> claimed_ = std::make_shared<names>();
   std::set<std::string, std::less<>> families_off_;
   std::vector<std::string> untuned_;
   std::vector<std::string> log_;

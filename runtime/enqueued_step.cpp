@@ -2,6 +2,8 @@
 
 #include <parley/runtime/executor.hpp>
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace parley::runtime {
@@ -31,10 +33,20 @@ void enqueued_step::tried(const Does& does) noexcept {
   }
 }
 
+flow_step::on_device enqueued_step::part_of_device(const buffer_access& use) const noexcept {
+  if (refused_ || given_ == nullptr) return {};
+  if (word_ != 0) return {&memory_, on_device::kind::held};
+  const bool writes = std::any_of(written_.begin(), written_.end(), [&](std::span<const std::byte> w) {
+    return std::less<>{}(w.data(), use.bytes.data() + use.bytes.size()) &&
+           std::less<>{}(use.bytes.data(), w.data() + w.size());
+  });
+  return {&memory_, writes ? on_device::kind::computed : on_device::kind::read};
+}
+
 // Of kernels in other streams a device knows by what they had then, of messages by the words that stand for them. Who overwrites what
 // a message brings also waits for those before it, which that would not have waited for if it was given up.
 bool enqueued_step::comes_after(const flow_step& earlier, const buffer_access& use) {
-  const on_device part = earlier.part_of_device();
+  const on_device part = earlier.part_of_device(use);
   if (part.memory != &memory_) return false;
   if (part.what == on_device::kind::awaited) return use.use == buffer_use::read;
   if (part.what == on_device::kind::held) return false;
@@ -59,7 +71,12 @@ void enqueued_step::enqueue(std::span<const buffer_access> uses, const std::func
   });
   // Also what it had given to the stream before it threw.
   tried([&] {
-    for (const buffer_access& a : uses) memory_.after(a.bytes, stream_);
+    // Not what it only reads: sends of that, from before, would wait for all that the stream waits for.
+    for (const buffer_access& a : uses) {
+      if (a.use == buffer_use::read) continue;
+      memory_.after(a.bytes, stream_);
+      written_.push_back(a.bytes);
+    }
     given_ = memory_.moment_of(stream_);
     outcome_ = memory_.when_reached(stream_, this);
   });

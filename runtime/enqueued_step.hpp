@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace parley::runtime {
 
@@ -28,10 +29,7 @@ class enqueued_step final : public flow_step, private completion {
   ~enqueued_step() override;
   std::string title() const override { return name_; }
   task<> run() override;
-  on_device part_of_device() const noexcept override {
-    if (refused_ || given_ == nullptr) return {};
-    return {&memory_, word_ == 0 ? on_device::kind::computed : on_device::kind::held};
-  }
+  on_device part_of_device(const buffer_access& use) const noexcept override;
   /// Once it is part of its flow.
   void enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept;
 
@@ -60,6 +58,7 @@ class enqueued_step final : public flow_step, private completion {
   std::uint64_t word_ = 0;  // for which the stream waits; 0: for none
   bool abandoned_ = false;
   device_moment given_;  // all of it
+  std::vector<std::span<const std::byte>> written_;
   errc outcome_ = errc::none;
   std::exception_ptr refused_;
   executor* where_ = nullptr;

@@ -115,12 +115,14 @@ class flow_step : private list_hook,
   struct on_device {
     const memory_space* memory = nullptr;  ///< of that device; null: nothing
     enum class kind : std::uint8_t {
-      computed,
-      held,  ///< computed, and the stream waits for this step's turn: messages do not come after that by themselves
+      computed,  ///< messages that touch the memory come after that by themselves
+      read,      ///< computed with it: those into it do not
+      held,      ///< computed, and the stream waits for this step's turn: no messages do
       awaited,
     } what = kind::computed;
   };
-  virtual on_device part_of_device() const noexcept { return {}; }
+  /// In the memory that `use` names.
+  virtual on_device part_of_device(const buffer_access& /*use*/) const noexcept { return {}; }
 
  protected:
   flow_step() noexcept : ready_call(&on_ready), turn_(*this) {}
@@ -146,8 +148,8 @@ class flow_step : private list_hook,
   /// Whether a device sees to it that this, with what `use` names, comes after `earlier`: the flow need not then.
   virtual bool comes_after(const flow_step& /*earlier*/, const buffer_access& /*use*/) { return false; }
   /// Of a step whose buffers lie in `memory`, where messages come after what kernels do with them.
-  static bool is_computed_on(const memory_space& memory, const flow_step& earlier) noexcept {
-    const on_device part = earlier.part_of_device();
+  static bool is_computed_on(const memory_space& memory, const flow_step& earlier, const buffer_access& use) noexcept {
+    const on_device part = earlier.part_of_device(use);
     return part.memory == &memory && part.what == on_device::kind::computed;
   }
   bool has_to_wait() const noexcept { return unmet_ != 0; }

@@ -265,6 +265,15 @@ bool names(const std::string& text, rank_id r) {
   return false;
 }
 
+// The sends of one that ends are given up before the others hear why it ends: who was to get one names it.
+bool was_given_up_by_another(const played& all, rank_id r) {
+  if (all.errors[r]->code() != runtime::errc::send_failed) return false;
+  for (rank_id other = 0; other < all.errors.size(); ++other) {
+    if (other != r && all.errors[other] && names(all.errors[r]->text(), other)) return true;
+  }
+  return false;
+}
+
 // Whoever cannot go on without the dead rank, or without one that ended because of it, says so, naming the dead one; and soon.
 bool ended_well(const played& all, const world_options& o, const mishap& death) {
   bool well = all.violations.empty();
@@ -273,6 +282,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
     if (!all.errors[r]) continue;
     ++told;
     if (names(all.errors[r]->text(), death.rank) && all.errors[r]->code() == runtime::errc::peer_failed) continue;
+    if (was_given_up_by_another(all, r)) continue;
     well = false;
     print_failure(r, all.errors[r]->what());
   }
@@ -282,7 +292,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
     std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",
                  static_cast<double>(all.last_end_ns - death.at_ns) / 1e6);
   }
-  std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that names it, %zu had no need of it%s\n",
+  std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that says so, %zu had no need of it%s\n",
                death.rank, static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
                well ? "" : ", but not all of them as they should");
   return well;
@@ -319,7 +329,7 @@ std::vector<std::string> own_words(int argc, const char* const* argv) {
   std::vector<std::string> own;
   for (int i = 1; i < argc; ++i) {
     if (is_one_of(with_a_value, argv[i])) {
-      ++i;
+      if (i + 1 < argc && argv[i + 1][0] != '-') ++i;  // what lacks its value is told by `run`
     } else if (!is_one_of(flags, argv[i])) {
       own.emplace_back(argv[i]);
     }

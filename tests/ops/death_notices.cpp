@@ -95,7 +95,8 @@ TEST_CASE("believed is a rank of the dead one's host, of the process that is in 
 TEST_CASE("what a full window holds back is said when there is room again") {
   two_hosts w(2);
   bool busy = true;
-  w.mail[0]->bind_raw(9, 1, [&](envelope, std::span<const std::byte>) { return busy ? errc::full : errc::none; });
+  w.mail[0]->bind_raw(9, router::type_bit(1),
+                      [&](envelope, std::span<const std::byte>) { return busy ? errc::full : errc::none; });
   for (int i = 0; i < 2; ++i) REQUIRE(w.mail[3]->send_raw(0, 9, 0, 1, {}) == errc::none);
   REQUIRE(w.mail[3]->send_raw(0, 9, 0, 1, {}) == errc::full);
   w.notices[3]->tell(2, "rank 2 was stopped");
