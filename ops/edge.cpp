@@ -443,9 +443,11 @@ bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std
 // seen at work.
 task<time_ns> edge_out::until_written(std::span<const std::byte> data) {
   const kernels_at_work kernels(memory(), data);
+  // The device is asked before anybody's turn: what others did in this one may be longer ago than the kernels' end.
   time_ns seen_ns = sender_.rows().clock();
+  time_ns turn_ns = seen_ns;
   while (kernels.outcome() == errc::pending) {
-    seen_ns = sender_.rows().clock();
+    seen_ns = std::exchange(turn_ns, sender_.rows().clock());
     co_await runtime::yield;
   }
   if (kernels.outcome() != errc::none) runtime::raise({kernels.outcome(), memory().words_of(kernels.outcome())});

@@ -87,7 +87,12 @@ class spawning_star final : public group_config {
     } else {
       co_await real_->work(g);
     }
-    if (g.self() == broken_) throw std::runtime_error("the kernel has failed");
+    if (g.self() != broken_) co_return;
+    // When the others' calls are over: a leader whose sends were still under way would hear of it.
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + 1_ms);
+    static_cast<void>(slept);
+    throw std::runtime_error("the kernel has failed");
   }
   std::optional<rank_id> broken_;
   group_config_ptr real_ = star();

@@ -49,7 +49,7 @@ call_outcomes tuned(world& w, const config_ptr& one) {
   auto in = w[1].declare(pair_of(configs));
   move_each(w, out, in, {size});
   pass(w, 1'000'000'000);
-  return move_each(w, out, in, std::vector<std::size_t>(200, size));
+  return move_each(w, out, in, std::vector<std::size_t>(600, size));
 }
 
 }  // namespace
