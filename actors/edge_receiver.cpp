@@ -82,7 +82,7 @@ void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noe
                          std::to_string(message.length()) + " bytes, and " + std::to_string(wanted.into.size()) +
                          " were asked for");
   received_bytes_ += message.length();
-  if (!message.remote()) edge_.counters_.copied_bytes += message.length();
+  if (!message.remote()) note_copied(message.length());
   wanted.with_transport = true;
   const errc started = wanted.of_device ? net_.fetch_device(std::move(message), wanted.into, &wanted)
                                         : net_.fetch(std::move(message), wanted.into, &wanted);
@@ -109,7 +109,7 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
   if (watcher_ != nullptr) into = std::exchange(watcher_, nullptr)->on_decided(*this);
   if (!into.empty() && s.offset == 0 && message.length() == into.size()) {
     arrived_bytes_ = received_bytes_ = into.size();
-    if (!message.remote()) edge_.counters_.copied_bytes += into.size();
+    if (!message.remote()) note_copied(into.size());
     if (message.remote() || edge_.fetch_may_wait_) {
       transfer_part* const part = new_part();
       part->into = into;

@@ -337,7 +337,7 @@ struct complete_rows final : checker {
   // What an op without headers rehearses over a library that a program has brought nobody has counted.
   bool is_rehearsed_by_a_program(const generation_key& generation) const {
     const std::string& op = book_.members.at(generation).front()->op;
-    return book_.r.play->ops.empty() &&
+    return book_.r.play != nullptr && book_.r.play->ops.empty() &&
            std::any_of(book_.r.leases.begin(), book_.r.leases.end(), [&](const lease_view& v) { return v.op == op; });
   }
 };
