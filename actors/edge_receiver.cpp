@@ -76,6 +76,10 @@ part_receiver::pieces& part_receiver::kept() {
   return *pieces_;
 }
 
+void part_receiver::note_copied(std::uint64_t bytes) noexcept {
+  if (!has(stamp_.flags, stamp_flags::rehearsal)) edge_.counters_.copied_bytes += bytes;
+}
+
 void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
   if (message.length() != wanted.into.size())
     return fail_unpaired("the part at offset " + std::to_string(wanted.offset) + " has " +

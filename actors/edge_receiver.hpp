@@ -187,9 +187,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   pieces& kept();
   void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
   /// Of a message that did not come into its buffer; what is rehearsed is nobody's payload.
-  void note_copied(std::uint64_t bytes) noexcept {
-    if (!has(stamp_.flags, stamp_flags::rehearsal)) edge_.counters_.copied_bytes += bytes;
-  }
+  void note_copied(std::uint64_t bytes) noexcept;
   void fail_if_unmet() noexcept;
   void fail_unpaired(std::string what) noexcept;
 
