@@ -143,6 +143,56 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
   }
 }
 
+// Adds 1 to each byte forward and doubles it backward, by kernels that end long after they have been enqueued.
+class kernel_stage final : public training_work {
+ public:
+  enum class inputs { are_here, are_waited_for };
+  kernel_stage(fake_cuda& gpu, transports::cuda_copies& copies, std::size_t bytes, inputs when)
+      : gpu_(gpu), copies_(copies), stream_(gpu.make_stream(0)), bytes_(bytes), ahead_(when == inputs::are_waited_for) {
+  }
+  kernel_stage(const kernel_stage&) = delete;
+  kernel_stage& operator=(const kernel_stage&) = delete;
+  ~kernel_stage() override { gpu_.destroy(stream_); }
+  std::uint64_t activation_bytes(std::uint32_t) const override { return bytes_; }
+  bool waits_on_device() const override { return ahead_; }
+  task<> work(pipeline_action a, pipeline_memory m) override {
+    const bool forward = a.what == pipeline_action::kind::forward;
+    const auto in = forward ? m.in : a.stage == 1 ? m.out : m.gradient_out;
+    const auto out = forward ? m.out : m.gradient_in;
+    if (ahead_) CHECK(copies_.wait_on(in, stream_) == errc::none);
+    most_enqueued = std::max(most_enqueued, ++enqueued_);
+    gpu_.launch(stream_, 300, [this, a, forward, in, out] {
+      ++kernels;
+      --enqueued_;
+      for (std::size_t i = 0; i < bytes_; ++i) {
+        const auto fresh = static_cast<std::uint8_t>(a.microbatch * 7 + i);
+        auto x = static_cast<std::uint8_t>(forward ? fresh + a.stage : fresh + 2);
+        if (!forward && a.stage == 0) x = static_cast<std::uint8_t>(2 * x);
+        if (!in.empty()) wrong += gpu_.shadow(in.data())[i] == std::byte{x} ? 0 : 1;
+        if (!out.empty()) gpu_.shadow(out.data())[i] = std::byte{static_cast<std::uint8_t>(forward ? x + 1 : 2 * x)};
+      }
+    });
+    for (const auto& part : {in, std::span<const std::byte>(out)})
+      if (!part.empty()) CHECK(copies_.after(part, stream_) == errc::none);
+    co_return;
+  }
+  std::size_t kernels = 0;
+  std::size_t wrong = 0;
+  std::size_t most_enqueued = 0;
+
+ private:
+  fake_cuda& gpu_;
+  transports::cuda_copies& copies_;
+  transports::cuda_stream stream_;
+  std::size_t bytes_;
+  bool ahead_;
+  std::size_t enqueued_ = 0;
+};
+
+task<> train(training t, kernel_stage* stage, int passes) {
+  for (int n = 0; n < passes; ++n) co_await t.run(*stage);
+}
+
 TEST_CASE(
     "a pipeline's stages enqueue kernels and go on: messages wait for them, and so does memory that is used again") {
   fake_cuda gpu;
