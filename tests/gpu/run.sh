@@ -143,7 +143,7 @@ fi
 # A communicator of the program's own, with sums under way while parley rehearses and tries NCCL beside it.
 own=$build/tests/gpu_own_communicator
 if several own-communicator && built "$own" own-communicator; then
-  check own-communicator 120 "$parley" run -n 2 -- "$own"
+  check own-communicator 120 "$parley" run -n 2 -- "$own" --steps 40000
   tail -n 2 "$out/own-communicator.log"
 fi
 # Batches and halos in the order of streams; both programs compare every element.
@@ -195,7 +195,7 @@ for layer in all_gather_gemm gemm_reduce_scatter; do
   check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
   tail -n 6 "$out/$layer.log"
   fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
-    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --M 2048 --N 2048 --K 1024
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --M 2048 --N 2048 --K 1024 --iters 100000000
 done
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
