@@ -18,6 +18,8 @@ errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& messa
       runtime::blame({"S8", "nothing is put without a credit", edge_.here()}, edge_.peer_);
       return errc::config_mismatch;
     }
+    // Its handle is gone: what was put there went nowhere.
+    if (one_sided_->region->where != memory_region::state::exposed) return errc::config_failed;
     one_sided_->landed = true;
     arrived_bytes_ = received_bytes_ = s.total_bytes;
   }

@@ -486,7 +486,6 @@ void network::end_crash(rank_id rank) {
   std::erase_if(flying_, [](const flying_put& w) { return w.number == 0; });
   std::erase_if(fences_, [](const waiting_fence& f) { return f.op->done == nullptr; });
   std::erase_if(kept_, [](const auto& op) { return op->done == nullptr; });
-  std::erase_if(refused_, [rank](const refused_put& w) { return w.from == rank || w.to == rank; });
   end_fences();
 }
 
@@ -761,7 +760,6 @@ void network::land(std::size_t at) {
   if (!lives || (r.withdrawn && model_.late == runtime::late_writes::fail)) {
     ++puts_.nowhere;
     if (lives && put_too_late) put_too_late(w.address, w.data);
-    if (lives && is_of(w.from, w.life)) refused_.push_back({w.from, w.to, w.number});
   } else {
     std::copy(w.data.begin(), w.data.end(), reinterpret_cast<std::byte*>(w.address));
     ++puts_.landed;
@@ -783,14 +781,10 @@ void network::end_fences(time_ns way) {
       ++i;
       continue;
     }
-    // All fences behind a put that landed nowhere are told so.
-    const bool refused = std::any_of(refused_.begin(), refused_.end(), [&](const refused_put& w) {
-      return w.from == f.from && w.to == f.to && w.number <= f.last_put;
-    });
-    if (!refused && !f.header.empty()) bring(f, way);
+    if (!f.header.empty()) bring(f, way);
     std::unique_ptr<operation> op = std::move(fences_[i].op);
     fences_.erase(fences_.begin() + static_cast<std::ptrdiff_t>(i));
-    finish(std::move(op), model_.latency_ns, refused ? errc::unavailable : errc::none);
+    finish(std::move(op), model_.latency_ns);
   }
 }
 

@@ -8,7 +8,7 @@
 ///
 /// A payload up to `eager_bytes` travels with its message; a larger one stays with its sender until it is fetched. Payloads
 /// from one rank to another share one wire. A put ends at its origin and lands later, in any order with messages: only a fence
-/// makes sure, which fails once if a put before it landed nowhere. `interference` decides the fate of each message; without one all of them arrive, in time.
+/// makes sure. `interference` decides the fate of each message; without one all of them arrive, in time.
 ///
 /// Memory: a payload that is with the network is read until its completion has run and never afterwards, also when its rank
 /// ends; an operation that is abandoned costs the connection, as with UCX, unless a sender can take it back. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
@@ -169,11 +169,6 @@ class network {
   struct waiting_fence;
   struct handing_over;
   struct breaking;
-  struct refused_put {
-    rank_id from;
-    rank_id to;
-    std::uint64_t number;
-  };
   bool is_of(rank_id rank, std::uint64_t life) const noexcept;  ///< and lives
   bool gave_up(rank_id who, rank_id peer, std::uint64_t life) const;
   void end_operations(rank_id who, rank_id peer, std::uint64_t before_life);
@@ -204,7 +199,6 @@ class network {
   std::vector<region> regions_;                   // of all ranks; the number of one is its place + 1
   std::deque<flying_put> flying_;
   std::vector<waiting_fence> fences_;
-  std::vector<refused_put> refused_;  // of living ranks
   std::uint64_t last_put_ = 0;
   put_counters puts_;
 };

@@ -139,12 +139,17 @@ std::vector<std::byte> carried_memory::expose(std::uint64_t number, std::span<st
   wire::randomise(std::as_writable_bytes(std::span(&made.token, 1)));
   made.address = reinterpret_cast<std::uint64_t>(bytes.data());
   regions_[number] = {bytes, made.token};
+  last_exposed_ = std::max(last_exposed_, number);
   std::vector<std::byte> key(sizeof made);
   std::memcpy(key.data(), &made, sizeof made);
   return key;
 }
 
 void carried_memory::withdraw(std::uint64_t number) noexcept { regions_.erase(number); }
+
+bool carried_memory::was_withdrawn(std::uint64_t number) const noexcept {
+  return number <= last_exposed_ && !regions_.contains(number);
+}
 
 bool carried_memory::uses(const completion* pending, std::uint64_t number) const noexcept {
   return std::any_of(visits_.begin(), visits_.end(),
@@ -180,6 +185,10 @@ void carried_memory::on_arrival(arrival&& arrived) noexcept {
 }
 
 void carried_memory::on_put(const message& m, arrival&& arrived) {
+  if (was_withdrawn(m.region)) {
+    ++counters_.late;
+    return note_landed(m.from, m.number, errc::none);
+  }
   const region* const at = find(m);
   if (at == nullptr || arrived.length() != m.bytes || visits_.size() >= most_visits) {
     ++counters_.refused;
@@ -223,6 +232,7 @@ void carried_memory::left(visit& v, errc outcome) noexcept {
   const rank_id peer = v.peer;
   const std::uint64_t number = v.number;
   const bool was_put = v.what == kind::put;
+  if (was_withdrawn(v.region)) outcome = errc::none;
   std::erase_if(visits_, [&](const auto& each) { return each.get() == &v; });
   if (was_put) note_landed(peer, number, outcome);
 }

@@ -8,12 +8,14 @@
 ///     auto key = carried.expose(number, bytes);                    // the target; the key goes to the origin
 ///     carried.put(target, *read_carried_key(key), address, data, &done);
 ///     carried.fence(target, &fenced);
-///     carried.withdraw(number);                                    // what comes from here on is refused
+///     carried.withdraw(number);                                    // what comes from here on is dropped
 ///
 /// The target writes nothing but what lies inside of memory that is exposed now and whose token the origin knows. A put ends
 /// at its origin like a send; a fence asks whether all puts before it have landed, and fails, like all that follow it, if one of them was
-/// refused or lost. It may take a message along, which the target's link hands over then. Puts are numbered per process of an origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get
-/// that was ends with its answer. Both need the target to poll. If the peer fails, all that is pending ends with `peer_failed`.
+/// refused or lost. One that is late for memory which was withdrawn is neither: it changes nothing, its origin has done nothing wrong, and
+/// who withdrew it knows. A fence may take a message along, which the target's link hands over then. Puts are numbered per process of an
+/// origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get that was ends with its answer. Both need the
+/// target to poll. If the peer fails, all that is pending ends with `peer_failed`.
 #include <parley/runtime/link.hpp>
 
 #include <cstdint>
@@ -114,6 +116,7 @@ class carried_memory final : public runtime::link::handler {
 
   struct counters {
     std::uint64_t refused = 0;  ///< puts and gets that named no memory of ours, or more than that
+    std::uint64_t late = 0;     ///< puts into memory that had been withdrawn
     std::uint64_t malformed = 0;
     std::uint64_t foreign = 0;  ///< of another process than the one in its rank's place
   };
@@ -132,6 +135,7 @@ class carried_memory final : public runtime::link::handler {
   static constexpr std::size_t most_visits =
       4'096;  // at one time: a peer cannot make this rank keep any number of them
 
+  bool was_withdrawn(std::uint64_t number) const noexcept;
   const region* find(const message& m) const noexcept;
   void on_put(const message& m, runtime::arrival&& arrived);
   void on_get(const message& m);
@@ -159,6 +163,7 @@ class carried_memory final : public runtime::link::handler {
   std::unordered_map<rank_id, landings> landings_;
   std::vector<std::unique_ptr<visit>> visits_;  // few: found at once
   std::uint64_t last_request_ = 0;
+  std::uint64_t last_exposed_ = 0;
   bool closed_ = false;
   counters counters_;
 };

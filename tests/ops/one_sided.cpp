@@ -337,6 +337,26 @@ TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a
   }
 }
 
+TEST_CASE("a receive fails where its memory is registered no more, and is not taken for one that a put has filled") {
+  one_sided_world w({direct(), put()});
+  CHECK(w.tune(side::both).failed() == 0);
+  REQUIRE(w.campaign().winner.starts_with("put"));
+  std::vector<std::byte> buffer(large);
+  const std::vector<std::byte> data = pattern(large, 1);
+  auto into = w.in.registered(buffer);
+  scope calls(w.clock);
+  result<> sent = errc::pending;
+  result<> received = errc::pending;
+  calls.spawn(receive_one(w.in, buffer, received, 10'000'000));
+  pass(w, 1'000'000);
+  into = {};
+  calls.spawn(send_one(w.out, data, sent));
+  pass(w, 100'000'000);
+  CHECK(received.code() == errc::config_failed);
+  CHECK(calls.running() == 0);
+  CHECK(buffer == std::vector<std::byte>(large));
+}
+
 TEST_CASE("a get whose receive is never posted ends with its timeout, and the receive that follows hears of it") {
   one_sided_world w({direct(), get()});
   CHECK(w.tune(side::both).failed() == 0);

@@ -201,12 +201,12 @@ TEST_CASE("a message behind a put that was refused does not come, and a hostile 
     self.listen();
     const auto mine = self.wire.expose(memory).value();
     const auto keys = all.gather(mine.key);
-    if (rank == 1) self.wire.withdraw(mine);
-    all.barrier();
     if (rank == 0) {
       const blob data(50, std::byte{1});
       const auto address = transports::read_carried_key(keys[1])->address;
-      PARLEY_EXPECT(waited(self, self.wire.put(1, {keys[1], address}, data, &done), done) == errc::none);
+      blob forged = keys[1];
+      forged[16] ^= std::byte{1};  // the token
+      PARLEY_EXPECT(waited(self, self.wire.put(1, {forged, address}, data, &done), done) == errc::none);
       // Also behind a fence that has been told already.
       for (int i = 0; i < 2; ++i) {
         awaited announced;
@@ -226,6 +226,37 @@ TEST_CASE("a message behind a put that was refused does not come, and a hostile 
     }
     self.finish(all);
     PARLEY_EXPECT(self.wire.statistics().received[static_cast<std::size_t>(channel::data)] == 0);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a put that is late for memory which was withdrawn changes nothing, and fails nothing behind it") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    const std::string text = "over";
+    blob withdrawn(1'000, std::byte{0x5a});
+    blob kept(1'000, std::byte{0x5a});
+    node self(rank, 2, all);
+    self.listen();
+    const auto first = self.wire.expose(withdrawn).value();
+    const auto second = self.wire.expose(kept).value();
+    const auto keys_of_first = all.gather(first.key);
+    const auto keys_of_second = all.gather(second.key);
+    if (rank == 1) self.wire.withdraw(first);
+    all.barrier();
+    const blob data(50, std::byte{1});
+    if (rank == 0) {
+      for (const auto* keys : {&keys_of_first, &keys_of_second}) {
+        awaited put, announced;
+        const auto address = transports::read_carried_key((*keys)[1])->address;
+        PARLEY_EXPECT(waited(self, self.wire.put(1, {(*keys)[1], address}, data, &put), put) == errc::none);
+        PARLEY_EXPECT(waited(self, self.wire.announce(1, channel::data, tests::bytes_of(text), &announced),
+                             announced) == errc::none);
+      }
+    }
+    self.finish(all);
+    PARLEY_EXPECT(all_are(withdrawn, std::byte{0x5a}));
+    PARLEY_EXPECT(self.wire.statistics().received[static_cast<std::size_t>(channel::data)] == (rank == 1 ? 2 : 0));
+    if (rank == 1) PARLEY_EXPECT(std::equal(data.begin(), data.end(), kept.begin()));
   });
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
