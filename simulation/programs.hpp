@@ -26,7 +26,7 @@ class op_program;
 class programs {
  public:
   /// Calls of an op beyond those of the scenario, where a campaign needs them to end.
-  static constexpr std::uint64_t most_more = 600;
+  static constexpr std::uint64_t most_more = 4'000;
   programs(const scenario& s, const tape& t, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
 

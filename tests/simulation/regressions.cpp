@@ -16,14 +16,42 @@ void without_later_faults(fault_limits& f) {
   f.points = false;
 }
 
+struct seed_of_a_scenario {
+  const char* play;
+  std::uint64_t seed;
+};
+
+enum class faults : std::uint8_t { all, of_then };
+
+void hold_all(const seed_of_a_scenario& k, faults which) {
+  const std::string play = k.play;
+  CAPTURE(play);
+  CAPTURE(k.seed);
+  std::ifstream in(std::string(PARLEY_SCENARIOS) + "/" + play + ".json");
+  scenario s = read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
+  if (which == faults::of_then) without_later_faults(s.faults);
+  const outcome o = run(s, draw(s, k.seed), k.seed);
+  std::string text;
+  for (const violation& v : o.violations) text += v.invariant + ": " + v.text + "\n";
+  CHECK(text == "");
+}
+
 }  // namespace
 
 // Seeds that found something once, and what.
 TEST_CASE("Seeds that failed once hold all invariants") {
-  const struct {
-    const char* play;
-    std::uint64_t seed;
-  } known[] = {
+  const seed_of_a_scenario with_later_faults[] = {
+      // errors: a put was late for memory of a generation that its receiver had ended, as a third rank had restarted; both took each other
+      // for dead
+      {"program_rejoins", 2602},
+      {"programs",
+       239},  // L1: the calls were used up by keys that waited for credits, before rehearsals had been given up
+      {"contention", 1335},  // L1: the calls were used up in rounds that noise had made long
+      {"budget", 3046},      // N4: costs were known no better than the other rank's clock
+      {"drift", 232},  // oracle: what had drifted before its first call, of an op whose calls are compared with calls
+  };
+  for (const auto& k : with_later_faults) hold_all(k, faults::all);
+  const seed_of_a_scenario known[] = {
       {"budget", 92},  // N1: a full window, because reports were lost, was taken for a wait for agreement
       {"mixed", 374},  // L1: a put that never had a credit in time; the calls were used up before it was given up
       {"mixed", 200},  // L2: receives of messages whose sends had no room in time
@@ -34,16 +62,5 @@ TEST_CASE("Seeds that failed once hold all invariants") {
       {"late_returns", 19147},   // N1: a full window was not seen, as a fence had brought the stamps
       {"rootless", 8208},        // S6: a generation was counted twice, as its rank was fenced before it could rejoin
   };
-  for (const auto& k : known) {
-    const std::string play = k.play;
-    CAPTURE(play);
-    CAPTURE(k.seed);
-    std::ifstream in(std::string(PARLEY_SCENARIOS) + "/" + play + ".json");
-    scenario s = read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
-    without_later_faults(s.faults);
-    const outcome o = run(s, draw(s, k.seed), k.seed);
-    std::string text;
-    for (const violation& v : o.violations) text += v.invariant + ": " + v.text + "\n";
-    CHECK(text == "");
-  }
+  for (const auto& k : known) hold_all(k, faults::of_then);
 }
