@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs a campaign of the simulator on all cores of a machine, in parts that need not all be run at once.
 
-    python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 40000 --ledger seeds.csv
-    python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 40000 --ledger seeds.csv --for 500   # what is left, 500 s of it
+    python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 1000000 --ledger seeds.csv
+    python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 1000000 --ledger seeds.csv --for 500   # what is left, 500 s of it
 
-Every scenario of simulation/scenarios gets that many seeds, from 1. The ledger says for each part that has ended: scenario,
-first seed, seeds, status of parley_sim, seconds of one core. What parley_sim says of a failed part lies beside the ledger, in
-SCENARIO-FIRST.txt, and the smaller run that it found in SCENARIO-FIRST.json; what all parts together have covered, in
-LEDGER.coverage. Exit status: 1 when a part failed, or nothing is left and something was never covered; 3 when some are left to be run.
+So many seeds in all, of every scenario in simulation/scenarios from its first seed on, and each scenario gets about the same time. The
+ledger says for each part that has ended: scenario, first seed, seeds, status of parley_sim, seconds of one core. What parley_sim says of a
+failed part lies beside the ledger, in SCENARIO-FIRST.txt, and the smaller run that it found in SCENARIO-FIRST.json; what all parts together
+have covered, in LEDGER.coverage. Exit status: 1 when a part failed, or nothing is left and something was never covered; 3 when some are left to be
+run.
 """
 
 import argparse
@@ -28,8 +29,8 @@ def options():
     o = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     o.add_argument("--sim", type=pathlib.Path, required=True, help="parley_sim, of a Release build")
     o.add_argument("--scenarios", type=pathlib.Path, default=ROOT / "simulation/scenarios")
-    o.add_argument("--seeds", type=int, required=True, help="of each scenario")
-    o.add_argument("--part", type=int, default=200, help="seeds that one process runs")
+    o.add_argument("--seeds", type=int, required=True, help="of all scenarios together")
+    o.add_argument("--part", type=float, default=10, help="seconds that one process runs, about")
     o.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     o.add_argument("--for", dest="seconds", type=float, default=float("inf"), help="begin no part after so many seconds")
     o.add_argument("--ledger", type=pathlib.Path, required=True)
@@ -66,45 +67,90 @@ class coverage:
             fresh.replace(self.path)
 
 
+class campaign:
+    """Which seeds come next: those of the scenario that has had the least time so far."""
+
+    first_part = 20  # seeds, of a scenario of which nothing is known
+    longest_part = 2000
+
+    def __init__(self, o, done):
+        self.part_s, self.seeds, self.lock = o.part, o.seeds, threading.Lock()
+        self.spent, self.next, self.known = {}, {}, {}  # seconds, those under way included; seed; (seeds, seconds)
+        self.files = {file.stem: file for file in sorted(o.scenarios.glob("*.json"))}
+        for name in self.files:
+            parts = [(first, *rest) for (of, first), rest in done.items() if of == name]
+            self.next[name] = max((first + seeds for first, seeds, _, _ in parts), default=1)
+            self.known[name] = (sum(p[1] for p in parts), sum(p[3] for p in parts))
+            self.spent[name] = self.known[name][1]
+        self.left = o.seeds - sum(seeds for seeds, _, _ in done.values())
+
+    def take(self):
+        """A file, its first seed, how many, and how long that will take; None when all seeds have been given out."""
+        with self.lock:
+            if self.left <= 0:
+                return None
+            name = min(self.spent, key=self.spent.get)
+            ran, took = self.known[name]
+            seeds = int(self.part_s * ran / took) if ran else self.first_part
+            seeds = min(max(seeds, 1), self.longest_part, self.left)
+            first = self.next[name]
+            self.next[name] += seeds
+            self.left -= seeds
+            foreseen = seeds * took / ran if ran else self.part_s
+            self.spent[name] += foreseen
+            return self.files[name], first, seeds, foreseen
+
+    def ended(self, name, seeds, took, foreseen):
+        with self.lock:
+            self.spent[name] += took - foreseen
+            ran, before = self.known[name]
+            self.known[name] = (ran + seeds, before + took)
+
+
 def main():
     o = options()
     began = time.monotonic()
     done = read(o.ledger)
     covered = coverage(o.ledger.with_name(o.ledger.name + ".coverage"))
-    # Every scenario in turn, so that a campaign which is not whole has seen as much of each.
-    parts = [(file, first) for first in range(1, o.seeds + 1, o.part) for file in sorted(o.scenarios.glob("*.json"))
-             if (file.stem, first) not in done]
+    plan = campaign(o, done)
+    lock = threading.Lock()
 
-    def run(part):
-        file, first = part
-        if time.monotonic() - began > o.seconds:
-            return None
+    def run(file, first, seeds):
         beside = o.ledger.parent / f"{file.stem}-{first}"
-        seeds = min(o.part, o.seeds + 1 - first)
         start = time.monotonic()
         with tempfile.NamedTemporaryFile() as counts:
             ended = subprocess.run([o.sim, "--scenario", file, "--first", str(first), "--seeds", str(seeds), "--no-coverage",
-                                    "--counts", counts.name, "--save", beside.with_suffix(".json")],
+                                    "--keep-going", "--counts", counts.name, "--save", beside.with_suffix(".json")],
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             covered.add(pathlib.Path(counts.name).read_text())
         if ended.returncode != 0:
             beside.with_suffix(".txt").write_bytes(ended.stdout)
-        return file.stem, first, seeds, ended.returncode, round(time.monotonic() - start, 3)
+        return ended.returncode, round(time.monotonic() - start, 3)
 
-    with o.ledger.open("a", newline="") as file, concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        rows = csv.writer(file)
-        for row in pool.map(run, parts):
-            if row is not None:
-                rows.writerow(row)
-                done[row[0], row[1]] = row[2:]
+    with o.ledger.open("a", newline="") as ledger:
+        rows = csv.writer(ledger)
+
+        def work():
+            while time.monotonic() - began < o.seconds and (part := plan.take()) is not None:
+                file, first, seeds, foreseen = part
+                status, took = run(file, first, seeds)
+                plan.ended(file.stem, seeds, took, foreseen)
+                with lock:
+                    rows.writerow((file.stem, first, seeds, status, took))
+                    ledger.flush()
+                    done[file.stem, first] = (seeds, status, took)
+
+        with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
+            for each in [pool.submit(work) for _ in range(o.jobs)]:
+                each.result()
     failed = sorted(part for part, (_, status, _) in done.items() if status != 0)
-    left = len(parts) - sum((file.stem, first) in done for file, first in parts)
-    print(f"{sum(seeds for seeds, _, _ in done.values())} seeds of {len({name for name, _ in done})} scenarios, "
+    made = sum(seeds for seeds, _, _ in done.values())
+    print(f"{made} seeds of {len({name for name, _ in done})} scenarios, "
           f"{sum(spent for _, _, spent in done.values()):.0f} s of one core, {time.monotonic() - began:.0f} s this time; "
-          f"{len(failed)} parts failed, {left} are left")
+          f"{len(failed)} parts failed, {max(o.seeds - made, 0)} seeds are left")
     for name, first in failed:
         print(f"  {name}, from seed {first}: {o.ledger.parent / f'{name}-{first}.txt'}")
-    if failed or left:
+    if failed or made < o.seeds:
         return 1 if failed else 3
     return subprocess.run([o.sim, "--sum", covered.path]).returncode
 
