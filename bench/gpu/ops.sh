@@ -24,16 +24,16 @@ one() {
 
 echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | xargs), $(nproc) cores, $(date -u +%F)"
 for round in $(seq "$rounds"); do
-  one "ring, all configs" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500
-  one "ring, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500 --only put
+  one "ring, all configs" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500 -w 4000
+  one "ring, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500 -w 4000 --only put
   one "ring, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_ring.py" -n 500
   one "steps, replayed" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_replayed_step" -w 40000
   one "steps, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_replayed.py"
   one "sums" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_reduce" -f 4 -w 30000
   one "sums, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" -f 4
   for mask in "" --causal; do
-    one "attention $mask" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask
-    one "attention $mask, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask --only put
+    one "attention $mask" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -w 20
+    one "attention $mask, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -w 20 --only put
     one "attention $mask, PyTorch, blocks on one GPU" python3 "$here/torch_attention.py" --ranks "$ranks" $mask
   done
   one "all-gather + GEMM" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_gather_gemm"

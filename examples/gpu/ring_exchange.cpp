@@ -104,7 +104,10 @@ class ring {
     }
     co_return count;
   }
-  std::string config() const { return op_.to(next_).decision(count_ * sizeof(float)).config; }
+  std::string config() const {
+    const parley::decision now = op_.to(next_).decision(count_ * sizeof(float));
+    return now.decided ? now.config : "(not yet)";
+  }
 
  private:
   static float at_first(parley::rank_id r, std::size_t i) { return static_cast<float>((17 * r + i) % 512); }
