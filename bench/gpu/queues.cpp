@@ -1,5 +1,5 @@
-// Which copies one that waits holds up, on two GPUs of one host: nothing but CUDA, one process. A stream waits for a word in its GPU's
-// memory and then copies; copies of every kind in streams of their own come after it, and must not wait as well.
+// Which copies one that waits holds up, on two GPUs of one host: nothing but CUDA, one process. A stream waits for a word, which the
+// processor writes, and then copies; copies of every kind in streams of their own come after it, and must not wait as well.
 //
 //     gpu_queues      a line for each kind of copy that waits, with those that it held up
 //
@@ -9,10 +9,11 @@
 #include <parley/bench/measure.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
-#include <vector>
 
 namespace {
 
@@ -20,100 +21,129 @@ using namespace parley::bench;
 
 constexpr std::size_t bytes = 1 << 20;
 constexpr std::int64_t long_enough_ns = 50'000'000;
+constexpr std::int64_t too_long_ns = 5'000'000'000;
 
 void check(cudaError_t e, const char* what) {
   if (e != cudaSuccess) give_up(std::string(what) + ": " + cudaGetErrorString(e));
 }
-void* driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult how{};
-  check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &how), name);
-  return found;
-}
-// cuStreamWaitValue32 and cuStreamWriteValue32 look alike.
-void word(const char* name, cudaStream_t s, void* at, unsigned value) {
-  using function = int (*)(cudaStream_t, unsigned long long, unsigned, unsigned);
-  if (reinterpret_cast<function>(driver_function(name))(s, reinterpret_cast<unsigned long long>(at), value, 0) != 0)
-    give_up(std::string(name) + " was refused");
-}
 
-struct gpu {
-  explicit gpu(int number) : device(number) {
-    check(cudaSetDevice(device), "cudaSetDevice");
-    check(cudaDeviceEnablePeerAccess(1 - device, 0), "cudaDeviceEnablePeerAccess");
-    check(cudaMalloc(reinterpret_cast<void**>(&memory), 2 * bytes), "cudaMalloc");
-    check(cudaMalloc(&flag, sizeof(unsigned)), "cudaMalloc");
-    check(cudaMemset(flag, 0, sizeof(unsigned)), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+/// A word of the processor's for which streams wait.
+class flag {
+ public:
+  flag() {
+    check(cudaHostAlloc(reinterpret_cast<void**>(&word_), sizeof *word_, cudaHostAllocPortable), "cudaHostAlloc");
+    *word_ = 0;
+    cudaDriverEntryPointQueryResult how{};
+    void* found = nullptr;
+    check(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &how),
+          "cuStreamWaitValue32");
+    wait_ = reinterpret_cast<function>(found);
   }
-  cudaStream_t stream() const {
-    cudaStream_t made = nullptr;
-    check(cudaSetDevice(device), "cudaSetDevice");
-    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    return made;
+  /// What `s` gets from here on waits until `value` has been written, or more.
+  void hold(cudaStream_t s, unsigned value) const {
+    if (wait_(s, reinterpret_cast<unsigned long long>(word_), value, 0) != 0)
+      give_up("cuStreamWaitValue32 was refused");
   }
-  bool ends(cudaStream_t s) const {
-    cudaEvent_t event = nullptr;
+  void write(unsigned value) const { std::atomic_ref(*word_).store(value, std::memory_order_release); }
+
+ private:
+  using function = int (*)(cudaStream_t, unsigned long long, unsigned, unsigned);
+  unsigned* word_ = nullptr;
+  function wait_ = nullptr;
+};
+
+/// A stream, and where it has come to. Made before anything waits, and used again: streams beyond the queues of a GPU share these.
+struct queue {
+  explicit queue(int on) : device(on) {
     check(cudaSetDevice(device), "cudaSetDevice");
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    check(cudaEventRecord(event, s), "cudaEventRecord");
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check(cudaEventCreateWithFlags(&end, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  }
+  /// Whether all that is in it happens within that time.
+  bool ends(std::int64_t within_ns) const {
+    check(cudaSetDevice(device), "cudaSetDevice");
+    check(cudaEventRecord(end, stream), "cudaEventRecord");
     const std::int64_t start = now_ns();
     cudaError_t seen = cudaErrorNotReady;
-    while (seen == cudaErrorNotReady && now_ns() - start < long_enough_ns) seen = cudaEventQuery(event);
+    while (seen == cudaErrorNotReady && now_ns() - start < within_ns) seen = cudaEventQuery(end);
     static_cast<void>(cudaGetLastError());
     return seen == cudaSuccess;
   }
   int device;
-  char* memory = nullptr;
-  void* flag = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t end = nullptr;
 };
 
 enum kind : std::uint8_t { out_of_the_other, into_the_other, within, from_host, to_host };
+constexpr std::array all_kinds{out_of_the_other, into_the_other, within, from_host, to_host};
 constexpr std::array<const char*, 5> names{"out of the other GPU", "into the other GPU", "within the GPU",
                                            "from the host", "to the host"};
 
-void copy(kind k, const gpu& on, const gpu& other, char* host, cudaStream_t s) {
+struct gpu {
+  explicit gpu(int number)
+      : device(number), held(number), asked{queue(number), queue(number), queue(number), queue(number), queue(number)} {
+    check(cudaSetDevice(device), "cudaSetDevice");
+    check(cudaDeviceEnablePeerAccess(1 - device, 0), "cudaDeviceEnablePeerAccess");
+    check(cudaMalloc(reinterpret_cast<void**>(&memory), 2 * bytes), "cudaMalloc");
+  }
+  int device;
+  queue held;
+  std::array<queue, 5> asked;  // by kind
+  char* memory = nullptr;
+};
+
+void copy(kind k, const gpu& on, const gpu& other, char* host, const queue& in) {
   const std::array<std::array<char*, 2>, 5> ends{{{on.memory, other.memory},
                                                   {other.memory, on.memory},
                                                   {on.memory, on.memory + bytes},
                                                   {on.memory, host},
                                                   {host, on.memory}}};
-  check(cudaMemcpyAsync(ends[k][0], ends[k][1], bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
+  check(cudaSetDevice(on.device), "cudaSetDevice");
+  check(cudaMemcpyAsync(ends[k][0], ends[k][1], bytes, cudaMemcpyDefault, in.stream), "cudaMemcpyAsync");
+}
+
+/// Those of all kinds, on both GPUs, that do not end in this time.
+std::string do_not_end(const std::array<gpu, 2>& gpus, char* host, std::int64_t within_ns) {
+  std::string late;
+  for (const gpu& g : gpus) {
+    for (const kind k : all_kinds) {
+      copy(k, g, gpus[1 - g.device], host, g.asked[k]);
+      if (!g.asked[k].ends(within_ns)) late += std::string("; GPU ") + std::to_string(g.device) + ": " + names[k];
+    }
+  }
+  return late;
 }
 
 }  // namespace
 
 int main() {
+  // CUDA gives a process 8 queues for each GPU otherwise.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (count < 2) give_up("two GPUs are needed; this machine shows " + std::to_string(count));
   const std::array<gpu, 2> gpus{gpu(0), gpu(1)};
   char* host = nullptr;
   check(cudaHostAlloc(reinterpret_cast<void**>(&host), bytes, cudaHostAllocPortable), "cudaHostAlloc");
+  const flag released;
+  // The first copy of a kind may make CUDA load something, and wait for the device.
+  if (const std::string late = do_not_end(gpus, host, too_long_ns); !late.empty())
+    give_up("copies that wait for nothing do not end" + late);
   unsigned round = 0;
   for (const gpu& on : gpus) {
-    const gpu& other = gpus[1 - on.device];
-    for (const kind waiting : {out_of_the_other, into_the_other, within, from_host, to_host}) {
-      const cudaStream_t held = on.stream();
-      word("cuStreamWaitValue32", held, on.flag, ++round);
-      copy(waiting, on, other, host, held);
-      std::string behind;
-      std::vector<cudaStream_t> streams{held};
-      for (const gpu& asked : gpus) {
-        for (const kind k : {out_of_the_other, into_the_other, within, from_host, to_host}) {
-          streams.push_back(asked.stream());
-          copy(k, asked, gpus[1 - asked.device], host, streams.back());
-          if (!asked.ends(streams.back()))
-            behind += std::string("; GPU ") + std::to_string(asked.device) + ": " + names[k];
-        }
-      }
-      word("cuStreamWriteValue32", on.stream(), on.flag, round);
+    for (const kind waiting : all_kinds) {
+      released.hold(on.held.stream, ++round);
+      copy(waiting, on, gpus[1 - on.device], host, on.held);
+      const std::string behind = do_not_end(gpus, host, long_enough_ns);
+      released.write(round);
       for (const gpu& g : gpus) {
-        check(cudaSetDevice(g.device), "cudaSetDevice");
-        check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        bool over = g.held.ends(too_long_ns);
+        for (const queue& q : g.asked) over = over && q.ends(too_long_ns);
+        if (!over) give_up("copies do not end, although the word that they waited for was written");
       }
       std::printf("GPU %d copies %s, and waits. Held up%s\n", on.device, names[waiting],
                   behind.empty() ? ": nothing" : behind.c_str());
+      std::fflush(stdout);
     }
   }
   return 0;
