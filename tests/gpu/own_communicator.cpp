@@ -85,15 +85,20 @@ class own_sums {
   std::size_t wrong_ = 0;
 };
 
-/// How often a config of NCCL's was timed for what was decided, as far as this rank knows.
-std::size_t times_tried(const parley::rank& self, const std::string& op, std::uint64_t config) {
+/// How often a config was timed for what was decided, as far as this rank knows.
+std::size_t times_tried(const parley::ops::decision& d, std::uint64_t config) {
   std::size_t repetitions = 0;
-  for (const auto& d : self.decisions()) {
-    if (d.op != op) continue;
-    for (const auto& e : d.decision.evidence)
-      repetitions += e.status == "measured" && e.digest == config ? e.repetitions : 0;
-  }
+  for (const auto& e : d.evidence) repetitions += e.status == "measured" && e.digest == config ? e.repetitions : 0;
   return repetitions;
+}
+
+/// What came of each config, a line each.
+std::string evidence(const parley::ops::decision& d) {
+  std::string lines = "\n  " + d.op + ", " + d.key + ": " + (d.decided ? d.config : "undecided") + " (" + d.why + ")";
+  for (const auto& e : d.evidence)
+    lines += "\n    " + e.config + ": " + e.status + ", " + std::to_string(e.repetitions) + " times" +
+             (e.detail.empty() ? "" : ", " + e.detail);
+  return lines;
 }
 
 task<> one_message(parley::transfer* messages, parley::rank* self, std::span<std::byte> buffer) {
@@ -125,15 +130,18 @@ task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
     co_await sums.run(summed.bytes());
   }
   co_await own.finish();
-  const std::size_t of_messages = times_tried(self, "messages", parley::ops::nccl()->digest());
-  const std::size_t of_sums = times_tried(self, "sums", parley::ops::nccl_graph_sum()->digest());
+  const parley::ops::decision for_messages = messages.decision(message.bytes().size());
+  const parley::ops::decision for_sums = sums.decision(summed.bytes().size());
+  const std::size_t of_messages = times_tried(for_messages, parley::ops::nccl()->digest());
+  const std::size_t of_sums = times_tried(for_sums, parley::ops::nccl_graph_sum()->digest());
   std::printf("rank %u: %d sums of its own, %zu elements wrong; meanwhile parley timed NCCL %zu times for messages, "
               "%zu times for sums\n",
               self.id(), own.started(), own.wrong(), of_messages, of_sums);
   if (own.wrong() != 0) parley::runtime::raise({parley::errc::config_failed, "sums of the program's own are wrong"});
   if (of_messages == 0 || of_sums == 0)
     parley::runtime::raise(
-        {parley::errc::config_failed, "NCCL was not tried for both meanwhile; are more --steps needed?"});
+        {parley::errc::config_failed, "NCCL was not timed for both meanwhile; are more --steps needed?" +
+                                          evidence(for_messages) + evidence(for_sums)});
 }
 
 }  // namespace
@@ -142,5 +150,11 @@ int main(int argc, char** argv) {
   examples::option_list().number("--steps", steps, 1).take(argc, argv);
   parley::job_options job;
   job.settings.plan.budget_fraction = 1;
+  // Without it a job's messages have no config of NCCL's, whatever an op lists.
+  if (const auto library = parley::transports::nccl_runtime()) {
+    job.planes.nccl = *library;
+  } else {
+    job.planes.no_nccl = library.reason().text();
+  }
   return examples::run_on_gpus(rank_main, std::move(job));
 }
