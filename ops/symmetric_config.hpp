@@ -75,6 +75,8 @@ struct symmetric_call {
 class symmetric_config : public op_config {
  public:
   virtual runtime::task<> run(symmetric_call call, std::span<std::byte> data) const = 0;
+  /// Whether its calls can run over it; an error says why not. Asked before anything is tried.
+  virtual runtime::result<> works_over(const communicator* /*over*/) const { return {}; }
   /// Gets ready on this rank alone, once, before anything is tried: allocates, compiles. Throws why it cannot.
   virtual runtime::task<> warm() const { co_return; }
   /// Whether a device can replay it: `capture` puts it into a stream that is being captured, and each replay is then a call.

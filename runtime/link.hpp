@@ -159,6 +159,8 @@ class link {
   virtual ~link() = default;
   virtual rank_id rank() const noexcept = 0;
   virtual rank_id world_size() const noexcept = 0;
+  /// Whether that rank is in this process, so that each can follow the other's addresses.
+  virtual bool shares_process_with(rank_id) const noexcept { return false; }
 
   /// Handlers must outlive the link or be replaced by nullptr; messages that come before the first handler are kept.
   virtual void listen(channel on, handler* to) = 0;

@@ -65,7 +65,7 @@ struct exported_memory {
 };
 
 /// What a kernel needs to sum together with those of other GPUs. Each member has a box in its own memory, which the others
-/// reach: flags and counters, then two stages that calls use in turn.
+/// reach: flags and counters, then two stages that calls use in turn, and two for sums whose kernels do not wait (`add_up`).
 struct peer_boxes {
   static constexpr unsigned most_members = 8;
   static constexpr unsigned most_blocks = 64;
@@ -124,6 +124,10 @@ class cuda_driver {
                                        cuda_stream s) noexcept = 0;
   /// The sum of all members' floats, in place, in the order of their places, by one kernel on each GPU.
   virtual runtime::errc sum_with_peers(std::span<std::byte> floats, const peer_boxes& with, cuda_stream s) noexcept = 0;
+  /// The sum of floats that lie in so many places, in their order, by one kernel of so many blocks, which waits for nobody. At most
+  /// `peer_boxes::most_members` places, which the stream's device reaches.
+  virtual runtime::errc add_up(std::span<std::byte> floats, std::span<const std::byte* const> parts, unsigned blocks,
+                               cuda_stream s) noexcept = 0;
   /// Pieces of device memory into `packed`, one behind the other, or back from there, by a kernel.
   virtual runtime::errc move_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way,
                                     cuda_stream s) noexcept = 0;

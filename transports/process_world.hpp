@@ -34,6 +34,7 @@ class process_link final : public runtime::link {
 
   runtime::rank_id rank() const noexcept override { return rank_; }
   runtime::rank_id world_size() const noexcept override;
+  bool shares_process_with(runtime::rank_id) const noexcept override { return true; }
   void listen(channel on, handler* to) override;
   void on_failure(failure_handler*) override {}
   runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header,

@@ -1,10 +1,14 @@
-// The heterogeneous all-reduce on two GPUs or more, a process each: NCCL, and a kernel of parley's own that some ranks may lack.
+// The heterogeneous all-reduce on GPUs: NCCL, and kernels of parley's own that some ranks may lack. A process for each rank, which take the
+// host's GPUs in turn, or all ranks in one; where ranks share a GPU or a process, only sums that are gathered are left.
 //
 //     parley run -n 2 -- gpu_sums [--mask RANK] [--bytes N] [--calls N] [--kill RANK | --fault RANK] [--at CALL]
+//     gpu_sums --one-process 8 [--mask RANK] …
 //
-// Compares every result with the sum it must be, prints what was agreed on, and ends with status 1 when one is wrong.
+// Compares every result with the sum it must be, prints what was agreed on and what came of each config, and ends with status 1 when one
+// is wrong.
 #include <parley/bench/measure.hpp>
 #include <parley/ops/gpu_sum.hpp>
+#include <parley/ops/one_process.hpp>
 #include <parley/parley.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 #include <parley/transports/cuda_space.hpp>
@@ -18,6 +22,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -27,8 +32,9 @@ using namespace parley::bench;
 struct wishes {
   std::uint64_t bytes = 0;
   std::int64_t calls = 0;
-  std::int64_t mask = -1;
-  std::int64_t dies = -1;    // this rank, at this call
+  std::int64_t at = 0;       // the call at which
+  std::int64_t mask = -1;    // this rank lacks some configs
+  std::int64_t dies = -1;    // this one
   std::int64_t faults = -1;  // or a kernel of its own writes where nothing is
 };
 
@@ -36,23 +42,48 @@ float value_of(parley::rank_id rank, std::int64_t call, std::size_t i) {
   return static_cast<float>((rank + 1) * static_cast<std::size_t>(1 + call % 7) + i % 1'000);
 }
 
-parley::task<int> sums(parley::job& here, wishes w) {
-  parley::rank& self = here.self();
-  auto& copies = *here.gpu();
-  parley::transports::cuda_space& space = *here.gpu_memory();
-  const auto source = std::make_shared<parley::ops::gpu_world_source>(
-      *parley::transports::nccl_runtime().value(), copies,
-      parley::ops::gpu_world_source::options{
-          .members = self.world_size(), .place = self.id(), .kernel_bytes = std::size_t{16} << 20U});
-  auto world = co_await parley::ops::connect_all(self, *source, "gradients");
+parley::ops::gpu_world_source::options ways() {
+  parley::ops::gpu_world_source::options with{.kernel_bytes = std::size_t{16} << 20U};
+  if (const auto nccl = parley::transports::nccl_runtime()) {
+    with.nccl = *nccl;
+  } else {
+    with.no_nccl = nccl.reason().text();
+  }
+  return with;
+}
+
+void print(const parley::ops::decision& d, const wishes& w) {
+  std::printf("%llu B: agreed on %s (%s)\n", static_cast<unsigned long long>(w.bytes),
+              d.decided ? d.config.c_str() : "nothing", d.why.c_str());
+  for (const auto& e : d.evidence)
+    std::printf("  %s: %s, %u times, %.1f us%s%s\n", e.config.c_str(), e.status.c_str(), e.repetitions, e.time_ns / 1e3,
+                e.detail.empty() ? "" : ", ", e.detail.c_str());
+}
+
+parley::task<> sums(parley::rank* who, parley::transports::cuda_copies* on, parley::transports::cuda_space* memory,
+                    wishes w, bool* fine) {
+  parley::rank& self = *who;
+  parley::transports::cuda_copies& copies = *on;
+  parley::transports::cuda_space& space = *memory;
+  const auto source = std::make_shared<parley::ops::gpu_world_source>(self, "gradients", copies, ways());
+  auto world = co_await source->connect_all();
   parley::ops::symmetric_op op;
   op.name = "gradients";
-  op.configs = {parley::ops::nccl_sum(), parley::ops::kernel_sum(8), parley::ops::kernel_sum(32)};
+  op.configs = parley::ops::default_first(
+      *world, {parley::ops::nccl_sum(), parley::ops::nccl_graph_sum(), parley::ops::kernel_sum(8),
+               parley::ops::kernel_sum(32), parley::ops::gathered_sum(8), parley::ops::gathered_sum(32)});
   op.over = world;
   op.rehearse = source;
   op.memory = &space;
   op.timeout_ns = 5'000'000'000;
-  if (w.mask == self.id()) op.capable = [](parley::rank_id) { return std::vector<bool>{true, false, false}; };
+  if (w.mask == self.id()) {
+    op.capable = [all = op.configs](parley::rank_id) {
+      std::vector<bool> can;
+      for (const auto& c : all)
+        can.push_back(!c->id().starts_with("kernel_sum") && c->id() != parley::ops::gathered_sum(32)->id());
+      return can;
+    };
+  }
   auto all_reduce = self.declare(op);
   const auto block = space.make(w.bytes);
   std::vector<float> values(w.bytes / sizeof(float));
@@ -62,8 +93,8 @@ parley::task<int> sums(parley::job& here, wishes w) {
   for (std::int64_t call = 0; call < w.calls; ++call) {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(self.id(), call, i);
     co_await space.copy(block->bytes(), host);
-    if (w.dies == call) std::raise(SIGKILL);
-    if (w.faults == call) {
+    if (w.dies == self.id() && w.at == call) std::raise(SIGKILL);
+    if (w.faults == self.id() && w.at == call) {
       const auto stream = copies.driver().make_stream(copies.device());
       static_cast<void>(
           copies.driver().copy_by_kernel(reinterpret_cast<void*>(0x1000), block->bytes().data(), 64, 1, stream));
@@ -83,40 +114,51 @@ parley::task<int> sums(parley::job& here, wishes w) {
   }
   const std::size_t tail = times.size() / 4;
   if (self.id() == 0) {
-    for (const auto& e : self.agreements()) {
-      if (e.op != "gradients") continue;
-      const auto* const c = e.assigned->find(w.bytes);
-      std::printf("%llu B: agreed on %s (%s)%s\n", static_cast<unsigned long long>(w.bytes),
-                  c == nullptr ? "nothing" : c->winner.c_str(), c == nullptr ? "" : c->why.c_str(),
-                  e.no_common_config.c_str());
-    }
+    print(all_reduce.decision(w.bytes), w);
     std::printf("%lld calls, %lld wrong; the last quarter took %.1f us each, median\n", static_cast<long long>(w.calls),
                 static_cast<long long>(wrong),
                 median(std::vector<double>(times.end() - static_cast<std::ptrdiff_t>(tail), times.end())) / 1e3);
   }
-  co_return wrong == 0 ? 0 : 1;
+  *fine = *fine && wrong == 0;
+}
+
+int in_one_process(std::int64_t ranks, wishes w, parley::ops::rank_settings settings,
+                   parley::transports::cuda_driver* gpu) {
+  bool fine = true;
+  try {
+    parley::ops::one_process job(
+        {.ranks = static_cast<parley::rank_id>(ranks), .settings = std::move(settings), .gpu = gpu});
+    job.run([&](parley::rank& self) { return sums(&self, job.gpu(self.id()), job.gpu_memory(self.id()), w, &fine); });
+  } catch (const parley::runtime::failure& f) {
+    give_up(f.reason().what());
+  }
+  return fine ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const arguments given(argc, argv);
-  const auto place = parley::transports::from_environment();
-  if (!place) give_up("start it by: parley run -n 2 -- gpu_sums");
+  const std::int64_t together = given.number("one-process", 0);
+  if (together == 0 && !parley::transports::from_environment())
+    give_up("start it by: parley run -n 2 -- gpu_sums, or with --one-process RANKS");
   wishes w;
   w.bytes = static_cast<std::uint64_t>(given.number("bytes", 65'536));
   w.calls = given.number("calls", 2'000);
+  w.at = given.number("at", w.calls / 2);
   w.mask = given.number("mask", -1);
-  const std::int64_t when = given.number("at", w.calls / 2);
-  if (given.number("kill", -1) == place->rank) w.dies = when;
-  if (given.number("fault", -1) == place->rank) w.faults = when;
+  w.dies = given.number("kill", -1);
+  w.faults = given.number("fault", -1);
   parley::ops::job_options options;
   const auto gpu = parley::transports::cuda_runtime();
   if (!gpu) give_up(gpu.reason().what());
   options.gpu = *gpu;
   options.settings.plan.budget_fraction = 0.5;
-  int status = 0;
-  const int ended =
-      parley::run([&](parley::job& here) { status = parley::runtime::run(here.loop(), sums(here, w)); }, options);
-  return ended != 0 ? ended : status;
+  if (together != 0) return in_one_process(together, w, options.settings, *gpu);
+  bool fine = true;
+  const auto program = [&](parley::job& here) {
+    parley::runtime::run(here.loop(), sums(&here.self(), here.gpu(), here.gpu_memory(), w, &fine));
+  };
+  const int ended = parley::run(program, options);
+  return ended != 0 || fine ? ended : 1;
 }

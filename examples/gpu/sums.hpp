@@ -24,12 +24,10 @@ inline parley::transports::nccl_library& nccl() {
 inline parley::task<parley::ops::symmetric_op> sums_of_all(parley::job& here, parley::transports::cuda_space& space,
                                                            std::string name) {
   parley::rank& self = here.self();
-  const auto source = std::make_shared<parley::ops::gpu_world_source>(
-      nccl(), *here.gpu(),
-      parley::ops::gpu_world_source::options{
-          .members = self.world_size(), .place = self.id(), .kernel_bytes = largest_for_kernel});
+  const parley::ops::gpu_world_source::options with{.nccl = &nccl(), .kernel_bytes = largest_for_kernel};
+  const auto source = std::make_shared<parley::ops::gpu_world_source>(self, name, *here.gpu(), with);
   parley::ops::symmetric_op op;
-  op.over = co_await parley::ops::connect_all(self, *source, name);
+  op.over = co_await source->connect_all();
   op.name = std::move(name);
   op.rehearse = source;
   op.memory = &space;

@@ -127,18 +127,29 @@ filler=$!
 for _ in $(seq 100); do grep -q filled "$out/filler.log" && break; sleep 0.2; done
 fails_as out-of-memory 60 "cudaErrorMemoryAllocation" "$parley" tune "$here/tests/gpu/filled.json" --device cuda --no-results
 kill "$filler" && wait "$filler" 2>/dev/null
-# The heterogeneous all-reduce: NCCL, and a kernel of parley's own that a rank may lack, each result compared.
+# The heterogeneous all-reduce, each result compared: NCCL, and kernels of parley's own that a rank may lack. On one GPU, or in one process, sums
+# that are gathered are what is left, and one rank lacks one of them.
 sums=$build/bench/gpu_sums
 checks_of_sums="sums-4096 sums-65536 sums-1048576 sums-16777216 sums-masked sums-rank-dies sums-kernel-faults"
-if several $checks_of_sums && built "$sums" $checks_of_sums; then
+if built "$sums" $checks_of_sums sums-one-process-{2,4,8} sums-one-process-masked sums-one-process-kernel-faults sums-shared-gpu; then
   for bytes in 4096 65536 1048576 16777216; do
     check "sums-$bytes" 60 "$parley" run -n 2 -- "$sums" --bytes "$bytes" --calls "$((bytes > 100000 ? 400 : 2000))"
-    tail -n 2 "$out/sums-$bytes.log"
+    tail -n 8 "$out/sums-$bytes.log"
   done
   check sums-masked 60 "$parley" run -n 2 -- "$sums" --mask 1
-  tail -n 2 "$out/sums-masked.log"
+  tail -n 8 "$out/sums-masked.log"
   fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- "$sums" --kill 1
   fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n 2 -- "$sums" --fault 1
+  for ranks in 2 4 8; do
+    check "sums-one-process-$ranks" 60 "$sums" --one-process $ranks --calls 400
+    tail -n 8 "$out/sums-one-process-$ranks.log"
+  done
+  check sums-one-process-masked 60 "$sums" --one-process 4 --calls 400 --mask 3
+  tail -n 8 "$out/sums-one-process-masked.log"
+  fails_as sums-one-process-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$sums" --one-process 4 --fault 3 --calls 400
+  # More ranks than GPUs.
+  check sums-shared-gpu 90 "$parley" run -n "$((gpus < 8 ? gpus + 1 : 8))" -- "$sums" --calls 400
+  tail -n 8 "$out/sums-shared-gpu.log"
 fi
 # A communicator of the program's own, with sums under way while parley rehearses and tries NCCL beside it.
 own=$build/tests/gpu_own_communicator
@@ -249,9 +260,14 @@ if [ -n "${sanitizer:-}" ]; then
     # Under racecheck a rank is killed for want of memory, among cuBLASLt's kernels.
     tools=memcheck sanitized $layer "$build/examples/gpu_$layer" --M 256 --N 256 --K 256 --iters 1 --warmup 1
   done
-  if several sanitized-replayed_step sanitized-sums; then
+  sanitized sums "$sums" --bytes 4096 --calls 300
+  if built "$sums" {memcheck,racecheck}-sums-one-process; then
+    for tool in memcheck racecheck; do
+      check "$tool-sums-one-process" 300 "$sanitizer" --tool $tool --report-api-errors no --error-exitcode 9 "$sums" --one-process 4 --bytes 4096 --calls 100
+    done
+  fi
+  if several sanitized-replayed_step; then
     sanitized replayed_step "$build/examples/gpu_replayed_step" -e 4096 -n 40
-    sanitized sums "$sums" --bytes 4096 --calls 300
   fi
 else
   leave_out "compute-sanitizer was not found, or SANITIZE=no" memcheck racecheck

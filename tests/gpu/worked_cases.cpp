@@ -10,6 +10,7 @@
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/transports/cuda_runtime.hpp>
+#include <parley/transports/nccl_runtime.hpp>
 
 #include <doctest/doctest.h>
 
@@ -57,6 +58,16 @@ time_ns patience() {
   return told == nullptr ? here::of_a_busy_machine : std::atoi(told) * time_ns{1'000'000'000};
 }
 
+here::sums_on_gpus sums_on(transports::cuda_copies& copies) {
+  here::sums_on_gpus s{.copies = &copies};
+  if (const auto nccl = transports::nccl_runtime()) {
+    s.with.nccl = *nccl;
+  } else {
+    s.with.no_nccl = nccl.reason().text();
+  }
+  return s;
+}
+
 constexpr const char* rank_test = "this program as one rank of the worked cases on a GPU";
 
 }  // namespace
@@ -71,6 +82,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
       [](job& j) {
         gpu_place at(*j.gpu(), *j.gpu_memory());
         here h(j.self(), at, patience());
+        h.gpu_sums = sums_on(*j.gpu());
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },
@@ -87,6 +99,7 @@ TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
     for (rank_id r = 0; r < ranks; ++r) {
       places.push_back(std::make_unique<gpu_place>(*job.gpu(r), *job.gpu_memory(r)));
       all.push_back(std::make_unique<here>(job[r], *places.back(), patience()));
+      all.back()->gpu_sums = sums_on(*job.gpu(r));
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
   }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -38,14 +39,14 @@ struct device_rank final : here {
 
 constexpr std::size_t count = 1'000;
 
-task<symmetric> device_sums_named(device_rank* mine, std::string name, bool replayed) {
-  gpu_world_source::options who{.members = mine->ranks, .place = mine->me, .kernel_bytes = count * sizeof(float)};
-  const auto source = std::make_shared<gpu_world_source>(mine->nccl, mine->copies, who);
+task<symmetric> device_sums_named(device_rank* mine, std::string name, std::vector<symmetric_config_ptr> configs,
+                                  bool replayed = false) {
+  const gpu_world_source::options with{.nccl = &mine->nccl, .kernel_bytes = count * sizeof(float)};
+  const auto source = std::make_shared<gpu_world_source>(mine->self, name, mine->copies, with);
   symmetric_op op;
   op.name = name;
-  op.configs = {nccl_sum(), kernel_sum(), nccl_graph_sum()};
-  if (replayed) op.configs.pop_back();
-  op.over = co_await connect_all(mine->self, *source, name);
+  op.configs = std::move(configs);
+  op.over = co_await source->connect_all();
   op.rehearse = source;
   op.timeout_ns = mine->patience;
   op.memory = mine->at.memory();
@@ -53,8 +54,8 @@ task<symmetric> device_sums_named(device_rank* mine, std::string name, bool repl
   co_return mine->self.declare(op);
 }
 
-task<> device_sums(here* h) {
-  symmetric sums = co_await device_sums_named(static_cast<device_rank*>(h), "device sums", false);
+task<> sum_often(here* h, std::string name, std::vector<symmetric_config_ptr> configs) {
+  symmetric sums = co_await device_sums_named(static_cast<device_rank*>(h), std::move(name), std::move(configs));
   const array<float> x(h->at, count);
   for (int round = 0; round < 60; ++round) {
     const std::vector<float> mine = contribution(h->me, count);
@@ -68,6 +69,10 @@ task<> device_sums(here* h) {
   }
 }
 
+task<> device_sums(here* h) { return sum_often(h, "device sums", {nccl_sum(), kernel_sum(), nccl_graph_sum()}); }
+
+task<> gathered_sums(here* h) { return sum_often(h, "gathered sums", {gathered_sum(8), gathered_sum(32)}); }
+
 task<> step(device_rank* mine, const array<float>* x, cuda_stream s, captured_call sum) {
   mine->gpu.launch(s, 50, [numbers = mine->at.seen(*x), r = mine->me] {
     const std::vector<float> all = contribution(r, count);
@@ -78,7 +83,8 @@ task<> step(device_rank* mine, const array<float>* x, cuda_stream s, captured_ca
 
 task<> replays(here* h) {
   auto* const mine = static_cast<device_rank*>(h);
-  symmetric sums = co_await device_sums_named(mine, "replayed sums", true);
+  std::vector<symmetric_config_ptr> configs{nccl_sum(), kernel_sum()};
+  symmetric sums = co_await device_sums_named(mine, "replayed sums", configs, true);
   const array<float> x(h->at, count);
   const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, std::move(sum)); };
   replayed_calls steps(sums, mine->copies, captured,
@@ -103,6 +109,7 @@ const std::vector<named_case> all_cases{{"ring", ring, {"ring"}},
                                         {"group", sums_of_a_group, {"in a group", "from a leader", "to a leader"}},
                                         {"levels", sums, {"gradients"}},
                                         {"sums", device_sums, {"device sums"}},
+                                        {"gathered", gathered_sums, {"gathered sums"}},
                                         {"replays", replays, {"replayed sums"}},
                                         {"contextual", contextual_table, {"layer"}}};
 

@@ -1,10 +1,16 @@
-// Sums on GPUs by NCCL, leased: two ranks that would be processes, over the fakes.
+// Sums on GPUs, leased, over the fakes: two ranks that would be processes, with a GPU each or on one, and many ranks of one process.
 #include "../support/deadline.hpp"
 #include "../support/gpu_members.hpp"
+#include "../support/groups.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/one_process.hpp>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -86,7 +92,12 @@ TEST_CASE("a kernel of our own sums over the members' memory, beside NCCL, and n
 
 TEST_CASE("what a rank's user masks is agreed on nowhere") {
   two_members w({std::make_shared<roundabout>(), nccl_sum()}, {true, false});
-  const auto missing = [&] { return w.ranks[0]->agreements().front().no_common_config; };
+  const auto missing = [&] {
+    for (const auto& a : w.ranks[0]->agreements()) {
+      if (a.op == "sums") return a.no_common_config;
+    }
+    return std::string();
+  };
   std::size_t wrong = 0;
   for (const deadline limit; missing().empty() && !limit.is_over();) wrong += w.sum(5);
   wrong += w.sum(20);
@@ -108,8 +119,7 @@ TEST_CASE("a member that never comes ends the call in its time, its communicator
   CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
   CHECK(w.library.communicators() == 1);
   CHECK(w.copies[0]->pending() == 0);
-  auto* const world = dynamic_cast<gpu_world*>(w.worlds[0].get());
-  CHECK_THROWS_WITH_AS(runtime::run(w.loop, world->run(gpu_sum::by_nccl(w.memory[0].bytes()))),
+  CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.world(0).run(gpu_sum::by_nccl(w.memory[0].bytes()))),
                        doctest::Contains("was aborted"), failure);
 }
 
@@ -120,7 +130,291 @@ TEST_CASE("a kernel whose other members never come is stopped in the call's time
   CHECK(w.copies[0]->pending() == 0);
 }
 
-TEST_CASE("where a member's memory cannot be reached, or it reaches nobody's, only the kernel is lost, on all and with "
+TEST_CASE(
+    "a sum that is gathered ends in the call's time when the other member never comes, and later calls are refused") {
+  two_members w({gathered_sum()}, {}, false, /*devices=*/1);
+  CHECK(w.sum(3) == 0);
+  CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
+  CHECK(w.copies[0]->pending() == 0);
+  CHECK(w.world(0).aborted());
+  CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.world(0).run(gpu_sum::by_gathering(w.memory[0].bytes(), 8))),
+                       doctest::Contains("was aborted"), failure);
+}
+
+namespace {
+task<> sums(two_members& w, rank_id r, gpu_sum::way how) { co_await w.world(r).run({how, w.memory[r].bytes(), 8}); }
+/// What both call once.
+void both_sum(two_members& w, gpu_sum::way how) {
+  w.put(0, 1);
+  w.put(1, 5);
+  scope both(w.loop);
+  for (rank_id r = 0; r < 2; ++r) both.spawn(sums(w, r, how));
+  const auto join = [](scope& s) -> task<> { co_await s.join(); };
+  runtime::run(w.loop, join(both));
+  CHECK(w.holds(0, 6));
+  CHECK(w.holds(1, 6));
+}
+task<errc> how_it_ends(two_members& w, rank_id r, gpu_sum::way how, std::size_t bytes) {
+  auto ended = co_await attempt(w.world(r).run({how, w.memory[r].bytes().first(bytes), 8}));
+  co_return ended.code();
+}
+}  // namespace
+
+namespace {
+task<> waits_for_the_other(two_members& w, errc* outcome) {
+  *outcome = co_await how_it_ends(w, 0, gpu_sum::way::gathered, two_members::bytes);
+}
+task<errc> aborted_after(two_members& w, int turns) {
+  scope& here = co_await this_scope;
+  errc ended = errc::none;
+  scope waiting(here);
+  waiting.spawn(waits_for_the_other(w, &ended));
+  for (int i = 0; i < turns; ++i) co_await yield;
+  CHECK(ended == errc::none);
+  w.world(0).abort();
+  co_await waiting.join();
+  co_return ended;
+}
+}  // namespace
+
+TEST_CASE("whoever is in a sum that is gathered is let go when its communicator is aborted, at every moment") {
+  for (const int turns : {1, 2, 5, 10, 20, 100, 1'000}) {
+    CAPTURE(turns);
+    two_members w({gathered_sum()}, {}, false, /*devices=*/1);
+    CHECK(runtime::run(w.loop, aborted_after(w, turns)) == errc::unavailable);
+  }
+}
+
+TEST_CASE("members that gather sums of different sizes are told so") {
+  two_members w({gathered_sum()}, {}, false, /*devices=*/1);
+  const auto differ = [](two_members& all) -> task<> {
+    scope& here = co_await this_scope;
+    scope both(here);
+    const auto one = [](two_members& of, rank_id r) -> task<> {
+      const errc how = co_await how_it_ends(of, r, gpu_sum::way::gathered, 64 + 64 * r);
+      CHECK(how == errc::config_mismatch);
+    };
+    both.spawn(one(all, 0));
+    both.spawn(one(all, 1));
+    co_await both.join();
+  };
+  runtime::run(w.loop, differ(w));
+}
+
+TEST_CASE("with members that share a GPU only sums that are gathered are candidates, and all are told why") {
+  two_members w({nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)}, {}, false,
+                /*devices=*/1);
+  std::size_t wrong = w.sum_until_decided();
+  CHECK(w.winner().starts_with("gathered_sum"));
+  wrong += w.sum(20);
+  CHECK(wrong == 0);
+  for (rank_id r = 0; r < 2; ++r) {
+    CAPTURE(r);
+    for (const auto& config : {nccl_sum(), nccl_graph_sum()}) {
+      const std::string why = w.why_excluded(r, config);
+      CHECK_MESSAGE(why.find("NCCL wants a process and a GPU for each member, and members 0 and 1 share GPU-fake-0") !=
+                        std::string::npos,
+                    why);
+    }
+    const std::string why = w.why_excluded(r, kernel_sum());
+    CHECK_MESSAGE(
+        why.find("its kernels wait for each other, and members 0 and 1 share GPU-fake-0") != std::string::npos, why);
+    for (const auto& config : {gathered_sum(8), gathered_sum(32)}) CHECK(w.why_excluded(r, config) == "");
+  }
+  CHECK(w.library.communicators() == 0);
+  CHECK(w.gpu.imported > 0);
+  w.end();
+  CHECK(w.gpu.imported == 0);
+}
+
+TEST_CASE("communicators that follow one another use the same boxes, whatever was left in these") {
+  two_members w({gathered_sum()});
+  runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
+  runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
+  const std::size_t blocks = w.gpu.blocks();
+  for (int times = 0; times < 5; ++times) {
+    for (int calls = 0; calls <= times; ++calls) {
+      both_sum(w, gpu_sum::way::kernel);
+      both_sum(w, gpu_sum::way::gathered);
+    }
+    runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
+    CHECK(w.gpu.blocks() == blocks);
+  }
+}
+
+TEST_CASE("with a GPU for each member sums that are gathered are candidates beside NCCL's and those of kernels") {
+  two_members w({std::make_shared<roundabout>(), nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8)});
+  std::size_t wrong = w.sum_until_decided();
+  CHECK_FALSE(w.winner().empty());
+  CHECK(w.ends[0].end().assigned()->find(two_members::bytes)->excluded.empty());
+  wrong += w.sum(20);
+  CHECK(wrong == 0);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const auto how : {gpu_sum::way::gathered, gpu_sum::way::kernel, gpu_sum::way::nccl}) both_sum(w, how);
+  }
+}
+
+// One member's kernel reads for so long that the other one has made its next call meanwhile.
+TEST_CASE("a box whose floats another member still reads is not written") {
+  two_members w({gathered_sum()});
+  w.gpu.ticks_of_sums[1] = 300;
+  CHECK(w.sum(50) == 0);
+}
+
+TEST_CASE("NCCL, memory or whole configs that one rank is told to do without are left out on all") {
+  const std::vector<symmetric_config_ptr> all{gathered_sum(8), nccl_sum(), kernel_sum(), gathered_sum(32)};
+  {
+    two_members w(all, {true, true, true, false});
+    CHECK(w.sum_until_decided() == 0);
+    CHECK(w.sum(20) == 0);
+    for (rank_id r = 0; r < 2; ++r) {
+      const decision d = w.ends[r].decision(two_members::bytes);
+      CHECK(d.evidence.size() >= 3);
+      for (const auto& e : d.evidence) CHECK((e.config != gathered_sum(32)->id() || e.status != "measured"));
+    }
+  }
+  two_members without_nccl(all, {}, false, 2, "1:nccl");
+  CHECK(without_nccl.library.communicators() == 0);
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(without_nccl.world(r).lacks(gpu_sum::way::nccl).find("member 1 has no NCCL: ") == 0);
+    CHECK(without_nccl.world(r).lacks(gpu_sum::way::kernel).empty());
+    CHECK(without_nccl.world(r).lacks(gpu_sum::way::gathered).empty());
+  }
+  CHECK(without_nccl.sum_until_decided() == 0);
+  two_members without_ipc({nccl_sum(), gathered_sum(8)}, {}, false, 2, "0:ipc");
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(without_ipc.world(r).lacks(gpu_sum::way::nccl).empty());
+    const std::string why = without_ipc.world(r).lacks(gpu_sum::way::gathered);
+    CHECK_MESSAGE(why.find("member 0 cannot share memory with the others: ") != std::string::npos, why);
+  }
+  both_sum(without_ipc, gpu_sum::way::nccl);
+  two_members without_reach({nccl_sum(), gathered_sum(8)}, {}, false, 2, "peer_access");
+  CHECK_FALSE(without_reach.world(0).lacks(gpu_sum::way::gathered).empty());
+  two_members on_one({gathered_sum(8)}, {}, false, 1, "peer_access");  // which need not reach another one
+  CHECK(on_one.sum(3) == 0);
+  CHECK_THROWS_WITH_AS(two_members({nccl_sum(), gathered_sum(8)}, {}, false, 1, "0:ipc"),
+                       doctest::Contains("its members cannot sum: NCCL wants a process and a GPU for each member"),
+                       failure);
+}
+
+TEST_CASE("where NCCL refuses, at once or later, the members sum without it and say why") {
+  for (const auto how : {fake_nccl::connecting_state::refused, fake_nccl::connecting_state::fails}) {
+    two_members w({nccl_sum(), gathered_sum(8)});
+    w.library.connecting = how;
+    runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
+    w.library.connecting = fake_nccl::connecting_state::works;
+    for (rank_id r = 0; r < 2; ++r) {
+      const std::string why = w.world(r).lacks(gpu_sum::way::nccl);
+      CHECK_MESSAGE(why.find("NCCL has refused member 0: NCCL: ") == 0, why);
+    }
+    CHECK(w.library.communicators() == 2);  // of the worlds before
+    both_sum(w, gpu_sum::way::gathered);
+    both_sum(w, gpu_sum::way::kernel);
+    const auto order = default_first(*w.worlds[0], {nccl_sum(), gathered_sum(8)});
+    CHECK(order[0]->id() == gathered_sum(8)->id());
+    CHECK(order[1]->id() == nccl_sum()->id());
+    CHECK_THROWS_WITH_AS(default_first(*w.worlds[0], {nccl_sum()}), doctest::Contains("NCCL has refused member 0"),
+                         failure);
+  }
+}
+
+TEST_CASE("a member whom NCCL refuses lets the other one wait for it no longer") {
+  two_members w({nccl_sum(), gathered_sum(8)});
+  w.library.refuses_place = 1;
+  runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.world(r).lacks(gpu_sum::way::nccl).find("NCCL has refused member 1") == 0);
+  CHECK(w.library.communicators() == 2);  // of the worlds before
+  both_sum(w, gpu_sum::way::gathered);
+}
+
+namespace {
+constexpr std::size_t floats_of_many = 1'000;
+
+struct one_of_many {
+  std::string winner;
+  std::size_t wrong = 0;
+  std::vector<std::pair<std::string, std::string>> excluded;
+};
+
+/// Until all have been told what is decided, and some calls more.
+task<> sums_among_many(one_process* job, fake_nccl* nccl, rank_id me, std::vector<one_of_many>* all, int* last_call) {
+  rank& self = (*job)[me];
+  one_of_many& mine = (*all)[me];
+  transports::cuda_space& space = *job->gpu_memory(me);
+  auto& gpu = dynamic_cast<fake_cuda&>(job->gpu(me)->driver());
+  const gpu_world_source::options with{.nccl = nccl, .kernel_bytes = floats_of_many * sizeof(float)};
+  const auto source = std::make_shared<gpu_world_source>(self, "sums", *job->gpu(me), with);
+  symmetric_op op{.name = "sums", .rehearse = source};
+  op.over = co_await source->connect_all();
+  op.configs = default_first(*op.over, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
+  op.memory = &space;
+  symmetric sums = self.declare(op);
+  const auto block = space.make(floats_of_many * sizeof(float));
+  std::byte* const at = gpu.shadow(block->bytes().data());
+  const deadline limit;
+  for (int call = 0; *last_call < 0 || call <= *last_call; ++call) {
+    std::vector<float> numbers = contribution(me, floats_of_many);
+    std::memcpy(at, numbers.data(), block->bytes().size());
+    co_await sums.run(block->bytes());
+    std::memcpy(numbers.data(), at, block->bytes().size());
+    mine.wrong += wrong_sums(numbers, self.world_size());
+    for (int i = 0; i < 20; ++i) co_await yield;
+    const decision d = sums.decision(block->bytes().size());
+    mine.excluded.clear();
+    for (const auto& e : d.evidence) {
+      if (e.status != "measured") mine.excluded.emplace_back(e.config, e.detail);
+    }
+    if (d.decided) mine.winner = d.config;
+    const bool all_know = std::ranges::none_of(*all, [](const one_of_many& m) { return m.winner.empty(); });
+    if (*last_call < 0 && (all_know || limit.is_over())) *last_call = call + 20;
+  }
+}
+}  // namespace
+
+TEST_CASE("many ranks of one process sum on one GPU, and on two that reach each other, by the only way there is") {
+  const transports::cuda_device first{
+      .name = "fake", .compute_capability = 90, .multiprocessors = 1, .uuid = "GPU-A", .peers = {1}};
+  const transports::cuda_device second{
+      .name = "fake", .compute_capability = 90, .multiprocessors = 1, .uuid = "GPU-B", .peers = {0}};
+  for (const auto& devices : {std::vector{first}, std::vector{first, second}}) {
+    for (const rank_id ranks : {2, 4, 8}) {
+      CAPTURE(devices.size());
+      CAPTURE(ranks);
+      fake_cuda gpu(devices);
+      fake_nccl nccl(gpu);
+      std::vector<one_of_many> seen(ranks);
+      int last_call = -1;
+      {
+        one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = &gpu});
+        job.run([&](rank& self) { return sums_among_many(&job, &nccl, self.id(), &seen, &last_call); });
+      }
+      for (const one_of_many& s : seen) {
+        CHECK(s.wrong == 0);
+        CHECK(s.winner.starts_with("gathered_sum"));
+        CHECK(s.winner == seen[0].winner);
+        REQUIRE(s.excluded.size() == 3);
+        for (const auto& [config, why] : s.excluded) {
+          CAPTURE(config);
+          const char* const shared = devices.size() == 1 || ranks > 2 ? "share GPU-" : "shares its process";
+          CHECK_MESSAGE(why.find(shared) != std::string::npos, why);
+        }
+      }
+      CHECK(gpu.imported == 0);
+    }
+  }
+}
+
+TEST_CASE("ranks of one process whose GPUs do not reach each other cannot sum, and say so") {
+  fake_cuda gpu(2);
+  fake_nccl nccl(gpu);
+  one_process job({.ranks = 2, .gpu = &gpu});
+  std::vector<one_of_many> seen(2);
+  int last_call = -1;
+  CHECK_THROWS_WITH_AS(job.run([&](rank& self) { return sums_among_many(&job, &nccl, self.id(), &seen, &last_call); }),
+                       doctest::Contains("cannot share memory with the others"), failure);
+}
+
+TEST_CASE("where a member's memory cannot be reached, or it reaches nobody's, only kernels are lost, on all and with "
           "the reason") {
   for (const bool imports : {false, true}) {
     CAPTURE(imports);
@@ -128,26 +422,13 @@ TEST_CASE("where a member's memory cannot be reached, or it reaches nobody's, on
     (imports ? w.gpu.imports_nothing : w.gpu.exports_nothing) = 1;
     runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
     for (rank_id r = 0; r < 2; ++r) {
-      auto* const world = dynamic_cast<gpu_world*>(w.worlds[r].get());
-      const std::string why =
-          std::string("member 1 cannot share memory with the others") + (r == 0    ? ""
-                                                                         : imports ? ": cudaErrorInvalidDevice"
-                                                                                   : ": cudaErrorNotSupported");
-      CHECK_THROWS_WITH_AS(runtime::run(w.loop, world->run(gpu_sum::by_kernel(w.memory[r].bytes(), 8))),
-                           doctest::Contains(why.c_str()), failure);
-      CHECK_FALSE(world->aborted());
+      const std::string why = std::string("member 1 cannot share memory with the others: ") +
+                              (imports ? "cudaErrorInvalidDevice" : "cudaErrorNotSupported");
+      for (const auto how : {gpu_sum::way::kernel, gpu_sum::way::gathered})
+        CHECK_THROWS_WITH_AS(runtime::run(w.loop, sums(w, r, how)), doctest::Contains(why.c_str()), failure);
+      CHECK_FALSE(w.world(r).aborted());
     }
-    const auto by_nccl = [](two_members& all, rank_id r) -> task<> {
-      co_await dynamic_cast<gpu_world&>(*all.worlds[r]).run(gpu_sum::by_nccl(all.memory[r].bytes()));
-    };
-    w.put(0, 1);
-    w.put(1, 5);
-    scope both(w.loop);
-    for (rank_id r = 0; r < 2; ++r) both.spawn(by_nccl(w, r));
-    const auto join = [](scope& s) -> task<> { co_await s.join(); };
-    runtime::run(w.loop, join(both));
-    CHECK(w.holds(0, 6));
-    CHECK(w.holds(1, 6));
+    both_sum(w, gpu_sum::way::nccl);
   }
 }
 
@@ -164,13 +445,15 @@ TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on 
   CHECK_MESSAGE(excluded.front().why.find("member 1 cannot share memory") != std::string::npos, excluded.front().why);
 }
 
-TEST_CASE("floats that are none, and a communicator that cannot be made, are named") {
+TEST_CASE("floats that are none, and communicators that cannot be made, are named") {
   two_members w({nccl_sum()});
-  auto* const world = dynamic_cast<gpu_world*>(w.worlds[0].get());
-  CHECK_THROWS_WITH_AS(runtime::run(w.loop, world->run(gpu_sum::by_nccl(w.memory[0].bytes().first(7)))),
+  CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.world(0).run(gpu_sum::by_nccl(w.memory[0].bytes().first(7)))),
                        doctest::Contains("not 7"), failure);
+  CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.sources[0]->connect(std::vector<std::byte>(128))),
+                       doctest::Contains("bytes, not 128"), failure);
   w.library.connecting = fake_nccl::connecting_state::refused;
-  CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.sources[0]->connect(w.sources[0]->make_id())),
+  w.gpu.exports_nothing = 0;
+  CHECK_THROWS_WITH_AS(runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id())),
                        doctest::Contains("duplicate GPU"), failure);
   w.library.connecting = fake_nccl::connecting_state::works;
 }

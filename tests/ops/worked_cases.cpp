@@ -80,28 +80,34 @@ TEST_CASE("the worked cases hold on device buffers, with many ranks of one proce
     CAPTURE(ticks);
     CAPTURE(devices);
     fake_cuda gpu(devices);
+    fake_nccl nccl(gpu);
     one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = &gpu});
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
       places.push_back(std::make_unique<fake_place>(*job.gpu(r), *job.gpu_memory(r), ticks));
       all.push_back(std::make_unique<here>(job[r], *places.back()));
+      // Two devices that do not reach each other have no way to sum.
+      if (devices == 1) all.back()->gpu_sums = {job.gpu(r), {.nccl = &nccl}};
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
   }
 }
 
-TEST_CASE("the worked cases hold on device buffers of ranks that would be processes with a GPU each") {
-  for (const rank_id ranks : {2, 4}) {
+TEST_CASE("the worked cases hold on device buffers of ranks that would be processes, on one GPU or with one each") {
+  for (const auto& [ranks, devices] : {std::pair{2, 1}, {4, 1}, {2, 2}}) {
     CAPTURE(ranks);
-    fake_cuda gpu;
-    two_ranks w(gpu, {direct()}, nullptr, ranks);
+    CAPTURE(devices);
+    fake_cuda gpu(devices);
+    fake_nccl nccl(gpu);
+    two_ranks w(gpu, {direct()}, nullptr, static_cast<rank_id>(ranks));
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;
     scope running(w.loop);
-    for (rank_id r = 0; r < ranks; ++r) {
+    for (rank_id r = 0; r < w.ranks.size(); ++r) {
       places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
       all.push_back(std::make_unique<here>(*w.ranks[r], *places.back()));
+      all.back()->gpu_sums = {w.copies[r].get(), {.nccl = &nccl}};
       running.spawn(guarded(all.back().get()));
     }
     run_until(w.loop, [&] { return running.running() == 0; });

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ class fake_nccl final : public transports::nccl_library {
   explicit fake_nccl(fake_cuda& gpu) : gpu_(gpu) {}
 
   enum class connecting_state { works, refused, fails } connecting = connecting_state::works;
-  int asked_per_call = 3;  ///< how often `state` answers pending after each call
-  int mismatches = 0;      ///< sends that met a receive of another size
+  std::optional<int> refuses_place{};  ///< which cannot connect
+  int asked_per_call = 3;              ///< how often `state` answers pending after each call
+  int mismatches = 0;                  ///< sends that met a receive of another size
   int aborts = 0;
   std::size_t communicators() const { return all_.size(); }
 
@@ -37,7 +39,7 @@ class fake_nccl final : public transports::nccl_library {
     return made;
   }
   runtime::result<nccl_communicator> connect(const nccl_id& id, int members, int place, int) override {
-    if (connecting == connecting_state::refused)
+    if (connecting == connecting_state::refused || refuses_place == place)
       return runtime::error{errc::unavailable, "NCCL: duplicate GPU detected, planted"};
     std::uint64_t number = 0;
     std::memcpy(&number, id.bytes.data(), sizeof number);

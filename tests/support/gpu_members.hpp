@@ -1,11 +1,13 @@
 #pragma once
-/// Two ranks in one process that would be processes with a GPU each, members of an op over a communicator of a fake NCCL.
+/// Two ranks in one process that would be processes with a GPU each, or on one, members of an op over a gpu_world with a fake NCCL.
+#include "deadline.hpp"
 #include "fake_nccl.hpp"
 
 #include <parley/ops/gpu_sum.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>
 
@@ -20,36 +22,45 @@ namespace parley::tests {
 
 struct two_members {
   explicit two_members(const std::vector<ops::symmetric_config_ptr>& configs,
-                       const std::vector<bool>& mask_of_rank_1 = {}, bool replayed = false)
-      : below(2) {
+                       const std::vector<bool>& mask_of_rank_1 = {}, bool replayed = false, int devices = 2,
+                       const std::string& masks = {})
+      : gpu(devices), below(2) {
     loop.attach(below);
     ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;
-    std::vector<std::byte> id;
+    settings.masked = ops::parse_masks(masks).value();
     for (runtime::rank_id r = 0; r < 2; ++r) {
-      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, static_cast<int>(r)));
+      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, static_cast<int>(r) % devices));
       loop.attach(*copies.back());
       spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
-      sources.push_back(std::make_shared<ops::gpu_world_source>(
-          library, *copies.back(), ops::gpu_world_source::options{.members = 2, .place = r, .kernel_bytes = bytes}));
-      ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{loop, below[r], nullptr, {{11, 12}}}, settings));
-      memory.push_back(transports::cuda_memory::on_device(gpu, static_cast<int>(r), bytes));
+      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back()));
     }
-    id = sources[0]->make_id();
-    runtime::run(loop, connect_both(*this, id));
     for (runtime::rank_id r = 0; r < 2; ++r) {
-      ops::symmetric_op op{.name = "sums", .configs = configs, .over = worlds[r], .rehearse = sources[r]};
+      ranks.push_back(
+          std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
+      memory.push_back(transports::cuda_memory::on_device(gpu, copies[r]->device(), bytes));
+      sources.push_back(std::make_shared<ops::gpu_world_source>(
+          *ranks[r], "sums", *copies[r], ops::gpu_world_source::options{.nccl = &library, .kernel_bytes = bytes}));
+    }
+    runtime::run(loop, connect_both(*this, sources[0]->make_id()));
+    for (runtime::rank_id r = 0; r < 2; ++r) {
+      ops::symmetric_op op{.name = "sums",
+                           .configs = ops::default_first(*worlds[r], configs),
+                           .over = worlds[r],
+                           .rehearse = sources[r]};
       op.memory = spaces[r].get();
       op.replayed = replayed;
       if (r == 1 && !mask_of_rank_1.empty()) op.capable = [mask_of_rank_1](runtime::rank_id) { return mask_of_rank_1; };
       ends.push_back(ranks[r]->declare(op));
     }
   }
-  ~two_members() {
+  ~two_members() { end(); }
+  void end() {
     ranks.clear();
     worlds = {};
     sources.clear();
   }
+  ops::gpu_world& world(runtime::rank_id r) { return dynamic_cast<ops::gpu_world&>(*worlds[r]); }
   static runtime::task<> connect_one(two_members& w, runtime::rank_id r, std::vector<std::byte> id) {
     auto made = co_await w.sources[r]->connect(std::move(id));
     w.worlds[r] = std::move(made);
@@ -93,18 +104,32 @@ struct two_members {
     }
     return wrong;
   }
+  /// Until one is decided on; how many were wrong.
+  std::size_t sum_until_decided() {
+    std::size_t wrong = 0;
+    for (const deadline limit; winner().empty() && !limit.is_over();) wrong += sum(5);
+    return wrong;
+  }
+  /// Why rank `r` says that a config was not tried; empty: it was, or is unknown.
+  std::string why_excluded(runtime::rank_id r, const ops::symmetric_config_ptr& config) {
+    for (const auto& e : ends[r].decision(bytes).evidence) {
+      if (e.config == config->id() && e.status != "measured") return e.status + ": " + e.detail;
+    }
+    return {};
+  }
   std::string winner() {
     const auto* c = ends[0].end().assigned()->find(bytes);
     return c == nullptr || c->where != actors::campaign::stage::decided ? "" : c->winner;
   }
 
   static constexpr std::size_t bytes = 4'000;
-  fake_cuda gpu{2};
+  fake_cuda gpu;
   fake_nccl library{gpu};
   runtime::reactor loop;
   transports::process_world below;
   std::vector<std::unique_ptr<transports::cuda_copies>> copies;
   std::vector<std::unique_ptr<transports::cuda_space>> spaces;
+  std::vector<std::unique_ptr<transports::cuda_link>> wires;
   std::vector<transports::cuda_memory> memory;
   std::vector<std::shared_ptr<ops::gpu_world_source>> sources;
   std::array<std::shared_ptr<ops::communicator>, 2> worlds;

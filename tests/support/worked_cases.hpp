@@ -16,17 +16,20 @@
 #include "transfers.hpp"
 
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/gpu_sum.hpp>
 #include <parley/ops/hierarchical.hpp>
 #include <parley/ops/registration.hpp>
 #include <parley/ops/tunable_op.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -53,7 +56,12 @@ struct here {
     configs.insert(configs.end(), others.begin(), others.end());
     return configs;
   }
+  struct sums_on_gpus {
+    transports::cuda_copies* copies = nullptr;  ///< null: there are none
+    gpu_world_source::options with{};
+  };
   time_ns patience;
+  sums_on_gpus gpu_sums{};
   std::vector<config_ptr> others{};  ///< of edges, tried beside those of each case
   ops::rank& self;
   place& at;
@@ -830,6 +838,88 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
   if (h->me < 2) CHECK(all_optimized == 2 * optimized);
 }
 
+/// A sum on GPUs, and then a wait of each rank's own.
+class waiting_sum final : public symmetric_config {
+ public:
+  waiting_sum(const char* name, gpu_sum::way how, time_ns on_first, time_ns on_others)
+      : symmetric_config({.name = name, .wire_class = name}), how_(how), on_first_(on_first), on_others_(on_others) {}
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    ++runs;
+    co_await dynamic_cast<gpu_world&>(*call.over).run({how_, data, 8});
+    co_await wait_here(call.self == 0 ? on_first_ : on_others_);
+  }
+  mutable int runs = 0;
+
+ private:
+  gpu_sum::way how_;
+  time_ns on_first_;
+  time_ns on_others_;
+};
+
+/// Calls until all ranks know what was decided on, which is the same.
+inline task<decision> sum_until_decided(here* h, symmetric sums) {
+  const array<float> x(h->at, 10'000);
+  bool enough = false;
+  for (const deadline limit; !enough;) {
+    for (int i = 0; i < 5; ++i) {
+      const std::vector<float> mine = contribution(h->me, x.size());
+      co_await bring(h->at, x, std::span(mine));
+      h->at.compute(kernels::linear{h->at.seen(x), h->at.seen(x), nullptr, 2, 0}, x.size());
+      h->at.before_messages(x.bytes());
+      co_await sums.run(x.bytes());
+      std::vector<float> sum = co_await taken(h->at, x);
+      for (float& s : sum) s /= 2;
+      CHECK(wrong_sums(sum, h->ranks) == 0);
+    }
+    enough = co_await on_all_ranks(h, sums.decision(x.bytes().size()).decided || limit.is_over());
+  }
+  const decision d = sums.decision(x.bytes().size());
+  CHECK(d.decided);
+  const auto mine = static_cast<double>(d.digest % 1'000'003);
+  const double all = co_await total(h, mine);
+  CHECK(all == mine * h->ranks);
+  co_return d;
+}
+
+inline task<> heterogeneous_sums(here* h) {
+  gpu_world_source::options with = h->gpu_sums.with;
+  with.kernel_bytes = 10'000 * sizeof(float);
+  const auto source = std::make_shared<gpu_world_source>(h->self, "on GPUs", *h->gpu_sums.copies, with);
+  const std::shared_ptr<communicator> world = co_await source->connect_all();
+  symmetric_op op;
+  op.name = "on GPUs";
+  op.over = world;
+  op.rehearse = source;
+  op.timeout_ns = h->patience;
+  op.memory = h->at.memory();
+  op.configs = default_first(*world, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
+  const symmetric every_way = h->self.declare(op);
+  const decision d = co_await sum_until_decided(h, every_way);
+  // What some member lacks is left out on all, which know why.
+  CHECK(d.evidence.size() == op.configs.size());
+  for (const auto& e : d.evidence) {
+    const auto its = std::ranges::find(op.configs, e.config, [](const auto& c) { return c->id(); });
+    REQUIRE(its != op.configs.end());
+    const auto works = (*its)->works_over(world.get());
+    CAPTURE(e.config);
+    CHECK_MESSAGE((works || (e.status != "measured" && e.detail.find(works.reason().text()) != std::string::npos)),
+                  e.detail);
+  }
+  // Half of the ranks lack the fastest, and the longest time of all ranks counts.
+  const auto how = dynamic_cast<gpu_world&>(*world).lacks(gpu_sum::way::gathered).empty() ? gpu_sum::way::gathered
+                                                                                          : gpu_sum::way::nccl;
+  const auto optimized = std::make_shared<waiting_sum>("h100_optimized", how, 100_us, 100_us);
+  op.name = "with half of an H100";
+  op.configs = {std::make_shared<waiting_sum>("nccl", how, 12_ms, 12_ms),
+                std::make_shared<waiting_sum>("cuda_graph", how, 6_ms, 6_ms),
+                std::make_shared<waiting_sum>("uneven", how, 100_us, 20_ms), optimized};
+  op.capable = [half = h->ranks / 2](rank_id r) { return std::vector<bool>{true, true, true, r < half}; };
+  const symmetric mixed = h->self.declare(op);
+  const decision agreed = co_await sum_until_decided(h, mixed);
+  CHECK(agreed.config == "cuda_graph");
+  CHECK(optimized->runs == 0);
+}
+
 // ---- all of them
 
 inline task<> cases(here* h) {
@@ -852,6 +942,7 @@ inline task<> cases(here* h) {
     co_await sums_of_a_group(h);
   }
   co_await sums(h);
+  if (h->gpu_sums.copies != nullptr) co_await heterogeneous_sums(h);
 }
 
 inline task<> guarded(here* h) {

@@ -4,6 +4,7 @@
 #include <parley/transports/cuda_driver.hpp>
 
 #include <cstddef>
+#include <span>
 
 namespace parley::transports {
 
@@ -14,6 +15,8 @@ cudaError_t load_pieces();
 cudaError_t load_add();
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s);
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s);
+cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::byte* const> parts, unsigned blocks,
+                          cudaStream_t s);
 cudaError_t launch_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cudaStream_t s);
 cudaError_t launch_add(void* into, const void* from, std::size_t bytes, runtime::summand of, cudaStream_t s);
 

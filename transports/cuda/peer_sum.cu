@@ -1,4 +1,6 @@
-// A sum over the memory of GPUs that reach each other, in one kernel: each member writes its numbers into its own box, tells
+// Sums over the memory of GPUs that reach each other.
+//
+// In one kernel for each member: each member writes its numbers into its own box, tells
 // the others, and reads theirs. A block waits for the blocks of its own number only, so that no grid has to be resident
 // as a whole.
 #include <parley/transports/cuda/kernels.hpp>
@@ -55,20 +57,52 @@ __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::
   if (threadIdx.x == 0) count_call(with, number);
 }
 
+// What others have written is here already, before the kernel began.
+struct sum_parts {
+  const float* part[peer_boxes::most_members];
+  unsigned count;
+};
+
+__global__ void __launch_bounds__(threads_per_block) add_parts(float* sums, std::size_t count, const sum_parts of) {
+  const std::size_t step = std::size_t{gridDim.x} * threads_per_block;
+  for (std::size_t i = std::size_t{blockIdx.x} * threads_per_block + threadIdx.x; i < count; i += step) {
+    float sum = of.part[0][i];
+    for (unsigned m = 1; m < of.count; ++m) sum += of.part[m][i];
+    sums[i] = sum;
+  }
+}
+
+unsigned grid_for(std::size_t count, unsigned blocks) {
+  const std::size_t useful = (count + threads_per_block - 1) / threads_per_block;
+  return static_cast<unsigned>(useful < blocks ? useful : blocks);
+}
+
 }  // namespace
 
 cudaError_t load_peer_sum() {
   cudaFuncAttributes a{};
-  return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&peer_sum));
+  for (const void* kernel : {reinterpret_cast<const void*>(&peer_sum), reinterpret_cast<const void*>(&add_parts)}) {
+    if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s) {
   const std::size_t count = bytes / sizeof(float);
   if (count == 0) return cudaSuccess;
   // All members start as many blocks: their flags are by block.
-  const std::size_t useful = (count + threads_per_block - 1) / threads_per_block;
-  const auto grid = static_cast<unsigned>(useful < with.blocks ? useful : with.blocks);
-  peer_sum<<<grid, threads_per_block, 0, s>>>(static_cast<float*>(floats), count, with);
+  peer_sum<<<grid_for(count, with.blocks), threads_per_block, 0, s>>>(static_cast<float*>(floats), count, with);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::byte* const> parts, unsigned blocks,
+                          cudaStream_t s) {
+  const std::size_t count = bytes / sizeof(float);
+  if (count == 0) return cudaSuccess;
+  if (parts.empty() || parts.size() > peer_boxes::most_members) return cudaErrorInvalidValue;
+  sum_parts of{};
+  for (const std::byte* const p : parts) of.part[of.count++] = reinterpret_cast<const float*>(p);
+  add_parts<<<grid_for(count, blocks), threads_per_block, 0, s>>>(static_cast<float*>(floats), count, of);
   return cudaGetLastError();
 }
 

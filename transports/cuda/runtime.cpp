@@ -148,6 +148,13 @@ class runtime_driver final : public cuda_driver {
     const on_device here(device);
     return note(launch_peer_sum(floats.data(), floats.size(), with, s), "the kernel that sums with peers");
   }
+  errc add_up(std::span<std::byte> floats, std::span<const std::byte* const> parts, unsigned blocks,
+              cuda_stream s) noexcept override {
+    int device = 0;
+    if (const errc known = find_device(s, device); known != errc::none) return known;
+    const on_device here(device);
+    return note(launch_add_up(floats.data(), floats.size(), parts, blocks, s), "the kernel that adds up");
+  }
   errc move_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cuda_stream s) noexcept override {
     int device = 0;
     if (const errc known = find_device(s, device); known != errc::none) return known;
