@@ -4,6 +4,15 @@
 ///
 ///     for (const contract_case& c : contract()) SUBCASE(c.promise) { … c.program(end_of_this_rank) on c.ranks ranks … }
 ///
+/// | of | is promised | by |
+/// |---|---|---|
+/// | order | none: messages between two ranks may overtake one another. What is above numbers what it has to tell apart, and does not need it | ordering.cpp |
+/// | at most once | each that was accepted comes once while both ranks live, whole and with its own payload | messages.cpp, ordering.cpp |
+/// | the largest message | any length; `contract_limits` says how far a transport is tried | `every_size` in messages.cpp, `put_every_size` and `get_every_size` in one_sided.cpp |
+/// | back-pressure | a receiver that stands still loses nothing; what has been sent waits for it | `ten_thousand` in messages.cpp |
+/// | cancellation | an operation that is cancelled ends once, and harms no other; one that is abandoned touches its memory no more | messages.cpp, one_sided.cpp |
+/// | the death of a peer | what is under way with it ends with `peer_failed`, once; what has come of it can be read | deaths.cpp, `towards_the_dead` in one_sided.cpp |
+///
 /// What a program starts is kept in its end, which outlives the link, so that a rank may be torn down anywhere.
 #include "../support/awaited.hpp"
 #include "../support/recorder.hpp"
@@ -56,6 +65,7 @@ class end {
   recorder control;
   recorder data;
   failures failed;
+  bool overtaken = false;  ///< a message came behind one that was sent later
 
   virtual link& wire() = 0;
   virtual runtime::executor& loop() = 0;
@@ -146,12 +156,13 @@ struct contract_case {
   bool one_sided() const noexcept { return what == needs::one_sided || what == needs::one_sided_and_death; }
 };
 
+std::span<const contract_case> ordering_contract();
 std::span<const contract_case> messages_contract();
 std::span<const contract_case> one_sided_contract();
 std::span<const contract_case> deaths_contract();
 inline std::vector<contract_case> contract() {
   std::vector<contract_case> all;
-  for (const auto part : {messages_contract(), one_sided_contract(), deaths_contract()})
+  for (const auto part : {ordering_contract(), messages_contract(), one_sided_contract(), deaths_contract()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

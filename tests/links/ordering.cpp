@@ -1,0 +1,190 @@
+// What links promise of the order of messages: none. What is above them does not need one.
+#include "contract.hpp"
+
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank.hpp>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+
+namespace parley::tests {
+
+namespace {
+
+constexpr std::array both_channels{channel::control, channel::data};
+
+// A few that travel with their headers, are copied, or stay with their sender until they are fetched.
+std::size_t length_of(std::uint32_t number) {
+  constexpr std::array<std::size_t, 6> lengths = {0, 90, 7'000, 300'000, 20, 60'000};
+  return lengths[number % lengths.size()];
+}
+
+task<> in_any_order(end& self) {
+  self.listen();
+  constexpr std::uint32_t count = 60;
+  if (self.rank == 0) {
+    for (std::uint32_t number = 0; number < count; ++number) {
+      const blob& payload = self.memory(pattern(length_of(number), number));
+      for (const channel on : both_channels) {
+        const errc started = self.wire().send(1, on, std::as_bytes(std::span(&number, 1)), payload, &self.operation());
+        PARLEY_EXPECT(started == errc::none || started == errc::pending);
+      }
+    }
+    co_await self.meet();
+    co_return;
+  }
+  for (recorder* each : {&self.control, &self.data}) {
+    std::array<int, count> seen{};
+    std::uint32_t latest = 0;
+    for (std::uint32_t came = 0; came < count; ++came) {
+      co_await self.until([each] { return !each->got.empty(); });
+      arrival message = std::move(each->got.front());
+      each->got.erase(each->got.begin());
+      std::uint32_t number = 0;
+      PARLEY_EXPECT(message.header().size() == sizeof number);
+      std::memcpy(&number, message.header().data(), sizeof number);
+      ++seen.at(number);
+      self.overtaken = self.overtaken || number < latest;
+      latest = std::max(latest, number);
+      blob& into = self.memory(blob(length_of(number)));
+      awaited& fetched = self.operation();
+      PARLEY_EXPECT(message.length() == into.size());
+      const errc started = self.wire().fetch(std::move(message), into, &fetched);
+      const errc outcome = co_await self.outcome(started, fetched);
+      PARLEY_EXPECT(outcome == errc::none);
+      PARLEY_EXPECT(into == pattern(into.size(), number));
+    }
+    PARLEY_EXPECT(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
+  }
+  co_await self.meet();
+  PARLEY_EXPECT(self.control.got.empty());
+  PARLEY_EXPECT(self.data.got.empty());
+}
+
+/// Collects what comes for a while, and hands over the latest first.
+class overtaking_link final : public link {
+ public:
+  overtaking_link(link& below, runtime::executor& ex) : below_(below), ex_(ex) {
+    for (const channel on : both_channels) lanes_[static_cast<std::size_t>(on)].emplace(*this);
+  }
+  std::size_t overtaken = 0;
+
+  rank_id rank() const noexcept override { return below_.rank(); }
+  rank_id world_size() const noexcept override { return below_.world_size(); }
+  void listen(channel on, handler* to) override {
+    lane& l = *lanes_[static_cast<std::size_t>(on)];
+    l.to = to;
+    below_.listen(on, to == nullptr ? nullptr : &l);
+  }
+  void on_failure(failure_handler* to) override { below_.on_failure(to); }
+  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion* done) override {
+    return below_.send(to, on, header, payload, done);
+  }
+  errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override {
+    return below_.fetch(std::move(message), into, done);
+  }
+  void cancel(completion& pending) override { below_.cancel(pending); }
+  void abandon(completion& pending) noexcept override { below_.abandon(pending); }
+  const counters& statistics() const noexcept override { return below_.statistics(); }
+
+ private:
+  struct lane final : handler, runtime::timer {
+    explicit lane(overtaking_link& o) : timer(&on_due), of(o) {}
+    void on_arrival(arrival&& message) noexcept override {
+      kept.push_back(std::move(message));
+      constexpr time_ns collects_for_ns = 100'000;
+      if (!linked()) of.ex_.arm(*this, of.ex_.now() + collects_for_ns);
+    }
+    static void on_due(timer& self) noexcept {
+      auto& mine = static_cast<lane&>(self);
+      std::vector<arrival> now = std::exchange(mine.kept, {});
+      if (now.size() > 1) ++mine.of.overtaken;
+      while (!now.empty()) {
+        if (mine.to != nullptr) mine.to->on_arrival(std::move(now.back()));
+        now.pop_back();
+      }
+    }
+    overtaking_link& of;
+    handler* to = nullptr;
+    std::vector<arrival> kept;
+  };
+  void release(const void*, bool) noexcept override {}  // arrivals are those of the link below
+  link& below_;
+  runtime::executor& ex_;
+  std::array<std::optional<lane>, link::channels> lanes_;
+};
+
+constexpr std::uint32_t at_once = 6;
+
+task<> send_one(ops::transfer t, blob payload) { co_await t.send(payload, {.to = 1}); }
+task<> receive_one(ops::transfer t, blob& into) {
+  const std::size_t got = co_await t.receive(into, {.from = 0});
+  into.resize(got);
+}
+
+/// Rank 0 sends some at once, of lengths that tell them apart, until what is agreed on has changed and been used; each receive gets the
+/// message of its own place. The first byte of the last ones says that they are.
+task<bool> move_some(end& self, ops::transfer t, std::uint32_t first, bool last) {
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::scope some(here);
+  std::deque<blob> came;
+  const auto payload_of = [](std::uint32_t number) {
+    blob payload = pattern(length_of(number) + 1, number);
+    payload[0] = std::byte{0};
+    return payload;
+  };
+  for (std::uint32_t i = 0; i < at_once; ++i) {
+    blob payload = payload_of(first + i);
+    payload[0] = std::byte{last};
+    if (self.rank == 0) {
+      some.spawn(send_one(t, std::move(payload)));
+    } else {
+      some.spawn(receive_one(t, came.emplace_back(300'001)));
+    }
+  }
+  co_await some.join();
+  for (std::uint32_t i = 0; i < came.size(); ++i) {
+    last = came[i].at(0) != std::byte{0};
+    came[i][0] = std::byte{0};
+    PARLEY_EXPECT(came[i] == payload_of(first + i));
+  }
+  co_return last;
+}
+
+task<> ops_need_none(end& self) {
+  overtaking_link over(self.wire(), self.loop());
+  {
+    ops::rank_settings settings;
+    settings.plan.budget_fraction = 1e9;
+    ops::rank me({self.loop(), over, nullptr, std::vector<std::uint64_t>{1000, 1001}}, settings);
+    ops::paired_transfer op;
+    op.name = "activations";
+    op.edges = {{0, 1}};
+    op.configs = {ops::direct(), ops::chunked(4096, 2)};
+    const ops::transfer t = me.declare(op);
+    bool last = false;
+    for (std::uint32_t first = 0; !last; first += at_once) {
+      const bool enough = self.rank == 0 && !me.decisions().empty() && first > 20 * at_once;
+      last = co_await move_some(self, t, first, enough);
+    }
+    PARLEY_EXPECT(!me.decisions().empty());
+    co_await me.settle(10'000'000'000);
+    co_await self.meet();
+  }
+  PARLEY_EXPECT(over.overtaken > 0);
+}
+
+constexpr contract_case cases[] = {
+    {"messages come in any order, on each channel, and each comes once", 2, &in_any_order},
+    {"a transfer agrees and brings each message to its own receive although messages overtake one another", 2,
+     &ops_need_none},
+};
+
+}  // namespace
+
+std::span<const contract_case> ordering_contract() { return cases; }
+
+}  // namespace parley::tests
