@@ -162,6 +162,8 @@ struct job::state final : runtime::link::failure_handler {
     }
     make_rank(std::move(o));
     start_heart();
+    for (const auto& news : std::exchange(early, {})) news();
+    complain_of_warnings();
   }
   ~state() {
     // In this order: nobody may call into what is gone.
@@ -316,8 +318,6 @@ struct job::state final : runtime::link::failure_handler {
       notices.emplace(*loop, self->services().mail, all.members, place.rank,
                       [this](rank_id dead, const std::string& why) { on_lost(dead, why); });
     wire->on_failure(this);
-    for (const auto& news : std::exchange(early, {})) news();
-    complain_of_warnings();
   }
 
   // The signal's default would end the process. Without a folder it goes to one of this process's own.
@@ -374,13 +374,13 @@ struct job::state final : runtime::link::failure_handler {
     if (o.watched.empty() || detection_ns == 0) return;
     o.restarts = place.restarts;
     if (all.rejoined) o.comes = transports::heartbeat::arrival::rejoined;
-    for (const rank_id r : o.watched) o.pids.push_back(all.members[r].pid);
+    for (const rank_id r : o.watched) o.pids.push_back(pid_of(r));
     transports::heartbeat::events to;
     // By then a newer process may be in that place.
     to.on_lost = [this](rank_id, const std::string&) {
       on_loop([this] {
         for (const auto& [dead, why] : heart->lost()) {
-          if (is_replaced(dead)) continue;
+          if (is_replaced(dead) || has_returned(dead)) continue;
           on_lost(dead, why);
           if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
         }
@@ -392,7 +392,7 @@ struct job::state final : runtime::link::failure_handler {
     if (started) {
       heart = std::move(started).value();
       for (const transports::member& m : all.members) {
-        if (restarts_of(m.rank) > 0) heart->expect(m.rank, restarts_of(m.rank));
+        if (restarts_of(m.rank) > 0) heart->expect(m.rank, restarts_of(m.rank), pid_of(m.rank));
       }
     } else {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
@@ -404,7 +404,7 @@ struct job::state final : runtime::link::failure_handler {
     const auto living = heart->living();
     if (std::count_if(living.begin(), living.end(), [&](rank_id r) { return r < place.rank; }) > 1) return;
     for (const auto& [dead, why] : heart->lost()) {
-      if (!is_replaced(dead)) notices->tell(dead, why);
+      if (!is_replaced(dead) && !has_returned(dead)) notices->tell(dead, why);
     }
   }
   bool spans_hosts() const {
@@ -429,6 +429,11 @@ struct job::state final : runtime::link::failure_handler {
   }
   /// A newer process than the one that the link knows is in that place, so that what is found out of this one is old news.
   bool is_replaced(rank_id r) const { return coming.contains(r); }
+  /// 0 where this process would call another one by it.
+  std::uint32_t pid_of(rank_id r) const {
+    const std::uint64_t here = all.members[place.rank].pids_of;
+    return here != 0 && all.members[r].pids_of == here ? all.members[r].pid : 0;
+  }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
   std::string why_fenced() const { return heart ? heart->fenced() : std::string(); }
   /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
@@ -501,7 +506,7 @@ struct job::state final : runtime::link::failure_handler {
     std::erase(returned, peer);
     std::erase(ended_with_error, peer);
     wire->connect(peer, anew.address, restarts_of(peer));
-    if (heart) heart->expect(peer, restarts_of(peer));
+    if (heart) heart->expect(peer, restarts_of(peer), pid_of(peer));
     self->on_restarted(peer, anew.incarnation);
   }
   /// Whoever has returned answers nothing more, even where no connection to it was ever made that could break. By then its
@@ -555,7 +560,9 @@ struct job::state final : runtime::link::failure_handler {
     return false;
   }
   void tell_lost(const std::vector<std::pair<rank_id, std::string>>& dead) {
-    for (const auto& [who, why] : dead) self->on_lost(who, why);
+    for (const auto& [who, why] : dead) {
+      if (!has_returned(who)) self->on_lost(who, why);
+    }
   }
 
   std::unique_ptr<reactor> loop;

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX has more than <csignal>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,10 +18,13 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <stop_token>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -36,6 +40,8 @@ namespace {
 
 constexpr std::uint64_t page_magic = 0x32747265'68707261ULL;
 constexpr time_ns beats_per_detection = 8;
+constexpr std::string_view page_folder = "/dev/shm";
+constexpr std::string_view page_prefix = "parley-hearts-";
 
 // What a page says of a rank: which of the processes in its place counts, that this one lives, that it left, or which rank holds it
 // dead, for which reason, and whose death that was of all.
@@ -83,6 +89,17 @@ std::string seconds(time_ns span) {
   return text;
 }
 
+/// Whether that process is there and nobody has stopped it; a debugger may.
+bool runs(pid_t pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
+  std::string stat;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), stat);
+  const auto name_end = stat.rfind(") ");                                         // the name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return true;  // as far as is known
+  constexpr std::string_view stopped_or_ended = "TZX";
+  return stopped_or_ended.find(stat[name_end + 2]) == std::string_view::npos;
+}
+
 /// Signals are for the program's own threads.
 class all_signals_blocked {
  public:
@@ -105,12 +122,14 @@ class all_signals_blocked {
 class heartbeat::page {
  public:
   static result<std::unique_ptr<page>> open(const options& o) {
+    remove_abandoned();
     const bool first = o.comes == arrival::at_first;
     const int fd = first ? ::open(o.page.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : shown_by(o);
     if (fd < 0 && !first)
       return error(errc::unavailable,
                    "none of the other ranks of this host shows " + o.page + ", where their hearts beat");
     if (fd < 0) return io_fault("cannot open the heartbeats' page", o.page);
+    ::flock(fd, LOCK_SH);  // it is somebody's
     std::unique_ptr<page> made(new page(o, fd));
     auto fault = made->map(o);
     if (!fault) return fault.reason();
@@ -135,8 +154,26 @@ class heartbeat::page {
 
   bool somebody_comes() const {
     return memory_ != nullptr && std::any_of(others_.begin(), others_.end(), [this](const auto& other) {
-             return of(other.first).found.load() == 0 && (::kill(other.second, 0) == 0 || errno == EPERM);
+             return other.second != 0 && of(other.first).found.load() == 0 &&
+                    (::kill(other.second, 0) == 0 || errno == EPERM);
            });
+  }
+
+  /// Of ranks that ended before all had found theirs. A young one may wait for somebody.
+  static void remove_abandoned() {
+    constexpr std::time_t young_s = 10;
+    std::error_code fault;
+    std::filesystem::directory_iterator files(page_folder, fault);
+    for (; !fault && files != std::filesystem::directory_iterator(); files.increment(fault)) {
+      if (!files->path().filename().string().starts_with(page_prefix)) continue;
+      const int fd = ::open(files->path().c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+      if (fd < 0) continue;
+      struct stat found{};
+      const bool is_old =
+          ::fstat(fd, &found) == 0 && found.st_uid == ::geteuid() && found.st_mtime + young_s < std::time(nullptr);
+      if (is_old && ::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(files->path().c_str());
+      ::close(fd);
+    }
   }
 
   /// Opens what another process has open, with or without a name.
@@ -196,7 +233,10 @@ class heartbeat::watch {
   watch(options o, events to, page& shared)
       : options_(std::move(o)), events_(std::move(to)), page_(shared),
         interval_(options_.detection_ns / beats_per_detection) {
-    for (const rank_id rank : options_.watched) others_.push_back({rank});
+    for (std::size_t i = 0; i < options_.watched.size(); ++i) {
+      const std::uint32_t pid = i < options_.pids.size() ? options_.pids[i] : 0;
+      others_.push_back({.rank = options_.watched[i], .pid = static_cast<pid_t>(pid)});
+    }
     enter();
     beat();  // here, so that one which is stopped before its thread runs is watched, too
     const all_signals_blocked while_starting;
@@ -229,12 +269,12 @@ class heartbeat::watch {
     if (watches(rank)) judge(rank, restarts_of(rank), standing::state::connection_ended);
   }
 
-  void expect(rank_id rank, std::uint32_t restarts) {
+  void expect(rank_id rank, std::uint32_t restarts, std::uint32_t pid) {
     if (!watches(rank)) return;
     restarts_[rank] = restarts;
     const std::lock_guard lock(mutex_);
     std::erase_if(others_, [rank](const other& o) { return o.rank == rank; });
-    others_.push_back({rank, restarts});
+    others_.push_back({.rank = rank, .restarts = restarts, .pid = static_cast<pid_t>(pid)});
   }
 
   bool watches(rank_id rank) const {
@@ -268,6 +308,7 @@ class heartbeat::watch {
   struct other {
     rank_id rank = 0;
     std::uint32_t restarts = 0;
+    pid_t pid = 0;
     std::uint64_t beats = 0;
     time_ns silent_ns = 0;
   };
@@ -321,17 +362,16 @@ class heartbeat::watch {
       standing now = standing::read(seen.standing);
       const std::uint64_t beats = seen.beats.load();
       if (now.restarts > o.restarts) return true;  // whoever tells of the newer process knows what became of this one
-      if (beats != o.beats || now.restarts < o.restarts) {  // or it has not begun
-        o.beats = beats;
-        o.silent_ns = 0;
-      } else if (beats != 0) {
-        o.silent_ns += passed_ns;
-      }
-      if (now.restarts < o.restarts) return false;
-      if (now.is == standing::state::left) return true;
+      const bool entered = now.restarts == o.restarts;
+      const bool begun = entered && beats != 0;
+      const bool still = beats == o.beats && (begun || (o.pid != 0 && !runs(o.pid)));
+      o.silent_ns = still ? o.silent_ns + passed_ns : 0;
+      o.beats = beats;
+      if (entered && now.is == standing::state::left) return true;
       // Two beats earlier than it is due: one was missed before the silence was first seen, and one is between two looks.
       const bool silent = o.silent_ns >= options_.detection_ns - 2 * interval_;
-      if (!now.dead() && silent) now = judge(o.rank, o.restarts, standing::state::silent);
+      if (!entered && !silent) return false;
+      if (silent && !(entered && now.dead())) now = judge(o.rank, o.restarts, standing::state::silent);
       if (now.restarts != o.restarts || !now.dead()) return now.is == standing::state::left;
       events_.on_lost(o.rank, text_of(o.rank, now));
       return true;
@@ -356,9 +396,9 @@ heartbeat::~heartbeat() = default;
 std::string heartbeat::page_name(std::uint64_t job, std::span<const std::byte> session_key) {
   const auto digest = wire::hmac(session_key, wire::writer().text("parley heartbeats").number(job).take());
   char name[64];
-  std::snprintf(name, sizeof name, "/dev/shm/parley-hearts-%016llx",
+  std::snprintf(name, sizeof name, "%016llx",
                 static_cast<unsigned long long>(wire::scanner(digest).number<std::uint64_t>()));
-  return name;
+  return std::string(page_folder) + "/" + std::string(page_prefix) + name;
 }
 
 result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
@@ -374,6 +414,6 @@ std::string heartbeat::fenced() const { return watch_->fenced(); }
 std::vector<std::pair<rank_id, std::string>> heartbeat::lost() const { return watch_->lost(); }
 std::vector<rank_id> heartbeat::living() const { return watch_->living(); }
 void heartbeat::hold_dead(rank_id lost) { watch_->hold_dead(lost); }
-void heartbeat::expect(rank_id rank, std::uint32_t restarts) { watch_->expect(rank, restarts); }
+void heartbeat::expect(rank_id rank, std::uint32_t restarts, std::uint32_t pid) { watch_->expect(rank, restarts, pid); }
 
 }  // namespace parley::transports

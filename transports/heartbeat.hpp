@@ -14,9 +14,12 @@
 ///
 /// - Time during which the reader itself did not run counts against nobody, so that a job that was suspended as a whole, or
 ///   a machine that slept, goes on.
-/// - A rank that never beat is not watched: its heart may be switched off, or it may see other memory than this rank.
+/// - A rank that never beat is judged by its process alone, where `pids` says which that is: one that is stopped, or has ended, for so
+///   long is held dead, as it may have got no further than the roster. One that runs is not: its heart may be switched off, or beat in
+///   other memory than this rank sees.
 /// - The page lies in /dev/shm under a name that follows from the session's key, with mode 0600, and has no name any more
-///   once all have found it. Nothing of it is left when its ranks are gone, whatever ended them.
+///   once all have found it: nothing of it is left when its ranks are gone, whatever ended them. Where ranks end before all have found
+///   it the name may stay; whoever starts a heart removes what is ten seconds old and nobody's.
 /// - A verdict is on one process. A newer one in the place of a rank (`options::restarts`) finds the page among the files that the others
 ///   hold open, takes the rank's place on it, and fences the older one. The others watch it once they `expect` it.
 ///
@@ -52,8 +55,8 @@ class heartbeat {
     std::string page;
     runtime::time_ns detection_ns = default_detection_ns;
     std::uint32_t restarts = 0;  ///< how many processes have been in this rank's place before
-    /// Of the watched ranks' processes. Who leaves takes the page's name along unless one of these still has to find it; empty: nobody
-    /// does.
+    /// Of the watched ranks' processes; 0 for one that this rank cannot see. Who leaves takes the page's name along unless one of these
+    /// still has to find it; empty: nobody does.
     std::vector<std::uint32_t> pids{};
     arrival comes = arrival::at_first;
   };
@@ -79,8 +82,8 @@ class heartbeat {
   std::vector<runtime::rank_id> living() const;
   /// This rank has found out otherwise, by a connection that broke. Changes nothing for one that left or was judged before.
   void hold_dead(runtime::rank_id lost);
-  /// A process before which there were so many others is the one that counts in that place from here on.
-  void expect(runtime::rank_id rank, std::uint32_t restarts);
+  /// A process before which there were so many others is the one that counts in that place from here on; `pid` as above.
+  void expect(runtime::rank_id rank, std::uint32_t restarts, std::uint32_t pid = 0);
 
  private:
   class page;

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,6 +97,8 @@ member this_process(std::vector<std::byte> address) {
   me.incarnation = fresh_incarnation();
   me.host = host_identity();
   me.pid = static_cast<std::uint32_t>(::getpid());
+  struct stat space{};
+  if (::stat("/proc/self/ns/pid", &space) == 0) me.pids_of = space.st_ino;
   me.address = std::move(address);
   me.version = PARLEY_VERSION;
   // Machines with more processors than this are described by their first 8,192.

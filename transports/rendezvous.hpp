@@ -62,6 +62,7 @@ struct member {
   std::uint64_t incarnation = 0;  ///< of this process (runtime/incarnations.hpp); set by `join`, but for its chance
   std::uint64_t host = 0;         ///< equal for ranks that share a host
   std::uint32_t pid = 0;
+  std::uint64_t pids_of = 0;  ///< equal for ranks of a host that call a process by the same number; 0: unknown
   std::vector<std::uint64_t> affinity;  ///< bit p of word p / 64: processor p may run this rank
   std::vector<std::byte> address;       ///< of the UCX worker, at most `max_address_bytes`
   std::string version;                  ///< of the library, at most `max_version_bytes`

@@ -106,7 +106,7 @@ std::optional<challenge> challenge::decode(std::span<const std::byte> data) {
 
 bytes encode_member(const member& entry) {
   writer out;
-  out.number(entry.rank).number(entry.incarnation).number(entry.host).number(entry.pid);
+  out.number(entry.rank).number(entry.incarnation).number(entry.host).number(entry.pid).number(entry.pids_of);
   out.number(static_cast<std::uint16_t>(entry.affinity.size()));
   for (const std::uint64_t word : entry.affinity) out.number(word);
   out.number(static_cast<std::uint16_t>(entry.address.size())).raw(entry.address);
@@ -121,6 +121,7 @@ std::optional<member> decode_member(scanner& in) {
   out.incarnation = in.number<std::uint64_t>();
   out.host = in.number<std::uint64_t>();
   out.pid = in.number<std::uint32_t>();
+  out.pids_of = in.number<std::uint64_t>();
   const auto words = in.number<std::uint16_t>();
   if (words > member::max_affinity_words) return std::nullopt;
   for (std::uint16_t i = 0; i < words && in.good(); ++i) out.affinity.push_back(in.number<std::uint64_t>());

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -231,6 +233,81 @@ TEST_CASE("who leaves at once does not take the page's name from those who still
   ::waitpid(other, nullptr, 0);
   start().value().reset();
   CHECK_FALSE(std::filesystem::exists(page));  // nobody comes any more
+}
+
+TEST_CASE(
+    "a process that is stopped, or ends, before it has a heart is noticed in time; one that runs without is not") {
+  const std::string page = fresh_page();
+  const auto fork_waiting = [] {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+    return pid;
+  };
+  const pid_t stopped = fork_waiting();
+  const pid_t ended = fork_waiting();
+  const pid_t running = fork_waiting();
+  std::mutex mutex;
+  std::vector<rank_id> lost;
+  const auto told_of = [&](rank_id rank) {
+    const std::lock_guard lock(mutex);
+    return std::count(lost.begin(), lost.end(), rank) == 1;
+  };
+  const parley::tests::fair_stopwatch since;
+  ::kill(stopped, SIGSTOP);
+  ::kill(ended, SIGKILL);
+  auto heart = heartbeat::start({.rank = 0,
+                                 .world_size = 5,
+                                 .watched = {1, 2, 3, 4},
+                                 .page = page,
+                                 .detection_ns = soon_ns,
+                                 .pids = {static_cast<std::uint32_t>(stopped), static_cast<std::uint32_t>(ended),
+                                          static_cast<std::uint32_t>(running), 0}},
+                                {.on_lost =
+                                     [&](rank_id dead, const std::string&) {
+                                       const std::lock_guard lock(mutex);
+                                       lost.push_back(dead);
+                                     },
+                                 .on_fenced = [](const std::string&) {}})
+                   .value();
+  CHECK(in_time([&] { return told_of(1) && told_of(2); }));
+  CHECK(since.took() < std::chrono::nanoseconds(soon_ns));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(soon_ns));
+  CHECK_FALSE(told_of(3));
+  CHECK_FALSE(told_of(4));
+  // A newer process in that place, of which word has come, is no other.
+  heart->expect(3, 1, static_cast<std::uint32_t>(running));
+  ::kill(running, SIGSTOP);
+  CHECK(in_time([&] { return told_of(3); }));
+  for (const pid_t pid : {stopped, ended, running}) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  heart.reset();
+  CHECK_FALSE(std::filesystem::exists(page));
+}
+
+TEST_CASE("a page that its ranks have left is removed by the next heart; one that is somebody's, or young, is not") {
+  const auto age = [](const std::string& page, std::time_t seconds) {
+    const timespec then{std::time(nullptr) - seconds, 0};
+    const timespec both[2] = {then, then};
+    REQUIRE(::utimensat(AT_FDCWD, page.c_str(), both, 0) == 0);
+  };
+  const std::string old = fresh_page();
+  const std::string young = fresh_page();
+  for (const std::string& page : {old, young}) std::ofstream(page) << "";
+  age(old, 20);
+  age(young, 2);
+  const std::string held = fresh_page();
+  listening zero(0, 3, held);
+  CHECK_FALSE(std::filesystem::exists(old));
+  CHECK(std::filesystem::exists(young));
+  age(held, 20);
+  listening other(0, 3, fresh_page());
+  CHECK(std::filesystem::exists(held));
+  std::filesystem::remove(young);
 }
 
 TEST_CASE("a page that others may read, or that is something else, is refused") {

@@ -21,6 +21,8 @@ TEST_CASE("members of worlds of 1, 2, 4 and 64 ranks all get the same roster and
       CHECK(entry.incarnation != 0);
       CHECK(entry.host == host_identity());
       CHECK(entry.pid == static_cast<std::uint32_t>(::getpid()));
+      CHECK(entry.pids_of == this_process().pids_of);
+      CHECK(entry.pids_of != 0);
       CHECK(entry.address == std::vector<std::byte>(100 + rank, static_cast<std::byte>(rank)));
       CHECK_FALSE(entry.affinity.empty());
       CHECK_FALSE(entry.version.empty());

@@ -14,6 +14,7 @@ member sample(parley::runtime::rank_id rank) {
   entry.incarnation = 0x0123456789abcdefULL + rank;
   entry.host = 99;
   entry.pid = 1234;
+  entry.pids_of = 4026531836;
   entry.affinity = {0xff, 0x1};
   entry.address.assign(300, std::byte{0x5a});
   entry.version = "0.1.0";
