@@ -17,6 +17,8 @@
 /// | LOG_LEVEL | error | a library is silent; faults are reported as values |
 /// | WARN_UNUSED_ENV_VARS | n | the same |
 ///
+/// A program that links this has a `ucp_ep_do_uct_ep_am_keepalive` of its own, which keeps UCX from a crash (at the end of ucx_worker.cpp).
+///
 /// UCX_MEM_MMAP_HOOK_MODE=none can only come from the launcher, or from quick_start.hpp: UCX patches mmap while it is loaded,
 /// before `main`, which costs a process 0.4 s at its start.
 ///

@@ -45,6 +45,35 @@ TEST_CASE("a peer that is given up fails at once, though it lives") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
+TEST_CASE("the first message of a process that is dead by then does no harm, also where UCX looks after its peers just "
+          "then") {
+  const auto body = [](rank_id rank, meeting& all) {
+    node self(rank, 3, all);
+    self.listen();
+    if (rank == 1) {
+      for (const std::size_t length : {0, 5'000, 300'000})
+        self.wire.send(0, channel::control, bytes_of("x"), pattern(length, 1), nullptr);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+      while (std::chrono::steady_clock::now() < until) self.wire.poll();
+      all.barrier();
+      ::kill(::getpid(), SIGKILL);
+    }
+    all.barrier();
+    all.barrier();  // without rank 1
+    if (rank == 0) {
+      // It looks after all at once when it has its first peer.
+      self.wire.send(2, channel::control, bytes_of("x"), {}, nullptr);
+      for (int i = 0; i < 1'000; ++i) self.wire.poll();
+    } else {
+      self.until([&] { return !self.control.got.empty(); });
+    }
+    all.barrier();
+    self.control.got.clear();
+  };
+  const outcomes ended = run_processes(3, body, {.killed = {1}});
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
 namespace {
 
 /// Notes how often the completion was called before.
