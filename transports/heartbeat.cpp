@@ -129,7 +129,7 @@ class heartbeat::page {
       return error(errc::unavailable,
                    "none of the other ranks of this host shows " + o.page + ", where their hearts beat");
     if (fd < 0) return io_fault("cannot open the heartbeats' page", o.page);
-    ::flock(fd, LOCK_SH);  // it is somebody's
+    ::flock(fd, LOCK_SH | LOCK_NB);  // it is somebody's
     std::unique_ptr<page> made(new page(o, fd));
     auto fault = made->map(o);
     if (!fault) return fault.reason();

@@ -56,10 +56,14 @@ std::string variable(const char* name) {
 
 // ---- the fault --------------------------------------------------------------------------------------------------------
 
+enum class action : std::uint8_t { none, kill, exit, stop };
 struct planned_fault {
-  int signal = 0;
+  action what = action::none;
   std::string step;
 };
+action read_action(std::string_view text) {
+  return text == "kill" ? action::kill : text == "exit" ? action::exit : action::stop;
+}
 planned_fault read_own_fault() {
   const std::string restarts = variable("PARLEY_RESTART_COUNT");
   const std::string me = variable("PARLEY_RANK") + ":" + (restarts.empty() ? "0" : restarts);
@@ -69,12 +73,12 @@ planned_fault read_own_fault() {
     const auto second = text.find(':', first + 1);
     std::string who = text.substr(second + 1);
     if (who.find(':') == std::string::npos) who += ":0";
-    if (who == me) return {text.starts_with("kill") ? SIGKILL : SIGSTOP, text.substr(first + 1, second - first - 1)};
+    if (who == me) return {read_action(text.substr(0, first)), text.substr(first + 1, second - first - 1)};
   }
   return {};
 }
 
-/// Of this very process; without a signal once it has struck.
+/// Of this very process; none once it has struck.
 planned_fault& own_fault() {
   static planned_fault plan = read_own_fault();
   return plan;
@@ -94,7 +98,7 @@ class fault final : public poller {
   }
 
   bool poll() override {
-    if (own_fault().signal == 0 || !reached()) return false;
+    if (own_fault().what == action::none || !reached()) return false;
     come_to(step_);
     return true;
   }
@@ -145,6 +149,7 @@ class record_when_leaving {
   record_when_leaving(const record_when_leaving&) = delete;
   record_when_leaving& operator=(const record_when_leaving&) = delete;
   ~record_when_leaving() {
+    say(program_end_words + std::to_string(clock::now().time_since_epoch().count()));
     const auto& book = own_rehearsals();
     say(record_line(self_, book == nullptr ? std::nullopt : std::optional(book->rehearsed)));
   }
@@ -190,6 +195,7 @@ void pairs(job& here) {
 task<> reduce(rank& self, rank_group group) {
   std::vector<std::uint32_t> values(20'000);
   for (;;) {
+    say_when_decided(self);
     // The leader decides when it is over, as the last thing that all learn.
     std::fill(values.begin(), values.end(), group.leads() && input_has_ended() ? 1U : 0U);
     co_await group.all_reduce(std::span(values));
@@ -230,12 +236,12 @@ struct leased_op {
   bool has_promised() const { return op.end().leases().statistics().promises != 0; }
   /// Nobody calls before the last member is ready to be asked for its first promise, which it never gives: then all others come
   /// to a gate.
-  bool may_call() const { return memory->told_by(2) != 0 && (!op.end().leads() || op.end().assigned()->opened()); }
+  bool may_call() const { return memory->told_by(2) == asked && (!op.end().leads() || op.end().assigned()->opened()); }
   bool reached(const std::string& step) const {
     symmetric_end& end = op.end();
     if (step == "asked") {
       const bool ready = member == 2 && has_warmed() && !end.owes_messages();
-      memory->told_by(2) = ready ? 1 : 0;
+      memory->told_by(2) = ready ? asked : nothing;
       return ready;
     }
     if (step == "rehearsal") return end.leases().statistics().rehearsals != 0;
@@ -243,6 +249,13 @@ struct leased_op {
     if (step == "prepare") return end.leads() && end.lease_coordinator()->statistics().campaigns != 0;
     if (step == "schedule") return end.leads() && end.lease_coordinator()->statistics().scheduled != 0;
     return false;
+  }
+
+  // What members tell each other.
+  static constexpr std::uint64_t nothing = 0, asked = 1, through = 2;
+  void is_through() const { memory->told_by(member) = through; }
+  bool all_are_through() const {
+    return memory->told_by(0) == through && memory->told_by(1) == through && memory->told_by(2) == through;
   }
 
   rank& self;
@@ -260,25 +273,40 @@ task<> keep_together(rank& self, leased_op& l) {
   }
   l.over->most_ahead(parley::tests::shared_sums::depth);
 }
+template <class Condition>
+task<> wait_for(rank& self, Condition holds) {
+  while (!holds()) {
+    auto slept = co_await sleep_until(self.where().now() + 1'000'000);
+    if (!slept) raise(slept.reason());
+  }
+}
+/// All end behind the same call, whose sums say that the leader's input has ended, and nobody leaves before the last one.
+task<> sum_until_told(rank& self, leased_op& l) {
+  std::vector<std::uint64_t> values(64);
+  do {
+    say_when_decided(self);
+    std::fill(values.begin(), values.end(), l.op.end().leads() && input_has_ended() ? 1U : 0U);
+    co_await l.op.run(values);
+  } while (values[0] == 0);
+  l.is_through();
+  co_await wait_for(self, [&l] { return l.all_are_through(); });
+}
 task<> sum_without_headers(rank& self, leased_op& l, bool apart) {
   scope& here = co_await this_scope;
   scope beside(here);
   beside.spawn(keep_together(self, l));
-  std::vector<std::uint64_t> values(64, 1);
-  while (apart && !l.may_call()) {
-    auto slept = co_await sleep_until(self.where().now() + 1'000'000);
-    if (!slept) raise(slept.reason());
-  }
+  if (apart) co_await wait_for(self, [&l] { return l.may_call(); });
   std::exception_ptr thrown;
   try {
-    for (;;) co_await l.op.run(values);
+    co_await sum_until_told(self, l);
   } catch (...) {
     thrown = std::current_exception();
   }
   say("gates met " + std::to_string(l.op.end().leases().statistics().gates_met));
   beside.cancel();
   co_await beside.join();
-  std::rethrow_exception(thrown);
+  if (thrown) std::rethrow_exception(thrown);
+  say("fine on rank " + std::to_string(self.id()));
 }
 void without_headers(job& here, bool rehearsed, bool apart) {
   if (here.self().id() < first_member) return run(here.loop(), rest_until_input_ends(here.self()));
@@ -290,27 +318,30 @@ void leased(job& here) { without_headers(here, false, false); }
 void rehearsed(job& here) { without_headers(here, true, false); }
 void gated(job& here) { without_headers(here, false, true); }
 
-/// Rank 1 computes for long between two messages without ever polling.
-task<> exchange_twice(rank& self, transfer t, clock::duration computing) {
+/// Rank 1 computes for long without ever polling, and rank 0 waits for what it computes.
+task<> ask(rank& self, transfer t, clock::duration computing) {
   std::vector<std::byte> data(1000);
-  for (int i = 0; i < 2; ++i) {
-    if (self.id() == 0) {
-      co_await t.send(data, {.to = 1});
-    } else {
-      co_await t.receive(data, {.from = 0});
-      for (const auto until = clock::now() + computing; clock::now() < until;) {}
-    }
+  if (self.id() == 0) {
+    co_await t.send(data, {.to = 1});
+    co_await t.receive(data, {.from = 1});
+  } else {
+    co_await t.receive(data, {.from = 0});
+    for (const auto until = clock::now() + computing; clock::now() < until;) {}
+    co_await t.send(data, {.to = 0});
   }
   say("fine on rank " + std::to_string(self.id()));
 }
 void computing(job& here) {
-  auto t = here.self().declare(paired_transfer{.name = "input", .edges = {{0, 1}}});
-  run(here.loop(), exchange_twice(here.self(), t, std::chrono::milliseconds(std::stoi(variable("PARLEY_TEST_MS")))));
+  auto t = here.self().declare(paired_transfer{.name = "input", .edges = {{0, 1}, {1, 0}}});
+  run(here.loop(), ask(here.self(), t, std::chrono::milliseconds(std::stoi(variable("PARLEY_TEST_MS")))));
 }
 
 // ---- what goes on with a rank that comes back -------------------------------------------------------------------------
 
 constexpr std::uint64_t rounds = 1'000;
+
+/// Whether the last round comes only once rank 0's input has ended.
+bool is_held() { return !variable("PARLEY_TEST_HOLD").empty(); }
 
 /// Throws what is no matter of a restart; otherwise waits until there was one.
 task<> await_restart(rank& self, std::uint64_t heard, error why) {
@@ -332,6 +363,7 @@ task<> have_counted(counted& now, transfer t) {
 task<> count(rank& self, transfer t) {
   counted now(counted_words);
   for (std::uint64_t reached = 0; reached < rounds;) {
+    if (reached + 1 == rounds && is_held()) co_await rest_until_input_ends(self);
     const std::uint64_t heard = self.restarts_heard();
     now[0] = reached;
     std::optional<error> why;
@@ -378,7 +410,8 @@ task<> sum(rank& self, rank_group group) {
     const std::uint64_t heard = self.restarts_heard();
     std::fill(values.begin(), values.end(), 1U);
     decided = self.decisions().empty() ? 0 : decided + 1;
-    values[0] = group.leads() && round >= rounds / 4 && decided > after_decision ? 1 : 0;
+    const bool may_end = round >= rounds / 4 && decided > after_decision && (!is_held() || input_has_ended());
+    values[0] = group.leads() && may_end ? 1 : 0;
     std::optional<error> why;
     try {
       co_await group.all_reduce(std::span(values));
@@ -413,7 +446,13 @@ task<> rest_until_input_ends(rank& self) {
 
 void come_to(std::string_view step) {
   planned_fault& plan = own_fault();
-  if (plan.signal != 0 && plan.step == step) ::raise(std::exchange(plan.signal, 0));
+  if (plan.step != step) return;
+  switch (std::exchange(plan.what, action::none)) {
+    case action::none: return;
+    case action::kill: ::raise(SIGKILL); return;
+    case action::exit: ::_exit(0);
+    case action::stop: ::raise(SIGSTOP); return;
+  }
 }
 
 const std::map<std::string, void (*)(job&)>& scenarios() {
@@ -432,6 +471,8 @@ int run_as_rank() {
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
   o.settings.flight_records = 8192;  // as text, less than the longest line of a launched rank
+  if (const std::string seconds = variable("PARLEY_TEST_JOIN_S"); !seconds.empty())
+    o.join_timeout_ns = time_ns{std::stoi(seconds)} * 1'000'000'000;
   o.settings.mutant_ignores_stamp = variable("PARLEY_TEST_MUTANT") == "ignores_stamp";
   parley::tests::fake_cuda gpu;
   if (!variable("PARLEY_TEST_GPU").empty()) o.gpu = &gpu;

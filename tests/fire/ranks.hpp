@@ -1,11 +1,24 @@
 #pragma once
 /// What the ranks of these tests do, and where a fault strikes them.
 ///
-/// PARLEY_TEST_FAULT=ACTION:STEP:RANK[:RESTARTS] makes rank RANK end itself (`kill`) or stop itself (`stop`) once it has come to STEP,
-/// as the process before which so many others (default: none) were in its place; several are parted by commas. Only
-/// this test program reads it; the library has no such switch. A step is looked for on every turn of the rank's loop, in what
-/// the rank has sent and in its flight recorder, so that it strikes at the same place of the protocol in every run.
+/// PARLEY_TEST_FAULT=ACTION:STEP:RANK[:RESTARTS] makes rank RANK kill itself (`kill`), end without a goodbye, with status 0 (`exit`),
+/// or stop itself (`stop`) once it has come to STEP, as the process before which so many others (default: none) were in its place;
+/// several are parted by commas. Only this test program reads it; the library has no such switch. A step is looked for on every
+/// turn of the rank's loop, in what the rank has sent and in its flight recorder, so that it strikes at the same place of the
+/// protocol in every run.
 ///
+/// Steps of joining come before there is a loop (join_steps.cpp):
+///
+/// | step | |
+/// |---|---|
+/// | `join` | the process has begun |
+/// | `greeted` | it has said its first word to rank 0; of rank 0: it has answered the first one |
+/// | `presented` | it has proved itself and sent its entry, and waits for the roster |
+/// | `admitted` | the roster has come, and is not read yet |
+/// | `admits` | of rank 0: one rank has been sent the roster, and no other |
+///
+/// PARLEY_TEST_JOIN_S is how many seconds a rank waits for the others to join. PARLEY_TEST_HOLD has what goes on with a rank that
+/// comes back (`counting`, `summing`) end only once rank 0's input has.
 /// PARLEY_TEST_MUTANT=ignores_stamp has receivers and workers run their default whatever the leader has stamped.
 #include <parley/ops/run.hpp>
 #include <parley/runtime/poller.hpp>

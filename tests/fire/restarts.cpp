@@ -1,10 +1,12 @@
 // Real ranks that die and are started again: the job goes on, whatever the step at which they died, and nothing is left behind.
 #include "../support/processes.hpp"
-#include "supervisor.hpp"
+#include "matrix.hpp"
 
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
+
+#include <string_view>
 
 using namespace fire;
 using parley::transports::rank_end;
@@ -37,9 +39,84 @@ void check_counted(const std::string& faults, std::uint32_t restarts) {
   CHECK_MESSAGE(!job.has("warning"), job.all);
 }
 
+// The second process in a rank's place.
+struct second_process {
+  const char* scenario;
+  rank_id rank;
+  const char* role;
+  std::vector<const char*> steps;
+  std::vector<const char*> said;  // by each rank in the end
+};
+const std::vector<second_process>& second_processes() {
+  static const std::vector<second_process> all{
+      {"counting",
+       1,
+       "sender and receiver",
+       {"join", "greeted", "presented", "admitted", "start", "offer", "merged", "warm", "warmed", "rehearsal", "trial",
+        "report", "decide", "decided", "after"},
+       {"counted", "helped"}},
+      {"summing",
+       2,
+       "worker",
+       {"join", "greeted", "presented", "admitted", "start", "offer", "warmed", "rehearsal", "trial", "report",
+        "decided"},
+       {"summed", "summed", "summed"}},
+  };
+  return all;
+}
+
+/// The first process is killed at a trial, and this befalls the second one; where that is for good there is a third.
+void run_second(const second_process& part, std::string_view action, const char* step) {
+  INFO(fmt::format("{} {} {}:{}:{}:1", part.scenario, part.role, action, step, part.rank));
+  const bool stops = action == "stop";
+  const bool pauses = action == "pause";
+  const auto before = pages();
+  {
+    by_hand job(
+        part.scenario, static_cast<rank_id>(part.said.size()),
+        {{"PARLEY_MAX_RESTARTS", "2"},
+         {"PARLEY_DETECTION", pauses ? detection_of_pauses : "1"},
+         {"PARLEY_TEST_FAULT", fault_of("kill", "trial", part.rank) + "," + fault_of(action, step, part.rank) + ":1"},
+         {"PARLEY_TEST_HOLD", "yes"},
+         {"PARLEY_TEST_MS", "60000"}});
+    const auto victim = [&]() -> process& { return job[part.rank]; };
+    const auto ended_for_the_others = [&] { return job[0].times_said({"it ended: peer_", "rank"}); };
+    REQUIRE_MESSAGE(job.until([&] { return victim().ended() && ended_for_the_others() == 1; }), job.text());
+    job.start_again(part.rank, {{"PARLEY_RESTART_COUNT", "1"}});
+    REQUIRE_MESSAGE(job.until([&] { return victim().ended() || victim().stopped(); }), job.text());
+    if (pauses) {
+      job.until([] { return false; }, pause_length);
+      victim().signal(SIGCONT);
+    } else {
+      if (!stops) CHECK_MESSAGE(victim().status() == status_after(action), job.text());
+      // That it has come is known once rank 0 has answered it with the roster.
+      const bool has_come = step != std::string_view("join") && step != std::string_view("greeted");
+      if (stops && has_come) CHECK_MESSAGE(job.until([&] { return ended_for_the_others() == 2; }), job.text());
+      job.start_again(part.rank, {{"PARLEY_RESTART_COUNT", "2"}});
+      CHECK_MESSAGE(job.until([&] { return victim().says({"here is rank"}); }), job.text());
+    }
+    if (stops) {
+      job.former().signal(SIGCONT);
+      CHECK_MESSAGE(job.within(5s, [&] { return job.former().ended(); }), job.text());
+      CHECK(job.former().status() == 1);
+      CHECK_MESSAGE(job.former().says({fmt::format("parley: rank {}: ", part.rank).c_str(), "fenced: "}), job.text());
+    }
+    job[0].close_input();
+    CHECK_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
+    for (rank_id r = 0; r < job.size(); ++r) {
+      CHECK_MESSAGE(job[r].status() == 0, job.text());
+      CHECK_MESSAGE(job[r].says({part.said[r]}), job.text());
+    }
+    if (pauses) CHECK_MESSAGE(ended_for_the_others() == 1, job.text());
+    left_records(job.records()).check();
+    CHECK(job.left_behind().empty());
+  }
+  check_no_pages_but(before);
+}
+
 }  // namespace
 
-TEST_CASE("a rank that is killed at any step of a campaign is started again, and its pair goes on") {
+TEST_CASE("a rank that is killed at one step of a campaign or another is started again, and its pair goes on") {
   for (const char* const step : {"start", "warmed", "trial", "after"}) check_counted(fmt::format("kill:{}:1", step), 1);
 }
 
@@ -75,6 +152,18 @@ TEST_CASE(
   // It is the heart that notices, on a page that had no name any more when the new process came.
   check_counted("stop:trial:1", 1);
   check_counted("kill:trial:1,stop:trial:1:1", 2);
+}
+
+TEST_CASE("a rank that comes back and then leaves without a word, is stopped or is late is replaced, or waited for") {
+  run_second(second_processes()[0], "stop", "presented");
+  run_second(second_processes()[0], "exit", "warm");
+  run_second(second_processes()[1], "pause", "admitted");
+  run_second(second_processes()[1], "stop", "trial");
+}
+
+TEST_CASE("a rank that comes back and is lost or late at any step is replaced, or waited for" *
+          doctest::skip(times_over() == 0)) {
+  run_all(second_processes(), {"kill", "exit", "stop", "pause"}, run_second);
 }
 
 TEST_CASE("where no restart is left, or rank 0 has died, the job ends as it does without restarts") {

@@ -48,6 +48,8 @@ using parley::tests::long_enough;
 
 inline constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
 inline constexpr const char* rank_of_a_job = "this program as one rank";
+/// A rank says so, with the time in nanoseconds, of the clock that all processes of a host have.
+inline constexpr const char* program_end_words = "its program ended at ";
 
 class process {
  public:
@@ -57,11 +59,19 @@ class process {
   int status() const { return !status_ ? 999 : WIFSIGNALED(*status_) ? -WTERMSIG(*status_) : WEXITSTATUS(*status_); }
   bool says(std::initializer_list<const char*> words) const { return line_with(words) != nullptr; }
   const std::string* line_with(std::initializer_list<const char*> words) const {
-    const auto has_all = [&](const std::string& line) {
-      return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
-    };
-    const auto found = std::find_if(lines_.begin(), lines_.end(), has_all);
+    const auto found =
+        std::find_if(lines_.begin(), lines_.end(), [&](const std::string& line) { return has_all(line, words); });
     return found == lines_.end() ? nullptr : &*found;
+  }
+  std::size_t times_said(std::initializer_list<const char*> words) const {
+    return static_cast<std::size_t>(
+        std::count_if(lines_.begin(), lines_.end(), [&](const std::string& line) { return has_all(line, words); }));
+  }
+  /// When its program ended, as it has said itself.
+  std::optional<clock::time_point> program_ended() const {
+    const std::string* const said = line_with({program_end_words});
+    if (said == nullptr) return std::nullopt;
+    return clock::time_point(clock::duration(std::stoll(said->substr(std::string_view(program_end_words).size()))));
   }
   void signal(int number) const {
     if (!ended()) ::kill(pid_, number);
@@ -74,6 +84,9 @@ class process {
 
  private:
   friend class by_hand;
+  static bool has_all(const std::string& line, std::initializer_list<const char*> words) {
+    return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
+  }
   pid_t pid_ = -1;
   int input_ = -1;
   int output_ = -1;

@@ -1,0 +1,57 @@
+// Where a rank is while it joins (ranks.hpp), told by the frames of the rendezvous that it hands to the kernel and takes from it.
+#include "ranks.hpp"
+
+#include <parley/transports/rendezvous_wire.hpp>
+
+#include <dlfcn.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+namespace fire {
+namespace {
+
+namespace wire = parley::transports::wire;
+
+/// Each frame of a join begins with what one call sends or brings.
+std::optional<wire::type> frame_of(const void* data, std::size_t size) {
+  constexpr std::size_t type_at = 4;
+  if (size < wire::head_bytes) return std::nullopt;
+  return static_cast<wire::type>(static_cast<const std::byte*>(data)[type_at]);
+}
+
+void is_about_to_send(wire::type frame) {
+  static int rosters = 0;
+  if (frame == wire::type::roster && ++rosters == 2) come_to("admits");
+}
+void has_sent(wire::type frame) {
+  if (frame == wire::type::hello || frame == wire::type::challenge) come_to("greeted");
+  if (frame == wire::type::member) come_to("presented");
+}
+void has_got(wire::type frame) {
+  if (frame == wire::type::roster || frame == wire::type::rejoined) come_to("admitted");
+}
+
+}  // namespace
+}  // namespace fire
+
+// Of this program; the system's own are behind them.
+extern "C" ssize_t send(int socket, const void* data, std::size_t size, int flags) {
+  static const auto really = reinterpret_cast<decltype(&send)>(::dlsym(RTLD_NEXT, "send"));
+  const auto frame = fire::frame_of(data, size);
+  if (frame) fire::is_about_to_send(*frame);
+  const ssize_t sent = really(socket, data, size, flags);
+  if (frame && sent > 0) fire::has_sent(*frame);
+  return sent;
+}
+extern "C" ssize_t recv(int socket, void* into, std::size_t size, int flags) {
+  static const auto really = reinterpret_cast<decltype(&recv)>(::dlsym(RTLD_NEXT, "recv"));
+  const ssize_t got = really(socket, into, size, flags);
+  const bool looks_only = (flags & (MSG_PEEK | MSG_TRUNC)) != 0;  // perhaps at nothing but a length
+  if (got > 0 && !looks_only) {
+    if (const auto frame = fire::frame_of(into, static_cast<std::size_t>(got))) fire::has_got(*frame);
+  }
+  return got;
+}
