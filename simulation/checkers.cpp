@@ -559,7 +559,9 @@ struct within_budget final : checker {
     double spent = 0;
     double unforeseen = 0;
     double trials = 0;
-    const double half_of_the_longest_delay_ns = static_cast<double>(book_.r.faults->longest_delay_ns) / 2;
+    const bool clocks_are_unsure = book_.r.faults->delay_control != 0;
+    const double unsure_ns = static_cast<double>(book_.r.play->link.latency_ns +
+                                                 (clocks_are_unsure ? book_.r.faults->longest_delay_ns / 2 : 0));
     std::set<std::pair<std::uint64_t, std::uint64_t>> tried;
     for (const auto& [invocation, f] : sent) {
       const runtime::flight_record& one = f->record;
@@ -575,9 +577,9 @@ struct within_budget final : checker {
       if (first) unforeseen += costs;
       // Where data was late by chance the leader has measured that, too, and knows costs only roughly.
       const bool exact = book_.r.faults->delay_data == 0 && !book_.r.faults->has(mishap::kind::clog);
-      // Where control messages were, it knows each of them as well as it knows the other rank's clock.
+      // It knows each of them to the way of a message, and where control messages were late as well as it knows the other rank's clock.
       ++trials;
-      const double unsure = book_.r.faults->delay_control == 0 ? 0 : trials * half_of_the_longest_delay_ns;
+      const double unsure = trials * unsure_ns;
       if (spent <= rounding * earned + unsure + (first || !exact ? unforeseen : 0)) continue;
       violated(book_.where(*f) + ": with this trial they have cost " + std::to_string(spent / 1e6) + " ms, and " +
                std::to_string(earned / 1e6) + " ms were earned");

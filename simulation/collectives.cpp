@@ -107,13 +107,18 @@ class timed_collective final : public ops::symmetric_config {
       : symmetric_config({.name = name, .wire_class = "simulated_" + name, .abi = abi}), timing_(t), bad_(bad) {}
   task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
     const bool bad = bad_.does != misdeed::none && call.self == bad_.rank && ran_++ >= bad_.after;
-    if (bad && bad_.does == misdeed::fails)
+    const bool fails = bad && bad_.does == misdeed::fails;
+    const auto fail = [this] {
       runtime::raise({errc::unavailable, "a simulated fault of rank " + std::to_string(bad_.rank)});
+    };
+    // In a call of the user's it takes part first: the others would meet its next call otherwise.
+    if (fails && call.on == ops::symmetric_call::stream::rehearsal) fail();
     if (bad && bad_.does == misdeed::hangs) {
       auto slept = co_await runtime::sleep_until(runtime::never);
       if (!slept) runtime::raise(slept.reason());
     }
     co_await static_cast<member&>(*call.over).meet(call, digest(), data);
+    if (fails) fail();
     co_await timing_.pass(call.bytes);
     if (bad && bad_.does == misdeed::corrupts && !data.empty()) data.front() ^= std::byte{1};
   }
