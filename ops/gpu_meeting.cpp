@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -68,20 +69,27 @@ task<> gpu_world::meet(rank& self, transports::nccl_id id) {
   introduced.say(mine);
   co_await introduced.heard();
   judge(introduced.all());
-  if (no_nccl_.empty() || no_kernel_.empty()) stream_ = copies_.driver().make_stream(copies_.device());
   said_by_all<verdict> judged(here, messages_, who);
   verdict outcome;
-  if (no_boxes_.empty()) {
-    const std::vector<std::byte> zeros(transports::peer_boxes::head_bytes);
-    co_await move(box_.bytes().first(zeros.size()), zeros);
-    outcome.no_box = said(reach_all(self, introduced.all()));
-  }
-  if (no_nccl_.empty()) {
-    const std::string why = co_await connect_nccl(id, judged);
-    outcome.no_nccl = said(why);
+  std::exception_ptr thrown;
+  try {
+    if (no_nccl_.empty() || no_kernel_.empty()) stream_ = copies_.driver().make_stream(copies_.device());
+    if (no_boxes_.empty()) {
+      const std::vector<std::byte> zeros(transports::peer_boxes::head_bytes);
+      co_await move(box_.bytes().first(zeros.size()), zeros);
+      outcome.no_box = said(reach_all(self, introduced.all()));
+    }
+    if (no_nccl_.empty()) {
+      const std::string why = co_await connect_nccl(id, judged);
+      outcome.no_nccl = said(why);
+    }
+  } catch (...) {  // the others wait for this member's word
+    thrown = std::current_exception();
+    outcome.no_nccl = outcome.no_box = said(runtime::describe(thrown).what());
   }
   judged.say(outcome);
   co_await judged.heard();
+  if (thrown) std::rethrow_exception(thrown);
   for (rank_id m = 0; m < who.ranks; ++m) {
     if (const std::string why = text_of(judged.by(m).no_nccl); no_nccl_.empty() && !why.empty())
       no_nccl_ = "NCCL has refused " + member(m) + ": " + why;
@@ -197,8 +205,8 @@ std::byte* gpu_world::reach(rank& self, const introduction& theirs, bool in_this
   return all.data() + theirs.offset;
 }
 
-/// Why not. Where it is refused on one member, the others wait for that one no longer.
-task<std::string> gpu_world::connect_nccl(transports::nccl_id id, const said_by_all<verdict>& others) {
+/// Why not. Where it is refused on one member, or one is gone, the others wait for that one no longer.
+task<std::string> gpu_world::connect_nccl(transports::nccl_id id, said_by_all<verdict>& others) {
   runtime::scope& here = co_await runtime::this_scope;
   transports::nccl_library& nccl = *options_.nccl;
   const auto begun =
@@ -210,6 +218,7 @@ task<std::string> gpu_world::connect_nccl(transports::nccl_id id, const said_by_
     const errc seen = nccl.state(handle_);
     if (seen == errc::none || std::ranges::any_of(others.all(), refused)) co_return std::string();
     if (seen != errc::pending) co_return nccl.fault();
+    if (others.within().cancelled() != errc::none) co_return std::string("a member is gone");
     if (here.cancelled() != errc::none) runtime::raise(here.cancelled());
     std::this_thread::yield();
     co_await runtime::yield;

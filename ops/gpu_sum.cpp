@@ -233,23 +233,29 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   std::rethrow_exception(thrown);
 }
 
-// NCCL takes one call at a time, and has put it into the stream only when it says so. Those that wait go on in their order.
-task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream) {
-  while (calling_ && !aborted_) co_await runtime::yield;
+// One that throws leaves the others waiting for what ends them: the world is aborted then.
+task<> gpu_world::own_turn() {
+  const std::uint64_t mine = asked_++;
+  while (served_ != mine && !aborted_) co_await runtime::yield;
   raise_if_aborted();
+}
+
+// NCCL takes one call at a time, and has put it into the stream only when it says so.
+task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream) {
+  co_await own_turn();
   if (what.how == gpu_sum::way::kernel) {
     transports::peer_boxes with = boxes_;
     with.blocks = what.blocks;
     const errc launched = copies_.driver().sum_with_peers(what.floats, with, stream);
     if (launched != errc::none) runtime::raise({launched, copies_.driver().fault()});
+    ++served_;
     co_return;
   }
   co_await ready();
-  calling_ = true;
   const errc called = options_.nccl->sum_floats(what.floats, handle_, stream);
   if (called != errc::none && called != errc::pending) runtime::raise({called, options_.nccl->fault()});
   co_await ready();
-  calling_ = false;
+  ++served_;
 }
 
 task<> gpu_world::replay(gpu_sum what) {
@@ -286,9 +292,7 @@ class ended_by_abort {
 // streams may share queues.
 task<> gpu_world::gather(gpu_sum what) {
   runtime::scope& here = co_await runtime::this_scope;
-  while (calling_ && !aborted_) co_await runtime::yield;
-  raise_if_aborted();
-  calling_ = true;
+  co_await own_turn();
   transports::cuda_driver& gpu = copies_.driver();
   const transports::cuda_stream stream = copies_.prompt();
   const gathered_call mine{what.floats.size(), ++gathered_};
@@ -322,7 +326,7 @@ task<> gpu_world::gather(gpu_sum what) {
   for (unsigned m = 0; m < boxes_.members; ++m) all[m] = boxes_.box[m] + stage;
   const errc adding = gpu.add_up(what.floats, std::span(all).first(boxes_.members), what.blocks, stream);
   if (adding != errc::none) runtime::raise({adding, gpu.fault()});
-  calling_ = false;
+  ++served_;
   co_await ended(stream);
 }
 

@@ -105,6 +105,7 @@ class gpu_world final : public communicator {
   struct verdict;
   void check(const gpu_sum& what) const;
   void raise_if_aborted() const;
+  runtime::task<> own_turn();
   runtime::task<> enqueue(gpu_sum what, transports::cuda_stream stream);
   runtime::task<> replay(gpu_sum what);
   runtime::task<> gather(gpu_sum what);
@@ -115,7 +116,7 @@ class gpu_world final : public communicator {
   void judge(std::span<const introduction> all);
   std::string reach_all(rank& self, std::span<const introduction> all);
   std::byte* reach(rank& self, const introduction& theirs, bool in_this_process);
-  runtime::task<std::string> connect_nccl(transports::nccl_id id, const said_by_all<verdict>& others);
+  runtime::task<std::string> connect_nccl(transports::nccl_id id, said_by_all<verdict>& others);
   runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);
   void see_to_its_end() noexcept;
   std::uint32_t& stop() noexcept { return *reinterpret_cast<std::uint32_t*>(stop_.bytes().data()); }
@@ -126,7 +127,9 @@ class gpu_world final : public communicator {
   std::uint32_t number_;
   transports::nccl_communicator handle_ = nullptr;
   transports::cuda_stream stream_ = nullptr;  // of kernels that wait for each other, where there are any
-  bool calling_ = false;
+  // Calls that take turns, in the order in which they were made, which is the same on all members.
+  std::uint64_t asked_ = 0;
+  std::uint64_t served_ = 0;
   bool aborted_ = false;
   runtime::scope* telling_ = nullptr;
   std::uint32_t gathered_ = 0;  // calls

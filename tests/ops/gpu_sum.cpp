@@ -339,6 +339,37 @@ TEST_CASE("where NCCL refuses, at once or later, the members sum without it and 
   }
 }
 
+TEST_CASE(
+    "sums that are called at once are made in the order of the calls, whatever goes on between them on one member") {
+  constexpr std::size_t calls = 5;
+  constexpr std::size_t part = two_members::bytes / calls;
+  const auto all_at_once = [](two_members& w, rank_id r, gpu_sum::way how) -> task<> {
+    scope& here = co_await this_scope;
+    scope at_once(here);
+    for (std::size_t i = 0; i < calls; ++i) {
+      at_once.spawn(w.world(r).run({how, w.memory[r].bytes().subspan(i * part, part), 8}));
+      for (std::size_t turn = 0; turn < 2 * r * i; ++turn) co_await runtime::yield;
+    }
+    co_await at_once.join();
+  };
+  const auto on_both = [&](two_members& w, gpu_sum::way how) -> task<> {
+    scope& here = co_await this_scope;
+    scope both(here);
+    both.spawn(all_at_once(w, 0, how));
+    both.spawn(all_at_once(w, 1, how));
+    co_await both.join();
+  };
+  for (const auto how : {gpu_sum::way::gathered, gpu_sum::way::nccl, gpu_sum::way::kernel}) {
+    CAPTURE(static_cast<int>(how));
+    two_members w({nccl_sum(), gathered_sum(8)});
+    w.put(0, 1);
+    w.put(1, 1'000);
+    runtime::run(w.loop, on_both(w, how));
+    CHECK(w.holds(0, 1'001));
+    CHECK(w.holds(1, 1'001));
+  }
+}
+
 TEST_CASE("a member whom NCCL refuses lets the other one wait for it no longer") {
   two_members w({nccl_sum(), gathered_sum(8)});
   w.library.refuses_place = 1;
