@@ -524,7 +524,12 @@ group_failure group_end::explained(const group_invocation& inv, const std::excep
 group_failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   const actors::group_fault& fault = inv.fault();
   const bool by_itself = fault.culprit == services_.net.rank() && !said_by(options_.memory, fault.why, {}).empty();
-  if (failed_ && !by_itself) return {while_under_way(*failed_, inv.index()), fault};
+  if (failed_ && !by_itself) {  // the transport may have met the end of one that went because another rank has died
+    actors::group_fault whose = fault;
+    if (const auto* const first = failed_->began_with(); first != nullptr && fault.why == errc::peer_failed)
+      whose.culprit = first->rank;
+    return {while_under_way(*failed_, inv.index()), whose};
+  }
   std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
                      std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
