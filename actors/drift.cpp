@@ -50,8 +50,9 @@ void assignment::end_burst(campaign& c) noexcept {
 bool assignment::begin_burst(campaign& c, time_ns now) {
   drift_watch& d = *c.drift;
   // A receiver may be a window of messages behind: it has not come to the last burst yet.
-  const bool on_its_way = !d.places.empty() && d.missing != 0 && now - d.began_ns < rows_missing_after_ns;
-  if (d.began_ns != 0 && (now - d.began_ns < plan_.drift.pause_ns || on_its_way)) {
+  const auto is_to_come = [this](const auto& place) { return !begun_(place.first.first, place.first.second); };
+  const bool awaited = begun_ && d.missing != 0 && std::any_of(d.places.begin(), d.places.end(), is_to_come);
+  if (d.began_ns != 0 && (now - d.began_ns < plan_.drift.pause_ns || awaited)) {
     c.next_sample = c.invocations + plan_.drift.every;
     return false;
   }

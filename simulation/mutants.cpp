@@ -359,12 +359,13 @@ struct unnumbered_credits final : wire_tap {
   }
 };
 
-// A sender that goes on with the credits of the generation before.
+// A sender that goes on with the credits of the generation before, but in rehearsals: these would find it, and put would be no candidate.
 struct old_credits final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
     if (p.header.size() == sizeof h) std::memcpy(&h, p.header.data(), sizeof h);
     change_body<actors::credit>(p, [&](actors::credit& c) {
+      if (c.stream >= actors::stream_id(0, true)) return;
       const auto [at, is_first] = first.try_emplace(std::tuple(h.actor, c.stream), h.generation, c);
       if (at->second.first == h.generation) return;
       c.address = at->second.second.address;
