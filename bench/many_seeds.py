@@ -74,7 +74,7 @@ class campaign:
     longest_part = 2000
 
     def __init__(self, o, done):
-        self.part_s, self.seeds, self.lock = o.part, o.seeds, threading.Lock()
+        self.part_s, self.lock = o.part, threading.Lock()
         self.spent, self.next, self.known = {}, {}, {}  # seconds, those under way included; seed; (seeds, seconds)
         self.files = {file.stem: file for file in sorted(o.scenarios.glob("*.json"))}
         for name in self.files:

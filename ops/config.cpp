@@ -18,6 +18,36 @@ tuning::config_identity checked(tuning::config_identity identity) {
   return std::move(canonical).value();
 }
 
+/// A payload in pieces of so many bytes, the last one of what is left; 0: in one. Nothing of an empty one.
+///
+///     for (const auto [at, chunk] : in_chunks(data, 1 << 20)) co_await out.send(at, chunk);
+template <class Byte>
+class in_chunks {
+ public:
+  in_chunks(std::span<Byte> data, std::size_t chunk_bytes) noexcept
+      : data_(data), step_(chunk_bytes == 0 ? data.size() : chunk_bytes) {}
+  struct piece {
+    std::size_t at;
+    std::span<Byte> bytes;
+  };
+  struct iterator {
+    const in_chunks* of;
+    std::size_t at;
+    piece operator*() const noexcept { return {at, of->data_.subspan(at, std::min(of->step_, of->data_.size() - at))}; }
+    iterator& operator++() noexcept {
+      at += (**this).bytes.size();
+      return *this;
+    }
+    bool operator==(const iterator& other) const noexcept { return at == other.at; }
+  };
+  iterator begin() const noexcept { return {this, 0}; }
+  iterator end() const noexcept { return {this, data_.size()}; }
+
+ private:
+  std::span<Byte> data_;
+  std::size_t step_;
+};
+
 class direct_config final : public paired_config {
  public:
   direct_config() : paired_config({.name = "direct", .wire_class = "whole"}, every_size) {}
@@ -36,18 +66,11 @@ class chunked_config final : public paired_config {
 
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     out.keep_in_flight(in_flight_);
-    for (std::uint64_t at = 0; at < data.size(); at += chunk_bytes_) {
-      const std::span<const std::byte> chunk =
-          data.subspan(at, std::min<std::uint64_t>(chunk_bytes_, data.size() - at));
-      co_await out.send(at, chunk);
-    }
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await out.send(at, chunk);
   }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
     in.keep_in_flight(in_flight_);
-    for (std::uint64_t at = 0; at < data.size(); at += chunk_bytes_) {
-      const std::span<std::byte> chunk = data.subspan(at, std::min<std::uint64_t>(chunk_bytes_, data.size() - at));
-      co_await in.receive(at, chunk);
-    }
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.receive(at, chunk);
   }
 
  private:
@@ -76,12 +99,8 @@ class put_config final : public paired_config {
     return reaches(net, memory);
   }
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
-    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
     out.keep_in_flight(in_flight_);
-    for (std::size_t at = 0; at < data.size(); at += step) {
-      const std::span<const std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
-      co_await out.put(at, chunk);
-    }
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await out.put(at, chunk);
   }
   // Its bytes were there before its stamp.
   task<> receive(part_receiver& in, std::span<std::byte>) const override {
@@ -108,12 +127,8 @@ class get_config final : public paired_config {
   }
   task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
-    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
     in.keep_in_flight(in_flight_);
-    for (std::size_t at = 0; at < data.size(); at += step) {
-      const std::span<std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
-      co_await in.get(at, chunk);
-    }
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.get(at, chunk);
   }
 
  private:
@@ -136,20 +151,12 @@ class ucx_config final : public paired_config {
     return net.moves_devices();
   }
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
-    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
     out.keep_in_flight(in_flight_);
-    for (std::size_t at = 0; at < data.size(); at += step) {
-      const std::span<const std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
-      co_await out.send_device(at, chunk);
-    }
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await out.send_device(at, chunk);
   }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
-    const std::size_t step = chunk_bytes_ == 0 ? data.size() : chunk_bytes_;
     in.keep_in_flight(in_flight_);
-    for (std::size_t at = 0; at < data.size(); at += step) {
-      const std::span<std::byte> chunk = data.subspan(at, std::min(step, data.size() - at));
-      co_await in.receive_device(at, chunk);
-    }
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.receive_device(at, chunk);
   }
 
  private:

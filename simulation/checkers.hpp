@@ -13,7 +13,7 @@
 /// | S5 | nothing of another generation left a trace |
 /// | S6 | a decision counts only repetitions that all participants ran to their end |
 /// | S7 | a promise stays as it was given (on the wire: watchers.hpp) |
-/// | S8 | buffers hold what was sent, and nothing else was written (seen by the programs themselves) |
+/// | S8 | buffers hold what was sent, and nothing else was written (seen by the programs themselves, payload_book.hpp and guarded_memory.hpp) |
 /// | L1 | after healing, every campaign ends, and no gate holds a process that lives |
 /// | L2 | every call ends within its timeout and the detection time |
 /// | N1 | bad luck of control messages makes no invocation of a stamped op slower |
@@ -23,12 +23,12 @@
 /// | window | an edge stamps nothing that its window has no room for (on the wire: window_book.hpp) |
 /// | queues | no rank has more control messages under way to another than its window has room for (on the wire: watchers.hpp) |
 /// | agreement | all who know a decision know the same |
-/// | oracle | without noise, the decision is the fastest candidate |
+/// | oracle | the decision is the fastest candidate, within what counts as noise, the noise that there is and unnoticed drift |
 /// | errors | a call fails only where a fault explains it, and its text names op, rank and invocation |
 /// | delivery | what was sent well is received, once |
 /// | results | what results files have is trusted only where all versions are those of before, and it can be written once disks are healed |
 /// | quarantine | a config that failed in a real invocation is not assigned again and again |
-/// | leftovers | no program, transfer, exposed memory, unanswered message or file outlives its job |
+/// | leftovers | no program, coroutine, transfer, exposed memory, unanswered message or file outlives its job |
 #include <parley/simulation/job.hpp>
 
 #include <vector>

@@ -191,8 +191,8 @@ std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std:
 ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   const words w(text);
   const std::string kind = w.text(0);
-  const bool sound = kind == "timed" || kind == "drifting";
-  const timing t{times, static_cast<time_ns>(w.number(2, 0)), sound ? w.number(3, 0) : 0, steadiness_of(kind)};
+  const bool sound = is_sound(kind);
+  const timing t = timing_of(w, times);
   timed_collective::bad_member bad;
   if (kind == "failing") bad.does = timed_collective::misdeed::fails;
   if (kind == "hanging") bad.does = timed_collective::misdeed::hangs;

@@ -46,7 +46,8 @@ class collectives {
 };
 
 /// `timed:` and `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]`, which add up, byte by byte, what the members bring;
-/// `failing:NAME:NS:RANK:AFTER`, which throws on that rank from its AFTER-th run on; `hanging:NAME:NS:RANK`, which never begins there;
+/// `failing:NAME:NS:RANK:AFTER`, which throws on that rank from its AFTER-th run on, in a call of the user's once it has taken part;
+/// `hanging:NAME:NS:RANK:AFTER`, which never begins there;
 /// `corrupting:NAME:NS:RANK:AFTER`, which alters what that rank gets.
 ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
 

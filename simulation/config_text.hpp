@@ -2,7 +2,7 @@
 /// Configs of scenarios as text, `KIND:WORD:NUMBER:...`, and the time that one of them takes.
 ///
 ///     const words w("timed:fast:20000");
-///     timing t{times, w.number(2, 0), w.number(3, 0)};
+///     const timing t = timing_of(w, times);
 ///     co_await t.pass(data.size());
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/scope.hpp>
@@ -54,6 +54,8 @@ struct words {
 inline steadiness steadiness_of(std::string_view kind) noexcept {
   return kind == "drifting" ? steadiness::drifting : steadiness::steady;
 }
+/// Whether it does nothing wrong; the third number of one that does is no time.
+inline bool is_sound(std::string_view kind) noexcept { return kind == "timed" || kind == "drifting"; }
 
 struct timing {
   kernel_times& times;
@@ -68,5 +70,10 @@ struct timing {
     if (!slept) runtime::raise(slept.reason());
   }
 };
+
+inline timing timing_of(const words& w, kernel_times& times) {
+  const std::string kind = w.text(0);
+  return {times, static_cast<time_ns>(w.number(2, 0)), is_sound(kind) ? w.number(3, 0) : 0, steadiness_of(kind)};
+}
 
 }  // namespace parley::simulation

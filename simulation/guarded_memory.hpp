@@ -1,7 +1,8 @@
 #pragma once
 /// Host memory with a margin on either side of each block, in which a write beyond what an op has made for itself shows.
 ///
-///     guarded_memory guarded;                          // what ops make on this thread, while it lives
+///     guarded_memory guarded;
+///     runtime::host_memory_instead instead(guarded);   // what ops make on this thread, while it lives
 ///     …
 ///     guarded.spoiled();                               // blocks beside which somebody has written
 #include <parley/runtime/memory_space.hpp>
@@ -15,7 +16,7 @@ namespace parley::simulation {
 
 class guarded_memory final : public runtime::memory_space {
  public:
-  guarded_memory() : below_(runtime::host_memory()), instead_(*this) {}
+  guarded_memory() : below_(runtime::host_memory()) {}
   std::unique_ptr<block> make(std::size_t bytes) override;
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
     return below_.copy(to, from);
@@ -37,7 +38,6 @@ class guarded_memory final : public runtime::memory_space {
   static constexpr std::byte untouched{0xa5};
   class guarded_block;
   runtime::memory_space& below_;
-  runtime::host_memory_instead instead_;
   std::size_t made_ = 0;
   std::size_t spoiled_ = 0;  // of those that are gone
   std::list<const guarded_block*> live_{};

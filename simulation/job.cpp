@@ -64,9 +64,7 @@ class runner final : private wire_tap {
     record_.messages = sky_.seen();
     record_.rehearsed = programs_.library().rehearsed();
     record_.ended_ns = world_.stage().now();
-    if (memory_.spoiled() != 0)
-      record_.at_once.push_back(
-          {"S8", "somebody has written beside " + std::to_string(memory_.spoiled()) + " buffers that ops had made"});
+    record_.spoiled = memory_.spoiled();
     record_.puts_outside = world_.network().puts().outside;
     record_.lost_reads = world_.network().puts().lost_reads;
     record_.frames_left = runtime::frame_pool::live_frames - frames_before_;
@@ -279,6 +277,7 @@ class runner final : private wire_tap {
   std::uint64_t seed_;
   std::size_t frames_before_ = runtime::frame_pool::live_frames;
   guarded_memory memory_;
+  runtime::host_memory_instead instead_{memory_};
   run_record record_;
   weather sky_;
   std::optional<trace> trace_;

@@ -156,6 +156,7 @@ struct run_record {
   std::size_t exposed_left = 0;
   std::size_t frames_left = 0;          ///< of coroutines, once all ranks have ended
   std::vector<std::string> files_left;  ///< on the disks of the ranks, besides their results files
+  std::size_t spoiled = 0;              ///< buffers of ops beside which somebody has written
   std::uint64_t puts_outside = 0;
   std::uint64_t lost_reads = 0;
   time_ns ended_ns = 0;

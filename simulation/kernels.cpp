@@ -136,8 +136,8 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uin
   if (kind == "put") return ops::put(w.number(1, 0));
   if (kind == "get") return ops::get(w.number(1, 0));
   if (kind == "torn") return std::make_shared<torn_put>(w.text(1), w.number(2, 0));
-  const bool sound = kind == "timed" || kind == "drifting";
-  const timing t{times, static_cast<time_ns>(w.number(2, 0)), sound ? w.number(3, 0) : 0, steadiness_of(kind)};
+  const bool sound = is_sound(kind);
+  const timing t = timing_of(w, times);
   misdeed m(w);
   if (!sound && m.none()) w.refuse("there is no such kind");
   return std::make_shared<timed_config>(w.text(1), abi, t, std::move(m));
@@ -150,17 +150,17 @@ ops::group_config_ptr group_config_from(std::string_view text, kernel_times& tim
   if (kind == "chain") return ops::chain(w.number(1, 65'536));
   if (kind == "one_shot") return ops::one_shot();
   if (kind == "two_shot") return ops::two_shot(w.number(1, 0));
-  const bool sound = kind == "timed" || kind == "drifting";
+  const bool sound = is_sound(kind);
   misdeed m(w);
   if (!sound && m.none()) w.refuse("there is no such kind for groups");
-  const timing t{times, static_cast<time_ns>(w.number(2, 0)), sound ? w.number(3, 0) : 0, steadiness_of(kind)};
+  const timing t = timing_of(w, times);
   return std::make_shared<timed_group>(w.text(1), abi, t, std::move(m));
 }
 
 time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model) {
   const words w(text);
   const steadiness how = steadiness_of(w.text(0));
-  if (w.text(0) != "timed" && how == steadiness::steady) return 0;
+  if (!is_sound(w.text(0))) return 0;
   const auto steady = static_cast<time_ns>(w.number(2, 0) + bytes * w.number(3, 0) / 1000);
   return how == steadiness::steady ? steady : steady + steady * model.drifted(model.drift_until_ns) / 1000;
 }

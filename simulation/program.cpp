@@ -192,7 +192,8 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     if (p.what == befalls::control_weather) record.usual_ns = undisturbed->usual_ns;
   }
   const std::size_t frames_before = runtime::frame_pool::live_frames;
-  const guarded_memory memory;
+  guarded_memory memory;
+  const runtime::host_memory_instead instead(memory);
   payload_book payloads([&record](std::string text) { record.at_once.push_back({"S8", std::move(text)}); });
   world w(o, &sky);
   observer watching(record, w, given.settings.window);
@@ -234,9 +235,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   record.puts_outside = w.network().puts().outside;
   record.lost_reads = w.network().puts().lost_reads;
   record.frames_left = runtime::frame_pool::live_frames - frames_before;
-  if (memory.spoiled() != 0)
-    record.at_once.push_back(
-        {"S8", "somebody has written beside " + std::to_string(memory.spoiled()) + " buffers that ops had made"});
+  record.spoiled = memory.spoiled();
   all.violations = check(record);
   std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
   for (const violation& v : all.violations) {

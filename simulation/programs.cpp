@@ -53,6 +53,21 @@ struct message_words {
   std::uint64_t key;
 };
 
+// What `rank` runs of the configs of an op, and what is the same for ops of every kind.
+template <class Op, class Make>
+void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times, const Make& make) {
+  into.configs.clear();
+  std::vector<bool> able;
+  for (const std::string& text : op.configs) {
+    const config_text here = text_for(text, rank);
+    into.configs.push_back(make(here.text, times, here.abi));
+    able.push_back(here.available);
+  }
+  into.capable = [able](rank_id) { return able; };
+  into.timeout_ns = op.timeout_ns;
+  into.allowed.compare_trials = op.compare;
+}
+
 // After these a call can only fail again.
 bool is_final(errc code) noexcept {
   return code == errc::peer_failed || code == errc::peer_restarted || code == errc::fenced || code == errc::closed ||
@@ -289,16 +304,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       ops::paired_transfer t;
       t.name = op.name;
       t.edges = {{op.members[0], op.members[1]}};
-      t.configs.clear();
-      std::vector<bool> able;
-      for (const std::string& text : op.configs) {
-        const config_text mine_of = text_for(text, rank);
-        t.configs.push_back(config_from(mine_of.text, kernels_[rank], mine_of.abi));
-        able.push_back(mine_of.available);
-      }
-      t.capable = [able](rank_id) { return able; };
-      t.timeout_ns = op.timeout_ns;
-      t.allowed.compare_trials = op.compare;
+      take_configs(t, op, rank, kernels_[rank], config_from);
       const ops::transfer declared = self.declare(t);
       const auto start = [this, declared](caller& c) {
         runtime::scope& here = world_.programs_of(c.rank);
@@ -323,17 +329,9 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       ops::symmetric_op s;
       s.name = op.name;
       s.members = op.members;
-      std::vector<bool> able;
-      for (const std::string& text : op.configs) {
-        const config_text mine_of = text_for(text, rank);
-        s.configs.push_back(collective_from(mine_of.text, kernels_[rank], mine_of.abi));
-        able.push_back(mine_of.available);
-      }
-      s.capable = [able](rank_id) { return able; };
+      take_configs(s, op, rank, kernels_[rank], collective_from);
       if (calls) s.over = communicator_of(i, rank);
       if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls);
-      s.timeout_ns = op.timeout_ns;
-      s.allowed.compare_trials = op.compare;
       ops::symmetric declared = self.declare(std::move(s));
       const auto start = [this, declared](caller& c) {
         c.without_headers = declared;
@@ -353,16 +351,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
                : op.does == "gather"  ? ops::collective::gather
                                       : ops::collective::all_reduce;
       g.depth = op.depth;
-      g.configs.clear();
-      std::vector<bool> able;
-      for (const std::string& text : op.configs) {
-        const config_text mine_of = text_for(text, rank);
-        g.configs.push_back(group_config_from(mine_of.text, kernels_[rank], mine_of.abi));
-        able.push_back(mine_of.available);
-      }
-      g.capable = [able](rank_id) { return able; };
-      g.timeout_ns = op.timeout_ns;
-      g.allowed.compare_trials = op.compare;
+      take_configs(g, op, rank, kernels_[rank], group_config_from);
       ops::rank_group declared = self.declare(g);
       const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(call_group(c, declared)); };
       if (calls) begin(i, rank, calm_from_ns, start, [declared]() mutable { declared.rejoin(); });

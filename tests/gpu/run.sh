@@ -14,7 +14,7 @@ gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 passed=0 failed=0 left_out=0
 mkdir -p "$out"
 
-# left_out WHY NAME...: checks that do not run here.
+# leave_out WHY NAME...: checks that do not run here.
 leave_out() {
   local why=$1
   shift

@@ -149,11 +149,13 @@ TEST_CASE("a transport that moves device memory is given it, once no kernel uses
   }
 }
 
-TEST_CASE("where the transport moves host memory alone, ucx is no candidate, and the reason says what to set") {
+TEST_CASE("where the transport moves host memory alone, ucx is no candidate, and the reason says so") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct(), ucx()});
   CHECK(ucx()->works_over(*w.wires[0], w.spaces[0].get()).reason().text() ==
         "this link's transport moves host memory alone");
+  CHECK(w.ranks[0]->participants().front()->unavailable ==
+        std::vector<std::string>{"ucx: this link's transport moves host memory alone"});
   CHECK(ucx()->works_over(*w.wires[0], nullptr).reason().text().find("direct") != std::string::npos);
   CHECK(ucx(4'096, 2)->id() == "ucx(chunk_bytes=4096 in_flight=2)");
   CHECK(named_config("ucx(chunk_bytes=4KiB in_flight=2)").value()->digest() == ucx(4'096, 2)->digest());

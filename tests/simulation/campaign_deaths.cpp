@@ -1,5 +1,5 @@
 // A rank dies, comes back, or is stopped for so long that the others give it up, after each single message of a campaign, one run for
-// each: of a pair, a group and an op without headers, every role, with all checkers.
+// each (every third of a group's): of a pair, a group and an op without headers, every role, with all checkers.
 #include <parley/simulation/job.hpp>
 
 #include <doctest/doctest.h>
@@ -96,7 +96,7 @@ TEST_CASE("an end of a pair dies, comes back or is stopped after each message of
   befall_all(pair(), 1);
 }
 
-TEST_CASE("a member of a group dies, comes back or is stopped after each message of its campaign") {
+TEST_CASE("a member of a group dies, comes back or is stopped after every third message of its campaign") {
   befall_all(group(), 3);
 }
 

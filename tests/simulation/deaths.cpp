@@ -6,6 +6,7 @@
 #include <parley/ops/ring_attention.hpp>
 #include <parley/ops/training_pipeline.hpp>
 #include <parley/simulation/checkers.hpp>
+#include <parley/simulation/guarded_memory.hpp>
 #include <parley/simulation/observer.hpp>
 
 #include <doctest/doctest.h>
@@ -371,54 +372,6 @@ class attentions final : public exchange {
 
 // ---- training ---------------------------------------------------------------------------------------------------------
 
-/// Host memory with margins around each block, and a count of those that were written into.
-class fenced_memory final : public runtime::memory_space {
- public:
-  std::unique_ptr<block> make(std::size_t bytes) override { return std::make_unique<fenced>(*this, bytes); }
-  task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
-    return runtime::host_memory().copy(to, from);
-  }
-  void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces,
-              runtime::device_stream stream) override {
-    runtime::host_memory().gather(packed, pieces, stream);
-  }
-  void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
-               runtime::device_stream stream) override {
-    runtime::host_memory().scatter(pieces, packed, stream);
-  }
-  std::size_t made() const noexcept { return made_; }
-  std::size_t spoiled() const noexcept { return spoiled_; }
-
- private:
-  static constexpr std::size_t margin = 64;
-  static constexpr std::byte untouched{0xa5};
-  class fenced final : public block {
-   public:
-    fenced(fenced_memory& of, std::size_t bytes) : of_(of), all_(bytes + 2 * margin, untouched) {
-      std::fill(bytes_begin(), bytes_end(), std::byte{});
-      ++of.made_;
-    }
-    fenced(const fenced&) = delete;
-    fenced& operator=(const fenced&) = delete;
-    ~fenced() override {
-      const auto written = [](std::byte b) { return b != untouched; };
-      of_.spoiled_ += static_cast<std::size_t>(std::count_if(all_.begin(), bytes_begin(), written) +
-                                               std::count_if(bytes_end(), all_.end(), written));
-    }
-    std::span<std::byte> bytes() const noexcept override {
-      return std::span(const_cast<std::vector<std::byte>&>(all_)).subspan(margin, all_.size() - 2 * margin);
-    }
-
-   private:
-    std::vector<std::byte>::iterator bytes_begin() { return all_.begin() + margin; }
-    std::vector<std::byte>::iterator bytes_end() { return all_.end() - margin; }
-    fenced_memory& of_;
-    std::vector<std::byte> all_;
-  };
-  std::size_t made_ = 0;
-  std::size_t spoiled_ = 0;
-};
-
 class trainings final : public exchange {
  public:
   trainings(config_ptr config, pipeline_schedule schedule)
@@ -452,7 +405,7 @@ class trainings final : public exchange {
   }
   config_ptr config_;
   pipeline_schedule schedule_;
-  fenced_memory memory_;
+  guarded_memory memory_;
   std::vector<std::unique_ptr<tests::training_case::part_of_model>> parts_;
 };
 
