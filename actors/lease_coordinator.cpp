@@ -31,10 +31,12 @@ lease_coordinator::lease_coordinator(services& s, coordinator_state& state, id_m
   round_.asks.resize(size());
   round_.done.resize(size());
   endings_.resize(size());
+  leaving_.resize(size());
   ended_.resize(size(), true);
   hear<lease_reply>();
   hear<rehearsed>();
   hear<lease_ended>();
+  hear<lease_leaving>();
   state_.on_change = [this] { post({}); };
 }
 
@@ -53,8 +55,8 @@ void lease_coordinator::start() {
     state_.assigned->ask_begun([this](std::uint32_t key, std::uint64_t) {
       return std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == key && k->cut_short; });
     });
-  actor_ = runtime::spawn_actor<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>(
-      services_.actors, coordinate, *this);
+  actor_ = runtime::spawn_actor<received<lease_reply>, received<rehearsed>, received<lease_ended>,
+                                received<lease_leaving>, lease_news>(services_.actors, coordinate, *this);
   post({});
 }
 
@@ -130,7 +132,7 @@ void lease_coordinator::advance(key_state& k) {
     return;
   }
   if (now < k.retry_at_ns) return;
-  const bool held = round_.of == &k && between_calls() && !round_.scheduled;
+  const bool held = round_.of == &k && between_calls() && !round_.scheduled && !last_calls_made_;
   if (held && all(round_.holding)) return prepare(k, purpose::rehearsals);
   if (round_.of == &k) return;
   const campaign& c = state_.assigned->open_key(k.bytes, now);
@@ -145,13 +147,14 @@ void lease_coordinator::advance(key_state& k) {
     k.at_once = true;
     return;
   }
-  const bool trying = c.where == campaign::stage::trying;
+  const bool trying = c.where == campaign::stage::trying && !last_calls_made_;
   const bool decided = c.where == campaign::stage::decided && c.digest != k.writer.log().tail();
   // S3: what a results file remembers has not been run together yet.
   const bool ran = c.digest == state_.declaration.default_digest || k.rehearsed.count(c.digest) != 0;
   if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
   if (trying && k.aside.empty() && path_ != trial_path::rehearsals && !may_try(c)) return;
   if (trying && path_ == trial_path::leased) return prepare(k, purpose::trials);
+  if (last_calls_made_) return;
   if ((trying || decided || !k.aside.empty()) && (round_.of == nullptr || is_in_the_way(k))) rehearse_next(k, c);
 }
 
@@ -351,6 +354,7 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
     }
   }
   if (state_.look_again) state_.look_again();
+  if (last_calls_made_) rest.clear();
   if (none && rest.empty()) return;
   // Also with nothing left to run: what hangs on the other members ends with it, and their rows come.
   k.aside = std::move(rest);  // should that throw
@@ -458,6 +462,8 @@ void lease_coordinator::end_generation(const std::string& why) {
   round_.of = nullptr;
   for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // nobody goes on with what was under way
   if (state_.look_again) state_.look_again();
+  leaving_.assign(size(), false);
+  last_calls_made_ = false;
   connected_ = false;  // some members may have left it, or never come
   connections_failed_ = 0;
   keys_.clear();
@@ -466,6 +472,13 @@ void lease_coordinator::end_generation(const std::string& why) {
 
 void lease_coordinator::on(received<lease_ended>& m) {
   if (m.from.generation == generation_) ended_[place(m.from.source)] = true;
+}
+
+// All members make the same calls, so that none makes another one. It is let go once the round under way has ended.
+void lease_coordinator::on(received<lease_leaving>& m) {
+  if (m.from.generation != generation_) return;
+  last_calls_made_ = true;
+  leaving_[place(m.from.source)] = true;
 }
 
 // ---- time and messages --------------------------------------------------------------------------------------------------
@@ -603,6 +616,10 @@ void lease_coordinator::send_due() {
   }
   for (std::size_t p = 0; p < size(); ++p) {
     if (due(round_.asks[p], round_.of == nullptr || round_.done[p] ? 0 : round_.number)) send(p, round_.letter);
+  }
+  for (std::size_t p = 0; p < size() && !is_waited_for(); ++p) {
+    if (leaving_[p]) send(p, lease_let_go{});
+    leaving_[p] = false;
   }
 }
 

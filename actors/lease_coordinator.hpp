@@ -92,8 +92,10 @@ class lease_coordinator {
   std::size_t restarts() const noexcept { return tries_.failures(); }
 
  private:
-  using actor = runtime::actor<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>;
-  using address = runtime::address<received<lease_reply>, received<rehearsed>, received<lease_ended>, lease_news>;
+  using actor = runtime::actor<received<lease_reply>, received<rehearsed>, received<lease_ended>,
+                               received<lease_leaving>, lease_news>;
+  using address = runtime::address<received<lease_reply>, received<rehearsed>, received<lease_ended>,
+                                   received<lease_leaving>, lease_news>;
 
   /// When something was sent, so that it is sent again in time, and answers say how long they took.
   struct asked {
@@ -146,6 +148,7 @@ class lease_coordinator {
   void on(received<lease_reply>& m);
   void on(received<rehearsed>& m);
   void on(received<lease_ended>& m);
+  void on(received<lease_leaving>& m);
   void on(lease_news& m);
 
   void advance();
@@ -201,6 +204,8 @@ class lease_coordinator {
   std::vector<asked> endings_;  // of the generation before, one for each participant
   std::vector<bool> ended_;
   std::string ending_why_;
+  std::vector<bool> leaving_;     // who waits to be let go
+  bool last_calls_made_ = false;  // somebody leaves, or has left: no round begins any more
   bool stopped_ = false;
   std::uint64_t progress_ = 0;
   second_tries tries_;

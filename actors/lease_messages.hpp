@@ -127,4 +127,18 @@ struct lease_ended {
   PARLEY_FIELDS(ended)
 };
 
+/// A member makes no more calls and wants to leave: said again and again until it is let go. No round begins after that, as the others
+/// would wait in it for one that is gone.
+struct lease_leaving {
+  static constexpr std::uint16_t message_type = 48;
+  bool leaving = true;
+  PARLEY_FIELDS(leaving)
+};
+/// No round is under way, nor will be.
+struct lease_let_go {
+  static constexpr std::uint16_t message_type = 49;
+  bool let_go = true;
+  PARLEY_FIELDS(let_go)
+};
+
 }  // namespace parley::actors

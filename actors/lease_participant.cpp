@@ -61,6 +61,7 @@ lease_participant::lease_participant(services& s, participant_state& mine, rehea
   hear<lease_waiting>();
   hear<rehearse>();
   hear<lease_end>();
+  hear<lease_let_go>();
   rehearser_ = runtime::spawn_actor<rehearse>(s.actors, run_rounds, *this);
 }
 
@@ -223,6 +224,7 @@ bool lease_participant::rejoin() {
   if (later_generation_ == 0) return false;
   generation_ = std::exchange(later_generation_, 0);
   failed_ = errc::none;
+  let_go_ = false;
   for (auto& k : keys_) k.reset();
   return true;
 }
@@ -348,6 +350,15 @@ void lease_participant::on(lease_waiting& m) {
 }
 
 void lease_participant::on(lease_end& m) { end_generation(m.why); }
+
+void lease_participant::on(lease_let_go&) { let_go_ = true; }
+
+bool lease_participant::may_leave() {
+  const bool never_called = std::all_of(keys_.begin(), keys_.end(), [](const auto& k) { return k == nullptr; });
+  if (let_go_ || failed_ != errc::none || (never_called && state_.round == 0)) return true;
+  tell_coordinator(lease_leaving{});
+  return false;
+}
 
 void lease_participant::end_generation(const std::string& why) {
   lease_ended e;

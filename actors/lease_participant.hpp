@@ -137,6 +137,9 @@ class lease_participant {
 
   /// After it has failed, for good: another one, of a generation with another process in it, takes its place.
   void retire() noexcept { rehearser_.stop(); }
+  /// Whether its rank, which makes no more calls, can leave without the others waiting for it in a rehearsal. Each time that it cannot
+  /// yet, it asks the coordinator for that.
+  bool may_leave();
   bool is_rehearsing() const noexcept { return running_ != nullptr; }
 
   /// Told of the first invocation of each key, for the coordinator where it lives on this rank.
@@ -196,6 +199,7 @@ class lease_participant {
   void on(lease_waiting& m);
   void on(rehearse& m);
   void on(lease_end& m);
+  void on(lease_let_go& m);
   void end_generation(const std::string& why);
   void reply(std::uint32_t key, const lease_answer& a);
   void contradicted();
@@ -228,6 +232,7 @@ class lease_participant {
   bool between_calls_ = false;         // a round is being made at its call
   std::uint64_t connection_ = 0;
   time_ns rehearsal_ended_ns_ = 0;
+  bool let_go_ = false;
 
   std::function<void(std::uint64_t)> new_key_;
   std::function<void(const std::string&)> generation_ended_;

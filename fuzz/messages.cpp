@@ -79,8 +79,8 @@ void message(input bytes) {
   using namespace actors;
   check_one_of<ack, offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched, credit,
                revoke, revoked, exposed, known, taken, piece, lease_prepare, lease_schedule, lease_reply, lease_waiting,
-               rehearse, rehearsed, lease_end, lease_ended, round_said, round_outcome, round_question, other_way,
-               other_members, other_declaration, gen_end>(which, from.rest());
+               rehearse, rehearsed, lease_end, lease_ended, lease_leaving, lease_let_go, round_said, round_outcome,
+               round_question, other_way, other_members, other_declaration, gen_end>(which, from.rest());
 }
 
 void stamp(input bytes) {

@@ -609,8 +609,6 @@ void rank::end_if_lost() noexcept {
 
 task<> rank::settle(time_ns limit_ns) {
   const time_ns began = executor_.now();
-  // A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
-  for (const auto& e : ins_) e->report_matches();
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
@@ -618,9 +616,17 @@ task<> rank::settle(time_ns limit_ns) {
            std::any_of(symmetrics_.begin(), symmetrics_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(attached_.begin(), attached_.end(), [](const auto& e) { return e->owes_messages(); });
   };
+  const auto may_leave = [this] {
+    bool all = true;
+    for (const auto& e : symmetrics_) all &= e->may_leave();
+    return all;
+  };
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
+    // A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
+    for (const auto& e : ins_) e->report_matches();
     // A receiver may be slow, and what it has not matched would be lost with this rank.
-    time_ns waiting_ns = owing() ? limit_ns : 0;
+    const bool bound = !may_leave();
+    time_ns waiting_ns = bound || owing() ? limit_ns : 0;
     for (const auto& e : outs_) {
       if (!e->delivered()) waiting_ns = std::max(waiting_ns, e->timeout_ns());
     }

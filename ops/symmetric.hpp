@@ -127,6 +127,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
   const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->state : nullptr; }
   actors::lease_coordinator* lease_coordinator() noexcept { return lead_ ? &lead_->leases : nullptr; }
   bool owes_messages() const noexcept;
+  /// See actors/lease_participant.hpp.
+  bool may_leave() { return op_.rehearse == nullptr || leases_.may_leave(); }
 
  private:
   struct leading {

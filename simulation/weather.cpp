@@ -79,6 +79,8 @@ std::string_view type_of(const parcel& p) noexcept {
     case rehearsed::message_type: return "rehearsed";
     case lease_end::message_type: return "lease_end";
     case lease_ended::message_type: return "lease_ended";
+    case lease_leaving::message_type: return "lease_leaving";
+    case lease_let_go::message_type: return "lease_let_go";
     default: return "other control";
   }
 }

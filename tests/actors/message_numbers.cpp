@@ -26,8 +26,8 @@ std::vector<std::uint16_t> numbers() {
 TEST_CASE("no two kinds of message share a number") {
   const auto all =
       numbers<credit, struct revoke, revoked, exposed, known, taken, gen_end, lease_prepare, lease_schedule,
-              lease_reply, lease_waiting, rehearse, rehearsed, lease_end, lease_ended, ack, offer, merged, op_reject,
-              warm, warmed, report, decide, tuning_request, nack, matched, other_way, other_members, other_declaration,
-              piece, round_said, round_outcome, round_question>();
+              lease_reply, lease_waiting, rehearse, rehearsed, lease_end, lease_ended, lease_leaving, lease_let_go, ack,
+              offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched, other_way,
+              other_members, other_declaration, piece, round_said, round_outcome, round_question>();
   CHECK(std::set<std::uint16_t>(all.begin(), all.end()).size() == all.size());
 }

@@ -20,6 +20,34 @@ TEST_CASE("a receiver that leaves first tells its sender what it took, so that t
   CHECK(w[0].flow_messages() == 0);
 }
 
+TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving itself") {
+  world w(2);
+  auto out = w[0].declare(pair_of({direct()}));
+  auto in = w[1].declare(pair_of({direct()}));
+  auto back = pair_of({direct()});
+  back.name = "gradients";
+  back.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
+  auto out_again = w[1].declare(back);
+  auto in_again = w[0].declare(back);
+  CHECK(move_each(w, out, in, {100}).failed() == 0);
+  const auto data = pattern(10, 0);
+  scope leaving(w.clock);
+  leaving.spawn(out_again.send(data, {.to = 0}));
+  leaving.spawn(w[1].settle(1_s));
+  pass(w, 5_ms);
+  CHECK(leaving.running() != 0);  // until rank 0 has taken that
+  CHECK(move_each(w, out, in, {200}).failed() == 0);
+  const auto receive = [](transfer t) -> task<> {
+    std::vector<std::byte> buffer(10);
+    co_await t.receive(buffer, {.from = 1});
+  };
+  run(w.clock, receive(in_again));
+  run_until(w.clock, [&] { return leaving.running() == 0; });
+  pass(w, 1_ms);  // what it has said is on its way
+  w.links.options().lose = [](rank_id from, rank_id, link::channel) { return from == 1; };
+  CHECK(w[0].unfinished().undelivered.empty());
+}
+
 TEST_CASE("what nobody has taken is told with a count") {
   world w(2);
   auto out = w[0].declare(pair_of({direct()}));

@@ -433,6 +433,48 @@ TEST_CASE("a size whose calls have ended keeps no other from being rehearsed, an
   CHECK(job.steady(64) == "ring");
 }
 
+TEST_CASE("whichever member leaves first, in the middle of a search, no rehearsal is left that the others would wait "
+          "for it in") {
+  for (const rank_id first : {0U, 2U}) {
+    for (const trials how : {trials::rehearsed, trials::between_calls}) {
+      CAPTURE(first);
+      CAPTURE(static_cast<int>(how));
+      job_of job(3, three(), how, roomy());
+      job.start(2, {5'000, 1'000});
+      job.finish();
+      REQUIRE(job.winner().empty());
+      const time_ns before = job.clock.now();
+      runtime::run(job.clock, job[first].settle(1'000'000'000));
+      CHECK(job.clock.now() - before < 100'000'000);
+      const auto rehearsals = [&] {
+        std::size_t begun = 0;
+        for (const auto& place : job.lib.places) {
+          for (const auto& [at, m] : place->meetings()) {
+            ++begun;
+            CHECK(m.entered == 3);
+          }
+        }
+        return begun;
+      };
+      const std::size_t all = rehearsals();
+      job.pass(1'000'000'000);
+      CHECK(rehearsals() == all);
+      for (rank_id r = 0; r < 3; ++r) CHECK(!job.end(r).owes_messages());
+    }
+  }
+}
+
+TEST_CASE("a member leaves in its time where the leader of its op does not let it go") {
+  job_of job(3, three(), trials::rehearsed, roomy());
+  job.start(2);
+  job.finish();
+  job.links.options().lose = [](rank_id from, rank_id to, link::channel) { return from == 0 && to == 2; };
+  const time_ns before = job.clock.now();
+  runtime::run(job.clock, job[2].settle(1'000'000'000));
+  CHECK(job.clock.now() - before >= 1'000'000'000);
+  CHECK(job.clock.now() - before < 1'100'000'000);
+}
+
 TEST_CASE("a call that waits for a rehearsal ends in its time, and says for what it waited") {
   auto configs = three();
   configs[1] = std::make_shared<algorithm>(

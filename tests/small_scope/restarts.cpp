@@ -284,7 +284,7 @@ class restart_world final : public held_world {
   }
 
   static bool is_of_leases(const held& m) {
-    return m.type() >= lease_prepare::message_type && m.type() <= lease_ended::message_type;
+    return m.type() >= lease_prepare::message_type && m.type() <= lease_let_go::message_type;
   }
   // What the ranks of a pair or group agree on and rehearse is of no matter here. Of an op without headers all that leases say is,
   // but that they were heard, and what reaches a rank before it has joined the new process; calls with that end as soon as both have
