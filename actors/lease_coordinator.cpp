@@ -235,6 +235,7 @@ void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> run
   round_.begun.assign(size(), false);
   round_.heard.assign(size(), false);
   round_.done.assign(size(), false);
+  round_.at.assign(size(), 0);
   round_.began_ns = services_.ex.now();
 }
 
@@ -243,6 +244,7 @@ void lease_coordinator::on(received<rehearsed>& m) {
   const std::size_t p = place(m.from.source);
   answered(round_.asks[p]);
   round_.heard[p] = true;
+  round_.at[p] = std::max(round_.at[p], m.body.at);
   switch (m.body.what) {
     case rehearsed::kind::running: return;
     case rehearsed::kind::holding: round_.holding[p] = true; return;
@@ -268,13 +270,24 @@ void lease_coordinator::on(received<rehearsed>& m) {
 }
 
 // Whoever fails leaves the communicator, and others fail for that, at the same run or at a later one: the earliest is to blame,
-// whichever is heard of first.
+// whichever is heard of first. Those who may have failed before it are asked at once.
 void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m) {
   round_.failed[participant] = true;
-  if (!round_.failure) round_.judged_at_ns = services_.ex.now() + first_pause_ns();
-  const auto run = [](const rehearsed& f) { return f.what == rehearsed::kind::unconnected ? 0 : f.at + 1; };
-  if (round_.failure && run(round_.failure->second) <= run(m)) return;
+  if (!round_.failure) {
+    round_.given_up_at_ns = services_.ex.now() + rehearsal_limit_ns;
+    for (std::size_t p = 0; p < size(); ++p) {
+      if (!round_.failed[p]) round_.asks[p] = {};
+    }
+  }
+  if (round_.failure && round_.failure->second.at <= m.at) return;
   round_.failure.emplace(participant, m);
+}
+
+bool lease_coordinator::is_first_failure() const noexcept {
+  for (std::size_t p = 0; p < size(); ++p) {
+    if (!round_.done[p] && !round_.failed[p] && round_.at[p] < round_.failure->second.at) return false;
+  }
+  return true;
 }
 
 void lease_coordinator::note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike) {
@@ -329,13 +342,13 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
   const rank_id rank = state_.declaration.participants[participant].rank;
   const std::string who = "rank " + std::to_string(rank) + ": ";
   const bool none = runs.empty();
-  const bool ran = how != rehearsed::kind::unconnected && at < runs.size();
-  const std::uint64_t culprit = ran ? runs[at].digest : 0;
+  const bool ran = how != rehearsed::kind::unconnected && at != 0 && at <= runs.size();
+  const std::uint64_t culprit = ran ? runs[at - 1].digest : 0;
   const bool blamed = ran && blames(k, how, culprit);
   if (blamed && culprit != state_.declaration.default_digest) {
     quarantine(k, culprit, "its rehearsal failed on " + who + text.substr(0, 500));
     if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back(who + text.substr(0, 500));
-    for (std::size_t i = at; i < runs.size(); ++i) {
+    for (std::size_t i = at - 1; i < runs.size(); ++i) {
       if (runs[i].digest == culprit)
         fail_run(k, rank, runs[i]);
       else
@@ -491,18 +504,20 @@ void lease_coordinator::check_deadlines() {
   for (auto& k : keys_) {
     if (round_.of == k.get() || !k->aside.empty()) state_.assigned->wait_longer(k->bytes, now);
   }
-  if (round_.of != nullptr && round_.failure) {
-    bool all_have_ended = true;
-    for (std::size_t p = 0; p < size(); ++p) all_have_ended &= round_.done[p] || round_.failed[p];
+  if (round_.of != nullptr && round_.failure && is_first_failure()) {
     const auto [who, failure] = *round_.failure;
-    if (all_have_ended || now >= round_.judged_at_ns) fail_round(who, failure.what, failure.at, failure.text);
+    fail_round(who, failure.what, failure.at, failure.text);
   }
   const auto limit = static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns;
-  if (is_waited_for() && now - round_.began_ns >= limit) {
-    const auto late = std::find(round_.done.begin(), round_.done.end(), false);
-    fail_round(static_cast<std::size_t>(late - round_.done.begin()), rehearsed::kind::unconnected, 0,
-               "it did not end in time");
-  }
+  if (round_.of != nullptr && round_.failure && now >= round_.given_up_at_ns) fail_silent_round();
+  if (is_waited_for() && now - round_.began_ns >= limit) fail_silent_round();
+}
+
+// It is not known what has become of it.
+void lease_coordinator::fail_silent_round() {
+  std::size_t p = 0;
+  while (p + 1 < size() && (round_.done[p] || round_.failed[p])) ++p;
+  fail_round(p, rehearsed::kind::unconnected, 0, "it did not end in time");
 }
 
 time_ns lease_coordinator::next_event() const noexcept {
@@ -526,7 +541,7 @@ time_ns lease_coordinator::next_event() const noexcept {
     if (may_be_too_dear && c != nullptr && c->where == campaign::stage::trying)
       next = std::min(next, services_.ex.now() + look_again_ns);  // its budget grows
   }
-  if (round_.of != nullptr && round_.failure) next = std::min(next, round_.judged_at_ns);
+  if (round_.of != nullptr && round_.failure) next = std::min(next, round_.given_up_at_ns);
   if (round_.of != nullptr && round_.scheduled && keys_.size() > 1)
     next = std::min(next, services_.ex.now() + look_again_ns);
   if (is_waited_for()) {

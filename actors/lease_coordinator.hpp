@@ -136,8 +136,9 @@ class lease_coordinator {
     std::vector<bool> done;
     bool scheduled = false;  // the log says which call that is
     std::vector<bool> failed;
+    std::vector<std::uint64_t> at;                             // how far each has come, as far as it has said
     std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose
-    time_ns judged_at_ns = 0;
+    time_ns given_up_at_ns = 0;                                // who has not said by then how far it came says nothing
     time_ns began_ns = 0;
   };
 
@@ -161,6 +162,7 @@ class lease_coordinator {
   std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
   std::vector<rehearsal_run> comparisons(key_state& k, const campaign& c);
   void note_failure(std::size_t participant, const rehearsed& m);
+  bool is_first_failure() const noexcept;
   void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
   void start_round(key_state& k, std::vector<rehearsal_run> runs);
   bool between_calls() const noexcept { return round_.letter.when == rehearse::moment::scheduled; }
@@ -168,6 +170,7 @@ class lease_coordinator {
   bool is_in_the_way(const key_state& of) const noexcept;
   void rehearse_next(key_state& k, const campaign& c);
   bool blames(key_state& k, rehearsed::kind how, std::uint64_t digest);
+  void fail_silent_round();
   void fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at, const std::string& text);
   void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
   void connect_anew();

@@ -109,7 +109,7 @@ struct rehearsed {
   };
   std::uint64_t round = 0;
   kind what = kind::running;
-  std::uint64_t at = 0;  ///< which run of the round failed, or did not end in time
+  std::uint64_t at = 0;  ///< where it is, or has failed: 0 when connecting, n in the n-th run of the round
   std::string text;
   std::vector<unlike_run> unlike;
   PARLEY_FIELDS(round, what, at, text, unlike)

@@ -150,7 +150,7 @@ void lease_participant::rehearse_between() {
   const key_state& k = at(waiting_.front().owner->begun_.key);
   if (!held_ || under_way_ != 0 || released_ != 0 || !rehearsal_is_due(k)) return;
   ++counters_.rehearsal_stops;
-  say_rehearsed(rehearsed::kind::begun, 0, {});
+  say_rehearsed(rehearsed::kind::begun, 1, {});
   rehearse round = std::move(*held_);
   held_.reset();
   static_cast<void>(rehearser_.try_send(std::move(round)));
@@ -392,9 +392,9 @@ void lease_participant::on(rehearse& m) {
   tell_coordinator(state_);
 }
 
-void lease_participant::say_rehearsed(rehearsed::kind what, std::uint64_t position, std::string text) {
+void lease_participant::say_rehearsed(rehearsed::kind what, std::uint64_t at, std::string text) {
   state_.what = what;
-  state_.at = position;
+  state_.at = at;
   state_.text = std::move(text);
   tell_coordinator(state_);
 }
@@ -428,9 +428,10 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     const bool connecting = next == 0;
     if (!connecting && r.when == rehearse::moment::scheduled && !between_calls_) {
       held_ = std::move(r);
-      say_rehearsed(rehearsed::kind::holding, 0, {});
+      say_rehearsed(rehearsed::kind::holding, next, {});
       co_return;
     }
+    state_.at = next;
     const time_ns start_ns = clock();
     errc outcome = errc::none;
     bool late = false;
@@ -479,7 +480,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
       say_rehearsed(connecting ? rehearsed::kind::unconnected
                     : late     ? rehearsed::kind::late
                                : rehearsed::kind::failed,
-                    connecting ? 0 : next - 1, text.empty() ? std::string(runtime::name(outcome)) : text);
+                    next, text.empty() ? std::string(runtime::name(outcome)) : text);
       mine_.rows->flush(r.key, next == 0 ? 0 : r.runs[next - 1].index);
       co_return;
     }

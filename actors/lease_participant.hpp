@@ -210,7 +210,7 @@ class lease_participant {
   runtime::task<> run_round(rehearse r);
   runtime::task<> run_each(rehearse r);
   static runtime::task<> run_rounds(runtime::actor<rehearse>& self, lease_participant& p);
-  void say_rehearsed(rehearsed::kind what, std::uint64_t position, std::string text);
+  void say_rehearsed(rehearsed::kind what, std::uint64_t at, std::string text);
 
   services& services_;
   participant_state& mine_;

@@ -692,6 +692,33 @@ TEST_CASE("a config whose rehearsal fails on one member is left out, and the res
   CHECK(errors[0].find("out of registers") != std::string::npos);
 }
 
+TEST_CASE("a config is blamed for its own rehearsal alone, also where the member that it failed on is heard last") {
+  for (const rank_id fails_on : {0U, 1U, 2U}) {
+    CAPTURE(fails_on);
+    auto configs = three();
+    configs.insert(
+        configs.begin() + 1,
+        std::make_shared<algorithm>(
+            "broken", algorithm_traits{.takes_ns = 5'000, .fails_on = fails_on, .fails_in_rehearsals = true}));
+    job_of job(3, configs);
+    time_ns failed_ns = never;
+    job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
+      if (std::any_of(job.lib.places.begin(), job.lib.places.end(), [](const auto& p) { return p->aborted(); }))
+        failed_ns = std::min(failed_ns, job.clock.now());
+      return on == link::channel::control && from == fails_on && failed_ns != never &&
+             job.clock.now() - failed_ns < 1'000'000'000;
+    };
+    job.start(8000, {300'000, 1'000});
+    job.finish();
+    CHECK(job.failed() == 0);
+    CHECK(job.steady() == "ring");
+    CHECK(failed_ns != never);
+    REQUIRE(job.campaign()->excluded.size() == 1);
+    CHECK(job.campaign()->excluded[0].why.find("broken: ") == 0);
+    CHECK(job.campaign()->excluded[0].why.find("out of registers") != std::string::npos);
+  }
+}
+
 namespace {
 /// Of every rehearsal of one config on one rank: the first `times` take too long.
 symmetric_config_ptr stalled(const std::string& name, time_ns takes_ns, rank_id on, int times) {
