@@ -124,12 +124,11 @@ class heartbeat::page {
   static result<std::unique_ptr<page>> open(const options& o) {
     remove_abandoned();
     const bool first = o.comes == arrival::at_first;
-    const int fd = first ? ::open(o.page.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : shown_by(o);
+    const int fd = first ? named(o.page) : shown_by(o);
     if (fd < 0 && !first)
       return error(errc::unavailable,
                    "none of the other ranks of this host shows " + o.page + ", where their hearts beat");
     if (fd < 0) return io_fault("cannot open the heartbeats' page", o.page);
-    ::flock(fd, LOCK_SH | LOCK_NB);  // it is somebody's
     std::unique_ptr<page> made(new page(o, fd));
     auto fault = made->map(o);
     if (!fault) return fault.reason();
@@ -176,6 +175,22 @@ class heartbeat::page {
     }
   }
 
+  /// The file of that name, which is somebody's from now on. One that is being removed as abandoned is not what the others will find.
+  static int named(const std::string& path) {
+    constexpr int most_looks = 1000;
+    for (int looks = 1;; ++looks) {
+      const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+      if (fd < 0 || (hold(fd) && has_name(fd)) || looks == most_looks) return fd;
+      ::close(fd);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  static bool hold(int fd) { return ::flock(fd, LOCK_SH | LOCK_NB) == 0; }
+  static bool has_name(int fd) {
+    struct stat found{};
+    return ::fstat(fd, &found) == 0 && found.st_nlink != 0;
+  }
+
   /// Opens what another process has open, with or without a name.
   static int shown_by(const options& o) {
     const std::string nameless = o.page + " (deleted)";
@@ -186,7 +201,10 @@ class heartbeat::page {
         std::error_code closed;
         const std::string target = std::filesystem::read_symlink(files->path(), closed).string();
         if (closed || (target != o.page && target != nameless)) continue;
-        if (const int fd = ::open(files->path().c_str(), O_RDWR | O_CLOEXEC); fd >= 0) return fd;
+        if (const int fd = ::open(files->path().c_str(), O_RDWR | O_CLOEXEC); fd >= 0) {
+          hold(fd);
+          return fd;
+        }
       }
     }
     return -1;

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -308,6 +309,20 @@ TEST_CASE("a page that its ranks have left is removed by the next heart; one tha
   listening other(0, 3, fresh_page());
   CHECK(std::filesystem::exists(held));
   std::filesystem::remove(young);
+}
+
+TEST_CASE("a rank that finds a page as it is being removed makes a new one, which the others find") {
+  const std::string page = fresh_page();
+  const int remover = ::open(page.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(::flock(remover, LOCK_EX | LOCK_NB) == 0);
+  std::jthread removing([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ::unlink(page.c_str());
+    ::close(remover);
+  });
+  listening zero(0, 3, page);
+  removing.join();
+  CHECK(std::filesystem::exists(page));
 }
 
 TEST_CASE("a page that others may read, or that is something else, is refused") {
