@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 
 namespace parley::ops {
 
@@ -23,11 +24,35 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-/// 90 of `sm_90`.
-std::optional<int> compute_capability_in(std::string_view name) {
-  constexpr std::string_view prefix = "sm_";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  return number_in<int>(name.substr(prefix.size()));
+constexpr std::string_view compute = "sm_";
+constexpr std::string_view cuda = "cuda_";
+constexpr std::string_view nccl = "nccl_";
+
+/// What a name with a number asks for: `sm_90`, `cuda_12.4`, `nccl_2.28.9`.
+struct asked_version {
+  std::string_view prefix;
+  std::int64_t at_least;
+};
+constexpr std::int64_t place_of_a_part = 100'000;
+std::int64_t version_of(std::int64_t major, std::int64_t minor, std::int64_t patch) {
+  return (major * place_of_a_part + minor) * place_of_a_part + patch;
+}
+std::optional<asked_version> version_in(std::string_view name) {
+  for (const std::string_view prefix : {compute, cuda, nccl}) {
+    if (!name.starts_with(prefix)) continue;
+    std::string_view rest = name.substr(prefix.size());
+    std::array<std::int64_t, 3> parts{};
+    for (std::int64_t& part : parts) {
+      const std::string_view one = rest.substr(0, rest.find('.'));
+      const auto number = number_in<std::uint16_t>(one);
+      if (!number) return std::nullopt;
+      part = *number;
+      if (one.size() == rest.size()) return asked_version{prefix, version_of(parts[0], parts[1], parts[2])};
+      rest.remove_prefix(one.size() + 1);
+    }
+    return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 std::string text_of(const masked_capability& m) { return m.rank ? fmt::format("{}:{}", *m.rank, m.name) : m.name; }
@@ -78,18 +103,28 @@ std::string text_of(const std::vector<masked_capability>& masks, rank_id self) {
 
 machine machine::without_gpu() {
   machine m;
-  m.compute_capability_ = 0;
-  m.device_ = "this job was given no GPU";
-  for (const char* const name : named) m.lacks(name, m.device_);
+  const std::string none = "this job was given no GPU";
+  for (const std::string_view prefix : {compute, cuda, nccl}) m.versions_.push_back({prefix, -1, none});
+  for (const char* const name : named) m.lacks(name, none);
   return m;
 }
 
-machine machine::with_gpu(const transports::cuda_driver& gpu, int device) {
+machine machine::with_gpu(const transports::cuda_driver& gpu, int device, const transports::nccl_library* library) {
   machine m;
   const transports::cuda_device& d = gpu.devices().at(static_cast<std::size_t>(device));
   const std::string who = fmt::format("GPU {}, {},", device, d.name);
-  m.compute_capability_ = d.compute_capability;
-  m.device_ = fmt::format("{} is sm_{}", who, d.compute_capability);
+  m.versions_.push_back(
+      {compute, version_of(d.compute_capability, 0, 0), fmt::format("{} is sm_{}", who, d.compute_capability)});
+  const int runs = gpu.driver_version();
+  m.versions_.push_back({cuda, version_of(runs / 1000, runs / 10 % 100, 0),
+                         fmt::format("the driver is for CUDA {}.{}", runs / 1000, runs / 10 % 100)});
+  if (library == nullptr) {
+    m.versions_.push_back({nccl, -1, "this job was given no NCCL"});
+  } else {
+    const int v = library->version();
+    m.versions_.push_back(
+        {nccl, version_of(v / 10'000, v / 100 % 100, v % 100), "NCCL is version " + transports::nccl_version_text(v)});
+  }
   const bool sees_others = gpu.devices().size() > 1;
   if (sees_others && d.peers.empty()) m.lacks("peer_access", who + " reaches the memory of no other GPU");
   if (sees_others && d.nvlink.empty()) m.lacks("nvlink", who + " has no NVLink to another GPU");
@@ -104,16 +139,20 @@ void machine::mask(const std::vector<masked_capability>& masks, rank_id self) {
 }
 
 runtime::result<> machine::has(std::string_view capability) const {
-  const auto wanted = compute_capability_in(capability);
+  const auto wanted = version_in(capability);
   for (const std::string& m : masked_) {
-    const auto hidden = compute_capability_in(m);
-    if (m == capability || (wanted && hidden && *hidden <= *wanted))
+    const auto hidden = version_in(m);
+    const bool newer = wanted && hidden && hidden->prefix == wanted->prefix && hidden->at_least <= wanted->at_least;
+    const bool any = wanted && wanted->prefix == nccl && m == "nccl";
+    if (m == capability || newer || any)
       return error{errc::unavailable, "this rank was told to do without " + m + " (PARLEY_MASK)"};
   }
   for (const auto& [name, why] : lacking_) {
     if (name == capability) return error{errc::unavailable, why};
   }
-  if (wanted && compute_capability_ && *compute_capability_ < *wanted) return error{errc::unavailable, device_};
+  for (const version& v : versions_) {
+    if (wanted && v.prefix == wanted->prefix && v.has < wanted->at_least) return error{errc::unavailable, v.who};
+  }
   return {};
 }
 

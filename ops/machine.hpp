@@ -9,19 +9,23 @@
 /// |---|---|
 /// | `gpu` | the job was given one |
 /// | `sm_75`, `sm_90`, … | the GPU's compute capability is that or a newer one |
+/// | `cuda_12`, `cuda_13.1`, … | the driver can run programs of that CUDA |
+/// | `nccl_2`, `nccl_2.28`, … | the job was given NCCL (`job_options::planes`) of that version or a newer one |
 /// | `peer_access`, `nvlink` | the GPU reaches the memory of another one, over NVLink; or no other is visible to this process |
 /// | `ipc` | other processes may be given the GPU's memory |
 /// | `nccl`, `ucx` | the job has a GPU; whether NCCL is found and UCX takes its memory is for those to say who use them |
 /// | anything else, such as a config's own name | always |
 ///
-/// Masks are the same on all ranks; one without a rank is for all. Who hides `sm_90` hides all newer ones, so that a GPU can stand for
-/// an older one. Results depend on them (validator PARLEY_MASK). A machine of which nothing is known has all that is not masked, as
+/// Masks are the same on all ranks; one without a rank is for all. Who hides `sm_90` or `nccl_2.28` hides all newer ones, so that a machine can
+/// stand for an older one; who hides `nccl` hides all its versions. Results depend on them (validator PARLEY_MASK). A machine of which nothing is known has all that is not masked, as
 /// virtual ranks have.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/transports/cuda_driver.hpp>
+#include <parley/transports/nccl_library.hpp>
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,10 +48,12 @@ std::string text_of(const std::vector<masked_capability>& masks, runtime::rank_i
 
 class machine {
  public:
-  /// Of the table above, but for the numbers of `sm_`.
+  /// Of the table above, but for those with numbers.
   static constexpr std::array named{"gpu", "peer_access", "nvlink", "ipc", "nccl", "ucx"};
   static machine without_gpu();
-  static machine with_gpu(const transports::cuda_driver& gpu, int device);
+  /// `nccl`: what the job was given of it; null: nothing.
+  static machine with_gpu(const transports::cuda_driver& gpu, int device,
+                          const transports::nccl_library* nccl = nullptr);
   void mask(const std::vector<masked_capability>& masks, runtime::rank_id self);
   /// An error says why not.
   runtime::result<> has(std::string_view capability) const;
@@ -56,8 +62,12 @@ class machine {
   void lacks(std::string_view capability, std::string why) { lacking_.emplace_back(capability, std::move(why)); }
   std::vector<std::string> masked_;
   std::vector<std::pair<std::string, std::string>> lacking_;  // with the reasons
-  std::optional<int> compute_capability_{};
-  std::string device_;
+  struct version {
+    std::string_view prefix;  // of the names that ask for it
+    std::int64_t has;
+    std::string who;
+  };
+  std::vector<version> versions_;
 };
 
 }  // namespace parley::ops

@@ -195,7 +195,7 @@ struct job::state final : runtime::link::failure_handler {
     if (wire->moves_devices()) o.gpu->make_current(copies->device());
     loop->attach(*copies);
     transports::cuda_link::options planes = o.planes;
-    has = machine::with_gpu(*o.gpu, copies->device());
+    has = machine::with_gpu(*o.gpu, copies->device(), o.planes.nccl);
     machine less = has;
     less.mask(o.settings.masked, place.rank);
     if (const auto nccl = less.has("nccl"); !nccl) {

@@ -1,5 +1,6 @@
 // Capabilities: what a rank's machine has, and what it is told to do without, for all ops of a job.
 #include "../support/fake_cuda.hpp"
+#include "../support/fake_nccl.hpp"
 #include "../support/gpu_ranks.hpp"
 #include "../support/groups.hpp"
 #include "../support/mixture_case.hpp"
@@ -75,6 +76,17 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   for (const char* has : {"gpu", "sm_75", "sm_90", "peer_access", "nvlink", "ipc", "nccl", "ucx", "h100_optimized"})
     CHECK(why(m, has) == "");
   CHECK(why(m, "sm_100") == "GPU 0, H100, is sm_90");
+  CHECK(why(m, "cuda_13") == "");
+  CHECK(why(m, "cuda_12.4") == "");
+  CHECK(why(m, "cuda_13.1") == "the driver is for CUDA 13.0");
+  CHECK(why(m, "nccl_2") == "this job was given no NCCL");
+  fake_nccl nccl(gpu);
+  const machine with_nccl = machine::with_gpu(gpu, 0, &nccl);
+  for (const char* has : {"nccl_2", "nccl_2.8", "nccl_2.28", "nccl_2.28.9"}) CHECK(why(with_nccl, has) == "");
+  for (const char* newer : {"nccl_3", "nccl_2.29", "nccl_2.28.10"})
+    CHECK(why(with_nccl, newer) == "NCCL is version 2.28.9");
+  for (const char* own : {"nccl_2.28.9.1", "nccl_ours", "cuda_", "sm_90a"})
+    CHECK(why(with_nccl, own) == "");  // names like others
   fake_cuda alone;
   CHECK(why(machine::with_gpu(alone, 0), "nvlink") == "");  // others may be there, for other processes to see
   fake_cuda apart(2);
@@ -82,6 +94,8 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   CHECK(why(poor, "peer_access") == "GPU 0, fake, reaches the memory of no other GPU");
   CHECK(why(poor, "nvlink") == "GPU 0, fake, has no NVLink to another GPU");
   CHECK(why(machine::without_gpu(), "sm_90") == "this job was given no GPU");
+  CHECK(why(machine::without_gpu(), "cuda_12") == "this job was given no GPU");
+  CHECK(why(machine::without_gpu(), "nccl_2") == "this job was given no GPU");
   CHECK(why(machine(), "sm_90") == "");  // nothing is known of it
 }
 
@@ -93,6 +107,18 @@ TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask name
   CHECK(why(m, "sm_100") == "this rank was told to do without sm_90 (PARLEY_MASK)");
   CHECK(why(m, "sm_80") == "");
   CHECK(why(m, "nccl") == "");
+  fake_nccl library(gpu);
+  machine older = machine::with_gpu(gpu, 0, &library);
+  older.mask(masks("nccl_2.20,cuda_12.9"), 2);
+  CHECK(why(older, "nccl_2.19") == "");
+  CHECK(why(older, "nccl_2.20") == "this rank was told to do without nccl_2.20 (PARLEY_MASK)");
+  CHECK(why(older, "nccl_2.28") == "this rank was told to do without nccl_2.20 (PARLEY_MASK)");
+  CHECK(why(older, "nccl") == "");
+  CHECK(why(older, "cuda_13") != "");
+  CHECK(why(older, "cuda_12") == "");
+  machine none = machine::with_gpu(gpu, 0, &library);
+  none.mask(masks("nccl"), 2);
+  CHECK(why(none, "nccl_2") == "this rank was told to do without nccl (PARLEY_MASK)");
   CHECK(why(m, "nvlink") != "");
 }
 
