@@ -75,6 +75,24 @@ void add_messages(pipeline_schedule& s) {
   }
 }
 
+// A stage is where its first computation is listed.
+void place_stages(pipeline_schedule& s) {
+  std::map<std::uint32_t, rank_id> found;
+  for (std::size_t r = 0; r < s.ranks.size(); ++r) {
+    for (const pipeline_action& a : s.ranks[r]) {
+      if (a.computes()) found.try_emplace(a.stage, static_cast<rank_id>(r));
+    }
+  }
+  std::vector<rank_id> places;
+  bool usual = true;
+  for (std::uint32_t stage = 0; stage < s.stages; ++stage) {
+    const auto at = found.find(stage);
+    places.push_back(at == found.end() ? s.rank_of(stage) : at->second);
+    usual = usual && places.back() == s.rank_of(stage);
+  }
+  if (!usual) s.places = std::move(places);
+}
+
 pipeline_schedule made_of(std::uint32_t ranks, std::uint32_t microbatches, std::uint32_t stages) {
   if (ranks == 0 || microbatches == 0 || stages == 0)
     runtime::raise({errc::bad_argument, "a pipeline needs at least one rank, one stage and one microbatch"});
@@ -223,6 +241,7 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
     if (list.empty()) s.ranks.pop_back();
   }
   if (s.ranks.empty()) return error{errc::malformed, "schedule:1:1: it has no action"};
+  place_stages(s);
   if (!messages) add_messages(s);
   if (auto sound = check(s); !sound) return sound.reason();
   return s;
@@ -272,6 +291,9 @@ runtime::result<> check(const pipeline_schedule& s) {
   if (s.ranks.empty() || s.stages == 0 || s.microbatches == 0) return wrong("it is empty");
   if (s.stages < s.ranks.size())
     return wrong("it has " + std::to_string(s.stages) + " stages for " + std::to_string(s.ranks.size()) + " ranks");
+  if (!s.places.empty() && s.places.size() != s.stages)
+    return wrong("it has places for " + std::to_string(s.places.size()) + " of its " + std::to_string(s.stages) +
+                 " stages");
   std::set<action_key> seen;
   // Of each boundary and direction, the microbatches in the order of sending and of receiving.
   std::map<std::pair<std::uint32_t, bool>, std::vector<std::uint32_t>> sent;

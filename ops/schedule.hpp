@@ -5,12 +5,13 @@
 ///     pipeline_schedule t = interleaved(4, 8, /*chunks=*/2);          // stage s is on rank s % 4
 ///     auto own = parse_schedule("0F0, 0SEND_F0, 0F1, 0SEND_F1, 0RECV_B0, 0B0, 0RECV_B1, 0B1\n"
 ///                               "1RECV_F0, 1F0, 1B0, 1SEND_B0, 1RECV_F1, 1F1, 1B1, 1SEND_B1\n");
+///     auto folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n");       // stages 0 and 3 on rank 0
 ///
 /// An action is a stage, what it does, and a microbatch: `1F0` computes microbatch 0 forward on stage 1, `1RECV_F0` receives
-/// what it needs from stage 0, `1SEND_B0` sends the gradient back. A text has a line per rank; one without any SEND or RECV gets
-/// them: sends right after what they send, receives one computation ahead of what needs them.
+/// what it needs from stage 0, `1SEND_B0` sends the gradient back. A text has a line per rank, which also says what stages are there;
+/// one without any SEND or RECV gets them: sends right after what they send, receives one computation ahead of what needs them.
 ///
-/// `check` answers what is wrong with a schedule, before anything runs: an action missing, done twice, or on the wrong rank,
+/// `check` answers what is wrong with a schedule, before anything runs: an action missing, done twice, or on another rank than its stage,
 /// messages of one boundary that are sent in another order than received, or a list that can never come to its end.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
@@ -36,11 +37,14 @@ struct pipeline_action {
 };
 
 struct pipeline_schedule {
-  std::uint32_t stages = 0;  ///< in all; stage s is on rank s % ranks
+  std::uint32_t stages = 0;  ///< in all
   std::uint32_t microbatches = 0;
   std::vector<std::vector<pipeline_action>> ranks;
+  std::vector<rank_id> places{};  ///< of each stage, the rank that it is on; empty: stage s is on rank s % ranks
 
-  rank_id rank_of(std::uint32_t stage) const noexcept { return static_cast<rank_id>(stage % ranks.size()); }
+  rank_id rank_of(std::uint32_t stage) const noexcept {
+    return places.empty() ? static_cast<rank_id>(stage % ranks.size()) : places[stage];
+  }
   /// Messages between stages in one pass, in all.
   std::uint64_t messages() const noexcept;
 };

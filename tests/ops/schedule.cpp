@@ -81,15 +81,33 @@ TEST_CASE("what is wrong with a schedule is said before it runs") {
   CHECK(refused("0F0 0B0x\n").find("schedule:1:8: a comma belongs between two actions") != std::string::npos);
   CHECK(refused("0F0,0B0\n1F0\n") == "bad_argument: schedule: 1B0 is missing");
   CHECK(refused("0F0,0B0,0F0\n") == "bad_argument: schedule: 0F0 on rank 0 is listed twice");
-  CHECK(refused("0F0,0B0,1F0,1B0\n1F0\n") == "bad_argument: schedule: 1RECV_F0 on rank 0: that stage is on rank 1");
+  CHECK(refused("0F0,0B0,1F0,1B0\n1F0\n") == "bad_argument: schedule: 1RECV_F0 on rank 1: that stage is on rank 0");
   CHECK(refused("0F0,0B0,0SEND_F0\n") == "bad_argument: schedule: 0SEND_F0 on rank 0 crosses no boundary");
   CHECK(refused("0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1\n") ==
         "bad_argument: schedule: activations between stages 0 and 1 are sent in another order than they are received");
   CHECK(refused("0RECV_B0,0B0,0F0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n") ==
         "bad_argument: schedule: it can never end: rank 0 at 0B0, rank 1 at 1F0");
+  CHECK(refused("0F0,0B0\n2F0,2B0\n3F0,3B0\n") == "bad_argument: schedule: 1F0 is missing");
   CHECK(refused("0F99999999\n").find("has a number that is too large") != std::string::npos);
   CHECK_THROWS_WITH_AS(
       interleaved(4, 6, 2),
       "bad_argument: an interleaved pipeline of 4 ranks takes a multiple of that many microbatches, not 6", failure);
   CHECK_THROWS_AS(gpipe(0, 1), failure);
+}
+
+TEST_CASE("a list of actions says which stages are on which rank") {
+  const pipeline_schedule folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n").value();
+  CHECK(folded.stages == 4);
+  CHECK(folded.places == std::vector<rank_id>{0, 1, 1, 0});
+  CHECK(folded.messages() == 6);
+  CHECK(estimate(folded).makespan == 12);  // one microbatch is in one place at a time
+  const pipeline_schedule again = parse_schedule(text_of(folded)).value();
+  CHECK(again.ranks == folded.ranks);
+  CHECK(again.places == folded.places);
+  CHECK(parse_schedule(text_of(interleaved(2, 4, 2))).value().places.empty());  // where the built-in ones put them
+  pipeline_schedule wrong = folded;
+  wrong.places.pop_back();
+  CHECK(check(wrong).reason().text() == "schedule: it has places for 3 of its 4 stages");
+  wrong.places.push_back(1);
+  CHECK(check(wrong).reason().text() == "schedule: 3RECV_F0 on rank 0: that stage is on rank 1");
 }
