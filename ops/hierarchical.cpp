@@ -85,6 +85,7 @@ hierarchy rank::declare(const hierarchical& op) {
   handle.name_ = op.name;
   handle.self_ = id();
   handle.world_size_ = world_size();
+  handle.pack_below_ = op.pack_below;
   handle.levels_ = std::make_shared<hierarchy::levels>(hierarchy::levels{*this, op});
   if (op.memory == &runtime::host_memory()) handle.levels_->op.memory = nullptr;
   const auto groups = groups_of(op, world_size()).value();

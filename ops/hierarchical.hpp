@@ -42,6 +42,8 @@ struct hierarchical {
   std::vector<group_config_ptr> inside{star(), star(65'536), chain(), tree()};
   std::vector<group_config_ptr> between{star(), star(65'536), chain(), tree(), one_shot(), two_shot(65'536)};
   std::uint64_t depth = 1;  ///< calls that a rank may have under way before it must wait
+  /// Of several buffers that are summed together, those of fewer bytes are copied into one piece and back; 0: all stay in place.
+  std::uint64_t pack_below = 65'536;
   capability_function capable{};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
@@ -67,7 +69,7 @@ class hierarchy {
     return reduce(rank_group::reduction<Combine, T>(data), o);
   }
   /// Several buffers of one type, together: large ones in place, each in an exchange of its own beside the others; small ones
-  /// are packed into one exchange.
+  /// are packed into one exchange (`hierarchical::pack_below`).
   template <class Combine = std::plus<>, group_element T, class... Spans>
   runtime::task<> all_reduce_each(std::span<T> first, Spans... more) {
     std::vector<std::span<T>> buffers{first, std::span<T>(more)...};
@@ -77,7 +79,7 @@ class hierarchy {
   runtime::task<> all_reduce_list(std::vector<std::span<T>> buffers, group_call_options o = {}) {
     std::vector<std::span<T>> alone;
     std::vector<std::span<T>> small;
-    for (const std::span<T> b : buffers) (b.size_bytes() < packed_below_bytes ? small : alone).push_back(b);
+    for (const std::span<T> b : buffers) (b.size_bytes() < pack_below_ ? small : alone).push_back(b);
     if (small.size() == 1) alone.push_back(std::exchange(small, {})[0]);
     std::vector<group_work> all;
     for (const std::span<T> b : alone) all.push_back(rank_group::reduction<Combine, T>(b));
@@ -126,7 +128,6 @@ class hierarchy {
   }
   struct levels;
   class turns;
-  static constexpr std::size_t packed_below_bytes = 65'536;
   /// Declared when it is first called: who only sums exchanges nothing about gathering.
   rank_group& at(level which);
   bool has_group() const noexcept { return group_size_ > 1; }
@@ -165,6 +166,7 @@ class hierarchy {
   std::string name_;
   rank_id self_ = 0;
   rank_id world_size_ = 1;
+  std::uint64_t pack_below_ = 0;
   bool leads_ = false;
   std::size_t group_size_ = 1;
   std::size_t largest_ = 1;
