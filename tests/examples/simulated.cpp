@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -129,6 +130,27 @@ TEST_CASE("over free links the training example takes exactly the makespan of it
   }
 }
 
+TEST_CASE("the training example takes lists of actions from a file, which also places the stages") {
+  const parley::tests::scratch_folder folder;
+  const std::string file = folder.file("folded.txt");
+  std::string forward[2], backward[2];
+  for (int m = 0; m < 8; ++m) {
+    const std::string n = std::to_string(m);
+    forward[0] += "0F" + n + ",";
+    forward[1] += "1F" + n + ",2F" + n + ",";
+    backward[0] += "3F" + n + ",3B" + n + ",";
+    backward[1] += "2B" + n + ",1B" + n + ",";
+  }
+  for (int m = 0; m < 8; ++m) backward[0] += "0B" + std::to_string(m) + ",";
+  std::ofstream(file) << forward[0] << backward[0] << "\n" << forward[1] << backward[1] << "\n";
+  const trained t = train(2, 8, file);
+  CHECK(t.messages == 48);
+  CHECK(train(2, 8, "gpipe").makespan_ms == 27);
+  const started nowhere = example("training --sim 2 --steps 1 --schedule /nowhere");
+  CHECK(nowhere.status != 0);
+  CHECK(has(nowhere.error, "cannot read the schedule /nowhere"));
+}
+
 TEST_CASE("links take time unless they are free, and there is no other word for that") {
   const started usual = example("training --sim 4 --steps 1 --width 64");
   CHECK(usual.status == 0);
@@ -137,6 +159,31 @@ TEST_CASE("links take time unless they are free, and there is no other word for 
   CHECK(wrong.status == 2);
   CHECK(has(wrong.error, "--links"));
   CHECK(has(wrong.error, "cheap"));
+}
+
+TEST_CASE("the product of shards hides their gather, as tuned") {
+  for (const int ranks : {2, 4, 16}) {
+    CAPTURE(ranks);
+    const started s = example("overlapped_gemm --sim " + std::to_string(ranks));
+    REQUIRE(s.status == 0);
+    int seen = 0;
+    for (const std::string& line : lines_of(s.out)) {
+      const std::size_t at = line.find(": all-gather + GEMM takes ");
+      if (at == std::string::npos) continue;
+      const std::size_t times = line.find(": ", at + 2);
+      REQUIRE(times != std::string::npos);
+      double whole = 0;
+      double gather = 0;
+      double product = 0;
+      REQUIRE(std::sscanf(line.c_str() + times, ": %lf us; alone the gather takes %lf us, the product %lf us", &whole,
+                          &gather, &product) == 3);
+      CHECK(gather > 0.5);
+      CHECK(product > gather);
+      CHECK(whole <= product + gather / 5);
+      ++seen;
+    }
+    CHECK(seen == ranks);
+  }
 }
 
 TEST_CASE("--sim without a number is told that it needs one, of ranks") {
