@@ -1,4 +1,5 @@
 #include "../support/groups.hpp"
+#include "../support/halo_case.hpp"
 #include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
 
@@ -19,26 +20,13 @@ using namespace parley::tests::jacobi_case;
 
 namespace {
 
-task<> exchange(dataflow& flow, halo_plan* plan, int times) {
-  for (int i = 0; i < times; ++i) {
-    if (i % 2 == 1) {
-      plan->open(flow);  // which `start` does otherwise
-      scope& here = co_await this_scope;
-      auto slept = co_await sleep_until(here.where().now() + 10'000);
-      static_cast<void>(slept);
-    }
-    auto moving = plan->start(flow);
-    co_await moving;
-  }
-}
-
 // Exchanges once, or more often, on all ranks; what each rank threw.
 std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int times = 1) {
   std::vector<result<>> outcomes(plans.size(), result<>(errc::pending));
   const auto one = [](halo_plan* plan, int n, result<>* outcome) -> task<> {
     std::exception_ptr thrown;
     try {
-      co_await with_dataflow(exchange, plan, n);
+      co_await with_dataflow(halo_case::exchange, plan, n, device_stream{});
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -50,110 +38,36 @@ std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int 
   return outcomes;
 }
 
-// A grid of any number of dimensions, up to three: what a cell holds says where in the whole grid it is.
+// The blocks of all ranks.
 struct grid {
-  grid(world& job, halo_exchange exchange, std::vector<std::uint64_t> extents, std::uint64_t padding,
-       std::size_t fields)
-      : w(job), op(std::move(exchange)), cells(std::move(extents)) {
-    if (op.width.empty()) op.width.assign(op.ranks.size(), 1);
-    std::uint64_t elements = 1;
-    strides.resize(cells.size());
-    for (std::size_t d = cells.size(); d-- > 0;) {
-      strides[d] = elements;
-      elements *= cells[d] + 2 * op.width[d];
-      if (d + 1 == cells.size() && cells.size() > 1) elements += padding;
-    }
-    const std::size_t blocks = w.ranks.size();
-    memory.assign(blocks, std::vector<std::vector<std::uint32_t>>(
-                              fields, std::vector<std::uint32_t>(elements + 2 * margin, nothing)));
-    for (rank_id r = 0; r < blocks; ++r) {
-      halos.push_back(w[r].declare(op));
-      std::vector<halo_field> all;
-      for (std::size_t f = 0; f < fields; ++f) {
-        auto block = std::span(memory[r][f]).subspan(margin, elements);
-        all.push_back(grid_field(block, cells, strides));
-        for_each_cell([&](const auto& at, std::uint64_t index, int outside) {
-          if (outside == 0) memory[r][f][margin + index] = value(r, at, f);
-        });
-      }
-      plans.push_back(halos.back().plan(all));
+  grid(world& w, const halo_exchange& op, std::vector<std::uint64_t> cells, std::uint64_t padding, std::size_t fields)
+      : clock(w.clock) {
+    const halo_case::shape s{op, std::move(cells), padding, fields};
+    for (auto& r : w.ranks) {
+      halos.push_back(r->declare(op));
+      blocks.push_back(std::make_unique<halo_case::block>(halos.back(), s));
+      run(clock, blocks.back()->begin());
+      plans.push_back(std::move(blocks.back()->plan()));
     }
   }
-
-  static constexpr std::uint32_t nothing = 0xffffffff;
-  static constexpr std::size_t margin = 16;  // elements around each field that are not the op's
-  using coordinates = std::array<std::int64_t, 3>;
-
-  // With coordinates from -width, the place in memory, and in how many dimensions it lies in the rim.
-  template <class Visit>
-  void for_each_cell(const Visit& visit) const {
-    std::array<std::int64_t, 3> low{};
-    std::array<std::int64_t, 3> high{1, 1, 1};
-    for (std::size_t d = 0; d < cells.size(); ++d) {
-      low[d] = -static_cast<std::int64_t>(op.width[d]);
-      high[d] = static_cast<std::int64_t>(cells[d] + op.width[d]);
-    }
-    coordinates at{};
-    for (at[0] = low[0]; at[0] < high[0]; ++at[0]) {
-      for (at[1] = low[1]; at[1] < high[1]; ++at[1]) {
-        for (at[2] = low[2]; at[2] < high[2]; ++at[2]) {
-          std::uint64_t index = 0;
-          int outside = 0;
-          for (std::size_t d = 0; d < cells.size(); ++d) {
-            index += static_cast<std::uint64_t>(at[d] - low[d]) * strides[d];
-            outside += at[d] < 0 || at[d] >= static_cast<std::int64_t>(cells[d]) ? 1 : 0;
-          }
-          visit(at, index, outside);
-        }
-      }
-    }
-  }
-
-  // Of the cell at these coordinates of a block; in the rim: of the cell of the whole grid that lies there, if there is one.
-  std::uint32_t value(rank_id r, const coordinates& at, std::size_t field) const {
-    auto code = static_cast<std::uint32_t>(field);
-    const auto& place = halos[r].place();
-    for (std::size_t d = 0; d < cells.size(); ++d) {
-      const auto whole = static_cast<std::int64_t>(op.ranks[d] * cells[d]);
-      std::int64_t x = static_cast<std::int64_t>(place[d] * cells[d]) + at[d];
-      const bool wraps = !op.periodic.empty() && op.periodic[d];
-      if ((x < 0 || x >= whole) && !wraps) return nothing;
-      code = code * 100 + static_cast<std::uint32_t>((x + whole) % whole);
-    }
-    return code;
-  }
-
-  // How many elements are not as they should be; untouched where no exchange reaches, between padded rows, and around the field.
-  std::size_t wrong() const {
+  std::size_t wrong() {
     std::size_t count = 0;
-    for (rank_id r = 0; r < memory.size(); ++r) {
-      for (std::size_t f = 0; f < memory[r].size(); ++f) {
-        std::vector<std::uint32_t> right(memory[r][f].size(), nothing);
-        for_each_cell([&](const auto& at, std::uint64_t index, int outside) {
-          const bool reached = outside <= 1 || op.reach == halo_reach::corners;
-          if (reached) right[margin + index] = value(r, at, f);
-        });
-        for (std::size_t i = 0; i < right.size(); ++i) count += memory[r][f][i] == right[i] ? 0 : 1;
-      }
-    }
+    for (auto& b : blocks) count += run(clock, b->wrong());
     return count;
   }
 
-  world& w;
-  halo_exchange op;
-  std::vector<std::uint64_t> cells;
-  std::vector<std::uint64_t> strides;
-  std::vector<std::vector<std::vector<std::uint32_t>>> memory;
+  virtual_time& clock;
   std::vector<halo> halos;
+  std::vector<std::unique_ptr<halo_case::block>> blocks;
   std::vector<halo_plan> plans;
 };
 
-std::size_t wrong_after(halo_exchange op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
+std::size_t wrong_after(const halo_exchange& op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
                         std::size_t fields = 1) {
   rank_id blocks = 1;
   for (const rank_id n : op.ranks) blocks *= n;
   world w(blocks);
-  grid g(w, std::move(op), std::move(cells), padding, fields);
+  grid g(w, op, std::move(cells), padding, fields);
   const std::size_t before = g.wrong();
   for (const auto& outcome : exchange_all(w, g.plans)) CHECK(outcome);
   if (blocks > 1) CHECK(before > 0);
@@ -391,25 +305,23 @@ TEST_CASE("neighbours agree on a config while they exchange, also one that write
   CHECK(campaign->where == actors::campaign::stage::decided);
 }
 
-TEST_CASE("a mesh exchanges what its lists of indices name") {
-  world w(3);
-  // A ring of three parts, each with four elements of its own and two of its neighbours.
-  std::vector<std::vector<double>> values(3);
-  std::vector<halo_plan> plans;
-  for (rank_id r = 0; r < 3; ++r) {
-    for (int i = 0; i < 4; ++i) values[r].push_back(10.0 * r + i);
-    values[r].resize(6, -1.0);
-    halo_exchange op;
-    op.name = "mesh";
-    op.neighbours = {(r + 1) % 3, (r + 2) % 3};
-    halo mesh = w[r].declare(op);
-    plans.push_back(mesh.plan({index_field(values[r], {{3, 2}, {}}, {{}, {5, 4}})}));
-  }
-  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
-  for (rank_id r = 0; r < 3; ++r) {
-    const rank_id from = (r + 2) % 3;
-    CHECK(values[r][5] == 10.0 * from + 3);
-    CHECK(values[r][4] == 10.0 * from + 2);
+TEST_CASE("a mesh exchanges what its lists of indices name, of several fields at once") {
+  for (const rank_id ranks : {2U, 3U}) {
+    for (const std::size_t fields : {1U, 3U}) {
+      CAPTURE(ranks);
+      CAPTURE(fields);
+      world w(ranks);
+      std::vector<std::unique_ptr<halo_case::part_of_ring>> parts;
+      std::vector<halo_plan> plans;
+      for (rank_id r = 0; r < ranks; ++r) {
+        const halo mesh = w[r].declare(halo_case::part_of_ring::op_of(r, ranks));
+        parts.push_back(std::make_unique<halo_case::part_of_ring>(mesh, r, ranks, fields));
+        run(w.clock, parts.back()->begin());
+        plans.push_back(std::move(parts.back()->plan()));
+      }
+      for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+      for (auto& part : parts) CHECK(run(w.clock, part->wrong()) == 0);
+    }
   }
 }
 
@@ -426,7 +338,7 @@ TEST_CASE("what an exchange brings to an element that it also takes away does no
   const auto late = [](halo_plan* plan, time_ns begins) -> task<> {
     auto slept = co_await sleep_until(begins);
     static_cast<void>(slept);
-    co_await with_dataflow(exchange, plan, 1);
+    co_await with_dataflow(halo_case::exchange, plan, 1, device_stream{});
   };
   scope all(w.clock);
   all.spawn(late(&plans[0], 0));
@@ -541,7 +453,7 @@ TEST_CASE("a neighbour whose list comes late is not refused") {
   result<> first(errc::pending);
   scope all(w.clock);
   const auto one = [](halo_plan* plan, result<>* outcome) -> task<> {
-    co_await with_dataflow(exchange, plan, 1);
+    co_await with_dataflow(halo_case::exchange, plan, 1, device_stream{});
     *outcome = {};
   };
   all.spawn(one(&plans[0], &first));

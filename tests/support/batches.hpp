@@ -44,4 +44,14 @@ inline std::vector<runtime::result<>> run_each(world& w, const std::vector<batch
 
 inline runtime::task<> end_of(runtime::flow_work work) { co_await work; }
 
+inline runtime::task<runtime::result<>> outcome_of(runtime::flow_work work) {
+  std::exception_ptr thrown;
+  try {
+    co_await work;
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  co_return thrown ? runtime::result<>(runtime::describe(thrown)) : runtime::result<>();
+}
+
 }  // namespace parley::tests

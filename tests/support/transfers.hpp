@@ -92,6 +92,17 @@ inline const actors::campaign* campaign_of(world& w, std::string_view key, rank_
   return nullptr;
 }
 
+/// What `body` throws, or nothing.
+template <class Body>
+runtime::result<> thrown_by(Body body) {
+  try {
+    body();
+  } catch (...) {
+    return runtime::describe(std::current_exception());
+  }
+  return {};
+}
+
 inline bool says(const runtime::result<>& outcome, std::string_view text) {
   return !outcome && outcome.reason().what().find(text) != std::string::npos;
 }

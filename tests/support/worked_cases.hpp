@@ -5,9 +5,11 @@
 ///     here h(rank, place);
 ///     run(loop, guarded(&h));
 #include "attention_case.hpp"
+#include "batches.hpp"
 #include "deadline.hpp"
 #include "fair_stopwatch.hpp"
 #include "groups.hpp"
+#include "halo_case.hpp"
 #include "jacobi_case.hpp"
 #include "mixture_case.hpp"
 #include "place.hpp"
@@ -171,6 +173,94 @@ inline task<> one_alone(dataflow& flow, here* h, p2p pairs) {
   co_await flow.join();
 }
 
+/// To oneself and to everybody, nothing at all, more one way than the other and in another order than it was sent.
+inline task<> uneven_batches(dataflow& flow, here* h, p2p pairs) {
+  const std::array<int, 3> mine{static_cast<int>(h->me), 10, 20};
+  std::array<int, 3> of_me{};
+  std::vector<std::array<int, 3>> of_all(h->ranks);
+  int untouched = 7;
+  const std::span<int> none(&untouched, std::size_t{0});
+  std::vector<p2p_operation> batch{p2p::isend(mine, {.to = h->me, .tag = 5}),
+                                   p2p::irecv(of_me, {.from = h->me, .tag = 5})};
+  for (rank_id r = 0; r < h->ranks; ++r) {
+    batch.push_back(p2p::irecv(of_all[r], {.from = r}));
+    batch.push_back(p2p::isend(mine, {.to = r}));
+    batch.push_back(p2p::isend(none, {.to = r, .tag = 1}));
+    batch.push_back(p2p::irecv(none, {.from = r, .tag = 1}));
+  }
+  auto all = pairs.start(flow, batch);
+  co_await all;
+  CHECK(of_me == mine);
+  for (rank_id r = 0; r < h->ranks; ++r) CHECK(of_all[r] == std::array{static_cast<int>(r), 10, 20});
+  CHECK(untouched == 7);
+  // All of rank 0's for the last one, by tags: the latest is received first.
+  const rank_id last = h->ranks - 1;
+  std::array<float, 4> values{1, 2, 3, 4};
+  std::vector<p2p_operation> one_way;
+  for (std::uint32_t i = 0; i < values.size() && h->me == 0; ++i)
+    one_way.push_back(p2p::isend(only(values[i]), {.to = last, .tag = 10 + i / 2}));
+  std::array<float, 4> came{};
+  for (std::uint32_t i = 0; i < came.size() && h->me == last; ++i)
+    one_way.push_back(p2p::irecv(only(came[i]), {.from = 0, .tag = 11 - i / 2}));
+  if (!one_way.empty()) {
+    auto moved = pairs.start(flow, one_way);
+    co_await moved;
+  }
+  if (h->me == last) CHECK(came == std::array<float, 4>{3, 4, 1, 2});
+  co_await flow.join();
+}
+
+/// What nobody sends ends in its time or is cancelled, alone: the rest of its batch comes.
+inline task<> orphans(dataflow& flow, here* h, p2p pairs) {
+  const rank_id next = (h->me + 1) % h->ranks;
+  const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
+  const int mine = static_cast<int>(h->me);
+  std::array<int, 3> came{-1, -1, -1};
+  std::vector<p2p_operation> batch{
+      p2p::irecv(std::span(&came[0], 1), {.from = previous, .tag = 20, .timeout_ns = 50'000'000}),
+      p2p::irecv(std::span(&came[1], 1), {.from = previous, .tag = 21}),
+      p2p::irecv(std::span(&came[2], 1), {.from = previous}), p2p::isend(std::span(&mine, 1), {.to = next})};
+  auto all = pairs.start(flow, batch);
+  co_await all[2];
+  co_await all[3];
+  CHECK(came[2] == static_cast<int>(previous));
+  all[1].cancel();
+  const result<> late = co_await outcome_of(all[0]);
+  const result<> cancelled = co_await outcome_of(all[1]);
+  CHECK(late.code() == errc::timeout);
+  CHECK(says(late, "tag 20"));
+  CHECK(cancelled.code() == errc::cancelled);
+  CHECK(came[0] == -1);
+  CHECK(came[1] == -1);
+  co_await flow.join();
+}
+
+inline task<> batches(here* h) {
+  auto op = ring_case::pairs_named("batches");
+  op.configs = h->with_others(op.configs);
+  op.timeout_ns = h->patience;
+  const p2p pairs = h->self.declare(op);
+  for (int i = 0; i < 3; ++i) co_await with_dataflow(uneven_batches, h, pairs);
+  co_await with_dataflow(orphans, h, pairs);
+  // Of the first and the last rank alone.
+  op.name = "two of them";
+  op.ranks = {0, h->ranks - 1};
+  const p2p some = h->self.declare(op);
+  CHECK(some.idle() == (h->me != 0 && h->me != h->ranks - 1));
+  if (some.idle()) co_return;
+  const rank_id other = h->ranks - 1 - h->me;
+  const auto swap = [](dataflow& flow, p2p two, rank_id me, rank_id with) -> task<> {
+    const int mine = static_cast<int>(me);
+    int came = -1;
+    auto both = two.start(
+        flow, {p2p::irecv(std::span(&came, 1), {.from = with}), p2p::isend(std::span(&mine, 1), {.to = with})});
+    co_await both;
+    CHECK(came == static_cast<int>(with));
+    co_await flow.join();
+  };
+  co_await with_dataflow(swap, some, h->me, other);
+}
+
 inline task<> ring(here* h) {
   using namespace ring_case;
   auto op = pairs_named("ring");
@@ -220,6 +310,24 @@ inline task<> ring(here* h) {
 // As people write them: one microbatch after the other, the gradients the other way round.
 inline const char* const own_list_of_two = "0F0, 0SEND_F0, 0F1, 0SEND_F1, 0RECV_B1, 0B1, 0RECV_B0, 0B0\n"
                                            "1RECV_F0, 1F0, 1RECV_F1, 1F1, 1B1, 1SEND_B1, 1B0, 1SEND_B0\n";
+
+/// Two stages in a row on each rank.
+inline std::string two_in_a_row(rank_id ranks, std::uint32_t microbatches) {
+  std::string text;
+  for (rank_id r = 0; r < ranks; ++r) {
+    const std::string first = std::to_string(2 * r);
+    const std::string second = std::to_string(2 * r + 1);
+    for (std::uint32_t m = 0; m < microbatches; ++m)
+      text += first + "F" + std::to_string(m) + ", " + second + "F" + std::to_string(m) + ", ";
+    for (std::uint32_t m = 0; m < microbatches; ++m)
+      text += second + "B" + std::to_string(m) + ", " + first + "B" + std::to_string(m) + ", ";
+    text += "\n";
+  }
+  return text;
+}
+// The first and the last stage on one rank, those between on the other.
+inline const char* const folded_list =
+    "0F0, 0F1, 3F0, 3B0, 3F1, 3B1, 0B0, 0B1\n1F0, 2F0, 1F1, 2F1, 2B0, 1B0, 2B1, 1B1\n";
 
 /// Stages that take 1 ms forward and 2 ms backward, of which one is late once.
 class waiting_stages final : public training_work {
@@ -276,7 +384,9 @@ inline task<> pipelines(here* h) {
       {"1F1B of 16", one_forward_one_backward(h->ranks, 16)},
       {"interleaved", interleaved(h->ranks, 8, 2)},
       {"interleaved by 4", interleaved(h->ranks, 8, 4)},
-      {"own list", parse_schedule(h->ranks == 2 ? own_list_of_two : text_of(gpipe(h->ranks, 3))).value()}};
+      {"own list", parse_schedule(h->ranks == 2 ? own_list_of_two : text_of(gpipe(h->ranks, 3))).value()},
+      {"two in a row", parse_schedule(two_in_a_row(h->ranks, 5)).value()}};
+  if (h->ranks == 2) all.emplace_back("folded", parse_schedule(folded_list).value());
   if (h->ranks > 2) all.emplace_back("1F1B of three", one_forward_one_backward(3, 8));  // the fourth has no part in it
   for (const auto& [name, schedule] : all) {
     training_pipeline op;
@@ -481,6 +591,43 @@ inline task<> jacobi(here* h) {
     const double last = co_await total(h, last_of_mine);
     CHECK(std::sqrt(last) == doctest::Approx(0.03462020197359978).epsilon(1e-11));
   }
+}
+
+/// Corners, wider rims, rims of another width in each dimension, periodic edges, several fields, padding, and lists of indices.
+inline task<> more_than_faces(here* h) {
+  const auto with = [h](std::string name, halo_exchange op) {
+    op.name = std::move(name);
+    op.configs = h->with_others({direct(), chunked(64, 2)});
+    op.timeout_ns = h->patience;
+    op.memory = h->at.memory();
+    return op;
+  };
+  halo_exchange wide;
+  wide.ranks = {h->ranks, 1};
+  wide.width = {2, 3};
+  wide.periodic = {true, false};
+  wide.reach = halo_reach::corners;
+  halo_exchange cube = wide;
+  cube.ranks = h->ranks == 4 ? std::vector<rank_id>{2, 1, 2} : std::vector<rank_id>{1, h->ranks, 1};
+  cube.width = {1, 2, 1};
+  cube.periodic = {false, true, true};
+  for (const auto& s : {halo_case::shape{with("wide", wide), {4, 5}, 3, 2}, {with("cube", cube), {3, 4, 5}, 2, 1}}) {
+    CAPTURE(s.op.name);
+    const halo cut = h->self.declare(s.op);
+    halo_case::block mine(cut, s, h->at);
+    co_await mine.begin();
+    co_await with_dataflow(halo_case::exchange, &mine.plan(), 4, h->at.stream());
+    co_await h->at.reached();
+    const std::size_t wrong = co_await mine.wrong();
+    CHECK(wrong == 0);
+  }
+  const halo mesh = h->self.declare(with("mesh", halo_case::part_of_ring::op_of(h->me, h->ranks)));
+  halo_case::part_of_ring mine(mesh, h->me, h->ranks, 2, h->at);
+  co_await mine.begin();
+  co_await with_dataflow(halo_case::exchange, &mine.plan(), 4, h->at.stream());
+  co_await h->at.reached();
+  const std::size_t wrong = co_await mine.wrong();
+  CHECK(wrong == 0);
 }
 
 // ---- 5: attention, and sums in two levels
@@ -925,9 +1072,11 @@ inline task<> heterogeneous_sums(here* h) {
 inline task<> cases(here* h) {
   if (h->ranks <= 4) {
     co_await ring(h);
+    if (h->at.stream() == nullptr) co_await batches(h);
     co_await pipelines(h);
     co_await transfers(h);
     co_await jacobi(h);
+    co_await more_than_faces(h);
     co_await contextual_table(h);
     if (h->at.stream() == nullptr) co_await late_stage(h);
     if (h->at.stream() == nullptr) co_await traps(h);
