@@ -497,6 +497,21 @@ TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on 
   CHECK_MESSAGE(excluded.front().why.find("member 1 cannot share memory") != std::string::npos, excluded.front().why);
 }
 
+TEST_CASE("a member whose buffer cannot be summed leaves the call for good: the others do not meet its next one") {
+  for (const auto& config : {nccl_sum(), gathered_sum()}) {
+    CAPTURE(config->id());
+    two_members w({config});
+    const auto how = config->id() == "nccl_sum" ? gpu_sum::way::nccl : gpu_sum::way::gathered;
+    const auto sum = [&](std::size_t from) {
+      gpu_sum what = gpu_sum::by_nccl(w.memory[1].bytes().subspan(from, 64));
+      what.how = how;
+      runtime::run(w.loop, w.world(1).run(what));
+    };
+    CHECK_THROWS_WITH_AS(sum(2), doctest::Contains("for an op whose buffers lie on device 1"), failure);
+    CHECK_THROWS_WITH_AS(sum(0), doctest::Contains("was aborted"), failure);
+  }
+}
+
 TEST_CASE("floats that are none, and communicators that cannot be made, are named") {
   two_members w({nccl_sum()});
   CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.world(0).run(gpu_sum::by_nccl(w.memory[0].bytes().first(7)))),
