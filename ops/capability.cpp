@@ -23,7 +23,7 @@ std::string thrown_by(std::string_view question) {
 // Of what a config requires; empty: nothing.
 std::string what_lacks(const machine* on, const op_config& config) {
   if (on == nullptr) return {};
-  if (const auto named = on->has(config.identity().name); !named) return named.reason().text();
+  if (const auto named = on->lets_run(config.identity().name); !named) return named.reason().text();
   for (const std::string& r : config.requirements()) {
     if (const auto there = on->has(r); !there) return "it needs " + r + ": " + there.reason().text();
   }

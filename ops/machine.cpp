@@ -138,20 +138,33 @@ void machine::mask(const std::vector<masked_capability>& masks, rank_id self) {
   }
 }
 
-runtime::result<> machine::has(std::string_view capability) const {
-  const auto wanted = version_in(capability);
+namespace {
+error masked_by(const std::string& mask) {
+  return error{errc::unavailable, "this rank was told to do without " + mask + " (PARLEY_MASK)"};
+}
+}  // namespace
+
+runtime::result<> machine::lets_run(std::string_view config) const {
   for (const std::string& m : masked_) {
-    const auto hidden = version_in(m);
-    const bool newer = wanted && hidden && hidden->prefix == wanted->prefix && hidden->at_least <= wanted->at_least;
-    const bool any = wanted && wanted->prefix == nccl && m == "nccl";
-    if (m == capability || newer || any)
-      return error{errc::unavailable, "this rank was told to do without " + m + " (PARLEY_MASK)"};
+    if (m == config) return masked_by(m);
   }
   for (const auto& [name, why] : lacking_) {
-    if (name == capability) return error{errc::unavailable, why};
+    if (name == config) return error{errc::unavailable, why};
+  }
+  return {};
+}
+
+runtime::result<> machine::has(std::string_view capability) const {
+  if (const auto there = lets_run(capability); !there) return there;
+  const auto wanted = version_in(capability);
+  if (!wanted) return {};
+  for (const std::string& m : masked_) {
+    const auto hidden = version_in(m);
+    const bool newer = hidden && hidden->prefix == wanted->prefix && hidden->at_least <= wanted->at_least;
+    if (newer || (wanted->prefix == nccl && m == "nccl")) return masked_by(m);
   }
   for (const version& v : versions_) {
-    if (wanted && v.prefix == wanted->prefix && v.has < wanted->at_least) return error{errc::unavailable, v.who};
+    if (v.prefix == wanted->prefix && v.has < wanted->at_least) return error{errc::unavailable, v.who};
   }
   return {};
 }

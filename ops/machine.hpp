@@ -57,6 +57,8 @@ class machine {
   void mask(const std::vector<masked_capability>& masks, runtime::rank_id self);
   /// An error says why not.
   runtime::result<> has(std::string_view capability) const;
+  /// The same of a config's own name, which is no version, even if it reads like one.
+  runtime::result<> lets_run(std::string_view config) const;
 
  private:
   void lacks(std::string_view capability, std::string why) { lacking_.emplace_back(capability, std::move(why)); }

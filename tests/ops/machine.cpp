@@ -86,7 +86,9 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   for (const char* newer : {"nccl_3", "nccl_2.29", "nccl_2.28.10"})
     CHECK(why(with_nccl, newer) == "NCCL is version 2.28.9");
   for (const char* own : {"nccl_2.28.9.1", "nccl_ours", "cuda_", "sm_90a"})
-    CHECK(why(with_nccl, own) == "");  // names like others
+    CHECK(why(with_nccl, own) == "");   // names like others
+  CHECK(with_nccl.lets_run("nccl_8"));  // a config's own name
+  CHECK(why(with_nccl, "nccl_8") != "");
   fake_cuda alone;
   CHECK(why(machine::with_gpu(alone, 0), "nvlink") == "");  // others may be there, for other processes to see
   fake_cuda apart(2);
