@@ -170,7 +170,7 @@ class heartbeat::page {
       struct stat found{};
       const bool is_old =
           ::fstat(fd, &found) == 0 && found.st_uid == ::geteuid() && found.st_mtime + young_s < std::time(nullptr);
-      if (is_old && ::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(files->path().c_str());
+      if (is_old && ::flock(fd, LOCK_EX | LOCK_NB) == 0 && has_name(fd)) ::unlink(files->path().c_str());
       ::close(fd);
     }
   }
@@ -180,8 +180,9 @@ class heartbeat::page {
     constexpr int most_looks = 1000;
     for (int looks = 1;; ++looks) {
       const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-      if (fd < 0 || (hold(fd) && has_name(fd)) || looks == most_looks) return fd;
+      if (fd < 0 || (hold(fd) && has_name(fd))) return fd;
       ::close(fd);
+      if (looks == most_looks) return errno = EBUSY, -1;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
