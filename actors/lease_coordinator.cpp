@@ -132,7 +132,7 @@ void lease_coordinator::advance(key_state& k) {
     return;
   }
   if (now < k.retry_at_ns) return;
-  const bool held = round_.of == &k && between_calls() && !round_.scheduled && !last_calls_made_;
+  const bool held = round_.of == &k && between_calls() && !round_.scheduled && !somebody_leaves();
   if (held && all(round_.holding)) return prepare(k, purpose::rehearsals);
   if (round_.of == &k) return;
   const campaign& c = state_.assigned->open_key(k.bytes, now);
@@ -147,14 +147,14 @@ void lease_coordinator::advance(key_state& k) {
     k.at_once = true;
     return;
   }
-  const bool trying = c.where == campaign::stage::trying && !last_calls_made_;
+  const bool trying = c.where == campaign::stage::trying && !somebody_leaves();
   const bool decided = c.where == campaign::stage::decided && c.digest != k.writer.log().tail();
   // S3: what a results file remembers has not been run together yet.
   const bool ran = c.digest == state_.declaration.default_digest || k.rehearsed.count(c.digest) != 0;
   if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
   if (trying && k.aside.empty() && path_ != trial_path::rehearsals && !may_try(c)) return;
   if (trying && path_ == trial_path::leased) return prepare(k, purpose::trials);
-  if (last_calls_made_) return;
+  if (somebody_leaves()) return;
   if ((trying || decided || !k.aside.empty()) && (round_.of == nullptr || is_in_the_way(k))) rehearse_next(k, c);
 }
 
@@ -236,6 +236,7 @@ void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> run
   round_.heard.assign(size(), false);
   round_.done.assign(size(), false);
   round_.at.assign(size(), 0);
+  round_.not_at_it.assign(size(), false);
   round_.began_ns = services_.ex.now();
 }
 
@@ -244,7 +245,11 @@ void lease_coordinator::on(received<rehearsed>& m) {
   const std::size_t p = place(m.from.source);
   answered(round_.asks[p]);
   round_.heard[p] = true;
-  round_.at[p] = std::max(round_.at[p], m.body.at);
+  if (m.body.at > round_.at[p]) {
+    round_.at[p] = m.body.at;
+    round_.given_up_at_ns = services_.ex.now() + rehearsal_limit_ns;
+  }
+  round_.not_at_it[p] = m.body.what == rehearsed::kind::holding;
   switch (m.body.what) {
     case rehearsed::kind::running: return;
     case rehearsed::kind::holding: round_.holding[p] = true; return;
@@ -274,20 +279,29 @@ void lease_coordinator::on(received<rehearsed>& m) {
 void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m) {
   round_.failed[participant] = true;
   if (!round_.failure) {
+    round_.judged_at_ns = services_.ex.now() + first_pause_ns();
     round_.given_up_at_ns = services_.ex.now() + rehearsal_limit_ns;
     for (std::size_t p = 0; p < size(); ++p) {
+      round_.not_at_it[p] = false;
       if (!round_.failed[p]) round_.asks[p] = {};
     }
   }
-  if (round_.failure && round_.failure->second.at <= m.at) return;
-  round_.failure.emplace(participant, m);
+  const auto is_earlier = [](const rehearsed& a, const rehearsed& b) {
+    // Of those in one run whoever failed is to blame for it, and not who waited there.
+    return a.at < b.at || (a.at == b.at && a.what == rehearsed::kind::failed && b.what == rehearsed::kind::late);
+  };
+  if (!round_.failure || is_earlier(m, round_.failure->second)) round_.failure.emplace(participant, m);
 }
 
+// Whether nobody can have failed before the earliest that was heard of; who waits for its call has not begun.
 bool lease_coordinator::is_first_failure() const noexcept {
+  bool all_have_ended = true;
   for (std::size_t p = 0; p < size(); ++p) {
-    if (!round_.done[p] && !round_.failed[p] && round_.at[p] < round_.failure->second.at) return false;
+    if (round_.done[p] || round_.failed[p] || round_.not_at_it[p]) continue;
+    if (round_.at[p] < round_.failure->second.at) return false;
+    all_have_ended = false;
   }
-  return true;
+  return all_have_ended || services_.ex.now() >= round_.judged_at_ns;
 }
 
 void lease_coordinator::note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike) {
@@ -367,7 +381,7 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
     }
   }
   if (state_.look_again) state_.look_again();
-  if (last_calls_made_) rest.clear();
+  if (somebody_leaves()) rest.clear();
   if (none && rest.empty()) return;
   // Also with nothing left to run: what hangs on the other members ends with it, and their rows come.
   k.aside = std::move(rest);  // should that throw
@@ -475,8 +489,7 @@ void lease_coordinator::end_generation(const std::string& why) {
   round_.of = nullptr;
   for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // nobody goes on with what was under way
   if (state_.look_again) state_.look_again();
-  leaving_.assign(size(), false);
-  last_calls_made_ = false;
+  leaving_.assign(size(), {});
   connected_ = false;  // some members may have left it, or never come
   connections_failed_ = 0;
   keys_.clear();
@@ -487,11 +500,16 @@ void lease_coordinator::on(received<lease_ended>& m) {
   if (m.from.generation == generation_) ended_[place(m.from.source)] = true;
 }
 
-// All members make the same calls, so that none makes another one. It is let go once the round under way has ended.
+// Who wants to leave is let go once the round under way has ended.
 void lease_coordinator::on(received<lease_leaving>& m) {
   if (m.from.generation != generation_) return;
-  last_calls_made_ = true;
-  leaving_[place(m.from.source)] = true;
+  leaving& its = leaving_[place(m.from.source)];
+  if (m.body.turn < its.turn) return;
+  its = {m.body.turn, true};
+}
+
+bool lease_coordinator::somebody_leaves() const noexcept {
+  return std::any_of(leaving_.begin(), leaving_.end(), [](const leaving& l) { return l.turn % 2 == 1; });
 }
 
 // ---- time and messages --------------------------------------------------------------------------------------------------
@@ -508,16 +526,17 @@ void lease_coordinator::check_deadlines() {
     const auto [who, failure] = *round_.failure;
     fail_round(who, failure.what, failure.at, failure.text);
   }
+  // Where it is not known who was the first, nobody is to blame the first time.
+  if (round_.of != nullptr && round_.failure && now >= round_.given_up_at_ns) {
+    const auto [who, failure] = *round_.failure;
+    fail_round(who, rehearsed::kind::late, failure.at, failure.text);
+  }
   const auto limit = static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns;
-  if (round_.of != nullptr && round_.failure && now >= round_.given_up_at_ns) fail_silent_round();
-  if (is_waited_for() && now - round_.began_ns >= limit) fail_silent_round();
-}
-
-// It is not known what has become of it.
-void lease_coordinator::fail_silent_round() {
-  std::size_t p = 0;
-  while (p + 1 < size() && (round_.done[p] || round_.failed[p])) ++p;
-  fail_round(p, rehearsed::kind::unconnected, 0, "it did not end in time");
+  if (is_waited_for() && now - round_.began_ns >= limit) {
+    const auto late = std::find(round_.done.begin(), round_.done.end(), false);
+    fail_round(static_cast<std::size_t>(late - round_.done.begin()), rehearsed::kind::unconnected, 0,
+               "it did not end in time");
+  }
 }
 
 time_ns lease_coordinator::next_event() const noexcept {
@@ -541,7 +560,10 @@ time_ns lease_coordinator::next_event() const noexcept {
     if (may_be_too_dear && c != nullptr && c->where == campaign::stage::trying)
       next = std::min(next, services_.ex.now() + look_again_ns);  // its budget grows
   }
-  if (round_.of != nullptr && round_.failure) next = std::min(next, round_.given_up_at_ns);
+  if (round_.of != nullptr && round_.failure) {
+    const bool soon = round_.judged_at_ns > services_.ex.now();
+    next = std::min(next, soon ? round_.judged_at_ns : round_.given_up_at_ns);
+  }
   if (round_.of != nullptr && round_.scheduled && keys_.size() > 1)
     next = std::min(next, services_.ex.now() + look_again_ns);
   if (is_waited_for()) {
@@ -632,9 +654,11 @@ void lease_coordinator::send_due() {
   for (std::size_t p = 0; p < size(); ++p) {
     if (due(round_.asks[p], round_.of == nullptr || round_.done[p] ? 0 : round_.number)) send(p, round_.letter);
   }
-  for (std::size_t p = 0; p < size() && !is_waited_for(); ++p) {
-    if (leaving_[p]) send(p, lease_let_go{});
-    leaving_[p] = false;
+  for (std::size_t p = 0; p < size(); ++p) {
+    leaving& its = leaving_[p];
+    if (!its.unanswered || (its.turn % 2 == 1 && is_waited_for())) continue;
+    its.unanswered = false;
+    send(p, lease_let_go{its.turn});
   }
 }
 

@@ -136,9 +136,11 @@ class lease_coordinator {
     std::vector<bool> done;
     bool scheduled = false;  // the log says which call that is
     std::vector<bool> failed;
-    std::vector<std::uint64_t> at;                             // how far each has come, as far as it has said
+    std::vector<std::uint64_t> at;  // how far each has come, as far as it has said
+    std::vector<bool> not_at_it;    // it has said since a failure was heard of that it waits for its call
     std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose
-    time_ns given_up_at_ns = 0;                                // who has not said by then how far it came says nothing
+    time_ns judged_at_ns = 0;                                  // not before, as others may have failed in the same run
+    time_ns given_up_at_ns = 0;  // nor after, though somebody has not said how far it came
     time_ns began_ns = 0;
   };
 
@@ -165,12 +167,13 @@ class lease_coordinator {
   bool is_first_failure() const noexcept;
   void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
   void start_round(key_state& k, std::vector<rehearsal_run> runs);
+  /// It makes no more calls, and so does nobody else: no round begins.
+  bool somebody_leaves() const noexcept;
   bool between_calls() const noexcept { return round_.letter.when == rehearse::moment::scheduled; }
   bool is_waited_for() const noexcept;
   bool is_in_the_way(const key_state& of) const noexcept;
   void rehearse_next(key_state& k, const campaign& c);
   bool blames(key_state& k, rehearsed::kind how, std::uint64_t digest);
-  void fail_silent_round();
   void fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at, const std::string& text);
   void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
   void connect_anew();
@@ -207,8 +210,11 @@ class lease_coordinator {
   std::vector<asked> endings_;  // of the generation before, one for each participant
   std::vector<bool> ended_;
   std::string ending_why_;
-  std::vector<bool> leaving_;     // who waits to be let go
-  bool last_calls_made_ = false;  // somebody leaves, or has left: no round begins any more
+  struct leaving {
+    std::uint64_t turn = 0;
+    bool unanswered = false;
+  };
+  std::vector<leaving> leaving_;  // of each participant, see lease_messages.hpp
   bool stopped_ = false;
   std::uint64_t progress_ = 0;
   second_tries tries_;

@@ -127,18 +127,19 @@ struct lease_ended {
   PARLEY_FIELDS(ended)
 };
 
-/// A member makes no more calls and wants to leave: said again and again until it is let go. No round begins after that, as the others
-/// would wait in it for one that is gone.
+/// Whether a member wants to leave, which makes no more calls then, or has made a call since. Said again until it is answered; `turn` grows
+/// each time that it changes its mind, and is odd when it wants to leave. While somebody does no round begins: the others would wait in
+/// it for one that is gone.
 struct lease_leaving {
   static constexpr std::uint16_t message_type = 48;
-  bool leaving = true;
-  PARLEY_FIELDS(leaving)
+  std::uint64_t turn = 0;
+  PARLEY_FIELDS(turn)
 };
-/// No round is under way, nor will be.
+/// That was heard. Where it wants to leave: no round is under way, nor will be.
 struct lease_let_go {
   static constexpr std::uint16_t message_type = 49;
-  bool let_go = true;
-  PARLEY_FIELDS(let_go)
+  std::uint64_t turn = 0;
+  PARLEY_FIELDS(turn)
 };
 
 }  // namespace parley::actors

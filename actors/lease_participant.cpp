@@ -98,6 +98,7 @@ bool lease_participant::start_now(starting& s) {
 }
 
 void lease_participant::begin(starting& s) {
+  if (leaving_turn_ != 0) stay();
   key_state& k = at(s.begun_.key);
   k.rate.note(services_.ex.now());
   s.begun_.what = k.holder.start();
@@ -224,7 +225,7 @@ bool lease_participant::rejoin() {
   if (later_generation_ == 0) return false;
   generation_ = std::exchange(later_generation_, 0);
   failed_ = errc::none;
-  let_go_ = false;
+  leaving_turn_ = answered_turn_ = 0;
   for (auto& k : keys_) k.reset();
   return true;
 }
@@ -351,13 +352,28 @@ void lease_participant::on(lease_waiting& m) {
 
 void lease_participant::on(lease_end& m) { end_generation(m.why); }
 
-void lease_participant::on(lease_let_go&) { let_go_ = true; }
+void lease_participant::on(lease_let_go& m) {
+  answered_turn_ = std::max(answered_turn_, std::min(m.turn, leaving_turn_));
+}
 
 bool lease_participant::may_leave() {
   const bool never_called = std::all_of(keys_.begin(), keys_.end(), [](const auto& k) { return k == nullptr; });
-  if (let_go_ || failed_ != errc::none || (never_called && state_.round == 0)) return true;
-  tell_coordinator(lease_leaving{});
+  if (failed_ != errc::none || (never_called && state_.round == 0)) return true;
+  if (leaving_turn_ % 2 == 0) {
+    ++leaving_turn_;
+    ask_to_leave_at_ns_ = 0;
+    leaving_pauses_.restart();
+  }
+  if (answered_turn_ == leaving_turn_) return true;
+  if (services_.ex.now() < ask_to_leave_at_ns_) return false;
+  ask_to_leave_at_ns_ = services_.ex.now() + leaving_pauses_.next(services_.jitter);
+  tell_coordinator(lease_leaving{leaving_turn_});
   return false;
+}
+
+void lease_participant::stay() {
+  if (leaving_turn_ % 2 == 1) ++leaving_turn_;
+  if (answered_turn_ != leaving_turn_) tell_coordinator(lease_leaving{leaving_turn_});
 }
 
 void lease_participant::end_generation(const std::string& why) {

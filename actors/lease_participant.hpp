@@ -27,6 +27,7 @@
 #include <parley/actors/participant.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/actor.hpp>
+#include <parley/runtime/backoff.hpp>
 #include <parley/runtime/request.hpp>
 #include <parley/tuning/key.hpp>
 
@@ -137,8 +138,8 @@ class lease_participant {
 
   /// After it has failed, for good: another one, of a generation with another process in it, takes its place.
   void retire() noexcept { rehearser_.stop(); }
-  /// Whether its rank, which makes no more calls, can leave without the others waiting for it in a rehearsal. Each time that it cannot
-  /// yet, it asks the coordinator for that.
+  /// Whether its rank, which makes no more calls for now, can leave without the others waiting for it in a rehearsal. The coordinator is
+  /// asked for that, again from time to time. A call takes it back.
   bool may_leave();
   bool is_rehearsing() const noexcept { return running_ != nullptr; }
 
@@ -182,6 +183,7 @@ class lease_participant {
   const key_state* find(std::uint64_t bytes) const noexcept;
   bool start_now(starting& s);
   void begin(starting& s);
+  void stay();
   void note_rounds(key_state& k, std::size_t known) noexcept;
   bool rehearsal_is_due(const key_state& k) const noexcept;
   bool may_begin(const key_state& k) const noexcept;
@@ -232,7 +234,10 @@ class lease_participant {
   bool between_calls_ = false;         // a round is being made at its call
   std::uint64_t connection_ = 0;
   time_ns rehearsal_ended_ns_ = 0;
-  bool let_go_ = false;
+  std::uint64_t leaving_turn_ = 0;   // see lease_messages.hpp
+  std::uint64_t answered_turn_ = 0;  // the latest that the coordinator has answered
+  time_ns ask_to_leave_at_ns_ = 0;
+  runtime::backoff<20'000'000, 1'000'000'000> leaving_pauses_;
 
   std::function<void(std::uint64_t)> new_key_;
   std::function<void(const std::string&)> generation_ended_;

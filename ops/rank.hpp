@@ -218,8 +218,8 @@ class rank {
   runtime::task<bool> until_restart(std::uint64_t before, time_ns limit_ns);
   /// How many processes have been in this rank's own place before this one.
   std::uint32_t own_restarts() const { return runtime::restarts_of(services_.incarnations.of(id())); }
-  /// Waits until others have taken what they still need of this rank: control messages, at most `limit_ns`, and data that was
-  /// sent but not matched, at most its op's timeout.
+  /// Waits until others have taken what they still need of this rank: control messages and rehearsals, at most `limit_ns`, and data that
+  /// was sent but not matched, at most its op's timeout. No op without headers is rehearsed from then on, until its next call.
   runtime::task<> settle(time_ns limit_ns);
   /// After `settle`, before the rank leaves.
   left_over unfinished();

@@ -460,6 +460,15 @@ TEST_CASE("whichever member leaves first, in the middle of a search, no rehearsa
       job.pass(1'000'000'000);
       CHECK(rehearsals() == all);
       for (rank_id r = 0; r < 3; ++r) CHECK(!job.end(r).owes_messages());
+      // It has thought better of it, and its first word of that is lost.
+      int losses = 1;
+      job.links.options().lose = [&](rank_id from, rank_id to, link::channel on) {
+        return from == first && to == 0 && on == link::channel::control && losses-- > 0;
+      };
+      job.start(4000, {500'000, 1'000});
+      job.finish();
+      CHECK(job.failed() == 0);
+      CHECK(job.steady() == "ring");
     }
   }
 }
@@ -717,6 +726,47 @@ TEST_CASE("a config is blamed for its own rehearsal alone, also where the member
     CHECK(job.campaign()->excluded[0].why.find("broken: ") == 0);
     CHECK(job.campaign()->excluded[0].why.find("out of registers") != std::string::npos);
   }
+}
+
+namespace {
+/// No member waits for another one in it.
+class on_its_own final : public symmetric_config {
+ public:
+  on_its_own(const char* name, time_ns takes_ns, bool fails_on_the_first)
+      : symmetric_config({.name = name, .wire_class = name}), takes_ns_(takes_ns), fails_(fails_on_the_first) {}
+  task<> run(symmetric_call call, std::span<std::byte>) const override {
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    if (!slept) raise(slept.reason());
+    if (fails_ && call.self == 0 && call.on == symmetric_call::stream::rehearsal)
+      raise({errc::unavailable, "out of registers"});
+  }
+
+ private:
+  time_ns takes_ns_;
+  bool fails_;
+};
+}  // namespace
+
+TEST_CASE(
+    "a member that has yet to come to the call before which all rehearse has not failed there before another one") {
+  job_of job(3,
+             {std::make_shared<on_its_own>("library", 40'000, false),
+              std::make_shared<on_its_own>("broken", 5'000, true), std::make_shared<on_its_own>("ring", 20'000, false)},
+             trials::between_calls, roomy(), {}, {}, 100'000'000'000);
+  job.start_on(0, 5000, {20'000'000, 3'000});
+  job.start_on(1, 5000, {20'000'000, 3'000});
+  const auto late = [](job_of& all) -> task<> {
+    auto slept = co_await sleep_until(all.clock.now() + 40'000'000'000);
+    if (slept) all.start_on(2, 5000, {20'000'000, 3'000});
+  };
+  job.calls->spawn(late(job));
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.steady() == "ring");
+  REQUIRE(job.campaign()->excluded.size() == 1);
+  CHECK(job.campaign()->excluded[0].why.find("broken: ") == 0);
+  CHECK(job.end(0).lease_coordinator()->statistics().failed_rounds == 1);
 }
 
 namespace {
