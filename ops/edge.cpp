@@ -737,7 +737,8 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
     throw explained(in.failed(), std::nullopt,
                     "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
                         std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
-                        std::to_string(in.invocation()) + " had not begun");
+                        std::to_string(in.invocation()) + " had not begun" +
+                        (in.failed() == errc::timeout ? "; that rank is late, or what it sends has another tag" : ""));
   throw explained(in.failed(), in.invocation(),
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +

@@ -639,8 +639,10 @@ task<> rank::settle(time_ns limit_ns) {
   }
 }
 
+// What a rank has taken that did not return is not known, and no matter.
 void rank::note_undelivered(edge_out& e) {
-  if (e.delivered()) return;
+  const auto ended_otherwise = [&](const loss& l) { return l.who == e.peer() && l.how != departure::returned; };
+  if (e.delivered() || std::any_of(lost_.begin(), lost_.end(), ended_otherwise)) return;
   const auto [sent, unmatched] = e.sender().delivery();
   undelivered_.emplace_back(
       e.peer(), e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(e.peer()) +

@@ -101,17 +101,18 @@ struct named_case {
   task<> (*run)(here*);
   std::vector<const char*> ops;  ///< in which it may be
 };
-const std::vector<named_case> all_cases{{"ring", ring, {"ring"}},
-                                        {"pipelines", pipelines, {"gpipe", "1F1B", "interleaved"}},
-                                        {"transfers", transfers, {"activations", "tried", "decisions"}},
-                                        {"Jacobi", worked_cases::jacobi, {"rims"}},
-                                        {"attention", attention_around, {"attention of"}},
-                                        {"group", sums_of_a_group, {"in a group", "from a leader", "to a leader"}},
-                                        {"levels", sums, {"gradients"}},
-                                        {"sums", device_sums, {"device sums"}},
-                                        {"gathered", gathered_sums, {"gathered sums"}},
-                                        {"replays", replays, {"replayed sums"}},
-                                        {"contextual", contextual_table, {"layer"}}};
+const std::vector<named_case> all_cases{
+    {"ring", ring, {"ring"}},
+    {"pipelines", pipelines, {"gpipe", "1F1B", "interleaved", "own list", "two in a row", "folded"}},
+    {"transfers", transfers, {"activations", "tried", "decisions"}},
+    {"Jacobi", worked_cases::jacobi, {"rims"}},
+    {"attention", attention_around, {"attention of"}},
+    {"group", sums_of_a_group, {"in a group", "from a leader", "to a leader"}},
+    {"levels", sums, {"gradients"}},
+    {"sums", device_sums, {"device sums"}},
+    {"gathered", gathered_sums, {"gathered sums"}},
+    {"replays", replays, {"replayed sums"}},
+    {"contextual", contextual_table, {"layer"}}};
 
 struct ending {
   bool over = false;

@@ -65,3 +65,18 @@ TEST_CASE("what nobody has taken is told with a count") {
   REQUIRE(asked.size() == 1);
   CHECK(asked[0].find("has not taken 2 of the 5 messages") != std::string::npos);
 }
+
+TEST_CASE("of messages to a rank that did not return nothing is said: how it ended is") {
+  for (const departure how : {departure::returned, departure::died, departure::failed}) {
+    CAPTURE(static_cast<int>(how));
+    world w(2);
+    auto out = w[0].declare(pair_of({direct()}));
+    auto in = w[1].declare(pair_of({direct()}));
+    CHECK(move_each(w, out, in, {100}).failed() == 0);
+    call_outcomes all;
+    run(w.clock, send_each(out, {10, 20}, all));
+    CHECK(all.failed() == 0);
+    w[0].on_lost(1, "is no more", how);
+    CHECK(w[0].unfinished().undelivered.size() == (how == departure::returned ? 1 : 0));
+  }
+}
