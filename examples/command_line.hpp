@@ -26,7 +26,11 @@ namespace examples {
 
 class command_line {
  public:
-  explicit command_line(std::string what_it_does) : app_(std::move(what_it_does)) {}
+  explicit command_line(std::string what_it_does) : app_(std::move(what_it_does)) {
+    app_.footer("On N virtual ranks in one process: --sim N [--seed S] [--links free], also in bad weather (--weather, "
+                "--control-weather,\n"
+                "--deaths, with --seeds M for M of them), as docs/simulation.md says.");
+  }
 
   template <class T>
   CLI::Option* option(const std::string& name, T& value, const std::string& what) {

@@ -115,6 +115,10 @@ parley::pipeline_schedule schedule_for(parley::rank_id ranks) {
 
 parley::task<> rank_main(parley::rank& self) {
   const parley::pipeline_schedule schedule = schedule_for(self.world_size());
+  if (schedule.ranks.size() != self.world_size())
+    parley::runtime::raise({parley::errc::bad_argument,
+                            "the schedule " + schedule_name + " is for " + std::to_string(schedule.ranks.size()) +
+                                " ranks, and this job has " + std::to_string(self.world_size())});
   microbatches = schedule.microbatches;
   parley::training pipe = self.declare(parley::training_pipeline{.name = "layers", .schedule = schedule});
   std::vector<double> gradient(schedule.stages);
@@ -149,9 +153,10 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("A pipeline forward and backward, after a schedule.");
-  line.option("--schedule", schedule_name, "1f1b, gpipe, interleaved, or a file with a list of actions per rank");
+  line.option("--schedule", schedule_name,
+              "1f1b, gpipe, interleaved, or a file with a list of actions per rank (ops/schedule.hpp)");
   line.option("--chunks", chunks, "stages of a rank, interleaved")->check(CLI::PositiveNumber);
-  line.option("--microbatches", microbatches, "of a step")->check(CLI::PositiveNumber);
+  line.option("--microbatches", microbatches, "of a step, unless a file says")->check(CLI::PositiveNumber);
   line.option("--width", width, "numbers of an activation")->check(CLI::PositiveNumber);
   line.option("--steps", steps, "of training")->check(CLI::PositiveNumber);
   line.flag("--tuned", tuned, "let each rank find out which of two ways to compute its layers is faster");

@@ -149,6 +149,9 @@ TEST_CASE("the training example takes lists of actions from a file, which also p
   const started nowhere = example("training --sim 2 --steps 1 --schedule /nowhere");
   CHECK(nowhere.status != 0);
   CHECK(has(nowhere.error, "cannot read the schedule /nowhere"));
+  const started other = example("training --sim 4 --steps 1 --schedule " + file);
+  CHECK(other.status != 0);
+  CHECK(has(other.error, "folded.txt is for 2 ranks, and this job has 4"));
 }
 
 TEST_CASE("links take time unless they are free, and there is no other word for that") {
