@@ -147,14 +147,14 @@ void lease_coordinator::advance(key_state& k) {
     k.at_once = true;
     return;
   }
-  const bool trying = c.where == campaign::stage::trying && !somebody_leaves();
+  const bool trying = c.where == campaign::stage::trying;
   const bool decided = c.where == campaign::stage::decided && c.digest != k.writer.log().tail();
   // S3: what a results file remembers has not been run together yet.
   const bool ran = c.digest == state_.declaration.default_digest || k.rehearsed.count(c.digest) != 0;
   if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
+  if (somebody_leaves()) return;
   if (trying && k.aside.empty() && path_ != trial_path::rehearsals && !may_try(c)) return;
   if (trying && path_ == trial_path::leased) return prepare(k, purpose::trials);
-  if (somebody_leaves()) return;
   if ((trying || decided || !k.aside.empty()) && (round_.of == nullptr || is_in_the_way(k))) rehearse_next(k, c);
 }
 

@@ -1,3 +1,4 @@
+#include "../support/batches.hpp"
 #include "../support/groups.hpp"
 #include "../support/halo_case.hpp"
 #include "../support/jacobi_case.hpp"
@@ -154,28 +155,18 @@ TEST_CASE("a step that reads a field whose ghosts were packed comes after they a
 
 namespace {
 
-task<> outcome_of(flow_work* work, result<>* outcome) {
-  std::exception_ptr thrown;
-  try {
-    co_await *work;
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  *outcome = thrown ? result<>(describe(thrown)) : result<>();
-}
-
 // A computation on the field fails, and so does the exchange that needs it; in the same flow there is another one.
 task<> exchange_behind_a_failure(dataflow& flow, halo_plan* plan, const std::vector<double>* u,
                                  std::vector<result<>>* outcomes) {
   if (u != nullptr) {
     const auto fails = [] { raise({errc::exception, "planted"}); };
     auto computed = flow.compute({writes(*u)}, fails, {.name = "interior"});
-    co_await outcome_of(&computed, &(*outcomes)[0]);
+    (*outcomes)[0] = co_await outcome_of(std::move(computed));
   }
   auto first = plan->start(flow);
-  co_await outcome_of(&first, &(*outcomes)[1]);
+  (*outcomes)[1] = co_await outcome_of(std::move(first));
   auto second = plan->start(flow);
-  co_await outcome_of(&second, &(*outcomes)[2]);
+  (*outcomes)[2] = co_await outcome_of(std::move(second));
 }
 
 }  // namespace
