@@ -56,9 +56,7 @@ struct stamp {
   std::uint16_t more_type = 0;
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
-
-/// A payload up to this size travels with its stamp inside one message.
-inline constexpr std::size_t short_payload_bytes = runtime::arrival::inline_bytes - sizeof(stamp);
+static_assert(sizeof(stamp) == runtime::link::max_header_bytes, "`short_bytes` of a link counts with it");
 
 inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std::as_bytes(std::span(&s, 1)); }
 

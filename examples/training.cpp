@@ -110,7 +110,9 @@ parley::pipeline_schedule schedule_for(parley::rank_id ranks) {
   if (!file) parley::runtime::raise({parley::errc::bad_argument, "cannot read the schedule " + schedule_name});
   std::ostringstream text;
   text << file.rdbuf();
-  return parley::parse_schedule(text.str()).value();
+  const auto read = parley::parse_schedule(text.str());
+  if (!read) parley::runtime::raise({read.code(), schedule_name + ": " + read.reason().text()});
+  return read.value();
 }
 
 parley::task<> rank_main(parley::rank& self) {

@@ -28,8 +28,8 @@ bool send_call::await_ready() {
   }
   if (!data_.empty()) edge_.check_trial(begun);
   runtime::link& net = edge_.services_.net;
-  if (data_.size() <= edge_.short_bytes_) {  // inside its message: the buffer is never needed afterwards
-    const errc sent = net.send(edge_.peer(), runtime::link::channel::data, bytes_of(begun.mark), data_, nullptr);
+  if (data_.size() <= edge_.short_bytes_) {
+    const errc sent = edge_.send_short(begun, data_);
     if (sent != errc::none) whole.emplace(net, edge_.peer(), begun.mark).out.fail(sent);
     return true;
   }

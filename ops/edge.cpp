@@ -309,6 +309,8 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
+  const auto has_it_whole = [this](const config_ptr& c) { return c->goes_whole(short_bytes_); };
+  if (std::all_of(options_.configs.begin(), options_.configs.end(), has_it_whole)) at_once_below_ = short_bytes_ + 1;
   // Payloads of a device are not read from here.
   if (options_.allowed.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
@@ -355,9 +357,10 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
     payload.emplace(*options_.memory, data, [this, &call] { sender_.readmit(call.tag); });
   auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr);
   if (!number && failed_)
-    throw explained(
-        number.code(), std::nullopt,
-        "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) + ", had not begun");
+    throw explained(number.code(), std::nullopt,
+                    "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
+                        ", had not begun: " + "invocation " + std::to_string(sender_.next_invocation(call.tag)) +
+                        " would have been the next one");
   if (!number)
     throw explained(number.code(), std::nullopt,
                     payload && !payload->is_over()
@@ -452,6 +455,24 @@ task<time_ns> edge_out::until_written(std::span<const std::byte> data) {
   }
   if (kernels.outcome() != errc::none) runtime::raise({kernels.outcome(), memory().words_of(kernels.outcome())});
   co_return seen_ns;
+}
+
+bool edge_out::send_at_once(std::span<const std::byte> data, const call_options& o) {
+  if (data.size() >= at_once_below_ || unusual_) return false;
+  const std::uint64_t number = sender_.try_admit(o.tag, data.size());
+  if (number == actors::edge_sender::not_admitted) return false;
+  actors::outgoing begun = sender_.begin(o.tag, data.size(), number, o.pace, data.data());
+  begun.mark.more_type = o.type;
+  show_payload(begun, data);
+  if (!data.empty()) check_trial(begun);
+  if (const errc sent = send_short(begun, data); sent != errc::none) [[unlikely]] {
+    part_sender out(services_.net, peer(), begun.mark);
+    out.fail(sent);
+    end(begun, out, data.size());
+  } else {
+    sender_.end(begun, errc::none);
+  }
+  return true;
 }
 
 void edge_out::check_trial(const actors::outgoing& inv) const {

@@ -167,6 +167,9 @@ class edge_out final : public edge_end {
 
   /// Ends when `data` may be reused.
   send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
+  /// The same for a short payload that nothing has to wait for: it has left, and may be reused. False: nothing has been done, and `send`
+  /// is what it takes.
+  bool send_at_once(std::span<const std::byte> data, const call_options& o);
   /// Whether a wait could tell the next message nothing of where to put its payload.
   bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return sender_.knows_where(tag, bytes); }
   /// After it has failed, for good.
@@ -185,6 +188,9 @@ class edge_out final : public edge_end {
 
  private:
   friend send_call;
+  runtime::errc send_short(const actors::outgoing& inv, std::span<const std::byte> data) {
+    return services_.net.send(peer(), runtime::link::channel::data, bytes_of(inv.mark), data, nullptr);
+  }
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   void give_up_rehearsal(std::uint64_t digest);
@@ -247,8 +253,9 @@ class edge_out final : public edge_end {
   std::vector<refusal> refused_;  // of calls that have not ended, and say so themselves
   std::vector<refusal> untold_;   // of those whose message was sent when their receiver refused it
   bool unusual_ = options_.memory != nullptr;
-  // What leaves inside its message. From a device's memory nothing does: that takes a copy which somebody has to wait for.
-  std::size_t short_bytes_ = options_.memory == nullptr ? actors::short_payload_bytes : 0;
+  // What has left when the link has been given it. From a device's memory nothing does: that takes a copy which somebody has to wait for.
+  std::size_t short_bytes_ = options_.memory == nullptr ? services_.net.short_bytes() : 0;
+  std::size_t at_once_below_ = 0;  // what leaves so whichever config it is stamped with
   runtime::intrusive_list<under_way> under_way_;
   runtime::intrusive_list<whole_send> wholes_;
   actors::assignment assigned_;

@@ -430,7 +430,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
   auto& links = state_->links;
   check_stream(stream);
   if (state_->around != nullptr) state_->around->throw_refused();
-  if (links.empty()) return flow.together(std::span<const runtime::flow_step_ptr>());
+  if (links.empty()) return flow.together(std::span<const runtime::flow_part>());
   for (const link& l : links) state_->around->expect(l.peer);
   const bool on_device = state_->memory->has_streams();
   if (on_device && receiving_.size() == 0) open(flow, stream);

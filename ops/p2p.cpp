@@ -164,12 +164,35 @@ class step_to_itself final : public runtime::flow_step, private call_watcher {
   const std::string& op_;
 };
 
+// A short message that the transport did not take.
+class not_sent final : public runtime::flow_step {
+ public:
+  not_sent(const p2p_operation& o, const std::string& op, std::exception_ptr why)
+      : title_(title_of(o, op)), why_(std::move(why)) {}
+  std::string title() const override { return title_; }
+
+ private:
+  void go() noexcept override { end(std::move(why_)); }
+  std::string title_;
+  std::exception_ptr why_;
+};
+
 }  // namespace
 
 runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o) {
   if (o.peer == self_) return runtime::new_step<step_to_itself>(to_itself_, o, name_);
   if (o.what == p2p_operation::kind::send) return runtime::new_step<send_step>(pairs_.edge_to(o.peer), o, name_);
   return runtime::new_step<receive_step>(pairs_.edge_from(o.peer), o, name_);
+}
+
+// A short message that waits for nothing needs no step. Throws what it has failed with.
+bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, const runtime::buffer_access& use,
+                             const runtime::step_options& how) {
+  if (o.what != p2p_operation::kind::send || o.peer == self_ || !flow.may_begin(use, how)) return false;
+  call_options call;
+  call.tag = o.tag;
+  call.type = o.type;
+  return pairs_.edge_to(o.peer).send_at_once(o.bytes, call);
 }
 
 // Throws where this rank has no such pair.
@@ -212,15 +235,26 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     order_behind(o, in_order);
     batch = in_order;
   }
-  boost::container::small_vector<runtime::flow_step_ptr, 8> steps;
-  for (const p2p_operation& operation : batch) steps.push_back(step_for(operation));
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const bool sends = batch[i].what == p2p_operation::kind::send;
-    const runtime::buffer_access use{batch[i].bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
-    if (sends && batch[i].hooks != nullptr) batch[i].hooks->before_send(batch[i]);
-    flow.put(steps[i], {&use, 1}, {o.timeout_ns, o.after, &sequence_of(batch[i])});
+  boost::container::small_vector<runtime::flow_part, 16> parts;
+  for (const p2p_operation& operation : batch) check_pair(operation);
+  for (const p2p_operation& operation : batch) {
+    const bool sends = operation.what == p2p_operation::kind::send;
+    const runtime::buffer_access use{operation.bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
+    const runtime::step_options how{o.timeout_ns, o.after, &sequence_of(operation)};
+    if (sends && operation.hooks != nullptr) operation.hooks->before_send(operation);
+    runtime::flow_part& part = parts.emplace_back();
+    try {
+      if (leaves_at_once(flow, operation, use, how)) {
+        part.bytes = operation.bytes.size();
+        continue;
+      }
+      part.step = step_for(operation);
+    } catch (const runtime::failure&) {
+      part.step = runtime::new_step<not_sent>(operation, name_, std::current_exception());
+    }
+    flow.put(part.step, {&use, 1}, how);
   }
-  return flow.together(steps);
+  return flow.together(parts);
 }
 
 void p2p_end::refuse(rank_id peer, const error& why) {

@@ -122,6 +122,8 @@ class p2p_end {
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   void check_pair(const p2p_operation& o);
   runtime::flow_step_ptr step_for(const p2p_operation& o);
+  bool leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, const runtime::buffer_access& use,
+                      const runtime::step_options& how);
   runtime::begin_sequence& sequence_of(const p2p_operation& o);
   std::string name_;
   transfer pairs_;

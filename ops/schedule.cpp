@@ -315,7 +315,9 @@ runtime::result<> check(const pipeline_schedule& s) {
     for (std::uint32_t m = 0; m < s.microbatches; ++m) {
       for (const auto& [name, what] : names) {
         const pipeline_action a{stage, what, m};
-        if (has_boundary(s, a) && !seen.contains(key_of(a))) return wrong(text_of(a) + " is missing");
+        if (has_boundary(s, a) && !seen.contains(key_of(a)))
+          return wrong(text_of(a) + " is missing" +
+                       (a.computes() ? "" : "; where messages are listed, all have to be"));
       }
     }
   }
@@ -329,9 +331,12 @@ runtime::result<> check(const pipeline_schedule& s) {
   if (walk(s, [](rank_id, const pipeline_action&) {}, reached)) return {};
   std::string stuck;
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
-    if (reached[r] < s.ranks[r].size())
-      stuck += (stuck.empty() ? "" : ", ") + std::string("rank ") + std::to_string(r) + " at " +
-               text_of(s.ranks[r][reached[r]]);
+    if (reached[r] == s.ranks[r].size()) continue;
+    const pipeline_action& at = s.ranks[r][reached[r]];
+    auto wanted = needs(s, at);
+    if (wanted && !wanted->computes() && !wanted->sends()) wanted = needs(s, *wanted);  // what a receive waits for
+    stuck += (stuck.empty() ? "" : ", ") + std::string("rank ") + std::to_string(r) + " at " + text_of(at) +
+             (wanted ? ", which needs " + text_of(*wanted) : "");
   }
   return wrong("it can never end: " + stuck);
 }

@@ -79,6 +79,20 @@ class buffer_order {
     }
   }
 
+  /// Whether `add` would have nobody to wait for.
+  bool is_free(const buffer_access& a) const {
+    if (a.bytes.empty() || size() == 0) return true;
+    const place from = begin_of(a.bytes);
+    const place to = from + a.bytes.size();
+    auto at = pieces_.lower_bound(from);
+    if (at != pieces_.begin() && std::prev(at)->second.end > from) --at;
+    for (; at != pieces_.end() && at->first < to; ++at) {
+      const piece& p = at->second;
+      if (p.writer != nullptr || (a.use != buffer_use::read && !p.readers.empty())) return false;
+    }
+    return true;
+  }
+
   enum class afterwards : std::uint8_t { forgotten, still_the_writer };
   void remove(const typename Handle::element_type& gone, const buffer_access& a, mark at, afterwards then) noexcept {
     if (a.bytes.empty()) return;

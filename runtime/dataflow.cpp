@@ -70,15 +70,19 @@ flow_work dataflow::enqueue(std::span<const buffer_access> uses, const std::func
   return made;
 }
 
-flow_work dataflow::together(const std::vector<flow_work>& parts) {
-  std::vector<flow_step_ptr> steps;
-  for (const flow_work& part : parts) part.for_each_step([&steps](const flow_step_ptr& s) { steps.push_back(s); });
-  return together(steps);
+flow_work dataflow::together(const std::vector<flow_work>& works) {
+  std::vector<flow_part> parts;
+  for (const flow_work& w : works) {
+    if (w.step_ != nullptr) parts.push_back({w.step_});
+    if (w.batch_ == nullptr) continue;
+    for (const flow_batch::part& p : w.batch_->parts()) parts.push_back(p.is);
+  }
+  return together(parts);
 }
 
-flow_work dataflow::together(std::span<const flow_step_ptr> steps) {
-  if (steps.size() == 1) return {where(), steps[0]};
-  return {where(), flow_batch::of(steps)};
+flow_work dataflow::together(std::span<const flow_part> parts) {
+  if (parts.size() == 1 && parts[0].step != nullptr) return {where(), parts[0].step};
+  return {where(), flow_batch::of(parts)};
 }
 
 // At once, so that a message leaves before its caller goes on. But a line of steps of which each lets the next one begin is gone

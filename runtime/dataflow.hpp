@@ -92,9 +92,14 @@ class dataflow {
   flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
   /// The same for one of several that are waited for `together`.
   void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// Several works as one, or several steps of the flow.
-  flow_work together(const std::vector<flow_work>& parts);
-  flow_work together(std::span<const flow_step_ptr> steps);
+  /// Whether a step that is put now would begin at once: what is over as soon as it has begun needs none then.
+  bool may_begin(const buffer_access& use, const step_options& o) const {
+    return all_.where().resuming() && (o.after == nullptr || o.after->tail_.empty()) &&
+           (o.sequence == nullptr || o.sequence->last_ == nullptr) && order_.is_free(use);
+  }
+  /// Several works as one, or several parts of a batch.
+  flow_work together(const std::vector<flow_work>& works);
+  flow_work together(std::span<const flow_part> parts);
   class [[nodiscard]] joiner : private list_hook {
    public:
     explicit joiner(dataflow& joined) noexcept : joined_(joined) {}

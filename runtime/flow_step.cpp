@@ -19,18 +19,19 @@ struct input_failed final : failure {
 
 }  // namespace
 
-boost::intrusive_ptr<flow_batch> flow_batch::of(std::span<const flow_step_ptr> steps) {
-  return boost::intrusive_ptr<flow_batch>(::new (frame_pool::allocate(bytes_for(steps.size()))) flow_batch(steps));
+boost::intrusive_ptr<flow_batch> flow_batch::of(std::span<const flow_part> parts) {
+  return boost::intrusive_ptr<flow_batch>(::new (frame_pool::allocate(bytes_for(parts.size()))) flow_batch(parts));
 }
 
-flow_batch::flow_batch(std::span<const flow_step_ptr> steps) noexcept : size_(steps.size()) {
+flow_batch::flow_batch(std::span<const flow_part> parts) noexcept : size_(parts.size()) {
   static_assert(alignof(part) <= alignof(flow_batch), "the parts can follow the batch");
   open = 0;
   for (std::size_t i = 0; i < size_; ++i) {
-    flow_step& step = *steps[i];
     part& mine = *::new (first() + i) part;
     mine.whole = this;
-    mine.step = steps[i];
+    mine.is = parts[i];
+    if (mine.is.step == nullptr) continue;
+    flow_step& step = *mine.is.step;
     if (step.open != 0) {
       step.wholes_.push_back(mine);
       ++open;

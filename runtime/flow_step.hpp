@@ -63,13 +63,19 @@ struct flow_end {
   }
 };
 
+/// One of several that are waited for together: a step, or what was over at once and needed none.
+struct flow_part {
+  flow_step_ptr step{};
+  std::uint64_t bytes = 0;  ///< that were moved without one
+};
+
 /// Several steps, for who waits for all of them. One that nobody holds any more is forgotten by its steps.
 struct flow_batch final : flow_end, flow_counted<flow_batch> {
   struct part : list_hook {
     flow_batch* whole = nullptr;
-    flow_step_ptr step;
+    flow_part is;
   };
-  static boost::intrusive_ptr<flow_batch> of(std::span<const flow_step_ptr> steps);
+  static boost::intrusive_ptr<flow_batch> of(std::span<const flow_part> parts);
   flow_batch(const flow_batch&) = delete;
   flow_batch& operator=(const flow_batch&) = delete;
   ~flow_batch() { std::destroy_n(first(), size_); }
@@ -82,7 +88,7 @@ struct flow_batch final : flow_end, flow_counted<flow_batch> {
   }
 
  private:
-  explicit flow_batch(std::span<const flow_step_ptr> steps) noexcept;
+  explicit flow_batch(std::span<const flow_part> parts) noexcept;
   static constexpr std::size_t bytes_for(std::size_t size) noexcept { return sizeof(flow_batch) + size * sizeof(part); }
   part* first() noexcept { return reinterpret_cast<part*>(this + 1); }
   const part* first() const noexcept { return reinterpret_cast<const part*>(this + 1); }

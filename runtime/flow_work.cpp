@@ -15,7 +15,10 @@ flow_work flow_work::operator[](std::size_t i) const {
   if (i >= size())
     raise({errc::bad_argument,
            "this work has " + std::to_string(size()) + " parts; there is no part " + std::to_string(i)});
-  return {*where_, batch_ != nullptr ? batch_->parts()[i].step : step_};
+  if (batch_ == nullptr) return {*where_, step_};
+  const flow_part& one = batch_->parts()[i].is;
+  if (one.step != nullptr) return {*where_, one.step};
+  return {*where_, flow_batch::of({&one, 1})};
 }
 
 void flow_work::take() const {
@@ -63,6 +66,8 @@ result<> flow_work::outcome() {
 std::uint64_t flow_work::bytes() const noexcept {
   std::uint64_t sum = 0;
   for_each_step([&sum](const flow_step_ptr& s) { sum += s->bytes(); });
+  if (batch_ == nullptr) return sum;
+  for (const flow_batch::part& p : batch_->parts()) sum += p.is.bytes;
   return sum;
 }
 

@@ -84,7 +84,9 @@ class flow_work {
   void for_each_step(const Visit& visit) const {
     if (step_ != nullptr) visit(step_);
     if (batch_ == nullptr) return;
-    for (const flow_batch::part& p : batch_->parts()) visit(p.step);
+    for (const flow_batch::part& p : batch_->parts()) {
+      if (p.is.step != nullptr) visit(p.is.step);
+    }
   }
   void take() const;
   void check_not_moved() const;

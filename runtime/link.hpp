@@ -171,6 +171,8 @@ class link {
   /// Without `done` the payload is copied where needed and the outcome is not reported.
   virtual errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
                     completion* done) = 0;
+  /// Up to how long a payload as a rule may be reused at once, so that it can be sent without `done`.
+  virtual std::size_t short_bytes() const noexcept { return arrival::inline_bytes - max_header_bytes; }
 
   /// Brings the payload of `message` into `into`, which holds at least `message.length()` bytes. Answers as `send` does, and
   /// never `pending` unless the message is `remote()` or `into` lies on a device.

@@ -32,6 +32,8 @@ constexpr std::size_t max_address_bytes = 64 * 1024;
 /// How long UCX gets to end by itself what a dead peer left behind.
 constexpr std::chrono::milliseconds burial_time{100};
 constexpr std::size_t kept_copy_bytes = 64 * 1024;
+/// Of a payload that UCX copies into its own memory, or its queue, before a send returns. Where it has no room a record keeps it.
+constexpr std::size_t at_once_bytes = 4096;
 
 /// A message that does not fit into an `arrival` carries who sent it behind its header, because UCX does not tell a receiver
 /// whose rendezvous it holds, and that must be known when a peer dies, or has died and come back. It has an AM id of its
@@ -209,6 +211,9 @@ class ucx_link::state {
   static void on_fetched(void* request, ucs_status_t outcome, std::size_t length, void* of);
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t reason);
 
+  ucs_status_ptr_t send_framed(ucp_ep_h to, channel on, std::span<const std::byte> header,
+                               std::span<const std::byte> payload);
+  std::size_t frame(std::array<std::byte, max_framed_header>& into, std::span<const std::byte> header) const;
   errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done,
                         ucs_memory_type_t where = UCS_MEMORY_TYPE_HOST);
@@ -434,9 +439,11 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
   if (peer.endpoint == nullptr) [[unlikely]] {
     if (const errc opened = open(peer); opened != errc::none) return opened;
   }
-  if (header.size() + payload.size() <= arrival::inline_bytes) {
-    void* const status = ucp_am_send_nbx(peer.endpoint, message_id(on, framing::plain), header.data(), header.size(),
-                                         payload.data(), payload.size(), &at_once_);
+  if (payload.size() <= at_once_bytes) {
+    void* const status = header.size() + payload.size() <= arrival::inline_bytes
+                             ? ucp_am_send_nbx(peer.endpoint, message_id(on, framing::plain), header.data(),
+                                               header.size(), payload.data(), payload.size(), &at_once_)
+                             : send_framed(peer.endpoint, on, header, payload);
     if (status == nullptr) [[likely]] {
       count_sent(on, payload.size());
       return errc::none;
@@ -449,6 +456,23 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
   return send_with_record(peer, on, header, payload, done);
 }
 
+ucs_status_ptr_t ucx_link::state::send_framed(ucp_ep_h to, channel on, std::span<const std::byte> header,
+                                              std::span<const std::byte> payload) {
+  std::array<std::byte, max_framed_header> framed;
+  const std::size_t length = frame(framed, header);
+  return ucp_am_send_nbx(to, message_id(on, framing::with_origin), framed.data(), length, payload.data(),
+                         payload.size(), &at_once_);
+}
+
+// The header with who sent it behind it; answers how long both are.
+std::size_t ucx_link::state::frame(std::array<std::byte, max_framed_header>& into,
+                                   std::span<const std::byte> header) const {
+  const origin me{chosen_.rank, chosen_.restarts};
+  if (!header.empty()) std::memcpy(into.data(), header.data(), header.size());
+  std::memcpy(into.data() + header.size(), &me, sizeof me);
+  return header.size() + sizeof me;
+}
+
 errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                                        std::span<const std::byte> payload, completion* done, ucs_memory_type_t where) {
   const bool of_device = where != UCS_MEMORY_TYPE_HOST;
@@ -458,13 +482,8 @@ errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<co
   sending->peer = to.id;
   sending->done = done;
   sending->put = on == channel::transfers;
-  std::size_t header_size = header.size();
-  if (header_size != 0) std::memcpy(sending->header.data(), header.data(), header_size);
-  if (as == framing::with_origin) {
-    const origin me{chosen_.rank, chosen_.restarts};
-    std::memcpy(sending->header.data() + header_size, &me, sizeof me);
-    header_size += sizeof me;
-  }
+  const std::size_t framed = frame(sending->header, header);
+  const std::size_t header_size = as == framing::with_origin ? framed : header.size();
   const std::byte* bytes = payload.data();
   if (done == nullptr && !payload.empty()) {
     sending->copy.assign(payload.begin(), payload.end());
@@ -505,16 +524,19 @@ errc ucx_link::state::send_device(rank_id to, channel on, std::span<const std::b
 }
 
 errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, completion* done, ucs_memory_type_t where) {
-  arrival taken = std::move(message);  // whatever happens below, the message is used up
-  const auto length = static_cast<std::size_t>(taken.length());
-  if (into.size() < length) return errc::buffer_too_small;
-  if (!taken.remote() && where != UCS_MEMORY_TYPE_HOST) return length == 0 ? errc::none : errc::bad_argument;
-  if (!taken.remote()) {
-    const std::span<const std::byte> here = taken.payload();
-    if (!here.empty()) std::memcpy(into.data(), here.data(), here.size());
-    counted_.copied_bytes += length;
-    return errc::none;
+  const auto length = static_cast<std::size_t>(message.length());
+  if (!message.remote()) {
+    const bool fits = length <= into.size();
+    if (fits && where == UCS_MEMORY_TYPE_HOST && length != 0) {
+      std::memcpy(into.data(), message.payload().data(), length);
+      counted_.copied_bytes += length;
+    }
+    message = arrival();  // whatever happens, it is used up
+    if (!fits) return errc::buffer_too_small;
+    return length == 0 || where == UCS_MEMORY_TYPE_HOST ? errc::none : errc::bad_argument;
   }
+  arrival taken = std::move(message);
+  if (into.size() < length) return errc::buffer_too_small;
 
   const void* const held = taken.surrender();
   if (lent_->holds(held)) {
@@ -1028,6 +1050,7 @@ errc ucx_link::fence(rank_id to, completion* done) { return state_->fence(to, do
 errc ucx_link::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
   return state_->announce(to, on, header, done);
 }
+std::size_t ucx_link::short_bytes() const noexcept { return at_once_bytes; }
 const link::counters& ucx_link::statistics() const noexcept { return state_->counted_; }
 bool ucx_link::poll() { return state_->poll(); }
 runtime::poller::arm_state ucx_link::arm() { return state_->arm(); }

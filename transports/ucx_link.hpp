@@ -93,6 +93,7 @@ class ucx_link final : public runtime::link, public runtime::poller {
   /// Breaks the connection to the peer.
   void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override;
+  std::size_t short_bytes() const noexcept override;
   runtime::result<> one_sided() const override { return {}; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;

@@ -136,6 +136,76 @@ TEST_CASE("tags are honoured, several messages are in flight, and one of a batch
   CHECK(got == sent);
 }
 
+namespace {
+task<> send_short_ones(dataflow* flow, p2p pairs, std::array<int, 3>* sent) {
+  auto batch = pairs.start(*flow, {p2p::isend(std::span(&(*sent)[0], 1), {.to = 1, .tag = 1}),
+                                   p2p::isend(std::span(&(*sent)[1], 1), {.to = 1, .tag = 2})});
+  CHECK(flow->running() == 0);
+  CHECK(batch.done());
+  CHECK(batch.size() == 2);
+  CHECK(batch.bytes() == 8);
+  CHECK(batch[1].bytes() == 4);
+  *sent = {0, 0, 12};  // they have left
+  auto made = flow->compute({writes(std::span(&(*sent)[2], 1))}, [sent] { (*sent)[2] = 13; }, {.modelled_ns = 1000});
+  auto waits = pairs.start(*flow, {p2p::isend(std::span(&(*sent)[2], 1), {.to = 1, .tag = 1})});
+  CHECK_FALSE(waits.done());
+  co_await waits;
+  CHECK(waits.bytes() == 4);
+}
+}  // namespace
+
+TEST_CASE("a short message that waits for nothing has left when its batch is started, and its buffer is free") {
+  world w(2);
+  std::array<int, 3> sent{10, 11, 12};
+  std::array<int, 3> got{};
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) { return send_short_ones(&flow, pairs, &sent); };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::irecv(std::span(&got[0], 1), {.from = 0, .tag = 1}),
+                                     p2p::irecv(std::span(&got[1], 1), {.from = 0, .tag = 2}),
+                                     p2p::irecv(std::span(&got[2], 1), {.from = 0, .tag = 1})}));
+  };
+  for (const auto& o : run_each(w, {sender, receiver}, pairs_named("short"))) CHECK(o);
+  CHECK(got == std::array{10, 11, 13});
+}
+
+namespace {
+task<> send_while_it_breaks(dataflow* flow, p2p pairs, bool* broken, std::vector<result<>>* ends) {
+  const std::array sent{1, 2};
+  auto goes = pairs.start(*flow, {p2p::isend(sent, {.to = 1, .tag = 9})});
+  co_await goes;
+  *broken = true;
+  auto fails = pairs.start(*flow, {p2p::isend(sent, {.to = 1, .tag = 9})});
+  CHECK(fails.bytes() == 0);
+  ends->push_back(co_await outcome_of(std::move(fails)));
+  *broken = false;
+  auto again = pairs.start(*flow, {p2p::isend(sent, {.to = 1, .tag = 9})});
+  ends->push_back(co_await outcome_of(std::move(again)));
+}
+}  // namespace
+
+TEST_CASE("a short message that the transport does not take fails its part of the batch, and says which it was") {
+  bool broken = false;
+  memory_link_options links;
+  links.breaks = [&](rank_id from, rank_id, link::channel on) {
+    return broken && from == 0 && on == link::channel::data;
+  };
+  world w(2, {}, std::move(links));
+  std::vector<result<>> ends;
+  std::array<int, 2> got{};
+  const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return send_while_it_breaks(&flow, pairs, &broken, &ends);
+  };
+  const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+    return end_of(pairs.start(flow, {p2p::irecv(got, {.from = 0, .tag = 9})}));
+  };
+  for (const auto& o : run_each(w, {sender, receiver}, pairs_named("breaking"))) CHECK(o);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].code() == errc::peer_failed);
+  CHECK(says(ends[0], "breaking 0->1, invocation 1, on rank 0 (sender)"));
+  CHECK(ends[1]);
+  CHECK(got == std::array{1, 2});
+}
+
 TEST_CASE("a message keeps its place among those of its tag while it waits for its data") {
   world w(2);
   std::array<int, 2> sent{0, 11};

@@ -277,6 +277,73 @@ TEST_CASE("a batch ends when all of it has, and throws its first failure") {
   CHECK(f.join());
 }
 
+namespace {
+task<bool> outcome_of(flow_work* work) {
+  try {
+    co_await *work;
+  } catch (const failure&) {
+    co_return false;
+  }
+  co_return true;
+}
+task<> note_who_may_begin(flowing* f, std::vector<bool>* may) {
+  const auto ask = [&](buffer_access use, step_options o = {}) { may->push_back(f->flow.may_begin(use, o)); };
+  begin_sequence in_turn;
+  compute_queue queue;
+  auto reading = f->step('r', {reads(f->m.part(0, 16))});
+  ask(reads(f->m.part(8, 16)));
+  ask(writes(f->m.part(8, 16)));
+  ask(writes(f->m.part(16, 16)), {.after = &queue, .sequence = &in_turn});
+  auto writing = f->step('w', {writes(f->m.part(32, 8))});
+  ask(reads(f->m.part(30, 4)));
+  ask(reads(f->m.part(36, 20)));
+  ask(reads(f->m.part(40, 20)));
+  writing.wait_on(queue);
+  ask(reads(f->m.part(60, 4)), {.after = &queue});
+  auto late = f->step('l', {reads(f->m.part(32, 8))}, 1000, {.sequence = &in_turn});
+  ask(reads(f->m.part(60, 4)), {.sequence = &in_turn});
+  co_await f->flow.join();
+  ask(updates(f->m.bytes), {.sequence = &in_turn});
+  auto failed = f->failing('f', {writes(f->m.part(0, 4))});
+  static_cast<void>(co_await outcome_of(&failed));
+  ask(reads(f->m.part(0, 4)));  // nobody has written it
+}
+}  // namespace
+
+TEST_CASE("a step may begin at once where nobody is before it: in its memory, its sequence or its queue") {
+  flowing f;
+  std::vector<bool> may;
+  run(f.clock, note_who_may_begin(&f, &may));
+  CHECK(may == std::vector<bool>{true, false, true, false, false, true, false, false, true, false});
+  CHECK_FALSE(f.flow.may_begin(reads(f.m.bytes), {}));  // outside of the loop's turns nothing begins
+}
+
+TEST_CASE("what was over at once counts among the parts of a batch, and is waited for as the others are") {
+  flowing f;
+  const std::vector<flow_part> some{{.bytes = 5}, {.step = new_step<logged>(f.log, 'a', 100)}, {.bytes = 7}};
+  f.flow.put(some[1].step, {});
+  flow_work all = f.flow.together(some);
+  CHECK(all.size() == 3);
+  CHECK(all.bytes() == 12);
+  CHECK_FALSE(all.done());
+  for (const std::size_t i : {0U, 2U}) {
+    flow_work one = all[i];
+    CHECK(one.done());
+    CHECK(one.bytes() == some[i].bytes);
+    CHECK(one.outcome());
+    one.cancel();
+  }
+  std::vector<flow_work> both;
+  both.push_back(std::move(all));
+  both.push_back(f.step('b', {}, 200));
+  flow_work whole = f.flow.together(both);
+  CHECK(whole.size() == 4);
+  CHECK(whole.bytes() == 12);
+  CHECK(whole.outcome());
+  CHECK(f.log.text == "<a<b>a>b");
+  CHECK(f.flow.together(std::span(some).first(1)).outcome());
+}
+
 TEST_CASE("a work that was moved away cannot be waited for") {
   flowing f;
   flow_work a = f.step('a', {});

@@ -28,6 +28,7 @@ struct memory_link_options {
   std::size_t eager_bytes = 8192;
   std::function<bool(rank_id from, rank_id to, runtime::link::channel on)> lose;
   std::function<time_ns(rank_id from, rank_id to, runtime::link::channel on)> delay;  ///< on top of the latency
+  std::function<bool(rank_id from, rank_id to, runtime::link::channel on)> breaks{};  ///< it takes no message any more
   enum class memory : std::uint8_t { none, exposed } one_sided = memory::exposed;
   enum class fences : std::uint8_t { work, do_nothing, fail } fence = fences::work;
   enum class announcements : std::uint8_t { none, arrive, cut_short } announces = announcements::none;  ///< behind puts
@@ -283,6 +284,7 @@ inline rank_id memory_link::world_size() const noexcept { return static_cast<ran
 
 inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte> header,
                               std::span<const std::byte> payload, runtime::completion* done) {
+  if (world_.options_.breaks && world_.options_.breaks(rank_, to, on)) return errc::peer_failed;
   ++counters_.sent[static_cast<std::size_t>(on)];
   counters_.payload_bytes_sent += payload.size();
   if (gone_ || (world_.options_.lose && world_.options_.lose(rank_, to, on))) return errc::none;
