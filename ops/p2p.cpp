@@ -78,6 +78,7 @@ call_options options_of(const p2p_operation& o, call_watcher& watcher) noexcept 
   all.watcher = &watcher;
   all.expected = o.expected;
   all.type = o.type;
+  all.pieces = o.pieces;
   return all;
 }
 
@@ -216,9 +217,17 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
   for (const p2p_operation& operation : batch) steps.push_back(step_for(operation));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const bool sends = batch[i].what == p2p_operation::kind::send;
-    const runtime::buffer_access use{batch[i].bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
+    const auto how = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
+    const runtime::step_options when{o.timeout_ns, o.after, &sequence_of(batch[i])};
     if (sends && batch[i].hooks != nullptr) batch[i].hooks->before_send(batch[i]);
-    flow.put(steps[i], {&use, 1}, {o.timeout_ns, o.after, &sequence_of(batch[i])});
+    if (batch[i].pieces == nullptr) {
+      const runtime::buffer_access use{batch[i].bytes, how};
+      flow.put(steps[i], {&use, 1}, when);
+      continue;
+    }
+    std::vector<runtime::buffer_access> uses{runtime::writes(batch[i].bytes)};  // what it is packed to on its way
+    for (const std::span<std::byte> each : batch[i].pieces->all) uses.push_back({each, how});
+    flow.put(steps[i], uses, when);
   }
   return flow.together(steps);
 }
