@@ -15,8 +15,8 @@
 /// ones, in host memory, is sent by the piece or packed, whichever the two neighbours find to be faster: `by_piece` moves each from its place
 /// to its place, where both cut alike, all other configs move what is packed when its send begins. Either way it has to stay until the
 /// exchange has ended, as what is sent in place has to. All the rest is packed at `start`: short pieces or many, meshes, and on GPUs. In
-/// host memory a later step of the flow that names what an exchange brings ghosts into, or what lies between these, waits for them:
-/// what shall go on beside it does not name them, like `interior` here.
+/// host memory a later step of the flow that names what an exchange brings ghosts into, or what lies between those that are packed at
+/// `start`, waits for them: what shall go on beside it does not name them, like `interior` here.
 ///
 /// On a GPU (`.memory`) kernels pack, in the order of a stream, and nothing waits on the host:
 ///
