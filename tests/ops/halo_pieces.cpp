@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -147,6 +147,14 @@ TEST_CASE(
   REQUIRE(pieces != nullptr);
   CHECK(pieces->repetitions > 0);
   CHECK(pieces->time_ns > 5 * packed->time_ns);
+  const auto there = w[1].decisions();
+  CHECK(std::any_of(there.begin(), there.end(), [&](const edge_decision& d) {
+    const auto measured = [&](const auto& e) {
+      return e.digest == way->digest() && e.repetitions == pieces->repetitions;
+    };
+    return d.sender == 0 && d.decision.digest == with.digest &&
+           std::any_of(d.decision.evidence.begin(), d.decision.evidence.end(), measured);
+  }));
   CHECK(join_flights(w).mismatches == 0);
   CHECK(join_flights(w).timed > 0);
 }
