@@ -47,6 +47,7 @@ using ops::attention;
 using ops::attention_shape;
 using ops::batch_options;
 using ops::bf16;
+using ops::by_piece;
 using ops::chain;
 using ops::chunked;
 using ops::collective;

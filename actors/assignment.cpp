@@ -55,9 +55,11 @@ assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, st
   const std::size_t due = next_candidate(c);
   if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
     const unmet_need what = find(candidates_[due])->what;
-    const bool late = what == unmet_need::credit_in_time || what == unmet_need::word_in_time;
+    const bool late =
+        what == unmet_need::credit_in_time || what == unmet_need::word_in_time || what == unmet_need::word_of_pieces;
+    const bool of_layout = what == unmet_need::pieces || what == unmet_need::like_pieces;
     const campaign::shortage& its = note_shortage(c, due, now);
-    if (its.lacked >= most_lacking && its.lacked > least_share * its.had &&
+    if (its.lacked >= (of_layout ? most_without_pieces : most_lacking) && its.lacked > least_share * its.had &&
         (!late || now - its.since_ns >= longest_late_ns)) {  // the others go on
       exclude(c, due, campaign::exclusion::reason::unmet, why_it_lacked(what));
       if (c.incumbent == due) fall_back(c);
@@ -101,6 +103,12 @@ std::string assignment::why_it_lacked(unmet_need what) const {
              " was here, though that has registered memory; post receives there earlier, into that memory";
     case unmet_need::memory_of_sender:
       return "message after message was not in memory that " + sender + " has registered; register there what is sent";
+    case unmet_need::pieces:
+      return "messages lie in one piece, or in pieces that are too many or too short to go alone";
+    case unmet_need::like_pieces:
+      return receiver + " has other pieces than " + sender + " sends; give both sides the same shape and padding";
+    case unmet_need::word_of_pieces:
+      return "message after message was sent before " + receiver + " had said which pieces it has";
     case unmet_need::word_in_time: break;
   }
   return "message after message was sent before " + receiver + " had said that it knows the memory that " + sender +

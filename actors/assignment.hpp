@@ -57,13 +57,16 @@ struct candidate_limit {
   std::string why;
 };
 
-/// What a one-sided config lacks for one invocation.
+/// What a config lacks for one invocation: one-sided ones, and those that move a payload by its pieces.
 enum class unmet_need : std::uint8_t {
   payload,             ///< there is nothing to put or get
   memory_of_receiver,  ///< which has registered none
   credit_in_time,      ///< its receiver has registered memory
   memory_of_sender,    ///< what is sent is not in registered memory
   word_in_time,        ///< the receiver has not said yet that it knows the sender's memory
+  pieces,              ///< the payload does not lie in pieces that may go by themselves
+  like_pieces,         ///< the receiver has others
+  word_of_pieces,      ///< which it has, it has not said yet
 };
 struct lacking_config {
   std::uint64_t digest = 0;
@@ -184,8 +187,8 @@ class assignment {
   assignment(std::uint64_t default_digest, std::string default_id, std::string dtype, std::vector<rank_id> participants,
              tuning_policy policy, tuning::plan_options plan);
 
-  /// The leader's one decision for one invocation (S1). What is in `lacking` cannot run now, for want of a credit or of
-  /// registered memory: the best of the others runs instead, and a candidate that lacks it again and again is given up. What was only
+  /// The leader's one decision for one invocation (S1). What is in `lacking` cannot run now, for want of a credit, of registered
+  /// memory or of pieces: the best of the others runs instead, and a candidate that lacks it again and again is given up. What was only
   /// late is waited for longer: on a busy machine many messages may pass before a credit does.
   choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
                 pacing pace = pacing::within_budget, std::span<const lacking_config> lacking = {}) {
@@ -304,6 +307,7 @@ class assignment {
   // What a candidate lacks again and again keeps the others waiting: it is left out after so many times, unless it has been
   // there for one in `least_share`, and where it may only be late, no sooner than after `longest_late_ns`.
   static constexpr std::size_t most_lacking = 64;
+  static constexpr std::size_t most_without_pieces = 8;  // which is a matter of layouts, and those stay
   static constexpr std::size_t least_share = 8;
   static constexpr time_ns longest_late_ns = 1'000'000'000;
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;

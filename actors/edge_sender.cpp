@@ -188,40 +188,73 @@ void edge_sender::compare_trials(std::vector<std::uint64_t> inexact) {
   unusual_ = true;
 }
 
-outgoing edge_sender::begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
+void edge_sender::allow_pieces(std::vector<std::uint64_t> by_piece) {
+  by_piece_ = std::move(by_piece);
+  unusual_ = unusual_ || !by_piece_.empty();
+}
+
+bool edge_sender::is_by_piece(std::uint64_t digest) const noexcept {
+  return std::find(by_piece_.begin(), by_piece_.end(), digest) != by_piece_.end();
+}
+
+outgoing edge_sender::begin_unusual(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                                     pacing pace) {
-  outgoing inv = one_sided_ != nullptr ? begin_beside_one_sided(tag, source, invocation, pace)
-                                       : begin_with(tag, source.size(), invocation, pace, {}, stamp_flags::none);
+  const bool plain = one_sided_ == nullptr && by_piece_.empty();
+  outgoing inv = plain ? begin_with(tag, what.bytes.size(), invocation, pace, {}, stamp_flags::none)
+                       : begin_beside_others(tag, what, invocation, pace);
   const std::uint64_t digest = inv.mark.digest;
-  const campaign* const search = assigned_.find(source.size());
+  const campaign* const search = assigned_.find(what.bytes.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
   const bool one_sided = one_sided_ != nullptr && (one_sided_->is_put(digest) || one_sided_->is_get(digest));
-  if (settled && search->digest == digest && !one_sided) settled_on_ = digest;
+  if (settled && search->digest == digest && !one_sided && !is_by_piece(digest)) settled_on_ = digest;
   // While a search goes on, the default and what warms up, too: a config that brings other bytes is found before it is timed.
-  if (!settled || has(inv.mark.flags, stamp_flags::timed)) say_what_is_sent(inv, source);
+  if (!settled || has(inv.mark.flags, stamp_flags::timed)) say_what_is_sent(inv, what);
   return inv;
 }
 
 // For the receiver to compare.
-void edge_sender::say_what_is_sent(outgoing& inv, std::span<const std::byte> source) {
-  if (inexact_ == nullptr || source.empty()) return;
+void edge_sender::say_what_is_sent(outgoing& inv, const sent_payload& what) {
+  if (inexact_ == nullptr || what.bytes.empty()) return;
   if (std::find(inexact_->begin(), inexact_->end(), inv.mark.digest) != inexact_->end()) return;
-  inv.mark.next_digest = tuning::payload_check(source);
+  tuning::running_payload_check all;
+  if (what.pieces == nullptr) {
+    all.add(what.bytes);
+  } else {  // not packed yet, and that may never be
+    for (const std::span<std::byte> each : what.pieces->all) all.add(each);
+  }
+  inv.mark.next_digest = all.value();
   inv.mark.flags = inv.mark.flags | stamp_flags::checked;
   inv.began_ns = rows_.clock();  // that is not charged to the config
 }
 
-// An invocation is stamped with a one-sided config only if it has what that needs, now.
-outgoing edge_sender::begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source,
-                                             std::uint64_t invocation, pacing pace) {
+// An invocation is stamped with a config that needs something only if it has that, now.
+outgoing edge_sender::begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
+                                          pacing pace) {
   const std::uint64_t id = stream_id(tag, false);
-  const campaign* const search = assigned_.find(source.size());
+  const campaign* const search = assigned_.find(what.bytes.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
-  const bool is_not_put = settled && !one_sided_->is_put(search->digest);
-  outgoing inv = begin_with(tag, source.size(), invocation, pace, one_sided_->lacking(id, invocation, source),
+  const bool is_not_put = one_sided_ != nullptr && settled && !one_sided_->is_put(search->digest);
+  outgoing inv = begin_with(tag, what.bytes.size(), invocation, pace, lacking(id, what, invocation, search),
                             is_not_put ? stamp_flags::no_credits : stamp_flags::none);
-  inv.access = one_sided_->begin(inv.mark.digest, id, invocation, source);
+  if (one_sided_ != nullptr) inv.access = one_sided_->begin(inv.mark.digest, id, invocation, what.bytes);
   return inv;
+}
+
+std::span<const lacking_config> edge_sender::lacking(std::uint64_t id, const sent_payload& what,
+                                                     std::uint64_t invocation, const campaign* search) {
+  std::span<const lacking_config> some;
+  if (one_sided_ != nullptr) some = one_sided_->lacking(id, invocation, what.bytes);
+  using likeness = payload_pieces::likeness;
+  if (by_piece_.empty() || (what.pieces != nullptr && what.pieces->like == likeness::alike)) return some;
+  // What was decided on runs without them, and is watched as ever.
+  const bool settled = search != nullptr && search->where == campaign::stage::decided;
+  if (some.empty() && settled && !is_by_piece(search->digest)) return some;
+  const unmet_need why = what.pieces == nullptr                  ? unmet_need::pieces
+                         : what.pieces->like == likeness::unlike ? unmet_need::like_pieces
+                                                                 : unmet_need::word_of_pieces;
+  lacking_.assign(some.begin(), some.end());
+  for (const std::uint64_t digest : by_piece_) lacking_.push_back({digest, why});
+  return lacking_;
 }
 
 bool edge_sender::ready_to_rehearse(std::uint64_t digest, std::span<const std::byte> source) const {

@@ -9,7 +9,7 @@
 ///     …
 ///     edge.end(inv, outcome);
 ///
-/// With one-sided transfers allowed, an invocation that lacks what its config needs, such as a credit, runs another one: nothing
+/// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another one: nothing
 /// waits for that. Only a payload that a device still writes, which cannot leave yet, waits for its credit meanwhile.
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
@@ -18,6 +18,7 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/ended.hpp>
 #include <parley/actors/one_sided.hpp>
+#include <parley/actors/payload_pieces.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/stream_table.hpp>
@@ -131,13 +132,14 @@ class edge_sender {
     return s.take_room(bytes);
   }
   /// Assigns a config to an admitted invocation. It must be ended.
-  /// `source`, if given, is where the payload lies.
+  /// `source`, if given, is where the payload lies, or is packed to from its `pieces`.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
-                 const std::byte* source = nullptr) {
+                 const std::byte* source = nullptr, const payload_pieces* pieces = nullptr) {
     if (!unusual_) [[likely]]
       return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
-    if (assigned_.has_settled_on(bytes, settled_on_)) return begin_settled(tag, {source, bytes}, invocation, pace);
-    return begin_unusual(tag, {source, bytes}, invocation, pace);
+    const sent_payload what{{source, bytes}, pieces};
+    if (assigned_.has_settled_on(bytes, settled_on_)) return begin_settled(tag, what, invocation, pace);
+    return begin_unusual(tag, what, invocation, pace);
   }
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
@@ -175,6 +177,8 @@ class edge_sender {
 
   /// Lets it use the configs, by digest, that put and that let the receiver get.
   void allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
+  /// Lets it use the configs, by digest, that move a payload by its pieces, where both ends have the same.
+  void allow_pieces(std::vector<std::uint64_t> by_piece);
   /// Calls of a size that is being searched for, and those that are timed, say what was sent, so that the receiver can compare; but for configs, by digest, that say they are not exact.
   /// Payloads must lie where this thread can read them.
   void compare_trials(std::vector<std::uint64_t> inexact);
@@ -212,6 +216,10 @@ class edge_sender {
     explicit question_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}
     static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).edge.ask_for_room(); }
     edge_sender& edge;
+  };
+  struct sent_payload {
+    std::span<const std::byte> bytes;
+    const payload_pieces* pieces;  // null: it is contiguous
   };
   outgoing stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
                    std::uint64_t invocation) noexcept {
@@ -259,18 +267,20 @@ class edge_sender {
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
   }
-  // With the config that was decided on for this size, if it is neither a put nor a get, nothing is asked beyond it.
-  outgoing begin_settled(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace) {
-    outgoing inv = begin_with(tag, source.size(), invocation, pace, {},
+  // With the config that was decided on for this size, if it needs nothing, nothing is asked beyond it.
+  outgoing begin_settled(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace) {
+    outgoing inv = begin_with(tag, what.bytes.size(), invocation, pace, {},
                               one_sided_ != nullptr ? stamp_flags::no_credits : stamp_flags::none);
     if (has(inv.mark.flags, stamp_flags::timed)) [[unlikely]]
-      say_what_is_sent(inv, source);
+      say_what_is_sent(inv, what);
     return inv;
   }
-  outgoing begin_unusual(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation, pacing pace);
-  [[gnu::cold]] void say_what_is_sent(outgoing& inv, std::span<const std::byte> source);
-  outgoing begin_beside_one_sided(std::uint32_t tag, std::span<const std::byte> source, std::uint64_t invocation,
-                                  pacing pace);
+  outgoing begin_unusual(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace);
+  [[gnu::cold]] void say_what_is_sent(outgoing& inv, const sent_payload& what);
+  outgoing begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace);
+  std::span<const lacking_config> lacking(std::uint64_t stream, const sent_payload& what, std::uint64_t invocation,
+                                          const campaign* search);
+  bool is_by_piece(std::uint64_t digest) const noexcept;
 
   // What every call looks at is together.
   services& services_;
@@ -279,13 +289,15 @@ class edge_sender {
   window_limits window_;
   std::uint64_t op_;
   std::uint64_t generation_;
-  std::uint64_t settled_on_ = 0;  // the last config decided on that is neither a put nor a get
+  std::uint64_t settled_on_ = 0;  // the last config decided on that needs nothing of its invocations
   rank_id self_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
-  bool unusual_ = false;  // puts and gets are allowed, or trials are compared
+  bool unusual_ = false;  // configs are allowed that need something, or trials are compared
   row_log rows_;
   std::unique_ptr<one_sided_sender> one_sided_;
+  std::vector<std::uint64_t> by_piece_;
+  std::vector<lacking_config> lacking_;
   std::uint64_t default_digest_;
   stream_table<stream> streams_;
   std::uint64_t rehearsals_;  // the next one

@@ -5,6 +5,7 @@
 /// A part that has been started belongs to the transport until its completion has run: cancelling asks for an early end and
 /// still waits for it. Destroying the invocation with parts in flight is for tear down only.
 #include <parley/actors/one_sided.hpp>
+#include <parley/actors/payload_pieces.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/link.hpp>
@@ -53,6 +54,9 @@ class parts_in_flight {
   /// Ends the invocation with `why`, the first time; what is with the transport is asked to stop.
   [[gnu::cold]] void fail(runtime::errc why) noexcept;
   std::uint64_t in_flight() const noexcept { return in_flight_; }
+  /// The pieces that its payload lies in, for a config that moves each of them by itself; null where it is to move one that is contiguous.
+  payload_pieces* in_pieces() const noexcept { return pieces_; }
+  void lies_in(payload_pieces* pieces) noexcept { pieces_ = pieces; }
   /// For a wait of one's own: `w` is woken when a part ends and at most `most` are left.
   void wake_at(std::uint64_t most, runtime::waiter& w) noexcept {
     settling_ = &w;
@@ -140,6 +144,7 @@ class parts_in_flight {
   [[gnu::cold]] void abandon() noexcept;
 
   runtime::waiter* settling_ = nullptr;
+  payload_pieces* pieces_ = nullptr;
   std::uint64_t settled_at_ = 0;
   std::uint64_t limit_ = 1;
   std::uint64_t in_flight_ = 0;

@@ -3,6 +3,7 @@
 //     exchange --only pairs [--ranks 2]         send to a neighbour and receive from it at once, 8 B to 4 MiB
 //     exchange --only batch [--ranks 2]         8 messages of that size each way at once
 //     exchange --only halo [--ranks 2]          the rims of a grid of doubles, 62 x 62 to 4,094 x 4,094 on each rank
+//     exchange --only pieces [--ranks 2]        faces of several pieces: packed alone, and as neighbours agree, with what they measured
 //     exchange --only all_reduce [--ranks 2]    sums of floats, 8 B to 64 MiB
 //
 // `--size` measures one size alone, `--steps` as many steps. Beside the times what each rank saw of all steps; of a halo also until its
@@ -108,6 +109,45 @@ task<> halo(dataflow& flow, parley::rank& self, const arguments& given) {
   }
 }
 
+struct face {
+  const char* name;
+  std::uint64_t fields;
+  std::uint64_t rows;
+  std::uint64_t doubles;  // of each row
+};
+
+task<> exchange_faces(dataflow& flow, parley::rank& self, const arguments& given, const face& f, const char* way,
+                      std::vector<parley::config_ptr> configs) {
+  const std::string name = std::string("pieces_") + f.name + "_" + way;
+  const parley::rank_id ranks = self.world_size();
+  parley::halo op = self.declare(
+      parley::halo_exchange{.name = name, .ranks = {ranks, 1, 1}, .width = {1, 0, 1}, .configs = std::move(configs)});
+  std::vector<std::vector<double>> memory(f.fields, std::vector<double>(4 * f.rows * (f.doubles + 2)));
+  std::vector<parley::ops::halo_field> fields;
+  for (auto& each : memory) fields.push_back(parley::grid_field(each, {2, f.rows, f.doubles}));
+  parley::halo_plan plan = op.plan(fields);
+  const auto bytes = static_cast<std::int64_t>(f.fields * f.rows * f.doubles * sizeof(double));
+  auto once = [&](std::int64_t& posted) { return halo_once(flow, plan, posted); };
+  co_await measure(self, name, plan_for(bytes, ranks, given), once);
+  co_await flow.join();  // before the fields go
+  if (self.id() != 0) co_return;
+  for (const auto& of : op.to(1).decision(static_cast<std::uint64_t>(bytes)).evidence)
+    report(name + "/" + of.config, of.time_ns, "ns");
+}
+
+task<> pieces(dataflow& flow, parley::rank& self, const arguments& given) {
+  const face faces[] = {{"4_fields_of_32KiB", 4, 1, 4096}, {"64_rows_of_4KiB", 1, 64, 512},
+                        {"64_rows_of_1KiB", 1, 64, 128},   {"8_rows_of_1KiB", 1, 8, 128},
+                        {"8_rows_of_4KiB", 1, 8, 512},     {"8_rows_of_16KiB", 1, 8, 2048},
+                        {"8_rows_of_64KiB", 1, 8, 8192},   {"2_fields_of_1MiB", 2, 1, 131'072}};
+  for (const face& f : faces) {
+    const std::vector<parley::config_ptr> packing{parley::direct(), parley::chunked(64 * 1024, 4)};
+    const std::vector<parley::config_ptr> all = parley::halo_exchange{}.configs;
+    co_await exchange_faces(flow, self, given, f, "packed", packing);
+    co_await exchange_faces(flow, self, given, f, "agreed", all);
+  }
+}
+
 task<> all_reduce(dataflow&, parley::rank& self, const arguments& given) {
   parley::rank_group op = self.declare(
       parley::leader_worker{.name = "sums",
@@ -136,9 +176,10 @@ int main(int argc, char** argv) {
   const auto measured = only == "pairs"        ? pairs
                         : only == "batch"      ? batch
                         : only == "halo"       ? halo
+                        : only == "pieces"     ? pieces
                         : only == "all_reduce" ? all_reduce
                                                : nullptr;
-  if (measured == nullptr) give_up("--only takes pairs, batch, halo or all_reduce, not " + only);
+  if (measured == nullptr) give_up("--only takes pairs, batch, halo, pieces or all_reduce, not " + only);
   return as_rank([&](parley::job& here) {
     auto body = [&](dataflow& flow) { return measured(flow, here.self(), given); };
     parley::runtime::run(here.loop(), parley::runtime::with_dataflow(body));

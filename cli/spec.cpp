@@ -193,7 +193,7 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
   if (configs.front()->what_it_needs() != ops::needs::nothing)
     at.list("configs").front().fail("config " + configs.front()->id() +
                                     " cannot be the default, which has to run before the ranks know each other's "
-                                    R"(memory; put "direct" or a chunked one first)");
+                                    R"(memory or pieces; put "direct" or a chunked one first)");
   return configs;
 }
 

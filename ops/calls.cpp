@@ -21,9 +21,10 @@ bool send_call::await_ready() {
   }
   if (options_.watcher != nullptr) options_.watcher->on_begun();
   auto& [begun, whole] = invocation_.emplace(edge_.sender_, options_, data_, number);
+  actors::payload_pieces* const by_piece = edge_.packed_unless_by_piece(begun, options_.pieces);
   edge_.show_payload(begun, data_);
   if (!edge_.find(begun.mark.digest)->goes_whole(data_.size()) || edge_.waits_for_kernels(begun, data_)) {
-    go_on_in(edge_.run(begun, data_, edge_.deadline(options_)));
+    go_on_in(edge_.run(begun, data_, edge_.deadline(options_), by_piece));
     return false;
   }
   if (!data_.empty()) edge_.check_trial(begun);
@@ -111,6 +112,7 @@ bool receive_call::wait() {
 
 // A call that is in a scope is suspended; another one sees in `await_ready` what came of it.
 std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcept {
+  in.lies_in(options_.pieces);
   if (in.failed() == errc::none) {
     const actors::stamp& s = *in.mark();
     ran_ = edge_.chosen(s);

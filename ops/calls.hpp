@@ -50,6 +50,8 @@ struct call_options {
   std::uint64_t expected = 0;     ///< of a receive, by a device (`memory_space::expect`)
   std::uint64_t least_bytes = 0;  ///< a receive refuses what is shorter
   std::uint16_t type = 0;         ///< of the elements (`element_type_of`); 0: any
+  actors::payload_pieces* pieces =
+      nullptr;  ///< that the buffer is packed from, or unpacked into, where that has to be; null: none
 };
 
 /// A payload that goes whole while the transport has its buffer, as its edge knows it.
@@ -136,7 +138,7 @@ class [[nodiscard]] send_call final : public call<void> {
   };
   struct invocation {
     invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)
-        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data())) {
+        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data(), o.pieces)) {
       begun.mark.more_type = o.type;
     }
     actors::outgoing begun;

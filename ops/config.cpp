@@ -176,6 +176,47 @@ class nccl_config final : public paired_config {
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.joint_get(0, data); }
 };
 
+// A rehearsal's payload is contiguous.
+class by_piece_config final : public paired_config {
+ public:
+  explicit by_piece_config(std::uint64_t in_flight)
+      : paired_config({.name = "by_piece", .parameters = {{"in_flight", in_flight}}, .wire_class = "pieces"}, 0,
+                      needs::like_pieces),
+        in_flight_(in_flight) {}
+
+  runtime::result<> works_over(const runtime::link&, const runtime::memory_space* memory) const override {
+    if (memory == nullptr || !memory->has_streams()) return {};
+    return error{errc::unavailable, "it is for payloads in host memory; those on a device are packed by kernels"};
+  }
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    if (out.in_pieces() == nullptr) {
+      co_await out.send(0, data);
+      co_return;
+    }
+    out.keep_in_flight(in_flight_);
+    std::uint64_t at = 0;
+    for (const std::span<std::byte> piece : out.in_pieces()->all) {
+      co_await out.send(at, piece);
+      at += piece.size();
+    }
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    if (in.in_pieces() == nullptr) {
+      co_await in.receive(0, data);
+      co_return;
+    }
+    in.keep_in_flight(in_flight_);
+    std::uint64_t at = 0;
+    for (const std::span<std::byte> piece : in.in_pieces()->all) {
+      co_await in.receive(at, piece);
+      at += piece.size();
+    }
+  }
+
+ private:
+  std::uint64_t in_flight_;
+};
+
 void check_in_flight(const std::string& config, std::uint64_t in_flight) {
   constexpr auto most = actors::parts_in_flight::most_in_flight;
   if (in_flight == 0 || in_flight > most)
@@ -203,8 +244,8 @@ class function_config final : public paired_config {
 error unknown(std::string_view text, const std::string& why) {
   return {errc::bad_argument,
           "config \"" + std::string(text) + "\" " + why +
-              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), nccl, and put, get and ucx, which "
-              "may have the same parameters"};
+              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), by_piece(in_flight=COUNT), nccl, and "
+              "put, get and ucx, which may have the same parameters as chunked"};
 }
 
 }  // namespace
@@ -229,9 +270,10 @@ runtime::result<> check_catalogue(std::string_view op, const std::vector<config_
       return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
   }
   if (configs.front()->what_it_needs() != needs::nothing)
-    return error{errc::bad_argument, title + ": its default, " + configs.front()->id() +
-                                         ", needs registered memory, and the default must always be there; list "
-                                         "another config first"};
+    return error{errc::bad_argument,
+                 title + ": its default, " + configs.front()->id() + ", needs " +
+                     (configs.front()->goes_by_piece() ? "payloads in pieces" : "registered memory") +
+                     ", and the default must always be there; list another config first"};
   return {};
 }
 
@@ -258,6 +300,11 @@ config_ptr ucx(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
   return std::make_shared<ucx_config>(chunk_bytes, in_flight);
 }
 
+config_ptr by_piece(std::uint64_t in_flight) {
+  check_in_flight("by_piece", in_flight);
+  return std::make_shared<by_piece_config>(in_flight);
+}
+
 config_ptr nccl() { return std::make_shared<nccl_config>(); }
 
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive) {
@@ -272,14 +319,15 @@ runtime::result<config_ptr> named_config(std::string_view text) {
     return parsed->name == "direct" ? direct() : nccl();
   }
   const bool may_be_whole = parsed->name == "put" || parsed->name == "get" || parsed->name == "ucx";
-  if (parsed->name != "chunked" && !may_be_whole) return unknown(text, "is unknown");
+  const bool by_pieces = parsed->name == "by_piece";
+  if (parsed->name != "chunked" && !may_be_whole && !by_pieces) return unknown(text, "is unknown");
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t in_flight = may_be_whole ? 4 : 2;
+  std::uint64_t in_flight = may_be_whole || by_pieces ? 4 : 2;
   for (const tuning::parameter& p : parsed->parameters) {
     const auto number = tuning::parse_byte_size(p.value);
     const bool too_many = p.name == "in_flight" && number && number.value() > actors::parts_in_flight::most_in_flight;
     if (!number || number.value() == 0 || too_many) return unknown(text, "has an impossible value for " + p.name);
-    if (p.name == "chunk_bytes") {
+    if (p.name == "chunk_bytes" && !by_pieces) {
       chunk_bytes = number.value();
     } else if (p.name == "in_flight") {
       in_flight = number.value();
@@ -287,6 +335,7 @@ runtime::result<config_ptr> named_config(std::string_view text) {
       return unknown(text, "has an unknown parameter " + p.name);
     }
   }
+  if (by_pieces) return by_piece(in_flight);
   if (parsed->name == "put") return put(chunk_bytes, in_flight);
   if (parsed->name == "get") return get(chunk_bytes, in_flight);
   if (parsed->name == "ucx") return ucx(chunk_bytes, in_flight);

@@ -13,6 +13,7 @@
 ///
 /// Both implementations derive what they do from the config's parameters and the byte count alone, which both sides know;
 /// a receiver that expects other parts than its sender cuts ends with `config_failed`. They throw `failure` to give up.
+/// Payloads are contiguous for them, whatever they are packed from; but for those of configs that need `like_pieces`.
 /// Payloads of 0 bytes never reach them. One object serves all invocations, several at once: it must not keep state.
 #include <parley/actors/edge_receiver.hpp>
 #include <parley/actors/transfer.hpp>
@@ -45,6 +46,7 @@ enum class needs : std::uint8_t {
   nothing,
   credit,         ///< to write into the receiver's buffer: registered memory there
   known_payload,  ///< the payload lies in registered memory of the sender, of which the receiver has been told
+  like_pieces,    ///< the payload lies in pieces at both ends, and in the same ones (`parts_in_flight::in_pieces`)
 };
 
 class paired_config : public op_config {
@@ -57,6 +59,9 @@ class paired_config : public op_config {
   /// Whether all that a sender does is to put its payload whole: a call need not go through `send` then.
   virtual bool puts_whole() const noexcept { return false; }
   needs what_it_needs() const noexcept { return needs_; }
+  bool needs_memory() const noexcept { return needs_ == needs::credit || needs_ == needs::known_payload; }
+  /// Whether it moves pieces from where they lie to where they belong, so that nothing is packed for it.
+  bool goes_by_piece() const noexcept { return needs_ == needs::like_pieces; }
   /// Whether this rank's link has what it moves through, for payloads in that memory (null: the host's); an error says why not. Asked
   /// where `available` is.
   virtual runtime::result<> works_over(const runtime::link&, const runtime::memory_space*) const { return {}; }
@@ -90,6 +95,10 @@ config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 /// The receiver reads the payload from the sender's memory, cut like that of `put`. Only for sends from registered memory.
 config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 
+/// Each piece of the payload goes from where it lies to where it belongs, `in_flight` of them at a time, and nothing is packed: for
+/// payloads in a few long pieces that are alike at both ends, such as rows of a halo's faces in host memory. Others go by another config.
+config_ptr by_piece(std::uint64_t in_flight = 4);
+
 /// The payload goes from GPU to GPU by a send and a receive of NCCL, in a communicator of parley's own that the two ranks make
 /// when they first need it. For device buffers between processes; only for sends from registered memory.
 config_ptr nccl();
@@ -104,7 +113,7 @@ using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::b
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);
 
 /// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`,
-/// `put`, `get(chunk_bytes=4MiB)`, `nccl`, `ucx`.
+/// `put`, `get(chunk_bytes=4MiB)`, `by_piece(in_flight=4)`, `nccl`, `ucx`.
 /// The error lists the names that exist.
 runtime::result<config_ptr> named_config(std::string_view text);
 

@@ -156,7 +156,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   inexact_ = std::move(can.inexact);
   for (std::size_t i = 0; i < options_.configs.size(); ++i) {
     digests_.push_back(options_.configs[i]->digest());
-    const bool needs_memory = options_.configs[i]->what_it_needs() != needs::nothing;
+    const bool needs_memory = options_.configs[i]->needs_memory();
     one_sided_ = one_sided_ || (needs_memory && s.net.one_sided());
     if (i == 0 || !participant_.available.test(i) || !needs_memory || one_sided_) continue;
     participant_.available.clear(i);
@@ -309,7 +309,9 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
-  const auto has_it_whole = [this](const config_ptr& c) { return c->goes_whole(short_bytes_); };
+  sender_.allow_pieces(those_that_need(needs::like_pieces));
+  // What goes by the piece does so with payloads in pieces alone.
+  const auto has_it_whole = [this](const config_ptr& c) { return c->goes_by_piece() || c->goes_whole(short_bytes_); };
   if (std::all_of(options_.configs.begin(), options_.configs.end(), has_it_whole)) at_once_below_ = short_bytes_ + 1;
   // Payloads of a device are not read from here.
   if (options_.allowed.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
@@ -369,10 +371,18 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
                               " has no room: it has not posted the receives for what was sent before");
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
-  actors::outgoing begun = sender_.begin(call.tag, data.size(), *number, call.pace, data.data());
+  actors::outgoing begun = sender_.begin(call.tag, data.size(), *number, call.pace, data.data(), call.pieces);
   begun.mark.more_type = call.type;
+  actors::payload_pieces* const by_piece = packed_unless_by_piece(begun, call.pieces);
   show_payload(begun, data);
-  co_await run(begun, data, until);
+  co_await run(begun, data, until, by_piece);
+}
+
+actors::payload_pieces* edge_out::pack(const actors::outgoing& inv, actors::payload_pieces& pieces) {
+  const bool by_piece = find(inv.mark.digest)->goes_by_piece();
+  if (!by_piece) pieces.packed_bytes += pieces.packed.size();
+  if (!by_piece || services_.on_payload) pieces.gather();
+  return by_piece ? &pieces : nullptr;
 }
 
 // A call whose own message goes well brings the news of an earlier one's.
@@ -481,8 +491,10 @@ void edge_out::check_trial(const actors::outgoing& inv) const {
                        {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
 }
 
-task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until) {
+task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
+                     actors::payload_pieces* by_piece) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
+  out.lies_in(by_piece);
   under_way mine(inv, out);
   under_way_.push_back(mine);
   const deadline_guard guard(services_.ex, out, until);
@@ -690,11 +702,33 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   co_return end(in, ran, why);
 }
 
+// Within the time of its config.
+void edge_in::unpack_unless_by_piece(part_receiver& in, std::uint64_t ran) {
+  const paired_config* const config = find(ran);
+  if (is_in_pieces(in) && config != nullptr && !config->goes_by_piece()) in.in_pieces()->scatter();
+}
+
+void edge_in::show_payload(const part_receiver& in) const {
+  if (in.memory() == nullptr) return;
+  if (is_in_pieces(in)) in.in_pieces()->gather();
+  services_.on_payload({actors::payload_seen::what::received,
+                        receiver_.op(),
+                        receiver_.generation(),
+                        in.mark()->tag,
+                        in.invocation(),
+                        {in.memory(), static_cast<std::size_t>(in.total_bytes())}});
+}
+
 void edge_in::record_compared(part_receiver& in, std::uint64_t ran) {
   const time_ns ended_ns = receiver_.rows().clock();
   const bool readable = options_.memory == nullptr && in.memory() != nullptr;
-  if (readable && tuning::payload_check({in.memory(), in.total_bytes()}) != in.mark()->next_digest)
-    in.fail(errc::config_failed);
+  tuning::running_payload_check came;
+  if (readable && is_in_pieces(in)) {
+    for (const std::span<std::byte> each : in.in_pieces()->all) came.add(each);
+  } else if (readable) {
+    came.add({in.memory(), in.total_bytes()});
+  }
+  if (readable && came.value() != in.mark()->next_digest) in.fail(errc::config_failed);
   actors::note_ended_at(services_, receiver_.rows(), ended(in, *in.mark(), ran, in.failed()), ended_ns);
   receiver_.note_end(in);
 }

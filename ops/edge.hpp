@@ -195,7 +195,13 @@ class edge_out final : public edge_end {
   runtime::task<> rehearse(std::uint64_t digest) override;
   void give_up_rehearsal(std::uint64_t digest);
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
-  runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until);
+  runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
+                      actors::payload_pieces* by_piece = nullptr);
+  /// Before a payload in pieces is sent: what it goes by, or null once it is packed, within the time of its config.
+  actors::payload_pieces* packed_unless_by_piece(const actors::outgoing& inv, actors::payload_pieces* pieces) {
+    return pieces == nullptr ? nullptr : pack(inv, *pieces);
+  }
+  actors::payload_pieces* pack(const actors::outgoing& inv, actors::payload_pieces& pieces);
   /// Whether kernels still write a payload, so that there is time for its receiver to say where it goes.
   bool may_wait_for_credit(std::uint32_t tag, std::span<const std::byte> data) {
     return options_.memory != nullptr && !sender_.knows_where(tag, data.size()) && options_.memory->busy(data);
@@ -302,21 +308,19 @@ class edge_in final : public edge_end {
     if (in.received_bytes() != in.total_bytes()) in.fail(runtime::errc::config_failed);
     if (ran != in.digest()) [[unlikely]]
       fail_other_config(in);
+    if (in.in_pieces() != nullptr && in.failed() == runtime::errc::none) unpack_unless_by_piece(in, ran);
     record(in, ran, in.failed());
     if (in.failed() != runtime::errc::none) throw_failed(in, ran, why);
     if (services_.on_payload) [[unlikely]]
       show_payload(in);
     return in.total_bytes();
   }
-  [[gnu::cold]] void show_payload(const part_receiver& in) const {
-    if (in.memory() != nullptr)
-      services_.on_payload({actors::payload_seen::what::received,
-                            receiver_.op(),
-                            receiver_.generation(),
-                            in.mark()->tag,
-                            in.invocation(),
-                            {in.memory(), static_cast<std::size_t>(in.total_bytes())}});
+  [[gnu::cold]] void show_payload(const part_receiver& in) const;
+  /// Whether all that came belongs into its pieces: another number of bytes is for its caller to look at.
+  static bool is_in_pieces(const part_receiver& in) noexcept {
+    return in.in_pieces() != nullptr && in.total_bytes() == in.in_pieces()->packed.size();
   }
+  void unpack_unless_by_piece(part_receiver& in, std::uint64_t ran);
   /// S2: it ran another config than its invocation is stamped with.
   [[gnu::cold]] void fail_other_config(part_receiver& in) noexcept;
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);

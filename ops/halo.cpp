@@ -1,6 +1,7 @@
 #include <parley/ops/halo.hpp>
 
 #include <parley/ops/rank.hpp>
+#include <parley/tuning/payload_check.hpp>
 
 #include <boost/container/small_vector.hpp>
 
@@ -122,6 +123,7 @@ halo rank::declare(const halo_exchange& op) {
   const point_to_point messages = halo_messages(op, id(), world_size()).value();
   handle.messages_ = declare(messages);
   handle.op_ = op;
+  handle.self_ = id();
   handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
   neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
   for (const auto& [from, to] : messages.edges) {
@@ -239,7 +241,34 @@ std::uint64_t total_of(const std::vector<memory_pieces>& regions) {
 
 bool in_place(const std::vector<memory_pieces>& regions) { return regions.size() == 1 && regions[0].contiguous(); }
 
+// The same on two ranks whose pieces are as long, one after the other; 0 of none.
+std::uint64_t hash_of(const std::unique_ptr<actors::payload_pieces>& pieces) {
+  if (pieces == nullptr) return 0;
+  std::vector<std::uint64_t> sizes;
+  for (const std::span<std::byte> each : pieces->all) sizes.push_back(each.size());
+  return std::max<std::uint64_t>(tuning::payload_check(std::as_bytes(std::span(sizes))), 1);
+}
+
 }  // namespace
+
+// What may go by the piece; null for the rest. A mesh may send an element that it also receives, which is for packing alone.
+std::unique_ptr<actors::payload_pieces> halo::few_and_long(const std::vector<memory_pieces>& regions, rank_id peer,
+                                                           std::span<std::byte> packed) const {
+  const bool has_use =
+      std::any_of(op_.configs.begin(), op_.configs.end(), [](const config_ptr& c) { return c->goes_by_piece(); });
+  const bool in_host_memory = op_.memory == nullptr || !op_.memory->has_streams();
+  if (!has_use || !in_host_memory || op_.ranks.empty() || peer == self_) return nullptr;
+  std::uint64_t count = 0;
+  for (const memory_pieces& r : regions) {
+    count += r.count();
+    if (r.bytes < std::max<std::uint64_t>(op_.by_piece_from, 1)) return nullptr;
+  }
+  if (count == 0 || count > halo_exchange::most_pieces) return nullptr;
+  auto made = std::make_unique<actors::payload_pieces>();
+  made->packed = packed;
+  for (const memory_pieces& r : regions) r.for_each([&](std::span<std::byte> each) { made->all.push_back(each); });
+  return made;
+}
 
 halo_plan halo::plan(const std::vector<halo_field>& fields) const {
   halo_plan made;
@@ -269,6 +298,8 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
     }
     if (!in_place(l.out)) l.packed_out = memory.make(total_of(l.out));
     if (!in_place(l.in)) l.packed_in = memory.make(total_of(l.in));
+    if (l.packed_out != nullptr) l.pieces_out = few_and_long(l.out, l.peer, l.packed_out->bytes());
+    if (l.packed_in != nullptr) l.pieces_in = few_and_long(l.in, l.peer, l.packed_in->bytes());
     l.registered_out = made.state_->messages.registered(l.sent());
     l.registered_in = made.state_->messages.registered(l.received());
   }
@@ -296,6 +327,13 @@ std::uint64_t halo_plan::packed_bytes() const noexcept {
   return sum;
 }
 
+std::uint64_t halo_plan::packed_so_far_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for (const link& l : state_->links)
+    sum += l.packed_bytes + (l.pieces_out == nullptr ? 0 : l.pieces_out->packed_bytes);
+  return sum;
+}
+
 void halo_plan::state::check(link& l, std::uint64_t came) const {
   if (came != l.received().size())
     runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " sent " + std::to_string(came) +
@@ -312,9 +350,16 @@ void halo_plan::state::check_said(link& l, std::span<const std::uint64_t> theirs
                                             "; give neighbours fields that fit together"});
 }
 
+void halo_plan::state::hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept {
+  using likeness = actors::payload_pieces::likeness;
+  if (l.pieces_out != nullptr)
+    l.pieces_out->like = theirs[3] == hash_of(l.pieces_out) ? likeness::alike : likeness::unlike;
+}
+
 void halo_plan::state::pack(link& l, runtime::device_stream stream) const {
-  if (l.packed_out == nullptr) return;
+  if (l.packed_out == nullptr || l.pieces_out != nullptr) return;
   std::span<std::byte> into = l.packed_out->bytes();
+  l.packed_bytes += into.size();
   for (const memory_pieces& p : l.out) {
     memory->gather(into.first(p.total_bytes()), p, stream);
     into = into.subspan(p.total_bytes());
@@ -322,7 +367,7 @@ void halo_plan::state::pack(link& l, runtime::device_stream stream) const {
 }
 
 void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
-  if (l.packed_in == nullptr) return;
+  if (l.packed_in == nullptr || l.pieces_in != nullptr) return;
   std::span<const std::byte> from = l.packed_in->bytes();
   for (const memory_pieces& p : l.in) {
     memory->scatter(p, from.first(p.total_bytes()), stream);
@@ -333,11 +378,11 @@ void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
 // Packed ghosts, and what they go into.
 void halo_plan::state::name_what_is_unpacked(std::size_t fields) {
   for (link& l : links) {
-    if (l.packed_in != nullptr) unpacks.push_back(runtime::writes(l.received()));
+    if (l.packed_in != nullptr && l.pieces_in == nullptr) unpacks.push_back(runtime::writes(l.received()));
   }
   for (std::size_t f = 0; f < fields; ++f) {
     for (const link& l : links) {
-      if (l.packed_in == nullptr || l.in[f].count() == 0) continue;
+      if (l.packed_in == nullptr || l.pieces_in != nullptr || l.in[f].count() == 0) continue;
       unpacks.push_back(runtime::updates(l.in[f].around()));
       afresh.push_back(runtime::writes(l.in[f].around()));
     }
@@ -366,11 +411,13 @@ p2p_operation halo_plan::state::receive_of(link& l) {
   p2p_operation o = p2p::irecv(l.received(), {.from = l.peer, .tag = l.tag_in});
   o.hooks = this;
   o.type = type;
+  o.pieces = l.pieces_in.get();
   return o;
 }
 
 p2p_operation halo_plan::state::send_of(link& l) {
   p2p_operation o = p2p::isend(l.sent(), {.to = l.peer, .tag = l.tag_out});
+  o.pieces = l.pieces_out.get();
   o.hooks = this;
   o.type = type;
   return o;
@@ -395,13 +442,15 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
 void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   constexpr std::uint32_t beside = 32;  // beyond the tags of ghosts
   for (link& l : state_->links) {
-    if (!l.sizes.due(state_->messages, l.peer)) continue;
+    if (!l.terms.due(state_->messages, l.peer)) continue;
+    if (l.pieces_out != nullptr) l.pieces_out->like = actors::payload_pieces::likeness::unknown;
     auto check = [plan = state_, with = &l](std::span<const std::uint64_t>, std::span<const std::uint64_t> theirs) {
       plan->check_said(*with, theirs);
+      plan->hear_of_pieces(*with, theirs);
     };
-    all.push_back(l.sizes.start(flow, state_->messages,
-                                {.peer = l.peer, .tag_out = beside + l.tag_out, .tag_in = beside + l.tag_in},
-                                {l.sent().size(), l.received().size()}, std::move(check)));
+    all.push_back(l.terms.start(
+        flow, state_->messages, {.peer = l.peer, .tag_out = beside + l.tag_out, .tag_in = beside + l.tag_in},
+        {l.sent().size(), l.received().size(), hash_of(l.pieces_out), hash_of(l.pieces_in)}, std::move(check)));
   }
 }
 

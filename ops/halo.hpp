@@ -11,9 +11,12 @@
 ///
 /// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. Between `start` and
 /// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started. Several
-/// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place; the rest is packed. In
-/// host memory a later step of the flow that names what an exchange brings ghosts into, or what lies between these, waits for them:
-/// what shall go on beside it does not name them, like `interior` here.
+/// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place. What lies in a few long
+/// ones, in host memory, is sent by the piece or packed, whichever the two neighbours find to be faster: `by_piece` moves each from its place
+/// to its place, where both cut alike, all other configs move what is packed when its send begins. Either way it has to stay until the
+/// exchange has ended, as what is sent in place has to. All the rest is packed at `start`: short pieces or many, meshes, and on GPUs. In
+/// host memory a later step of the flow that names what an exchange brings ghosts into, or what lies between those that are packed at
+/// `start`, waits for them: what shall go on beside it does not name them, like `interior` here.
 ///
 /// On a GPU (`.memory`) kernels pack, in the order of a stream, and nothing waits on the host:
 ///
@@ -25,7 +28,9 @@
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for fields that do not fit the declaration, and
 /// for a neighbour that sends or expects another number of bytes: in host memory each plan's first exchange brings a message beside
-/// the ghosts in which neighbours say both, so that either end hears of it. Ghosts are then undefined, all else is untouched.
+/// the ghosts in which neighbours say both, so that either end hears of it, and which pieces they have; from then on `by_piece` may run,
+/// unless one of them has others, as where rows are padded on one side only. Ghosts are then undefined, all else is untouched.
+#include <parley/actors/payload_pieces.hpp>
 #include <parley/ops/common_terms.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -55,12 +60,16 @@ struct halo_exchange {
   std::vector<std::uint64_t> width{};  ///< cells of the rim, per dimension; empty: 1 each
   halo_reach reach = halo_reach::faces;
   std::vector<rank_id> neighbours{};  ///< of a mesh: those of this rank; they name it in turn
-  std::vector<config_ptr> configs{direct(), chunked(64 * 1024, 4)};
+  std::vector<config_ptr> configs{direct(), chunked(64 * 1024, 4), by_piece()};
   capability_function capable{};
   std::string dtype{};
   time_ns timeout_ns = 30'000'000'000;
   runtime::memory_space* memory = nullptr;  ///< where its fields lie, such as a GPU's; null: in host memory
   tuning::constraints allowed{};
+  /// What a neighbour is sent goes by the piece only where each has at least so many bytes, and there are no more than
+  /// `most_pieces`: a message for each costs more than packing short ones (docs/performance.md).
+  std::uint64_t by_piece_from = 2048;
+  static constexpr std::size_t most_pieces = 64;
 };
 
 /// One field on this rank. Addresses are those of the whole block, rim included.
@@ -97,7 +106,7 @@ halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
 /// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
 class halo_plan {
  public:
-  /// Packs what neighbours need and starts to move it. The work ends when all ghosts are in their places.
+  /// Starts to move what neighbours need, of which it packs what does not lie in one piece or in a few long ones. The work ends when all ghosts are in their places.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
@@ -106,9 +115,11 @@ class halo_plan {
   /// Ghosts are not read any more, on a device by nothing that `stream` gets from here on: neighbours may bring those of the next
   /// `start`, in the same flow, as soon as they have them. `start` does this itself, later than it could be done.
   void open(runtime::dataflow& flow, runtime::device_stream stream = nullptr);
-  /// How many bytes this rank sends in one exchange, and how many of them are packed first.
+  /// How many bytes this rank sends in one exchange, and how many of them are packed first, unless they go by the piece.
   std::uint64_t sent_bytes() const noexcept;
   std::uint64_t packed_bytes() const noexcept;
+  /// How many bytes have been packed so far, in all exchanges, which shows what goes by the piece.
+  std::uint64_t packed_so_far_bytes() const noexcept;
 
  private:
   friend class halo;
@@ -122,8 +133,12 @@ class halo_plan {
     std::unique_ptr<runtime::memory_space::block> packed_in;
     actors::registered_memory registered_out{};
     actors::registered_memory registered_in{};
-    bool has_come = false;    // to the host, and is not unpacked yet
-    term_comparison sizes{};  // bytes that this rank sends, and that it expects
+    // Of what lies in a few long pieces: the call packs and unpacks it, where its config does not go by them.
+    std::unique_ptr<actors::payload_pieces> pieces_out{};
+    std::unique_ptr<actors::payload_pieces> pieces_in{};
+    bool has_come = false;           // to the host, and is not unpacked yet
+    std::uint64_t packed_bytes = 0;  // at `start`, so far
+    term_comparison terms{};         // bytes that this rank sends, and that it expects, and pieces
     std::span<std::byte> sent() noexcept;
     std::span<std::byte> received() noexcept;
   };
@@ -147,6 +162,7 @@ class halo_plan {
     void after_receive(const p2p_operation& o, std::uint64_t came) override;
     void check(link& l, std::uint64_t came) const;
     void check_said(link& l, std::span<const std::uint64_t> theirs) const;
+    void hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept;
     void pack(link& l, runtime::device_stream stream) const;
     void unpack(link& l, runtime::device_stream stream) const;
   };
@@ -184,7 +200,10 @@ class halo {
   runtime::memory_pieces region(const halo_field& f, std::size_t neighbour, bool ghosts) const;
   runtime::memory_pieces box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const;
   void check(const halo_field& f, std::size_t number) const;
+  std::unique_ptr<actors::payload_pieces> few_and_long(const std::vector<runtime::memory_pieces>& regions, rank_id peer,
+                                                       std::span<std::byte> packed) const;
   halo_exchange op_;
+  rank_id self_ = 0;
   std::string title_;
   std::vector<rank_id> place_;
   std::vector<direction> directions_;

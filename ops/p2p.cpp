@@ -78,6 +78,7 @@ call_options options_of(const p2p_operation& o, call_watcher& watcher) noexcept 
   all.watcher = &watcher;
   all.expected = o.expected;
   all.type = o.type;
+  all.pieces = o.pieces;
   return all;
 }
 
@@ -188,7 +189,8 @@ runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o) {
 // A short message that waits for nothing needs no step. Throws what it has failed with.
 bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, const runtime::buffer_access& use,
                              const runtime::step_options& how) {
-  if (o.what != p2p_operation::kind::send || o.peer == self_ || !flow.may_begin(use, how)) return false;
+  if (o.what != p2p_operation::kind::send || o.peer == self_ || o.pieces != nullptr) return false;
+  if (!flow.may_begin(use, how)) return false;
   call_options call;
   call.tag = o.tag;
   call.type = o.type;
@@ -239,12 +241,13 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
   for (const p2p_operation& operation : batch) check_pair(operation);
   for (const p2p_operation& operation : batch) {
     const bool sends = operation.what == p2p_operation::kind::send;
-    const runtime::buffer_access use{operation.bytes, sends ? runtime::buffer_use::read : runtime::buffer_use::write};
+    const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
+    const runtime::buffer_access whole{operation.bytes, use};
     const runtime::step_options how{o.timeout_ns, o.after, &sequence_of(operation)};
     if (sends && operation.hooks != nullptr) operation.hooks->before_send(operation);
     runtime::flow_part& part = parts.emplace_back();
     try {
-      if (leaves_at_once(flow, operation, use, how)) {
+      if (leaves_at_once(flow, operation, whole, how)) {
         part.bytes = operation.bytes.size();
         continue;
       }
@@ -252,7 +255,13 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     } catch (const runtime::failure&) {
       part.step = runtime::new_step<not_sent>(operation, name_, std::current_exception());
     }
-    flow.put(part.step, {&use, 1}, how);
+    if (operation.pieces == nullptr) {
+      flow.put(part.step, {&whole, 1}, how);
+      continue;
+    }
+    std::vector<runtime::buffer_access> uses{runtime::writes(operation.bytes)};  // what it is packed to on its way
+    for (const std::span<std::byte> each : operation.pieces->all) uses.push_back({each, use});
+    flow.put(part.step, uses, how);
   }
   return flow.together(parts);
 }

@@ -74,6 +74,9 @@ struct p2p_operation {
   time_ns timeout_ns = 0;
   std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
   std::uint16_t type = 0;      ///< of its elements (`element_type_of`); 0: any
+  /// What `bytes` are packed from, or unpacked into, unless its config moves each piece by itself; null: they are the payload. Kept as the
+  /// hooks keep it.
+  actors::payload_pieces* pieces = nullptr;
   boost::intrusive_ptr<p2p_hooks> hooks{};
 };
 

@@ -26,6 +26,16 @@ struct memory_pieces {
 
   std::uint64_t count() const noexcept { return offsets.empty() ? outer[0].count * outer[1].count : offsets.size(); }
   std::uint64_t total_bytes() const noexcept { return bytes * count(); }
+  /// Each of them, in order.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const std::uint64_t offset : offsets) visit(std::span(base + offset, bytes));
+    if (!offsets.empty()) return;
+    for (std::uint64_t i = 0; i < outer[0].count; ++i) {
+      for (std::uint64_t j = 0; j < outer[1].count; ++j)
+        visit(std::span(base + i * outer[0].stride_bytes + j * outer[1].stride_bytes, bytes));
+    }
+  }
   bool contiguous() const noexcept { return offsets.empty() && outer[0].count * outer[1].count == 1; }
   /// From the first of its bytes to the last, with all that lies between.
   std::span<std::byte> around() const noexcept;

@@ -135,6 +135,7 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uin
   if (kind == "chunked") return ops::chunked(w.number(1, 4096), w.number(2, 2));
   if (kind == "put") return ops::put(w.number(1, 0));
   if (kind == "get") return ops::get(w.number(1, 0));
+  if (kind == "by_piece") return ops::by_piece(w.number(1, 4));
   if (kind == "torn") return std::make_shared<torn_put>(w.text(1), w.number(2, 0));
   const bool sound = is_sound(kind);
   const timing t = timing_of(w, times);

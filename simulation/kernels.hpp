@@ -6,7 +6,7 @@
 ///
 /// | text | is |
 /// |---|---|
-/// | `direct`, `chunked:BYTES:N`, `put[:BYTES]`, `get[:BYTES]` | the library's own |
+/// | `direct`, `chunked:BYTES:N`, `put[:BYTES]`, `get[:BYTES]`, `by_piece[:N]` | the library's own |
 /// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | the payload goes whole, and then the receiver computes for so long |
 /// | `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]` | the same, and it takes longer and longer where the model drifts |
 /// | `failing:NAME:NS:ROLE:AFTER` | the same; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |

@@ -107,31 +107,38 @@ class batch_program final : public op_program {
 class halo_program final : public op_program {
  public:
   halo_program(ops::rank& self, const op_spec& op, kernel_times& times)
-      : ring_(op.members, self.id()), cells_(std::max<std::size_t>(op.sizes.front() / sizeof(std::uint32_t), 2)),
-        field_(cells_ + 2 * rim(), nothing) {
+      : ring_(op.members, self.id()), cells_(std::max<std::size_t>(op.sizes.front() / sizeof(std::uint32_t) / 2, 2)),
+        fields_(2, std::vector<std::uint32_t>(cells_ + 2 * rim(), nothing)) {
     ops::halo_exchange h;
     h.name = op.name;
     h.ranks = {static_cast<rank_id>(op.members.size())};
     h.periodic = {true};
     h.width = {rim()};
     h.configs = configs_of(op, times);
+    h.by_piece_from = 1;
     h.timeout_ns = op.timeout_ns;
     halo_ = self.declare(h);
   }
   task<> call(program_call c) override {
     now_ = std::move(c);
-    if (plan_.empty()) plan_.push_back(halo_.plan({ops::grid_field(field_, {cells_})}));
-    std::fill(field_.begin(), field_.end(), nothing);
-    for (std::size_t i = 0; i < cells_; ++i) field_[rim() + i] = cell(ring_.members[ring_.place], i);
+    if (plan_.empty())
+      plan_.push_back(halo_.plan({ops::grid_field(fields_[0], {cells_}), ops::grid_field(fields_[1], {cells_})}));
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      std::fill(fields_[f].begin(), fields_[f].end(), nothing);
+      for (std::size_t i = 0; i < cells_; ++i) fields_[f][rim() + i] = cell(ring_.members[ring_.place], f, i);
+    }
     return runtime::with_dataflow(exchange, this);
   }
   bool right() const override {
-    for (std::size_t i = 0; i < rim(); ++i) {
-      if (field_[i] != cell(ring_.previous(), cells_ - rim() + i)) return false;
-      if (field_[rim() + cells_ + i] != cell(ring_.next(), i)) return false;
-    }
-    for (std::size_t i = 0; i < cells_; ++i) {
-      if (field_[rim() + i] != cell(ring_.members[ring_.place], i)) return false;
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      const auto& field = fields_[f];
+      for (std::size_t i = 0; i < rim(); ++i) {
+        if (field[i] != cell(ring_.previous(), f, cells_ - rim() + i)) return false;
+        if (field[rim() + cells_ + i] != cell(ring_.next(), f, i)) return false;
+      }
+      for (std::size_t i = 0; i < cells_; ++i) {
+        if (field[rim() + i] != cell(ring_.members[ring_.place], f, i)) return false;
+      }
     }
     return true;
   }
@@ -141,8 +148,9 @@ class halo_program final : public op_program {
  private:
   static constexpr std::uint32_t nothing = 0xffffffff;
   std::size_t rim() const { return cells_ / 2; }
-  std::uint32_t cell(rank_id r, std::size_t i) const {
-    return static_cast<std::uint32_t>(runtime::mix(now_.stream(r) + now_.number * 0x10001 + i) >> 33U);
+  std::uint32_t cell(rank_id r, std::size_t field, std::size_t i) const {
+    return static_cast<std::uint32_t>(runtime::mix(now_.stream(r) + now_.number * 0x10001 + field * 0x1000003 + i) >>
+                                      33U);
   }
   static task<> exchange(runtime::dataflow& flow, halo_program* self) {
     auto moving = self->plan_.front().start(flow);
@@ -150,9 +158,9 @@ class halo_program final : public op_program {
   }
   ring ring_;
   std::size_t cells_;
-  std::vector<std::uint32_t> field_;
+  std::vector<std::vector<std::uint32_t>> fields_;  // their rims may go by the piece
   ops::halo halo_;
-  std::vector<ops::halo_plan> plan_;  // one, which has registered the field
+  std::vector<ops::halo_plan> plan_;  // one, which has registered its buffers
   program_call now_;
 };
 

@@ -8,7 +8,7 @@
 /// | kind | is |
 /// |---|---|
 /// | `batch` | each member sends to both of its neighbours in a ring, tagged, all at once |
-/// | `halo` | a ring of blocks that exchange their rims; members are 0, 1, 2, … |
+/// | `halo` | a ring of blocks of two fields that exchange their rims; members are 0, 1, 2, … |
 /// | `attention` | ring attention, compared with attention over the whole sequence |
 /// | `training` | stages forward and backward, one microbatch after the other |
 /// | `hierarchy` | sums in groups of two, and of their leaders; members are all ranks |

@@ -4,6 +4,11 @@
 ///
 ///     s.next_digest = payload_check(data);              // the sender's word
 ///     payload_check(buffer) == s.next_digest            // and what the receiver has
+///
+///     running_payload_check all;                        // the same of a payload that lies in pieces, however it is cut
+///     for (auto piece : pieces) all.add(piece);
+///     all.value()
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -13,27 +18,59 @@
 
 namespace parley::tuning {
 
-inline std::uint64_t payload_check(std::span<const std::byte> data) noexcept {
-  constexpr std::uint64_t odd = 0x9e3779b97f4a7c15U;
-  std::array<std::uint64_t, 4> lanes{odd, odd * 3, odd * 5, odd * 7};
-  const auto mix = [](std::uint64_t& lane, const std::byte* at, std::size_t bytes) {
+class running_payload_check {
+ public:
+  void add(std::span<const std::byte> data) noexcept {
+    total_ += data.size();
+    if (held_ != 0) {
+      const std::size_t more = std::min(data.size(), block_.size() - held_);
+      if (more != 0) std::memcpy(block_.data() + held_, data.data(), more);
+      held_ += more;
+      data = data.subspan(more);
+      if (held_ < block_.size()) return;
+      mix_block(lanes_, block_.data());
+      held_ = 0;
+    }
+    std::size_t at = 0;
+    std::array<std::uint64_t, 4> lanes = lanes_;  // where nothing that is read can lie
+    for (; at + block_.size() <= data.size(); at += block_.size()) mix_block(lanes, data.data() + at);
+    lanes_ = lanes;
+    held_ = data.size() - at;
+    if (held_ != 0) std::memcpy(block_.data(), data.data() + at, held_);
+  }
+  std::uint64_t value() const noexcept {
+    std::array<std::uint64_t, 4> lanes = lanes_;
+    for (std::size_t lane = 0; 8 * lane < held_; ++lane)
+      mix(lanes[lane], block_.data() + 8 * lane, std::min<std::size_t>(8, held_ - 8 * lane));
+    std::uint64_t all = total_;
+    for (const std::uint64_t lane : lanes) {
+      all = (all ^ lane) * 0xc4ceb9fe1a85ec53U;
+      all ^= all >> 32U;
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::uint64_t odd = 0x9e3779b97f4a7c15U;
+  static void mix(std::uint64_t& lane, const std::byte* at, std::size_t bytes) noexcept {
     std::uint64_t word = 0;
     std::memcpy(&word, at, bytes);
     if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
     lane = std::rotl(lane ^ (word * 0xff51afd7ed558ccdU), 29) * odd + 1;
-  };
-  std::size_t at = 0;
-  for (; at + 32 <= data.size(); at += 32) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) mix(lanes[lane], data.data() + at + 8 * lane, 8);
   }
-  for (std::size_t lane = 0; at < data.size(); at += 8, ++lane)
-    mix(lanes[lane], data.data() + at, data.size() - at < 8 ? data.size() - at : 8);
-  std::uint64_t all = data.size();
-  for (const std::uint64_t lane : lanes) {
-    all = (all ^ lane) * 0xc4ceb9fe1a85ec53U;
-    all ^= all >> 32U;
+  static void mix_block(std::array<std::uint64_t, 4>& lanes, const std::byte* block) noexcept {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) mix(lanes[lane], block + 8 * lane, 8);
   }
-  return all;
+  std::array<std::uint64_t, 4> lanes_{odd, odd * 3, odd * 5, odd * 7};
+  std::array<std::byte, 32> block_{};  // that is not full yet
+  std::size_t held_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+inline std::uint64_t payload_check(std::span<const std::byte> data) noexcept {
+  running_payload_check all;
+  all.add(data);
+  return all.value();
 }
 
 }  // namespace parley::tuning

@@ -173,6 +173,9 @@ TEST_CASE("what a candidate was given up for is the one cause that holds, with w
       {unmet_need::credit_in_time, "before a credit of rank 1 was here, though that has registered memory; post"},
       {unmet_need::memory_of_sender, "not in memory that rank 0 has registered; register"},
       {unmet_need::word_in_time, "before rank 1 had said that it knows the memory that rank 0 has registered"},
+      {unmet_need::pieces, "a: messages lie in one piece, or in pieces that are too many"},
+      {unmet_need::like_pieces, "a: rank 1 has other pieces than rank 0 sends; give both sides the same shape"},
+      {unmet_need::word_of_pieces, "before rank 1 had said which pieces it has"},
   };
   for (const auto& [what, words] : causes) {
     leader l(tuning_policy::online, without_budget());
@@ -182,6 +185,20 @@ TEST_CASE("what a candidate was given up for is the one cause that holds, with w
       l.invoke(1 << 20, 0, std::vector<lacking_config>{{a, what}});
     REQUIRE(l.only().excluded.size() == 1);
     CHECK_MESSAGE(l.only().excluded.front().why.find(words) != std::string::npos, l.only().excluded.front().why);
+  }
+}
+
+TEST_CASE("a candidate whose messages have no pieces is given up after a few, one that waits for a word after many") {
+  for (const auto& [what, most] :
+       {std::pair{unmet_need::pieces, 10}, {unmet_need::like_pieces, 10}, {unmet_need::word_of_pieces, 1'000}}) {
+    leader l(tuning_policy::online, without_budget());
+    l.cost_ns[c0] = 20'000'000;
+    l.open();
+    int lacked = 0;
+    for (; lacked < 1'000 && (lacked == 0 || l.only().excluded.empty()); ++lacked)
+      l.invoke(1 << 20, 0, std::vector<lacking_config>{{a, what}});
+    CHECK(lacked <= most + 10);
+    CHECK(lacked >= (most == 10 ? 8 : 50));
   }
 }
 

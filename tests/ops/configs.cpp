@@ -114,18 +114,40 @@ TEST_CASE("a config without an implementation for a role says which config and w
 TEST_CASE("configs that cannot be are refused by name") {
   CHECK_THROWS_AS(chunked(0), failure);
   CHECK_THROWS_AS(chunked(1, 0), failure);
+  CHECK_THROWS_AS(by_piece(0), failure);
+  CHECK(says(check_catalogue("rims", {by_piece(), direct()}),
+             "its default, by_piece(in_flight=4), needs payloads in pieces"));
   CHECK_THROWS_AS(made("with space", send_whole_data, receive_whole_data), failure);
   CHECK(named_config("direct").value()->id() == "direct");
   CHECK(named_config("chunked(chunk_bytes=1MiB in_flight=4)").value()->digest() == chunked(1_MiB, 4)->digest());
   CHECK(named_config("chunked(chunk_bytes=262144)").value()->digest() == chunked(256_KiB)->digest());
   CHECK(named_config("nccl").value()->digest() == ops::nccl()->digest());
-  for (const char* text : {"telepathy", "nccl(chunk_bytes=1MiB)", "chunked", "chunked(chunk_bytes=0)",
-                           "chunked(chunk_bytes=1MiB speed=2)", "direct(a=1)", "", "chunked("}) {
+  CHECK(by_piece()->id() == "by_piece(in_flight=4)");
+  for (const auto& config : {by_piece(), by_piece(9)})
+    CHECK(named_config(config->id()).value()->digest() == config->digest());
+  CHECK(named_config("by_piece").value()->digest() == by_piece(4)->digest());
+  for (const char* text :
+       {"telepathy", "nccl(chunk_bytes=1MiB)", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)",
+        "by_piece(chunk_bytes=1MiB)", "by_piece(in_flight=0)", "direct(a=1)", "", "chunked("}) {
     const auto none = named_config(text);
     REQUIRE_FALSE(none);
     CHECK(none.code() == errc::bad_argument);
     CHECK(none.reason().what().find("known are direct, chunked") != std::string::npos);
+    CHECK(none.reason().what().find("by_piece(in_flight=COUNT)") != std::string::npos);
   }
+}
+
+TEST_CASE("messages that lie in one piece go as if there were no config by the piece, and say why it is out") {
+  world w(2, eager());
+  const std::vector<config_ptr> configs{direct(), by_piece(), chunked(4096, 2)};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  const auto* campaign = campaign_of(w, "64KiB");
+  REQUIRE(campaign != nullptr);
+  CHECK(campaign->where == actors::campaign::stage::decided);
+  REQUIRE(campaign->excluded.size() == 1);
+  CHECK(campaign->excluded.front().why.find("messages lie in one piece") != std::string::npos);
 }
 
 TEST_CASE("configs of one's own, as a class and as two functions, move every size") {

@@ -1,6 +1,6 @@
 #include "../support/batches.hpp"
 #include "../support/groups.hpp"
-#include "../support/halo_case.hpp"
+#include "../support/halo_grid.hpp"
 #include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
 
@@ -20,48 +20,6 @@ using namespace parley::tests;
 using namespace parley::tests::jacobi_case;
 
 namespace {
-
-// Exchanges once, or more often, on all ranks; what each rank threw.
-std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int times = 1) {
-  std::vector<result<>> outcomes(plans.size(), result<>(errc::pending));
-  const auto one = [](halo_plan* plan, int n, result<>* outcome) -> task<> {
-    std::exception_ptr thrown;
-    try {
-      co_await with_dataflow(halo_case::exchange, plan, n, device_stream{});
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    *outcome = thrown ? result<>(describe(thrown)) : result<>();
-  };
-  scope all(w.clock);
-  for (std::size_t r = 0; r < plans.size(); ++r) all.spawn(one(&plans[r], times, &outcomes[r]));
-  run_until(w.clock, [&] { return all.running() == 0; });
-  return outcomes;
-}
-
-// The blocks of all ranks.
-struct grid {
-  grid(world& w, const halo_exchange& op, std::vector<std::uint64_t> cells, std::uint64_t padding, std::size_t fields)
-      : clock(w.clock) {
-    const halo_case::shape s{op, std::move(cells), padding, fields};
-    for (auto& r : w.ranks) {
-      halos.push_back(r->declare(op));
-      blocks.push_back(std::make_unique<halo_case::block>(halos.back(), s));
-      run(clock, blocks.back()->begin());
-      plans.push_back(std::move(blocks.back()->plan()));
-    }
-  }
-  std::size_t wrong() {
-    std::size_t count = 0;
-    for (auto& b : blocks) count += run(clock, b->wrong());
-    return count;
-  }
-
-  virtual_time& clock;
-  std::vector<halo> halos;
-  std::vector<std::unique_ptr<halo_case::block>> blocks;
-  std::vector<halo_plan> plans;
-};
 
 std::size_t wrong_after(const halo_exchange& op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
                         std::size_t fields = 1) {

@@ -73,6 +73,14 @@ TEST_CASE("a check of a payload sees every bit, every place and the length") {
   std::swap_ranges(swapped.begin(), swapped.begin() + 8, swapped.begin() + 32);
   CHECK(tuning::payload_check(swapped) != right);
   CHECK(tuning::payload_check({}) == tuning::payload_check({}));
+  // However it is cut.
+  const std::vector<std::byte> whole = pattern(200, 2);
+  for (const std::size_t cut : {1U, 3U, 8U, 31U, 32U, 33U, 100U}) {
+    tuning::running_payload_check pieces;
+    for (std::size_t at = 0; at < whole.size(); at += cut)
+      pieces.add(std::span(whole).subspan(at, std::min(cut, whole.size() - at)));
+    CHECK(pieces.value() == tuning::payload_check(whole));
+  }
   // The same number everywhere: it travels.
   std::vector<std::byte> known(100);
   for (std::size_t i = 0; i < known.size(); ++i) known[i] = static_cast<std::byte>(i * 31 + 14);

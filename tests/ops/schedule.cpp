@@ -86,7 +86,8 @@ TEST_CASE("what is wrong with a schedule is said before it runs") {
   CHECK(refused("0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1\n") ==
         "bad_argument: schedule: activations between stages 0 and 1 are sent in another order than they are received");
   CHECK(refused("0RECV_B0,0B0,0F0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n") ==
-        "bad_argument: schedule: it can never end: rank 0 at 0B0, rank 1 at 1F0");
+        "bad_argument: schedule: it can never end: rank 0 at 0B0, which needs 1SEND_B0, rank 1 at 1F0, which needs "
+        "0SEND_F0");
   CHECK(refused("0F0,0B0\n2F0,2B0\n3F0,3B0\n") == "bad_argument: schedule: 1F0 is missing");
   CHECK(refused("0F99999999\n").find("has a number that is too large") != std::string::npos);
   CHECK_THROWS_WITH_AS(

@@ -428,6 +428,14 @@ TEST_CASE("a rank dies while neighbours try who writes into whose rims: they are
   CHECK(t.told > t.runs / 2);
 }
 
+TEST_CASE("a rank dies while neighbours try to go by the piece: they are told, and only rims were written") {
+  const std::vector<config_ptr> configs{direct(), by_piece(1)};
+  const tally t = die_everywhere([&] { return std::make_unique<halos>(configs, 40); },
+                                 {.policy = actors::tuning_policy::online, .every = 97});
+  CHECK(t.runs > 40);
+  CHECK(t.told > t.runs / 2);
+}
+
 TEST_CASE("a rank dies after each message of ring attention: the others are told, and only `out` was written") {
   for (const bool causal : {false, true}) {
     for (const auto& config : {direct(), chunked(chunk_bytes, 2)}) {

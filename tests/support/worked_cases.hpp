@@ -621,6 +621,20 @@ inline task<> more_than_faces(here* h) {
     const std::size_t wrong = co_await mine.wrong();
     CHECK(wrong == 0);
   }
+  // Rows that are long enough to go by the piece, once they are packed no more.
+  halo_exchange rows = wide;
+  rows.width = {2, 1};
+  halo_case::shape s{with("rows", rows), {4, 600}, 3, 2};
+  s.op.configs.push_back(by_piece(2));
+  const halo cut = h->self.declare(s.op);
+  halo_case::block block(cut, s, h->at);
+  for (int i = 0; i < 3; ++i) {
+    co_await block.begin();
+    co_await with_dataflow(halo_case::exchange, &block.plan(), 16, h->at.stream());
+    co_await h->at.reached();
+    const std::size_t wrong_rows = co_await block.wrong();
+    CHECK(wrong_rows == 0);
+  }
   const halo mesh = h->self.declare(with("mesh", halo_case::part_of_ring::op_of(h->me, h->ranks)));
   halo_case::part_of_ring mine(mesh, h->me, h->ranks, 2, h->at);
   co_await mine.begin();
