@@ -188,18 +188,16 @@ void edge_sender::compare_trials(std::vector<std::uint64_t> inexact) {
   unusual_ = true;
 }
 
-void edge_sender::allow_pieces(std::vector<std::uint64_t> by_piece) {
-  by_piece_ = std::move(by_piece);
-  unusual_ = unusual_ || !by_piece_.empty();
+void edge_sender::allow_pieces(std::function<bool(std::uint64_t digest)> goes_by_piece) {
+  by_piece_ = std::move(goes_by_piece);
+  unusual_ = true;
 }
 
-bool edge_sender::is_by_piece(std::uint64_t digest) const noexcept {
-  return std::find(by_piece_.begin(), by_piece_.end(), digest) != by_piece_.end();
-}
+bool edge_sender::is_by_piece(std::uint64_t digest) const { return by_piece_ && by_piece_(digest); }
 
 outgoing edge_sender::begin_unusual(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                                     pacing pace) {
-  const bool plain = one_sided_ == nullptr && by_piece_.empty();
+  const bool plain = one_sided_ == nullptr && !by_piece_;
   outgoing inv = plain ? begin_with(tag, what.bytes.size(), invocation, pace, {}, stamp_flags::none)
                        : begin_beside_others(tag, what, invocation, pace);
   const std::uint64_t digest = inv.mark.digest;
@@ -245,7 +243,7 @@ std::span<const lacking_config> edge_sender::lacking(std::uint64_t id, const sen
   std::span<const lacking_config> some;
   if (one_sided_ != nullptr) some = one_sided_->lacking(id, invocation, what.bytes);
   using likeness = payload_pieces::likeness;
-  if (by_piece_.empty() || (what.pieces != nullptr && what.pieces->like == likeness::alike)) return some;
+  if (!by_piece_ || (what.pieces != nullptr && what.pieces->like == likeness::alike)) return some;
   // What was decided on runs without them, and is watched as ever.
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
   if (some.empty() && settled && !is_by_piece(search->digest)) return some;
@@ -253,7 +251,9 @@ std::span<const lacking_config> edge_sender::lacking(std::uint64_t id, const sen
                          : what.pieces->like == likeness::unlike ? unmet_need::like_pieces
                                                                  : unmet_need::word_of_pieces;
   lacking_.assign(some.begin(), some.end());
-  for (const std::uint64_t digest : by_piece_) lacking_.push_back({digest, why});
+  for (const std::uint64_t digest : assigned_.candidates()) {
+    if (by_piece_(digest)) lacking_.push_back({digest, why});
+  }
   return lacking_;
 }
 

@@ -177,8 +177,8 @@ class edge_sender {
 
   /// Lets it use the configs, by digest, that put and that let the receiver get.
   void allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
-  /// Lets it use the configs, by digest, that move a payload by its pieces, where both ends have the same.
-  void allow_pieces(std::vector<std::uint64_t> by_piece);
+  /// Lets it use configs that move a payload by its pieces, where both ends have the same: which do, of digests that are agreed on.
+  void allow_pieces(std::function<bool(std::uint64_t digest)> goes_by_piece);
   /// Calls of a size that is being searched for, and those that are timed, say what was sent, so that the receiver can compare; but for configs, by digest, that say they are not exact.
   /// Payloads must lie where this thread can read them.
   void compare_trials(std::vector<std::uint64_t> inexact);
@@ -280,7 +280,7 @@ class edge_sender {
   outgoing begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace);
   std::span<const lacking_config> lacking(std::uint64_t stream, const sent_payload& what, std::uint64_t invocation,
                                           const campaign* search);
-  bool is_by_piece(std::uint64_t digest) const noexcept;
+  bool is_by_piece(std::uint64_t digest) const;
 
   // What every call looks at is together.
   services& services_;
@@ -296,7 +296,7 @@ class edge_sender {
   bool unusual_ = false;  // configs are allowed that need something, or trials are compared
   row_log rows_;
   std::unique_ptr<one_sided_sender> one_sided_;
-  std::vector<std::uint64_t> by_piece_;
+  std::function<bool(std::uint64_t)> by_piece_;
   std::vector<lacking_config> lacking_;
   std::uint64_t default_digest_;
   stream_table<stream> streams_;

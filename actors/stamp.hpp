@@ -56,7 +56,9 @@ struct stamp {
   std::uint16_t more_type = 0;
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
-static_assert(sizeof(stamp) == runtime::link::max_header_bytes, "`short_bytes` of a link counts with it");
+
+/// A payload up to this size travels with its stamp inside one message.
+inline constexpr std::size_t inside_message_bytes = runtime::arrival::inline_bytes - sizeof(stamp);
 
 inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std::as_bytes(std::span(&s, 1)); }
 

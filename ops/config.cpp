@@ -250,6 +250,13 @@ error unknown(std::string_view text, const std::string& why) {
 
 }  // namespace
 
+paired_config::paired_config(tuning::config_identity identity, std::uint64_t whole_up_to, needs what)
+    : op_config(std::move(identity)), whole_up_to_(whole_up_to), needs_(what) {
+  if (goes_by_piece() && whole_up_to != 0)
+    runtime::raise({errc::bad_argument,
+                    "config " + id() + " goes by the piece, and so nothing of it goes whole; leave whole_up_to 0"});
+}
+
 op_config::op_config(tuning::config_identity identity)
     : identity_(checked(std::move(identity))), id_(tuning::config_id(identity_)), digest_(tuning::digest(identity_)) {}
 

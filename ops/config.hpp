@@ -67,10 +67,9 @@ class paired_config : public op_config {
   virtual runtime::result<> works_over(const runtime::link&, const runtime::memory_space*) const { return {}; }
 
  protected:
-  /// Payloads of up to `whole_up_to` bytes go as one part at offset 0, so that calls need not go through its functions. Throws
-  /// `bad_argument` when the identity cannot be canonical.
-  explicit paired_config(tuning::config_identity identity, std::uint64_t whole_up_to = 0, needs what = needs::nothing)
-      : op_config(std::move(identity)), whole_up_to_(whole_up_to), needs_(what) {}
+  /// Payloads of up to `whole_up_to` bytes go as one part at offset 0, so that calls need not go through its functions: none of what
+  /// goes by the piece does. Throws `bad_argument` when the identity cannot be canonical.
+  explicit paired_config(tuning::config_identity identity, std::uint64_t whole_up_to = 0, needs what = needs::nothing);
 
  private:
   std::uint64_t whole_up_to_;

@@ -43,7 +43,10 @@ class declared_edge final : private actors::data_sink {
     return *in_;
   }
   /// See `transfer::copied_bytes`; of the current generation.
-  std::uint64_t copied_bytes() const noexcept { return in_ == nullptr ? 0 : in_->receiver().statistics().copied_bytes; }
+  std::uint64_t copied_bytes() const noexcept {
+    return (out_ == nullptr ? 0 : out_->copied_bytes()) +
+           (in_ == nullptr ? 0 : in_->receiver().statistics().copied_bytes);
+  }
   /// Without a first use.
   void make();
   /// After its rank knows the new incarnation of the peer, or of another rank of its op. One that was never used has nothing to

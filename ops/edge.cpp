@@ -167,7 +167,11 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   op.default_digest = options_.configs.front()->digest();
   participant_.generation = generation_now();
   participant_.role = std::move(role);
-  participant_.remembered = options_.remembered;
+  // What was the best way for pieces says nothing of a program whose messages have others: keys know of sizes alone.
+  for (const actors::remembered_best& best : options_.remembered) {
+    const auto is_it = [&](const config_ptr& c) { return c->goes_by_piece() && best.solution.starts_with(c->id()); };
+    if (std::none_of(options_.configs.begin(), options_.configs.end(), is_it)) participant_.remembered.push_back(best);
+  }
   participant_.policy = options_.policy;
   participant_.runs = this;
 }
@@ -309,7 +313,12 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
-  sender_.allow_pieces(those_that_need(needs::like_pieces));
+  // Also one that stands for another rank's, whose digest it has.
+  if (!those_that_need(needs::like_pieces).empty())
+    sender_.allow_pieces([this](std::uint64_t digest) {
+      const paired_config* const config = find(digest);
+      return config != nullptr && config->goes_by_piece();
+    });
   // What goes by the piece does so with payloads in pieces alone.
   const auto has_it_whole = [this](const config_ptr& c) { return c->goes_by_piece() || c->goes_whole(short_bytes_); };
   if (std::all_of(options_.configs.begin(), options_.configs.end(), has_it_whole)) at_once_below_ = short_bytes_ + 1;

@@ -185,10 +185,13 @@ class edge_out final : public edge_end {
   const actors::assignment& assigned() const noexcept { return assigned_; }
   const actors::coordinator_state& coordinator() const noexcept { return coordinator_; }
   const actors::edge_sender& sender() const noexcept { return sender_; }
+  /// Of payloads that were copied so that nobody had to wait for them.
+  std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
 
  private:
   friend send_call;
   runtime::errc send_short(const actors::outgoing& inv, std::span<const std::byte> data) {
+    if (data.size() > actors::inside_message_bytes) copied_bytes_ += data.size();
     return services_.net.send(peer(), runtime::link::channel::data, bytes_of(inv.mark), data, nullptr);
   }
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
@@ -261,6 +264,7 @@ class edge_out final : public edge_end {
   bool unusual_ = options_.memory != nullptr;
   // What has left when the link has been given it. From a device's memory nothing does: that takes a copy which somebody has to wait for.
   std::size_t short_bytes_ = options_.memory == nullptr ? services_.net.short_bytes() : 0;
+  std::uint64_t copied_bytes_ = 0;
   std::size_t at_once_below_ = 0;  // what leaves so whichever config it is stamped with
   runtime::intrusive_list<under_way> under_way_;
   runtime::intrusive_list<whole_send> wholes_;

@@ -4,13 +4,14 @@
 ///
 ///     auto halo = self.declare(halo_exchange{.name = "u", .ranks = {2, 2}, .width = {1, 1}});      // a 2 x 2 grid of ranks
 ///     auto ghosts_of_u = halo.plan({grid_field(u, {rows, columns})});     // u has (rows + 2) * (columns + 2) elements
-///     auto moving = ghosts_of_u.start(flow);                              // what neighbours need is read now
+///     auto moving = ghosts_of_u.start(flow);                              // from now on what neighbours need is read
 ///     interior(u, next);                                                  // all that needs no ghosts
 ///     co_await moving;                                                    // the ghosts are here
 ///     boundary(u, next);
 ///
 /// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. Between `start` and
-/// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started. Several
+/// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started, if
+/// nobody writes there before its exchange has ended. Several
 /// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place. What lies in a few long
 /// ones, in host memory, is sent by the piece or packed, whichever the two neighbours find to be faster: `by_piece` moves each from its place
 /// to its place, where both cut alike, all other configs move what is packed when its send begins. Either way it has to stay until the

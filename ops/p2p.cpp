@@ -199,6 +199,9 @@ bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation&
 
 // Throws where this rank has no such pair.
 void p2p_end::check_pair(const p2p_operation& o) {
+  if (o.pieces != nullptr && (o.peer == self_ || memory_.has_streams()))
+    runtime::raise(
+        {errc::bad_argument, title_of(o, name_) + ": pieces are for messages between ranks, in host memory"});
   if (o.peer == self_) return;
   if (o.what == p2p_operation::kind::send) {
     static_cast<void>(pairs_.edge_to(o.peer));

@@ -131,10 +131,13 @@ class transfer {
   /// Whether this rank has a part in it at all.
   bool idle() const noexcept { return outs_.empty() && ins_.empty(); }
   /// Payload bytes that this rank has received and had to copy into the caller's buffers: of messages so short that their payload
-  /// comes with them, and of those that UCX brought before their receive was known. Longer ones go there directly.
+  /// comes with them, and of those that UCX brought before their receive was known; and of those up to 2 KiB that it has sent from copies,
+  /// as nobody then has to wait for their buffers. Longer ones go directly.
   std::uint64_t copied_bytes() const noexcept {
     std::uint64_t all = 0;
-    for (const declared_edge* e : ins_) all += e->copied_bytes();
+    for (const auto* edges : {&outs_, &ins_}) {
+      for (const declared_edge* e : *edges) all += e->copied_bytes();
+    }
     return all;
   }
 

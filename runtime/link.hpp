@@ -171,7 +171,7 @@ class link {
   /// Without `done` the payload is copied where needed and the outcome is not reported.
   virtual errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
                     completion* done) = 0;
-  /// Up to how long a payload as a rule may be reused at once, so that it can be sent without `done`.
+  /// Up to how long a payload is better sent without `done`: it travels inside its message, or a copy of it costs less than a wait.
   virtual std::size_t short_bytes() const noexcept { return arrival::inline_bytes - max_header_bytes; }
 
   /// Brings the payload of `message` into `into`, which holds at least `message.length()` bytes. Answers as `send` does, and

@@ -32,8 +32,8 @@ constexpr std::size_t max_address_bytes = 64 * 1024;
 /// How long UCX gets to end by itself what a dead peer left behind.
 constexpr std::chrono::milliseconds burial_time{100};
 constexpr std::size_t kept_copy_bytes = 64 * 1024;
-/// Of a payload that UCX copies into its own memory, or its queue, before a send returns. Where it has no room a record keeps it.
-constexpr std::size_t at_once_bytes = 4096;
+/// Up to here a copy of a payload costs less than somebody who waits until UCX has it.
+constexpr std::size_t copied_up_to_bytes = 2048;
 
 /// A message that does not fit into an `arrival` carries who sent it behind its header, because UCX does not tell a receiver
 /// whose rendezvous it holds, and that must be known when a peer dies, or has died and come back. It has an AM id of its
@@ -211,9 +211,6 @@ class ucx_link::state {
   static void on_fetched(void* request, ucs_status_t outcome, std::size_t length, void* of);
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t reason);
 
-  ucs_status_ptr_t send_framed(ucp_ep_h to, channel on, std::span<const std::byte> header,
-                               std::span<const std::byte> payload);
-  std::size_t frame(std::array<std::byte, max_framed_header>& into, std::span<const std::byte> header) const;
   errc send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done,
                         ucs_memory_type_t where = UCS_MEMORY_TYPE_HOST);
@@ -439,11 +436,9 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
   if (peer.endpoint == nullptr) [[unlikely]] {
     if (const errc opened = open(peer); opened != errc::none) return opened;
   }
-  if (payload.size() <= at_once_bytes) {
-    void* const status = header.size() + payload.size() <= arrival::inline_bytes
-                             ? ucp_am_send_nbx(peer.endpoint, message_id(on, framing::plain), header.data(),
-                                               header.size(), payload.data(), payload.size(), &at_once_)
-                             : send_framed(peer.endpoint, on, header, payload);
+  if (header.size() + payload.size() <= arrival::inline_bytes) {
+    void* const status = ucp_am_send_nbx(peer.endpoint, message_id(on, framing::plain), header.data(), header.size(),
+                                         payload.data(), payload.size(), &at_once_);
     if (status == nullptr) [[likely]] {
       count_sent(on, payload.size());
       return errc::none;
@@ -456,23 +451,6 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
   return send_with_record(peer, on, header, payload, done);
 }
 
-ucs_status_ptr_t ucx_link::state::send_framed(ucp_ep_h to, channel on, std::span<const std::byte> header,
-                                              std::span<const std::byte> payload) {
-  std::array<std::byte, max_framed_header> framed;
-  const std::size_t length = frame(framed, header);
-  return ucp_am_send_nbx(to, message_id(on, framing::with_origin), framed.data(), length, payload.data(),
-                         payload.size(), &at_once_);
-}
-
-// The header with who sent it behind it; answers how long both are.
-std::size_t ucx_link::state::frame(std::array<std::byte, max_framed_header>& into,
-                                   std::span<const std::byte> header) const {
-  const origin me{chosen_.rank, chosen_.restarts};
-  if (!header.empty()) std::memcpy(into.data(), header.data(), header.size());
-  std::memcpy(into.data() + header.size(), &me, sizeof me);
-  return header.size() + sizeof me;
-}
-
 errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<const std::byte> header,
                                        std::span<const std::byte> payload, completion* done, ucs_memory_type_t where) {
   const bool of_device = where != UCS_MEMORY_TYPE_HOST;
@@ -482,8 +460,13 @@ errc ucx_link::state::send_with_record(peer_record& to, channel on, std::span<co
   sending->peer = to.id;
   sending->done = done;
   sending->put = on == channel::transfers;
-  const std::size_t framed = frame(sending->header, header);
-  const std::size_t header_size = as == framing::with_origin ? framed : header.size();
+  std::size_t header_size = header.size();
+  if (header_size != 0) std::memcpy(sending->header.data(), header.data(), header_size);
+  if (as == framing::with_origin) {
+    const origin me{chosen_.rank, chosen_.restarts};
+    std::memcpy(sending->header.data() + header_size, &me, sizeof me);
+    header_size += sizeof me;
+  }
   const std::byte* bytes = payload.data();
   if (done == nullptr && !payload.empty()) {
     sending->copy.assign(payload.begin(), payload.end());
@@ -1050,7 +1033,7 @@ errc ucx_link::fence(rank_id to, completion* done) { return state_->fence(to, do
 errc ucx_link::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
   return state_->announce(to, on, header, done);
 }
-std::size_t ucx_link::short_bytes() const noexcept { return at_once_bytes; }
+std::size_t ucx_link::short_bytes() const noexcept { return copied_up_to_bytes; }
 const link::counters& ucx_link::statistics() const noexcept { return state_->counted_; }
 bool ucx_link::poll() { return state_->poll(); }
 runtime::poller::arm_state ucx_link::arm() { return state_->arm(); }

@@ -200,7 +200,7 @@ TEST_CASE("a send that was under way when its peer was lost names its invocation
   pass(w, 1'000'000);
   CHECK(later.code() == errc::peer_failed);
   for (auto* r : {behind.back(), &later}) CHECK(says(*r, "a send of "));
-  CHECK(says(later, "a send of 8 bytes, tag 0, had not begun: invocation 3 would have been the next one"));
+  CHECK(says(later, "a send of 8 bytes, tag 0, had not begun: invocation 5 would have been the next one"));
 }
 
 TEST_CASE("an op that is declared after its peer was lost fails at once") {

@@ -29,7 +29,8 @@ class roundabout final : public symmetric_config {
     co_await world.run(gpu_sum::by_nccl(data.first(data.size() / 2 / 4 * 4)));
     co_await world.run(gpu_sum::by_nccl(data.subspan(data.size() / 2 / 4 * 4)));
     scope& here = co_await this_scope;
-    static_cast<void>(co_await sleep_until(here.where().precise_now() + 2'000'000));
+    auto rested = co_await sleep_until(here.where().precise_now() + 2'000'000);
+    static_cast<void>(rested);
   }
 };
 

@@ -1,6 +1,7 @@
 // Halos whose faces lie in a few long pieces: by the piece or packed, as neighbours agree.
 #include "../support/batches.hpp"
 #include "../support/halo_grid.hpp"
+#include "../support/ring_case.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/ops/halo.hpp>
@@ -184,6 +185,27 @@ TEST_CASE("neighbours whose pieces differ exchange what is packed") {
   }
 }
 
+TEST_CASE(
+    "neighbours that keep different numbers of pieces in flight agree on both, where their pieces are alike alone") {
+  for (const std::uint64_t padding : {0, 8}) {
+    CAPTURE(padding);
+    auto op = blocks({2, 1}, {std::make_shared<slow>(), by_piece(4)});
+    op.width = {2, 0};
+    auto other = op;
+    other.configs = {std::make_shared<slow>(), by_piece(8)};
+    world w(2, eager());
+    grid g(w, op, {4, 300}, 8, 1, padding, other);
+    for (const auto& outcome : exchange_all(w, g.plans, 60)) CHECK(outcome);
+    g.begin();
+    for (const auto& outcome : exchange_all(w, g.plans)) CHECK(outcome);
+    CHECK(g.wrong() == 0);
+    for (rank_id r = 0; r < 2; ++r) {
+      const auto with = g.halos[r].to(1 - r).decision(2 * 1200);
+      CHECK_MESSAGE((with.config.starts_with("by_piece") == (padding == 8)), with.why);
+    }
+  }
+}
+
 TEST_CASE("short pieces, many, and those of a mesh or of a rank beside itself are packed as ever") {
   const auto packed_of = [](halo_exchange op, const std::vector<std::uint64_t>& cells) {
     world w(blocks_of(op), eager());
@@ -217,6 +239,28 @@ TEST_CASE("short pieces, many, and those of a mesh or of a rank beside itself ar
     CHECK(values[r][4 * each - 1] == 2.0 - r);
     CHECK(plans[r].packed_so_far_bytes() == 40 * plans[r].packed_bytes());
   }
+}
+
+namespace {
+struct whole_by_piece final : paired_config {
+  whole_by_piece() : paired_config({.name = "whole"}, every_size, needs::like_pieces) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
+};
+}  // namespace
+
+TEST_CASE("a config that goes by the piece cannot go whole as well, and pieces are for messages between ranks") {
+  CHECK_THROWS_WITH_AS(whole_by_piece(), doctest::Contains("config whole goes by the piece"), failure);
+  world w(1);
+  std::vector<double> values(4);
+  actors::payload_pieces pieces;
+  const batch_program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) -> task<> {
+    auto o = p2p::isend(values, {.to = 0});
+    o.pieces = &pieces;
+    return end_of(pairs.start(flow, {o}));
+  };
+  for (const auto& o : run_each(w, {alone}, ring_case::pairs_named("alone")))
+    CHECK(says(o, "pieces are for messages between"));
 }
 
 TEST_CASE("where pieces are long is a matter of the declaration") {

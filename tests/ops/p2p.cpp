@@ -168,6 +168,31 @@ TEST_CASE("a short message that waits for nothing has left when its batch is sta
   CHECK(got == std::array{10, 11, 13});
 }
 
+TEST_CASE("what leaves at once from a copy is counted as copied, and only what its link takes so leaves at once") {
+  for (const std::size_t bytes : {128U, 129U, 2048U, 2049U}) {
+    CAPTURE(bytes);
+    memory_link_options links;
+    links.short_bytes = 2048;
+    world w(2, {}, std::move(links));
+    const std::vector<std::byte> sent = pattern(bytes, 7);
+    std::vector<std::byte> got(bytes);
+    std::vector<p2p> used(2);
+    const program sender = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+      used[0] = pairs;
+      auto batch = pairs.start(flow, {p2p::isend(sent, {.to = 1})});
+      CHECK((flow.running() == 0) == batch.done());
+      return end_of(std::move(batch));
+    };
+    const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+      used[1] = pairs;
+      return end_of(pairs.start(flow, {p2p::irecv(got, {.from = 0})}));
+    };
+    for (const auto& o : run_each(w, {sender, receiver}, pairs_named("copied"))) CHECK(o);
+    CHECK(got == sent);
+    CHECK(used[0].copied_bytes() == (bytes > 128 && bytes <= 2048 ? bytes : 0));
+  }
+}
+
 namespace {
 task<> send_while_it_breaks(dataflow* flow, p2p pairs, bool* broken, std::vector<result<>>* ends) {
   const std::array sent{1, 2};

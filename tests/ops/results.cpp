@@ -34,14 +34,15 @@ std::vector<std::map<std::string, std::string>> tuned(std::string* winner = null
 
 /// `world` reads files when it is made, so they have to be there before.
 struct second_run {
-  second_run(std::vector<std::map<std::string, std::string>> files, const rank_settings& s)
+  second_run(std::vector<std::map<std::string, std::string>> files, const rank_settings& s,
+             const std::vector<config_ptr>& configs = catalogue())
       : links(clock, 2), disks(2) {
     for (rank_id r = 0; r < 2; ++r) {
       disks[r].files = std::move(files[r]);
       ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {{1, 2}}, {}}, s));
     }
-    out = ranks[0]->declare(pair_of(catalogue()));
-    in = ranks[1]->declare(pair_of(catalogue()));
+    out = ranks[0]->declare(pair_of(configs));
+    in = ranks[1]->declare(pair_of(configs));
   }
   void move() {
     move_and([] {});
@@ -228,6 +229,24 @@ TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
   again.move();
   CHECK_FALSE(again.campaign().from_results());
   CHECK(again.campaign().trials > 0);
+}
+
+TEST_CASE("a file that names a way for pieces decides nothing: messages may have others now, or none") {
+  std::string winner;
+  auto files = tuned(&winner);
+  for (auto& disk : files) {
+    for (auto& [name, text] : disk) {
+      const std::size_t at = text.find(winner);
+      REQUIRE(at != std::string::npos);
+      text.replace(at, winner.size(), by_piece()->id());
+    }
+  }
+  auto configs = catalogue();
+  configs.push_back(by_piece());
+  second_run r(files, with_file(), configs);
+  r.move();
+  CHECK(r.campaign().trials > 0);
+  CHECK(r.campaign().winner == winner);
 }
 
 TEST_CASE("the common file is read first, a rank's own file fills the gaps") {

@@ -305,7 +305,8 @@ task<> note_who_may_begin(flowing* f, std::vector<bool>* may) {
   co_await f->flow.join();
   ask(updates(f->m.bytes), {.sequence = &in_turn});
   auto failed = f->failing('f', {writes(f->m.part(0, 4))});
-  static_cast<void>(co_await outcome_of(&failed));
+  const bool went_well = co_await outcome_of(&failed);
+  CHECK_FALSE(went_well);
   ask(reads(f->m.part(0, 4)));  // nobody has written it
 }
 }  // namespace

@@ -37,6 +37,7 @@ struct memory_link_options {
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
   /// Whether a sender can take back what it still keeps, so that fetching it fails; as of memory that is lent.
   bool takes_back = false;
+  std::size_t short_bytes = 128;  ///< `link::short_bytes`
 };
 
 class memory_world;
@@ -46,6 +47,7 @@ class memory_link final : public runtime::link {
   memory_link(memory_world& w, rank_id r) : world_(w), rank_(r) {}
   rank_id rank() const noexcept override { return rank_; }
   rank_id world_size() const noexcept override;
+  std::size_t short_bytes() const noexcept override;
   void listen(channel on, handler* to) override {
     handlers_[static_cast<std::size_t>(on)] = to;
     if (to == nullptr) return;
@@ -281,6 +283,8 @@ class memory_world {
 };
 
 inline rank_id memory_link::world_size() const noexcept { return static_cast<rank_id>(world_.links_.size()); }
+
+inline std::size_t memory_link::short_bytes() const noexcept { return world_.options_.short_bytes; }
 
 inline errc memory_link::send(rank_id to, channel on, std::span<const std::byte> header,
                               std::span<const std::byte> payload, runtime::completion* done) {
