@@ -29,7 +29,7 @@ class roundabout final : public symmetric_config {
     co_await world.run(gpu_sum::by_nccl(data.first(data.size() / 2 / 4 * 4)));
     co_await world.run(gpu_sum::by_nccl(data.subspan(data.size() / 2 / 4 * 4)));
     scope& here = co_await this_scope;
-    auto rested = co_await sleep_until(here.where().precise_now() + 2'000'000);
+    auto rested = co_await sleep_until(here.where().precise_now() + 20'000'000);
     static_cast<void>(rested);
   }
 };
@@ -52,7 +52,7 @@ TEST_CASE("a sum of NCCL's is captured once for each buffer, and only so many ar
     two_members w({std::make_shared<roundabout>(), nccl_graph_sum()});
     std::size_t wrong = 0;
     for (const deadline limit; w.winner().empty() && !limit.is_over();) wrong += w.sum(5);
-    CHECK(w.winner() == "nccl_graph_sum");
+    CHECK_MESSAGE(w.winner() == "nccl_graph_sum", w.why());
     wrong += w.sum(20);
     CHECK(wrong == 0);
     w.ranks.clear();
@@ -492,7 +492,7 @@ TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on 
   w.gpu.exports_nothing = 1;
   std::size_t wrong = 0;
   for (const deadline limit; w.winner().empty() && !limit.is_over();) wrong += w.sum(5);
-  CHECK(w.winner() == "nccl_sum");
+  CHECK_MESSAGE(w.winner() == "nccl_sum", w.why());
   wrong += w.sum(20);
   CHECK(wrong == 0);
   const auto& excluded = w.ends[0].end().assigned()->find(two_members::bytes)->excluded;

@@ -121,6 +121,13 @@ struct two_members {
     const auto* c = ends[0].end().assigned()->find(bytes);
     return c == nullptr || c->where != actors::campaign::stage::decided ? "" : c->winner;
   }
+  std::string why() {
+    const auto* c = ends[0].end().assigned()->find(bytes);
+    std::string all = c == nullptr ? "nothing has begun" : c->why;
+    if (c == nullptr) return all;
+    for (const auto& e : c->excluded) all += "; " + e.why;
+    return all;
+  }
 
   static constexpr std::size_t bytes = 4'000;
   fake_cuda gpu;
