@@ -214,13 +214,9 @@ outgoing edge_sender::begin_unusual(std::uint32_t tag, const sent_payload& what,
 void edge_sender::say_what_is_sent(outgoing& inv, const sent_payload& what) {
   if (inexact_ == nullptr || what.bytes.empty()) return;
   if (std::find(inexact_->begin(), inexact_->end(), inv.mark.digest) != inexact_->end()) return;
-  tuning::running_payload_check all;
-  if (what.pieces == nullptr) {
-    all.add(what.bytes);
-  } else {  // not packed yet, and that may never be
-    for (const std::span<std::byte> each : what.pieces->all) all.add(each);
-  }
-  inv.mark.next_digest = all.value();
+  // Pieces are not packed yet, and may never be.
+  inv.mark.next_digest =
+      what.pieces == nullptr ? tuning::payload_check(what.bytes) : tuning::check_of_pieces(what.pieces->all);
   inv.mark.flags = inv.mark.flags | stamp_flags::checked;
   inv.began_ns = rows_.clock();  // that is not charged to the config
 }

@@ -370,7 +370,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (!number && failed_)
     throw explained(number.code(), std::nullopt,
                     "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
-                        ", had not begun: " + "invocation " + std::to_string(sender_.next_invocation(call.tag)) +
+                        ", had not begun: invocation " + std::to_string(sender_.next_invocation(call.tag)) +
                         " would have been the next one");
   if (!number)
     throw explained(number.code(), std::nullopt,
@@ -731,13 +731,11 @@ void edge_in::show_payload(const part_receiver& in) const {
 void edge_in::record_compared(part_receiver& in, std::uint64_t ran) {
   const time_ns ended_ns = receiver_.rows().clock();
   const bool readable = options_.memory == nullptr && in.memory() != nullptr;
-  tuning::running_payload_check came;
-  if (readable && is_in_pieces(in)) {
-    for (const std::span<std::byte> each : in.in_pieces()->all) came.add(each);
-  } else if (readable) {
-    came.add({in.memory(), in.total_bytes()});
-  }
-  if (readable && came.value() != in.mark()->next_digest) in.fail(errc::config_failed);
+  const auto came = [&] {
+    return is_in_pieces(in) ? tuning::check_of_pieces(in.in_pieces()->all)
+                            : tuning::payload_check({in.memory(), in.total_bytes()});
+  };
+  if (readable && came() != in.mark()->next_digest) in.fail(errc::config_failed);
   actors::note_ended_at(services_, receiver_.rows(), ended(in, *in.mark(), ran, in.failed()), ended_ns);
   receiver_.note_end(in);
 }

@@ -72,5 +72,11 @@ inline std::uint64_t payload_check(std::span<const std::byte> data) noexcept {
   all.add(data);
   return all.value();
 }
+/// Of one that lies in pieces, the same as if it lay in one.
+inline std::uint64_t check_of_pieces(std::span<const std::span<std::byte>> pieces) noexcept {
+  running_payload_check all;
+  for (const std::span<std::byte> each : pieces) all.add(each);
+  return all.value();
+}
 
 }  // namespace parley::tuning

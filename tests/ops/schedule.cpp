@@ -80,6 +80,8 @@ TEST_CASE("what is wrong with a schedule is said before it runs") {
         "microbatch, such as 0F0");
   CHECK(refused("0F0 0B0x\n").find("schedule:1:8: a comma belongs between two actions") != std::string::npos);
   CHECK(refused("0F0,0B0\n1F0\n") == "bad_argument: schedule: 1B0 is missing");
+  CHECK(refused("0F0,0SEND_F0,0B0\n1F0,1B0\n") ==
+        "bad_argument: schedule: 0RECV_B0 is missing; where messages are listed, all have to be");
   CHECK(refused("0F0,0B0,0F0\n") == "bad_argument: schedule: 0F0 on rank 0 is listed twice");
   CHECK(refused("0F0,0B0,1F0,1B0\n1F0\n") == "bad_argument: schedule: 1RECV_F0 on rank 1: that stage is on rank 0");
   CHECK(refused("0F0,0B0,0SEND_F0\n") == "bad_argument: schedule: 0SEND_F0 on rank 0 crosses no boundary");
