@@ -118,7 +118,7 @@ class edge_sender {
     return {*this, tag, bytes, deadline, payload};
   }
   static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
-  /// That a stream's next message will have, once those that wait have theirs.
+  /// The number that the first message of a stream gets which has none yet: of those that wait for room, or else the next one.
   std::uint64_t next_invocation(std::uint32_t tag) { return stream_of(tag).admitted; }
   /// A payload that `admit` was given is written.
   void readmit(std::uint32_t tag) noexcept { admit_waiting(stream_of(tag)); }

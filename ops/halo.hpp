@@ -10,9 +10,9 @@
 ///     boundary(u, next);
 ///
 /// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. Between `start` and
-/// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started, if
-/// nobody writes there before its exchange has ended. Several
-/// fields go in one message per neighbour. What lies in one piece in memory is sent and received in place. What lies in a few long
+/// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started, if nobody
+/// writes there before the exchange has ended. Several fields go in one message per neighbour. What lies in one piece in memory is
+/// sent and received in place. What lies in a few long
 /// ones, in host memory, is sent by the piece or packed, whichever the two neighbours find to be faster: `by_piece` moves each from its place
 /// to its place, where both cut alike, all other configs move what is packed when its send begins. Either way it has to stay until the
 /// exchange has ended, as what is sent in place has to. All the rest is packed at `start`: short pieces or many, meshes, and on GPUs. In
@@ -107,7 +107,8 @@ halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
 /// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
 class halo_plan {
  public:
-  /// Starts to move what neighbours need, of which it packs what does not lie in one piece or in a few long ones. The work ends when all ghosts are in their places.
+  /// Starts to move what neighbours need, of which it packs what does not lie in one piece or in a few long ones. The work ends when all
+  /// ghosts are in their places.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
