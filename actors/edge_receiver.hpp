@@ -368,7 +368,8 @@ class edge_receiver final : public data_sink {
     std::vector<exposed> known;           // the sender's memory
     std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
     repeat_timer timer;
-    resend_pauses pauses;
+    resend_pauses pauses;           // between repeated credits
+    question_pauses answer_pauses;  // between repeated revokes, for whose answers callers wait
     std::function<void()> ended_there;
   };
   [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;

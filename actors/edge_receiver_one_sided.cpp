@@ -130,7 +130,8 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   services_.note_step(runtime::flight_event::revoked, op_, generation(), {.invocation = m.number, .tag = peer_});
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
     ++counters_.revokes_sent;
-  repeat_soon();
+  runtime::timer_wheel::disarm(one_sided_->timer);
+  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->answer_pauses.next(services_.jitter));
 }
 
 // Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that
@@ -141,7 +142,10 @@ bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   stream& s = r.stream_;
   if (s.given.may_leave(s.first_posted + r.place_in_line())) return false;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
-  if (r.one_sided_->leaving == errc::none) send_revoke(s);
+  if (r.one_sided_->leaving == errc::none) {
+    one_sided_->answer_pauses.restart();
+    send_revoke(s);
+  }
   return true;
 }
 
@@ -155,6 +159,10 @@ void edge_receiver::on_revoked(const revoked& m) noexcept {
     r.one_sided_->credit = 0;
     if (r.one_sided_->leaving != errc::none) r.end(r.one_sided_->leaving);
   });
+  if (std::none_of(streams_.begin(), streams_.end(), [](const auto& one) { return one->given.revoking(); })) {
+    runtime::timer_wheel::disarm(one_sided_->timer);
+    repeat_soon();  // credits, at their own pace
+  }
   offer_credits(*s);
 }
 
@@ -237,10 +245,11 @@ void edge_receiver::repeat_soon() noexcept {
 void edge_receiver::repeat() noexcept {
   bool open = false;
   for (auto& s : streams_) {
-    if (s->given.revoking()) {
-      open = true;
-      send_revoke(*s);
-    }
+    if (s->given.revoking()) send_revoke(*s);
+  }
+  if (one_sided_->timer.linked()) return;  // the credits of the other streams are repeated once that is answered
+  one_sided_->answer_pauses.restart();
+  for (auto& s : streams_) {
     std::uint64_t index = s->first_posted;
     s->posted.for_each([&](part_receiver& r) {
       const std::uint64_t its = index++;

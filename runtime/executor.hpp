@@ -82,11 +82,11 @@ class ready_queue {
  private:
   static constexpr std::size_t few = 4;
   [[gnu::noinline]] void grow();
+  std::array<continuation, few> few_{};
   continuation* ring_ = few_.data();
   std::size_t mask_ = few - 1;
   std::size_t head_ = 0;
   std::size_t tail_ = 0;
-  std::array<continuation, few> few_{};
   std::unique_ptr<continuation[]> many_;  // once they were more
 };
 

@@ -56,7 +56,7 @@ struct putting : edge_pair {
       s.ended = number.code();
       co_return;
     }
-    const outgoing inv = e.out.begin(0, s.data.size(), *number, pacing::within_budget, s.data.data());
+    const outgoing inv = e.out.begin(0, s.data.size(), *number, {}, s.data.data());
     s.digest = inv.mark.digest;
     part_sender ps(e.links[0], 1, inv.mark, inv.access);
     try {
@@ -326,6 +326,33 @@ TEST_CASE("a receive that times out with a credit out ends when the sender has a
   e.pass();
   CHECK(s.digest == put_digest);
   CHECK(e.holds(b, 0));
+}
+
+TEST_CASE("a revoke whose answer is lost is sent again soon, and then less and less often") {
+  putting e;
+  auto& a = e.receive(200, e.clock.now() + 100'000);
+  e.pass(50'000);
+  bool lossy = true;
+  e.links.options().lose = [&lossy](rank_id from, auto, link::channel on) {
+    return lossy && from == 0 && on == link::channel::control;
+  };
+  e.pass(3'000'000);
+  CHECK(e.in.statistics().revokes_sent >= 2);
+  e.pass(1'000'000'000);
+  CHECK(e.in.statistics().revokes_sent >= 12);
+  CHECK(e.in.statistics().revokes_sent <= 40);
+  CHECK_FALSE(a.ended);
+  lossy = false;
+  e.pass(100'000'000);
+  CHECK(a.ended == errc::timeout);
+  auto& b = e.receive(200, e.clock.now() + 100'000);  // as soon again
+  lossy = true;
+  const auto before = e.in.statistics().revokes_sent;
+  e.pass(4'000'000);
+  CHECK(e.in.statistics().revokes_sent >= before + 2);
+  lossy = false;
+  e.pass(100'000'000);
+  CHECK(b.ended == errc::timeout);
 }
 
 TEST_CASE("a receive whose invocation has begun when the revoke comes waits for its data") {
