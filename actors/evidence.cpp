@@ -10,7 +10,7 @@ namespace parley::actors {
 
 namespace {
 
-constexpr std::size_t longest_detail = 200;
+constexpr std::size_t longest_detail = 300;
 
 /// Whose catalogue brought it in: the first participant, in the order of ranks, that offered it.
 rank_id proposer_of(std::uint64_t digest, const coordinator_state& state) {
@@ -64,7 +64,8 @@ wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordi
   e.proposer = proposer_of(e.digest, state);
   if (candidate >= c.rows.size() || c.repetitions[candidate].empty()) return e;
   const auto each = tuning::measured_by_each(
-      c.rows[candidate], {.digest = e.digest, .participants = ranks, .invocations = c.repetitions[candidate]});
+      c.rows[candidate],
+      {.digest = e.digest, .participants = ranks, .invocations = c.repetitions[candidate], .joined = c.joined});
   for (const tuning::own_measurement& m : each) {
     wire_own_time own;
     own.rank = m.participant;
