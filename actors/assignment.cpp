@@ -37,35 +37,77 @@ const campaign* assignment::find(std::uint64_t bytes) const noexcept {
   return nullptr;
 }
 
-assignment::choice assignment::choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                                                pacing pace) {
+assignment::choice assignment::choose_undecided(campaign& c, const asked_call& call) {
+  const std::uint64_t batch = call.terms.batch;
+  if (batch != 0 && batch <= c.batch) return choose_in_batch(c, call);
+  c.batch = std::max(c.batch, batch);
+  c.trial_of_batch.reset();
   if (std::exchange(c.rest, false)) return {default_digest_, stamp_flags::none};
-  if (c.where == campaign::stage::trying) return next_trial(c, tag, invocation, now, pace);
-  return {c.digest, stamp_flags::none};
+  if (c.where != campaign::stage::trying) return {c.digest, stamp_flags::none};
+  const choice chosen = next_trial(c, call);
+  if (batch == 0) c.trial_of_batch.reset();  // the rest of a batch that goes on is not of it
+  return chosen;
+}
+
+// What a trial of the latest batch runs; 0: it is none, or has ended.
+std::uint64_t assignment::trial_digest(const campaign& c) const noexcept {
+  if (!c.trial_of_batch || c.outstanding[*c.trial_of_batch].settled) return 0;
+  const std::size_t candidate = c.outstanding[*c.trial_of_batch].candidate;
+  return is_excluded(c, candidate) ? 0 : candidates_[candidate];
+}
+
+// As the first one of its batch: a message alone among others that run another config shows how far it can get ahead of them, and
+// not how long it takes. One that comes when a later batch has begun is no trial.
+assignment::choice assignment::choose_in_batch(campaign& c, const asked_call& call) {
+  const std::uint64_t digest = call.terms.batch == c.batch ? trial_digest(c) : 0;
+  if (digest == 0 || c.outstanding[*c.trial_of_batch].messages == most_together) {
+    const bool failed = std::exchange(c.rest, false);
+    return {failed ? default_digest_ : c.digest, stamp_flags::none};
+  }
+  campaign::trial& t = c.outstanding[*c.trial_of_batch];
+  c.pending_ns += expected_cost_ns(c, t.candidate);
+  note_place(c, call, *c.trial_of_batch);
+  t.last_order = order_;
+  c.batch_messages = std::max(c.batch_messages, ++t.messages);
+  c.joined.push_back(order_);
+  // Which one is the last nobody knows.
+  const bool last = c.where == campaign::stage::collecting && *c.trial_of_batch + 1 == c.outstanding.size();
+  return {digest, last ? stamp_flags::timed | stamp_flags::flush : stamp_flags::timed};
+}
+
+void assignment::note_place(campaign& c, const asked_call& call, std::size_t trial) {
+  const bool first = c.places.try_emplace({call.tag, call.invocation}, campaign::place{trial, order_}).second;
+  runtime::invariant(first, {"S1", "an invocation is assigned once", here_});
+  const campaign::trial& t = c.outstanding[trial];
+  const bool counts = t.kind == tuning::trial_kind::timed;
+  (counts ? c.repetitions : c.warm_ups)[t.candidate].push_back(order_);
 }
 
 // The same where some configs cannot run.
-assignment::choice assignment::choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                                              pacing pace, std::span<const lacking_config> lacking) {
+assignment::choice assignment::choose_without(campaign& c, const asked_call& call,
+                                              std::span<const lacking_config> lacking) {
   const auto find = [lacking](std::uint64_t digest) {
     return std::find_if(lacking.begin(), lacking.end(), [&](const lacking_config& l) { return l.digest == digest; });
   };
   const auto lacks = [&](std::uint64_t digest) { return find(digest) != lacking.end(); };
   choice chosen{c.digest, stamp_flags::none};
+  const bool goes_on = call.terms.batch != 0 && call.terms.batch <= c.batch && c.where != campaign::stage::decided;
   const std::size_t due = next_candidate(c);
-  if (c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
+  if (goes_on && call.terms.batch == c.batch && lacks(trial_digest(c))) {
+    c.trial_of_batch.reset();  // the trial was of those that had it
+  } else if (!goes_on && c.where == campaign::stage::trying && due < candidates_.size() && lacks(candidates_[due])) {
     const unmet_need what = find(candidates_[due])->what;
     const bool late =
         what == unmet_need::credit_in_time || what == unmet_need::word_in_time || what == unmet_need::word_of_pieces;
     const bool of_layout = what == unmet_need::pieces || what == unmet_need::like_pieces;
-    const campaign::shortage& its = note_shortage(c, due, now);
+    const campaign::shortage& its = note_shortage(c, due, call.now);
     if (its.lacked >= (of_layout ? most_without_pieces : most_lacking) && its.lacked > least_share * its.had &&
-        (!late || now - its.since_ns >= longest_late_ns)) {  // the others go on
+        (!late || call.now - its.since_ns >= longest_late_ns)) {  // the others go on
       exclude(c, due, campaign::exclusion::reason::unmet, why_it_lacked(what));
       if (c.incumbent == due) fall_back(c);
     }
   } else if (c.where != campaign::stage::decided) {
-    chosen = choose_undecided(c, tag, invocation, now, pace);
+    chosen = choose_undecided(c, call);
   }
   if (!lacks(chosen.digest)) return chosen;
   chosen.digest = default_digest_;
@@ -150,8 +192,7 @@ bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) 
                                  static_cast<std::int64_t>(expected_ns));
 }
 
-assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                                          pacing pace) {
+assignment::choice assignment::next_trial(campaign& c, const asked_call& call) {
   const tuning::planned_trial* upcoming = c.planner->upcoming();
   std::optional<tuning::planned_trial> trial;
   if (upcoming != nullptr) {
@@ -163,7 +204,10 @@ assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::u
     if (trial && s.candidate == trial->candidate) ++s.had;
   }
   const double expected_ns = trial ? expected_cost_ns(c, trial->candidate) : 0;
-  if (pace == pacing::within_budget && !affordable(c, expected_ns, now)) return {c.digest, stamp_flags::none};
+  // A batch is taken to be as long as the longest so far.
+  const double in_all_ns = expected_ns * static_cast<double>(call.terms.batch == 0 ? 1 : c.batch_messages);
+  if (call.terms.pace == pacing::within_budget && !affordable(c, in_all_ns, call.now))
+    return {c.digest, stamp_flags::none};
   c.pending_ns += expected_ns;
   if (upcoming != nullptr) {
     static_cast<void>(c.planner->next());
@@ -171,21 +215,19 @@ assignment::choice assignment::next_trial(campaign& c, std::uint32_t tag, std::u
     c.again.pop_back();
   }
   if (!trial) {  // what was left of the round has been quarantined
-    collect(c, now);
+    collect(c, call.now);
     return {c.digest, stamp_flags::flush};
   }
   // A warm-up is timed, too: it says nothing about its candidate, but has its cost.
   stamp_flags flags = stamp_flags::timed;
   ++c.trials;
   ++c.unsettled;
-  const bool first = c.places.try_emplace({tag, invocation}, c.outstanding.size()).second;
-  runtime::invariant(first, {"S1", "an invocation is assigned once", here_});
-  c.outstanding.push_back({tag, invocation, order_, trial->candidate, trial->kind});
-  const bool counts = trial->kind == tuning::trial_kind::timed;
-  (counts ? c.repetitions : c.warm_ups)[trial->candidate].push_back(order_);
+  c.trial_of_batch = c.outstanding.size();
+  c.outstanding.push_back({call.tag, call.invocation, order_, trial->candidate, trial->kind, order_});
+  note_place(c, call, *c.trial_of_batch);
   if (c.planner->upcoming() == nullptr && c.again.empty()) {
     flags = flags | stamp_flags::flush;
-    collect(c, now);
+    collect(c, call.now);
   }
   return {candidates_[trial->candidate], flags};
 }
@@ -272,17 +314,18 @@ void assignment::start(campaign& c, time_ns now) {
   begin_search(c, now);
 }
 
-// What `participant` said of one timed invocation, or only, with digest 0, when it ended.
-std::vector<tuning::row>::iterator assignment::find_row(std::vector<tuning::row>& rows, rank_id participant,
-                                                        std::uint64_t order) {
-  return std::find_if(rows.begin(), rows.end(), [&](const tuning::row& seen) {
+bool assignment::is_reported(const std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order) {
+  return std::any_of(rows.rbegin(), rows.rend(), [&](const tuning::row& seen) {
     return seen.participant == participant && seen.invocation == order;
   });
 }
 
-bool assignment::is_reported(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order) {
-  const auto known = find_row(rows, participant, order);
-  return known != rows.end() && known->digest != 0;
+// Whether this is the first that `participant` says of it.
+bool assignment::note_report(campaign::place& place, rank_id participant, const std::vector<tuning::row>& rows) const {
+  const auto at = std::find(participants_.begin(), participants_.end(), participant) - participants_.begin();
+  if (at >= 64) return !is_reported(rows, participant, place.order);
+  const std::uint64_t bit = std::uint64_t{1} << static_cast<unsigned>(at);
+  return (std::exchange(place.reported_by, place.reported_by | bit) & bit) == 0;
 }
 
 namespace {
@@ -295,8 +338,6 @@ bool possible(time_ns t) noexcept { return t > -farthest_ns && t < farthest_ns; 
 // What no clock can have shown is no measurement.
 tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order,
                                         const wire_row& r) {
-  const auto known = find_row(rows, participant, order);
-  if (known != rows.end()) rows.erase(known);  // so far only when it ended
   const bool measured = possible(r.start_ns) && possible(r.end_ns) && possible(r.previous_end_ns);
   if (!measured) {
     rows.push_back({participant, order, r.digest, 0, 0, tuning::row_status::failed});
@@ -304,9 +345,7 @@ tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id 
   }
   const bool known_status = r.status <= 2 || r.status == late_row;
   const auto status = known_status ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
-  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status});
-  if (r.previous_end_ns != 0 && order != 0 && find_row(rows, participant, order - 1) == rows.end())
-    rows.push_back({participant, order - 1, 0, r.previous_end_ns, r.previous_end_ns, tuning::row_status::ok});
+  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.previous_end_ns});
   return status;
 }
 
@@ -315,10 +354,11 @@ void assignment::add_row(rank_id participant, const wire_row& r) {
     if (c->drift && add_sample(*c, participant, r)) return;
     const auto place = c->places.find({r.tag, r.invocation});
     if (place == c->places.end()) continue;
-    campaign::trial& t = c->outstanding[place->second];
+    const std::uint64_t order = place->second.order;
+    campaign::trial& t = c->outstanding[place->second.trial];
     if (std::find(participants_.begin(), participants_.end(), participant) == participants_.end()) return;
     auto& rows = c->rows[t.candidate];
-    if (is_reported(rows, participant, t.order)) return;
+    if (!note_report(place->second, participant, rows)) return;
     if (r.status == cancelled_row) {
       cancel_trial(*c, t);
       return;
@@ -327,10 +367,11 @@ void assignment::add_row(rank_id participant, const wire_row& r) {
     // It counts as a failure: it is no row of this candidate (S6).
     if (r.digest != 0 && r.digest != candidates_[t.candidate])
       runtime::blame({"S2", "a participant runs what its invocation was assigned", here_}, participant);
-    const auto status = keep_row(rows, participant, t.order, r);
+    const auto status = keep_row(rows, participant, order, r);
     // Who got a poison has no row, so one failure settles a trial.
     ++t.reports;
-    if (t.settled || (t.reports < participants_.size() && status != tuning::row_status::failed)) return;
+    const bool all_told = t.reports == participants_.size() * t.messages;
+    if (t.settled || (!all_told && status != tuning::row_status::failed)) return;
     t.settled = true;
     --c->unsettled;
     return;
@@ -343,7 +384,7 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
   const bool first = !t.settled || t.reports != 0;
   t.settled = true;
   t.reports = 0;
-  std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return r.invocation == t.order; });
+  std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return t.has(r.invocation); });
   forget_trial(c, t);
   const bool again = t.kind == tuning::trial_kind::timed && !is_excluded(c, t.candidate);
   if (first && again && c.cancelled < 2 * candidates_.size()) {
@@ -353,8 +394,9 @@ void assignment::cancel_trial(campaign& c, campaign::trial& t) {
 }
 
 void assignment::forget_trial(campaign& c, const campaign::trial& t) {
-  std::erase(c.repetitions[t.candidate], t.order);
-  std::erase(c.warm_ups[t.candidate], t.order);
+  const auto is_of_it = [&](std::uint64_t order) { return t.has(order); };
+  std::erase_if(c.repetitions[t.candidate], is_of_it);
+  std::erase_if(c.warm_ups[t.candidate], is_of_it);
 }
 
 void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
@@ -362,7 +404,7 @@ void assignment::withdraw(std::uint32_t tag, std::uint64_t invocation) {
     if (c->drift && withdraw_sample(*c, tag, invocation)) return;
     const auto place = c->places.find({tag, invocation});
     if (place == c->places.end()) continue;
-    campaign::trial& t = c->outstanding[place->second];
+    campaign::trial& t = c->outstanding[place->second.trial];
     if (t.settled) return;
     t.settled = true;
     --c->unsettled;
@@ -380,8 +422,10 @@ campaign* assignment::ready_to_judge(time_ns now) noexcept {
     if (c->where != campaign::stage::collecting) continue;
     if (c->unsettled == 0) return c.get();
     if (now - c->collecting_since_ns < rows_missing_after_ns) continue;
-    const auto late = [this](const campaign::trial& t) { return !t.settled && !begun_(t.tag, t.invocation); };
-    if (!begun_ || std::none_of(c->outstanding.begin(), c->outstanding.end(), late)) return c.get();
+    const auto is_late = [&](const auto& place) {
+      return !c->outstanding[place.second.trial].settled && !begun_(place.first.first, place.first.second);
+    };
+    if (!begun_ || std::none_of(c->places.begin(), c->places.end(), is_late)) return c.get();
     c->collecting_since_ns = now;
   }
   return nullptr;
@@ -389,10 +433,10 @@ campaign* assignment::ready_to_judge(time_ns now) noexcept {
 
 namespace {
 // One that failed on another side has failed.
-std::vector<tuning::row> late_rows_of(const std::vector<tuning::row>& rows, std::uint64_t order) {
+std::vector<tuning::row> late_rows_of(const std::vector<tuning::row>& rows, const campaign::trial& t) {
   std::vector<tuning::row> late;
   for (const tuning::row& r : rows) {
-    if (r.invocation != order) continue;
+    if (!t.has(r.invocation)) continue;
     if (r.status == tuning::row_status::failed) return {};
     if (r.status == timed_out) late.push_back(r);
   }
@@ -403,7 +447,7 @@ std::vector<tuning::row> late_rows_of(const std::vector<tuning::row>& rows, std:
 // In this round: those before it count in `judge` alone.
 bool assignment::is_late(const campaign& c, std::size_t candidate) noexcept {
   return std::any_of(c.outstanding.begin(), c.outstanding.end(), [&](const campaign::trial& t) {
-    return t.candidate == candidate && t.reports != 0 && !late_rows_of(c.rows[candidate], t.order).empty();
+    return t.candidate == candidate && t.reports != 0 && !late_rows_of(c.rows[candidate], t).empty();
   });
 }
 
@@ -427,7 +471,7 @@ void assignment::cut_short(std::uint64_t bytes, std::uint64_t from) {
     t.reports = 0;
     --c.unsettled;
     --c.trials;
-    std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return r.invocation == t.order; });
+    std::erase_if(c.rows[t.candidate], [&](const tuning::row& r) { return t.has(r.invocation); });
     forget_trial(c, t);
     c.places.erase({t.tag, t.invocation});
     if (!enough && t.kind == tuning::trial_kind::timed) c.again.push_back(t.candidate);
@@ -455,13 +499,12 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   // second time.
   for (campaign::trial& t : c.outstanding) {
     auto& rows = c.rows[t.candidate];
-    const std::vector<tuning::row> late = late_rows_of(rows, t.order);
+    const std::vector<tuning::row> late = late_rows_of(rows, t);
     if (late.empty()) continue;
     // Who has begun it and says nothing is still at it.
-    const bool all_at_it = t.reports == participants_.size() || (begun_ && begun_(t.tag, t.invocation));
-    const bool again = std::any_of(rows.begin(), rows.end(), [&](const tuning::row& r) {
-      return r.status == timed_out && r.invocation != t.order;
-    });
+    const bool all_at_it = t.reports == participants_.size() * t.messages || (begun_ && begun_(t.tag, t.invocation));
+    const bool again = std::any_of(rows.begin(), rows.end(),
+                                   [&](const tuning::row& r) { return r.status == timed_out && !t.has(r.invocation); });
     if (all_at_it && again && t.candidate != 0) {
       for (tuning::row& r : rows) {
         if (r.status == timed_out) r.status = tuning::row_status::failed;
@@ -475,6 +518,7 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
     if (all_at_it) rows.insert(rows.end(), late.begin(), late.end());  // kept to be counted
   }
   c.outstanding.clear();
+  c.trial_of_batch.reset();
   c.places.clear();
   c.unsettled = 0;
   if (!c.again.empty()) {  // the round goes on with what was cancelled in it
@@ -482,9 +526,11 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
     return;
   }
   for (std::size_t i = 0; i < c.aggregates.size(); ++i) {  // what was added since is not of this search
-    c.aggregates[i] = tuning::aggregate_candidate(
-        c.rows[i],
-        {.digest = candidates_[i], .participants = participants_, .invocations = c.repetitions[i], .clocks = clocks});
+    c.aggregates[i] = tuning::aggregate_candidate(c.rows[i], {.digest = candidates_[i],
+                                                              .participants = participants_,
+                                                              .invocations = c.repetitions[i],
+                                                              .clocks = clocks,
+                                                              .joined = c.joined});
   }
   // Whatever participants report, trials cannot have cost more than the time in which they were made.
   c.cost_ns = c.earlier_cost_ns + std::min(cost_of_trials_ns(c, clocks), static_cast<double>(now - c.search_began_ns));
@@ -521,11 +567,16 @@ double assignment::cost_of_trials_ns(const campaign& c, std::span<const tuning::
   double cost_ns = 0;
   for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
     cost_ns += beyond(c.aggregates[i]) * static_cast<double>(c.repetitions[i].size());
-    for (const std::uint64_t order : c.warm_ups[i])
-      cost_ns += beyond(tuning::aggregate_candidate(c.rows[i], {.digest = candidates_[i],
+    std::span<const std::uint64_t> rest = c.warm_ups[i];
+    while (!rest.empty()) {
+      const auto once = tuning::take_repetition(rest, c.joined);
+      cost_ns += static_cast<double>(once.size()) *
+                 beyond(tuning::aggregate_candidate(c.rows[i], {.digest = candidates_[i],
                                                                 .participants = participants_,
-                                                                .invocations = std::span(&order, 1),
-                                                                .clocks = clocks}));
+                                                                .invocations = once,
+                                                                .clocks = clocks,
+                                                                .joined = c.joined}));
+    }
   }
   return cost_ns;
 }
@@ -545,6 +596,12 @@ void assignment::settle(campaign& c, std::size_t winner, decision_source source,
   c.incumbent = winner;
   c.decided_time_ns = c.aggregates.empty() || !c.aggregates[winner].measured() ? 0 : c.aggregates[winner].time_ns;
   if (c.search == 1) c.invocations_to_agreement = c.invocations;
+  for (auto& of_candidate : c.rows) of_candidate.shrink_to_fit();
+  c.planner.reset();
+  c.outstanding = {};
+  c.trial_of_batch.reset();
+  c.places.clear();
+  c.unsettled = 0;
   watch(c);
 }
 

@@ -50,6 +50,14 @@ enum class pacing : std::uint8_t {
   at_once,        ///< in a tuning phase, which has nothing else to do
 };
 
+/// What a call says of itself that matters to trials.
+struct trial_terms {
+  pacing pace = pacing::within_budget;
+  /// Of the messages that were started together, and are under way together: those of one batch and one key run the same config, and are
+  /// one repetition of its trial, up to `assignment::most_together` of them. Later ones of an edge have higher numbers. 0: it is alone.
+  std::uint64_t batch = 0;
+};
+
 /// A participant cannot or must not run a candidate with messages of more than `largest_bytes`.
 struct candidate_limit {
   std::uint64_t digest = 0;
@@ -79,8 +87,10 @@ struct drift_watch {
   tuning::drift_detector detector;
   bool bursting = false;
   std::vector<std::uint64_t> orders;  // of the timed ones, in the latest burst
+  std::vector<std::uint64_t> joined;  // of these, those of the same batch as the one before
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;
   std::vector<tuning::row> rows;
+  std::size_t repetitions() const noexcept { return orders.size() - joined.size(); }
   std::size_t missing = 0;  // rows that are still to come
   std::size_t again = 0;    // samples that were taken in place of others
   time_ns began_ns = 0;
@@ -107,8 +117,17 @@ struct campaign {
     std::uint64_t order = 0;  // among all invocations of the op: what "the one before" means
     std::size_t candidate = 0;
     tuning::trial_kind kind = tuning::trial_kind::timed;
-    std::size_t reports = 0;  // of how many participants
+    std::uint64_t last_order = 0;  // of a batch
+    std::size_t messages = 1;
+    std::size_t reports = 0;  // by all participants, of all messages
     bool settled = false;     // nothing more is to come of it
+
+    bool has(std::uint64_t its_order) const noexcept { return its_order >= order && its_order <= last_order; }
+  };
+  struct place {
+    std::size_t trial = 0;  // in `outstanding`
+    std::uint64_t order = 0;
+    std::uint64_t reported_by = 0;  // of the first 64 participants, a bit each
   };
   struct exclusion {
     enum class reason : std::uint8_t { constraint, unmet, failed };  // the next search asks again for what was unmet
@@ -134,21 +153,25 @@ struct campaign {
   double remembered_time_ns = 0;     ///< what that file says it took; 0: nothing
   bool announced = false;            ///< the participants have been told of this decision
   std::optional<tuning::trial_planner> planner;
-  std::uint32_t version = 0;                                              ///< of what the participants were told last
-  std::string search_reason;                                              ///< why it searches, or searched, anew
-  std::optional<std::string> asked_again;                                 ///< why another search is to follow this one
-  std::uint32_t search = 1;                                               ///< which search this is
-  std::size_t incumbent = 0;                                              ///< what `digest` is among the candidates
-  std::vector<exclusion> excluded;                                        ///< candidates that may not run for this key
-  std::vector<trial> outstanding;                                         // of this round
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> places;  // in `outstanding`, by tag and invocation
-  std::size_t unsettled = 0;                                              // of these, how many still wait for rows
-  std::vector<std::size_t> again;                                         // candidates whose trial was cancelled
-  std::size_t cancelled = 0;                                              // trials, in this search
-  bool rest = false;                                    // a config has just failed: the default is next
-  std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
-  std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
-  std::vector<std::vector<std::uint64_t>> warm_ups;     // the same of those that only cost
+  std::uint32_t version = 0;                                        ///< of what the participants were told last
+  std::string search_reason;                                        ///< why it searches, or searched, anew
+  std::optional<std::string> asked_again;                           ///< why another search is to follow this one
+  std::uint32_t search = 1;                                         ///< which search this is
+  std::size_t incumbent = 0;                                        ///< what `digest` is among the candidates
+  std::vector<exclusion> excluded;                                  ///< candidates that may not run for this key
+  std::vector<trial> outstanding;                                   // of this round
+  std::map<std::pair<std::uint32_t, std::uint64_t>, place> places;  // of what was timed, by tag and invocation
+  std::uint64_t batch = 0;                                          // the latest
+  std::optional<std::size_t> trial_of_batch;                        // in `outstanding`, if it is one
+  std::size_t batch_messages = 1;                                   // of the longest one in this search
+  std::size_t unsettled = 0;                                        // trials that still wait for rows
+  std::vector<std::size_t> again;                                   // candidates whose trial was cancelled
+  std::size_t cancelled = 0;                                        // trials, in this search
+  bool rest = false;                                                // a config has just failed: the default is next
+  std::vector<std::vector<tuning::row>> rows;                       // per candidate, of all rounds
+  std::vector<std::vector<std::uint64_t>> repetitions;              // per candidate: the orders of its timed trials
+  std::vector<std::vector<std::uint64_t>> warm_ups;                 // the same of those that only cost
+  std::vector<std::uint64_t> joined;  // of both, those that belong to the repetition of the one before
   std::vector<tuning::aggregate> aggregates;
   /// Of a candidate whose trial was due when it could not run: how often in this search, and how often it could have.
   struct shortage {
@@ -179,6 +202,7 @@ struct campaign {
 
 class assignment {
  public:
+  static constexpr std::size_t most_together = 64;
   struct choice {
     std::uint64_t digest = 0;
     stamp_flags flags = stamp_flags::none;
@@ -190,16 +214,16 @@ class assignment {
   /// The leader's one decision for one invocation (S1). What is in `lacking` cannot run now, for want of a credit, of registered
   /// memory or of pieces: the best of the others runs instead, and a candidate that lacks it again and again is given up. What was only
   /// late is waited for longer: on a busy machine many messages may pass before a credit does.
-  choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now,
-                pacing pace = pacing::within_budget, std::span<const lacking_config> lacking = {}) {
+  choice choose(std::uint64_t bytes, std::uint32_t tag, std::uint64_t invocation, time_ns now, trial_terms terms = {},
+                std::span<const lacking_config> lacking = {}) {
     ++order_;
     if (now < first_ns_) first_ns_ = now;
     campaign& c = campaign_of(bytes, now);
     ++c.invocations;
-    if (!lacking.empty()) return choose_without(c, tag, invocation, now, pace, lacking);
-    if (c.where != campaign::stage::decided) return choose_undecided(c, tag, invocation, now, pace);
+    if (!lacking.empty()) return choose_without(c, {tag, invocation, now, terms}, lacking);
+    if (c.where != campaign::stage::decided) return choose_undecided(c, {tag, invocation, now, terms});
     if (c.invocations >= c.next_sample) [[unlikely]]
-      return choose_sample(c, tag, invocation, now);
+      return choose_sample(c, {tag, invocation, now, terms});
     return {c.digest, stamp_flags::none};
   }
   /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
@@ -304,6 +328,12 @@ class assignment {
   bool measuring() const noexcept { return active_ + bursts_ != 0; }
 
  private:
+  struct asked_call {
+    std::uint32_t tag = 0;
+    std::uint64_t invocation = 0;
+    time_ns now = 0;
+    trial_terms terms{};
+  };
   // What a candidate lacks again and again keeps the others waiting: it is left out after so many times, unless it has been
   // there for one in `least_share`, and where it may only be late, no sooner than after `longest_late_ns`.
   static constexpr std::size_t most_lacking = 64;
@@ -340,25 +370,26 @@ class assignment {
   double cost_of_trials_ns(const campaign& c, std::span<const tuning::participant_clock> clocks) const;
   void collect(campaign& c, time_ns now);
   void settle(campaign& c, std::size_t winner, decision_source source, std::string why, time_ns now);
-  choice choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now);
+  choice choose_sample(campaign& c, const asked_call& call);
   bool begin_burst(campaign& c, time_ns now);
   bool has_drifted(campaign& c, const tuning::aggregate& burst, time_ns now);
   void end_burst(campaign& c) noexcept;
   void watch(campaign& c);
   bool add_sample(campaign& c, rank_id participant, const wire_row& r);
   bool withdraw_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation);
-  static std::vector<tuning::row>::iterator find_row(std::vector<tuning::row>& rows, rank_id participant,
-                                                     std::uint64_t order);
-  static bool is_reported(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order);
+  static bool is_reported(const std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order);
+  bool note_report(campaign::place& place, rank_id participant, const std::vector<tuning::row>& rows) const;
   static tuning::row_status keep_row(std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order,
                                      const wire_row& r);
-  choice choose_undecided(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
-  choice choose_without(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace,
-                        std::span<const lacking_config> lacking);
+  choice choose_undecided(campaign& c, const asked_call& call);
+  choice choose_in_batch(campaign& c, const asked_call& call);
+  choice choose_without(campaign& c, const asked_call& call, std::span<const lacking_config> lacking);
   static const campaign::shortage& note_shortage(campaign& c, std::size_t candidate, time_ns now);
   std::string why_it_lacked(unmet_need what) const;
   std::size_t next_candidate(const campaign& c) const noexcept;
-  choice next_trial(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now, pacing pace);
+  choice next_trial(campaign& c, const asked_call& call);
+  void note_place(campaign& c, const asked_call& call, std::size_t trial);
+  std::uint64_t trial_digest(const campaign& c) const noexcept;
   double expected_cost_ns(const campaign& c, std::size_t candidate) const noexcept;
 
   // What every call looks at is together.

@@ -30,6 +30,7 @@ void assignment::watch(campaign& c) {
   if (c.drift == nullptr) c.drift = std::make_unique<drift_watch>(plan_.drift);
   drift_watch& d = *c.drift;
   d.orders.clear();
+  d.joined.clear();
   d.missing = 0;
   // Trials may see other times than calls in a row do: after a search for that reason the calls say what is usual.
   const bool asked = std::exchange(d.searched, 0) == c.search;
@@ -60,6 +61,7 @@ bool assignment::begin_burst(campaign& c, time_ns now) {
   ++bursts_;
   d.began_ns = now;
   d.orders.clear();
+  d.joined.clear();
   d.places.clear();
   d.rows.clear();
   d.missing = plan_.drift.samples * participants_.size();
@@ -67,19 +69,31 @@ bool assignment::begin_burst(campaign& c, time_ns now) {
   return true;
 }
 
-// The first of a burst makes both ends read their clocks, and is not counted; after the last one they stop.
-assignment::choice assignment::choose_sample(campaign& c, std::uint32_t tag, std::uint64_t invocation, time_ns now) {
+// The first of a burst makes both ends read their clocks, and is not counted, nor is what follows it in its batch; after the last one
+// they stop.
+assignment::choice assignment::choose_sample(campaign& c, const asked_call& call) {
   drift_watch& d = *c.drift;
   const choice plain{c.digest, stamp_flags::none};
-  if (!d.bursting) return begin_burst(c, now) ? choice{c.digest, stamp_flags::timed} : plain;
-  if (d.orders.size() == plan_.drift.samples) {
+  const choice timed{c.digest, stamp_flags::timed};
+  const std::uint64_t batch = call.terms.batch;
+  if (batch != 0 && batch < c.batch) return plain;  // a later one has begun
+  const bool goes_on = batch != 0 && batch == std::exchange(c.batch, std::max(c.batch, batch));
+  if (!d.bursting) return begin_burst(c, call.now) ? timed : plain;
+  if (d.orders.empty()) d.rows.reserve(d.missing);
+  if (goes_on && d.places.empty()) return d.orders.empty() ? timed : plain;  // the last ones have been looked at
+  if (goes_on && d.joined.size() == plan_.drift.samples * (most_together - 1)) return plain;
+  if (!goes_on && d.repetitions() == plan_.drift.samples) {
     end_burst(c);
     c.next_sample = c.invocations + plan_.drift.every;
     return plain;
   }
   d.orders.push_back(order_);
-  d.places[{tag, invocation}] = order_;
-  const bool last = d.orders.size() == plan_.drift.samples;
+  d.places[{call.tag, call.invocation}] = order_;
+  if (goes_on) {
+    d.joined.push_back(order_);
+    d.missing += participants_.size();
+  }
+  const bool last = d.repetitions() == plan_.drift.samples;
   return {c.digest, last ? stamp_flags::timed | stamp_flags::flush : stamp_flags::timed};
 }
 
@@ -114,9 +128,12 @@ void assignment::watch_drift(time_ns now, std::span<const tuning::participant_cl
   for (auto& c : campaigns_) {
     if (c->drift == nullptr || c->where != campaign::stage::decided) continue;
     drift_watch& d = *c->drift;
-    if (d.orders.size() != plan_.drift.samples || d.missing != 0) continue;
-    const tuning::aggregate burst = tuning::aggregate_candidate(
-        d.rows, {.digest = c->digest, .participants = participants_, .invocations = d.orders, .clocks = clocks});
+    if (d.repetitions() != plan_.drift.samples || d.missing != 0) continue;
+    const tuning::aggregate burst = tuning::aggregate_candidate(d.rows, {.digest = c->digest,
+                                                                         .participants = participants_,
+                                                                         .invocations = d.orders,
+                                                                         .clocks = clocks,
+                                                                         .joined = d.joined});
     has_drifted(*c, burst, now);
   }
 }

@@ -196,10 +196,10 @@ void edge_sender::allow_pieces(std::function<bool(std::uint64_t digest)> goes_by
 bool edge_sender::is_by_piece(std::uint64_t digest) const { return by_piece_ && by_piece_(digest); }
 
 outgoing edge_sender::begin_unusual(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
-                                    pacing pace) {
+                                    const trial_terms& terms) {
   const bool plain = one_sided_ == nullptr && !by_piece_;
-  outgoing inv = plain ? begin_with(tag, what.bytes.size(), invocation, pace, {}, stamp_flags::none)
-                       : begin_beside_others(tag, what, invocation, pace);
+  outgoing inv = plain ? begin_with(tag, what.bytes.size(), invocation, terms, {}, stamp_flags::none)
+                       : begin_beside_others(tag, what, invocation, terms);
   const std::uint64_t digest = inv.mark.digest;
   const campaign* const search = assigned_.find(what.bytes.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
@@ -223,12 +223,12 @@ void edge_sender::say_what_is_sent(outgoing& inv, const sent_payload& what) {
 
 // An invocation is stamped with a config that needs something only if it has that, now.
 outgoing edge_sender::begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
-                                          pacing pace) {
+                                          const trial_terms& terms) {
   const std::uint64_t id = stream_id(tag, false);
   const campaign* const search = assigned_.find(what.bytes.size());
   const bool settled = search != nullptr && search->where == campaign::stage::decided;
   const bool is_not_put = one_sided_ != nullptr && settled && !one_sided_->is_put(search->digest);
-  outgoing inv = begin_with(tag, what.bytes.size(), invocation, pace, lacking(id, what, invocation, search),
+  outgoing inv = begin_with(tag, what.bytes.size(), invocation, terms, lacking(id, what, invocation, search),
                             is_not_put ? stamp_flags::no_credits : stamp_flags::none);
   if (one_sided_ != nullptr) inv.access = one_sided_->begin(inv.mark.digest, id, invocation, what.bytes);
   return inv;

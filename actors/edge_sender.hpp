@@ -133,13 +133,13 @@ class edge_sender {
   }
   /// Assigns a config to an admitted invocation. It must be ended.
   /// `source`, if given, is where the payload lies, or is packed to from its `pieces`.
-  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace = pacing::within_budget,
+  outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms = {},
                  const std::byte* source = nullptr, const payload_pieces* pieces = nullptr) {
     if (!unusual_) [[likely]]
-      return begin_with(tag, bytes, invocation, pace, {}, stamp_flags::none);
+      return begin_with(tag, bytes, invocation, terms, {}, stamp_flags::none);
     const sent_payload what{{source, bytes}, pieces};
-    if (assigned_.has_settled_on(bytes, settled_on_)) return begin_settled(tag, what, invocation, pace);
-    return begin_unusual(tag, what, invocation, pace);
+    if (assigned_.has_settled_on(bytes, settled_on_)) return begin_settled(tag, what, invocation, terms);
+    return begin_unusual(tag, what, invocation, terms);
   }
   /// One of the rehearsals, outside window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
@@ -261,23 +261,26 @@ class edge_sender {
   void ask_again_soon() noexcept;
   void ask(const stream& s);
 
-  outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, pacing pace,
+  outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms,
                       std::span<const lacking_config> lacking, stamp_flags more) {
-    const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), pace, lacking);
+    const assignment::choice chosen = assigned_.choose(bytes, tag, invocation, services_.ex.now(), terms, lacking);
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
   }
   // With the config that was decided on for this size, if it needs nothing, nothing is asked beyond it.
-  outgoing begin_settled(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace) {
-    outgoing inv = begin_with(tag, what.bytes.size(), invocation, pace, {},
+  outgoing begin_settled(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
+                         const trial_terms& terms) {
+    outgoing inv = begin_with(tag, what.bytes.size(), invocation, terms, {},
                               one_sided_ != nullptr ? stamp_flags::no_credits : stamp_flags::none);
     if (has(inv.mark.flags, stamp_flags::timed)) [[unlikely]]
       say_what_is_sent(inv, what);
     return inv;
   }
-  outgoing begin_unusual(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace);
+  outgoing begin_unusual(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
+                         const trial_terms& terms);
   [[gnu::cold]] void say_what_is_sent(outgoing& inv, const sent_payload& what);
-  outgoing begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation, pacing pace);
+  outgoing begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
+                               const trial_terms& terms);
   std::span<const lacking_config> lacking(std::uint64_t stream, const sent_payload& what, std::uint64_t invocation,
                                           const campaign* search);
   bool is_by_piece(std::uint64_t digest) const;

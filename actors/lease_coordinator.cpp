@@ -171,7 +171,7 @@ std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::ui
   const campaign& c = state_.assigned->open_key(k.bytes, services_.ex.now());
   for (std::size_t idle = 0; c.where == campaign::stage::trying && runs.size() < most_trials && idle < most_idle;) {
     const auto chosen =
-        state_.assigned->choose(k.bytes, k.key, first_index + runs.size(), services_.ex.now(), pacing::at_once);
+        state_.assigned->choose(k.bytes, k.key, first_index + runs.size(), services_.ex.now(), {pacing::at_once});
     runs.push_back({first_index + runs.size(), chosen.digest});
     idle = has(chosen.flags, stamp_flags::timed) ? 0 : idle + 1;
   }

@@ -45,7 +45,7 @@ class row_log {
     if (row.previous_end_ns == 0) row.previous_end_ns = last_end_ns_;                // else it ended a while ago
     if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
     rows_.push_back(row);
-    if (flushing_ && flush_) flush_();
+    if ((flushing_ || rows_.size() % most_unsent == 0) && flush_) flush_();
   }
   /// The round is complete: this row and those that are late go out at once.
   void flush(std::uint32_t tag, std::uint64_t invocation) {
@@ -60,6 +60,7 @@ class row_log {
 
  private:
   static constexpr std::uint32_t quiet_after = 256;
+  static constexpr std::size_t most_unsent = 4096;  // a report holds more, and a round of long batches may, too
   runtime::executor& executor_;
   const clock_skew* skew_;
   runtime::time_ns last_end_ns_ = 0;

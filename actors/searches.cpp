@@ -18,11 +18,14 @@ void assignment::begin_search(campaign& c, time_ns now) {
   if (c.search > 1) c.missed.clear();
   c.again.clear();
   c.outstanding.clear();
+  c.trial_of_batch.reset();
   c.places.clear();
   c.unsettled = 0;
   c.rows.assign(candidates_.size(), {});
   c.repetitions.assign(candidates_.size(), {});
   c.warm_ups.assign(candidates_.size(), {});
+  c.joined.clear();
+  c.batch_messages = 1;
   c.aggregates.assign(candidates_.size(), {});
   std::erase_if(c.excluded, [](const campaign::exclusion& e) { return e.kind == campaign::exclusion::reason::unmet; });
   c.planner.emplace(candidates_.size(), plan_);

@@ -13,7 +13,6 @@
 #include <parley/tuning/statistics.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 
 namespace parley::bench {
@@ -44,11 +43,13 @@ inline double trial_loss_ns(const actors::campaign& c, const ops::edge_agreement
   if (participants.empty()) participants = {with.sender, with.receiver};
   double lost = 0;
   for (std::size_t i = 1; i < c.repetitions.size(); ++i) {
-    for (const std::uint64_t repetition : c.repetitions[i]) {
+    for (std::span<const std::uint64_t> rest = c.repetitions[i]; !rest.empty();) {
+      const auto repetition = tuning::take_repetition(rest, c.joined);
       const auto once = tuning::aggregate_candidate(c.rows[i], {.digest = with.assigned->candidates()[i],
                                                                 .participants = participants,
-                                                                .invocations = std::array{repetition}});
-      if (once.measured()) lost += std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
+                                                                .invocations = repetition,
+                                                                .joined = c.joined});
+      if (once.measured()) lost += double(repetition.size()) * std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
     }
   }
   return lost;

@@ -45,7 +45,7 @@ class call_watcher {
 struct call_options {
   std::uint32_t tag = 0;
   time_ns timeout_ns = 0;  ///< 0: the op's
-  actors::pacing pace = actors::pacing::within_budget;
+  actors::trial_terms trials{};
   call_watcher* watcher = nullptr;
   std::uint64_t expected = 0;     ///< of a receive, by a device (`memory_space::expect`)
   std::uint64_t least_bytes = 0;  ///< a receive refuses what is shorter
@@ -138,7 +138,7 @@ class [[nodiscard]] send_call final : public call<void> {
   };
   struct invocation {
     invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)
-        : begun(edge.begin(o.tag, data.size(), number, o.pace, data.data(), o.pieces)) {
+        : begun(edge.begin(o.tag, data.size(), number, o.trials, data.data(), o.pieces)) {
       begun.mark.more_type = o.type;
     }
     actors::outgoing begun;

@@ -380,7 +380,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
                               " has no room: it has not posted the receives for what was sent before");
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
-  actors::outgoing begun = sender_.begin(call.tag, data.size(), *number, call.pace, data.data(), call.pieces);
+  actors::outgoing begun = sender_.begin(call.tag, data.size(), *number, call.trials, data.data(), call.pieces);
   begun.mark.more_type = call.type;
   actors::payload_pieces* const by_piece = packed_unless_by_piece(begun, call.pieces);
   show_payload(begun, data);
@@ -480,7 +480,7 @@ bool edge_out::send_at_once(std::span<const std::byte> data, const call_options&
   if (data.size() >= at_once_below_ || unusual_) return false;
   const std::uint64_t number = sender_.try_admit(o.tag, data.size());
   if (number == actors::edge_sender::not_admitted) return false;
-  actors::outgoing begun = sender_.begin(o.tag, data.size(), number, o.pace, data.data());
+  actors::outgoing begun = sender_.begin(o.tag, data.size(), number, o.trials, data.data());
   begun.mark.more_type = o.type;
   show_payload(begun, data);
   if (!data.empty()) check_trial(begun);

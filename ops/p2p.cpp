@@ -71,8 +71,9 @@ std::string title_of(const p2p_operation& o, const std::string& op) {
          std::to_string(o.tag);
 }
 
-call_options options_of(const p2p_operation& o, call_watcher& watcher) noexcept {
+call_options options_of(const p2p_operation& o, std::uint64_t batch, call_watcher& watcher) noexcept {
   call_options all;
+  all.trials.batch = batch;
   all.tag = o.tag;
   all.timeout_ns = o.timeout_ns;
   all.watcher = &watcher;
@@ -91,7 +92,8 @@ runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, co
 template <class Call, class Edge>
 class p2p_step : public runtime::call_step<Call>, private call_watcher {
  public:
-  p2p_step(Edge& edge, const p2p_operation& o, const std::string& op) : edge_(edge), operation_(o), op_(op) {}
+  p2p_step(Edge& edge, const p2p_operation& o, std::uint64_t batch, const std::string& op)
+      : edge_(edge), operation_(o), batch_(batch), op_(op) {}
   std::string title() const final { return title_of(operation_, op_); }
   std::uint64_t bytes() const noexcept final { return moved_; }
 
@@ -101,12 +103,13 @@ class p2p_step : public runtime::call_step<Call>, private call_watcher {
   std::uint64_t moved_ = 0;
 
  private:
-  void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, *this)); }
+  void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, batch_, *this)); }
   bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access& use) final {
     return this->is_computed_on(edge_.memory(), earlier, use);
   }
   void on_begun() noexcept final { this->note_begun(); }
   runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
+  const std::uint64_t batch_;
   const std::string& op_;
 };
 
@@ -137,7 +140,7 @@ class step_to_itself final : public runtime::flow_step, private call_watcher {
   std::string title() const override { return title_of(operation_, op_); }
   std::uint64_t bytes() const noexcept override { return moved_; }
   task<> run() override {
-    const call_options o = options_of(operation_, *this);
+    const call_options o = options_of(operation_, 0, *this);
     if (sends()) {
       co_await edge_.send(operation_.bytes, o);
       moved_ = operation_.bytes.size();
@@ -180,20 +183,21 @@ class not_sent final : public runtime::flow_step {
 
 }  // namespace
 
-runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o) {
+runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o, std::uint64_t batch) {
   if (o.peer == self_) return runtime::new_step<step_to_itself>(to_itself_, o, name_);
-  if (o.what == p2p_operation::kind::send) return runtime::new_step<send_step>(pairs_.edge_to(o.peer), o, name_);
-  return runtime::new_step<receive_step>(pairs_.edge_from(o.peer), o, name_);
+  if (o.what == p2p_operation::kind::send) return runtime::new_step<send_step>(pairs_.edge_to(o.peer), o, batch, name_);
+  return runtime::new_step<receive_step>(pairs_.edge_from(o.peer), o, batch, name_);
 }
 
 // A short message that waits for nothing needs no step. Throws what it has failed with.
-bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, const runtime::buffer_access& use,
-                             const runtime::step_options& how) {
+bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
+                             const runtime::buffer_access& use, const runtime::step_options& how) {
   if (o.what != p2p_operation::kind::send || o.peer == self_ || o.pieces != nullptr) return false;
   if (!flow.may_begin(use, how)) return false;
   call_options call;
   call.tag = o.tag;
   call.type = o.type;
+  call.trials.batch = batch;
   return pairs_.edge_to(o.peer).send_at_once(o.bytes, call);
 }
 
@@ -242,6 +246,7 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
   }
   boost::container::small_vector<runtime::flow_part, 16> parts;
   for (const p2p_operation& operation : batch) check_pair(operation);
+  ++batches_;
   for (const p2p_operation& operation : batch) {
     const bool sends = operation.what == p2p_operation::kind::send;
     const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
@@ -250,11 +255,11 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     if (sends && operation.hooks != nullptr) operation.hooks->before_send(operation);
     runtime::flow_part& part = parts.emplace_back();
     try {
-      if (leaves_at_once(flow, operation, whole, how)) {
+      if (leaves_at_once(flow, operation, batches_, whole, how)) {
         part.bytes = operation.bytes.size();
         continue;
       }
-      part.step = step_for(operation);
+      part.step = step_for(operation, batches_);
     } catch (const runtime::failure&) {
       part.step = runtime::new_step<not_sent>(operation, name_, std::current_exception());
     }

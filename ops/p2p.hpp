@@ -10,7 +10,8 @@
 ///
 /// A send waits until the steps of the flow that wrote its buffer have ended, a receive until nobody needs what is in its
 /// buffer. Sends and receives of one pair and tag are matched in the order in which they were posted, also where they have to
-/// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine.
+/// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine. What a batch sends
+/// to one rank, of one size, runs the same config, and is one repetition of a trial.
 ///
 /// On a device, in the order of a stream (`batch_options::stream`): nothing waits on the host, and the next kernels can be enqueued
 /// at once.
@@ -124,9 +125,9 @@ class p2p_end {
   };
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   void check_pair(const p2p_operation& o);
-  runtime::flow_step_ptr step_for(const p2p_operation& o);
-  bool leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, const runtime::buffer_access& use,
-                      const runtime::step_options& how);
+  runtime::flow_step_ptr step_for(const p2p_operation& o, std::uint64_t batch);
+  bool leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
+                      const runtime::buffer_access& use, const runtime::step_options& how);
   runtime::begin_sequence& sequence_of(const p2p_operation& o);
   std::string name_;
   transfer pairs_;
@@ -135,6 +136,7 @@ class p2p_end {
   rank_id self_;
   sequences sends_;
   sequences receives_;
+  std::uint64_t batches_ = 0;
 };
 
 /// What `declare` gives back; a light handle that lives as long as its rank.

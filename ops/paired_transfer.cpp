@@ -80,7 +80,7 @@ runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_
 runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std::uint64_t> sizes_bytes) {
   call_options in_the_phase;
   in_the_phase.tag = tuning_tag;
-  in_the_phase.pace = actors::pacing::at_once;
+  in_the_phase.trials.pace = actors::pacing::at_once;
   for (const std::uint64_t bytes : sizes_bytes) {
     const auto block = edge.memory().make(bytes);
     const std::span<std::byte> scratch = block->bytes();

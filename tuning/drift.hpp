@@ -20,7 +20,7 @@ struct drift_options {
   bool on = true;
   std::uint64_t every = 512;            ///< invocations of one size between bursts
   std::int64_t pause_ns = 100'000'000;  ///< and the least time between them
-  std::size_t samples = 5;              ///< timed invocations of a burst
+  std::size_t samples = 5;              ///< timed invocations, or batches, of a burst
   double threshold = 0.25;              ///< a smaller change is none
   std::size_t sustained = 3;            ///< bursts in a row
   std::int64_t search_pause_ns =

@@ -16,8 +16,9 @@ namespace parley::tuning {
 
 struct own_measurement {
   std::uint32_t participant = 0;
-  double median_ns = infinite_ns;  ///< of its own ends less its own starts
-  std::size_t repetitions = 0;     ///< that went well here
+  double median_ns =
+      infinite_ns;  ///< of its own ends less its own starts; of a batch from the first start to the last end, a share each
+  std::size_t repetitions = 0;  ///< that went well here
   aggregate_status status = aggregate_status::missing;
   friend bool operator==(const own_measurement&, const own_measurement&) = default;
 };

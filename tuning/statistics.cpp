@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -37,6 +38,7 @@ std::vector<row> converted(std::span<const row> rows, std::span<const participan
       const clock_reading end = clock.offset->to_ours(r.end_ns);
       r.start_ns = start.ns;
       r.end_ns = end.ns;
+      if (r.previous_end_ns != 0) r.previous_end_ns = clock.offset->to_ours(r.previous_end_ns).ns;
       error_ns = std::max({error_ns, start.error_ns, end.error_ns});
     }
   }
@@ -123,21 +125,73 @@ double elapsed_ns(std::int64_t from, std::int64_t to) {
   return fits ? static_cast<double>(to - from) : static_cast<double>(to) - static_cast<double>(from);
 }
 
-double repetition_ns(const table& reported, const repetitions& asked, std::uint64_t invocation) {
-  const row* first = reported.find(invocation, asked.participants.front());
-  std::int64_t last_start = first->start_ns, last_end = first->end_ns;
-  double longest_ns = 0;
-  for (std::uint32_t p : asked.participants) {
+struct time_span {
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  double ns() const { return elapsed_ns(start_ns, end_ns); }
+};
+
+/// From the last start to the last end.
+time_span span_of(const table& reported, std::span<const std::uint32_t> participants, std::uint64_t invocation) {
+  const row* first = reported.find(invocation, participants.front());
+  time_span all{first->start_ns, first->end_ns};
+  for (std::uint32_t p : participants) {
     const row* r = reported.find(invocation, p);
-    last_start = std::max(last_start, r->start_ns);
-    last_end = std::max(last_end, r->end_ns);
-    longest_ns = std::max(longest_ns, elapsed_ns(r->start_ns, r->end_ns));
+    all.start_ns = std::max(all.start_ns, r->start_ns);
+    all.end_ns = std::max(all.end_ns, r->end_ns);
   }
-  if (asked.clock == clock_kind::separate) return longest_ns;
-  const auto before = invocation == 0 ? std::nullopt : reported.last_end(invocation - 1, asked.participants);
-  // When i-1 ended after i, its end says nothing about a queue ahead of i: all of i is charged.
-  if (before && *before > last_start && *before < last_end) last_start = *before;
-  return elapsed_ns(last_start, last_end);
+  return all;
+}
+
+/// The longest that one participant saw it take, from its first start to its last end.
+double longest_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together) {
+  double longest = 0;
+  for (std::uint32_t p : asked.participants) {
+    const row* r = reported.find(together.front(), p);
+    time_span mine{r->start_ns, r->end_ns};
+    for (std::uint64_t invocation : together) {
+      r = reported.find(invocation, p);
+      mine.start_ns = std::min(mine.start_ns, r->start_ns);
+      mine.end_ns = std::max(mine.end_ns, r->end_ns);
+    }
+    longest = std::max(longest, mine.ns());
+  }
+  return longest;
+}
+
+/// The latest end of what came before an invocation, as far as it was reported. When that ended after it, its end says nothing about a
+/// queue ahead of it.
+std::optional<std::int64_t> end_before(const table& reported, std::span<const std::uint32_t> participants,
+                                       std::uint64_t invocation, std::int64_t end_ns) {
+  auto latest = invocation == 0 ? std::nullopt : reported.last_end(invocation - 1, participants);
+  if (latest && *latest >= end_ns) latest.reset();
+  for (std::uint32_t p : participants) {
+    const std::int64_t previous_ns = reported.find(invocation, p)->previous_end_ns;
+    if (previous_ns != 0 && previous_ns < end_ns && (!latest || previous_ns > *latest)) latest = previous_ns;
+  }
+  return latest;
+}
+
+/// A share of it, of invocations that were under way together.
+double repetition_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together) {
+  const auto share = static_cast<double>(together.size());
+  if (asked.clock == clock_kind::separate) return longest_ns(reported, asked, together) / share;
+  std::vector<time_span> spans;
+  for (std::uint64_t invocation : together) {
+    time_span one = span_of(reported, asked.participants, invocation);
+    const auto before = end_before(reported, asked.participants, invocation, one.end_ns);
+    if (before) one.start_ns = std::max(one.start_ns, *before);
+    spans.push_back(one);
+  }
+  std::sort(spans.begin(), spans.end(), [](const time_span& a, const time_span& b) {
+    return std::tie(a.end_ns, a.start_ns) < std::tie(b.end_ns, b.start_ns);
+  });
+  double sum_ns = 0;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    if (i != 0) spans[i].start_ns = std::max(spans[i].start_ns, spans[i - 1].end_ns);
+    sum_ns += std::max(spans[i].ns(), 0.0);
+  }
+  return sum_ns / share;
 }
 
 }  // namespace
@@ -164,6 +218,15 @@ double median(std::vector<double> values) {
   return below + (*middle - below) / 2;
 }
 
+std::span<const std::uint64_t> take_repetition(std::span<const std::uint64_t>& rest,
+                                               std::span<const std::uint64_t> joined) {
+  std::size_t together = 1;
+  while (together < rest.size() && std::binary_search(joined.begin(), joined.end(), rest[together])) ++together;
+  const auto taken = rest.first(together);
+  rest = rest.subspan(together);
+  return taken;
+}
+
 aggregate aggregate_candidate(std::span<const row> rows, const repetitions& asked) {
   if (asked.participants.empty() || asked.invocations.empty()) return summary({});
   clock_errors errors;
@@ -174,15 +237,17 @@ aggregate aggregate_candidate(std::span<const row> rows, const repetitions& aske
   const bool compared = comparable.clock == clock_kind::common;
   const table reported(in_one_clock);
   std::vector<double> times_ns;
-  for (std::uint64_t invocation : asked.invocations) {
-    for (std::uint32_t p : asked.participants) {
-      if (auto bad = fault_of(reported, asked, invocation, p)) return *std::move(bad);
+  for (auto rest = asked.invocations; !rest.empty();) {
+    const auto together = take_repetition(rest, asked.joined);
+    for (std::uint64_t invocation : together) {
+      for (std::uint32_t p : asked.participants) {
+        if (auto bad = fault_of(reported, asked, invocation, p)) return *std::move(bad);
+      }
+      if (compared && -span_of(reported, asked.participants, invocation).ns() > error_ns)
+        return infinite(aggregate_status::inconsistent,
+                        fmt::format("invocation {} ended before its last start: the clocks disagree", invocation));
     }
-    const double time_ns = repetition_ns(reported, comparable, invocation);
-    if (time_ns < 0 && -time_ns > error_ns) {
-      return infinite(aggregate_status::inconsistent,
-                      fmt::format("invocation {} ended before its last start: the clocks disagree", invocation));
-    }
+    const double time_ns = repetition_ns(reported, comparable, together);
     times_ns.push_back(std::max(time_ns, 1.0));  // a clock that did not tick is no proof of zero cost
   }
   aggregate a = summary(times_ns);

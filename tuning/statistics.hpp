@@ -5,8 +5,10 @@
 ///     a.time_ns;     // the median, or +infinity with `a.status` and `a.detail` saying why
 ///
 /// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner
-/// nor the queue ahead is charged. The MAX over participants is taken per repetition, the median only then. Whatever is
-/// missing, failed, different on two sides or inconsistent makes +infinity, never 0 (S6).
+/// nor the queue ahead is charged. The MAX over participants is taken per repetition, the median only then. Of invocations that are under
+/// way together each one adds, in the order in which they end, what it takes beyond the end of the one before, and a repetition takes
+/// their mean: whichever of them overtakes others has not been faster for it. Whatever is missing, failed, different on two sides or inconsistent makes
+/// +infinity, never 0 (S6).
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -31,6 +33,7 @@ struct row {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
   row_status status = row_status::ok;
+  std::int64_t previous_end_ns = 0;  ///< when what ended before it on this participant did; 0: that is not known
   friend bool operator==(const row&, const row&) = default;
 };
 
@@ -71,10 +74,16 @@ struct participant_clock {
 struct repetitions {
   std::uint64_t digest = 0;                       ///< of the candidate
   std::span<const std::uint32_t> participants{};  ///< all of whom must report
-  std::span<const std::uint64_t> invocations{};   ///< the timed repetitions, no warm-ups
+  std::span<const std::uint64_t> invocations{};   ///< the timed ones in their order, no warm-ups
   clock_kind clock = clock_kind::common;
   std::span<const participant_clock> clocks{};
+  /// Of the invocations, ascending, those that were under way together with the one before: one repetition, in which each has an equal share.
+  std::span<const std::uint64_t> joined{};
 };
+
+/// Takes the invocations of the next repetition from the front of `rest`.
+std::span<const std::uint64_t> take_repetition(std::span<const std::uint64_t>& rest,
+                                               std::span<const std::uint64_t> joined);
 
 /// `rows` may hold those of other candidates and of unmeasured invocations: they say when the one before ended.
 aggregate aggregate_candidate(std::span<const row> rows, const repetitions& asked);

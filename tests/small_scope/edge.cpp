@@ -161,7 +161,7 @@ class edge_world final : public held_world {
 
   static task<> send_one(edge_world& e, sent& s) {
     auto number = co_await e.out_.admit(0, s.data.size(), never);
-    const outgoing inv = e.out_.begin(0, s.data.size(), *number, pacing::within_budget, s.data.data());
+    const outgoing inv = e.out_.begin(0, s.data.size(), *number, {}, s.data.data());
     s.digest = inv.mark.digest;
     part_sender parts(e.sites[0]->net, 1, inv.mark, inv.access);
     parts.keep_in_flight(2);

@@ -2,11 +2,13 @@
 /// The leader's assignment on a clock of its own, for tests: it runs invocations, reports their rows and judges.
 #include <parley/actors/assignment.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::tests {
@@ -30,7 +32,7 @@ struct leader {
   }
   assignment::choice invoke(std::uint64_t bytes = 1 << 20, std::uint32_t tag = 0,
                             std::span<const lacking_config> lacking = {}) {
-    const auto c = assigned.choose(bytes, tag, next[tag], now, pacing::within_budget, lacking);
+    const auto c = assigned.choose(bytes, tag, next[tag], now, {}, lacking);
     wire_row row;
     row.tag = tag;
     row.invocation = next[tag]++;
@@ -48,6 +50,38 @@ struct leader {
     }
     judge();
     return c;
+  }
+  /// Messages that are started together. `takes` says of what they run how long after that each of them ends.
+  using batch_times = std::function<std::vector<time_ns>(const std::vector<std::uint64_t>& digests)>;
+  std::vector<assignment::choice> invoke_batch(std::size_t messages, const batch_times& takes,
+                                               std::uint64_t bytes = 1 << 20) {
+    ++batches;
+    std::vector<assignment::choice> chosen;
+    std::vector<std::uint64_t> digests;
+    const std::uint64_t first = next[0];
+    for (std::size_t i = 0; i < messages; ++i) {
+      chosen.push_back(assigned.choose(bytes, 0, next[0]++, now, {.batch = batches}));
+      digests.push_back(chosen.back().digest);
+    }
+    std::vector<std::pair<time_ns, std::size_t>> in_order;  // of their ends, as participants see them
+    for (const time_ns took : takes(digests)) in_order.emplace_back(took, in_order.size());
+    std::sort(in_order.begin(), in_order.end());
+    time_ns latest_end = now;
+    for (const auto& [took, i] : in_order) {
+      wire_row row;
+      row.invocation = first + i;
+      row.digest = digests[i];
+      row.start_ns = now;
+      row.end_ns = now + took;
+      row.previous_end_ns = std::exchange(latest_end, row.end_ns);
+      for (const rank_id r : both) {
+        wire_row mine = row;
+        if (has(chosen[i].flags, stamp_flags::timed) && (!spoil || spoil(r, mine))) assigned.add_row(r, mine);
+      }
+    }
+    now = latest_end;
+    judge();
+    return chosen;
   }
   void judge() {
     while (campaign* done = assigned.ready_to_judge(now)) assigned.judge(*done, now);
@@ -67,6 +101,7 @@ struct leader {
 
   assignment assigned;
   time_ns now = 1'000'000'000;
+  std::uint64_t batches = 0;
   std::map<std::uint32_t, std::uint64_t> next;
   std::map<std::uint64_t, time_ns> cost_ns;
   std::function<bool(rank_id, wire_row&)> spoil;  // false: the row is lost

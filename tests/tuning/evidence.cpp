@@ -26,3 +26,18 @@ TEST_CASE("each participant's own times are kept beside what is charged to the c
   CHECK(measured_by_each(rows, {.digest = 1, .participants = ranks, .invocations = timed})[0].status ==
         aggregate_status::mismatched);
 }
+
+TEST_CASE("of what was under way together a participant has seen the span, of which each invocation takes a share") {
+  constexpr std::uint64_t config = 9;
+  const std::vector<std::uint32_t> ranks{0, 1};
+  const std::vector<std::uint64_t> timed{4, 5, 8}, joined{5};
+  const std::vector<row> rows{{0, 4, config, 100, 900},
+                              {0, 5, config, 150, 500},
+                              {0, 8, config, 2000, 2200},
+                              {1, 4, config, 0, 600},
+                              {1, 8, config, 2000, 2100}};
+  const auto each =
+      measured_by_each(rows, {.digest = config, .participants = ranks, .invocations = timed, .joined = joined});
+  CHECK(each[0] == own_measurement{0, 300, 2, aggregate_status::measured});
+  CHECK(each[1] == own_measurement{1, 100, 1, aggregate_status::measured});
+}

@@ -67,6 +67,60 @@ TEST_CASE("an invocation that overtook the one before is charged as a whole") {
   CHECK(of(rows, {5}).time_ns == 1500);
 }
 
+TEST_CASE("what was under way together is one repetition, of which each invocation takes a share") {
+  const std::vector<std::uint64_t> timed{4, 5, 6, 9}, joined{5, 6};
+  const auto together = [&](const std::vector<row>& rows, clock_kind clock = clock_kind::common) {
+    return aggregate_candidate(
+        rows,
+        {.digest = config, .participants = pair_of_ranks, .invocations = timed, .clock = clock, .joined = joined});
+  };
+  std::vector<row> rows;
+  const auto ran = [&](std::uint64_t invocation, std::int64_t start_ns, std::int64_t end_ns) {
+    for (const std::uint32_t p : pair_of_ranks) rows.push_back({p, invocation, config, start_ns, end_ns});
+  };
+  ran(3, 0, 500);
+  ran(9, 5000, 5200);
+  SUBCASE("one behind the other: the queue ahead of the first one is not charged") {
+    ran(4, 100, 800);
+    ran(5, 100, 1100);
+    ran(6, 100, 1400);
+    CHECK(together(rows).count == 2);
+    CHECK(together(rows).time_ns == 250);
+    CHECK(together(rows, clock_kind::separate).time_ns == (1300.0 / 3 + 200) / 2);
+  }
+  SUBCASE("those that overtake others are no faster for it") {
+    ran(4, 100, 1400);
+    ran(5, 100, 120);
+    ran(6, 100, 130);
+    CHECK(together(rows).time_ns == ((20 + 10 + 900) / 3.0 + 200) / 2);  // two have overtaken what was ahead, too
+  }
+  SUBCASE("whoever ends first has seen the queue ahead, and those of another size in between are not charged") {
+    const auto behind = [&](std::int64_t previous_end_ns) {
+      rows[rows.size() - 2].previous_end_ns = rows.back().previous_end_ns = previous_end_ns;
+    };
+    rows.erase(rows.begin(), rows.begin() + 2);  // what came before the first one is not known by its number
+    ran(4, 100, 1400);
+    behind(1300);
+    ran(5, 100, 700);
+    behind(500);
+    ran(6, 100, 1200);
+    behind(1100);  // 400 for others
+    CHECK(together(rows).time_ns == (400.0 / 3 + 200) / 2);
+  }
+  SUBCASE("what nobody had started takes nobody's time") {
+    ran(4, 500, 800);
+    ran(5, 900, 1200);
+    ran(6, 1250, 1550);
+    CHECK(together(rows).time_ns == 250);
+  }
+  SUBCASE("one that did not end makes infinity of all") {
+    ran(4, 100, 800);
+    ran(5, 100, 1100);
+    CHECK(together(rows).status == aggregate_status::missing);
+    CHECK(together(rows).detail == "rank 0 reported nothing about invocation 6");
+  }
+}
+
 TEST_CASE("the spread is the median deviation from the median") {
   const aggregate a = of(rows_of({10, 12, 14, 11, 60}, {1, 1, 1, 1, 1}), {0, 1, 2, 3, 4});
   CHECK(a.time_ns == 12);
