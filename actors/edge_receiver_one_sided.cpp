@@ -7,6 +7,10 @@
 
 namespace parley::actors {
 
+namespace {
+constexpr runtime::time_ns longest_answer_pause_ns = 32'000'000;
+}  // namespace
+
 using runtime::errc;
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
@@ -131,7 +135,8 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
     ++counters_.revokes_sent;
   runtime::timer_wheel::disarm(one_sided_->timer);
-  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->answer_pauses.next(services_.jitter));
+  const runtime::time_ns pause_ns = std::min(one_sided_->answer_pauses.next(services_.jitter), longest_answer_pause_ns);
+  services_.ex.arm(one_sided_->timer, services_.ex.now() + pause_ns);
 }
 
 // Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that

@@ -74,6 +74,8 @@ constexpr spared spared_cells[] = {
     {"offer", op_state::ended, &message_counts::reordered},  // it is the first message to a peer that has come back
     {"warm", op_state::ended, &message_counts::reordered},   // of 6,000 in 2,000 seeds of each scenario 5 are late
     // What is rehearsed again in between is of pairs, whose rehearsals are too large for a link to double.
+    {"rehearsal data", op_state::running, &message_counts::doubled},
+    {"rehearsal data", op_state::collecting, &message_counts::doubled},
     {"rehearsal data", op_state::idle, &message_counts::doubled},
     // Memory is taken back once all calls are over, when the weather has been calm for long.
     {"exposed", op_state::ended, &message_counts::lost},

@@ -17,14 +17,14 @@ class guarded_memory::guarded_block final : public block {
   ~guarded_block() override {
     of_.spoiled_ += clean() ? 0 : 1;
     of_.live_.erase(place_);
+    of_.keep_for_a_while(std::move(all_));
   }
   std::span<std::byte> bytes() const noexcept override {
     return std::span(all_).subspan(margin, all_.size() - 2 * margin);
   }
   bool clean() const {
-    const auto is_clean = [](std::byte b) { return b == untouched; };
-    return std::all_of(all_.begin(), all_.begin() + margin, is_clean) &&
-           std::all_of(all_.end() - margin, all_.end(), is_clean);
+    const std::span<const std::byte> all(all_);
+    return is_untouched(all.first(margin)) && is_untouched(all.last(margin));
   }
 
  private:
@@ -37,9 +37,23 @@ std::unique_ptr<runtime::memory_space::block> guarded_memory::make(std::size_t b
   return std::make_unique<guarded_block>(*this, bytes);
 }
 
+bool guarded_memory::is_untouched(std::span<const std::byte> bytes) noexcept {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == untouched; });
+}
+
+void guarded_memory::keep_for_a_while(std::vector<std::byte> gone) {
+  std::fill(gone.begin(), gone.end(), untouched);
+  gone_.push_back(std::move(gone));
+  if (gone_.size() <= most_gone) return;
+  spoiled_ += is_untouched(gone_.front()) ? 0 : 1;
+  gone_.pop_front();
+}
+
 std::size_t guarded_memory::spoiled() const {
-  const auto written = [](const guarded_block* b) { return !b->clean(); };
-  return spoiled_ + static_cast<std::size_t>(std::count_if(live_.begin(), live_.end(), written));
+  const auto beside = [](const guarded_block* b) { return !b->clean(); };
+  const auto after = [](const std::vector<std::byte>& gone) { return !is_untouched(gone); };
+  return spoiled_ + static_cast<std::size_t>(std::count_if(live_.begin(), live_.end(), beside)) +
+         static_cast<std::size_t>(std::count_if(gone_.begin(), gone_.end(), after));
 }
 
 }  // namespace parley::simulation

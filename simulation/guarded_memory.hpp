@@ -1,16 +1,19 @@
 #pragma once
-/// Host memory with a margin on either side of each block, in which a write beyond what an op has made for itself shows.
+/// Host memory with a margin on either side of each block, in which a write beyond what an op has made for itself shows. The last few
+/// blocks that are gone are kept for a while: a write into them shows, too.
 ///
 ///     guarded_memory guarded;
 ///     runtime::host_memory_instead instead(guarded);   // what ops make on this thread, while it lives
 ///     …
-///     guarded.spoiled();                               // blocks beside which somebody has written
+///     guarded.spoiled();                               // blocks beside which somebody has written, or after their end
 #include <parley/runtime/memory_space.hpp>
 
 #include <cstddef>
+#include <deque>
 #include <list>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace parley::simulation {
 
@@ -36,11 +39,15 @@ class guarded_memory final : public runtime::memory_space {
  private:
   static constexpr std::size_t margin = 64;
   static constexpr std::byte untouched{0xa5};
+  static constexpr std::size_t most_gone = 8;
   class guarded_block;
+  static bool is_untouched(std::span<const std::byte> bytes) noexcept;
+  void keep_for_a_while(std::vector<std::byte> gone);
   runtime::memory_space& below_;
   std::size_t made_ = 0;
   std::size_t spoiled_ = 0;  // of those that are gone
   std::list<const guarded_block*> live_{};
+  std::deque<std::vector<std::byte>> gone_{};
 };
 
 }  // namespace parley::simulation

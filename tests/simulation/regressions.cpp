@@ -44,6 +44,10 @@ TEST_CASE("Seeds that failed once hold all invariants") {
       // errors: a put was late for memory of a generation that its receiver had ended, as a third rank had restarted; both took each other
       // for dead
       {"program_rejoins", 2602},
+      {"unmapped",
+       20468},  // S8: a put landed in what a rehearsal had received into and given back, from a sender that had died
+      {"late_receives", 9730},  // L2: revokes whose answers were lost were sent again too rarely
+      {"late_receives", 1361},  // L2: the same once their pauses grew for ever
       {"programs",
        239},  // L1: the calls were used up by keys that waited for credits, before rehearsals had been given up
       {"contention", 1335},  // L1: the calls were used up in rounds that noise had made long
