@@ -458,8 +458,8 @@ struct job::state final : runtime::link::failure_handler {
     if (lost == place.rank) return end_fenced(why);  // a newer process has come
     coming.erase(lost);
     if (end_with_verdicts(lost)) return;
+    wire->give_up(lost);  // first: what calls give back then, that rank can read no more
     self->on_lost(lost, why);
-    wire->give_up(lost);
     if (lost != 0) return;
     without_rank_0 = true;
     tell_other_hosts();
@@ -484,8 +484,8 @@ struct job::state final : runtime::link::failure_handler {
       goodbyes.push_back(std::make_unique<goodbye>(*this, left));
     } else if (!see_whether_fenced()) {
       ended_with_error.push_back(left);
-      self->on_ended(left, why);
       wire->give_up(left);
+      self->on_ended(left, why);
     }
   }
   /// A new process in the place of a rank whose loss was told before. The link has to be done with the old one first.
@@ -561,7 +561,9 @@ struct job::state final : runtime::link::failure_handler {
   }
   void tell_lost(const std::vector<std::pair<rank_id, std::string>>& dead) {
     for (const auto& [who, why] : dead) {
-      if (!has_returned(who)) self->on_lost(who, why);
+      if (has_returned(who)) continue;
+      wire->give_up(who);
+      self->on_lost(who, why);
     }
   }
 

@@ -311,6 +311,12 @@ void lent_payloads::on_peer_failed(rank_id peer) noexcept {
   }
 }
 
+void lent_payloads::take_back_from(rank_id peer) noexcept {
+  for (auto& [number, l] : loans_) {
+    if (l->to == peer) take_back(*l);
+  }
+}
+
 void lent_payloads::expect(rank_id peer, std::uint32_t restarts) {
   if (restarts != 0) neighbours_[peer] = {.restarts = static_cast<std::uint16_t>(restarts)};
 }
@@ -331,7 +337,7 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
     case kind::lent: return on_lent(m, arrived);
     case kind::taken:
       if (const auto l = loans_.find(m.number); l != loans_.end() && l->second->to == m.from && !l->second->sending)
-        end_loan(m.number, errc::none);
+        end_loan(m.number, l->second->guard == m.number ? errc::none : errc::peer_failed);  // 0: it was given up
       return;
     case kind::again: return on_again(m);
     case kind::repaid: return on_repaid(m, std::move(arrived));

@@ -86,6 +86,8 @@ class lent_payloads final : public runtime::link::handler {
   /// Of what the link itself has under way for it: the user's completion behind it. Others are given back as they are.
   const completion* behind(const completion* done) const noexcept;
   void on_peer_failed(rank_id peer) noexcept;
+  /// What that peer has not read it cannot read any more: whoever hears of its failure before the link is done with it may use its memory.
+  void take_back_from(rank_id peer) noexcept;
   /// Which process of a peer counts from here on.
   void expect(rank_id peer, std::uint32_t restarts);
   void on_arrival(runtime::arrival&& message) noexcept override;

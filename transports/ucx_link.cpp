@@ -425,6 +425,7 @@ errc ucx_link::state::open(peer_record& peer) {
 
 void ucx_link::state::give_up(rank_id peer) {
   if (peer >= peers_.size() || peer_is_gone(peer)) return;
+  lent_->take_back_from(peer);
   broken_.push_back(peer);
   news_ = true;
 }

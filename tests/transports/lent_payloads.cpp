@@ -243,6 +243,32 @@ TEST_CASE("what is taken back in the midst of being read fails there, too") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
+TEST_CASE("what was lent to a rank that is given up cannot be read from that moment on") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    blob payload = pattern(large, 3);
+    if (rank == 0) {
+      awaited sent;
+      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &sent) == errc::pending);
+      self.meet(all);
+      self.wire.give_up(1);
+      std::fill(payload.begin(), payload.end(), std::byte{0});  // the link has not been polled since
+      all.barrier();
+      all.barrier();
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::peer_failed);
+    } else {
+      arrival message = self.next();
+      self.meet(all);
+      all.barrier();
+      blob into(large);
+      PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::send_failed);
+      all.barrier();
+    }
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
 TEST_CASE("memory that the kernel does not read is sent after all, and after a few times at once") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
