@@ -37,13 +37,19 @@ const campaign* assignment::find(std::uint64_t bytes) const noexcept {
   return nullptr;
 }
 
+namespace {
+// After a config has failed the default is next.
+assignment::choice untimed(campaign& c, std::uint64_t default_digest) noexcept {
+  return {std::exchange(c.rest, false) ? default_digest : c.digest, stamp_flags::none};
+}
+}  // namespace
+
 assignment::choice assignment::choose_undecided(campaign& c, const asked_call& call) {
   const std::uint64_t batch = call.terms.batch;
   if (batch != 0 && batch <= c.batch) return choose_in_batch(c, call);
   c.batch = std::max(c.batch, batch);
   c.trial_of_batch.reset();
-  if (std::exchange(c.rest, false)) return {default_digest_, stamp_flags::none};
-  if (c.where != campaign::stage::trying) return {c.digest, stamp_flags::none};
+  if (c.rest || c.where != campaign::stage::trying) return untimed(c, default_digest_);
   const choice chosen = next_trial(c, call);
   if (batch == 0) c.trial_of_batch.reset();  // the rest of a batch that goes on is not of it
   return chosen;
@@ -60,10 +66,7 @@ std::uint64_t assignment::trial_digest(const campaign& c) const noexcept {
 // not how long it takes. One that comes when a later batch has begun is no trial.
 assignment::choice assignment::choose_in_batch(campaign& c, const asked_call& call) {
   const std::uint64_t digest = call.terms.batch == c.batch ? trial_digest(c) : 0;
-  if (digest == 0 || c.outstanding[*c.trial_of_batch].messages == most_together) {
-    const bool failed = std::exchange(c.rest, false);
-    return {failed ? default_digest_ : c.digest, stamp_flags::none};
-  }
+  if (digest == 0 || c.outstanding[*c.trial_of_batch].messages == most_together) return untimed(c, default_digest_);
   campaign::trial& t = c.outstanding[*c.trial_of_batch];
   c.pending_ns += expected_cost_ns(c, t.candidate);
   note_place(c, call, *c.trial_of_batch);

@@ -443,11 +443,12 @@ struct job::state final : runtime::link::failure_handler {
     end_fenced(why);
     return true;
   }
+  // Here and below the link comes first: what calls give back when they hear of it, nobody can read there any more.
   void end_fenced(const std::string& why) {
-    self->on_fenced(why);
     for (rank_id peer = 0; peer < place.world_size; ++peer) {
       if (peer != place.rank) wire->give_up(peer);
     }
+    self->on_fenced(why);
   }
 
   void on_lost(rank_id lost, const std::string& why) {
@@ -458,7 +459,7 @@ struct job::state final : runtime::link::failure_handler {
     if (lost == place.rank) return end_fenced(why);  // a newer process has come
     coming.erase(lost);
     if (end_with_verdicts(lost)) return;
-    wire->give_up(lost);  // first: what calls give back then, that rank can read no more
+    wire->give_up(lost);
     self->on_lost(lost, why);
     if (lost != 0) return;
     without_rank_0 = true;
@@ -518,8 +519,8 @@ struct job::state final : runtime::link::failure_handler {
       auto& mine = static_cast<goodbye&>(self);
       if (mine.of.all.members[mine.who].incarnation != mine.which) return;
       if (--mine.looks != 0) return mine.look_later();
-      mine.of.self->on_lost(mine.who, {}, departure::returned);
       mine.of.wire->give_up(mine.who);  // it takes nothing more of what is on its way
+      mine.of.self->on_lost(mine.who, {}, departure::returned);
     }
     state& of;
     rank_id who;

@@ -47,6 +47,9 @@ struct neighbours : node {
   std::uint64_t said() const { return wire.statistics().received[loans]; }
   /// How many payloads were lent, or returned, since they know each other.
   std::uint64_t lent() const { return wire.statistics().sent[loans] - before.sent[loans]; }
+  void lend(std::span<const std::byte> payload, awaited& done) {
+    PARLEY_EXPECT(wire.send(other, channel::data, bytes_of("x"), payload, &done) == errc::pending);
+  }
   arrival next() {
     until([&] { return !data.got.empty(); });
     arrival oldest = std::move(data.got.front());
@@ -170,7 +173,7 @@ TEST_CASE("a payload that nobody wants is given back, and so is one whose fetch 
     for (const bool begun : {false, true}) {
       if (rank == 0) {
         awaited sent;
-        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &sent) == errc::pending);
+        self.lend(payload, sent);
         self.until([&] { return sent.calls == 1; });
         PARLEY_EXPECT(sent.outcome == errc::none);
       } else if (!begun) {
@@ -197,7 +200,7 @@ TEST_CASE("a payload that its sender has taken back is not read, whatever its me
       if (rank == 0) {
         pages memory(large);
         awaited sent;
-        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &sent) == errc::pending);
+        self.lend(memory.bytes(), sent);
         self.wire.cancel(sent);
         self.until([&] { return sent.calls == 1; });
         PARLEY_EXPECT(sent.outcome == errc::cancelled);
@@ -222,7 +225,7 @@ TEST_CASE("what is taken back in the midst of being read fails there, too") {
     blob payload = pattern(large, 3);
     if (rank == 0) {
       awaited sent;
-      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &sent) == errc::pending);
+      self.lend(payload, sent);
       all.barrier();  // the first piece is read
       self.wire.abandon(sent);
       std::fill(payload.begin(), payload.end(), std::byte{0});
@@ -249,7 +252,7 @@ TEST_CASE("what was lent to a rank that is given up cannot be read from that mom
     blob payload = pattern(large, 3);
     if (rank == 0) {
       awaited sent;
-      PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &sent) == errc::pending);
+      self.lend(payload, sent);
       self.meet(all);
       self.wire.give_up(1);
       std::fill(payload.begin(), payload.end(), std::byte{0});  // the link has not been polled since
@@ -279,7 +282,7 @@ TEST_CASE("memory that the kernel does not read is sent after all, and after a f
         pages memory(large);
         std::memcpy(memory.bytes().data(), wanted.data(), large);
         awaited sent;
-        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &sent) == errc::pending);
+        self.lend(memory.bytes(), sent);
         memory.allow(PROT_NONE);
         all.barrier();
         all.barrier();  // the other has tried
@@ -357,7 +360,7 @@ TEST_CASE("a link that closes while it sends after all what could not be read en
     {
       neighbours self(rank, all);
       if (rank == 0) {
-        PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), memory.bytes(), &done) == errc::pending);
+        self.lend(memory.bytes(), done);
         memory.allow(PROT_NONE);
         all.barrier();
         all.barrier();
@@ -408,33 +411,32 @@ TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is 
   for (const bool known : {false, true}) {
     for (const rank_id dies : {rank_id{0}, rank_id{1}}) {
       if (known && dies == 1) continue;  // the other never learns it while it waits
-      const outcomes ended = run_processes(
-          2,
-          [dies, known](rank_id rank, meeting& all) {
-            neighbours self(rank, all);
-            const blob payload = pattern(large, 3);
-            blob into(large);
-            awaited done;
-            errc started = errc::pending;
-            if (rank == 0) {
-              PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), payload, &done) == errc::pending);
-              if (dies == 0) {
-                self.meet(all);  // the other has the message
-                ::kill(::getpid(), SIGKILL);
-              }
-            } else {
-              arrival message = self.next();
-              if (dies == 1) ::kill(::getpid(), SIGKILL);
-              self.meet(all);
-              static_cast<void>(all.gather({}));  // only when the other is gone
-              if (known) self.until([&] { return self.failed.has(0); });
-              started = self.wire.fetch(std::move(message), into, &done);
-              if (started != errc::pending) done.outcome = started;
-            }
-            self.until([&] { return done.calls == 1 || started != errc::pending; });
-            PARLEY_EXPECT(done.outcome == errc::peer_failed);
-          },
-          {.killed = {dies}});
+      const outcomes ended = run_processes(2,
+                                           [dies, known](rank_id rank, meeting& all) {
+                                             neighbours self(rank, all);
+                                             const blob payload = pattern(large, 3);
+                                             blob into(large);
+                                             awaited done;
+                                             errc started = errc::pending;
+                                             if (rank == 0) {
+                                               self.lend(payload, done);
+                                               if (dies == 0) {
+                                                 self.meet(all);  // the other has the message
+                                                 ::kill(::getpid(), SIGKILL);
+                                               }
+                                             } else {
+                                               arrival message = self.next();
+                                               if (dies == 1) ::kill(::getpid(), SIGKILL);
+                                               self.meet(all);
+                                               static_cast<void>(all.gather({}));  // only when the other is gone
+                                               if (known) self.until([&] { return self.failed.has(0); });
+                                               started = self.wire.fetch(std::move(message), into, &done);
+                                               if (started != errc::pending) done.outcome = started;
+                                             }
+                                             self.until([&] { return done.calls == 1 || started != errc::pending; });
+                                             PARLEY_EXPECT(done.outcome == errc::peer_failed);
+                                           },
+                                           {.killed = {dies}});
       CHECK_MESSAGE(ended.fine(), ended.text());
     }
   }
