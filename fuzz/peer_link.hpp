@@ -35,6 +35,7 @@ class peer_link final : public runtime::link {
   void cancel(runtime::completion&) override {}
   const counters& statistics() const noexcept override { return counted_; }
   void bring(channel on, std::span<const std::byte> header, std::span<const std::byte> body) {
+    if (header.size() > max_header_bytes) return;  // no link hands over a longer one
     handler* const to = to_[static_cast<std::size_t>(on)];
     if (to != nullptr) to->on_arrival(runtime::arrival(this, header, body.size(), body.data(), false));
   }
