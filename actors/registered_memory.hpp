@@ -11,6 +11,7 @@
 /// A sender that is only declared dead may still write where it has a credit. Then the memory is withdrawn before the
 /// receive ends, for all who use it. Where the transport cannot stop such a write it may land later, for as
 /// long as that process lives: `lost` says so, and the memory must not be used for anything else until that process has ended.
+/// What the library has made for itself and been given to `keep` stays then.
 #include <parley/runtime/link.hpp>
 
 #include <cstddef>
@@ -38,16 +39,19 @@ struct memory_region {
     if (where != state::exposed) return;
     where = state::withdrawn;
     net.withdraw(memory);
+    owner.reset();
   }
   /// Someone who was declared dead has a credit for it.
   void withdraw_from_the_dead() noexcept {
     if (where != state::exposed) return;
     where = net.withdraw(memory) == runtime::late_writes::fail ? state::withdrawn : state::lost;
+    if (where == state::withdrawn) owner.reset();
   }
 
   runtime::link& net;
   runtime::exposed_memory memory;
   state where = state::exposed;
+  std::shared_ptr<void> owner;  ///< of the memory, if somebody has said whose it is
 };
 
 class registered_memory {
@@ -67,6 +71,10 @@ class registered_memory {
   }
 
   explicit operator bool() const noexcept { return region_ != nullptr; }
+  /// `owner` frees the memory: where it is lost not before this rank ends, as a write may land after the process that made it has died.
+  void keep(std::shared_ptr<void> owner) noexcept {
+    if (region_) region_->owner = std::move(owner);
+  }
   std::span<std::byte> bytes() const noexcept { return region_ ? region_->memory.bytes : std::span<std::byte>(); }
   /// Whether a rank that was declared dead may still write into it.
   bool lost() const noexcept { return region_ && region_->where == memory_region::state::lost; }

@@ -615,31 +615,6 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
   sender_.end(inv, out.failed());
 }
 
-namespace {
-// Where a sender that was taken for dead may still write stays as long as the end of its edge does.
-template <class Keep>
-class kept_where_lost {
- public:
-  using block = std::unique_ptr<runtime::memory_space::block>;
-  kept_where_lost(const actors::registered_memory& registered, block& memory, Keep keep)
-      : registered_(registered), memory_(memory), keep_(std::move(keep)) {}
-  kept_where_lost(const kept_where_lost&) = delete;
-  kept_where_lost& operator=(const kept_where_lost&) = delete;
-  ~kept_where_lost() {
-    if (!registered_.lost()) return;
-    const auto& region = registered_.region();
-    const auto both =
-        std::make_shared<std::pair<block, std::shared_ptr<actors::memory_region>>>(std::move(memory_), region);
-    keep_(std::shared_ptr<actors::memory_region>(both, region.get()));
-  }
-
- private:
-  const actors::registered_memory& registered_;
-  block& memory_;
-  Keep keep_;
-};
-}  // namespace
-
 // ---- the receiving end ------------------------------------------------------------------------------------------------
 
 edge_in::edge_in(actors::services& s, const edge_options& o)
@@ -876,11 +851,11 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   // Both ends number what they are asked to rehearse. Of an earlier one that this end had no memory for, or did not wait for any
   // longer, what the sender has sent or poisoned may still be here.
   const std::uint64_t due = rehearsals_++;
-  std::unique_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes());
+  const std::shared_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes());
   const std::span<std::byte> scratch = block->bytes();
   if (has_memory()) say_memory();
-  const auto registered_scratch = memory_for(needs::credit, digest, scratch);
-  const kept_where_lost keeps(registered_scratch, block, [this](const auto& region) { keep_memory(region); });
+  auto registered_scratch = memory_for(needs::credit, digest, scratch);
+  registered_scratch.keep(block);
   std::uint64_t came = 0;
   do {
     came = co_await rehearse_next(due, digest, scratch);

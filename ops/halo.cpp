@@ -302,6 +302,7 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
     if (l.packed_in != nullptr) l.pieces_in = few_and_long(l.in, l.peer, l.packed_in->bytes());
     l.registered_out = made.state_->messages.registered(l.sent());
     l.registered_in = made.state_->messages.registered(l.received());
+    l.registered_in.keep(l.packed_in);
   }
   if (!memory.has_streams()) made.state_->name_what_is_unpacked(fields.size());
   return made;

@@ -132,7 +132,7 @@ class halo_plan {
     std::vector<runtime::memory_pieces> out;  // one per field
     std::vector<runtime::memory_pieces> in;
     std::unique_ptr<runtime::memory_space::block> packed_out;  // null where the region is sent in place
-    std::unique_ptr<runtime::memory_space::block> packed_in;
+    std::shared_ptr<runtime::memory_space::block> packed_in;
     actors::registered_memory registered_out{};
     actors::registered_memory registered_in{};
     // Of what lies in a few long pieces: the call packs and unpacks it, where its config does not go by them.

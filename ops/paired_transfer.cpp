@@ -18,7 +18,9 @@ std::string listed(const std::vector<rank_id>& ranks) {
 
 /// A likely reason, at the end of what is wrong with an edge.
 std::string hint_for(rank_id world_size) {
-  return world_size == 1 ? "; this rank was started alone: start the ranks with `parley run -n 2 PROGRAM`" : "";
+  return world_size == 1 ? "; this rank was started alone: start the ranks with `parley run -n 2 PROGRAM`, or virtual "
+                           "ones with --sim 2"
+                         : "";
 }
 
 }  // namespace
@@ -99,9 +101,10 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
 }
 
 runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {
-  const auto block = edge.memory().make(largest_bytes);
+  const std::shared_ptr<runtime::memory_space::block> block = edge.memory().make(largest_bytes);
   const std::span<std::byte> scratch = block->bytes();
-  const auto memory = edge.registered(scratch);
+  auto memory = edge.registered(scratch);
+  memory.keep(block);
   std::uint64_t got = 1;
   while (got != 0) got = co_await edge.receive(scratch, {.tag = tuning_tag});
 }

@@ -34,7 +34,7 @@ task<> pass_on(edge_out& out, std::span<const std::byte> activation) { co_await 
 // The steps of one microbatch in one of two buffers, so that one can be computed while the other moves.
 struct slot {
   std::span<std::byte> bytes() const { return memory->bytes(); }
-  std::unique_ptr<runtime::memory_space::block> memory;
+  std::shared_ptr<runtime::memory_space::block> memory;
   actors::registered_memory registered;
   std::optional<runtime::scope> arriving;
   std::optional<runtime::scope> leaving;
@@ -99,6 +99,7 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
   for (slot& s : both) {
     s.memory = space.make(largest);
     if (in != nullptr) s.registered = in->registered(s.bytes());
+    s.registered.keep(s.memory);
     if (out != nullptr && s.registered) out->add_memory(s.registered.region());
     if (out != nullptr && !s.registered) s.registered = out->registered(s.bytes());
     s.arriving.emplace(here);

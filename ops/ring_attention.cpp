@@ -121,6 +121,7 @@ attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t el
     attention_plan::part& p = made.state_->came[i];
     p.memory = memory_->make(2 * shape.elements() * element_bytes);
     p.registered = made.registered(p.memory->bytes());
+    p.registered.keep(p.memory);
   }
   return made;
 }

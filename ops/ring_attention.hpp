@@ -193,7 +193,7 @@ class attention_plan {
     std::function<void(const arrived&)> enqueue;
   };
   struct part {
-    std::unique_ptr<runtime::memory_space::block> memory;  // keys, then values
+    std::shared_ptr<runtime::memory_space::block> memory;  // keys, then values
     actors::registered_memory registered;
   };
   struct state {

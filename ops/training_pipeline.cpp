@@ -47,7 +47,7 @@ class training::buffers {
  public:
   struct piece {
     std::span<std::byte> bytes() const { return memory ? memory->bytes() : std::span<std::byte>{}; }
-    std::unique_ptr<runtime::memory_space::block> memory;
+    std::shared_ptr<runtime::memory_space::block> memory;
     actors::registered_memory registered;
   };
   buffers(runtime::memory_space* where, const p2p& messages, neighbours& n)
@@ -62,6 +62,7 @@ class training::buffers {
     } else {
       p.memory = space_.make(bytes);
       p.registered = messages_.registered(p.bytes());
+      p.registered.keep(p.memory);
     }
   }
   void keep(piece&& p) {

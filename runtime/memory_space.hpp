@@ -5,6 +5,8 @@
 ///     std::unique_ptr<memory_space::block> scratch = space.make(300'000);
 ///     co_await space.copy(scratch->bytes(), pattern);          // in from the host; out likewise
 ///
+/// A space outlives the ranks whose ops were given it: where a rank that was taken for dead may still write, a block stays until its rank
+/// ends.
 /// `make` throws `unavailable` when there is no more. A copy throws `failure`. It cannot be cancelled: it ends soon.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/link.hpp>
