@@ -601,9 +601,9 @@ void assignment::settle(campaign& c, std::size_t winner, decision_source source,
   if (c.search == 1) c.invocations_to_agreement = c.invocations;
   for (auto& of_candidate : c.rows) of_candidate.shrink_to_fit();
   c.planner.reset();
-  c.outstanding = {};
+  free_all_of(c.outstanding);
   c.trial_of_batch.reset();
-  c.places.clear();
+  free_all_of(c.places);
   c.unsettled = 0;
   watch(c);
 }

@@ -22,9 +22,10 @@
 #include <parley/tuning/statistics.hpp>
 #include <parley/tuning/warm_start.hpp>
 
+#include <boost/container/flat_map.hpp>
+
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -81,6 +82,16 @@ struct lacking_config {
   unmet_need what = unmet_need::memory_of_receiver;
 };
 
+/// Empties it and frees its memory, which `= {}` and `clear` keep.
+template <class Container>
+void free_all_of(Container& c) noexcept {
+  Container().swap(c);
+}
+
+/// By tag and invocation. There are few at a time.
+template <class Of>
+using by_invocation = boost::container::flat_map<std::pair<std::uint32_t, std::uint64_t>, Of>;
+
 /// Now and then a few decided invocations in a row are timed like trials, to see whether they still take as long.
 struct drift_watch {
   explicit drift_watch(const tuning::drift_options& o) : detector(o) {}
@@ -88,7 +99,7 @@ struct drift_watch {
   bool bursting = false;
   std::vector<std::uint64_t> orders;  // of the timed ones, in the latest burst
   std::vector<std::uint64_t> joined;  // of these, those of the same batch as the one before
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;
+  by_invocation<std::uint64_t> places;
   std::vector<tuning::row> rows;
   std::size_t repetitions() const noexcept { return orders.size() - joined.size(); }
   std::size_t missing = 0;  // rows that are still to come
@@ -152,25 +163,25 @@ struct campaign {
   std::string missed;                ///< what results files had for this key that does not count, if anything
   double remembered_time_ns = 0;     ///< what that file says it took; 0: nothing
   bool announced = false;            ///< the participants have been told of this decision
-  std::optional<tuning::trial_planner> planner;
-  std::uint32_t version = 0;                                        ///< of what the participants were told last
-  std::string search_reason;                                        ///< why it searches, or searched, anew
-  std::optional<std::string> asked_again;                           ///< why another search is to follow this one
-  std::uint32_t search = 1;                                         ///< which search this is
-  std::size_t incumbent = 0;                                        ///< what `digest` is among the candidates
-  std::vector<exclusion> excluded;                                  ///< candidates that may not run for this key
-  std::vector<trial> outstanding;                                   // of this round
-  std::map<std::pair<std::uint32_t, std::uint64_t>, place> places;  // of what was timed, by tag and invocation
-  std::uint64_t batch = 0;                                          // the latest
-  std::optional<std::size_t> trial_of_batch;                        // in `outstanding`, if it is one
-  std::size_t batch_messages = 1;                                   // of the longest one in this search
-  std::size_t unsettled = 0;                                        // trials that still wait for rows
-  std::vector<std::size_t> again;                                   // candidates whose trial was cancelled
-  std::size_t cancelled = 0;                                        // trials, in this search
-  bool rest = false;                                                // a config has just failed: the default is next
-  std::vector<std::vector<tuning::row>> rows;                       // per candidate, of all rounds
-  std::vector<std::vector<std::uint64_t>> repetitions;              // per candidate: the orders of its timed trials
-  std::vector<std::vector<std::uint64_t>> warm_ups;                 // the same of those that only cost
+  std::unique_ptr<tuning::trial_planner> planner;       // while it searches
+  std::uint32_t version = 0;                            ///< of what the participants were told last
+  std::string search_reason;                            ///< why it searches, or searched, anew
+  std::optional<std::string> asked_again;               ///< why another search is to follow this one
+  std::uint32_t search = 1;                             ///< which search this is
+  std::size_t incumbent = 0;                            ///< what `digest` is among the candidates
+  std::vector<exclusion> excluded;                      ///< candidates that may not run for this key
+  std::vector<trial> outstanding;                       // of this round
+  by_invocation<place> places;                          // of what was timed
+  std::uint64_t batch = 0;                              // the latest
+  std::optional<std::size_t> trial_of_batch;            // in `outstanding`, if it is one
+  std::size_t batch_messages = 1;                       // of the longest one in this search
+  std::size_t unsettled = 0;                            // trials that still wait for rows
+  std::vector<std::size_t> again;                       // candidates whose trial was cancelled
+  std::size_t cancelled = 0;                            // trials, in this search
+  bool rest = false;                                    // a config has just failed: the default is next
+  std::vector<std::vector<tuning::row>> rows;           // per candidate, of all rounds
+  std::vector<std::vector<std::uint64_t>> repetitions;  // per candidate: the orders of its timed trials
+  std::vector<std::vector<std::uint64_t>> warm_ups;     // the same of those that only cost
   std::vector<std::uint64_t> joined;  // of both, those that belong to the repetition of the one before
   std::vector<tuning::aggregate> aggregates;
   /// Of a candidate whose trial was due when it could not run: how often in this search, and how often it could have.

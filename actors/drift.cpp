@@ -140,8 +140,8 @@ void assignment::watch_drift(time_ns now, std::span<const tuning::participant_cl
 
 bool assignment::has_drifted(campaign& c, const tuning::aggregate& burst, time_ns now) {
   drift_watch& d = *c.drift;
-  d.places.clear();
-  d.rows = {};    // until the next burst
+  free_all_of(d.places);  // until the next burst
+  free_all_of(d.rows);
   d.missing = 1;  // looked at: nothing more is to come of this burst
   if (d.detector.add(burst) != tuning::drift::changed || now < d.search_not_before_ns) return false;
   d.digest_before = c.digest;

@@ -40,11 +40,31 @@ void edge_sender::retire() noexcept {
 edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   if (stream* const known = streams_.find(id)) return *known;
   stream& made = streams_.add(id);
-  const std::uint64_t ring = std::bit_ceil(window_.invocations);
   made.admitted = made.matched = services_.first_invocation;
-  made.sizes = std::make_unique<std::uint64_t[]>(ring);
-  made.ring_mask = ring - 1;
   return made;
+}
+
+// Of the next invocation.
+void edge_sender::stream::note_size(std::uint64_t bytes, const window_limits& window) {
+  if (sizes == nullptr && admitted == matched) {
+    bytes_each = bytes;
+    return;
+  }
+  if (sizes == nullptr) {
+    const std::uint64_t ring = std::bit_ceil(std::max(window.invocations, admitted - matched + 1));
+    sizes = std::make_unique<std::uint64_t[]>(ring);
+    ring_mask = ring - 1;
+    for (std::uint64_t n = matched; n < admitted; ++n) size_of(n) = bytes_each;
+  }
+  size_of(admitted) = bytes;
+}
+
+void edge_sender::stream::match_until(std::uint64_t count) noexcept {
+  if (sizes == nullptr && count > matched) {
+    unmatched_bytes -= (count - matched) * bytes_each;
+    matched = count;
+  }
+  for (; matched < count; ++matched) unmatched_bytes -= size_of(matched);
 }
 
 void edge_sender::wait_for_room(admission& a) {
@@ -79,7 +99,7 @@ void edge_sender::admit_waiting(stream& s) noexcept {
     }
     const bool written = first.payload_ == nullptr || first.payload_->is_over();
     if (!written && !knows_where(s, first.bytes_)) break;
-    first.invocation_ = s.take_room(first.bytes_);
+    first.invocation_ = s.take_room(first.bytes_, window_);
     first.admitted_to_ = &s;
     ++s.admitted_only;
     first.finish(errc::none);
@@ -95,7 +115,7 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   stream& s = *known;
   // The receiver goes on, so what still waits asks as soon as it did at first.
   if (count > s.matched && question_timer_.linked()) ask_again_soon();
-  for (; s.matched < std::min(count, s.admitted); ++s.matched) s.unmatched_bytes -= s.size_of(s.matched);
+  s.match_until(std::min(count, s.admitted));
   admit_waiting(s);
 }
 

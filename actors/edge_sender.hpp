@@ -129,7 +129,7 @@ class edge_sender {
   std::uint64_t try_admit(std::uint32_t tag, std::uint64_t bytes) {
     stream& s = stream_of(tag);
     if (!s.waiting.empty() || !has_room(s, bytes)) return not_admitted;
-    return s.take_room(bytes);
+    return s.take_room(bytes, window_);
   }
   /// Assigns a config to an admitted invocation. It must be ended.
   /// `source`, if given, is where the payload lies, or is packed to from its `pieces`.
@@ -201,16 +201,20 @@ class edge_sender {
     std::uint64_t admitted_only = 0;  // of these, so many have not begun
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
-    std::unique_ptr<std::uint64_t[]> sizes;  // of the unmatched ones, in a ring at least as large as the window
+    std::uint64_t bytes_each = 0;            // of the unmatched ones, while all are of one size
+    std::unique_ptr<std::uint64_t[]> sizes;  // of each, since some were not: in a ring at least as large as the window
     std::uint64_t ring_mask = 0;
     runtime::intrusive_list<admission::place> waiting;
 
     std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & ring_mask]; }
-    std::uint64_t take_room(std::uint64_t bytes) noexcept {
-      size_of(admitted) = bytes;
+    std::uint64_t take_room(std::uint64_t bytes, const window_limits& window) {
+      if (bytes != bytes_each || sizes != nullptr) [[unlikely]]
+        note_size(bytes, window);
       unmatched_bytes += bytes;
       return admitted++;
     }
+    void note_size(std::uint64_t bytes, const window_limits& window);
+    void match_until(std::uint64_t count) noexcept;
   };
   struct question_timer : runtime::timer {
     explicit question_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}

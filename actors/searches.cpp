@@ -28,7 +28,7 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.batch_messages = 1;
   c.aggregates.assign(candidates_.size(), {});
   std::erase_if(c.excluded, [](const campaign::exclusion& e) { return e.kind == campaign::exclusion::reason::unmet; });
-  c.planner.emplace(candidates_.size(), plan_);
+  c.planner = std::make_unique<tuning::trial_planner>(candidates_.size(), plan_);
   for (const campaign::exclusion& e : c.excluded) c.planner->drop(e.candidate);
   if (c.planner->finished()) {
     settle(c, 0, decision_source::only_default, "only the default may run: " + c.excluded.back().why, now);

@@ -316,7 +316,7 @@ class rank {
   actors::services services_;
   results_store results_;
   mutable std::unique_ptr<tunable_context> kernels_;
-  std::unordered_set<std::uint64_t> declared_;  // ids of all ops
+  std::unordered_set<std::uint64_t> declared_ = std::unordered_set<std::uint64_t>(2);  // ids of all ops; mostly few
   std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
   std::list<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

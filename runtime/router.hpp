@@ -158,14 +158,14 @@ class router final : public link::handler {
   link& link_;
   options options_;
   rank_id world_size_;
-  incarnations incarnations_;                      // of ranks when this router began
-  std::unordered_map<rank_id, peer_state> peers_;  // only looked up; a state stays where it is
+  incarnations incarnations_;                         // of ranks when this router began
+  std::unordered_map<rank_id, peer_state> peers_{2};  // only looked up; a state stays where it is
   peer_state* latest_ = nullptr;
   struct bound {
     std::uint64_t types;
     raw_handler take;
   };
-  std::unordered_map<std::uint64_t, std::vector<bound>> handlers_;
+  std::unordered_map<std::uint64_t, std::vector<bound>> handlers_{5};
   struct found_handler {
     std::uint64_t actor = 0;
     std::uint16_t type = 0;
