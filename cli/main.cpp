@@ -200,6 +200,7 @@ int command(int argc, char** argv) {
   simulated->excludes("--results")->excludes("--one-process");
   tune->add_option("--seed", words.seed,
                    "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62U))
       ->needs(simulated);
   tune->add_option("--seeds", words.seeds, "So many simulated runs, with one seed after the other, until one fails")
       ->check(CLI::Range(1U, 1'000'000U))

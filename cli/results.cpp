@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace parley::cli {
@@ -37,10 +39,18 @@ struct read_file {
   std::string why_not;
 };
 
+/// Who asks for the name that a job was given means the files of its ranks.
+std::string files_of_ranks(const std::string& path) {
+  const std::string of_rank_0 = tuning::name_with_ordinal(path, 0);
+  std::error_code unreadable;
+  const bool instead = !std::filesystem::exists(path, unreadable) && std::filesystem::exists(of_rank_0, unreadable);
+  return instead ? "; each rank has a file of its own, " + of_rank_0 + " and so on" : "";
+}
+
 read_file read(const std::string& path) {
   transports::file_storage disk;
   const auto text = disk.read(path);
-  if (!text) return {path, std::nullopt, text.reason().text()};
+  if (!text) return {path, std::nullopt, text.reason().text() + files_of_ranks(path)};
   auto parsed = tuning::parse_results(*text);
   if (!parsed) return {path, std::nullopt, path + ": " + parsed.reason().text};
   return {path, std::move(parsed).value(), {}};

@@ -14,8 +14,8 @@ namespace parley::simulation {
 
 /// Of all scenarios messages are asked for in each usual state of their op, of some of them only what becomes of those that are sent.
 enum class campaign : std::uint8_t { whole, part };
-/// `offer, warming: was never lost`. What was sent too rarely to tell is left out.
-std::vector<std::string> coverage_gaps(const coverage& seen, campaign c);
+/// `offer, warming: was never lost`. What was sent too rarely to tell is left out, and what `allowed` does not let happen.
+std::vector<std::string> coverage_gaps(const coverage& seen, campaign c, const fault_limits* allowed = nullptr);
 std::string coverage_table(const coverage& seen);
 /// A line for each type and state, `type,state,sent,lost,doubled,reordered,delayed`: for campaigns that are run in parts.
 std::string write_coverage(const coverage& seen);

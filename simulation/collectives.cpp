@@ -199,7 +199,8 @@ ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& t
   if (kind == "failing") bad.does = timed_collective::misdeed::fails;
   if (kind == "hanging") bad.does = timed_collective::misdeed::hangs;
   if (kind == "corrupting") bad.does = timed_collective::misdeed::corrupts;
-  if (!sound && bad.does == timed_collective::misdeed::none) w.refuse("there is no such kind for ops without headers");
+  if (!sound && bad.does == timed_collective::misdeed::none)
+    w.refuse("there is no such kind for ops without headers; docs/simulation.md lists them");
   if (!sound) {
     bad.rank = static_cast<rank_id>(w.number(3, 0));
     bad.after = w.number(4, 0);

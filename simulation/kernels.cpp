@@ -140,7 +140,7 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uin
   const bool sound = is_sound(kind);
   const timing t = timing_of(w, times);
   misdeed m(w);
-  if (!sound && m.none()) w.refuse("there is no such kind");
+  if (!sound && m.none()) w.refuse("there is no such kind; docs/simulation.md lists them");
   return std::make_shared<timed_config>(w.text(1), abi, t, std::move(m));
 }
 
@@ -153,7 +153,7 @@ ops::group_config_ptr group_config_from(std::string_view text, kernel_times& tim
   if (kind == "two_shot") return ops::two_shot(w.number(1, 0));
   const bool sound = is_sound(kind);
   misdeed m(w);
-  if (!sound && m.none()) w.refuse("there is no such kind for groups");
+  if (!sound && m.none()) w.refuse("there is no such kind for groups; docs/simulation.md lists them");
   const timing t = timing_of(w, times);
   return std::make_shared<timed_group>(w.text(1), abi, t, std::move(m));
 }

@@ -654,8 +654,11 @@ const mutant_info* find_mutant(std::string_view name) {
 }
 
 std::unique_ptr<wire_tap> make_mutant(std::string_view name) {
-  if (!name.empty() && find_mutant(name) == nullptr)
-    runtime::raise({runtime::errc::bad_argument, "there is no mutant `" + std::string(name) + "`"});
+  if (!name.empty() && find_mutant(name) == nullptr) {
+    std::string names;
+    for (const mutant_info& m : mutants()) names += (names.empty() ? "" : ", ") + std::string(m.name);
+    runtime::raise({runtime::errc::bad_argument, "there is no mutant `" + std::string(name) + "`; there are " + names});
+  }
   for (const entry& e : all()) {
     if (e.info.name == name && e.make != nullptr) return e.make();
   }

@@ -9,11 +9,13 @@
 #include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/program_checkers.hpp>
 #include <parley/simulation/scenario.hpp>
+#include <parley/transports/environment.hpp>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -328,7 +330,9 @@ std::vector<std::string> own_words(int argc, const char* const* argv) {
   std::vector<std::string> own;
   for (int i = 1; i < argc; ++i) {
     if (is_one_of(with_a_value, argv[i])) {
-      if (i + 1 < argc && argv[i + 1][0] != '-') ++i;  // what lacks its value is told by `run`
+      const bool has_value =
+          i + 1 < argc && (argv[i + 1][0] != '-' || (argv[i + 1][1] >= '0' && argv[i + 1][1] <= '9'));
+      if (has_value) ++i;  // what lacks its value is told by `run`
     } else if (!is_one_of(flags, argv[i])) {
       own.emplace_back(argv[i]);
     }
@@ -349,7 +353,12 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
                         std::string(seed ? "--seed" : *left) + " is for virtual ranks; say how many with --sim N"});
       return ops::run(argc, argv, rank_main);
     }
+    if (std::getenv(transports::variable::rank) != nullptr)
+      runtime::raise({runtime::errc::bad_argument, "--sim runs all ranks in one process, and PARLEY_RANK says that "
+                                                   "this is one of several; start the program by itself, "
+                                                   "not with parley run"});
     const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
+    if (seeds == 0) runtime::raise({runtime::errc::bad_argument, "--seeds takes 1 or more"});
     const bool weather = flag(argc, argv, "--weather");
     const bool control = flag(argc, argv, "--control-weather");
     const bool deaths = flag(argc, argv, "--deaths");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace parley::simulation {
@@ -115,13 +116,19 @@ struct reader {
       to = static_cast<E>(i);
       return;
     }
-    refuse(where, "`" + text + "` is none of the names that it may have");
+    std::string names;
+    for (std::size_t i = 0; i <= static_cast<std::size_t>(last_of<E>::value); ++i)
+      names += (i == 0 ? "" : ", ") + std::string(name_of(static_cast<E>(i)));
+    refuse(where, "`" + text + "` is none of the names that it may have: " + names);
   }
   template <class T>
   void take(const std::string& where, const json::value& v, std::vector<T>& to) {
     if (!v.is_array()) refuse(where, "a list is expected");
     to.clear();
-    for (const json::value& item : v.as_array()) take(where + "[]", item, to.emplace_back());
+    for (const json::value& item : v.as_array()) {
+      const std::string which = where + "[" + std::to_string(to.size()) + "]";
+      take(which, item, to.emplace_back());
+    }
   }
   template <class T>
   void take(const std::string& where, const json::value& v, std::optional<T>& to) {
@@ -136,8 +143,10 @@ struct reader {
     inner.prefix = where.empty() ? "" : where + ".";
     fields(inner, to);
     for (const auto& [key, unused] : *inner.object) {
-      if (std::find(inner.known.begin(), inner.known.end(), std::string(key)) == inner.known.end())
-        refuse(inner.prefix + std::string(key), "there is no such field");
+      if (std::find(inner.known.begin(), inner.known.end(), std::string(key)) != inner.known.end()) continue;
+      std::string names;
+      for (const std::string& k : inner.known) names += (names.empty() ? "" : ", ") + k;
+      refuse(inner.prefix + std::string(key), "there is no such field; known here are " + names);
     }
   }
   template <class T>
@@ -327,20 +336,72 @@ void fields(A& a, scenario& s) {
   a("tape", s.saved);
 }
 
-scenario read_scenario(std::string_view text) {
+namespace {
+
+json::value parsed(std::string_view text) {
+  json::stream_parser parser;
   boost::system::error_code failed;
-  const json::value whole = json::parse(text, failed);
-  if (failed) refuse("", "this is no JSON: " + failed.message());
+  const std::size_t read = parser.write_some(text.data(), text.size(), failed);
+  if (!failed && read == text.size()) parser.finish(failed);
+  if (!failed && read == text.size()) return parser.release();
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(read), '\n');
+  runtime::raise({errc::malformed, "scenario, line " + std::to_string(line) + ": this is no JSON: " +
+                                       (failed ? failed.message() : "there is more behind its end")});
+}
+
+void at_least(const std::string& where, std::uint64_t value, std::uint64_t least) {
+  if (value < least) refuse(where, "at least " + std::to_string(least) + " is needed, not " + std::to_string(value));
+}
+
+void check(const op_spec& o, const std::string& where) {
+  if (o.sizes.empty()) refuse(where + "sizes", "op `" + o.name + "` needs one");
+  if (o.configs.empty()) refuse(where + "configs", "op `" + o.name + "` needs one");
+  for (const std::uint64_t bytes : o.sizes) at_least(where + "sizes", bytes, 1);
+  at_least(where + "calls", o.calls + o.calm, 1);
+  at_least(where + "in_flight", o.in_flight, 1);
+  std::vector<rank_id> sorted = o.members;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) refuse(where + "members", "rank " + std::to_string(*twice) + " is there twice");
+  constexpr std::string_view collectives[] = {"all_reduce", "broadcast", "gather"};
+  if (std::find(std::begin(collectives), std::end(collectives), o.does) == std::end(collectives))
+    refuse(where + "does", "`" + o.does + "` is none of the names that it may have: all_reduce, broadcast, gather");
+}
+
+void check(const fault_limits& f) {
+  const auto of_a_thousand = [](const char* field, std::uint64_t n) {
+    if (n > 1'000) refuse(std::string("faults.") + field, "at most 1000 of a thousand are possible");
+  };
+  of_a_thousand("lose", f.lose);
+  of_a_thousand("double_control", f.double_control);
+  of_a_thousand("double_data", f.double_data);
+  of_a_thousand("delay_control", f.delay_control);
+  of_a_thousand("delay_data", f.delay_data);
+  of_a_thousand("early_timeouts", f.early_timeouts);
+}
+
+}  // namespace
+
+scenario read_scenario(std::string_view text) {
   scenario s;
-  reader().take("", whole, s);
+  reader().take("", parsed(text), s);
   if (s.ranks == 0 || s.ranks > 100'000) refuse("ranks", "1 to 100000 ranks are possible");
+  if (s.ops.empty()) refuse("ops", "a scenario needs one");
+  at_least("window", s.window, 1);
+  at_least("window_bytes", s.window_bytes, 1);
+  at_least("control_window", s.control_window, 1);
+  if (!(s.budget >= 0)) refuse("budget", "at least 0 is needed");
+  check(s.faults);
   for (const std::uint64_t n :
        {s.faults.clogs, s.faults.cuts, s.faults.pauses, s.faults.slow, s.faults.crashes, s.faults.restarts}) {
     if (n > most_mishaps) refuse("faults", "of each kind " + std::to_string(most_mishaps) + " mishaps are possible");
   }
   for (const op_spec& o : s.ops) {
+    check(o, "ops[" + std::to_string(&o - s.ops.data()) + "].");
     for (const rank_id r : o.members) {
-      if (r >= s.ranks) refuse("ops.members", "rank " + std::to_string(r) + " is outside the world");
+      if (r >= s.ranks)
+        refuse("ops.members",
+               "rank " + std::to_string(r) + " is outside the world of " + std::to_string(s.ranks) + ", see `ranks`");
     }
     const std::size_t least = 2;
     if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
@@ -351,7 +412,6 @@ scenario read_scenario(std::string_view text) {
     }
     if (o.what == op_spec::kind::hierarchy && o.members.size() != s.ranks)
       refuse("ops.members", "op `" + o.name + "` is of all ranks");
-    if (o.sizes.empty() || o.configs.empty()) refuse("ops.sizes", "op `" + o.name + "` needs sizes and configs");
     if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
       refuse("ops.name", "there are two ops `" + o.name + "`");
   }

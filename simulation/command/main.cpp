@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
@@ -42,13 +43,30 @@ struct wishes {
 
 std::string text_in(const std::string& path) {
   std::ifstream in(path);
-  if (!in) runtime::raise({runtime::errc::unavailable, path + " cannot be read"});
+  if (!in || !std::filesystem::is_regular_file(path))
+    runtime::raise({runtime::errc::unavailable, path + " is no file that can be read"});
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-sim::scenario scenario_in(const std::string& path) { return sim::read_scenario(text_in(path)); }
+void write(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  if (!(out << text).flush()) runtime::raise({runtime::errc::unavailable, path + " cannot be written"});
+}
+
+sim::scenario scenario_in(const std::string& path) {
+  const std::string text = text_in(path);
+  try {
+    return sim::read_scenario(text);
+  } catch (const runtime::failure& f) {
+    runtime::raise({f.code(), path + ": " + f.reason().text()});
+  }
+}
 
 std::vector<std::string> all_in(const std::string& folder) {
+  if (!std::filesystem::is_directory(folder))
+    runtime::raise({runtime::errc::unavailable, folder +
+                                                    " is no folder: start this in the root of the repository, or say "
+                                                    "where scenarios are with --scenarios FOLDER"});
   std::vector<std::string> files;
   for (const auto& file : std::filesystem::directory_iterator(folder)) files.push_back(file.path().string());
   std::sort(files.begin(), files.end());
@@ -79,15 +97,24 @@ void show_violations(const sim::outcome& o) {
 void make_small(const wishes& w, const sim::scenario& s, const sim::outcome& o) {
   const sim::small f =
       sim::shrink(s, sim::draw(s, o.seed), o.seed, o.violations.front().invariant, {.mutant = w.mutant});
-  std::ofstream(w.save) << sim::write_scenario(f.play);
+  write(w.save, sim::write_scenario(f.play));
   std::cout << "  a smaller run that breaks " << o.violations.front().invariant << " (after " << f.runs
             << " runs): ./dev sim --scenario " << w.save << " --seed " << o.seed
             << (w.mutant.empty() ? "" : " --mutant " + w.mutant) << "\n";
 }
 
+// What one of them allows to happen to messages.
+void add(sim::fault_limits& all, const sim::fault_limits& more) {
+  for (const auto field :
+       {&sim::fault_limits::lose, &sim::fault_limits::double_control, &sim::fault_limits::delay_control,
+        &sim::fault_limits::delay_data, &sim::fault_limits::double_data})
+    all.*field = std::max(all.*field, more.*field);
+}
+
 // Whether all of them held everything.
-bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen) {
+bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen, sim::fault_limits& allowed) {
   const sim::scenario s = scenario_in(path);
+  add(allowed, s.faults);
   const std::uint64_t first = w.seed.value_or(w.first);
   const std::uint64_t count = w.seed ? 1 : w.seeds;
   std::uint64_t failed = 0;
@@ -113,6 +140,12 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen)
     show_violations(o);
     if (failed == 1) make_small(w, s, o);
     if (!w.keep_going) break;
+  }
+  if (failed == 0 && !w.mutant.empty()) {
+    for (const sim::mutant_info& m : sim::mutants()) {
+      if (m.name == w.mutant)
+        std::cout << "mutant " << m.name << " was not noticed; scenario " << m.scenario << " shows it\n";
+    }
   }
   std::cout << path << ": " << failed << " of " << count << " seeds failed; " << steps << " steps, " << calls
             << " calls, hash over all " << std::hex << all << std::dec << '\n'
@@ -157,11 +190,25 @@ bool compare_hashes(const wishes& w, const std::string& folder) {
 }
 
 // Whether a campaign, in parts or not, has covered what it must.
-bool covered(const sim::coverage& seen, sim::campaign c) {
+bool covered(const sim::coverage& seen, sim::campaign c, const sim::fault_limits* allowed = nullptr) {
   std::cout << sim::coverage_table(seen);
-  const std::vector<std::string> gaps = sim::coverage_gaps(seen, c);
+  const std::vector<std::string> gaps = sim::coverage_gaps(seen, c, allowed);
   for (const std::string& gap : gaps) std::cout << "not covered: " << gap << '\n';
+  if (!gaps.empty()) std::cout << "more seeds may cover it; --no-coverage does not ask\n";
   return gaps.empty();
+}
+
+// A number is read as it is written: one that is negative or too large is none.
+CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
+  const std::string range = std::to_string(least) + " to " + std::to_string(most);
+  return CLI::Validator(
+      [least, most, range](std::string& text) -> std::string {
+        std::uint64_t n = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+        const bool fits = error == std::errc() && end == text.data() + text.size() && n >= least && n <= most;
+        return fits ? "" : "`" + text + "` is no whole number from " + range;
+      },
+      range);
 }
 
 // Whether one of its checkers names every mutant within so many seeds.
@@ -193,23 +240,30 @@ int main(int argc, char** argv) {
   wishes w;
   std::string folder = "simulation/scenarios";
   CLI::App app("Runs simulated jobs with faults chosen by a seed and checks what must always hold", "parley_sim");
+  constexpr std::uint64_t most_seeds = 1'000'000'000;
+  constexpr std::uint64_t last_seed = std::uint64_t{1} << 62U;
   app.add_option("--scenario", w.files, "scenario files; none: all of simulation/scenarios");
-  app.add_option("--scenarios", folder, "the folder of scenarios");
-  app.add_option("--seeds", w.seeds, "how many seeds of each");
-  app.add_option("--first", w.first, "the first of them");
-  app.add_option("--seed", w.seed, "this one only");
+  app.add_option("--scenarios", folder, "the folder of scenarios")->capture_default_str();
+  auto* const seeds =
+      app.add_option("--seeds", w.seeds, "how many seeds of each")->check(whole(1, most_seeds))->capture_default_str();
+  auto* const first =
+      app.add_option("--first", w.first, "the first of them")->check(whole(0, last_seed))->capture_default_str();
+  auto* const seed = app.add_option("--seed", w.seed, "this one only")->check(whole(0, last_seed));
+  seed->excludes(seeds)->excludes(first);
   app.add_option("--mutant", w.mutant, "break the protocol on purpose");
-  app.add_option("--save", w.save, "where a smaller failing run is written to");
-  app.add_option("--golden", w.golden, "compare the hashes of a few seeds of every scenario with those of a file");
-  app.add_flag("--renew", w.renew, "write that file anew");
+  app.add_option("--save", w.save, "where a smaller failing run is written to")->capture_default_str();
+  auto* const golden =
+      app.add_option("--golden", w.golden, "compare the hashes of a few seeds of every scenario with those of a file");
+  app.add_flag("--renew", w.renew, "write that file anew")->needs(golden);
   app.add_option("--counts", w.counts, "write what was covered to a file, for --sum");
   app.add_option("--sum", w.sum, "run nothing: whether parts of a campaign, by such files, have covered everything");
   app.add_flag("--mutants", w.every_mutant, "check that every mutant is caught, by a checker that should");
   app.add_flag("--twice", w.twice, "run every seed twice and compare");
   app.add_flag("--hashes", w.hashes, "print a line for every seed");
   app.add_flag("--no-coverage", w.no_coverage, "print no table of messages, and do not ask that every cell has one");
-  app.add_flag("--trace", w.trace, "print every message and every call; with --seed");
+  app.add_flag("--trace", w.trace, "print every message and every call; with --seed")->needs(seed);
   app.add_flag("--keep-going", w.keep_going, "do not stop a scenario at its first failure");
+  app.footer("Ends with 0 when all held, 1 when a seed failed or a cell was not covered, 2 when it could not run.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -226,10 +280,11 @@ int main(int argc, char** argv) {
     const bool whole = w.files.empty() && w.first == 1;
     if (w.files.empty()) w.files = all_in(folder);
     bool fine = true;
-    for (const std::string& path : w.files) fine = run_scenario(w, path, seen) && fine;
-    if (!w.counts.empty()) std::ofstream(w.counts) << sim::write_coverage(seen);
+    sim::fault_limits allowed;
+    for (const std::string& path : w.files) fine = run_scenario(w, path, seen, allowed) && fine;
+    if (!w.counts.empty()) write(w.counts, sim::write_coverage(seen));
     if (w.seed || w.no_coverage || !w.mutant.empty()) return fine ? 0 : 1;
-    return covered(seen, whole ? sim::campaign::whole : sim::campaign::part) && fine ? 0 : 1;
+    return covered(seen, whole ? sim::campaign::whole : sim::campaign::part, &allowed) && fine ? 0 : 1;
   } catch (const std::exception& e) {
     std::cerr << "parley_sim: " << e.what() << "\n";
     return 2;

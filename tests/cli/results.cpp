@@ -62,6 +62,14 @@ TEST_CASE("results show prints what is in files, as tables and as one document")
   CHECK_FALSE(files[1].at("error").as_string().empty());
 }
 
+TEST_CASE("who shows the file that a job was told of hears where those of its ranks are") {
+  const folder here;
+  here.write("a0.csv", header(2) + one_entry);
+  const auto none = here.parley("results show a.csv");
+  CHECK(none.status == 2);
+  has(none.error, "a.csv: there is no such file; each rank has a file of its own, a0.csv and so on");
+}
+
 TEST_CASE("results check tells files that are fine, for elsewhere, and broken") {
   const folder here;
   here.write("fine.csv", header(2) + one_entry);

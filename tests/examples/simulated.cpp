@@ -154,6 +154,13 @@ TEST_CASE("the training example takes lists of actions from a file, which also p
   CHECK(has(other.error, "folded.txt is for 2 ranks, and this job has 4"));
 }
 
+TEST_CASE("all ranks are simulated by one process, which parley run does not start") {
+  const parley::tests::scratch_folder here;
+  const started s = parley::tests::start_in(here, "env PARLEY_RANK=1 " PARLEY_EXAMPLES "/training --sim 4 --steps 1");
+  CHECK(s.status == 2);
+  CHECK(has(s.error, "--sim runs all ranks in one process"));
+}
+
 TEST_CASE("links take time unless they are free, and there is no other word for that") {
   const started usual = example("training --sim 4 --steps 1 --width 64");
   CHECK(usual.status == 0);

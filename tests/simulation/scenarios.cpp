@@ -89,4 +89,32 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
   CHECK(refusal(R"({"ranks": "two"})").find("`ranks`") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pear") != std::string::npos);
   CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 2]}]})").find("outside the world") != std::string::npos);
+  CHECK(refusal("{\n\n \"ranks\" 2}").find("line 3: this is no JSON") != std::string::npos);
+  CHECK(refusal(R"({"ops": [{"members": [0, 1]}, {"memebers": [0, 1]}]})").find("`ops[1].memebers`") !=
+        std::string::npos);
+  CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pair, pipeline") != std::string::npos);
+  CHECK(refusal(R"({"rank": 2})").find("known here are name, ranks") != std::string::npos);
+}
+
+TEST_CASE("A scenario that would break its own checkers is refused") {
+  const auto refusal = [](const std::string& op, const std::string& rest = "") -> std::string {
+    try {
+      static_cast<void>(
+          read_scenario(R"({"ranks": 3, "ops": [{"name": "a", "members": [0, 1])" + op + "}]" + rest + "}"));
+    } catch (const parley::runtime::failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  CHECK(refusal("").empty());
+  CHECK(has(refusal(R"(, "sizes": [0])"), "`ops[0].sizes`: at least 1 is needed, not 0"));
+  CHECK(has(refusal(R"(, "calls": 0, "calm": 0)"), "`ops[0].calls`"));
+  CHECK(has(refusal(R"(, "in_flight": 0)"), "`ops[0].in_flight`"));
+  CHECK(has(refusal(R"(, "configs": [])"), "`ops[0].configs`"));
+  CHECK(has(refusal(R"(, "does": "reduce_all")"), "all_reduce, broadcast, gather"));
+  CHECK(has(refusal(R"(, "kind": "group", "members": [2, 0, 2])"), "`ops[0].members`: rank 2 is there twice"));
+  CHECK(has(refusal("", R"(, "window": 0)"), "`window`"));
+  CHECK(has(refusal("", R"(, "budget": -1)"), "`budget`"));
+  CHECK(has(refusal("", R"(, "faults": {"lose": 2000})"), "`faults.lose`: at most 1000"));
 }
