@@ -19,10 +19,22 @@ namespace {
 
 constexpr std::size_t most_captures = 64;
 
-struct stream_end final : runtime::completion {
-  stream_end() : completion(&on_reached) {}
-  static void on_reached(completion& self, errc) noexcept { static_cast<stream_end&>(self).here = true; }
-  bool here = false;
+/// That all which a stream has now is over.
+class stream_end final : runtime::completion {
+ public:
+  stream_end(transports::cuda_copies& copies, transports::cuda_stream s) noexcept
+      : completion(&on_reached), copies_(copies), here_(s == nullptr || copies.watch(s, this) != errc::pending) {}
+  stream_end(const stream_end&) = delete;
+  stream_end& operator=(const stream_end&) = delete;
+  ~stream_end() {
+    if (!here_) copies_.forget(this);
+  }
+  bool here() const noexcept { return here_; }
+
+ private:
+  static void on_reached(completion& self, errc) noexcept { static_cast<stream_end&>(self).here_ = true; }
+  transports::cuda_copies& copies_;
+  bool here_;
 };
 
 runtime::result<> is_a_world(const communicator* over, const std::string& config) {
@@ -48,6 +60,7 @@ class gpu_sum_config : public symmetric_config {
     const std::string& why = dynamic_cast<const gpu_world&>(*over).lacks(how_);
     return why.empty() ? runtime::result<>() : error{errc::unavailable, why};
   }
+  std::size_t alignment() const noexcept override { return sizeof(float); }
 
  protected:
   gpu_sum sum_of(std::span<std::byte> data) const { return {how_, data, blocks_}; }
@@ -121,6 +134,11 @@ gpu_world::gpu_world(transports::cuda_copies& copies, options o, transfer messag
 
 gpu_world::~gpu_world() {
   abort();
+  {  // its calls have seen to theirs
+    const stream_end own(copies_, stream_);
+    const stream_end prompt(copies_, copies_.prompt());
+    while (!own.here() || !prompt.here()) static_cast<void>(copies_.poll());
+  }
   remains_->mapped.insert(remains_->mapped.end(), mapped_.begin(), mapped_.end());
   remains_->memory.push_back(std::move(stop_));
   if (!box_.bytes().empty()) remains_->boxes.push_back(std::move(box_));
@@ -151,16 +169,14 @@ void gpu_world::abort() noexcept {
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
   if (handle_ != nullptr) options_.nccl->abort(std::exchange(handle_, nullptr));
   if (telling_ != nullptr) telling_->cancel();
-  see_to_its_end();
 }
 
-// Kernels that have been told to stop do so soon; until then they touch buffers.
-void gpu_world::see_to_its_end() noexcept {
-  for (const transports::cuda_stream s : {stream_, copies_.prompt()}) {
-    stream_end end;
-    if (s == nullptr || copies_.watch(s, &end) != errc::pending) continue;
-    while (!end.here) static_cast<void>(copies_.poll());
-  }
+// Kernels that have been told to stop do so soon; until then they touch buffers. One that is behind a wait for a message starts once that
+// has come, or has failed: others of this rank go on meanwhile, who may have to bring it.
+task<> gpu_world::until_its_end() {
+  const stream_end own(copies_, stream_);
+  const stream_end prompt(copies_, copies_.prompt());
+  while (!own.here() || !prompt.here()) co_await runtime::yield;
 }
 
 const std::string& gpu_world::lacks(gpu_sum::way how) const noexcept {
@@ -209,6 +225,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   if (!thrown && !by_another) co_return;
   // Nobody knows what the others have done of it.
   abort();
+  co_await until_its_end();
   if (by_another && (!thrown || here.cancelled() == errc::none))
     runtime::raise({errc::unavailable, "its communicator was aborted meanwhile; connect another one and rejoin"});
   std::rethrow_exception(thrown);
@@ -231,6 +248,7 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   }
   if (!thrown) co_return;
   abort();
+  co_await until_its_end();
   std::rethrow_exception(thrown);
 }
 

@@ -118,7 +118,7 @@ class gpu_world final : public communicator {
   std::byte* reach(rank& self, const introduction& theirs, bool in_this_process);
   runtime::task<std::string> connect_nccl(transports::nccl_id id, said_by_all<verdict>& others);
   runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);
-  void see_to_its_end() noexcept;
+  runtime::task<> until_its_end();
   std::uint32_t& stop() noexcept { return *reinterpret_cast<std::uint32_t*>(stop_.bytes().data()); }
 
   transports::cuda_copies& copies_;

@@ -190,9 +190,11 @@ struct job::state final : runtime::link::failure_handler {
     const auto before = std::count_if(all.members.begin(), all.members.begin() + place.rank,
                                       [&](const auto& m) { return m.host == all.members[place.rank].host; });
     const auto count = static_cast<std::ptrdiff_t>(o.gpu->devices().size());
-    copies.emplace(*o.gpu, o.device.value_or(static_cast<int>(before % count)), o.copies);
+    const int device = o.device.value_or(static_cast<int>(before % count));
+    // From the start: CUDA makes a context on the one that is current, and to go back to device 0 would make one there for every rank.
+    o.gpu->make_current(device);
+    copies.emplace(*o.gpu, device, o.copies);
     memory_of_gpu.emplace(*copies);
-    if (wire->moves_devices()) o.gpu->make_current(copies->device());
     loop->attach(*copies);
     transports::cuda_link::options planes = o.planes;
     has = machine::with_gpu(*o.gpu, copies->device(), o.planes.nccl);
@@ -218,7 +220,11 @@ struct job::state final : runtime::link::failure_handler {
   // It has to find CUDA's context on this thread, also before it is known which ranks of this host come before this one.
   void open_wire(bool one_host, const job_options& with) {
     transports::ucx_link::options o;
-    if (with.gpu != nullptr && variable("PARLEY_UCX_CUDA") == "1") {
+    const std::string ucx_cuda = variable("PARLEY_UCX_CUDA").value_or("0");
+    if (!ucx_cuda.empty() && ucx_cuda != "0" && ucx_cuda != "1")
+      runtime::raise(
+          {runtime::errc::malformed, "PARLEY_UCX_CUDA=" + ucx_cuda + ": must be 0 or 1; correct it or unset it"});
+    if (with.gpu != nullptr && ucx_cuda == "1") {
       const auto count = static_cast<int>(with.gpu->devices().size());
       with.gpu->make_current(with.device.value_or(static_cast<int>(place.local_rank.value_or(0)) % count));
       o.memory = transports::ucx_memory_kinds::host_and_devices;

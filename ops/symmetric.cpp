@@ -96,6 +96,12 @@ std::string why_not_compared(const symmetric_op& op) {
 }
 
 namespace {
+std::size_t alignment_of(const symmetric_op& op) {
+  std::size_t most = tuning::size_of(tuning::number_type_of(op.dtype).value_or(tuning::number_type::bytes));
+  for (const symmetric_config_ptr& c : op.configs) most = std::max(most, c->alignment());
+  return most;
+}
+
 // Generations of such ops are counted in the low bits.
 std::uint64_t first_of(const actors::op_declaration& op, const runtime::incarnations& of_world) {
   return actors::first_generation(op, of_world) & ~actors::generation_counter;
@@ -213,7 +219,7 @@ std::unique_ptr<symmetric_end> symmetric_end::next_generation(std::shared_ptr<co
   op_.over.reset();
   if (!leases_.is_rehearsing()) {
     scratch_.reset();
-    reference_ = {};
+    reference_ = std::vector<std::byte>();
   }
   return std::make_unique<symmetric_end>(services_, std::move(op), settings_);
 }
@@ -274,7 +280,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
                           time_ns timeout_ns) {
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
-  if (const auto there = memory().check(data); !there)
+  if (const auto there = memory().check(data, alignment_of(op_)); !there)
     runtime::raise({there.code(), declaration().title() + ": " + there.reason().text()});
   const time_ns until = runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
   auto begun = co_await leases_.start(bytes, until);

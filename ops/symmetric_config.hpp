@@ -81,6 +81,8 @@ class symmetric_config : public op_config {
   virtual runtime::task<> warm() const { co_return; }
   /// Whether a device can replay it: `capture` puts it into a stream that is being captured, and each replay is then a call.
   virtual bool can_be_captured() const noexcept { return false; }
+  /// What the address of a payload has to be a multiple of, beside the op's dtype. Others are refused before their call takes a place.
+  virtual std::size_t alignment() const noexcept { return 1; }
   virtual runtime::task<> capture(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const;
 
  protected:

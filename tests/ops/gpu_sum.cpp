@@ -116,6 +116,39 @@ task<errc> alone(two_members& w) {
 }
 }  // namespace
 
+namespace {
+task<> call_alone(two_members& w, errc& outcome) { outcome = co_await alone(w); }
+task<> message_after(two_members& w, time_ns span, std::uint64_t number, const errc& outcome, errc& seen) {
+  static_cast<void>(co_await sleep_until(w.loop.now() + span));
+  seen = outcome;
+  w.copies[0]->came(number, errc::none);
+}
+}  // namespace
+
+TEST_CASE("a sum that has failed behind a wait for a message ends with that, and others of its rank go on until then") {
+  two_members w({nccl_sum()});
+  CHECK(w.sum(3) == 0);
+  const auto message = transports::cuda_memory::on_device(w.gpu, 0, 64);
+  const transports::cuda_stream stream = w.gpu.make_stream(0);
+  const std::uint64_t number = w.copies[0]->expect(message.bytes());
+  CHECK(w.copies[0]->wait_on(message.bytes(), stream) == errc::none);
+  w.gpu.launch(stream, 0, [] {});
+  CHECK(w.copies[0]->after(w.memory[0].bytes(), stream) == errc::none);
+  errc outcome = errc::pending;
+  errc seen = errc::none;
+  {
+    scope both(w.loop);
+    both.spawn(call_alone(w, outcome));
+    both.spawn(message_after(w, 200'000'000, number, outcome, seen));  // long after the call's time is over
+    const auto join = [](scope& s) -> task<> { co_await s.join(); };
+    runtime::run(w.loop, join(both));
+  }
+  CHECK(seen == errc::pending);
+  CHECK(outcome == errc::timeout);
+  w.end();
+  w.gpu.destroy(stream);
+}
+
 TEST_CASE("a member that never comes ends the call in its time, its communicator is aborted and its memory free") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
@@ -498,6 +531,13 @@ TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on 
   const auto& excluded = w.ends[0].end().assigned()->find(two_members::bytes)->excluded;
   REQUIRE(excluded.size() == 1);
   CHECK_MESSAGE(excluded.front().why.find("member 1 cannot share memory") != std::string::npos, excluded.front().why);
+}
+
+TEST_CASE("numbers that are not aligned are refused before their call takes a place") {
+  two_members w({nccl_sum()});
+  CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.ends[1].run(w.memory[1].bytes().subspan(2, 64))),
+                       doctest::Contains("do not begin at a multiple of 4"), failure);
+  CHECK(w.sum(3) == 0);
 }
 
 TEST_CASE("a member whose buffer cannot be summed leaves the call for good: the others do not meet its next one") {
