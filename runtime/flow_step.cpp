@@ -80,7 +80,13 @@ void flow_step::begin_behind(begin_sequence& sequence) {
 void flow_step::note_begun() noexcept {
   if (std::exchange(begun_, true)) return;
   if (sequence_ != nullptr) sequence_->last_ = nullptr;
-  if (const auto next = std::exchange(next_begin_, nullptr)) flow_->one_met(*next);
+  let_next_begin();
+}
+
+// It may be of another flow, which may have ended.
+void flow_step::let_next_begin() noexcept {
+  const auto next = std::exchange(next_begin_, nullptr);
+  if (next != nullptr && !next->torn_) next->flow_->one_met(*next);
 }
 
 // ---- its turn, its end ------------------------------------------------------------------------------------------------
@@ -158,7 +164,9 @@ void flow_step::cancel(errc why) noexcept {
 }
 
 void flow_step::tear_down() noexcept {
+  torn_ = true;
   if (sequence_ != nullptr) sequence_->last_ = nullptr;
+  if (next_begin_ != nullptr && next_begin_->flow_ != flow_) let_next_begin();
   if (stage_ != stage::waiting && stage_ != stage::ended) flow_->where().forget(as_continuation());
   on_torn_down();
   own_.reset();

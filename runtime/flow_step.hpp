@@ -199,6 +199,7 @@ class flow_step : private list_hook,
   void wait_for(flow_step& earlier, bool data);
   void stay_behind(flow_step& earlier);
   void begin_behind(begin_sequence& sequence);
+  void let_next_begin() noexcept;
   void wait_in_scope() noexcept;
   void begin() noexcept;
   void give_up(errc why, bool is_queued) noexcept;
@@ -232,6 +233,7 @@ class flow_step : private list_hook,
   errc cancelled_ = errc::none;  // alone
   stage stage_ = stage::waiting;
   bool begun_ = false;
+  bool torn_ = false;      // with its flow
   bool released_ = false;  // who waits for it may go on: it has ended, and so have all that it waited for
   bool seen_ = false;      // somebody was told of its failure
 };

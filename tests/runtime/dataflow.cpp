@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -444,6 +445,31 @@ TEST_CASE("a flow that is torn down leaves nobody waiting for its steps in a seq
   flow_work c = flow.add(new_step<logged>(log, 'c', 1000), use, {.sequence = &sequence});
   CHECK(c.outcome());
   CHECK(log.text == "<c>c");
+}
+
+TEST_CASE("a flow that is torn down lets the steps of another one begin that were behind its own in a sequence") {
+  virtual_time clock;
+  memory m;
+  memory other;
+  log_of_steps log;
+  begin_sequence sequence;
+  dataflow flow(clock);
+  std::optional<flow_work> c;
+  std::optional<flow_work> d;
+  {
+    scope outer(clock);
+    dataflow torn(outer);
+    const auto a = torn.add(new_step<logged>(log, 'a', 1000), std::array{writes(m.bytes)});
+    const auto b = torn.add(new_step<logged>(log, 'b', 1000), std::array{reads(m.bytes)}, {.sequence = &sequence});
+    c = flow.add(new_step<logged>(log, 'c', 1000), std::array{reads(other.bytes)}, {.sequence = &sequence});
+    // And one of a flow that is gone is nobody that could begin.
+    const auto e = torn.add(new_step<logged>(log, 'e', 1000), std::array{reads(m.bytes)}, {.sequence = &sequence});
+    d = flow.add(new_step<logged>(log, 'd', 1000), std::array{reads(other.bytes)}, {.sequence = &sequence});
+    CHECK(log.text.find('c') == std::string::npos);
+  }
+  CHECK(c->outcome());
+  CHECK(d->outcome());
+  CHECK(log.before("<c", "<d"));
 }
 
 TEST_CASE(
