@@ -3,6 +3,7 @@
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>
+#include <parley/transports/ucx_worker.hpp>
 
 #include <algorithm>
 #include <array>
@@ -118,6 +119,17 @@ result<> tried(transports::cuda_driver& gpu, two_ends::way how) {
 
 result<> try_cuda_copy(transports::cuda_driver& gpu) { return tried(gpu, two_ends::way::cuda_copy); }
 result<> try_staged(transports::cuda_driver& gpu) { return tried(gpu, two_ends::way::staged); }
+
+runtime::result<> ask_ucx(transports::cuda_driver& gpu) {
+  try {
+    gpu.make_current(0);
+    const transports::ucx_worker worker(transports::ucx_reach::one_host, transports::ucx_memory_kinds::host_and_devices,
+                                        500'000'000);
+    return worker.takes_devices();
+  } catch (const runtime::failure& f) {
+    return f.reason();
+  }
+}
 
 const char* what_nccl_takes(std::size_t gpus) noexcept {
   if (gpus == 1)

@@ -15,6 +15,8 @@ namespace parley::cli {
 runtime::result<> try_cuda_copy(transports::cuda_driver& gpu);
 /// Down into pinned memory, across, and up again.
 runtime::result<> try_staged(transports::cuda_driver& gpu);
+/// Whether UCX moves memory of devices by itself, where PARLEY_UCX_CUDA=1 asks it to; it is asked, and sends nothing.
+runtime::result<> ask_ucx(transports::cuda_driver& gpu);
 /// What NCCL is good for with so many GPUs here: it takes no two ranks on one.
 const char* what_nccl_takes(std::size_t gpus) noexcept;
 

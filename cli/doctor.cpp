@@ -184,6 +184,9 @@ void add_gpus(std::vector<finding>& all) {
                       "between processes, through pinned memory, by direct and chunked; a message went that way"));
   all.push_back(tried("plane cuda_ipc", transports::can_export(gpu, 0),
                       "between processes of one host, from GPU to GPU, by put and get; memory could be exported"));
+  all.push_back(
+      tried("plane ucx", ask_ucx(gpu),
+            "between processes, by ucx, where PARLEY_UCX_CUDA=1 asks for it; UCX says that it takes CUDA memory"));
   const auto nccl = find_nccl();
   all.push_back(
       nccl ? finding{"plane nccl", verdict::works,

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <string>
 
 using namespace parley;
@@ -37,6 +38,12 @@ TEST_CASE("a plane that fails is missing, with what the device said") {
     gpu.word_operations = false;
     CHECK(try_cuda_copy(gpu).reason().text().find("cannot say by a word") != std::string::npos);
   }
+}
+
+TEST_CASE("doctor says why UCX does not move memory of devices where there are none") {
+  if (std::filesystem::exists("/dev/nvidia0")) return;
+  fake_cuda gpu;
+  CHECK(ask_ucx(gpu).reason().text().find("says that it takes no CUDA memory") != std::string::npos);
 }
 
 TEST_CASE("of NCCL on one GPU doctor says that two ranks cannot share it") {
