@@ -71,7 +71,7 @@ class registered_memory {
   }
 
   explicit operator bool() const noexcept { return region_ != nullptr; }
-  /// `owner` frees the memory: where it is lost not before this rank ends, as a write may land after the process that made it has died.
+  /// `owner` frees the memory: where it is lost not before this rank ends, as what a process has sent off may land after its end.
   void keep(std::shared_ptr<void> owner) noexcept {
     if (region_) region_->owner = std::move(owner);
   }

@@ -353,19 +353,39 @@ void at_least(const std::string& where, std::uint64_t value, std::uint64_t least
   if (value < least) refuse(where, "at least " + std::to_string(least) + " is needed, not " + std::to_string(value));
 }
 
-void check(const op_spec& o, const std::string& where) {
+void check_members(const op_spec& o, const scenario& s, const std::string& where) {
+  for (const rank_id r : o.members) {
+    if (r >= s.ranks)
+      refuse(where,
+             "rank " + std::to_string(r) + " is outside the world of " + std::to_string(s.ranks) + ", see `ranks`");
+  }
+  const std::size_t least = 2;
+  if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
+    refuse(where, "op `" + o.name + "` needs two ranks, and a pair no more");
+  std::vector<rank_id> sorted = o.members;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) refuse(where, "rank " + std::to_string(*twice) + " is there twice");
+  const bool by_number = o.what == op_spec::kind::halo || o.what == op_spec::kind::hierarchy;
+  for (std::size_t i = 0; by_number && i < o.members.size(); ++i) {
+    if (o.members[i] != i) refuse(where, "those of op `" + o.name + "` are 0, 1, 2, …");
+  }
+  if (o.what == op_spec::kind::hierarchy && o.members.size() != s.ranks)
+    refuse(where, "op `" + o.name + "` is of all ranks");
+}
+
+void check(const op_spec& o, const scenario& s, const std::string& where) {
+  check_members(o, s, where + "members");
   if (o.sizes.empty()) refuse(where + "sizes", "op `" + o.name + "` needs one");
   if (o.configs.empty()) refuse(where + "configs", "op `" + o.name + "` needs one");
   for (const std::uint64_t bytes : o.sizes) at_least(where + "sizes", bytes, 1);
   at_least(where + "calls", o.calls + o.calm, 1);
   at_least(where + "in_flight", o.in_flight, 1);
-  std::vector<rank_id> sorted = o.members;
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) refuse(where + "members", "rank " + std::to_string(*twice) + " is there twice");
   constexpr std::string_view collectives[] = {"all_reduce", "broadcast", "gather"};
   if (std::find(std::begin(collectives), std::end(collectives), o.does) == std::end(collectives))
     refuse(where + "does", "`" + o.does + "` is none of the names that it may have: all_reduce, broadcast, gather");
+  if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
+    refuse(where + "name", "there are two ops `" + o.name + "`");
 }
 
 void check(const fault_limits& f) {
@@ -378,6 +398,9 @@ void check(const fault_limits& f) {
   of_a_thousand("delay_control", f.delay_control);
   of_a_thousand("delay_data", f.delay_data);
   of_a_thousand("early_timeouts", f.early_timeouts);
+  for (const std::uint64_t n : {f.clogs, f.cuts, f.pauses, f.slow, f.crashes, f.restarts}) {
+    if (n > most_mishaps) refuse("faults", "of each kind " + std::to_string(most_mishaps) + " mishaps are possible");
+  }
 }
 
 }  // namespace
@@ -392,29 +415,7 @@ scenario read_scenario(std::string_view text) {
   at_least("control_window", s.control_window, 1);
   if (!(s.budget >= 0)) refuse("budget", "at least 0 is needed");
   check(s.faults);
-  for (const std::uint64_t n :
-       {s.faults.clogs, s.faults.cuts, s.faults.pauses, s.faults.slow, s.faults.crashes, s.faults.restarts}) {
-    if (n > most_mishaps) refuse("faults", "of each kind " + std::to_string(most_mishaps) + " mishaps are possible");
-  }
-  for (const op_spec& o : s.ops) {
-    check(o, "ops[" + std::to_string(&o - s.ops.data()) + "].");
-    for (const rank_id r : o.members) {
-      if (r >= s.ranks)
-        refuse("ops.members",
-               "rank " + std::to_string(r) + " is outside the world of " + std::to_string(s.ranks) + ", see `ranks`");
-    }
-    const std::size_t least = 2;
-    if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
-      refuse("ops.members", "op `" + o.name + "` needs two ranks, and a pair no more");
-    const bool by_number = o.what == op_spec::kind::halo || o.what == op_spec::kind::hierarchy;
-    for (std::size_t i = 0; by_number && i < o.members.size(); ++i) {
-      if (o.members[i] != i) refuse("ops.members", "those of op `" + o.name + "` are 0, 1, 2, …");
-    }
-    if (o.what == op_spec::kind::hierarchy && o.members.size() != s.ranks)
-      refuse("ops.members", "op `" + o.name + "` is of all ranks");
-    if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
-      refuse("ops.name", "there are two ops `" + o.name + "`");
-  }
+  for (std::size_t i = 0; i < s.ops.size(); ++i) check(s.ops[i], s, "ops[" + std::to_string(i) + "].");
   return s;
 }
 

@@ -43,7 +43,7 @@ struct wishes {
 
 std::string text_in(const std::string& path) {
   std::ifstream in(path);
-  if (!in || !std::filesystem::is_regular_file(path))
+  if (!in || std::filesystem::is_directory(path))
     runtime::raise({runtime::errc::unavailable, path + " is no file that can be read"});
   return {std::istreambuf_iterator<char>(in), {}};
 }

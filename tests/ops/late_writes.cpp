@@ -96,7 +96,6 @@ int left_of_a_block(late_writes late) {
   world w(2, eager_trials(), with(late));
   auto op = jacobi_case::rims({1, 2});
   op.configs = {direct(), put()};
-  std::vector<halo_plan> plans;
   std::vector<std::unique_ptr<halo_case::block>> blocks;
   for (auto& r : w.ranks)
     blocks.push_back(std::make_unique<halo_case::block>(r->declare(op), halo_case::shape{op, {64, 64}, 0, 1}));
