@@ -198,8 +198,11 @@ void note(tally& all, const under_way& of) {
     const bool config = says(how, "config ") || says(how, "config-");
     const bool in_a_call = says(how, "invocation ") || says(how, "call ");
     const bool of_its_own = how.code() == errc::config_failed || how.code() == errc::device_failed;
-    // What a thunk runs beside its kernels has no config.
-    const bool of_a_thunk = says(how, "layer 0->1, call ") && says(how, ": device " + std::to_string(r) + ": ");
+    // What a thunk runs beside its kernels has no config, here or on the rank that this one hears of it from.
+    const std::string other = std::to_string(1 - r);
+    const bool of_a_thunk =
+        says(how, "layer 0->1, call ") && (says(how, ": device " + std::to_string(r) + ": ") ||
+                                           says(how, ": rank " + other + ": device " + other + ": "));
     if (in_a_call && of_its_own && !of_a_thunk) CHECK_MESSAGE(config, text);
     ++all.told;
     all.named += op ? 1 : 0;
