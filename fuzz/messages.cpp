@@ -5,11 +5,14 @@
 #include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/neighbour_messages.hpp>
 #include <parley/actors/other_members.hpp>
 #include <parley/actors/other_way.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
+#include <parley/ops/contextual_agreement.hpp>
+#include <parley/ops/death_notices.hpp>
 #include <parley/runtime/frame.hpp>
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/virtual_time.hpp>
@@ -80,7 +83,9 @@ void message(input bytes) {
   check_one_of<ack, offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched, credit,
                revoke, revoked, exposed, known, taken, piece, lease_prepare, lease_schedule, lease_reply, lease_waiting,
                rehearse, rehearsed, lease_end, lease_ended, lease_leaving, lease_let_go, round_said, round_outcome,
-               round_question, other_way, other_members, other_declaration, gen_end>(which, from.rest());
+               round_question, other_way, other_members, other_declaration, gen_end, neighbour_question,
+               neighbour_refusal, neighbour_failure, ops::death_notice, ops::contextual_said, ops::contextual_verdict>(
+      which, from.rest());
 }
 
 void stamp(input bytes) {

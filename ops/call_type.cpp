@@ -29,7 +29,14 @@ std::uint16_t elements_together(std::uint16_t before, std::uint16_t next) noexce
   return static_cast<std::uint16_t>(of_the_program | (runtime::mix(std::uint64_t{before} << 16U | next) >> 49U));
 }
 
+bool is_of_a_run(std::uint16_t type) noexcept {
+  return (type & (of_the_program | call_types::of_a_run)) == call_types::of_a_run;
+}
+
 std::string words_of_elements(std::uint16_t type) {
+  if (is_of_a_run(type))
+    return "an activation of run " + std::to_string((type >> 8U) & 0x3fU) + " (mod 64), of " +
+           std::to_string(type & 0xffU) + " (mod 256) microbatches";
   const bool known = type < call_types::elements.size();
   return (known ? std::string(call_types::elements[type]) : std::string("the program's own")) + " elements";
 }

@@ -31,6 +31,8 @@ inline constexpr std::array<std::string_view, 10> combinations{
     "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
 inline constexpr unsigned combination_bits = actors::call_type_tag_bits - 4;
 static_assert(elements.size() <= 16);
+inline constexpr std::uint16_t of_a_run =
+    0x4000;  // in a message's type, above the elements and below the program's own
 
 /// 0 for the program's own.
 constexpr std::uint32_t place_in(std::span<const std::string_view> names, std::string_view name) noexcept {
@@ -105,7 +107,15 @@ std::uint16_t element_type_of() noexcept {
     return own;
   }
 }
-/// `f32 elements`.
+/// Of a pipeline's activations, which are bytes: of which run, and of how many microbatches. The last digits of both.
+constexpr std::uint16_t type_of_run(std::uint64_t run, std::uint64_t microbatches) noexcept {
+  constexpr unsigned microbatch_bits = 8;
+  constexpr std::uint64_t one = 1;
+  return static_cast<std::uint16_t>(call_types::of_a_run | (run % (one << 6U)) << microbatch_bits |
+                                    microbatches % (one << microbatch_bits));
+}
+bool is_of_a_run(std::uint16_t type) noexcept;
+/// `f32 elements`; `an activation of run 0 (mod 64), of 8 (mod 256) microbatches`.
 std::string words_of_elements(std::uint16_t type);
 
 /// `Combine` is void where nothing is combined.

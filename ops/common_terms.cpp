@@ -35,8 +35,8 @@ constexpr std::size_t most_runs = 8;      // of calls, that a neighbour may be b
 
 }  // namespace
 
-neighbours::neighbours(actors::services& s, p2p messages, options o)
-    : timer(&on_time), services_(s), messages_(std::move(messages)), options_(std::move(o)) {
+neighbours::neighbours(actors::services& s, std::vector<declared_edge*> edges, options o)
+    : timer(&on_time), services_(s), edges_(std::move(edges)), options_(std::move(o)) {
   const rank_id self = s.net.rank();
   declaration_.name = options_.op;
   declaration_.participants = {{self, "neighbour"}};
@@ -44,10 +44,14 @@ neighbours::neighbours(actors::services& s, p2p messages, options o)
   std::sort(options_.listed.begin(), options_.listed.end());
   options_.listed.erase(std::unique(options_.listed.begin(), options_.listed.end()), options_.listed.end());
   for (const rank_id r : options_.listed) peers_.push_back({.rank = r, .incarnation = s.incarnations.of(r)});
-  s.mail.bind<neighbour_question>(
-      actor(), [this](runtime::envelope from, neighbour_question&& q) { return answer(from.source, q); });
-  s.mail.bind<neighbour_refusal>(actor(), [this](runtime::envelope from, neighbour_refusal&& r) {
-    if (find(from.source) != nullptr) refuse(from.source, r.why.substr(0, most_words));
+  s.mail.bind<actors::neighbour_question>(
+      actor(), [this](runtime::envelope from, actors::neighbour_question&& q) { return answer(from.source, q); });
+  s.mail.bind<actors::neighbour_refusal>(actor(), [this](runtime::envelope from, actors::neighbour_refusal&& r) {
+    if (find(from.source) != nullptr) refuse(from.source, {errc::declaration_mismatch, r.why.substr(0, most_words)});
+    return errc::none;
+  });
+  s.mail.bind<actors::neighbour_failure>(actor(), [this](runtime::envelope from, actors::neighbour_failure&& f) {
+    hear_of_failure(from, f);
     return errc::none;
   });
 }
@@ -82,7 +86,11 @@ void neighbours::expect(rank_id peer) {
   meet(*p);
   if (p->heard_under == terms_now()) return;
   p->awaited = true;
-  ask_until_ns_ = runtime::deadline_of(services_.ex.now(), options_.timeout_ns);
+  ask_for(options_.timeout_ns);
+}
+
+void neighbours::ask_for(time_ns span) {
+  ask_until_ns_ = runtime::deadline_of(services_.ex.now(), span);
   if (linked()) return;
   pauses_.restart();
   services_.ex.arm(*this, services_.ex.now() + pauses_.next(services_.jitter));
@@ -110,9 +118,14 @@ void neighbours::ask() noexcept {
   bool any = false;
   // Of calls that are told apart by their terms those who wait for us should know, too: they may think that they know ours.
   for (const peer_state& p : peers_) {
+    if (closed_) {
+      any = any || !p.knows;
+      if (!p.knows) tell_failed(p.rank);
+      continue;
+    }
     any = any || p.awaited;
     if (!p.awaited && calls_ == 0) continue;
-    neighbour_question q;
+    actors::neighbour_question q;
     if (calls_ != 0) {
       q.call = calls_ - p.first_call;
       q.terms = runs_.back().terms;
@@ -123,7 +136,7 @@ void neighbours::ask() noexcept {
   if (any && now < ask_until_ns_) services_.ex.arm(*this, now + pauses_.next(services_.jitter));
 }
 
-errc neighbours::answer(rank_id from, const neighbour_question& q) {
+errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
   const std::string self = std::to_string(services_.net.rank());
   const std::string asks = std::to_string(from);
   const std::string title = "op " + options_.op + ": ";
@@ -132,12 +145,13 @@ errc neighbours::answer(rank_id from, const neighbour_question& q) {
     const std::string why = title + "rank " + asks + " has rank " + self + " as a neighbour, and rank " + self +
                             " has " + actors::listed(options_.listed) + " as its own; let both name each other";
     if (!refused_) actors::warn(services_, why);
-    for (const rank_id r : options_.listed) refuse(r, why);
+    for (const rank_id r : options_.listed) refuse(r, {errc::declaration_mismatch, why});
     if (!refused_) refused_ = error{errc::declaration_mismatch, why};
     tell(from, why);
     return errc::none;
   }
   meet(*p);
+  if (closed_) tell_failed(from);
   if (q.call == 0) return errc::none;
   // What the two do in the same call; one that is behind, or far ahead, says nothing.
   const std::uint64_t number = q.call + p->first_call;
@@ -146,32 +160,143 @@ errc neighbours::answer(rank_id from, const neighbour_question& q) {
     return errc::none;
   const std::string why = title + "rank " + asks + " calls with " + q.words.substr(0, most_words / 2) + ", and rank " +
                           self + " with " + run->words + "; give all ranks the same";
-  refuse(from, why);
+  refuse(from, {errc::declaration_mismatch, why});
   tell(from, why);
   return errc::none;
 }
 
-void neighbours::refuse(rank_id peer, const std::string& why) {
-  if (!refused_) refused_ = error{errc::declaration_mismatch, why};
+void neighbours::refuse(rank_id peer, const error& why) {
+  if (!refused_) refused_ = why;
   peer_state& p = *find(peer);
   p.awaited = false;
-  if (!std::exchange(p.refused, true)) messages_.refuse(peer, *refused_);
+  if (std::exchange(p.refused, true)) return;
+  for (declared_edge* const e : edges_) {
+    if (e->peer() == peer && e->failed() == nullptr) e->own_end().refuse(*refused_);
+  }
 }
 
 void neighbours::tell(rank_id peer, const std::string& why) {
-  neighbour_refusal r;
+  actors::neighbour_refusal r;
   r.why = why;
   static_cast<void>(services_.mail.send(peer, actor(), 0, r));
 }
 
-void neighbours::throw_refused() const {
+// ---- calls that have failed -------------------------------------------------------------------------------------------
+
+namespace {
+bool is_of_process(const error& why) noexcept {
+  return why.code() == errc::peer_failed || why.code() == errc::peer_restarted || why.code() == errc::fenced;
+}
+// In what messages end whose other end, or whose edge, has ended for something else.
+bool is_of_messages(const error& why) noexcept {
+  const errc code = why.code();
+  return is_of_process(why) || code == errc::closed || code == errc::timeout || code == errc::cancelled ||
+         code == errc::send_failed;
+}
+}  // namespace
+
+declared_edge* neighbours::edge_with(rank_id peer, bool outwards) const noexcept {
+  declared_edge* any = nullptr;
+  for (declared_edge* const e : edges_) {
+    if (e->peer() != peer) continue;
+    if (e->sends() == outwards) return e;
+    any = e;
+  }
+  return any;
+}
+
+const error* neighbours::end_of_process() const noexcept {
+  for (const declared_edge* const e : edges_) {
+    if (e->failed() != nullptr && is_of_process(*e->failed())) return e->failed();
+  }
+  return nullptr;
+}
+
+void neighbours::throw_refused() {
+  const error* const gone = closed_ || given_up_ ? end_of_process() : nullptr;
+  if (gone != nullptr) runtime::raise(*gone);
+  if (given_up_) close(*std::exchange(given_up_, std::nullopt));
   if (refused_) runtime::raise(*refused_);
+}
+
+void neighbours::throw_failed(const std::exception_ptr& thrown) {
+  const error why = runtime::describe(thrown);
+  if (refused_) {
+    if (!std::exchange(closed_, true)) spread();
+    if (is_of_messages(why)) throw_refused();
+  } else if (why.code() == errc::cancelled || is_of_process(why)) {
+    give_up(why);
+  } else {
+    close(why);
+  }
+  std::rethrow_exception(thrown);
+}
+
+// What is wrong with the call itself goes with its own name, so that who looks for that finds it on every rank.
+void neighbours::close(const error& why) {
+  if (refused_) return;
+  const errc code = why.code();
+  const bool is_wrong =
+      code == errc::declaration_mismatch || code == errc::bad_argument || code == errc::buffer_too_small;
+  refused_ = error{is_wrong ? code : errc::closed,
+                   "op " + options_.op + ": a call has failed on rank " + std::to_string(services_.net.rank()) + " (" +
+                       why.what().substr(0, most_words / 2) +
+                       "), and messages of it may still come, so that no other can follow; declare the op anew, under "
+                       "another name"};
+  closed_ = true;
+  spread();
+}
+
+// What this rank has said of the messages themselves, such as that one was refused, is still on its way: its edges are left as they are.
+void neighbours::spread() {
+  for (const peer_state& p : peers_) {
+    if (!p.knows) tell_failed(p.rank);
+  }
+  ask_for(options_.timeout_ns);
+}
+
+// Of this generation: this rank may have left that one, or is yet to enter it, and is told again then.
+void neighbours::hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f) {
+  peer_state* const p = find(from.source);
+  declared_edge* const edge = edge_with(from.source, false);
+  if (p == nullptr || edge == nullptr || edge->own_end().participant().generation != from.generation) return;
+  const bool again = std::exchange(p->knows, true);
+  if (closed_) {
+    if (again) tell_failed(p->rank);  // it has not heard that this rank knows
+    return;
+  }
+  const bool known = f.code != 0 && f.code <= static_cast<std::uint8_t>(errc::exception);
+  if (!refused_) refused_ = error{known ? static_cast<errc>(f.code) : errc::closed, f.why.substr(0, most_words)};
+  closed_ = true;
+  for (const peer_state& other : peers_) refuse(other.rank, *refused_);
+  spread();
+  tell_failed(p->rank);
+}
+
+void neighbours::tell_failed(rank_id peer) {
+  actors::neighbour_failure f;
+  f.code = static_cast<std::uint8_t>(refused_->code());
+  f.why = refused_->text();
+  static_cast<void>(services_.mail.send(peer, actor(), edge_with(peer, true)->own_end().participant().generation, f));
+}
+
+neighbours::call_under_way::~call_under_way() {
+  if (of_ != nullptr) of_->give_up({errc::cancelled, "it was torn down"});
+}
+
+void neighbours::call_under_way::end(const std::exception_ptr& thrown) {
+  neighbours* const of = std::exchange(of_, nullptr);
+  if (!thrown) return;
+  if (of != nullptr) of->throw_failed(thrown);
+  std::rethrow_exception(thrown);
 }
 
 void neighbours::begin_anew() noexcept {
   calls_ = 0;
   runs_.clear();
   refused_.reset();
+  closed_ = false;
+  given_up_.reset();
   for (peer_state& p : peers_) p = {.rank = p.rank, .incarnation = services_.incarnations.of(p.rank)};
 }
 

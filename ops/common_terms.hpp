@@ -11,7 +11,7 @@
 ///
 /// Who waits for a neighbour does not know whether that one knows of it, or is in the same call, so it asks, now and then:
 ///
-///     neighbours& around = self.attach(std::make_unique<neighbours>(self.services(), messages, options));
+///     neighbours& around = self.attach(std::make_unique<neighbours>(self.services(), messages.edges(), options));
 ///     around.expect(3);                                          // from here on it is asked
 ///     around.heard(3);                                           // until a message of it is here
 ///     around.throw_refused();                                    // what came of it, before each exchange
@@ -19,12 +19,23 @@
 /// A rank that is asked by one that it does not list refuses, with `declaration_mismatch` on both: on the one that asks for its
 /// messages with that neighbour, on the other one for all of the op's. The same where both are in the same call, with other terms
 /// (`call`). A peer that has not declared the op says nothing: it may do so later, until the wait's own timeout.
+///
+/// A call that fails on one rank may leave messages behind, or not have sent some: another call would take them for its own. So there
+/// is none, neither there nor on a neighbour, which is told and tells its own ones, until all begin anew:
+///
+///     around.throw_refused();
+///     neighbours::call_under_way now(&around);                   // where its frame is torn down, that is a failure, too
+///     try { … } catch (...) { thrown = std::current_exception(); }
+///     now.end(thrown);                                           // throws it, or what another rank's failure has been told with
+///
+/// Deaths and restarts are told by the edges themselves, and come first.
+#include <parley/actors/neighbour_messages.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/attached_op.hpp>
+#include <parley/ops/declared_edge.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/backoff.hpp>
 #include <parley/runtime/dataflow.hpp>
-#include <parley/runtime/wire.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -62,21 +73,6 @@ class term_comparison {
   std::vector<std::unique_ptr<exchange>> all_;  // the latest last; a message of an earlier one may still be leaving
 };
 
-/// Of a rank that waits.
-struct neighbour_question {
-  static constexpr std::uint16_t message_type = 53;
-  std::uint64_t call = 0;   ///< how many calls the two have had together; 0: only whether it is known
-  std::uint64_t terms = 0;  ///< of this call
-  std::string words;
-  PARLEY_FIELDS(call, terms, words)
-};
-/// There is something wrong between the two.
-struct neighbour_refusal {
-  static constexpr std::uint16_t message_type = 54;
-  std::string why;
-  PARLEY_FIELDS(why)
-};
-
 class neighbours final : public attached_op, private runtime::timer {
  public:
   struct options {
@@ -84,14 +80,33 @@ class neighbours final : public attached_op, private runtime::timer {
     std::vector<rank_id> listed;  ///< the neighbours of this rank
     time_ns timeout_ns;           ///< of the op's messages: for so long it is asked
   };
-  neighbours(actors::services& s, p2p messages, options o);
+  /// `edges`: those of this rank that the op's messages go over.
+  neighbours(actors::services& s, std::vector<declared_edge*> edges, options o);
   ~neighbours() override;
 
   void expect(rank_id peer);
   void heard(rank_id peer) noexcept;
   /// A call begins whose messages are told apart by their terms, of which `terms` is a hash.
   void call(std::uint64_t terms, const std::function<std::string()>& words);
-  void throw_refused() const;
+  void throw_refused();
+  /// A message was given up, or a call: the next one is not to be. `throw_refused` sees to that and tells the neighbours.
+  void give_up(const runtime::error& why) {
+    if (!refused_ && !given_up_) given_up_ = why;
+  }
+  /// A call has ended with this on this rank. Neighbours are told at once, or with the next call here where a program that ends, and
+  /// perhaps tells by that, has cancelled it, or where it ended for a rank that is gone.
+  [[noreturn]] void throw_failed(const std::exception_ptr& thrown);
+  class call_under_way {
+   public:
+    explicit call_under_way(neighbours* of) noexcept : of_(of) {}
+    call_under_way(const call_under_way&) = delete;
+    call_under_way& operator=(const call_under_way&) = delete;
+    ~call_under_way();
+    void end(const std::exception_ptr& thrown);
+
+   private:
+    neighbours* of_;  // null where there is none, or it has ended
+  };
   /// The op's messages begin anew on all ranks.
   void begin_anew() noexcept;
 
@@ -107,6 +122,7 @@ class neighbours final : public attached_op, private runtime::timer {
     std::uint64_t first_call = 0;  // of those with this process
     bool awaited = false;
     bool refused = false;
+    bool knows = false;                          // that a call has failed
     std::optional<std::uint64_t> heard_under{};  // terms
   };
   struct run_of_calls {  // under the same terms
@@ -119,13 +135,21 @@ class neighbours final : public attached_op, private runtime::timer {
   void meet(peer_state& p) noexcept;
   std::uint64_t terms_now() const noexcept { return runs_.empty() ? 0 : runs_.back().terms; }
   void ask() noexcept;
-  runtime::errc answer(rank_id from, const neighbour_question& q);
-  void refuse(rank_id peer, const std::string& why);
+  runtime::errc answer(rank_id from, const actors::neighbour_question& q);
+  void refuse(rank_id peer, const runtime::error& why);
   void tell(rank_id peer, const std::string& why);
+  void hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f);
+  void close(const runtime::error& why);
+  void spread();
+  void tell_failed(rank_id peer);
+  declared_edge* edge_with(rank_id peer, bool outwards) const noexcept;
+  /// Of an edge that has ended for a process that is gone, or has been replaced.
+  const runtime::error* end_of_process() const noexcept;
+  void ask_for(time_ns span);
   std::uint64_t actor() const noexcept;
 
   actors::services& services_;
-  p2p messages_;
+  std::vector<declared_edge*> edges_;
   options options_;
   actors::op_declaration declaration_;
   std::vector<peer_state> peers_;
@@ -134,6 +158,8 @@ class neighbours final : public attached_op, private runtime::timer {
   runtime::backoff<20'000'000, 1'000'000'000> pauses_;
   time_ns ask_until_ns_ = 0;
   std::optional<runtime::error> refused_;
+  bool closed_ = false;                     // as a call has failed, which all are told
+  std::optional<runtime::error> given_up_;  // why there is to be no other call, which nobody was told yet
 };
 
 /// Of an op that is made of such messages: see `p2p::rejoin`.

@@ -99,7 +99,7 @@ actors::rounds::options contextual_end::agreement() {
     return packed(agree(said, progress_).value());
   };
   o.on_failed = [this](std::uint64_t call) {
-    if (running_ != nullptr && call + 1 == calls_) running_->cancel();
+    if (call + 1 == calls_) end_run();
   };
   return o;
 }
@@ -122,7 +122,12 @@ void contextual_end::fail(const error& why) noexcept {
   failed_ = why;
   settled_.tell();
   talk_.fail(why);
-  if (running_ != nullptr) running_->cancel();
+  end_run();
+}
+
+// Of a call in which all is settled nobody else has a part.
+void contextual_end::end_run() noexcept {
+  if (running_ != nullptr && (tuning_ || undecided())) running_->cancel();
 }
 
 std::string contextual_end::best(const std::string& kernel, const std::string& key) const {
@@ -204,7 +209,7 @@ task<> contextual_end::run(thunk f) {
   // What is settled needs no agreement, whoever is gone; but a new process has to agree on all of it.
   if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
   const std::uint64_t call = calls_++;
-  const bool first = contexts_.empty();
+  const bool first = tuning_ = contexts_.empty();
   kernels_.set_contextual(this);
   // Also when the caller's frame is torn down.
   struct until_over {
@@ -243,12 +248,10 @@ task<> contextual_end::run(thunk f) {
 task<> contextual_end::tune(std::uint64_t call, thunk f) {
   if (const auto why = talk_.failure_of(call)) runtime::raise(*why);
   mode_ = trials_ == trials::on ? mode::trying : mode::settled;
+  const bool first = tuning_;
   for (std::uint32_t round = 0;; ++round) {
-    if (round == 0 && !contexts_.empty()) {
-      co_await f();
-    } else {
-      co_await run_guarded(f);
-    }
+    tuning_ = first || round != 0;
+    co_await run_guarded(f, tuning_ ? op_.timeout_ns : runtime::never);
     ++runs_;
     for (auto& [name, c] : contexts_) c.calls = 0;
     write_log();
@@ -265,14 +268,15 @@ task<> contextual_end::tune(std::uint64_t call, thunk f) {
     if (!verdict.unfinished) break;
   }
   mode_ = mode::settled;
-  co_await f();
+  tuning_ = first;
+  co_await run_guarded(std::move(f), runtime::never);
   ++runs_;
 }
 
-/// A run that ends when another rank's has failed, or after its time.
-task<> contextual_end::run_guarded(thunk f) {
+/// A run that ends after its time, or when another rank's has failed in a call that is theirs together.
+task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   runtime::scope& around = co_await runtime::this_scope;
-  runtime::scope here(around, {.deadline = runtime::deadline_of(services_.ex.now(), op_.timeout_ns)});
+  runtime::scope here(around, {.deadline = runtime::deadline_of(services_.ex.now(), timeout_ns)});
   struct while_running {
     runtime::scope*& running;
     ~while_running() { running = nullptr; }
@@ -382,6 +386,7 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
   const auto agreed = agreed_.find({kernel.name(), e.parameters});
   if (agreed != agreed_.end()) settle(kept, agreed->second);
+  if (talk_.failure_of(calls_ - 1)) end_run();  // which was of no matter before this
   return &kept;
 }
 

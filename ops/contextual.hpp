@@ -112,7 +112,8 @@ class contextual_end final : public attached_op, private contextual_run {
   bool end(turn& t, const std::exception_ptr& thrown) override;
 
   runtime::task<> tune(std::uint64_t call, thunk f);
-  runtime::task<> run_guarded(thunk f);
+  runtime::task<> run_guarded(thunk f, runtime::time_ns timeout_ns);
+  void end_run() noexcept;
   context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
   void leave_out_unchecked(context& c);
   void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
@@ -143,6 +144,7 @@ class contextual_end final : public attached_op, private contextual_run {
   std::optional<runtime::error> failed_;
   mode mode_ = mode::settled;
   runtime::scope* running_ = nullptr;
+  bool tuning_ = false;  // what runs, whatever it meets
   std::uint64_t calls_ = 0;
   std::uint64_t runs_ = 0;
   std::string log_;

@@ -42,6 +42,10 @@ class declared_edge final : private actors::data_sink {
     if (in_ == nullptr) make();
     return *in_;
   }
+  bool sends() const noexcept { return which_ == end::out; }
+  edge_end& own_end() { return sends() ? static_cast<edge_end&>(out()) : in(); }
+  /// What it has failed with; null: nothing, or it has not been used.
+  const runtime::error* failed() const noexcept { return made() && mine()->failed() ? &*mine()->failed() : nullptr; }
   /// See `transfer::copied_bytes`; of the current generation.
   std::uint64_t copied_bytes() const noexcept {
     return (out_ == nullptr ? 0 : out_->copied_bytes()) +

@@ -770,7 +770,9 @@ std::string why_refused(const part_receiver& in, errc why) {
   std::string text;
   if (why == errc::declaration_mismatch) {
     text = "which is for " + words_of_elements(takes.type) + ", and the message has " +
-           words_of_elements(came.more_type) + "; give both ranks the same type, or send bytes";
+           words_of_elements(came.more_type) +
+           (is_of_a_run(takes.type) ? "; give all stages the same microbatches"
+                                    : "; give both ranks the same type, or send bytes");
   } else if (why == errc::buffer_too_small) {
     text = "which is too small for the message of " + bytes;
   } else {

@@ -83,6 +83,7 @@ class edge_end : private actors::implementations {
   virtual void fail(const runtime::error& why) noexcept = 0;
   /// The same where the peer takes nothing any more of what is under way, either.
   void refuse(const runtime::error& why) noexcept { on_rejected(why); }
+  const std::optional<runtime::error>& failed() const noexcept { return failed_; }
   rank_id peer() const noexcept { return options_.peer; }
   /// Whether its generation is that of the processes which are in the places of its ranks now.
   bool is_current() const;

@@ -482,6 +482,13 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   if (services_.on_payload) show_payload(inv, work);
 }
 
+task<> group_end::refuse(group_work work, time_ns timeout_ns, error why) {
+  group_turn place(*this, work.total_bytes, work.type, timeout_ns);
+  place.forgo({.why = why.code(), .culprit = services_.net.rank()});
+  runtime::raise(std::move(why));
+  co_return;
+}
+
 void group_end::show_payload(const group_invocation& inv, const group_work& work) const {
   using what = actors::payload_seen::what;
   const auto show = [&](what end, std::size_t place_of_it, std::span<const std::byte> bytes) {
@@ -544,7 +551,9 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     case errc::cancelled: text += culprit + " gave up the call"; break;
     case errc::bad_argument:
       text += culprit +
-              " called with another size than the others, or sent what the op has no place for; this rank has " +
+              " called with another size than the others or with what its op cannot do, or sent what the op has no "
+              "place for; this "
+              "rank has " +
               std::to_string(inv.total_bytes()) + " bytes";
       break;
     case errc::declaration_mismatch:

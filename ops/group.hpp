@@ -81,6 +81,9 @@ class group_end final : private actors::implementations {
 
   /// `timeout_ns` 0: the op's.
   runtime::task<> run(group_work work, time_ns timeout_ns) { return run(std::move(work), timeout_ns, nullptr); }
+  /// A call that this rank cannot make has its place among the others all the same, so that the next ones still meet: it ends on all
+  /// members, here with `why`.
+  runtime::task<> refuse(group_work work, time_ns timeout_ns, runtime::error why);
   /// Ends all calls and those to come with `why`; `culprit` is the rank to blame.
   void fail(const runtime::error& why, rank_id culprit) noexcept;
 

@@ -129,7 +129,7 @@ halo rank::declare(const halo_exchange& op) {
   for (const auto& [from, to] : messages.edges) {
     if (from == id()) around.listed.push_back(to);
   }
-  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.messages_, std::move(around)));
+  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.messages_.edges(), std::move(around)));
   if (op.ranks.empty()) {
     for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
     return handle;
@@ -400,6 +400,10 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
   around->heard(l.peer);
   check(l, came);
   l.has_come = true;
+}
+
+void halo_plan::state::on_given_up(const p2p_operation&, const error& why) noexcept {
+  if (around != nullptr) around->give_up(why);
 }
 
 halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {

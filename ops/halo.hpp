@@ -27,7 +27,9 @@
 ///
 /// Meshes name their neighbours themselves: `halo_exchange::neighbours` and `index_field`, with lists of indices.
 ///
-/// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for fields that do not fit the declaration, and
+/// Failure and cancellation: those of the messages (p2p.hpp). Where an exchange has given one up, as it came too late say, the next one
+/// would take it for its own: so there is none, on any rank, but `closed`, which says where and why, until all have joined again after a
+/// restart. `bad_argument` for fields that do not fit the declaration, and
 /// for a neighbour that sends or expects another number of bytes: in host memory each plan's first exchange brings a message beside
 /// the ghosts in which neighbours say both, so that either end hears of it, and which pieces they have; from then on `by_piece` may run,
 /// unless one of them has others, as where rows are padded on one side only. Ghosts are then undefined, all else is untouched.
@@ -162,6 +164,7 @@ class halo_plan {
     p2p_operation send_of(link& l);
     void before_send(const p2p_operation& o) noexcept override;
     void after_receive(const p2p_operation& o, std::uint64_t came) override;
+    void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept override;
     void check(link& l, std::uint64_t came) const;
     void check_said(link& l, std::span<const std::uint64_t> theirs) const;
     void hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept;

@@ -72,15 +72,17 @@ group_end& rank_group::end(collective wanted) const {
   return mine;
 }
 
-group_end& rank_group::end_that_returns_later() const {
+// Between combining and returning.
+runtime::task<> rank_group::run_with_pause(group_work work, group_call_options o) const {
   group_end& mine = end(collective::all_reduce);
   for (const auto& config : mine.configs()) {
     if (!config->returns_later())
-      runtime::raise({errc::bad_argument, "op " + name_ + ": config " + config->id() +
-                                              " leaves nothing to be done in between, as every rank forms the sum "
-                                              "itself; take it off the op's configs"});
+      return mine.refuse(std::move(work), o.timeout_ns,
+                         {errc::bad_argument, "op " + name_ + ": config " + config->id() +
+                                                  " leaves nothing to be done in between, as every rank forms the sum "
+                                                  "itself; take it off the op's configs"});
   }
-  return mine;
+  return mine.run(std::move(work), o.timeout_ns);
 }
 
 agreement rank_group::agreed() const { return end().agreed(); }
@@ -107,10 +109,6 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
   const bool on_device = details()->device() != nullptr;
   if (leads() && on_device) work.own = mine;
   if (leads()) {
-    if (all.size() != mine.size() * size())
-      runtime::raise({errc::bad_argument, "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
-                                              std::to_string(mine.size()) + " bytes into a buffer of " +
-                                              std::to_string(all.size())});
     const auto& members = details()->data_path().members();
     const auto place =
         static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_->id()) - members.begin());
@@ -118,6 +116,21 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
     if (block.data() != mine.data() && !on_device) std::copy(mine.begin(), mine.end(), block.begin());
   }
   return work;
+}
+
+runtime::task<> rank_group::gather(std::span<std::byte> mine, std::span<std::byte> all, element of,
+                                   group_call_options o) const {
+  group_end& by = end(collective::gather);
+  if (leads() && all.size() != mine.size() * size()) {
+    group_work refused;
+    refused.total_bytes = mine.size() * size();
+    refused.type = of.type;
+    return by.refuse(std::move(refused), o.timeout_ns,
+                     {errc::bad_argument, "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
+                                              std::to_string(mine.size()) + " bytes into a buffer of " +
+                                              std::to_string(all.size())});
+  }
+  return by.run(gathering(mine, all, of), o.timeout_ns);
 }
 
 }  // namespace parley::ops

@@ -98,7 +98,7 @@ class rank_group {
     work.between = [between = std::move(between)](std::span<std::byte> combined) {
       return between(std::span<T>(reinterpret_cast<T*>(combined.data()), combined.size() / sizeof(T)));
     };
-    return end_that_returns_later().run(std::move(work), o.timeout_ns);
+    return run_with_pause(std::move(work), o);
   }
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
@@ -108,8 +108,7 @@ class rank_group {
   /// call may end before the leader has it; its `mine` may be reused then.
   template <group_element T>
   runtime::task<> gather(std::span<T> mine, std::span<T> all = {}, group_call_options o = {}) {
-    return end(collective::gather)
-        .run(gathering(std::as_writable_bytes(mine), std::as_writable_bytes(all), element_of<T>()), o.timeout_ns);
+    return gather(std::as_writable_bytes(mine), std::as_writable_bytes(all), element_of<T>(), o);
   }
 
   /// What its ranks have agreed on, and wishes about it (agreement.hpp). `bytes` is what a call combines, spreads or gathers in all.
@@ -156,7 +155,8 @@ class rank_group {
   static group_work giving(std::span<std::byte> data, element of);
   group_end& end() const;
   group_end& end(collective wanted) const;
-  group_end& end_that_returns_later() const;
+  runtime::task<> run_with_pause(group_work work, group_call_options o) const;
+  runtime::task<> gather(std::span<std::byte> mine, std::span<std::byte> all, element of, group_call_options o) const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
   rank* rank_ = nullptr;

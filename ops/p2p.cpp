@@ -98,6 +98,22 @@ class p2p_step : public runtime::call_step<Call>, private call_watcher {
   std::uint64_t bytes() const noexcept final { return moved_; }
 
  protected:
+  void on_abandoned() noexcept override {
+    if (operation_.hooks == nullptr || std::exchange(over_, true)) return;
+    operation_.hooks->on_given_up(operation_, {errc::cancelled, title() + " was not done"});
+  }
+  /// What it has brought, or moved, or failed with.
+  template <class Result>
+  void end_with(Result result) {
+    over_ = true;
+    try {
+      moved_ = result();
+    } catch (const runtime::failure& f) {
+      const bool given_up = f.code() == errc::timeout || f.code() == errc::cancelled;
+      if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
+      throw;
+    }
+  }
   Edge& edge_;
   const p2p_operation operation_;
   std::uint64_t moved_ = 0;
@@ -111,26 +127,32 @@ class p2p_step : public runtime::call_step<Call>, private call_watcher {
   runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
   const std::uint64_t batch_;
   const std::string& op_;
+  bool over_ = false;
 };
 
 class send_step final : public p2p_step<send_call, edge_out> {
   using p2p_step::p2p_step;
   void take(send_call& over) override {
-    over.await_resume();
-    moved_ = operation_.bytes.size();
+    end_with([&] {
+      over.await_resume();
+      return operation_.bytes.size();
+    });
   }
 };
 
 class receive_step final : public p2p_step<receive_call, edge_in> {
   using p2p_step::p2p_step;
   void take(receive_call& over) override {
-    moved_ = over.await_resume();
+    end_with([&] { return over.await_resume(); });
     if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
   }
   on_device part_of_device(const runtime::buffer_access&) const noexcept override {
     return awaited_in(edge_.memory(), operation_);
   }
-  void on_abandoned() noexcept override { edge_.memory().came(operation_.expected, errc::cancelled); }
+  void on_abandoned() noexcept override {
+    p2p_step::on_abandoned();
+    edge_.memory().came(operation_.expected, errc::cancelled);
+  }
 };
 
 class step_to_itself final : public runtime::flow_step, private call_watcher {
@@ -274,13 +296,11 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
   return flow.together(parts);
 }
 
-void p2p_end::refuse(rank_id peer, const error& why) {
-  for (declared_edge* e : pairs_.outs_) {
-    if (e->peer() == peer) e->out().refuse(why);
-  }
-  for (declared_edge* e : pairs_.ins_) {
-    if (e->peer() == peer) e->in().refuse(why);
-  }
+std::vector<declared_edge*> p2p::edges() const {
+  if (idle()) return {};
+  std::vector<declared_edge*> all = end_->pairs().outs_;
+  all.insert(all.end(), end_->pairs().ins_.begin(), end_->pairs().ins_.end());
+  return all;
 }
 
 p2p_end& p2p::end() const {

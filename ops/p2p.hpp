@@ -64,6 +64,8 @@ class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
   virtual void before_send(const p2p_operation& o) noexcept = 0;
   /// A receive has brought so many bytes. Its work ends after this, with what it throws.
   virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
+  /// It was given up, perhaps before it had its place among the messages of its peer and tag: the next one may have that.
+  virtual void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept = 0;
 };
 
 /// One send or receive of a batch, before it is started.
@@ -104,7 +106,6 @@ class p2p_end {
 
   /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
-  void refuse(rank_id peer, const runtime::error& why);
   runtime::memory_space& memory() const noexcept { return memory_; }
   std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
   transfer& pairs() noexcept { return pairs_; }
@@ -191,10 +192,8 @@ class p2p {
   bool rejoin() const { return !idle() && end().pairs().rejoin(); }
   /// In which the messages with that peer are, which this rank sends to.
   std::uint64_t generation_with(rank_id peer) const { return end().generation_with(peer); }
-  /// Ends all with that peer, what is under way and what is to come, with `why`.
-  void refuse(rank_id peer, const runtime::error& why) {
-    if (!idle()) end().refuse(peer, why);
-  }
+  /// All of this rank's; none where it has no part in it.
+  std::vector<declared_edge*> edges() const;
   /// Whether this rank has no part in it.
   bool idle() const noexcept { return end_ == nullptr; }
 

@@ -1,4 +1,7 @@
 #include <parley/ops/pipeline.hpp>
+
+#include <parley/ops/call_type.hpp>
+#include <parley/ops/common_terms.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/scope.hpp>
 
@@ -11,6 +14,7 @@
 
 namespace parley::ops {
 
+using runtime::errc;
 using runtime::task;
 
 time_ns pipeline_stage::modelled_ns(std::uint64_t, std::size_t) const { return 0; }
@@ -23,13 +27,20 @@ task<> pipeline_stage::work(std::uint64_t microbatch, std::span<std::byte> activ
 
 namespace {
 
-// An activation of another size is refused, and its sender told: stages have different sizes.
-task<> bring(edge_in& in, std::span<std::byte> into) {
-  const std::uint64_t got = co_await in.receive(into, {.least_bytes = into.size()});
+// An activation of another size is refused, and its sender told: stages have different sizes. The same of one of another run.
+task<> bring(edge_in& in, std::span<std::byte> into, std::uint16_t run) {
+  call_options o;
+  o.least_bytes = into.size();
+  o.type = run;
+  const std::uint64_t got = co_await in.receive(into, o);
   static_cast<void>(got);
 }
 
-task<> pass_on(edge_out& out, std::span<const std::byte> activation) { co_await out.send(activation, {}); }
+task<> pass_on(edge_out& out, std::span<const std::byte> activation, std::uint16_t run) {
+  call_options o;
+  o.type = run;
+  co_await out.send(activation, o);
+}
 
 // The steps of one microbatch in one of two buffers, so that one can be computed while the other moves.
 struct slot {
@@ -50,8 +61,9 @@ task<> let_go(runtime::scope& moving) {
   }
 }
 
-task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, pipeline_work& stage, slots& both) {
-  if (in != nullptr && !bytes.empty()) both[0].arriving->spawn(bring(*in, both[0].bytes().first(bytes[0])));
+task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, std::uint16_t run, pipeline_work& stage,
+             slots& both) {
+  if (in != nullptr && !bytes.empty()) both[0].arriving->spawn(bring(*in, both[0].bytes().first(bytes[0]), run));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     slot& now = both[i % 2];
     slot& next = both[(i + 1) % 2];
@@ -59,11 +71,11 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, p
     // The other buffer takes the next activation as soon as the one before has left it.
     if (i + 1 < bytes.size()) {
       co_await next.leaving->join();
-      if (in != nullptr) next.arriving->spawn(bring(*in, next.bytes().first(bytes[i + 1])));
+      if (in != nullptr) next.arriving->spawn(bring(*in, next.bytes().first(bytes[i + 1]), run));
     }
     const std::span<std::byte> activation = now.bytes().first(bytes[i]);
     co_await stage.work(i, activation);
-    if (out != nullptr) now.leaving->spawn(pass_on(*out, activation));
+    if (out != nullptr) now.leaving->spawn(pass_on(*out, activation, run));
     stage.on_done(i);
   }
   for (slot& s : both) co_await s.leaving->join();
@@ -83,39 +95,45 @@ agreement pipeline::outgoing() const {
 
 bool pipeline::rejoin() {
   const bool before = in_ != nullptr && in_->rejoin();
-  return (out_ != nullptr && out_->rejoin()) || before;
+  const bool any = (out_ != nullptr && out_->rejoin()) || before;
+  if (!any) return false;
+  *runs_ = 0;
+  around_->begin_anew();
+  return true;
 }
 
 task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage) {
   if (idle())
-    runtime::raise(
-        {runtime::errc::bad_argument, "this rank is no stage of the pipeline; ask its handle whether it is idle()"});
+    runtime::raise({errc::bad_argument, "this rank is no stage of the pipeline; ask its handle whether it is idle()"});
+  if (around_ != nullptr) around_->throw_refused();
+  neighbours::call_under_way now(around_);
+  const std::uint16_t number = type_of_run((*runs_)++, bytes.size());
   runtime::scope& here = co_await runtime::this_scope;
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
   edge_in* const in = in_ == nullptr ? nullptr : &in_->in();
   edge_out* const out = out_ == nullptr ? nullptr : &out_->out();
   slots both;
-  const std::uint64_t largest = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
-  for (slot& s : both) {
-    s.memory = space.make(largest);
-    if (in != nullptr) s.registered = in->registered(s.bytes());
-    s.registered.keep(s.memory);
-    if (out != nullptr && s.registered) out->add_memory(s.registered.region());
-    if (out != nullptr && !s.registered) s.registered = out->registered(s.bytes());
-    s.arriving.emplace(here);
-    s.leaving.emplace(here);
-  }
   std::exception_ptr thrown;
   try {
-    co_await relay(in, out, bytes, stage, both);
+    const std::uint64_t largest = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+    for (slot& s : both) {
+      s.memory = space.make(largest);
+      if (in != nullptr) s.registered = in->registered(s.bytes());
+      s.registered.keep(s.memory);
+      if (out != nullptr && s.registered) out->add_memory(s.registered.region());
+      if (out != nullptr && !s.registered) s.registered = out->registered(s.bytes());
+      s.arriving.emplace(here);
+      s.leaving.emplace(here);
+    }
+    co_await relay(in, out, bytes, number, stage, both);
   } catch (...) {
     thrown = std::current_exception();
   }
   for (slot& s : both) {
-    co_await let_go(*s.arriving);
-    co_await let_go(*s.leaving);
+    if (s.arriving) co_await let_go(*s.arriving);
+    if (s.leaving) co_await let_go(*s.leaving);
   }
-  if (thrown) std::rethrow_exception(thrown);
+  now.end(thrown);
 }
 
 }  // namespace parley::ops

@@ -9,19 +9,25 @@
 ///     void forward(std::uint64_t microbatch, std::span<std::byte> activation);
 /// which changes an activation in place, away from the actor thread: the first stage makes it, the last one has it in the
 /// end. While a stage computes, the next activation comes in and the one before leaves. Where it can be computed in several ways,
-/// these are tuned beside the edges (tuned_stage.hpp). A failure of an edge or an exception of `forward` ends the run and comes out
-/// of it; an activation of another size than the stage behind expects is refused, and both are told. When a stage comes back as a new process, runs fail with `peer_restarted`
-/// until each of the other ones has called `rejoin`.
+/// these are tuned beside the edges (tuned_stage.hpp).
+///
+/// Failure: what an edge fails with, or `forward` throws, ends the run and comes out of it; an activation of another size than the
+/// stage behind expects, and a run of another number of microbatches, are refused, and both stages are told. Activations of such a run may
+/// still come, so that no other follows: all other stages' runs, and this one's next, end with `closed`, which says where and why.
+/// When a stage comes back as a new process, runs fail with `peer_restarted` until each of the other ones has called `rejoin`, and
+/// then begin anew.
 #include <parley/ops/declared_edge.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace parley::ops {
 
+class neighbours;
 class rank;
 
 struct linear_pipeline {
@@ -74,13 +80,15 @@ class pipeline {
   /// After `peer_restarted`: all edges begin anew. False when no stage has restarted.
   bool rejoin();
 
-  /// One microbatch after the other, `bytes[i]` of them, in the same order on all stages.
+  /// One microbatch after the other, `bytes[i]` of them, in the same order and as many on all stages.
   runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_work& stage);
 
  private:
   friend rank;
   std::size_t stage_ = 0;
   std::size_t stages_ = 0;
+  std::shared_ptr<std::uint64_t> runs_;  // so far, of all handles
+  neighbours* around_ = nullptr;         // the rank's; null of a single stage
   declared_edge* in_ = nullptr;
   declared_edge* out_ = nullptr;
   runtime::memory_space* memory_ = nullptr;

@@ -366,6 +366,7 @@ pipeline rank::declare(linear_pipeline op) {
   }
   pipeline p;
   if (stage_on[id()] == none) return p;
+  p.runs_ = std::make_shared<std::uint64_t>(0);
   p.stage_ = stage_on[id()];
   p.stages_ = op.stages.size();
   p.memory_ = op.memory;
@@ -382,6 +383,15 @@ pipeline rank::declare(linear_pipeline op) {
     p.out_ = &declare(o, declared_edge::end::out);
     p.out_->make();
   }
+  if (p.stages_ == 1) return p;
+  std::vector<declared_edge*> edges;
+  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
+  for (declared_edge* const e : {p.in_, p.out_}) {
+    if (e == nullptr) continue;
+    edges.push_back(e);
+    around.listed.push_back(e->peer());
+  }
+  p.around_ = &attend(std::make_unique<neighbours>(services_, std::move(edges), std::move(around)));
   return p;
 }
 

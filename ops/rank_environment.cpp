@@ -44,10 +44,7 @@ void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& loo
     const auto [stop, problem] = std::from_chars(text->data(), end, into);
     if (problem != std::errc() || stop != end || !(into >= least && into <= most)) wrong(name, *text, must);
   };
-  if (const auto text = value_of("PARLEY_TUNING_DRIFT")) {
-    if (*text != "0" && *text != "1") wrong("PARLEY_TUNING_DRIFT", *text, "0 or 1");
-    drift.on = *text == "1";
-  }
+  if (const auto on = heed_switch("PARLEY_TUNING_DRIFT", lookup)) drift.on = *on;
   number("PARLEY_TUNING_DRIFT_EVERY", drift.every, std::uint64_t{1}, std::uint64_t{1} << 40U, "a count from 1 on");
   number("PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, 0.01, 100.0, "from 0.01 to 100");
 }
@@ -92,6 +89,14 @@ std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.
 
 }  // namespace
 
+std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup) {
+  const auto told = lookup(name);
+  if (!told || told->empty()) return std::nullopt;
+  if (*told != "0" && *told != "1")
+    runtime::raise({errc::malformed, std::string(name) + "=" + *told + ": must be 0 or 1; correct it or unset it"});
+  return *told == "1";
+}
+
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup) {
   const auto told = lookup("PARLEY_MASK");
   if (!told || told->empty()) return mine;
@@ -114,11 +119,8 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   if (const auto folder = lookup("PARLEY_FLIGHT_DIR"); folder && s.flight_dir.empty()) s.flight_dir = *folder;
 
   if (env.has(setting::tuning)) s.policy = all.told.tuning ? actors::tuning_policy::online : actors::tuning_policy::off;
-  if (const auto tuning = lookup("PARLEY_TUNING"); tuning && !tuning->empty()) {
-    if (*tuning != "0" && *tuning != "1")
-      runtime::raise({errc::malformed, "PARLEY_TUNING=" + *tuning + ": must be 0 or 1; correct it or unset it"});
-    s.policy = *tuning == "1" ? actors::tuning_policy::online : actors::tuning_policy::off;
-  }
+  if (const auto on = heed_switch("PARLEY_TUNING", lookup))
+    s.policy = *on ? actors::tuning_policy::online : actors::tuning_policy::off;
   if (env.has(setting::enabled) && !all.told.enabled) {
     s.results_path.clear();
     s.policy = actors::tuning_policy::off;

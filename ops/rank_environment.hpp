@@ -23,6 +23,7 @@
 #include <parley/ops/rank.hpp>
 #include <parley/tuning/settings.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct heeded_environment {
 };
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
+/// What a variable that is 0 or 1 says; nothing where it is not set. Throws `malformed`.
+std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup);
 /// PARLEY_MASK alone, or what the program has set. Throws `malformed`.
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup);
 

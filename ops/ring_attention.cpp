@@ -30,7 +30,7 @@ attention rank::declare(const ring_attention& op) {
   handle.previous_ = order[(handle.place_ + size - 1) % size];
   if (size == 1) return handle;
   neighbours::options around{.op = op.name, .listed = {handle.previous_, handle.next_}, .timeout_ns = op.timeout_ns};
-  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.ring_, std::move(around)));
+  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.ring_.edges(), std::move(around)));
   return handle;
 }
 
@@ -93,12 +93,6 @@ std::uint32_t attention::begin(const attention_shape& shape, std::string_view ty
   return static_cast<std::uint32_t>(terms) & ~1U;
 }
 
-// The messages of a call that was refused end in many ways.
-void attention::end(const std::exception_ptr& thrown) const {
-  if (around_ != nullptr) around_->throw_refused();
-  std::rethrow_exception(thrown);
-}
-
 void attention::check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const {
   if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   if (memory_ != nullptr && memory_->has_streams())
@@ -115,7 +109,7 @@ attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t el
     runtime::raise({errc::bad_argument, title_ + ": its arrays lie in host memory; say in `memory` which device's"});
   check_shape(title_, shape);
   attention_plan made;
-  *made.state_ = {title_, ring_, memory_, shape, element_bytes, size_, place_, next_, previous_, {}};
+  *made.state_ = {title_, ring_, memory_, shape, element_bytes, size_, place_, next_, previous_, {}, around_};
   // With two ranks there is one rotation.
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(size_ - 1, 2); ++i) {
     attention_plan::part& p = made.state_->came[i];
@@ -128,6 +122,7 @@ attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t el
 
 void attention_plan::check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
                            runtime::device_stream stream) const {
+  if (state_->around != nullptr) state_->around->throw_refused();
   check_sizes(state_->title, state_->shape, sizes);
   if (element_bytes != state_->element_bytes)
     runtime::raise({errc::bad_argument, state_->title + ": elements have " + std::to_string(element_bytes) +

@@ -21,7 +21,9 @@
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
 /// on the neighbour; `declaration_mismatch`, with both values, where two neighbours call with another type, heads, dimensions,
-/// mask or scale. Such calls never meet, and the two exchange nothing more. `out` is then undefined, the inputs are untouched.
+/// mask or scale. Such calls never meet, and the two exchange nothing more. Nor does any rank after a call that has failed on one of
+/// them: `closed`, which says where and why, until all have joined again after a restart. `out` is then undefined, the inputs are
+/// untouched.
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/common_terms.hpp>
 #include <parley/ops/p2p.hpp>
@@ -169,7 +171,14 @@ class attention_plan {
              a.first_key, a.first, a.last, stream});
     };
     const call c{std::as_bytes(k), std::as_bytes(v), stream, enqueue};
-    co_await runtime::with_dataflow(rotate, state_.get(), &c);
+    neighbours::call_under_way now(state_->around);
+    std::exception_ptr thrown;
+    try {
+      co_await runtime::with_dataflow(rotate, state_.get(), &c);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    now.end(thrown);
   }
   /// Memory of k and v that lasts, so that their receiver may get them from it.
   template <buffer B>
@@ -207,6 +216,7 @@ class attention_plan {
     rank_id next = 0;
     rank_id previous = 0;
     std::array<part, 2> came;  // in turn, as on the host
+    neighbours* around = nullptr;
   };
   void check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
              runtime::device_stream stream) const;
@@ -223,13 +233,14 @@ class attention {
                           std::span<T> out, attention_block<T> block = add_attention_block<T>) {
     check(shape, {q.size(), k.size(), v.size(), out.size()});
     call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), begin(shape, name_of<T>()), {}};
+    neighbours::call_under_way now(around_);
     std::exception_ptr thrown;
     try {
       co_await runtime::with_dataflow(rotate<T>, this, &c);
     } catch (...) {
       thrown = std::current_exception();
     }
-    if (thrown) end(thrown);
+    now.end(thrown);
   }
   /// Of arrays in the op's `memory`, of elements T. Throws `unavailable` where there is no memory for what comes.
   template <class T>
@@ -273,7 +284,6 @@ class attention {
   }
   /// Answers the tag under which its messages go: others than those of a call with other terms.
   std::uint32_t begin(const attention_shape& shape, std::string_view type);
-  [[noreturn]] void end(const std::exception_ptr& thrown) const;
 
   template <class T>
   static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {

@@ -220,11 +220,8 @@ struct job::state final : runtime::link::failure_handler {
   // It has to find CUDA's context on this thread, also before it is known which ranks of this host come before this one.
   void open_wire(bool one_host, const job_options& with) {
     transports::ucx_link::options o;
-    const std::string ucx_cuda = variable("PARLEY_UCX_CUDA").value_or("0");
-    if (!ucx_cuda.empty() && ucx_cuda != "0" && ucx_cuda != "1")
-      runtime::raise(
-          {runtime::errc::malformed, "PARLEY_UCX_CUDA=" + ucx_cuda + ": must be 0 or 1; correct it or unset it"});
-    if (with.gpu != nullptr && ucx_cuda == "1") {
+    const bool moves_devices = heed_switch("PARLEY_UCX_CUDA", variable).value_or(false);
+    if (with.gpu != nullptr && moves_devices) {
       const auto count = static_cast<int>(with.gpu->devices().size());
       with.gpu->make_current(with.device.value_or(static_cast<int>(place.local_rank.value_or(0)) % count));
       o.memory = transports::ucx_memory_kinds::host_and_devices;

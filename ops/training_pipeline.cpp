@@ -69,20 +69,6 @@ class training::buffers {
     if (p.memory && !p.registered.lost()) free_.emplace(p.bytes().size(), std::move(p));
   }
   neighbours& around() const noexcept { return around_; }
-  /// A pass has failed: what was sent in it would pair with the next one's, where that takes the same streams.
-  void note_failed(const runtime::error& why, const std::string& title, rank_id self) {
-    const auto code = why.code();
-    const bool of_process = code == errc::peer_failed || code == errc::peer_restarted || code == errc::fenced;
-    if (of_process || failed_) return;  // which ends the streams as well
-    failed_ = runtime::error{errc::closed, title + ": its pass before this one failed on rank " + std::to_string(self) +
-                                               " (" + why.what() +
-                                               "), and messages of it may still come, so that no other can follow; "
-                                               "declare the pipeline anew, under another name"};
-  }
-  void throw_failed() const {
-    if (failed_) runtime::raise(*failed_);
-  }
-  void begin_anew() noexcept { failed_.reset(); }
   /// What this rank has in common with a neighbour is compared in the first pass with it, of each generation.
   term_comparison& terms_with(rank_id peer) { return compared_[peer]; }
 
@@ -92,7 +78,6 @@ class training::buffers {
   neighbours& around_;
   std::map<rank_id, term_comparison> compared_;
   std::multimap<std::uint64_t, piece> free_;
-  std::optional<runtime::error> failed_;
 };
 
 training rank::declare(const training_pipeline& op) {
@@ -126,7 +111,7 @@ training rank::declare(const training_pipeline& op) {
   for (const auto& [from, to] : edges) {
     if (from == id()) around.listed.push_back(to);
   }
-  auto& neighbourhood = attend(std::make_unique<neighbours>(services_, handle.messages_, std::move(around)));
+  auto& neighbourhood = attend(std::make_unique<neighbours>(services_, handle.messages_.edges(), std::move(around)));
   handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_, neighbourhood);
   handle.op_ = std::move(whole);
   return handle;
@@ -213,7 +198,6 @@ class training::pass {
   void meet_neighbours() {
     const pipeline_schedule& s = op_.schedule;
     free_.around().throw_refused();
-    free_.throw_failed();
     std::map<rank_id, term_comparison::numbers> mine;
     for (std::uint32_t stage = 0; stage + 1 < s.stages; ++stage) {
       const rank_id before = op_.ranks[s.rank_of(stage)];
@@ -415,15 +399,12 @@ class training::pass {
   std::map<std::uint32_t, std::uint32_t> alive_;
 };
 
-bool training::rejoin() {
-  if (idle() || !ops::rejoin(messages_, &free_->around())) return false;
-  free_->begin_anew();
-  return true;
-}
+bool training::rejoin() { return !idle() && ops::rejoin(messages_, &free_->around()); }
 
 task<pipeline_report> training::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   pass mine(*this, stages);
+  neighbours::call_under_way now(&free_->around());
   std::exception_ptr thrown;
   try {
     co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));
@@ -434,10 +415,7 @@ task<pipeline_report> training::run(training_work& stages) {
     const std::exception_ptr first = co_await mine.why_a_send_failed();
     if (first) thrown = first;
   }
-  if (thrown) {
-    free_->note_failed(runtime::describe(thrown), title_, op_->ranks[place_]);
-    std::rethrow_exception(thrown);
-  }
+  now.end(thrown);
   pipeline_report& report = mine.report;
   const auto computed = static_cast<double>(std::max<time_ns>(report.busy_ns, 1));
   report.idle_share = 1 - computed / static_cast<double>(std::max<time_ns>(report.elapsed_ns, 1));

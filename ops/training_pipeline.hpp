@@ -17,9 +17,9 @@
 /// on a GPU, and a `training_work` enqueues its kernels there (examples/gpu/pipeline.cpp).
 ///
 /// Failure: `declaration_mismatch` where a neighbour runs another schedule or has other sizes, on both, as host memory's first run
-/// compares. What a stage throws, or a message fails with, ends the run on this rank; its neighbours end with `timeout` or, when
-/// the rank leaves, `peer_failed`. Messages of such a pass may still come, so that a rank on which one has failed runs no other: `closed`,
-/// until it rejoins after a restart. All buffers are the op's own, kept from one run for the next.
+/// compares. What a stage throws, or a message fails with, ends the run on this rank, and on all others with `closed`, which says where
+/// and why, or, when the rank has left, `peer_failed`. Messages of such a pass may still come, so that no other follows it: `closed`,
+/// until all rejoin after a restart. All buffers are the op's own, kept from one run for the next.
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/schedule.hpp>
 #include <parley/runtime/dataflow.hpp>

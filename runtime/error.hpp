@@ -26,7 +26,7 @@ enum class errc : std::uint8_t {
   pending,               ///< not an error: the operation goes on
   timeout,               ///< the deadline passed first
   cancelled,             ///< its scope was cancelled
-  closed,                ///< the actor, mailbox or executor has ended
+  closed,                ///< the actor, mailbox or executor has ended, or an op, as a call of it has failed
   full,                  ///< a bounded queue has no room
   peer_failed,           ///< the other rank died or cannot be reached
   peer_restarted,        ///< the other rank came back as a new process: what was under way with the old one is over

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -193,6 +194,30 @@ TEST_CASE("the product of shards hides their gather, as tuned") {
       ++seen;
     }
     CHECK(seen == ranks);
+  }
+}
+
+TEST_CASE("the product of blocks that are scattered is tuned as a whole, to the same on all ranks") {
+  for (const int ranks : {2, 4, 16}) {
+    CAPTURE(ranks);
+    const started s = example("overlapped_gemm --sim " + std::to_string(ranks));
+    REQUIRE(s.status == 0);
+    std::set<std::string> kernels;
+    int seen = 0;
+    for (const std::string& line : lines_of(s.out)) {
+      const std::size_t at = line.find(": GEMM + reduce-scatter takes ");
+      if (at == std::string::npos) continue;
+      char kernel[16] = "";
+      int runs = 0;
+      REQUIRE(std::sscanf(line.c_str() + at, ": GEMM + reduce-scatter takes %15[a-z], after %d runs", kernel, &runs) ==
+              2);
+      kernels.insert(kernel);
+      // Six iterations of two kernels, as many in a run as there are ranks; the one that counts, and the two calls behind it.
+      CHECK(runs == (12 + ranks - 1) / ranks + 1 + 2);
+      ++seen;
+    }
+    CHECK(seen == ranks);
+    CHECK(kernels.size() == 1);
   }
 }
 

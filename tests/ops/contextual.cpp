@@ -441,36 +441,81 @@ TEST_CASE("where each config has failed, on one rank or on different ones, every
 }
 
 TEST_CASE("what the thunk throws on one rank while they tune ends the call on all, wherever they wait") {
-  for (const rank_id culprit : {0U, 2U}) {
-    CAPTURE(culprit);
-    two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  struct failing {
+    two_kernels w{3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000})};
+    std::uint64_t key;
+    rank_id culprit;
+    std::size_t run;
     bool cured = false;
-    const auto thunk = [](two_kernels* all, rank_id r, rank_id bad, bool* good) -> task<> {
-      co_await both_kernels(all, r, 8);
-      if (r == bad && all->runs[r] == 3 && !*good) raise({errc::io, "no more disk"});
-      // The others wait for something that never comes.
-      if (r == 1 && all->runs[r] == 3 && !*good) {
-        auto woken = co_await sleep_until(never - 1);
-        if (!woken) raise(woken.reason());
+  };
+  const auto thunk = [](failing* in, rank_id r) -> task<> {
+    co_await both_kernels(&in->w, r, in->key);
+    if (in->cured || in->w.runs[r] != in->run) co_return;
+    if (r == in->culprit) raise({errc::io, "no more disk"});
+    if (r != 1) co_return;
+    auto woken = co_await sleep_until(never - 1);  // for something that never comes
+    if (!woken) raise(woken.reason());
+  };
+  for (const rank_id culprit : {0U, 2U}) {
+    // In a call that is the first one, or the first with its key; in a run that tries something, or the one that meets the key.
+    for (const auto& [later, run] : {std::pair(false, 1U), {false, 3U}, {true, 1U}, {true, 3U}}) {
+      CAPTURE(culprit);
+      CAPTURE(later);
+      CAPTURE(run);
+      failing f{.key = later ? 9U : 8U, .culprit = culprit, .run = run};
+      if (later) call_all(f.w, with_key(f.w, 8));
+      for (auto& runs : f.w.runs) runs = 0;
+      const time_ns began = f.w.clock.now();
+      const program call = [&](rank_id r) { return thunk(&f, r); };
+      call_all(f.w, call);
+      CHECK(f.w.clock.now() - began < 100'000'000);
+      for (rank_id r = 0; r < 3; ++r) {
+        REQUIRE_FALSE(f.w.outcomes[r]);
+        CHECK(f.w.outcomes[r].code() == errc::io);
+        CHECK(f.w.outcomes[r].reason().what().find("no more disk") != std::string::npos);
       }
-    };
-    const time_ns began = w.clock.now();
-    const program f = [&](rank_id r) { return thunk(&w, r, culprit, &cured); };
-    call_all(w, f);
-    CHECK(w.clock.now() - began < 100'000'000);
-    for (rank_id r = 0; r < 3; ++r) {
-      REQUIRE_FALSE(w.outcomes[r]);
-      CHECK(w.outcomes[r].code() == errc::io);
-      CHECK(w.outcomes[r].reason().what().find("no more disk") != std::string::npos);
-    }
-    cured = true;
-    for (auto& runs : w.runs) runs = 0;
-    call_all(w, f);
-    for (rank_id r = 0; r < 3; ++r) {
-      CHECK(w.outcomes[r]);
-      CHECK(w.runs[r] == 7);
+      f.cured = true;
+      for (auto& runs : f.w.runs) runs = 0;
+      call_all(f.w, call);
+      for (rank_id r = 0; r < 3; ++r) {
+        CHECK(f.w.outcomes[r]);
+        CHECK(f.w.runs[r] == 7);
+      }
     }
   }
+}
+
+TEST_CASE("who waits in the last run of a first call for a rank whose run has failed is told") {
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
+    co_await both_kernels(all, r, 8);
+    if (all->runs[r] != 7) co_return;
+    if (r == 1) raise({errc::io, "no more disk"});
+    auto woken = co_await sleep_until(never - 1);
+    if (!woken) raise(woken.reason());
+  };
+  const time_ns began = w.clock.now();
+  call_all(w, [&](rank_id r) { return thunk(&w, r); });
+  CHECK(w.clock.now() - began < 100'000'000);
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.outcomes[r].code() == errc::io);
+}
+
+TEST_CASE("a settled run has nothing to do with another rank's failure, or death") {
+  two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  call_all(w, with_key(w, 8));
+  const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
+    co_await both_kernels(all, r, 8);
+    if (r == 1) raise({errc::io, "no more disk"});
+    auto slept = co_await sleep_until(all->clock.now() + 50'000'000);
+    if (!slept) raise(slept.reason());
+  };
+  scope calls(w.clock);
+  const program f = [&](rank_id r) { return thunk(&w, r); };
+  for (const rank_id r : {0U, 1U}) calls.spawn(tuned(&w, r, f));
+  run_until(w.clock, [&] { return !w.outcomes[1]; });
+  w[0].on_lost(1, "killed");
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(w.outcomes[0]);
 }
 
 TEST_CASE("a rank that never comes ends in a time-out that names it, and one that dies in peer_failed, on all others") {

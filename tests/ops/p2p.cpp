@@ -8,6 +8,7 @@
 #include <array>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 using namespace parley;
@@ -16,6 +17,9 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::ring_case;
 using program = batch_program;
+
+static_assert(!std::is_copy_constructible_v<flow_work> && std::is_nothrow_move_constructible_v<flow_work>,
+              "the work of a batch, and of each of its operations, has one owner");
 
 namespace {
 

@@ -96,7 +96,8 @@ TEST_CASE("a numerical check forbids configs that are less accurate than it tole
 }
 
 TEST_CASE("what cannot be is an error that names the variable; another program's is a warning") {
-  for (const auto& [name, value] : variables{{"PARLEY_TUNING", "maybe"}, {"PARLEY_TUNABLEOP_TUNING", "maybe"}}) {
+  for (const auto& [name, value] :
+       variables{{"PARLEY_TUNING", "maybe"}, {"PARLEY_TUNING_DRIFT", "maybe"}, {"PARLEY_TUNABLEOP_TUNING", "maybe"}}) {
     try {
       static_cast<void>(heed({{name, value}}));
       FAIL("it was taken");

@@ -166,7 +166,41 @@ void restart_and_go_on() {
   }
 }
 
+// The one that is to come back is silent first, so that the op is closed.
+template <class Op>
+void close_restart_and_go_on() {
+  world w(ranks);
+  Op op(w);
+  for (rank_id r = 0; r < ranks; ++r) op.declare(r);
+  all_call(op);
+  for (int again = 0; again < 2; ++again) {
+    caller without(w);
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (r != returns) without.call(op, r);
+    }
+    run_until(w.clock, [&] { return without.calls.running() == 0; });
+    CHECK(!*without.outcomes.at(2));
+    CHECK(call_alone(op, 2) == errc::closed);
+    wait_a_while(w, 100'000'000);
+    w.restart(returns);
+    op.declare(returns);
+    w.tell_of(returns);
+    for (rank_id r = 0; r < ranks; ++r) {
+      if (r == returns) continue;
+      CHECK(call_alone(op, r) == errc::peer_restarted);
+      CHECK(op.rejoin(r));
+    }
+    all_call(op);
+    all_call(op);
+  }
+}
+
 }  // namespace
+
+TEST_CASE_TEMPLATE("an op that is closed after a failed call begins anew like any other", Op, stages, rims, turning,
+                   passes) {
+  close_restart_and_go_on<Op>();
+}
 
 TEST_CASE_TEMPLATE("an op whose rank has restarted fails until its others have joined again, and begins anew", Op,
                    one_group, two_levels, leased, tuned_thunk, stages, rims, turning, passes) {

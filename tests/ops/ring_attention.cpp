@@ -119,6 +119,45 @@ TEST_CASE("moving keys and values is hidden behind blocks that take longer") {
   CHECK(both.w.clock.now() < 4 * 1'000'000 + moving / 10);
 }
 
+TEST_CASE("the arithmetic of a block may be the user's own, which sees each block that counts once") {
+  for (const bool causal : {false, true}) {
+    CAPTURE(causal);
+    constexpr rank_id ranks = 4;
+    world w(ranks);
+    const problem<float> all;
+    const expected e = attention_case::expect(all, causal);
+    std::vector<part<float>> parts;
+    std::vector<std::vector<std::uint64_t>> seen(ranks);  // where the keys began
+    std::vector<ops::attention> rings;
+    for (rank_id r = 0; r < ranks; ++r) {
+      parts.emplace_back(all, ranks, r);
+      rings.push_back(w[r].declare(ring_attention{.name = "attention"}));
+    }
+    const attention_shape shape{heads, sequence / ranks, dimensions, causal};
+    const auto call = [&](rank_id r) {
+      part<float>& p = parts[r];
+      attention_block<float> own = [&seen, r](attention_state<float>& state, auto q, auto k, auto v,
+                                              std::uint64_t first_query, std::uint64_t first_key) {
+        seen[r].push_back(first_key);
+        add_attention_block<float>(state, q, k, v, first_query, first_key);
+      };
+      return rings[r].forward<float>(shape, p.q, p.k, p.v, std::span(p.out), std::move(own));
+    };
+    scope together(w.clock);
+    for (rank_id r = 0; r < ranks; ++r) together.spawn(call(r));
+    run_until(w.clock, [&] { return together.running() == 0; });
+    for (rank_id r = 0; r < ranks; ++r) {
+      CHECK(attention_case::farthest_from(e.right, parts[r], r) <= e.tolerance);
+      std::vector<std::uint64_t> due;
+      for (rank_id i = 0; i < ranks; ++i) {
+        const rank_id from = (r + ranks - i) % ranks;
+        if (!causal || from <= r) due.push_back(from * shape.rows);
+      }
+      CHECK(seen[r] == due);
+    }
+  }
+}
+
 TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   world w(2);
   const problem<float> all;

@@ -1,0 +1,33 @@
+#pragma once
+/// What neighbours in an op that is made of messages say to each other beside these (ops/common_terms.hpp).
+#include <parley/runtime/wire.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace parley::actors {
+
+/// Of a rank that waits.
+struct neighbour_question {
+  static constexpr std::uint16_t message_type = 53;
+  std::uint64_t call = 0;   ///< how many calls the two have had together; 0: only whether it is known
+  std::uint64_t terms = 0;  ///< of this call
+  std::string words;
+  PARLEY_FIELDS(call, terms, words)
+};
+/// There is something wrong between the two.
+struct neighbour_refusal {
+  static constexpr std::uint16_t message_type = 54;
+  std::string why;
+  PARLEY_FIELDS(why)
+};
+/// A call has failed, here or on another rank, so that there are no others in this generation, which the envelope names. Said again until
+/// the other one says the same.
+struct neighbour_failure {
+  static constexpr std::uint16_t message_type = 55;
+  std::uint8_t code = 0;  ///< with what its calls end
+  std::string why;
+  PARLEY_FIELDS(code, why)
+};
+
+}  // namespace parley::actors
