@@ -744,7 +744,8 @@ struct explained_errors final : checker {
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
                                (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
       const bool late = op.timeout_ns < short_timeout_ns || (book_.r.faults->early_timeouts != 0 && !c.calm);
-      if (!explained(c, op, deaths, late) && !by_return(c)) violated(what + ", which no fault explains");
+      if (!explained(c, op, deaths, late) && !by_return(c) && !after_a_failure(c))
+        violated(what + ", which no fault explains");
       if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
         violated(what + ", which does not name op and rank");
       // A receive that nothing was matched to has no number: those behind it move up. Nor has a send that had no room.
@@ -754,7 +755,8 @@ struct explained_errors final : checker {
       const bool of_its_own = is_program(op.what) && c.code != errc::send_failed && c.code != errc::config_failed;
       const bool numbered =
           c.text.find("invocation") != std::string::npos || c.text.find(", call ") != std::string::npos;
-      if (c.code != errc::peer_failed && c.code != errc::fenced && !unmatched && !of_its_own && !numbered)
+      const bool of_no_call = c.code == errc::peer_failed || c.code == errc::fenced || c.code == errc::closed;
+      if (!of_no_call && !unmatched && !of_its_own && !numbered)
         violated(what + ", which does not name the invocation");
     }
   }
@@ -768,6 +770,13 @@ struct explained_errors final : checker {
       case errc::config_failed: return true;
       default: return false;
     }
+  }
+  // Of an op that no call follows after one that has failed, somewhere, with something else.
+  bool after_a_failure(const call_record& c) const {
+    return c.code == errc::closed && std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
+             return o.op == c.op && o.job == c.job && o.code != errc::none && o.code != errc::closed &&
+                    o.began_ns <= c.ended_ns;
+           });
   }
   static bool has(const op_spec& op, std::string_view kind) {
     return std::any_of(op.configs.begin(), op.configs.end(), [&](const auto& text) { return text.starts_with(kind); });

@@ -149,6 +149,7 @@ ops::group_config_ptr group_config_from(std::string_view text, kernel_times& tim
   const std::string kind = w.text(0);
   if (kind == "star") return ops::star(w.number(1, 0));
   if (kind == "chain") return ops::chain(w.number(1, 65'536));
+  if (kind == "tree") return ops::tree();
   if (kind == "one_shot") return ops::one_shot();
   if (kind == "two_shot") return ops::two_shot(w.number(1, 0));
   const bool sound = is_sound(kind);

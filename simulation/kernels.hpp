@@ -71,7 +71,7 @@ config_text text_for(std::string_view text, rank_id self);
 
 /// Throws `bad_argument` that names the text.
 ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
-/// `star[:BYTES]`, `chain[:BYTES]`, `one_shot`, `two_shot[:BYTES]`, and the timed ones of above, good and bad: a worker computes, and roles
+/// `star[:BYTES]`, `chain[:BYTES]`, `tree`, `one_shot`, `two_shot[:BYTES]`, and the timed ones of above, good and bad: a worker computes, and roles
 /// are `leader` and `workerPLACE`, by its place among the group's ranks.
 ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
 /// What a `timed` config takes for so many bytes, without noise, or a `drifting` one once that has ended; 0 for others.

@@ -104,16 +104,38 @@ class batch_program final : public op_program {
   bool registered_;
 };
 
+// Blocks of a grid, or the parts of a ring whose rims are lists of indices. Cells that no neighbour has keep what was there.
 class halo_program final : public op_program {
  public:
   halo_program(ops::rank& self, const op_spec& op, kernel_times& times)
-      : ring_(op.members, self.id()), cells_(std::max<std::size_t>(op.sizes.front() / sizeof(std::uint32_t) / 2, 2)),
-        fields_(2, std::vector<std::uint32_t>(cells_ + 2 * rim(), nothing)) {
+      : ring_(op.members, self.id()), grid_(op.grid), corners_(op.corners), mesh_(op.mesh) {
+    const std::uint64_t numbers = op.sizes.front() / sizeof(std::uint32_t) / fields;
+    if (grid_.empty()) grid_ = {static_cast<rank_id>(op.members.size())};
+    const std::size_t dimensions = grid_.size();
+    if (dimensions == 1) {
+      cells_ = {std::max<std::uint64_t>(numbers, 2)};
+      width_ = {cells_[0] / 2};
+    } else {
+      const auto side = dimensions == 2 ? numbers : static_cast<std::uint64_t>(std::sqrt(numbers));
+      cells_.assign(dimensions, std::max<std::uint64_t>(side, 2));
+      width_.assign(dimensions, 1);
+    }
+    std::uint64_t rest = ring_.place;
+    place_.resize(dimensions);
+    for (std::size_t d = dimensions; d-- > 0; rest /= grid_[d]) place_[d] = rest % grid_[d];
+    std::size_t whole = 1;
+    for (std::size_t d = 0; d < dimensions; ++d) whole *= cells_[d] + 2 * width_[d];
+    memory_.assign(fields, std::vector<std::uint32_t>(whole, nothing));
     ops::halo_exchange h;
     h.name = op.name;
-    h.ranks = {static_cast<rank_id>(op.members.size())};
-    h.periodic = {true};
-    h.width = {rim()};
+    if (mesh_) {
+      h.neighbours = {ring_.previous(), ring_.next()};
+    } else {
+      h.ranks = grid_;
+      for (std::size_t d = 0; d < dimensions; ++d) h.periodic.push_back(wraps(d));
+      h.width = width_;
+      if (corners_) h.reach = ops::halo_reach::corners;
+    }
     h.configs = configs_of(op, times);
     h.by_piece_from = 1;
     h.timeout_ns = op.timeout_ns;
@@ -121,23 +143,20 @@ class halo_program final : public op_program {
   }
   task<> call(program_call c) override {
     now_ = std::move(c);
-    if (plan_.empty())
-      plan_.push_back(halo_.plan({ops::grid_field(fields_[0], {cells_}), ops::grid_field(fields_[1], {cells_})}));
-    for (std::size_t f = 0; f < fields_.size(); ++f) {
-      std::fill(fields_[f].begin(), fields_[f].end(), nothing);
-      for (std::size_t i = 0; i < cells_; ++i) fields_[f][rim() + i] = cell(ring_.members[ring_.place], f, i);
+    if (plan_.empty()) {
+      std::vector<ops::halo_field> all;
+      for (auto& field : memory_) all.push_back(mesh_ ? by_indices(field) : ops::grid_field(field, cells_));
+      plan_.push_back(halo_.plan(all));
+    }
+    for (std::size_t f = 0; f < fields; ++f) {
+      for (std::size_t i = 0; i < memory_[f].size(); ++i) memory_[f][i] = is_own(i) ? due(f, i) : nothing;
     }
     return runtime::with_dataflow(exchange, this);
   }
   bool right() const override {
-    for (std::size_t f = 0; f < fields_.size(); ++f) {
-      const auto& field = fields_[f];
-      for (std::size_t i = 0; i < rim(); ++i) {
-        if (field[i] != cell(ring_.previous(), f, cells_ - rim() + i)) return false;
-        if (field[rim() + cells_ + i] != cell(ring_.next(), f, i)) return false;
-      }
-      for (std::size_t i = 0; i < cells_; ++i) {
-        if (field[rim() + i] != cell(ring_.members[ring_.place], f, i)) return false;
+    for (std::size_t f = 0; f < fields; ++f) {
+      for (std::size_t i = 0; i < memory_[f].size(); ++i) {
+        if (memory_[f][i] != due(f, i)) return false;
       }
     }
     return true;
@@ -147,18 +166,61 @@ class halo_program final : public op_program {
 
  private:
   static constexpr std::uint32_t nothing = 0xffffffff;
-  std::size_t rim() const { return cells_ / 2; }
-  std::uint32_t cell(rank_id r, std::size_t field, std::size_t i) const {
+  static constexpr std::size_t fields = 2;
+  std::uint32_t cell(rank_id r, std::size_t field, std::uint64_t i) const {
     return static_cast<std::uint32_t>(runtime::mix(now_.stream(r) + now_.number * 0x10001 + field * 0x1000003 + i) >>
                                       33U);
+  }
+  bool wraps(std::size_t d) const { return d % 2 == 0; }
+  // Along dimension d, counted from the first cell of the rim; `i` goes on to the dimension before.
+  std::uint64_t next_coordinate(std::size_t d, std::uint64_t& i) const {
+    const std::uint64_t with_rim = cells_[d] + 2 * width_[d];
+    return std::exchange(i, i / with_rim) % with_rim;
+  }
+  bool is_inside(std::size_t d, std::uint64_t at) const { return at >= width_[d] && at < width_[d] + cells_[d]; }
+  bool is_own(std::uint64_t i) const {
+    bool own = true;
+    for (std::size_t d = cells_.size(); d-- > 0;) own = is_inside(d, next_coordinate(d, i)) && own;
+    return own;
+  }
+  // What an exchange is to leave in the i-th number of a field.
+  std::uint32_t due(std::size_t field, std::uint64_t i) const {
+    rank_id owner = 0;
+    std::uint64_t index = 0;
+    rank_id blocks = 1;
+    std::uint64_t cells = 1;
+    int outside = 0;
+    for (std::size_t d = cells_.size(); d-- > 0;) {
+      const std::uint64_t at = next_coordinate(d, i);
+      const std::uint64_t all = grid_[d] * cells_[d];
+      const std::uint64_t across = place_[d] * cells_[d] + at + all - width_[d];
+      if (!wraps(d) && (across < all || across >= 2 * all)) return nothing;
+      outside += is_inside(d, at) ? 0 : 1;
+      owner += static_cast<rank_id>(across % all / cells_[d]) * std::exchange(blocks, blocks * grid_[d]);
+      index += across % all % cells_[d] * std::exchange(cells, cells * cells_[d]);
+    }
+    return outside > 1 && !corners_ ? nothing : cell(ring_.members[owner], field, index);
+  }
+  // Each rim backwards, which lies in no piece.
+  ops::halo_field by_indices(std::vector<std::uint32_t>& field) const {
+    const auto backwards = [this](std::uint64_t first) {
+      std::vector<std::uint64_t> all;
+      for (std::uint64_t i = width_[0]; i-- > 0;) all.push_back(first + i);
+      return all;
+    };
+    return ops::index_field(field, {backwards(width_[0]), backwards(cells_[0])},
+                            {backwards(0), backwards(width_[0] + cells_[0])});
   }
   static task<> exchange(runtime::dataflow& flow, halo_program* self) {
     auto moving = self->plan_.front().start(flow);
     co_await moving;
   }
   ring ring_;
-  std::size_t cells_;
-  std::vector<std::vector<std::uint32_t>> fields_;  // their rims may go by the piece
+  std::vector<rank_id> grid_;
+  bool corners_;
+  bool mesh_;
+  std::vector<std::uint64_t> cells_, width_, place_;  // per dimension
+  std::vector<std::vector<std::uint32_t>> memory_;    // their rims may go by the piece
   ops::halo halo_;
   std::vector<ops::halo_plan> plan_;  // one, which has registered its buffers
   program_call now_;
@@ -285,7 +347,8 @@ class training_program final : public op_program, private ops::pipeline_stages {
 
 class hierarchy_program final : public op_program {
  public:
-  hierarchy_program(ops::rank& self, const op_spec& op, kernel_times& times) : members_(op.members), self_(self.id()) {
+  hierarchy_program(ops::rank& self, const op_spec& op, kernel_times& times)
+      : members_(op.members), self_(self.id()), place_(ring(op.members, self.id()).place), does_(op.does) {
     ops::hierarchical h;
     h.name = op.name;
     h.leads = [](rank_id r) { return r % 2 == 0; };
@@ -298,16 +361,21 @@ class hierarchy_program final : public op_program {
   task<> call(program_call c) override {
     now_ = std::move(c);
     data_.resize(std::max<std::size_t>(now_.bytes / sizeof(std::uint32_t), 1));
+    share_ = std::max<std::size_t>(data_.size() / members_.size(), 1);
+    if (does_ == "all_gather" || does_ == "reduce_scatter") data_.resize(share_ * members_.size());
     for (std::size_t i = 0; i < data_.size(); ++i) data_[i] = word(self_, i);
+    mine_.assign(data_.begin(), data_.begin() + static_cast<std::ptrdiff_t>(share_));
+    if (does_ == "all_gather") return all_.all_gather(std::span<const std::uint32_t>(mine_), std::span(data_));
+    if (does_ == "broadcast") return all_.broadcast(std::span(data_));
+    if (does_ == "reduce_scatter") return all_.reduce_scatter(std::span(data_), std::span(mine_));
     return all_.all_reduce(std::span(data_));
   }
   bool right() const override {
-    for (std::size_t i = 0; i < data_.size(); ++i) {
-      std::uint32_t sum = 0;
-      for (const rank_id r : members_) sum += word(r, i);
-      if (data_[i] != sum) return false;
-    }
-    return true;
+    if (does_ == "all_gather")
+      return holds(data_, [this](std::size_t i) { return word(members_[i / share_], i % share_); });
+    if (does_ == "broadcast") return holds(data_, [this](std::size_t i) { return word(members_[0], i); });
+    if (does_ == "reduce_scatter") return holds(mine_, [this](std::size_t i) { return sum(place_ * share_ + i); });
+    return holds(data_, [this](std::size_t i) { return sum(i); });
   }
   bool rejoin() override { return all_.rejoin(); }
 
@@ -315,11 +383,26 @@ class hierarchy_program final : public op_program {
   std::uint32_t word(rank_id r, std::size_t i) const {
     return static_cast<std::uint32_t>(runtime::mix(now_.stream(r) + now_.number * 0x10001 + i));
   }
+  std::uint32_t sum(std::size_t i) const {
+    std::uint32_t all = 0;
+    for (const rank_id r : members_) all += word(r, i);
+    return all;
+  }
+  template <class Due>
+  static bool holds(const std::vector<std::uint32_t>& numbers, Due due) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] != due(i)) return false;
+    }
+    return true;
+  }
   std::vector<rank_id> members_;
   rank_id self_;
+  std::size_t place_;
+  std::string does_;
   ops::hierarchy all_;
   program_call now_;
-  std::vector<std::uint32_t> data_;
+  std::size_t share_ = 1;
+  std::vector<std::uint32_t> data_, mine_;
 };
 
 class contextual_program final : public op_program {
@@ -378,12 +461,17 @@ bool is_of(std::string_view part, std::string_view op) noexcept {
 
 bool is_program(op_spec::kind k) noexcept { return k >= op_spec::kind::batch; }
 
-bool goes_on_after_failures(op_spec::kind k) noexcept {
-  return k == op_spec::kind::batch || k == op_spec::kind::hierarchy || k == op_spec::kind::contextual;
+bool calls_again(op_spec::kind k, errc why) noexcept {
+  if (why == errc::config_failed || why == errc::exception) return true;
+  const bool of_process = why == errc::peer_failed || why == errc::peer_restarted || why == errc::fenced;
+  const bool says_so = k == op_spec::kind::pipeline || k == op_spec::kind::halo || k == op_spec::kind::attention ||
+                       k == op_spec::kind::training;
+  return says_so && !of_process && why != errc::closed && why != errc::cancelled;
 }
 
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept {
-  constexpr std::uint64_t few = 3;
+  // To corners two ranks may be neighbours in several directions.
+  const std::uint64_t few = op.corners ? 12 : 3;
   return is_program(op.what) && invocations <= few;
 }
 

@@ -51,8 +51,8 @@ class op_program {
 /// `gradients/inside` is of `gradients`.
 bool is_of(std::string_view part, std::string_view op) noexcept;
 bool is_program(op_spec::kind k) noexcept;
-/// Whether the members of such an op still meet after a call that a config has failed.
-bool goes_on_after_failures(op_spec::kind k) noexcept;
+/// Whether a rank whose call has failed so makes the next one: its members still meet, or the op says by itself that they do not.
+bool calls_again(op_spec::kind k, runtime::errc why) noexcept;
 /// Of a size that such an op has sent a few times only, as when its ranks compare their terms: no call brings more of them.
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept;
 std::shared_ptr<op_program> make_program(ops::rank& self, const op_spec& op, kernel_times& times);

@@ -705,8 +705,7 @@ task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
     p->under_way = false;
     c.end(begun, outcome);
     if (outcome && !p->right()) violated(c, "call " + std::to_string(i) + " brought something else than was given");
-    const bool meet_again = outcome.code() == errc::config_failed || outcome.code() == errc::exception;
-    if (!outcome && !(goes_on_after_failures(c.op.what) && meet_again)) c.over = true;
+    if (!outcome && !calls_again(c.op.what, outcome.code())) c.over = true;
   }
   if (!c.replaced) p->rest();
 }
@@ -733,7 +732,7 @@ task<> programs::run_pipeline(caller& c, ops::pipeline p) {
     const call_record begun = c.begin(p.first(), i);
     auto outcome = co_await ops::attempt(p.run(sizes, *c.pipeline));
     c.end(begun, outcome);
-    if (!outcome) c.over = true;  // the stages no longer know which microbatch is next
+    if (!outcome && !calls_again(c.op.what, outcome.code())) c.over = true;
     i += n;
   }
 }

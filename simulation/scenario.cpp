@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace parley::simulation {
@@ -204,6 +206,9 @@ void fields(A& a, op_spec& o) {
   a("in_flight", o.in_flight);
   a("depth", o.depth);
   a("does", o.does);
+  a("grid", o.grid);
+  a("corners", o.corners);
+  a("mesh", o.mesh);
   a("rehearse", o.rehearse);
   a("between_calls", o.between_calls);
   a("compare", o.compare);
@@ -374,16 +379,35 @@ void check_members(const op_spec& o, const scenario& s, const std::string& where
     refuse(where, "op `" + o.name + "` is of all ranks");
 }
 
+void check_halo(const op_spec& o, const std::string& where) {
+  const bool is_halo = o.what == op_spec::kind::halo;
+  if (!is_halo && (!o.grid.empty() || o.corners || o.mesh))
+    refuse(where + "kind", "grid, corners and mesh are of a halo");
+  const std::size_t blocks = std::accumulate(o.grid.begin(), o.grid.end(), std::size_t{1}, std::multiplies<>());
+  if (o.grid.size() > 3 || (!o.grid.empty() && blocks != o.members.size()))
+    refuse(where + "grid", "1 to 3 dimensions are possible, of as many ranks as the op has members");
+  const std::size_t least = 3;
+  if (o.mesh && (!o.grid.empty() || o.corners || o.members.size() < least))
+    refuse(where + "mesh", "it is a ring of three ranks or more, and no grid");
+}
+
 void check(const op_spec& o, const scenario& s, const std::string& where) {
   check_members(o, s, where + "members");
+  check_halo(o, where);
   if (o.sizes.empty()) refuse(where + "sizes", "op `" + o.name + "` needs one");
   if (o.configs.empty()) refuse(where + "configs", "op `" + o.name + "` needs one");
   for (const std::uint64_t bytes : o.sizes) at_least(where + "sizes", bytes, 1);
   at_least(where + "calls", o.calls + o.calm, 1);
   at_least(where + "in_flight", o.in_flight, 1);
-  constexpr std::string_view collectives[] = {"all_reduce", "broadcast", "gather"};
-  if (std::find(std::begin(collectives), std::end(collectives), o.does) == std::end(collectives))
-    refuse(where + "does", "`" + o.does + "` is none of the names that it may have: all_reduce, broadcast, gather");
+  const bool levels = o.what == op_spec::kind::hierarchy;
+  const std::vector<std::string> collectives =
+      levels ? std::vector<std::string>{"all_reduce", "broadcast", "all_gather", "reduce_scatter"}
+             : std::vector<std::string>{"all_reduce", "broadcast", "gather"};
+  if (std::find(collectives.begin(), collectives.end(), o.does) == collectives.end()) {
+    std::string names;
+    for (const std::string& name : collectives) names += (names.empty() ? "" : ", ") + name;
+    refuse(where + "does", "`" + o.does + "` is none of the names that it may have: " + names);
+  }
   if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
     refuse(where + "name", "there are two ops `" + o.name + "`");
 }

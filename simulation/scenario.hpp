@@ -43,6 +43,10 @@ struct op_spec {
   std::uint64_t in_flight = 1;
   std::uint64_t depth = 1;  ///< of a group
   std::string does = "all_reduce";
+  std::vector<rank_id>
+      grid{};  ///< of a halo: how many ranks along each dimension, of which every other one wraps; none: a ring
+  bool corners = false;        ///< the same: to all neighbours, not only across faces
+  bool mesh = false;           ///< the same: a ring by lists of indices
   bool rehearse = true;        ///< of an op without headers: candidates run on scratch buffers, else by leased calls
   bool between_calls = false;  ///< these are made between calls, where all members have ended those before
   bool compare = false;        ///< what trials bring is compared with what the default does

@@ -11,8 +11,11 @@
 #include <random>
 #include <string>
 
+extern "C" int RAND_bytes(unsigned char* room, int bytes);  // OpenSSL's
+
 int main(int, char** argv) {
   char room[8] = {};
+  unsigned seed = 1;
   timespec at{};
   timeval then{};
   volatile long long sink = 0;
@@ -20,12 +23,16 @@ int main(int, char** argv) {
       {"nothing", [] {}},
       {"clock_gettime", [&] { sink = ::clock_gettime(CLOCK_MONOTONIC, &at); }},
       {"gettimeofday", [&] { sink = ::gettimeofday(&then, nullptr); }},
+      {"timespec_get", [&] { sink = std::timespec_get(&at, TIME_UTC); }},
       {"time", [&] { sink = std::time(nullptr); }},
       {"clock", [&] { sink = std::clock(); }},
       {"getrandom", [&] { sink = ::getrandom(room, sizeof room, 0); }},
       {"getentropy", [&] { sink = ::getentropy(room, sizeof room); }},
       {"rand", [&] { sink = std::rand(); }},
+      {"rand_r", [&] { sink = ::rand_r(&seed); }},
       {"random", [&] { sink = ::random(); }},
+      {"drand48", [&] { sink = static_cast<long long>(::drand48()); }},
+      {"RAND_bytes", [&] { sink = RAND_bytes(reinterpret_cast<unsigned char*>(room), sizeof room); }},
       {"steady_clock", [&] { sink = std::chrono::steady_clock::now().time_since_epoch().count(); }},
       {"system_clock", [&] { sink = std::chrono::system_clock::now().time_since_epoch().count(); }},
       {"random_device", [&] { sink = std::random_device()(); }},

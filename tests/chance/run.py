@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 
-ASKED = ("clock_gettime", "gettimeofday", "time", "clock", "getrandom", "getentropy", "rand", "random", "steady_clock",
-         "system_clock", "random_device")
+ASKED = ("clock_gettime", "gettimeofday", "timespec_get", "time", "clock", "getrandom", "getentropy", "rand", "rand_r",
+         "random", "drand48", "RAND_bytes", "steady_clock", "system_clock", "random_device")
 
 
 def main():

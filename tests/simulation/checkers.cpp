@@ -1,13 +1,18 @@
 // Checkers that no mutant names: each finds what it is for in a record that is made up.
+#include <parley/actors/lease_messages.hpp>
+#include <parley/runtime/frame.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/stage.hpp>
+#include <parley/simulation/watchers.hpp>
 #include <parley/simulation/window_book.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 using namespace parley::simulation;
 using parley::runtime::errc;
@@ -56,6 +61,17 @@ struct quiet_run {
   window_book windows{time, {.invocations = 64, .bytes = 1U << 20U}};
   run_record record;
 };
+
+flight_view flight(rank_id rank, std::uint64_t invocation, std::uint64_t digest, std::uint8_t flags = 0) {
+  flight_view f;
+  f.rank = rank;
+  f.record.op = 4;
+  f.record.invocation = invocation;
+  f.record.digest = digest;
+  f.record.what = rank == 0 ? parley::runtime::flight_event::sent : parley::runtime::flight_event::received;
+  f.record.flags = flags;
+  return f;
+}
 
 bool says(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
@@ -128,6 +144,85 @@ TEST_CASE("errors finds a failure that no fault explains, and a text that lacks 
   CHECK(says(run.of("errors"), "which does not name the invocation"));
 }
 
+TEST_CASE("errors finds an op that says it is closed, though no call of it has failed before") {
+  quiet_run run;
+  run.play.ops.front().timeout_ns = 1'000'000;
+  run.failed(errc::closed, "op pair: a call has failed on rank 0 (timeout), …").began_ns = 50;
+  CHECK(says(run.of("errors"), "which no fault explains"));
+  run.failed(errc::timeout, "pair 0->1, invocation 1, on rank 0: too late").began_ns = 60;
+  CHECK(says(run.of("errors"), "which no fault explains"));
+  for (call_record& c : run.record.calls) c.ended_ns = 70;
+  CHECK(run.of("errors").empty());
+}
+
+TEST_CASE("results finds a decision that is remembered, though no process of these versions has run before") {
+  quiet_run run;
+  run.record.participants.front().job = 2;
+  run.play.validators = {{"1", "1", "1"}, {"1", "2", "1"}};
+  campaign_view c;
+  c.job = 2;
+  c.op = 4;
+  c.title = "pair 0->1";
+  c.key = "4KiB";
+  c.winner = "fast";
+  c.source = parley::actors::decision_source::results;
+  run.record.campaigns.push_back(c);
+  CHECK(says(run.of("results"), "pair 0->1, 4KiB: fast is remembered, and never before did all of its ranks"));
+  run.play.validators.front() = run.play.validators.back();
+  CHECK(run.of("results").empty());
+  run.record.campaigns.front().source = parley::actors::decision_source::trials;
+  run.play.validators.front().front() = "2";
+  CHECK(run.of("results").empty());
+}
+
+TEST_CASE("S1 finds an invocation that its sender has begun twice") {
+  quiet_run run;
+  run.record.flights = {flight(0, 0, 7), flight(1, 0, 7), flight(0, 1, 8)};
+  CHECK(run.of("S1").empty());
+  run.record.flights.push_back(flight(0, 0, 8));
+  CHECK(says(run.of("S1"), "began twice"));
+}
+
+TEST_CASE("S1 finds two stamps of one invocation with different configs, and two logs of which an entry differs") {
+  std::vector<std::string> found;
+  watchers all(
+      [&](std::string_view invariant, std::string text) { found.push_back(std::string(invariant) + ": " + text); }, 64);
+  const auto stamped = [&](std::uint32_t invocation, std::uint64_t digest) {
+    parley::actors::stamp s;
+    s.op = 4;
+    s.invocation = invocation;
+    s.digest = digest;
+    parcel p{.from = 0, .to = 1, .on = parley::runtime::link::channel::data};
+    p.header = std::as_writable_bytes(std::span(&s, 1));
+    static_cast<void>(all.on_deliver(p));
+  };
+  const auto logged = [&](std::uint64_t from) {
+    parley::actors::lease_schedule m;
+    m.entries.push_back({.what = parley::actors::lease_entry::kind::scheduled, .from = from, .segments = {}});
+    std::vector<std::byte> body;
+    parley::runtime::encode(m, body);
+    parley::runtime::frame_header h{};
+    h.type = parley::actors::lease_schedule::message_type;
+    h.actor = 4;
+    parcel p{.from = 0, .to = 1};
+    p.header = std::as_writable_bytes(std::span(&h, 1));
+    p.payload = body;
+    static_cast<void>(all.on_deliver(p));
+  };
+  stamped(3, 7);
+  stamped(4, 8);
+  stamped(3, 7);
+  logged(10);
+  logged(10);
+  CHECK(found.empty());
+  stamped(3, 8);
+  REQUIRE(found.size() == 1);
+  CHECK(found.back() == "S1: rank 0 stamped invocation 3 with two configs");
+  logged(11);
+  REQUIRE(found.size() == 2);
+  CHECK(found.back() == "S1: rank 0 wrote entry 0 of its log twice, and not the same");
+}
+
 TEST_CASE("delivery finds a message that was sent well and that nobody received") {
   quiet_run run;
   run.record.received.clear();
@@ -160,16 +255,6 @@ TEST_CASE("oracle finds a decision that is not the fastest candidate, where noth
 namespace {
 
 /// An invocation of the pair, as one of its two ends has recorded it.
-flight_view flight(rank_id rank, std::uint64_t invocation, std::uint64_t digest, std::uint8_t flags = 0) {
-  flight_view f;
-  f.rank = rank;
-  f.record.op = 4;
-  f.record.invocation = invocation;
-  f.record.digest = digest;
-  f.record.what = rank == 0 ? parley::runtime::flight_event::sent : parley::runtime::flight_event::received;
-  f.record.flags = flags;
-  return f;
-}
 
 }  // namespace
 
