@@ -462,11 +462,8 @@ bool is_of(std::string_view part, std::string_view op) noexcept {
 bool is_program(op_spec::kind k) noexcept { return k >= op_spec::kind::batch; }
 
 bool calls_again(op_spec::kind k, errc why) noexcept {
-  if (why == errc::config_failed || why == errc::exception) return true;
-  const bool of_process = why == errc::peer_failed || why == errc::peer_restarted || why == errc::fenced;
-  const bool says_so = k == op_spec::kind::pipeline || k == op_spec::kind::halo || k == op_spec::kind::attention ||
-                       k == op_spec::kind::training;
-  return says_so && !of_process && why != errc::closed && why != errc::cancelled;
+  const bool meet = k == op_spec::kind::batch || k == op_spec::kind::hierarchy || k == op_spec::kind::contextual;
+  return meet && (why == errc::config_failed || why == errc::exception);
 }
 
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept {

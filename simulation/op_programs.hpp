@@ -51,7 +51,7 @@ class op_program {
 /// `gradients/inside` is of `gradients`.
 bool is_of(std::string_view part, std::string_view op) noexcept;
 bool is_program(op_spec::kind k) noexcept;
-/// Whether a rank whose call has failed so makes the next one: its members still meet, or the op says by itself that they do not.
+/// Whether a rank whose call has failed so makes the next one, as the members of the op still meet.
 bool calls_again(op_spec::kind k, runtime::errc why) noexcept;
 /// Of a size that such an op has sent a few times only, as when its ranks compare their terms: no call brings more of them.
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept;
