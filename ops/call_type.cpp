@@ -34,9 +34,14 @@ bool is_of_a_run(std::uint16_t type) noexcept {
 }
 
 std::string words_of_elements(std::uint16_t type) {
-  if (is_of_a_run(type))
-    return "an activation of run " + std::to_string((type >> 8U) & 0x3fU) + " (mod 64), of " +
-           std::to_string(type & 0xffU) + " (mod 256) microbatches";
+  if (is_of_a_run(type)) {
+    using namespace call_types;
+    constexpr unsigned runs = 1U << run_bits;
+    constexpr unsigned most = 1U << microbatch_bits;
+    return "an activation of run " + std::to_string((type >> microbatch_bits) % runs) + " (mod " +
+           std::to_string(runs) + "), of " + std::to_string(type % most) + " (mod " + std::to_string(most) +
+           ") microbatches";
+  }
   const bool known = type < call_types::elements.size();
   return (known ? std::string(call_types::elements[type]) : std::string("the program's own")) + " elements";
 }

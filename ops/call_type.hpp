@@ -31,8 +31,10 @@ inline constexpr std::array<std::string_view, 10> combinations{
     "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
 inline constexpr unsigned combination_bits = actors::call_type_tag_bits - 4;
 static_assert(elements.size() <= 16);
-inline constexpr std::uint16_t of_a_run =
-    0x4000;  // in a message's type, above the elements and below the program's own
+// In the type of a message, above the elements and below the program's own: run, and how many microbatches it has.
+inline constexpr std::uint16_t of_a_run = 0x4000;
+inline constexpr unsigned run_bits = 6;
+inline constexpr unsigned microbatch_bits = 8;
 
 /// 0 for the program's own.
 constexpr std::uint32_t place_in(std::span<const std::string_view> names, std::string_view name) noexcept {
@@ -109,9 +111,9 @@ std::uint16_t element_type_of() noexcept {
 }
 /// Of a pipeline's activations, which are bytes: of which run, and of how many microbatches. The last digits of both.
 constexpr std::uint16_t type_of_run(std::uint64_t run, std::uint64_t microbatches) noexcept {
-  constexpr unsigned microbatch_bits = 8;
+  using namespace call_types;
   constexpr std::uint64_t one = 1;
-  return static_cast<std::uint16_t>(call_types::of_a_run | (run % (one << 6U)) << microbatch_bits |
+  return static_cast<std::uint16_t>(of_a_run | run % (one << run_bits) << microbatch_bits |
                                     microbatches % (one << microbatch_bits));
 }
 bool is_of_a_run(std::uint16_t type) noexcept;

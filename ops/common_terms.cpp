@@ -86,11 +86,11 @@ void neighbours::expect(rank_id peer) {
   meet(*p);
   if (p->heard_under == terms_now()) return;
   p->awaited = true;
-  ask_for(options_.timeout_ns);
+  ask_for_a_while();
 }
 
-void neighbours::ask_for(time_ns span) {
-  ask_until_ns_ = runtime::deadline_of(services_.ex.now(), span);
+void neighbours::ask_for_a_while() {
+  ask_until_ns_ = runtime::deadline_of(services_.ex.now(), options_.timeout_ns);
   if (linked()) return;
   pauses_.restart();
   services_.ex.arm(*this, services_.ex.now() + pauses_.next(services_.jitter));
@@ -252,7 +252,7 @@ void neighbours::spread() {
   for (const peer_state& p : peers_) {
     if (!p.knows) tell_failed(p.rank);
   }
-  ask_for(options_.timeout_ns);
+  ask_for_a_while();
 }
 
 // Of this generation: this rank may have left that one, or is yet to enter it, and is told again then.

@@ -93,9 +93,8 @@ class neighbours final : public attached_op, private runtime::timer {
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
   }
-  /// A call has ended with this on this rank. Neighbours are told at once, or with the next call here where a program that ends, and
-  /// perhaps tells by that, has cancelled it, or where it ended for a rank that is gone.
-  [[noreturn]] void throw_failed(const std::exception_ptr& thrown);
+  /// Of a call that fails neighbours are told at once, or with the next call here where a program that ends, and perhaps tells by that,
+  /// has cancelled it, or where it ended for a rank that is gone.
   class call_under_way {
    public:
     explicit call_under_way(neighbours* of) noexcept : of_(of) {}
@@ -145,7 +144,8 @@ class neighbours final : public attached_op, private runtime::timer {
   declared_edge* edge_with(rank_id peer, bool outwards) const noexcept;
   /// Of an edge that has ended for a process that is gone, or has been replaced.
   const runtime::error* end_of_process() const noexcept;
-  void ask_for(time_ns span);
+  [[noreturn]] void throw_failed(const std::exception_ptr& thrown);
+  void ask_for_a_while();
   std::uint64_t actor() const noexcept;
 
   actors::services& services_;

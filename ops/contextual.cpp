@@ -209,7 +209,7 @@ task<> contextual_end::run(thunk f) {
   // What is settled needs no agreement, whoever is gone; but a new process has to agree on all of it.
   if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
   const std::uint64_t call = calls_++;
-  const bool first = tuning_ = contexts_.empty();
+  const bool first = contexts_.empty();
   kernels_.set_contextual(this);
   // Also when the caller's frame is torn down.
   struct until_over {
@@ -222,7 +222,7 @@ task<> contextual_end::run(thunk f) {
     const until_over here{kernels_};
     progress_ = {};
     try {
-      co_await tune(call, std::move(f));
+      co_await tune(call, first, std::move(f));
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -245,10 +245,9 @@ task<> contextual_end::run(thunk f) {
   throw explained(call, own);
 }
 
-task<> contextual_end::tune(std::uint64_t call, thunk f) {
+task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
   if (const auto why = talk_.failure_of(call)) runtime::raise(*why);
   mode_ = trials_ == trials::on ? mode::trying : mode::settled;
-  const bool first = tuning_;
   for (std::uint32_t round = 0;; ++round) {
     tuning_ = first || round != 0;
     co_await run_guarded(f, tuning_ ? op_.timeout_ns : runtime::never);

@@ -111,7 +111,7 @@ class contextual_end final : public attached_op, private contextual_run {
   turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) override;
   bool end(turn& t, const std::exception_ptr& thrown) override;
 
-  runtime::task<> tune(std::uint64_t call, thunk f);
+  runtime::task<> tune(std::uint64_t call, bool first, thunk f);
   runtime::task<> run_guarded(thunk f, runtime::time_ns timeout_ns);
   void end_run() noexcept;
   context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);

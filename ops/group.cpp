@@ -552,8 +552,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     case errc::bad_argument:
       text += culprit +
               " called with another size than the others or with what its op cannot do, or sent what the op has no "
-              "place for; this "
-              "rank has " +
+              "place for; this rank has " +
               std::to_string(inv.total_bytes()) + " bytes";
       break;
     case errc::declaration_mismatch:

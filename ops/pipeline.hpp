@@ -13,7 +13,8 @@
 ///
 /// Failure: what an edge fails with, or `forward` throws, ends the run and comes out of it; an activation of another size than the
 /// stage behind expects, and a run of another number of microbatches, are refused, and both stages are told. Activations of such a run may
-/// still come, so that no other follows: all other stages' runs, and this one's next, end with `closed`, which says where and why.
+/// still come, so that no other follows: all other stages' runs, and this one's next, end with `closed`, or with what was wrong with
+/// the run itself, which says where and why.
 /// When a stage comes back as a new process, runs fail with `peer_restarted` until each of the other ones has called `rejoin`, and
 /// then begin anew.
 #include <parley/ops/declared_edge.hpp>

@@ -22,7 +22,7 @@
 /// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
 /// on the neighbour; `declaration_mismatch`, with both values, where two neighbours call with another type, heads, dimensions,
 /// mask or scale. Such calls never meet, and the two exchange nothing more. Nor does any rank after a call that has failed on one of
-/// them: `closed`, which says where and why, until all have joined again after a restart. `out` is then undefined, the inputs are
+/// them: `closed`, or what was wrong with that call, which says where and why, until all have joined again after a restart. `out` is then undefined, the inputs are
 /// untouched.
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/common_terms.hpp>

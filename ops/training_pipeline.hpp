@@ -17,8 +17,8 @@
 /// on a GPU, and a `training_work` enqueues its kernels there (examples/gpu/pipeline.cpp).
 ///
 /// Failure: `declaration_mismatch` where a neighbour runs another schedule or has other sizes, on both, as host memory's first run
-/// compares. What a stage throws, or a message fails with, ends the run on this rank, and on all others with `closed`, which says where
-/// and why, or, when the rank has left, `peer_failed`. Messages of such a pass may still come, so that no other follows it: `closed`,
+/// compares. What a stage throws, or a message fails with, ends the run on this rank, and on all others with `closed`, or what was wrong
+/// with the pass itself, which says where and why, or, when the rank has left, `peer_failed`. Messages of such a pass may still come, so that no other follows it: `closed`,
 /// until all rejoin after a restart. All buffers are the op's own, kept from one run for the next.
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/schedule.hpp>
