@@ -122,13 +122,13 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// takes.
   void expire_at(runtime::time_ns deadline) noexcept;
   /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another one may start.
-  step get(std::uint64_t offset, std::span<std::byte> into) {
-    start_get(offset, into, &runtime::link::get);
+  step get(std::uint64_t offset, std::span<std::byte> into, runtime::device_copy by = {}) {
+    start_get(offset, into, &runtime::link::get, by);
     return room();
   }
   /// The same by the devices of both ranks (`link::joint_get`).
   step joint_get(std::uint64_t offset, std::span<std::byte> into) {
-    start_get(offset, into, &runtime::link::joint_get);
+    start_get(offset, into, &runtime::link::joint_get, {});
     return room();
   }
   /// Whether the whole payload was put into the buffer before the stamp came.
@@ -181,7 +181,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void keep(const stamp& s, runtime::arrival&& message) noexcept;
   using get_function = runtime::errc (runtime::link::*)(rank_id, const runtime::remote_place&, std::span<std::byte>,
                                                         runtime::completion*);
-  void start_get(std::uint64_t offset, std::span<std::byte> into, get_function how) noexcept;
+  void start_get(std::uint64_t offset, std::span<std::byte> into, get_function how, runtime::device_copy by) noexcept;
   runtime::errc read_one_sided(const stamp& s, const runtime::arrival& message);
   struct pieces;
   pieces& kept();
@@ -403,6 +403,7 @@ class edge_receiver final : public data_sink {
     services_.ex.arm(late_, deadline);
   }
   [[gnu::cold]] void end_late() noexcept;
+  [[gnu::cold]] void end_unstamped(stream& s, runtime::time_ns now) noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
   void keep_early(stream& s, runtime::arrival&& message) noexcept;
   runtime::arrival take_early(stream& s, std::uint32_t place) noexcept;

@@ -36,7 +36,8 @@ errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& messa
   return one_sided_ == nullptr ? errc::none : one_sided_->leaving;
 }
 
-void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, get_function how) noexcept {
+void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, get_function how,
+                              runtime::device_copy by) noexcept {
   if (failed() != errc::none) return;
   const exposed* from = nullptr;
   if (one_sided_ != nullptr && one_sided_->to_be_got) {
@@ -53,7 +54,7 @@ void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, g
   transfer_part* const part = new_part();
   part->into = into;
   const runtime::remote_place there{std::as_bytes(std::span(from->key)),
-                                    from->address + one_sided_->place.offset + offset};
+                                    from->address + one_sided_->place.offset + offset, by};
   started(part, (net_.*how)(edge_.peer_, there, into, part));
 }
 

@@ -64,7 +64,7 @@ std::span<const std::byte> around(std::span<const std::byte> a, std::span<const 
 }
 }  // namespace
 
-void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> data) noexcept {
+void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> data, runtime::device_copy by) noexcept {
   if (failed() != errc::none) return;
   // S8: nothing is written without a credit, or outside of what it allows.
   const bool allowed = access_ != nullptr && !access_->region && access_->credit.capacity >= stamp_.total_bytes;
@@ -75,7 +75,7 @@ void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> dat
   has_put_ = true;
   sent_bytes_ += data.size();
   transfer_part* const part = new_part();
-  const runtime::remote_place there{access_->credit.key, access_->credit.address + offset};
+  const runtime::remote_place there{access_->credit.key, access_->credit.address + offset, by};
   started(part, net_.put(to_, there, data, part));
   put_from_ = put_from_.empty() ? data : around(put_from_, data);
   const bool all_started = failed() == errc::none && sent_bytes_ == stamp_.total_bytes;

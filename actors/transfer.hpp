@@ -201,12 +201,12 @@ class part_sender final : public parts_in_flight {
 
   /// Writes the part at `offset` into the receiver's buffer, where this invocation has a credit; waits until another one may
   /// start. The stamp follows once all of them are there.
-  step put(std::uint64_t offset, std::span<const std::byte> part) {
-    start_put(offset, part);
+  step put(std::uint64_t offset, std::span<const std::byte> part, runtime::device_copy by = {}) {
+    start_put(offset, part, by);
     return room();
   }
   /// The same without waiting.
-  void start_put(std::uint64_t offset, std::span<const std::byte> part) noexcept;
+  void start_put(std::uint64_t offset, std::span<const std::byte> part, runtime::device_copy by) noexcept;
   /// Lets the receiver get the whole payload from registered memory; waits until it has.
   step offer() {
     start_offer();

@@ -42,9 +42,16 @@ constexpr std::uint64_t largest_bytes = 64 << 20;
 
 std::vector<parley::config_ptr> candidates(const std::string& only) {
   if (only == "gpu")
-    return {parley::direct(),   parley::chunked(256 << 10, 4), parley::chunked(4 << 20, 4),
-            parley::put(),      parley::put(4 << 20, 4),       parley::get(),
-            parley::ops::nccl()};
+    return {parley::direct(),
+            parley::chunked(256 << 10, 4),
+            parley::chunked(4 << 20, 4),
+            parley::put(),
+            parley::put(4 << 20, 4),
+            parley::get(),
+            parley::ops::nccl(),
+            parley::put(0, 4, {.kernel_blocks = 16}),
+            parley::get(0, 4, {.kernel_blocks = 16}),
+            parley::put(4 << 20, 4, {.streams = 4})};
   return {parley::direct(), parley::chunked(256 << 10, 4), parley::chunked(1 << 20, 4),
           parley::put(),    parley::put(1 << 20, 4),       parley::get()};
 }

@@ -78,29 +78,41 @@ class chunked_config final : public paired_config {
   std::uint64_t in_flight_;
 };
 
-std::vector<tuning::parameter> cut_into(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
-  if (chunk_bytes == 0) return {};
-  return {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}};
+std::vector<tuning::parameter> cut_into(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by = {}) {
+  std::vector<tuning::parameter> all;
+  if (chunk_bytes != 0) all = {{"chunk_bytes", chunk_bytes}, {"in_flight", in_flight}};
+  if (by.kernel_blocks != 0) all.emplace_back("kernel_blocks", by.kernel_blocks);
+  if (by.streams != 0) all.emplace_back("streams", by.streams);
+  return all;
 }
 
-// Of memory on a device the device itself has to reach the peer's.
-runtime::result<> reaches(const runtime::link& net, const runtime::memory_space* memory) {
-  return memory != nullptr && memory->has_streams() ? net.one_sided_devices() : runtime::result<>();
-}
-
-class put_config final : public paired_config {
+class one_sided_config : public paired_config {
  public:
-  put_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
-      : paired_config({.name = "put", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "put"}, 0,
-                      needs::credit),
-        chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
-
   runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
-    return reaches(net, memory);
+    if (memory != nullptr && memory->has_streams()) return net.one_sided_devices();
+    if (by_.kernel_blocks == 0 && by_.streams == 0) return {};
+    return error{errc::unavailable,
+                 "kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory"};
   }
+
+ protected:
+  one_sided_config(const std::string& name, std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by,
+                   needs what)
+      : paired_config({.name = name, .parameters = cut_into(chunk_bytes, in_flight, by), .wire_class = name}, 0, what),
+        chunk_bytes_(chunk_bytes), in_flight_(in_flight), by_(by) {}
+  std::size_t chunk_bytes_;
+  std::uint64_t in_flight_;
+  device_copy by_;
+};
+
+class put_config final : public one_sided_config {
+ public:
+  put_config(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by)
+      : one_sided_config("put", chunk_bytes, in_flight, by, needs::credit) {}
+
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     out.keep_in_flight(in_flight_);
-    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await out.put(at, chunk);
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await out.put(at, chunk, by_);
   }
   // Its bytes were there before its stamp.
   task<> receive(part_receiver& in, std::span<std::byte>) const override {
@@ -108,32 +120,19 @@ class put_config final : public paired_config {
     co_return;
   }
   bool is_over_once_landed() const noexcept override { return true; }
-  bool puts_whole() const noexcept override { return chunk_bytes_ == 0; }
-
- private:
-  std::size_t chunk_bytes_;
-  std::uint64_t in_flight_;
+  bool puts_whole() const noexcept override { return chunk_bytes_ == 0 && by_.kernel_blocks == 0 && by_.streams == 0; }
 };
 
-class get_config final : public paired_config {
+class get_config final : public one_sided_config {
  public:
-  get_config(std::uint64_t chunk_bytes, std::uint64_t in_flight)
-      : paired_config({.name = "get", .parameters = cut_into(chunk_bytes, in_flight), .wire_class = "get"}, 0,
-                      needs::known_payload),
-        chunk_bytes_(chunk_bytes), in_flight_(in_flight) {}
+  get_config(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by)
+      : one_sided_config("get", chunk_bytes, in_flight, by, needs::known_payload) {}
 
-  runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
-    return reaches(net, memory);
-  }
   task<> send(part_sender& out, std::span<const std::byte>) const override { co_await out.offer(); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
     in.keep_in_flight(in_flight_);
-    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.get(at, chunk);
+    for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.get(at, chunk, by_);
   }
-
- private:
-  std::size_t chunk_bytes_;
-  std::uint64_t in_flight_;
 };
 
 // Active messages whose payloads lie on devices at both ends.
@@ -224,6 +223,13 @@ void check_in_flight(const std::string& config, std::uint64_t in_flight) {
                                             std::to_string(in_flight)});
 }
 
+void check_copy(const std::string& config, device_copy by) {
+  if (std::max(by.kernel_blocks, by.streams) > most_of_a_copy)
+    runtime::raise({errc::bad_argument, config + " takes kernel_blocks and streams of up to " +
+                                            std::to_string(most_of_a_copy) + ", not " +
+                                            std::to_string(std::max(by.kernel_blocks, by.streams))});
+}
+
 class function_config final : public paired_config {
  public:
   function_config(tuning::config_identity identity, send_function sends, receive_function receives)
@@ -242,10 +248,12 @@ class function_config final : public paired_config {
 };
 
 error unknown(std::string_view text, const std::string& why) {
-  return {errc::bad_argument,
-          "config \"" + std::string(text) + "\" " + why +
-              "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), by_piece(in_flight=COUNT), nccl, and "
-              "put, get and ucx, which may have the same parameters as chunked"};
+  return {
+      errc::bad_argument,
+      "config \"" + std::string(text) + "\" " + why +
+          "; known are direct, chunked(chunk_bytes=SIZE in_flight=COUNT), by_piece(in_flight=COUNT), nccl, and "
+          "put, get and ucx, which may have the same parameters as chunked; put and get also kernel_blocks=COUNT and "
+          "streams=COUNT, on GPUs"};
 }
 
 }  // namespace
@@ -292,14 +300,16 @@ config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
   return std::make_shared<chunked_config>(chunk_bytes, in_flight);
 }
 
-config_ptr put(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+config_ptr put(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by) {
   check_in_flight("put", in_flight);
-  return std::make_shared<put_config>(chunk_bytes, in_flight);
+  check_copy("put", by);
+  return std::make_shared<put_config>(chunk_bytes, in_flight, by);
 }
 
-config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by) {
   check_in_flight("get", in_flight);
-  return std::make_shared<get_config>(chunk_bytes, in_flight);
+  check_copy("get", by);
+  return std::make_shared<get_config>(chunk_bytes, in_flight, by);
 }
 
 config_ptr ucx(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
@@ -330,6 +340,8 @@ runtime::result<config_ptr> named_config(std::string_view text) {
   if (parsed->name != "chunked" && !may_be_whole && !by_pieces) return unknown(text, "is unknown");
   std::uint64_t chunk_bytes = 0;
   std::uint64_t in_flight = may_be_whole || by_pieces ? 4 : 2;
+  const bool one_sided = parsed->name == "put" || parsed->name == "get";
+  device_copy by;
   for (const tuning::parameter& p : parsed->parameters) {
     const auto number = tuning::parse_byte_size(p.value);
     const bool too_many = p.name == "in_flight" && number && number.value() > actors::parts_in_flight::most_in_flight;
@@ -338,13 +350,16 @@ runtime::result<config_ptr> named_config(std::string_view text) {
       chunk_bytes = number.value();
     } else if (p.name == "in_flight") {
       in_flight = number.value();
+    } else if (one_sided && (p.name == "kernel_blocks" || p.name == "streams")) {
+      if (number.value() > most_of_a_copy) return unknown(text, "has an impossible value for " + p.name);
+      (p.name == "streams" ? by.streams : by.kernel_blocks) = static_cast<std::uint32_t>(number.value());
     } else {
       return unknown(text, "has an unknown parameter " + p.name);
     }
   }
   if (by_pieces) return by_piece(in_flight);
-  if (parsed->name == "put") return put(chunk_bytes, in_flight);
-  if (parsed->name == "get") return get(chunk_bytes, in_flight);
+  if (parsed->name == "put") return put(chunk_bytes, in_flight, by);
+  if (parsed->name == "get") return get(chunk_bytes, in_flight, by);
   if (parsed->name == "ucx") return ucx(chunk_bytes, in_flight);
   if (chunk_bytes == 0) return unknown(text, "lacks chunk_bytes");
   return chunked(chunk_bytes, in_flight);

@@ -37,9 +37,13 @@ namespace parley::ops {
 
 using actors::part_receiver;
 using actors::part_sender;
+using runtime::device_copy;
 
 /// Payloads of any size go whole.
 constexpr std::uint64_t every_size = std::numeric_limits<std::uint64_t>::max();
+
+/// Of blocks of a copy's kernel, and of its streams.
+constexpr std::uint32_t most_of_a_copy = 1024;
 
 /// What an invocation must have before it can be stamped with a config. Where that is missing, another config runs.
 enum class needs : std::uint8_t {
@@ -88,11 +92,12 @@ config_ptr direct();
 config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
 
 /// The sender writes the payload into the receiver's buffer, in pieces of `chunk_bytes` (0: whole), `in_flight` of them at a
-/// time; a fence and then the stamp follow. Only for receives into registered memory (`transfer::registered`).
-config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+/// time; a fence and then the stamp follow. Only for receives into registered memory (`transfer::registered`). On GPUs `by` says by a
+/// kernel of how many blocks, or over how many streams (up to `most_of_a_copy`); a rank whose payload lies in host memory lacks such a config.
+config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, device_copy by = {});
 
 /// The receiver reads the payload from the sender's memory, cut like that of `put`. Only for sends from registered memory.
-config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, device_copy by = {});
 
 /// Each piece of the payload goes from where it lies to where it belongs, `in_flight` of them at a time, and nothing is packed: for
 /// payloads in a few long pieces that are alike at both ends, such as rows of a halo's faces in host memory. Others go by another config.
@@ -112,7 +117,7 @@ using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::b
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);
 
 /// A built-in config by its text, as specs and results files write it: `direct`, `chunked(chunk_bytes=1MiB in_flight=4)`,
-/// `put`, `get(chunk_bytes=4MiB)`, `by_piece(in_flight=4)`, `nccl`, `ucx`.
+/// `put`, `get(chunk_bytes=4MiB)`, `put(kernel_blocks=16)`, `get(chunk_bytes=4MiB streams=4)`, `by_piece(in_flight=4)`, `nccl`, `ucx`.
 /// The error lists the names that exist.
 runtime::result<config_ptr> named_config(std::string_view text);
 

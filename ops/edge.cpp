@@ -529,7 +529,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       }
       const paired_config& config = *find(inv.mark.digest);
       if (config.puts_whole()) {
-        out.start_put(0, data);
+        out.start_put(0, data, {});
       } else {
         runtime::scope& here = co_await runtime::this_scope;
         runtime::scope running(here, {.deadline = until});

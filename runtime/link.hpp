@@ -104,10 +104,19 @@ struct exposed_memory {
   std::vector<std::byte> key;  ///< what a peer needs besides an address; to be sent over the control plane only
 };
 
-/// A place in a peer's exposed memory. The key is remote input: the link checks what it can and caps its length.
+/// How a GPU is to copy, where one does.
+struct device_copy {
+  std::uint32_t kernel_blocks =
+      0;  ///< by a kernel of so many blocks, which takes so many multiprocessors; 0: by a copy engine
+  std::uint32_t streams = 0;  ///< over so many streams, as far as the rank has them; 0: as the rank does of itself
+};
+
+/// A place in a peer's exposed memory, and how a GPU is to get there. The key is remote input: the link checks what it can and caps its
+/// length.
 struct remote_place {
   std::span<const std::byte> key;
   std::uint64_t address = 0;
+  device_copy by{};
 };
 
 /// What becomes of writes that are still under way when memory is withdrawn.

@@ -48,6 +48,10 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
                                             " GPUs, counted from 0; see CUDA_VISIBLE_DEVICES"});
   event_fd_ = ::eventfd(0, EFD_CLOEXEC);
   options_.streams = std::max(1U, o.streams);
+  options_.usual_streams = std::max(1U, o.usual_streams);
+  // Those beyond the usual ones take the place of such as wait, so that the program and others have as many queues.
+  const unsigned beyond = std::max(options_.streams, options_.usual_streams) - options_.usual_streams;
+  options_.most_waiting -= std::min(options_.most_waiting, beyond);
   check_ = driver.make_event(device);
   words_ = cuda_memory::pinned(driver, most_words * sizeof(std::uint32_t));
   std::memset(words_.bytes().data(), 0, words_.bytes().size());
@@ -91,9 +95,10 @@ cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
 
 // A kernel may be waiting for a message, so that the copy that brings this must not be behind one that waits for kernels: those have
 // streams to themselves, and wait here where there is none.
-cuda_copies::queue& cuda_copies::shortest() {
+cuda_copies::queue& cuda_copies::shortest(unsigned of) {
   const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
-  return *std::min_element(streams_.begin(), streams_.begin() + options_.streams, shorter);
+  const unsigned among = std::min(of == 0 ? options_.usual_streams : of, options_.streams);
+  return *std::min_element(streams_.begin(), streams_.begin() + among, shorter);
 }
 
 cuda_copies::queue* cuda_copies::idle() {
@@ -130,14 +135,20 @@ errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte
   return errc::pending;
 }
 
-errc cuda_copies::enqueue_copy(cuda_stream s, std::byte* to, std::span<const std::byte> from) noexcept {
+errc cuda_copies::enqueue_copy(cuda_stream s, const request& r) noexcept {
   ++counters_.copies;
-  counters_.bytes += from.size();
-  const auto on_device = [&](const std::byte* at) { return driver_.place_of(at).what == memory_place::kind::device; };
-  if (from.size() > options_.kernel_up_to_bytes || !on_device(to) || !on_device(from.data()))
-    return driver_.copy(to, from.data(), from.size(), s);
+  counters_.bytes += r.from.size();
+  // A copy engine goes through the host where a kernel would fault, and take the device with it.
+  const auto reaches = [&](const std::byte* at) {
+    const memory_place place = driver_.place_of(at);
+    const auto& peers = driver_.devices()[static_cast<std::size_t>(device_)].peers;
+    return place.what == memory_place::kind::device &&
+           (place.device == device_ || std::ranges::count(peers, place.device) != 0);
+  };
+  if (r.by.kernel_blocks == 0 || !reaches(r.to) || !reaches(r.from.data()))
+    return driver_.copy(r.to, r.from.data(), r.from.size(), s);
   ++counters_.by_kernel;
-  return driver_.copy_by_kernel(to, from.data(), from.size(), options_.kernel_blocks, s);
+  return driver_.copy_by_kernel(r.to, r.from.data(), r.from.size(), r.by.kernel_blocks, s);
 }
 
 errc cuda_copies::enqueue(queue& q, const request& r) {
@@ -146,16 +157,16 @@ errc cuda_copies::enqueue(queue& q, const request& r) {
     if (failed == errc::none) failed = driver_.wait(q.stream, *m);
   }
   const bool copies = r.what == request::kind::copy;
-  if (failed == errc::none && copies) failed = enqueue_copy(q.stream, r.to, r.from);
+  if (failed == errc::none && copies) failed = enqueue_copy(q.stream, r);
   if (failed == errc::none && r.what == request::kind::write) failed = driver_.write_value(q.stream, r.to, r.value);
   return failed == errc::none ? put_mark(q, r.done, copies ? r.from : std::span<const std::byte>{}) : failed;
 }
 
 errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from, completion* done, cuda_copies* other,
-                       waiting where) noexcept {
+                       runtime::device_copy by, waiting where) noexcept {
   try {
     to = to.first(from.size());
-    request r{.what = request::kind::copy, .done = done, .where = where, .from = from, .to = to.data()};
+    request r{.what = request::kind::copy, .done = done, .where = where, .by = by, .from = from, .to = to.data()};
     for (cuda_copies* const rank : {this, other}) {
       if (rank == nullptr) continue;
       rank->note_moments(from, orders::that_copies_follow, r.behind);
@@ -316,7 +327,7 @@ runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<con
 
 // Null: it has to wait here first, as have `earlier` others.
 runtime::result<cuda_copies::queue*> cuda_copies::stream_for(const request& r, std::size_t earlier) {
-  if (r.what != request::kind::write && r.behind.empty()) return &shortest();
+  if (r.what != request::kind::write && r.behind.empty()) return &shortest(r.by.streams);
   if (r.what != request::kind::write) return r.where == waiting::in_host_memory ? nullptr : idle();
   const auto is_of_it = [&](const request& o) { return o.what == request::kind::copy && overlap(o.from, r.from); };
   const auto end = put_off_.begin() + static_cast<std::ptrdiff_t>(earlier);

@@ -41,12 +41,10 @@ class cuda_copies final : public runtime::poller {
   struct options {
     /// So that a copy in and a copy out, or two chunks, may overlap. One that has to wait for kernels has a stream to itself, of so
     /// many more at most as there are such copies at one time, up to `most_waiting`; those beyond wait in the host's memory.
-    unsigned streams = 2;
+    unsigned streams = 4;
+    unsigned usual_streams = 2;  // for a copy that does not say how many
     unsigned first_waiting = 6;  // made with the others: to make one takes longer than most copies
     unsigned most_waiting = 24;
-    /// Device copies of at most so many bytes are done by a kernel, which starts sooner than a copy engine.
-    std::size_t kernel_up_to_bytes = 0;
-    unsigned kernel_blocks = 16;
     /// Whether streams may wait for messages: not where they share queues with those that bring them.
     bool expects_messages = true;
   };
@@ -64,17 +62,18 @@ class cuda_copies final : public runtime::poller {
   /// For what waits for nothing: no copy that waits for kernels is ever in it.
   cuda_stream prompt() const noexcept { return streams_.front().stream; }
 
-  /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too.
+  /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too. By a kernel
+  /// only where both lie on devices.
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
-                     cuda_copies* other = nullptr) noexcept {
-    return copy(to, from, done, other, waiting::in_a_stream);
+                     cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
+    return copy(to, from, done, other, by, waiting::in_a_stream);
   }
   /// The same of memory that may be another device's. All copies that a device makes out of another one's memory go through one queue
   /// (docs/gpu.md), whichever streams they are in: one that waited there for kernels would hold up those that bring what the kernels wait
   /// for. So it waits in the host's memory.
   runtime::errc pull(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
-                     cuda_copies* other = nullptr) noexcept {
-    return copy(to, from, done, other, waiting::in_host_memory);
+                     cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
+    return copy(to, from, done, other, by, waiting::in_host_memory);
   }
   /// See `memory_space::check`. Pinned memory is let through, as copies reach it from every device.
   runtime::result<> check(std::span<const std::byte> memory, std::size_t alignment);
@@ -184,24 +183,25 @@ class cuda_copies final : public runtime::poller {
     enum class kind : std::uint8_t { copy, write, tell } what;
     runtime::completion* done;
     waiting where = waiting::in_a_stream;
+    runtime::device_copy by{};
     std::span<const std::byte> from{};  // a write's: the copies that it is behind
     std::byte* to = nullptr;
     std::uint32_t value = 0;
     std::vector<moment> behind{};
   };
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
-                     cuda_copies* other, waiting where) noexcept;
+                     cuda_copies* other, runtime::device_copy by, waiting where) noexcept;
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
   runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
   void give_back() noexcept;
   queue make_queue(cuda_stream s);
-  queue& shortest();
+  queue& shortest(unsigned of = 0);
   queue* idle();
   moment take_event();  // for a record; a later one goes into another event while somebody waits for this one
   void note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept;
   runtime::errc start(request r);
   runtime::errc enqueue(queue& q, const request& r);
-  runtime::errc enqueue_copy(cuda_stream s, std::byte* to, std::span<const std::byte> from) noexcept;
+  runtime::errc enqueue_copy(cuda_stream s, const request& r) noexcept;
   runtime::result<queue*> behind_copies_of(std::span<const std::byte> data);
   runtime::result<queue*> stream_for(const request& r, std::size_t earlier);
   std::size_t go_on(runtime::errc device);

@@ -18,6 +18,7 @@
 
 #include <array>
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,7 +58,7 @@ struct memory_place {
 /// What another process needs to reach device memory. The handle names a whole allocation.
 struct cuda_ipc_handle {
   std::array<std::byte, 64> bytes{};
-  friend bool operator==(const cuda_ipc_handle&, const cuda_ipc_handle&) = default;
+  friend auto operator<=>(const cuda_ipc_handle&, const cuda_ipc_handle&) = default;
 };
 struct exported_memory {
   cuda_ipc_handle handle;

@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::size_t smallest_stage = std::size_t{64} << 10U;
 constexpr std::size_t most_pinned_bytes = std::size_t{2} << 30U;
-constexpr std::size_t most_mapped = 256;
+// An allocation that peers have given back stays mapped, and so in use, until it is the oldest of so many and no copy is under way.
+constexpr std::size_t usually_mapped = 1'024;
+constexpr std::size_t most_mapped = 65'536;
 
 // What an exposed piece of memory is, in front of the key of the link below or of an IPC handle.
 enum class key_kind : std::uint8_t { below = 1, ipc = 2, unreachable = 3 };
@@ -169,7 +171,7 @@ cuda_link::~cuda_link() {
   for (const waiting_fence& f : fences_) f.done->on_end(*f.done, errc::closed);
   // Copies into what peers have lent must have ended before it is unmapped.
   while (!puts_.empty()) copies_.poll();
-  for (const mapped& m : mapped_) copies_.driver().close_imported(m.all.data());
+  for (const auto& [handle, m] : mapped_) copies_.driver().close_imported(m.all.data());
 }
 
 bool cuda_link::on_device(const void* address) const noexcept {
@@ -299,15 +301,20 @@ runtime::late_writes cuda_link::withdraw(const runtime::exposed_memory& memory) 
 
 // A peer's allocation as it is mapped here; empty, with the reason, where it cannot be.
 std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
-  const auto known = std::find_if(mapped_.begin(), mapped_.end(), [&](const mapped& m) { return m.handle == handle; });
-  if (known != mapped_.end()) return known->all;
-  if (mapped_.size() == most_mapped) {  // the oldest one; nothing may be using it
-    if (copies_.pending() != 0) {
-      why = errc::full;
-      return {};
-    }
-    copies_.driver().close_imported(mapped_.front().all.data());
-    mapped_.erase(mapped_.begin());
+  const std::uint64_t use = ++uses_of_mapped_;
+  if (const auto known = mapped_.find(handle); known != mapped_.end()) {
+    known->second.last_use = use;
+    return known->second.all;
+  }
+  while (mapped_.size() >= usually_mapped && copies_.pending() == 0) {  // nothing is using one
+    const auto used_before = [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; };
+    const auto oldest = std::min_element(mapped_.begin(), mapped_.end(), used_before);
+    copies_.driver().close_imported(oldest->second.all.data());
+    mapped_.erase(oldest);
+  }
+  if (mapped_.size() == most_mapped) {
+    why = errc::full;
+    return {};
   }
   auto opened = copies_.driver().import_memory(copies_.device(), handle);
   if (!opened) {
@@ -315,7 +322,7 @@ std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
     why = errc::unavailable;
     return {};
   }
-  mapped_.push_back({handle, *opened});
+  mapped_.emplace(handle, mapped{*opened, use});
   return *opened;
 }
 
@@ -341,7 +348,8 @@ void cuda_link::prepare(const runtime::remote_place& at) {
   ipc_key key;
   errc why = errc::none;
   if (at.key.empty()) return;
-  if (at.key.front() == static_cast<std::byte>(key_kind::below)) return below_.prepare({at.key.subspan(1), at.address});
+  if (at.key.front() == static_cast<std::byte>(key_kind::below))
+    return below_.prepare({at.key.subspan(1), at.address, {}});
   if (reach(at, 0, why) == nullptr || !read_key(at, key) || key.flags == cuda_ipc_handle{}) return;
   map(key.flags, why);
 }
@@ -362,14 +370,15 @@ struct cuda_link::peer_copy final : completion {
   std::uint64_t number = 0;  // of a put
 };
 
-errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> from, rank_id put_to, completion* done) {
+errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> from, rank_id put_to,
+                          runtime::device_copy by, completion* done) {
   auto copying = std::make_unique<peer_copy>(*this);
   copying->done = done;
   if (put_to < world_size()) copying->number = ++last_put_;
   ++planes_.ipc;
   planes_.ipc_bytes += from.size();
-  const errc started =
-      copying->number != 0 ? copies_.copy(to, from, copying.get()) : copies_.pull(to, from, copying.get());
+  const errc started = copying->number != 0 ? copies_.copy(to, from, copying.get(), nullptr, by)
+                                            : copies_.pull(to, from, copying.get(), nullptr, by);
   if (started != errc::pending) return started;
   if (copying->number != 0) puts_.emplace_back(put_to, copying->number);
   static_cast<void>(copying.release());
@@ -379,10 +388,10 @@ errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> fr
 errc cuda_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) {
   if (to >= world_size()) return errc::bad_argument;
   if (!at.key.empty() && at.key.front() == static_cast<std::byte>(key_kind::below))
-    return on_device(data.data()) ? errc::unavailable : below_.put(to, {at.key.subspan(1), at.address}, data, done);
+    return on_device(data.data()) ? errc::unavailable : below_.put(to, {at.key.subspan(1), at.address, {}}, data, done);
   errc why = errc::none;
   std::byte* const there = reach(at, data.size(), why);
-  return there == nullptr ? why : copy_peer({there, data.size()}, data, to, done);
+  return there == nullptr ? why : copy_peer({there, data.size()}, data, to, at.by, done);
 }
 
 // Counts as a put: a fence waits for it, so that it never lands when its flag means something else.
@@ -407,10 +416,11 @@ void cuda_link::set_flag(rank_id to, const runtime::remote_place& at, std::uint6
 errc cuda_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
   if (from >= world_size()) return errc::bad_argument;
   if (!at.key.empty() && at.key.front() == static_cast<std::byte>(key_kind::below))
-    return on_device(into.data()) ? errc::unavailable : below_.get(from, {at.key.subspan(1), at.address}, into, done);
+    return on_device(into.data()) ? errc::unavailable
+                                  : below_.get(from, {at.key.subspan(1), at.address, {}}, into, done);
   errc why = errc::none;
   const std::byte* const there = reach(at, into.size(), why);
-  return there == nullptr ? why : copy_peer(into, {there, into.size()}, world_size(), done);
+  return there == nullptr ? why : copy_peer(into, {there, into.size()}, world_size(), at.by, done);
 }
 
 // ---- by the link below --------------------------------------------------------------------------------------------------

@@ -110,8 +110,8 @@ class cuda_link final : public runtime::link {
   struct handing;
   struct peer_copy;
   struct mapped {
-    cuda_ipc_handle handle;
     std::span<std::byte> all;
+    std::uint64_t last_use;
   };
   struct waiting_fence {
     runtime::rank_id to = 0;
@@ -124,7 +124,7 @@ class cuda_link final : public runtime::link {
   std::span<std::byte> map(const cuda_ipc_handle& handle, runtime::errc& why);
   std::byte* reach(const runtime::remote_place& at, std::size_t bytes, runtime::errc& why);
   runtime::errc copy_peer(std::span<std::byte> to, std::span<const std::byte> from, runtime::rank_id put_to,
-                          runtime::completion* done);
+                          runtime::device_copy by, runtime::completion* done);
   runtime::errc hand_over(std::span<const std::byte> memory, runtime::completion* done,
                           std::function<runtime::errc(runtime::link& below, runtime::completion* done)> give);
   void look_at_fences();
@@ -133,7 +133,8 @@ class cuda_link final : public runtime::link {
   runtime::link& below_;
   cuda_copies& copies_;
   std::shared_ptr<shared> shared_;
-  std::vector<mapped> mapped_;
+  std::map<cuda_ipc_handle, mapped> mapped_;
+  std::uint64_t uses_of_mapped_ = 0;
   std::deque<std::pair<runtime::rank_id, std::uint64_t>> puts_;  // under way: to whom, and their numbers
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;

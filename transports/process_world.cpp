@@ -78,10 +78,10 @@ errc process_link::send(rank_id to, channel on, std::span<const std::byte> heade
 
 // `pending` when a GPU does it.
 errc process_link::move(std::span<std::byte> to, std::span<const std::byte> from, const process_link& other,
-                        completion* done) noexcept {
+                        completion* done, runtime::device_copy by) noexcept {
   if (on_device(to.data()) || on_device(from.data())) {
     const bool across = copies_ != nullptr && other.copies_ != nullptr && copies_->device() != other.copies_->device();
-    return across ? copies_->pull(to, from, done, other.copies_) : copies_->copy(to, from, done, other.copies_);
+    return across ? copies_->pull(to, from, done, other.copies_, by) : copies_->copy(to, from, done, other.copies_, by);
   }
   std::memcpy(to.data(), from.data(), from.size());
   return errc::none;
@@ -108,7 +108,7 @@ errc process_link::fetch(runtime::arrival&& message, std::span<std::byte> into, 
     world_.end(moving->sender, errc::none);
     return errc::buffer_too_small;
   }
-  const errc started = move(into.first(payload.size()), payload, *from, moving.get());
+  const errc started = move(into.first(payload.size()), payload, *from, moving.get(), {});
   if (started == errc::pending) {
     static_cast<void>(moving.release());
   } else {
@@ -168,7 +168,7 @@ errc process_link::put(rank_id to, const runtime::remote_place& at, std::span<co
   moving->written = region;
   moving->put = ++world_.last_put_;
   const std::span<std::byte> into(reinterpret_cast<std::byte*>(at.address), data.size());
-  const errc started = move(into, data, world_[to], moving.get());
+  const errc started = move(into, data, world_[to], moving.get(), at.by);
   if (started != errc::pending) return started;
   ++region->written;
   world_.puts_.push_back({rank_, to, moving.release()->put});
@@ -181,7 +181,7 @@ errc process_link::get(rank_id from, const runtime::remote_place& at, std::span<
   auto moving = std::make_unique<process_world::copying>(world_);
   moving->done = done;
   const std::span<const std::byte> payload(reinterpret_cast<const std::byte*>(at.address), into.size());
-  const errc started = move(into, payload, world_[from], moving.get());
+  const errc started = move(into, payload, world_[from], moving.get(), at.by);
   if (started == errc::pending) static_cast<void>(moving.release());
   return started;
 }

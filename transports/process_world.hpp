@@ -59,7 +59,7 @@ class process_link final : public runtime::link {
   void release(const void* held, bool remote) noexcept override;
   bool on_device(const void* address) const noexcept;
   runtime::errc move(std::span<std::byte> to, std::span<const std::byte> from, const process_link& other,
-                     runtime::completion* done) noexcept;
+                     runtime::completion* done, runtime::device_copy by) noexcept;
 
   process_world& world_;
   runtime::rank_id rank_;

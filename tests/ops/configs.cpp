@@ -126,8 +126,17 @@ TEST_CASE("configs that cannot be are refused by name") {
   for (const auto& config : {by_piece(), by_piece(9)})
     CHECK(named_config(config->id()).value()->digest() == config->digest());
   CHECK(named_config("by_piece").value()->digest() == by_piece(4)->digest());
+  CHECK(put(0, 4, {.kernel_blocks = 16})->id() == "put(kernel_blocks=16)");
+  CHECK(get(4_MiB, 8, {.kernel_blocks = 4, .streams = 2})->id() ==
+        "get(chunk_bytes=4194304 in_flight=8 kernel_blocks=4 streams=2)");
+  for (const auto& config : {put(0, 4, {.kernel_blocks = 16}), put(0, 4, {.streams = 3}), get(1_MiB, 2, {.streams = 1}),
+                             get(1_MiB, 2, {.kernel_blocks = most_of_a_copy})})
+    CHECK(named_config(config->id()).value()->digest() == config->digest());
+  CHECK_THROWS_AS(put(0, 4, {.kernel_blocks = most_of_a_copy + 1}), failure);
+  CHECK_THROWS_AS(get(0, 4, {.streams = most_of_a_copy + 1}), failure);
   for (const char* text :
-       {"telepathy", "nccl(chunk_bytes=1MiB)", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)",
+       {"put(streams=0)", "put(kernel_blocks=1025)", "ucx(streams=2)", "chunked(chunk_bytes=1MiB streams=2)",
+        "telepathy", "nccl(chunk_bytes=1MiB)", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)",
         "by_piece(chunk_bytes=1MiB)", "by_piece(in_flight=0)", "direct(a=1)", "", "chunked("}) {
     const auto none = named_config(text);
     REQUIRE_FALSE(none);
@@ -135,6 +144,17 @@ TEST_CASE("configs that cannot be are refused by name") {
     CHECK(none.reason().what().find("known are direct, chunked") != std::string::npos);
     CHECK(none.reason().what().find("by_piece(in_flight=COUNT)") != std::string::npos);
   }
+}
+
+TEST_CASE("how a GPU is to copy is no config for payloads in host memory, and the reason says so") {
+  world w(2, eager());
+  const std::vector<config_ptr> configs{direct(), put(), put(0, 4, {.kernel_blocks = 16}), get(0, 4, {.streams = 1})};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  const std::string why = ": kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory";
+  CHECK(w[0].participants().front()->unavailable ==
+        std::vector<std::string>{"put(kernel_blocks=16)" + why, "get(streams=1)" + why});
 }
 
 TEST_CASE("messages that lie in one piece go as if there were no config by the piece, and say why it is out") {

@@ -4,6 +4,7 @@
 
 #include <parley/ops/p2p.hpp>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -101,7 +102,9 @@ task<> passes(two_ranks& w, std::vector<std::unique_ptr<device_ring>>& k, std::v
 
 TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees what its messages bring, whatever "
           "config does") {
-  for (const config_ptr& way : {direct(), chunked(3'000, 3), put(), put(3'000, 3), get()}) {
+  for (const config_ptr& way :
+       {direct(), chunked(3'000, 3), put(), put(3'000, 3), get(), put(3'000, 3, {.kernel_blocks = 8}),
+        get(3'000, 3, {.kernel_blocks = 8, .streams = 1})}) {
     CAPTURE(way->id());
     fake_cuda gpu;
     two_ranks w(gpu, {direct()});
@@ -142,6 +145,8 @@ TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees 
     CHECK(waited == 0);
     const auto flags = w.wires[0]->planes().flags_set + w.wires[1]->planes().flags_set;
     CHECK((flags > 0) == (way->what_it_needs() == needs::credit));
+    const auto by_kernel = std::ranges::count(gpu.seen_copies, 8U, &fake_cuda::seen_copy::blocks);
+    CHECK((by_kernel > 0) == (way->id().find("kernel_blocks=8") != std::string::npos));
   }
 }
 

@@ -48,6 +48,12 @@ class fake_cuda final : public transports::cuda_driver {
   std::optional<int> imports_nothing{};  ///< which can import none
   int imported = 0;
   std::uint64_t sums_by_kernel = 0;
+  /// Of each copy: its stream, and the blocks of its kernel, 0 of a copy engine's.
+  struct seen_copy {
+    cuda_stream in;
+    unsigned blocks;
+  };
+  std::vector<seen_copy> seen_copies{};
   bool word_operations = true;
   unsigned queues_there = 32;
   /// From the `n`-th copy on, counted from 1, everything on its device fails as it does after a sticky error.
@@ -155,6 +161,7 @@ class fake_cuda final : public transports::cuda_driver {
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
     if (is_broken(s)) return errc::device_failed;
     const std::uint64_t number = ++copies_;
+    seen_copies.push_back({s, 0});
     push(s, {operation::kind::work,
              [this, to, from, bytes, number, device = stream_of(s).device] {
                if (break_at_copy && number >= *break_at_copy) return fault_now(device);
@@ -167,9 +174,11 @@ class fake_cuda final : public transports::cuda_driver {
              is_out_of_another(from, stream_of(s).device)});
     return errc::none;
   }
-  errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned, cuda_stream s) noexcept override {
+  errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
     const errc started = copy(to, from, bytes, s);
-    if (started == errc::none) last_of(stream_of(s)).pulls = false;
+    if (started != errc::none) return started;
+    last_of(stream_of(s)).pulls = false;
+    seen_copies.back().blocks = blocks;
     return started;
   }
   errc move_pieces(void* packed, const runtime::memory_pieces& p, transports::pieces_way way,

@@ -6,6 +6,8 @@
 #include <parley/runtime/run.hpp>
 #include <parley/transports/cuda_space.hpp>
 
+#include <set>
+
 namespace {
 
 using namespace parley;
@@ -85,6 +87,36 @@ TEST_CASE("one waits for a stream without waiting in it, and a cancelled wait le
     gpu.destroy(stream);
     loop.detach(copies);
   }
+}
+
+TEST_CASE("a copy says by what it is done and over how many streams") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  const auto a = cuda_memory::on_device(gpu, 0, 800);
+  const auto b = cuda_memory::on_device(gpu, 0, 800);
+  const auto pinned = cuda_memory::pinned(gpu, 800);
+  awaited done;
+  const auto in_pieces = [&](const cuda_memory& to, const runtime::device_copy& by) {
+    gpu.seen_copies.clear();
+    for (std::size_t at = 0; at < 800; at += 100)
+      CHECK(copies.copy(to.bytes().subspan(at, 100), a.bytes().subspan(at, 100), &done, nullptr, by) == errc::pending);
+    copies.drain();
+    std::set<transports::cuda_stream> streams;
+    for (const auto& seen : gpu.seen_copies) streams.insert(seen.in);
+    return streams.size();
+  };
+  const auto blocks = [&] { return gpu.seen_copies.back().blocks; };
+  CHECK(in_pieces(b, {}) == 2);
+  CHECK(blocks() == 0);
+  CHECK(in_pieces(b, {.streams = 1}) == 1);
+  CHECK(in_pieces(b, {.streams = 3}) == 3);
+  CHECK(in_pieces(b, {.streams = 100}) == cuda_copies::options{}.streams);  // as many as there are
+  CHECK(in_pieces(b, {.kernel_blocks = 16}) == 2);
+  CHECK(blocks() == 16);
+  CHECK(copies.statistics().by_kernel == 8);
+  CHECK(in_pieces(pinned, {.kernel_blocks = 16}) == 2);
+  CHECK(blocks() == 0);  // a kernel is for memory of devices
+  CHECK(done.outcome == errc::none);
 }
 
 // One stream for what can go on, one for what waits.
@@ -297,7 +329,7 @@ TEST_CASE("ranks that share a device share its queues, and expect no messages wh
     const auto o = cuda_copies::shared_by(gpu, ranks, {});
     return o.streams + o.most_waiting;
   };
-  CHECK(streams(1) == 26);
+  CHECK(streams(1) == 28);
   CHECK(streams(2) == 14);
   CHECK(streams(8) == 2);
   CHECK(streams(100) == 2);
