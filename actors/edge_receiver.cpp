@@ -387,6 +387,21 @@ void edge_receiver::end_late() noexcept {
       if (r.deadline_ != runtime::never) look_at(r.deadline_);
     });
   }
+  if (services_.breaks == broken_rule::own_stamp_only) {
+    for (auto& s : streams_) end_unstamped(*s, now);
+  }
+}
+
+// As if a later stamp did not match the receives before its own: they time out, and those behind them move up.
+void edge_receiver::end_unstamped(stream& s, runtime::time_ns now) noexcept {
+  s.active.for_each([&](part_receiver& r) {
+    if (r.decided() || r.one_sided_ != nullptr || r.deadline_ == runtime::never) return;
+    if (r.deadline_ > now) return look_at(r.deadline_);
+    const std::uint64_t left = r.index_;
+    r.end(errc::timeout);
+    --s.first_posted;
+    s.active.for_each([&](part_receiver& later) { later.index_ -= !later.decided() && later.index_ > left ? 1 : 0; });
+  });
 }
 
 void edge_receiver::note_matched(stream& s, std::uint64_t bytes) noexcept {

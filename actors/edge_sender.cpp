@@ -135,18 +135,19 @@ void edge_sender::check_what_ran(const matched& m) noexcept {
                            std::to_string(m.ran_invocation));
 }
 
-void edge_sender::ask(const stream& s) {
+bool edge_sender::ask(const stream& s) {
   matched m;
   m.what = matched::kind::question;
   m.stream = s.id;
-  if (services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) == errc::none)
-    ++counters_.questions_sent;
+  const bool sent = services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) == errc::none;
+  counters_.questions_sent += sent ? 1 : 0;
+  return sent;
 }
 
 bool edge_sender::is_matched(std::uint32_t tag, std::uint64_t invocation) {
   const stream* const s = streams_.find(stream_id(tag, false));
   if (s == nullptr || invocation < s->matched) return true;
-  ask(*s);
+  static_cast<void>(ask(*s));
   return false;
 }
 
@@ -155,7 +156,7 @@ bool edge_sender::all_matched() {
   for (auto& s : streams_) {
     if (s->matched == s->admitted) continue;
     all = false;
-    ask(*s);
+    static_cast<void>(ask(*s));
   }
   return all;
 }
@@ -169,12 +170,17 @@ edge_sender::delivered edge_sender::delivery() const noexcept {
   return all;
 }
 
+// Where the control window has no room for a question, the next time begins with it.
 void edge_sender::ask_for_room() noexcept {
   bool waiting = false;
-  for (auto& s : streams_) {
-    if (!lacks_room(*s)) continue;
+  const auto count = static_cast<std::uint32_t>(streams_.size());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t at = (first_to_ask_for_ + i) % count;
+    if (!lacks_room(streams_[at])) continue;
     waiting = true;
-    ask(*s);
+    if (ask(streams_[at])) continue;
+    first_to_ask_for_ = at;
+    break;
   }
   if (!waiting) return;
   services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));

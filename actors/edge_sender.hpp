@@ -263,7 +263,7 @@ class edge_sender {
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
   void ask_again_soon() noexcept;
-  void ask(const stream& s);
+  bool ask(const stream& s);
 
   outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms,
                       std::span<const lacking_config> lacking, stamp_flags more) {
@@ -311,6 +311,7 @@ class edge_sender {
   bool retired_ = false;
   question_timer question_timer_;
   question_pauses question_pauses_;
+  std::uint32_t first_to_ask_for_ = 0;  // of the streams
   counters counters_;
   std::function<void()> ended_there_;
   std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared

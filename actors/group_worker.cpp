@@ -28,7 +28,8 @@ void group_worker::on_flow(rank_id from, const matched& m) {
 }
 
 bool group_worker::try_begin(group_invocation& inv) {
-  const auto digest = ignores_stamps_ ? default_digest_ : learned_.config_of(inv.index());
+  auto digest = ignores_stamps_ ? default_digest_ : learned_.config_of(inv.index());
+  if (!digest && services_.breaks == broken_rule::look_ahead_not_awaited) digest = default_digest_;
   if (!digest) {
     ++counters_.waited;
     return false;

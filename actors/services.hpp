@@ -96,6 +96,13 @@ struct payload_seen {
   std::span<const std::byte> bytes{};
 };
 
+/// A rule of the protocol that a simulated rank breaks on purpose, to see that a checker notices (simulation/mutants.hpp).
+enum class broken_rule : std::uint8_t {
+  none,
+  own_stamp_only,          ///< a stamp matches the receive of its own invocation, and none before it
+  look_ahead_not_awaited,  ///< a worker that has not heard which config its invocation has runs the default
+};
+
 struct services {
   runtime::executor& ex;
   runtime::scope& actors;  ///< where the actors of all ops live
@@ -114,6 +121,7 @@ struct services {
   std::uint64_t early_timeouts = 0;
   /// How many more calls a promise leaves free; nothing: as many as their pace asks for. Tests meet gates with a small one.
   std::optional<std::uint64_t> promise_margin{};
+  broken_rule breaks = broken_rule::none;        ///< a fault point, for simulations
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
   /// What other ranks have declared by the name of an op of this rank which they do not have, in words; by op.

@@ -49,6 +49,9 @@ class stream_table {
     }
     return *all_.back();
   }
+  std::size_t size() const noexcept { return all_.size(); }
+  /// In the order in which they were made.
+  Stream& operator[](std::size_t place) noexcept { return *all_[place]; }
   auto begin() const noexcept { return all_.begin(); }
   auto end() const noexcept { return all_.end(); }
 

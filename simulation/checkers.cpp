@@ -430,8 +430,8 @@ struct no_control_wait final : checker {
     for (auto& [op_and_job, calls] : met) {
       const op_spec& op = book_.r.play->ops[op_and_job.first];
       const bool stamped = op.what == op_spec::kind::pair || op.what == op_spec::kind::group;
-      // Once one has failed the two sides no longer count alike.
-      if (!stamped || failed.contains(op_and_job)) continue;
+      // Once one has failed the two sides no longer count alike, nor do they where messages of several streams overtake each other.
+      if (!stamped || op.streams != 1 || failed.contains(op_and_job)) continue;
       std::stable_sort(calls.begin(), calls.end(),
                        [](const call_record* a, const call_record* b) { return a->number < b->number; });
       judge(op, op_and_job.second, calls);

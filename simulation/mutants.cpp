@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -21,18 +22,27 @@ using runtime::link;
 
 namespace {
 
+template <class M>
+std::optional<M> body_of(const parcel& p) {
+  runtime::frame_header h;
+  if (p.on != link::channel::control || p.header.size() != sizeof h) return std::nullopt;
+  std::memcpy(&h, p.header.data(), sizeof h);
+  if (h.type != M::message_type || p.payload.size() != p.payload_bytes) return std::nullopt;
+  auto decoded = runtime::decode<M>(p.payload);
+  if (!decoded) return std::nullopt;
+  return std::move(*decoded);
+}
+
 // Changes the messages of one type on their way into a rank.
 template <class M, class Change>
 bool change_body(parcel& p, Change change) {
-  runtime::frame_header h;
-  if (p.on != link::channel::control || p.header.size() != sizeof h) return false;
-  std::memcpy(&h, p.header.data(), sizeof h);
-  if (h.type != M::message_type || p.payload.size() != p.payload_bytes) return false;
-  auto decoded = runtime::decode<M>(p.payload);
-  if (!decoded) return false;
-  change(*decoded);
+  std::optional<M> body = body_of<M>(p);
+  if (!body) return false;
+  change(*body);
   p.instead.clear();
-  runtime::encode(*decoded, p.instead);
+  runtime::encode(*body, p.instead);
+  runtime::frame_header h;
+  std::memcpy(&h, p.header.data(), sizeof h);
   h.body_bytes = static_cast<std::uint32_t>(p.instead.size());
   std::memcpy(p.header.data(), &h, sizeof h);
   p.replaced = true;
@@ -519,6 +529,47 @@ struct impatient final : wire_tap {
   std::map<std::uint32_t, std::uint64_t> begun;
 };
 
+// A receiver that takes any answer for the one to the revoke that is open: answers do not say which one they are to.
+struct answers_unnumbered final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::revoked>(p, [&](actors::revoked& r) { r.number = asked[std::tuple(p.to, p.from, r.stream)]; });
+    return true;
+  }
+  void on_send(const parcel& p, const fate&) override {
+    if (const auto r = body_of<actors::revoke>(p)) asked[std::tuple(p.from, p.to, r->stream)] = r->number;
+  }
+  std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
+};
+
+// A sender whose streams share one window: of each it hears as much less as is unmatched of the others.
+struct window_of_edge final : wire_tap {
+  void on_send(const parcel& p, const fate&) override {
+    stamp s;
+    if (p.on != link::channel::data || !actors::read_stamp(p.header, s)) return;
+    if (has(s.flags, actors::stamp_flags::rehearsal)) return;
+    std::uint64_t& sent = streams[{p.from, p.to, s.op}][actors::stream_id(s.tag, false)].sent;
+    sent = std::max<std::uint64_t>(sent, s.invocation + 1);
+  }
+  bool on_deliver(parcel& p) override {
+    runtime::frame_header h;
+    if (p.header.size() == sizeof h) std::memcpy(&h, p.header.data(), sizeof h);
+    change_body<actors::matched>(p, [&](actors::matched& m) {
+      if (m.what != actors::matched::kind::report) return;
+      auto& all = streams[{p.to, p.from, h.actor & ~std::uint64_t{3}}];
+      all[m.stream].matched = std::max(all[m.stream].matched, m.count);
+      std::uint64_t unmatched = 0;
+      for (const auto& [id, its] : all) unmatched += id == m.stream ? 0 : its.sent - std::min(its.sent, its.matched);
+      m.count -= std::min(m.count, unmatched);
+    });
+    return true;
+  }
+  struct progress {
+    std::uint64_t sent = 0;
+    std::uint64_t matched = 0;
+  };
+  std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::map<std::uint64_t, progress>> streams;
+};
+
 // A leader for which a trial took as long as the invocation before it: what trials cost is lost.
 struct cost_forgotten final : wire_tap {
   bool on_deliver(parcel& p) override {
@@ -570,6 +621,11 @@ const std::vector<entry>& all() {
        &make<early_return>},
       {{"look-ahead-late", "workers run what belongs to the invocation before", "mixed", {"S2"}},
        &make<previous_look_ahead>},
+      {{"look-ahead-not-awaited",
+        "a worker that has not heard which config its invocation has runs the default",
+        "bad_groups",
+        {"S2"}},
+       nullptr},
       {{"other-stamp", "the leader stamps what it assigned before", "pair", {"S2"}}, &make<other_stamp>},
       {{"no-gate", "participants start invocations beyond the gate that they promised", "leases", {"S2"}},
        &make<no_gate>},
@@ -610,6 +666,14 @@ const std::vector<entry>& all() {
        nullptr},
       {{"no-poison", "nothing is said of a send that failed", "broken_configs", {"L2", "delivery"}}, &make<no_poison>},
       {{"window-update-lost", "what was matched is lost and not said again", "windows", {"L2"}}, &make<matches_lost>},
+      {{"window-of-edge", "all streams of an edge share one window", "streams", {"L2"}}, &make<window_of_edge>},
+      {{"own-stamp-only",
+        "a stamp matches the receive of its own invocation alone: those before it time out",
+        "overtaken",
+        {"delivery", "L2"}},
+       nullptr},
+      {{"answers-not-numbered", "any answer ends a revoke, be it to an earlier one", "overtaken", {"S8"}},
+       &make<answers_unnumbered>},
       {{"own-credit", "a revoke voids one credit, though later receives move up", "late_receives", {"S8"}},
        &make<own_credit>},
       {{"credit-during-revoke", "a credit is given while a revoke is unanswered", "mixed", {"S8"}},
@@ -668,6 +732,8 @@ void put_mutant(std::string_view name, world_options& into) {
   if (name == "window-ignored") into.settings.window = {.invocations = 1U << 20U, .bytes = 1U << 30U};
   if (name == "control-window-ignored") into.control_window = 1U << 20U;
   if (name == "stamp-ignored") into.settings.mutant_ignores_stamp = true;
+  if (name == "own-stamp-only") into.breaks = actors::broken_rule::own_stamp_only;
+  if (name == "look-ahead-not-awaited") into.breaks = actors::broken_rule::look_ahead_not_awaited;
   if (name == "drift-ignored") into.settings.plan.drift.on = false;
   if (name == "budget-ignored") into.settings.plan.budget_fraction = 1e9;
 }

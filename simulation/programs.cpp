@@ -30,6 +30,7 @@ constexpr time_ns more_pause_ns = 10'000'000;
 constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;
 constexpr time_ns longest_until_rejoined_ns = 20'000'000;
+constexpr time_ns longest_settling_ns = 5'000'000;
 constexpr std::uint64_t most_attempts = 100;  // receives for each message
 
 // Where somebody has written, or the size.
@@ -150,6 +151,22 @@ struct programs::caller {
   // Calls of different phases are not made together, on any rank.
   std::uint64_t end_of_phase(std::uint64_t number) const noexcept {
     return number < op.calls ? op.calls : number < planned() ? planned() : total();
+  }
+  std::uint32_t tag_of_send(std::uint64_t number) const noexcept {
+    return static_cast<std::uint32_t>(number % op.streams);
+  }
+  // Of the messages that are sent at once those of the last stream come first, so that other streams have to wait.
+  std::uint32_t tag_of_receive(std::uint64_t number) const noexcept {
+    const std::uint64_t phase = number < op.calls ? 0 : number < planned() ? op.calls : planned();
+    std::uint64_t before = (number - phase) % op.in_flight;
+    const std::uint64_t first = number - before;
+    const std::uint64_t end = std::min(first + op.in_flight, end_of_phase(number));
+    for (auto tag = static_cast<std::uint32_t>(op.streams - 1); tag != 0; --tag) {
+      for (std::uint64_t sent = first; sent < end; ++sent) {
+        if (tag_of_send(sent) == tag && before-- == 0) return tag;
+      }
+    }
+    return 0;
   }
   std::uint64_t size(std::uint64_t number) const noexcept { return op.sizes[number % op.sizes.size()]; }
   std::uint64_t stream(rank_id sender) const noexcept {
@@ -359,14 +376,17 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
   }
 }
 
-// Between calls: a while by chance, and the whole rest of the faults before the first calm one.
+// Between calls: a while by chance, what its program may want meanwhile, and the whole rest of the faults before the first calm one.
 task<> programs::rest(caller& c, std::uint64_t number) {
   runtime::executor& ex = world_.stage().clock(c.rank);
   const bool calm = number >= c.op.calls;
   time_ns span = c.luck.between(0, number >= c.planned() ? more_pause_ns * c.op.in_flight : c.op.pause_ns);
   if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
   auto slept = co_await runtime::sleep_until(ex.now() + span);
-  static_cast<void>(slept);
+  if (!slept || calm) co_return;
+  if (c.op.retunes != 0 && c.luck.chance(c.op.retunes))
+    world_[c.rank].retune(c.op.name, "a simulated program wants it");
+  if (c.op.leaves != 0 && c.luck.chance(c.op.leaves)) co_await world_[c.rank].settle(longest_settling_ns);
 }
 
 // Whether there is another call after this many. A campaign ends only as long as its op is called, and what was lost is said
@@ -447,7 +467,7 @@ task<> programs::send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std:
   fill(bytes, c.stream(c.rank), number);
   const call_record begun = c.begin(true, number);
   if (c.all.mutant_awaits_agreement_) co_await c.all.await_agreement(c);
-  auto outcome = co_await ops::attempt(t.send(bytes, {.to = to}));
+  auto outcome = co_await ops::attempt(t.send(bytes, {.to = to, .tag = c.tag_of_send(number)}));
   c.end(begun, outcome);
   const bool may_be_early = c.op.timeout_ns < short_timeout_ns || c.all.tape_.early_timeouts != 0;
   const bool early = may_be_early && outcome.code() == errc::timeout;
@@ -489,7 +509,7 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
   const std::size_t claimed = c.all.mutant_claims_room_ && small ? l.memory.size() - margin_bytes : room;
   const std::span<std::byte> into = std::span(l.memory).first(claimed);
   const call_record begun = c.begin(false, number);
-  auto outcome = co_await ops::attempt(t.receive(into, {.from = from}));
+  auto outcome = co_await ops::attempt(t.receive(into, {.from = from, .tag = c.tag_of_receive(number)}));
   c.end(begun, outcome);
   std::size_t may_be_written = 0;
   if (outcome) {
@@ -539,7 +559,8 @@ task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
     if (!more) break;
     co_await rest(c, first);
     if (c.over) break;
-    const std::uint64_t at_once = std::min<std::uint64_t>(c.op.in_flight, c.end_of_phase(first) - first);
+    const std::uint64_t most = c.op.streams == 1 ? c.op.in_flight : 1;
+    const std::uint64_t at_once = std::min(most, c.end_of_phase(first) - first);
     runtime::scope calls(here);
     for (std::uint64_t i = 0; i < at_once; ++i) calls.spawn(receive_one(c, t, from, c.lanes[i], first + i));
     co_await calls.join();

@@ -204,6 +204,7 @@ void fields(A& a, op_spec& o) {
   a("calls", o.calls);
   a("calm", o.calm);
   a("in_flight", o.in_flight);
+  a("streams", o.streams);
   a("depth", o.depth);
   a("does", o.does);
   a("grid", o.grid);
@@ -215,6 +216,8 @@ void fields(A& a, op_spec& o) {
   a("registered", o.registered);
   a("everybody", o.everybody);
   a("small_receives", o.small_receives);
+  a("retunes", o.retunes);
+  a("leaves", o.leaves);
   a("timeout_ns", o.timeout_ns);
   a("pause_ns", o.pause_ns);
 }
@@ -399,6 +402,11 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   for (const std::uint64_t bytes : o.sizes) at_least(where + "sizes", bytes, 1);
   at_least(where + "calls", o.calls + o.calm, 1);
   at_least(where + "in_flight", o.in_flight, 1);
+  at_least(where + "streams", o.streams, 1);
+  if (o.streams != 1 && o.what != op_spec::kind::pair) refuse(where + "streams", "a pair has several");
+  // Both ends know which messages of which streams are under way at once, also where more calls follow.
+  if (o.streams != 1 && (o.calls % o.in_flight != 0 || o.calm % o.in_flight != 0 || 40 % o.in_flight != 0))
+    refuse(where + "in_flight", "with several streams it divides calls, calm and 40");
   const bool levels = o.what == op_spec::kind::hierarchy;
   const std::vector<std::string> collectives =
       levels ? std::vector<std::string>{"all_reduce", "broadcast", "all_gather", "reduce_scatter"}

@@ -41,10 +41,12 @@ struct op_spec {
   std::uint64_t calls = 40;  ///< of each rank, while faults may happen
   std::uint64_t calm = 100;  ///< and once all is healed
   std::uint64_t in_flight = 1;
+  /// Of a pair: so many tags. Of the messages that are sent at once those of the last tag are received first, one at a time.
+  std::uint64_t streams = 1;
   std::uint64_t depth = 1;  ///< of a group
   std::string does = "all_reduce";
-  std::vector<rank_id>
-      grid{};  ///< of a halo: how many ranks along each dimension, of which every other one wraps; none: a ring
+  /// Of a halo: how many ranks along each dimension, of which every other one wraps; none: a ring.
+  std::vector<rank_id> grid{};
   bool corners = false;        ///< the same: to all neighbours, not only across faces
   bool mesh = false;           ///< the same: a ring by lists of indices
   bool rehearse = true;        ///< of an op without headers: candidates run on scratch buffers, else by leased calls
@@ -53,6 +55,10 @@ struct op_spec {
   bool registered = false;     ///< buffers are registered with the op
   bool everybody = true;       ///< ranks that take no part declare it, too
   std::uint64_t small_receives = 0;  ///< of a thousand: with half the room that the largest message needs
+  /// Of a thousand calls while faults may happen, on each rank: before it, a search anew is asked for (`rank::retune`); the rank is
+  /// about to leave, and then stays (`rank::settle`).
+  std::uint64_t retunes = 0;
+  std::uint64_t leaves = 0;
   time_ns timeout_ns = 30'000'000'000;
   time_ns pause_ns = 1'000'000;  ///< between calls, at most
 };

@@ -1,10 +1,16 @@
 #include <parley/simulation/weather.hpp>
 
 #include <parley/actors/credit_messages.hpp>
-#include <parley/actors/declaration.hpp>
+#include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/neighbour_messages.hpp>
+#include <parley/actors/other_members.hpp>
+#include <parley/actors/other_way.hpp>
+#include <parley/actors/pieces.hpp>
+#include <parley/actors/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
+#include <parley/ops/death_notices.hpp>
 #include <parley/runtime/frame.hpp>
 
 #include <algorithm>
@@ -52,7 +58,6 @@ std::string_view type_of(const parcel& p) noexcept {
   runtime::frame_header h;
   if (p.header.size() != sizeof h) return "foreign control";
   std::memcpy(&h, p.header.data(), sizeof h);
-  const bool for_data_part = (h.actor & 3U) >= static_cast<std::uint64_t>(part::data_sender);
   switch (h.type) {
     case 0: return h.sequence == 0 ? "accepted" : "accepted?";
     case ack::message_type: return "ack";
@@ -68,9 +73,15 @@ std::string_view type_of(const parcel& p) noexcept {
     case revoke::message_type: return "revoke";
     case revoked::message_type: return "revoked";
     case exposed::message_type: return "exposed";
-    case known::message_type: return for_data_part ? "known" : "piece";
-    case taken::message_type: return for_data_part ? "taken" : "tuning_request";
+    case known::message_type: return "known";
+    case taken::message_type: return "taken";
     case nack::message_type: return "nack";
+    case gen_end::message_type: return "gen_end";
+    case other_way::message_type: return "other_way";
+    case piece::message_type: return "piece";
+    case tuning_request::message_type: return "tuning_request";
+    case other_members::message_type: return "other_members";
+    case other_declaration::message_type: return "other_declaration";
     case lease_prepare::message_type: return "lease_prepare";
     case lease_schedule::message_type: return "lease_schedule";
     case lease_reply::message_type: return "lease_reply";
@@ -81,7 +92,14 @@ std::string_view type_of(const parcel& p) noexcept {
     case lease_ended::message_type: return "lease_ended";
     case lease_leaving::message_type: return "lease_leaving";
     case lease_let_go::message_type: return "lease_let_go";
-    default: return "other control";
+    case round_said::message_type: return "round_said";
+    case round_outcome::message_type: return "round_outcome";
+    case round_question::message_type: return "round_question";
+    case neighbour_question::message_type: return "neighbour_question";
+    case neighbour_refusal::message_type: return "neighbour_refusal";
+    case neighbour_failure::message_type: return "neighbour_failure";
+    case ops::death_notice::message_type: return "death_notice";
+    default: return nameless_type;
   }
 }
 

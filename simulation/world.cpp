@@ -57,6 +57,7 @@ void world::start(rank_id r) {
     settings = ops::rank::complete(std::move(own), options_.ranks);
   }
   n.rank = std::make_unique<ops::rank>(std::move(on), std::move(settings));
+  n.rank->services().breaks = options_.breaks;
   network_[r].on_failure(&n);
   n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
   ++n.life;

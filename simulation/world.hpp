@@ -37,6 +37,7 @@ struct world_options {
   time_ns detection_ns = 100'000'000;  ///< how long a death goes unnoticed at most
   std::uint32_t control_window = runtime::router::options{}.window;
   ops::rank_settings settings{};
+  actors::broken_rule breaks = actors::broken_rule::none;  ///< by each rank, for mutants
   /// Further settings of one rank, in a job, counted from 1; may be empty.
   std::function<void(rank_id, std::uint64_t job, ops::rank_settings&)> of_rank{};
 };

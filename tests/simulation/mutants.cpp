@@ -66,6 +66,11 @@ TEST_CASE(
   seen["offer"][in(op_state::warming)] = {.sent = 3};
   seen["data"][in(op_state::running)] = {.sent = 5000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
   CHECK(coverage_gaps(seen, campaign::part) == std::vector<std::string>{"offer, offering: was never lost"});
+  // What is rare in each state is asked for in all of them together, and every message has a name.
+  seen["tuning_request"][in(op_state::idle)] = {.sent = 600, .lost = 2, .doubled = 0, .reordered = 1, .delayed = 9};
+  seen["tuning_request"][in(op_state::running)] = {.sent = 600, .lost = 0, .doubled = 0, .reordered = 0, .delayed = 4};
+  seen["round_said"][in(op_state::idle)] = {.sent = 600};
+  seen["other control"][in(op_state::idle)] = {.sent = 1};
   const auto whole = coverage_gaps(seen, campaign::whole);
   const auto names = [&](const char* gap) { return std::find(whole.begin(), whole.end(), gap) != whole.end(); };
   CHECK(names("offer, running: was never sent"));
@@ -73,4 +78,8 @@ TEST_CASE(
   CHECK(names("credit, idle: was never sent"));
   CHECK_FALSE(names("offer, warming: was never sent"));
   CHECK_FALSE(names("offer, preparing: was never sent"));  // which is rare
+  CHECK(names("tuning_request: was never doubled"));
+  CHECK_FALSE(names("tuning_request: was never lost"));
+  CHECK_FALSE(names("round_said: was never lost"));  // too few to tell
+  CHECK(names("other control: has no row of its own in simulation/weather.cpp"));
 }
