@@ -102,9 +102,10 @@ def leases(line, label="parley"):
     return Reported(label, Program("lease_gates"), line)
 
 
-def simulator(only, line, label="parley", ranks=1_000):
+def simulator(only, line, label="parley", ranks=1_000, calls=None):
     """Many ranks in one process; seeds are those of the scenarios in simulation/."""
-    return Reported(label, Program("simulator", ("--only", only, "--ranks", str(ranks))), line)
+    more = () if calls is None else ("--calls", str(calls))
+    return Reported(label, Program("simulator", ("--only", only, "--ranks", str(ranks), *more)), line)
 
 
 def rendezvous(clients, label="parley"):
@@ -205,8 +206,9 @@ ROWS = [
         beside=[simulator("events", "sim_events", "1,000 ranks"),
                 Reported("SimGrid", Program("simgrid", ("--calls", "100"), install=INSTALL["simgrid"]), "simgrid_events")],
         at_least=5e6, runs=1),
-    Row("sim_events_checked", "per_s", simulator("events_checked", "sim_events_checked", ranks=100),
-        [simulator("events", "sim_events", "1,000 without checkers")], at_least=1e6, runs=3),
+    Row("sim_events_checked", "per_s", simulator("events_checked", "sim_events_checked", ranks=10_000, calls=100),
+        [simulator("events", "sim_events", "without checkers", ranks=10_000)],
+        beside=[simulator("events_checked", "sim_events_checked", "100 ranks", ranks=100)], at_least=1e6, runs=1),
     Row("sim_rank_bytes", "bytes", simulator("bytes", "sim_rank_bytes", ranks=10_000),
         [simulator("bytes", "sim_idle_rank_bytes", "without an op", ranks=10_000)], at_most=16_384, runs=1),
     Row("sim_small_seed", "ms", simulator("seeds", "sim_small_seed"),
