@@ -90,7 +90,7 @@ class one_sided_config : public paired_config {
  public:
   runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
     if (memory != nullptr && memory->has_streams()) return net.one_sided_devices();
-    if (by_.kernel_blocks == 0 && by_.streams == 0) return {};
+    if (by_ == device_copy{}) return {};
     return error{errc::unavailable,
                  "kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory"};
   }
@@ -120,7 +120,7 @@ class put_config final : public one_sided_config {
     co_return;
   }
   bool is_over_once_landed() const noexcept override { return true; }
-  bool puts_whole() const noexcept override { return chunk_bytes_ == 0 && by_.kernel_blocks == 0 && by_.streams == 0; }
+  bool puts_whole() const noexcept override { return chunk_bytes_ == 0 && by_ == device_copy{}; }
 };
 
 class get_config final : public one_sided_config {

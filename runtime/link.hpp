@@ -106,9 +106,11 @@ struct exposed_memory {
 
 /// How a GPU is to copy, where one does.
 struct device_copy {
-  std::uint32_t kernel_blocks =
-      0;  ///< by a kernel of so many blocks, which takes so many multiprocessors; 0: by a copy engine
-  std::uint32_t streams = 0;  ///< over so many streams, as far as the rank has them; 0: as the rank does of itself
+  /// By a kernel of so many blocks, which takes as many multiprocessors; 0: by a copy engine.
+  std::uint32_t kernel_blocks = 0;
+  /// Over so many streams, as far as the rank has them; 0: as the rank does of itself.
+  std::uint32_t streams = 0;
+  friend bool operator==(const device_copy&, const device_copy&) = default;
 };
 
 /// A place in a peer's exposed memory, and how a GPU is to get there. The key is remote input: the link checks what it can and caps its

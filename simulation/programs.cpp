@@ -21,11 +21,10 @@ constexpr std::byte untouched{0xa5};
 constexpr std::size_t spare_bytes = 24;              // by which a receive buffer is larger than any message
 constexpr std::size_t margin_bytes = 40;             // beyond the receive buffer
 constexpr time_ns short_timeout_ns = 1'000'000'000;  // where calls may well give up
-// Where a campaign needs more calls than the scenario has: so many, one in half that pause, and how long its messages are
-// waited for. All of them take longer than a config that is only ever late is waited for.
-constexpr std::uint64_t more_at_once = 40;
 // The call of a round lies as far ahead as a burst of calls goes in the longest round trips that there were.
 constexpr std::uint64_t most_more_between_calls = 20'000;
+// The longest pause between calls that the scenario has not (`more_at_once`), all of which take longer than a config that is only ever
+// late is waited for.
 constexpr time_ns more_pause_ns = 10'000'000;
 constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;

@@ -405,8 +405,9 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   at_least(where + "streams", o.streams, 1);
   if (o.streams != 1 && o.what != op_spec::kind::pair) refuse(where + "streams", "a pair has several");
   // Both ends know which messages of which streams are under way at once, also where more calls follow.
-  if (o.streams != 1 && (o.calls % o.in_flight != 0 || o.calm % o.in_flight != 0 || 40 % o.in_flight != 0))
-    refuse(where + "in_flight", "with several streams it divides calls, calm and 40");
+  const auto divides = [&](std::uint64_t calls) { return calls % o.in_flight == 0; };
+  if (o.streams != 1 && !(divides(o.calls) && divides(o.calm) && divides(more_at_once)))
+    refuse(where + "in_flight", "with several streams it divides calls, calm and " + std::to_string(more_at_once));
   const bool levels = o.what == op_spec::kind::hierarchy;
   const std::vector<std::string> collectives =
       levels ? std::vector<std::string>{"all_reduce", "broadcast", "all_gather", "reduce_scatter"}

@@ -19,6 +19,9 @@
 
 namespace parley::simulation {
 
+/// Where a campaign needs more calls than its op has: so many.
+inline constexpr std::uint64_t more_at_once = 40;
+
 struct op_spec {
   enum class kind : std::uint8_t {
     pair,

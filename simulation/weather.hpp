@@ -90,7 +90,8 @@ void add(coverage& to, const coverage& more);
 
 /// What a message is called: `offer`, `credit`, `data`, `poison`, …
 std::string_view type_of(const parcel& p) noexcept;
-inline constexpr std::string_view nameless_type = "other control";  ///< of what is called nothing: each of ours is
+inline constexpr std::string_view nameless_type =
+    "other control";  ///< a message without a name in `type_of`; none of ours is
 
 /// Sees, and may change, what is delivered: checkers and mutants.
 class wire_tap {

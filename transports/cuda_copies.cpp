@@ -49,9 +49,6 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
   event_fd_ = ::eventfd(0, EFD_CLOEXEC);
   options_.streams = std::max(1U, o.streams);
   options_.usual_streams = std::max(1U, o.usual_streams);
-  // Those beyond the usual ones take the place of such as wait, so that the program and others have as many queues.
-  const unsigned beyond = std::max(options_.streams, options_.usual_streams) - options_.usual_streams;
-  options_.most_waiting -= std::min(options_.most_waiting, beyond);
   check_ = driver.make_event(device);
   words_ = cuda_memory::pinned(driver, most_words * sizeof(std::uint32_t));
   std::memset(words_.bytes().data(), 0, words_.bytes().size());

@@ -44,7 +44,7 @@ class cuda_copies final : public runtime::poller {
     unsigned streams = 4;
     unsigned usual_streams = 2;  // for a copy that does not say how many
     unsigned first_waiting = 6;  // made with the others: to make one takes longer than most copies
-    unsigned most_waiting = 24;
+    unsigned most_waiting = 22;  // a device has 32 queues for a process: some are its program's, and other libraries'
     /// Whether streams may wait for messages: not where they share queues with those that bring them.
     bool expects_messages = true;
   };

@@ -6,9 +6,10 @@
 ///
 /// Buffers in host memory go straight to the link below. A message from or into device memory is staged through pinned host
 /// memory (plane `staged`): down by a copy engine, across, up again; a config that cuts a payload into chunks overlaps the
-/// three. Puts and gets of exposed device memory go from GPU to GPU by the origin's copy engine, over an IPC handle in the key
-/// (plane `cuda_ipc`), and need neither the peer's processor nor its multiprocessors. Behind the last put into a buffer that a stream
-/// of the peer's waits for (`cuda_copies::wait_on`) the copy engine sets its flag, so that the stream goes on at once.
+/// three. Puts and gets of exposed device memory go from GPU to GPU by the origin's copy engine, or by a kernel of the origin's
+/// where a config says so (`runtime::device_copy`), over an IPC handle in the key (plane `cuda_ipc`), and need neither the peer's
+/// processor nor its multiprocessors. Behind the last put into a buffer that a stream of the peer's waits for
+/// (`cuda_copies::wait_on`) the origin's stream sets its flag, so that the peer's goes on at once.
 ///
 /// Where the link below can be given memory of devices (`moves_devices`, as UCX with its CUDA transports), `send_device` and
 /// `fetch_device` do so (plane `ucx`).
@@ -17,10 +18,11 @@
 /// memory cannot be exported, too.
 ///
 /// Where the driver refuses to export memory, `put` and `get` are no configs of this rank's, with the reason. Exposing memory still
-/// succeeds then, and puts and gets of it answer `unavailable`; where a peer cannot import it their rehearsals fail. What a peer has mapped stays mapped until this object ends, because CUDA
-/// cannot revoke it: withdrawn memory answers `may_land` while peers may have copies under way, and must not be freed before
-/// they have ended. Keys are remote input: they are checked, and a handle that opens nothing fails the put. When the GPU
-/// fails, operations end with `device_failed`. Destroy it before the link below and the copies.
+/// succeeds then, and puts and gets of it answer `unavailable`; where a peer cannot import it their rehearsals fail. What a peer
+/// has mapped stays mapped there, until that peer's link ends or it is the oldest of many, because CUDA cannot revoke it:
+/// withdrawn memory answers `may_land` while peers may have copies under way, and must not be freed before they have ended.
+/// Keys are remote input: they are checked, and a handle that opens nothing fails the put. When the GPU fails, operations end
+/// with `device_failed`. Destroy it before the link below and the copies.
 #include <parley/runtime/link.hpp>
 #include <parley/transports/cuda_copies.hpp>
 #include <parley/transports/nccl_pairs.hpp>

@@ -114,6 +114,9 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
   CHECK(has(refusal(R"(, "configs": [])"), "`ops[0].configs`"));
   CHECK(has(refusal(R"(, "does": "reduce_all")"), "all_reduce, broadcast, gather"));
   CHECK(has(refusal(R"(, "kind": "group", "members": [2, 0, 2])"), "`ops[0].members`: rank 2 is there twice"));
+  CHECK(refusal(R"(, "streams": 2, "calls": 20, "calm": 20, "in_flight": 10)").empty());
+  CHECK(has(refusal(R"(, "streams": 2, "calls": 24, "calm": 24, "in_flight": 12)"), "`ops[0].in_flight`"));
+  CHECK(has(refusal(R"(, "kind": "group", "streams": 2)"), "`ops[0].streams`: a pair has several"));
   CHECK(has(refusal("", R"(, "window": 0)"), "`window`"));
   CHECK(has(refusal("", R"(, "budget": -1)"), "`budget`"));
   CHECK(has(refusal("", R"(, "faults": {"lose": 2000})"), "`faults.lose`: at most 1000"));
