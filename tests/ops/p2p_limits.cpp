@@ -525,7 +525,7 @@ TEST_CASE(
     CHECK(says(t.sent[0].outcome, "small 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message"));
     CHECK(says(t.sent[0].outcome, "a buffer of 50000 bytes, which is too small for the message of 100000 bytes"));
     CHECK(t.sent[1].outcome);
-    for (const auto& c : w[0].agreements()[0].assigned->campaigns()) CHECK(c->excluded.empty());
+    for (const auto& campaign : w[0].agreements()[0].assigned->campaigns()) CHECK(campaign->excluded.empty());
   }
 }
 
