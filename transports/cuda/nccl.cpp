@@ -1,5 +1,6 @@
 #include <parley/transports/cuda/on_device.hpp>
 #include <parley/transports/nccl_runtime.hpp>
+#include <parley/transports/thread_family.hpp>
 
 #if __has_include(<nccl.h>)
 
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 
 namespace parley::transports {
 
@@ -24,6 +26,7 @@ namespace {
 
 // Of those whose communicators can be made without blocking, and ended while they are.
 constexpr int oldest_version = 21'800;
+constexpr std::chrono::milliseconds pause{10};
 
 // The functions of libnccl.so.2 that are used.
 // NOLINTBEGIN(readability-identifier-naming): by their own names, with which they are looked for
@@ -99,14 +102,18 @@ class loaded_nccl final : public nccl_library {
   // NCCL first tells the communicator's kernels to end, then frees its memory, for which CUDA waits until the device is idle: until
   // the kernels of other communicators have ended, too, which may have to be aborted by this very thread. So each has a
   // thread. The outcome changes nothing: whatever it is, the communicator is not used again.
-  // One that NCCL is still making is given some time to come to be, at the process's end, too: with NCCL 2.28.9 its own thread
-  // ended the process with a segmentation fault where that took longer, as it does under memcheck.
+  // One that NCCL is still making is given some time to come to be. As it does not block, `ncclCommAbort` only starts threads that free
+  // its memory, of which NCCL says nothing. If CUDA goes with the process before they have ended, NCCL 2.28.9 ends it with a segmentation
+  // fault, in the text of what CUDA told it.
   void abort(nccl_communicator c) noexcept override {
     aborting_.fetch_add(1);
     try {
+      wait_at_exit();
       std::thread([this, c] {
+        const thread_family its_threads("nccl abort");
         wait_until_made(c);
         static_cast<void>(nccl_.CommAbort(c));
+        while (its_threads.has_others()) std::this_thread::sleep_for(pause);
         aborting_.fetch_sub(1);
       }).detach();
     } catch (...) {  // no thread can be had
@@ -114,18 +121,21 @@ class loaded_nccl final : public nccl_library {
       aborting_.fetch_sub(1);
     }
   }
-  /// Before CUDA's own state goes, with the process.
-  void wait_for_aborts() const {
-    for (int i = 0; i < 4000 && aborting_.load() != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-
   std::string fault() const override { return fault_; }
 
  private:
+  // CUDA has a handler that ends it, too. Those that came last are called first, and CUDA's is there before any communicator is.
+  void wait_at_exit() {
+    static loaded_nccl* waited_for = nullptr;
+    if (std::exchange(waited_for, this) != nullptr) return;
+    std::atexit([] {
+      for (int i = 0; i < 4000 && waited_for->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
+    });
+  }
   void wait_until_made(nccl_communicator c) const {
     ncclResult_t seen = ncclSuccess;
     for (int i = 0; i < 3000 && nccl_.CommGetAsyncError(c, &seen) == ncclSuccess && seen == ncclInProgress; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(pause);
   }
   std::string words(ncclResult_t r, const char* where) const {
     const char* const more = nccl_.GetLastError(nullptr);
@@ -173,11 +183,7 @@ result<std::unique_ptr<loaded_nccl>> load_nccl() {
 
 result<nccl_library*> nccl_runtime() {
   // Never destroyed, like CUDA's: threads of NCCL may outlive everything here.
-  static const auto* const loaded = [] {
-    static const auto* const made = new result<std::unique_ptr<loaded_nccl>>(load_nccl());
-    if (*made) std::atexit([] { (*made)->get()->wait_for_aborts(); });
-    return made;
-  }();
+  static const auto* const loaded = new result<std::unique_ptr<loaded_nccl>>(load_nccl());
   if (!*loaded) return loaded->reason();
   return static_cast<nccl_library*>(loaded->value().get());
 }

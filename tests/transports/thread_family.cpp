@@ -1,0 +1,41 @@
+#include <parley/transports/thread_family.hpp>
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+using parley::transports::thread_family;
+
+TEST_CASE("a family is there until the last thread that one of it has started has ended") {
+  std::atomic<bool> child_may_go = false, grandchild_may_go = false;
+  bool at_first = true, with_child = false, with_grandchild = false, other_has = true, at_last = true;
+  std::thread([&] {  // as the name stays
+    const thread_family family("tested");
+    at_first = family.has_others();
+    std::thread grandchild;
+    std::thread child([&] {
+      grandchild = std::thread([&] { grandchild_may_go.wait(false); });
+      child_may_go.wait(false);
+    });
+    with_child = family.has_others();
+    child_may_go = true;
+    child_may_go.notify_all();
+    child.join();
+    with_grandchild = family.has_others();
+    std::thread([&] {
+      const thread_family other("tested");
+      other_has = other.has_others();
+    }).join();
+    grandchild_may_go = true;
+    grandchild_may_go.notify_all();
+    grandchild.join();
+    at_last = family.has_others();
+  })
+      .join();
+  CHECK_FALSE(at_first);
+  CHECK(with_child);
+  CHECK(with_grandchild);
+  CHECK_FALSE(other_has);
+  CHECK_FALSE(at_last);
+}
