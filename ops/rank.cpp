@@ -251,10 +251,15 @@ void rank::warn_not_compared(const std::string& op, const tuning::constraints& a
                    "; what its configs say of their own accuracy counts"});
 }
 
-// A first use on a device pins blocks, maps memory or makes communicators, and says nothing about the uses after it.
+// A first use on a device pins blocks, maps memory or makes communicators, and says nothing about the uses after it. Nor does the one
+// after that say enough to give up a config for good: hosts that look late make some messages of streams several times as long or short,
+// and often every second one, so that repetitions are made in pairs.
 tuning::plan_options rank::plan_for(const runtime::memory_space* memory) const noexcept {
   tuning::plan_options plan = settings_->plan;
-  if (memory != nullptr && memory->has_streams() && plan.warm_up_repetitions == 0) plan.warm_up_repetitions = 1;
+  if (memory == nullptr || !memory->has_streams()) return plan;
+  if (plan.warm_up_repetitions == 0) plan.warm_up_repetitions = 1;
+  plan.probe_repetitions = std::max<std::size_t>(plan.probe_repetitions, 2);
+  plan.repetitions = std::max<std::size_t>(plan.repetitions, 2);
   return plan;
 }
 

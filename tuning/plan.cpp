@@ -37,23 +37,25 @@ void trial_planner::plan_round() {
     return;
   }
   const auto add = [&](std::size_t repetitions, trial_kind kind) {
+    const std::size_t before = kind == trial_kind::timed ? made_ : 0;
     for (std::size_t i = 0; i < repetitions; ++i) {
-      for (std::size_t c : survivors_) {
+      for (std::size_t k = 0; k < survivors_.size(); ++k) {
+        const std::size_t c = survivors_[(before + i + k) % survivors_.size()];
         if (c != 0 || i == 0 || !default_is_out_) sequence_.push_back({c, kind, round_});
       }
     }
+    if (kind == trial_kind::timed) made_ += repetitions;
   };
   if (round_ == 0) {
     add(options_.warm_up_repetitions, trial_kind::warm_up);
-    made_ = std::clamp<std::size_t>(options_.probe_repetitions, 1, std::max<std::size_t>(options_.maximum_in_all, 1));
-    add(made_, trial_kind::timed);
+    const std::size_t most = std::max<std::size_t>(options_.maximum_in_all, 1);
+    add(std::clamp<std::size_t>(options_.probe_repetitions, 1, most), trial_kind::timed);
     return;
   }
   std::size_t repetitions = std::max<std::size_t>(options_.repetitions, 1);
   for (std::size_t r = 1; r < round_ && repetitions < options_.maximum_repetitions; ++r) repetitions *= 2;
   repetitions = std::min(repetitions, std::max<std::size_t>(options_.maximum_repetitions, 1));
   repetitions = std::min(repetitions, repetitions_left());
-  made_ += repetitions;
   add(repetitions, trial_kind::timed);
   finished_ = repetitions == 0;
 }

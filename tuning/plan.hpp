@@ -1,5 +1,5 @@
 #pragma once
-/// Which candidate the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
+/// Which candidate the next invocation tries: interleaved rounds (A B C B C A) with successive halving.
 ///
 ///     trial_planner plan(candidates.size());
 ///     while (!plan.finished()) {
@@ -7,6 +7,9 @@
 ///       plan.complete_round(aggregates);   // one per candidate, over all of its repetitions so far
 ///     }
 ///     decide(aggregates);
+///
+/// Another candidate begins each time, so that what alternates in the program, such as a message that ends with the one before it, does
+/// not meet the same one always.
 ///
 /// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds
 /// double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
 # BUILD holds cli/parley, examples/gpu_*, bench/gpu_sums, tests/test_gpu and tests/gpu_own_communicator; checks of what was not built do not
-# run. Prints one line per check and a summary, which also says what did not run and why; logs go to OUTPUT_FOLDER. Never changes a GPU's settings;
-# NVLink multicast stays off.
+# run. Prints one line per check and a summary, which also says what did not run and why; logs go to OUTPUT_FOLDER. ONLY=REGEX: the checks whose
+# names have it. Never changes a GPU's settings; NVLink multicast stays off.
 set -u
 build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
 out=${2:-$(mktemp -d)}
@@ -14,13 +14,18 @@ gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 passed=0 failed=0 left_out=0
 mkdir -p "$out"
 
+# wanted NAME...: whether one of them is to run.
+wanted() { printf '%s\n' "$@" | grep -qE "${ONLY:-.}"; }
 # leave_out WHY NAME...: checks that do not run here.
 leave_out() {
   local why=$1
   shift
+  wanted "$@" || return
   left_out=$((left_out + $#))
   printf '%-44s did not run: %s\n' "$*" "$why"
 }
+# last LINES NAME: what a check has said in the end, if it ran.
+last() { [ ! -f "$out/$2.log" ] || tail -n "$1" "$out/$2.log"; }
 # built PROGRAM CHECKS...: whether it is there; else those checks are left out.
 built() {
   local program=$1
@@ -40,6 +45,7 @@ several() {
 check() {
   local name=$1 limit=$2 began ended
   shift 2
+  wanted "$name" || return
   began=$(date +%s%N)
   if timeout "$limit" "$@" >"$out/$name.log" 2>&1; then
     ended="ok" passed=$((passed + 1))
@@ -52,19 +58,19 @@ check() {
 
 echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | xargs), $(nproc) cores"
 check doctor 60 "$parley" doctor
-grep -E '^(CUDA|GPU|plane)' "$out/doctor.log"
+[ ! -f "$out/doctor.log" ] || grep -E '^(CUDA|GPU|plane)' "$out/doctor.log"
 
 # Many ranks on one GPU: the demo's pipeline, whose outputs must equal a single process's bit for bit.
 check one-process-8-ranks 300 "$parley" tune "$spec" -n 8 --device cuda --one-process --no-results \
   --microbatches "${MICROBATCHES:-500}"
-tail -n 3 "$out/one-process-8-ranks.log"
+last 3 "one-process-8-ranks"
 check one-process-2-ranks 120 "$parley" tune "$here/examples/specs/send-recv.json" --device cuda --one-process --no-results
 # A process per rank: staged through pinned memory, and from GPU to GPU.
 check processes-2-ranks 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --budget 1
-tail -n 40 "$out/processes-2-ranks.log"
+last 40 "processes-2-ranks"
 check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" --device cuda --no-results \
   --microbatches "${MICROBATCHES:-500}"
-tail -n 3 "$out/processes-pipeline.log"
+last 3 "processes-pipeline"
 
 # The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, and a process each.
 cases=$build/tests/test_gpu
@@ -86,17 +92,17 @@ export -f is_timed
 export parley here out
 if several processes-nccl; then
   check processes-nccl 120 bash -c "is_timed nccl"
-  tail -n 12 "$out/processes-nccl.log"
+  last 12 "processes-nccl"
 fi
 if [ "$gpus" -ge 2 ]; then
   check processes-ucx 120 env PARLEY_UCX_CUDA=1 bash -c "is_timed ucx --budget 1"
-  tail -n 12 "$out/processes-ucx.log"
+  last 12 "processes-ucx"
 else
   leave_out "UCX's way from GPU to GPU needs two, and there is one" processes-ucx
 fi
 # The demo's pipeline on virtual ranks, which compute for as long as the kernels take here.
 check simulated-from-measured 120 "$parley" tune "$spec" --device cuda --sim --microbatches 40
-tail -n 1 "$out/simulated-from-measured.log"
+last 1 "simulated-from-measured"
 # says TEXT COMMAND...: it ends well, and has said that.
 says() {
   local text=$1 said status
@@ -124,6 +130,7 @@ check masked 120 bash -c is_without
 fails_as() {
   local name=$1 limit=$2 text=$3 status began
   shift 3
+  wanted "$name" || return
   began=$(date +%s%N)
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
   status=$?
@@ -146,14 +153,16 @@ if several nccl-rank-{0,1}-dies{,-in-trial-1,-in-trial-3}; then
   done
 fi
 # Another program has taken all memory but 2 GiB of each GPU.
-python3 -c 'import time, torch
+if wanted out-of-memory; then
+  python3 -c 'import time, torch
 taken = [torch.empty(torch.cuda.mem_get_info(d)[0] - (2 << 30), dtype=torch.uint8, device=d) for d in range(torch.cuda.device_count())]
 print("filled", flush=True)
 time.sleep(60)' >"$out/filler.log" 2>&1 &
-filler=$!
-for _ in $(seq 100); do grep -q filled "$out/filler.log" && break; sleep 0.2; done
-fails_as out-of-memory 60 "cudaErrorMemoryAllocation" "$parley" tune "$here/tests/gpu/filled.json" --device cuda --no-results
-kill "$filler" && wait "$filler" 2>/dev/null
+  filler=$!
+  for _ in $(seq 100); do grep -q filled "$out/filler.log" && break; sleep 0.2; done
+  fails_as out-of-memory 60 "cudaErrorMemoryAllocation" "$parley" tune "$here/tests/gpu/filled.json" --device cuda --no-results
+  kill "$filler" && wait "$filler" 2>/dev/null
+fi
 # The heterogeneous all-reduce, each result compared: NCCL, and kernels of parley's own that a rank may lack. On one GPU, or in one process, sums
 # that are gathered are what is left, and one rank lacks one of them.
 sums=$build/bench/gpu_sums
@@ -161,51 +170,51 @@ checks_of_sums="sums-4096 sums-65536 sums-1048576 sums-16777216 sums-masked sums
 if built "$sums" $checks_of_sums sums-one-process-{2,4,8} sums-one-process-masked sums-one-process-kernel-faults sums-shared-gpu; then
   for bytes in 4096 65536 1048576 16777216; do
     check "sums-$bytes" 60 "$parley" run -n 2 -- "$sums" --bytes "$bytes" --calls "$((bytes > 100000 ? 400 : 2000))"
-    tail -n 8 "$out/sums-$bytes.log"
+    last 8 "sums-$bytes"
   done
   check sums-masked 60 bash -c 'says "agreed on (nccl|gathered)" "$@"' - "$parley" run -n 2 -- "$sums" --mask 1
-  tail -n 8 "$out/sums-masked.log"
+  last 8 "sums-masked"
   fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- "$sums" --kill 1
   fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n 2 -- "$sums" --fault 1
   for ranks in 2 4 8; do
     check "sums-one-process-$ranks" 60 "$sums" --one-process $ranks --calls 400
-    tail -n 8 "$out/sums-one-process-$ranks.log"
+    last 8 "sums-one-process-$ranks"
   done
   check sums-one-process-masked 60 "$sums" --one-process 4 --calls 400 --mask 3
-  tail -n 8 "$out/sums-one-process-masked.log"
+  last 8 "sums-one-process-masked"
   fails_as sums-one-process-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$sums" --one-process 4 --fault 3 --calls 400
   # More ranks than GPUs.
   check sums-shared-gpu 90 "$parley" run -n "$((gpus < 8 ? gpus + 1 : 8))" -- "$sums" --calls 400
-  tail -n 8 "$out/sums-shared-gpu.log"
+  last 8 "sums-shared-gpu"
 fi
 # A communicator of the program's own, with sums under way while parley rehearses and tries NCCL beside it.
 own=$build/tests/gpu_own_communicator
 if several own-communicator && built "$own" own-communicator; then
   check own-communicator 120 "$parley" run -n 2 -- "$own" --steps 40000
-  tail -n 2 "$out/own-communicator.log"
+  last 2 "own-communicator"
 fi
 # Batches and halos in the order of streams; both programs compare every element.
 for op in ring_exchange jacobi; do
   program=$build/examples/gpu_$op
   built "$program" "$op" "$op-rank-dies" || continue
-  [ $op = jacobi ] && short="-nx 2048 -ny 2048 -niter 500" endless="-nx 2048 -ny 2048 -niter 60000" || short="-n 100 -w 300" endless="-e 8 -n 100000000"
+  [ $op = jacobi ] && short="-nx 2048 -ny 2048 -niter 500" endless="-nx 2048 -ny 2048 -niter 200000" || short="-n 100 -w 300" endless="-e 8 -n 100000000"
   check "$op" 60 "$parley" run -n 2 -- "$program" $short
-  tail -n 2 "$out/$op.log"
+  last 2 "$op"
   fails_as "$op-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
-    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 5 "$@"; fi; exec "$@"' - "$program" $endless
+    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 14 "$@"; fi; exec "$@"' - "$program" $endless
 done
 # A pipeline forward and backward, and gradients summed in two levels; both look at every element. What no program knows is an error.
 program=$build/examples/gpu_pipeline
 if built "$program" pipeline-1F1B pipeline-Interleaved1F1B; then
   for schedule in 1F1B Interleaved1F1B; do
     check "pipeline-$schedule" 60 "$parley" run -n 2 -- "$program" --schedule $schedule --train-iters 60 --compute-us 200
-    tail -n 3 "$out/pipeline-$schedule.log"
+    last 3 "pipeline-$schedule"
   done
 fi
 program=$build/examples/gpu_gradients
 if built "$program" gradients; then
   check gradients 90 "$parley" run -n 4 -- "$program" -e 1M
-  tail -n 2 "$out/gradients.log"
+  last 2 "gradients"
 fi
 for program in "$build"/examples/gpu_*; do
   fails_as "$(basename "$program")-options" 30 "there is no option --no-such-thing" "$program" --no-such-thing
@@ -217,11 +226,11 @@ if built "$program" attention-{fp32,bf16}{,--causal}-{64,5000} attention-4-ranks
     for mask in "" --causal; do
       check "attention-$dtype$mask-64" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 64 --heads 2 --head-dim 16 -n 20
       check "attention-$dtype$mask-5000" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 5000 --heads 4 --head-dim 128 -n 20
-      tail -n 1 "$out/attention-$dtype$mask-5000.log"
+      last 1 "attention-$dtype$mask-5000"
     done
   done
   check attention-4-ranks 60 "$parley" run -n 4 -- "$program" --seqlen 8192 --heads 4 --head-dim 64 --causal -n 20
-  tail -n 1 "$out/attention-4-ranks.log"
+  last 1 "attention-4-ranks"
   fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --seqlen 8192 --heads 4 -w 10000000
 fi
@@ -231,7 +240,7 @@ for layer in all_gather_gemm gemm_reduce_scatter; do
   program=$build/examples/gpu_$layer
   built "$program" $layer "$layer-rank-dies" || continue
   check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
-  tail -n 6 "$out/$layer.log"
+  last 6 "$layer"
   fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" --M 2048 --N 2048 --K 1024 --iters 100000000
 done
@@ -239,7 +248,7 @@ done
 program=$build/examples/gpu_replayed_step
 if several replayed_step replayed_step-rank-dies && built "$program" replayed_step replayed_step-rank-dies; then
   check replayed_step 90 bash -c 'says "(nccl|kernel)_sum" "$@"' - "$parley" run -n 2 -- "$program" -e 300000
-  tail -n 8 "$out/replayed_step.log"
+  last 8 "replayed_step"
   fails_as replayed_step-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
     'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 8 "$@"; fi; exec "$@"' - "$program" -e 8 -n 100000000
 fi
@@ -251,12 +260,12 @@ if [ -n "${sanitizer:-}" ]; then
   for tool in memcheck racecheck; do
     check "$tool-one-process" 400 "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
       --one-process --no-results --microbatches 12
-    grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool-one-process.log"
+    [ ! -f "$out/$tool-one-process.log" ] || grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool-one-process.log"
   done
   # UCX asks CUDA for a context before there is one, which is an error that it expects: calls are not judged here.
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
-  grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
+  [ ! -f "$out/memcheck-processes.log" ] || grep -h 'ERROR SUMMARY' "$out/memcheck-processes.log"
   leave_out "they did not end under it, docs/gpu.md" {memcheck,racecheck}-worked-cases
   # What packs the pieces of halos, adds up sums, multiplies blocks of attention, and adds up parts of products.
   sanitized() {
@@ -266,7 +275,7 @@ if [ -n "${sanitizer:-}" ]; then
     for tool in ${tools:-memcheck racecheck}; do
       check "$tool-$name" 300 "$sanitizer" --tool $tool --report-api-errors no --target-processes all --error-exitcode 9 \
         "$parley" run -n 2 -- "$@"
-      grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool-$name.log"
+      [ ! -f "$out/$tool-$name.log" ] || grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY' "$out/$tool-$name.log"
     done
   }
   sanitized jacobi "$build/examples/gpu_jacobi" -nx 256 -ny 256 -niter 60

@@ -5,7 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +22,8 @@ using namespace parley::tests;
 using transports::cuda_copies;
 
 constexpr std::size_t bytes = 50'000;
+
+std::int64_t steady_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
 /// A transport as UCX with its CUDA transports is: it reads and writes memory of devices when it is given it, and knows of no kernels.
 class device_mover final : public link {
@@ -42,6 +47,7 @@ class device_mover final : public link {
                    completion* done) override {
     CHECK_FALSE(copies_.busy(payload));
     ++sent;
+    for (const std::int64_t began = steady_ns(); slow && slow() && steady_ns() - began < 5'000'000;) {}
     return below_.send(to, on, header, payload, done);
   }
   errc fetch_device(arrival&& message, std::span<std::byte> into, completion* done) override {
@@ -51,6 +57,7 @@ class device_mover final : public link {
   }
   std::size_t sent = 0;
   std::size_t fetched = 0;
+  std::function<bool()> slow;  // a send takes 5 ms
 
  private:
   void release(const void*, bool) noexcept override {}  // arrivals belong to the link below
@@ -147,6 +154,26 @@ TEST_CASE("a transport that moves device memory is given it, once no kernel uses
     for (const auto& aggregate : w.ranks[0]->agreements().front().assigned->find(bytes)->aggregates)
       CHECK(aggregate.measured());
   }
+}
+
+TEST_CASE("one slow message is no reason to give up a config of device buffers") {
+  fake_cuda gpu;
+  const auto from = transports::cuda_memory::on_device(gpu, 0, bytes);
+  const auto to = transports::cuda_memory::on_device(gpu, 0, bytes);
+  over_a_mover w(gpu, {direct(), ucx()});
+  const auto campaign = [&] {
+    const auto all = w.ranks[0]->agreements();
+    return all.empty() ? nullptr : all.front().assigned->find(bytes);
+  };
+  const auto times_tried = [&] {
+    const auto* const c = campaign();
+    return c == nullptr || c->repetitions.size() < 2 ? 0 : c->repetitions[1].size();
+  };
+  w.movers[0]->slow = [&] { return times_tried() <= 1; };
+  const auto decided = [&] { return campaign() != nullptr && campaign()->where == actors::campaign::stage::decided; };
+  for (const deadline limit; !decided() && !limit.is_over();) run(w.loop, both(&w, &gpu, from.bytes(), to.bytes(), 20));
+  REQUIRE(decided());
+  CHECK(times_tried() > 1);
 }
 
 TEST_CASE("where the transport moves host memory alone, ucx is no candidate, and the reason says so") {

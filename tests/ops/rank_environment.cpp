@@ -202,3 +202,15 @@ TEST_CASE("who asks for all of it is told what each candidate took, by its name,
     CHECK(told[3].find(" ms, ") != std::string::npos);
   }
 }
+
+TEST_CASE("who asks for all of it is told why a candidate had no part in a decision") {
+  world w(2, {});
+  const std::vector<config_ptr> configs{direct(), put()};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(100, 100'000)).failed() == 0);
+  pass(w, 1'000'000'000);
+  const auto told = verbose_lines(w[0], 3);
+  REQUIRE(told.size() == 4);
+  CHECK_MESSAGE(
+      told[3].starts_with("  config put: inf ms, 0 repetitions, excluded, put: rank 1 has registered no memory"),
+      told[3]);
+}

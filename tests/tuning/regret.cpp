@@ -97,7 +97,7 @@ struct summary {
 };
 
 summary decisions(double gap, const noise& n, const plan_options& options = {}) {
-  constexpr std::uint64_t of_each_field = 100;
+  constexpr std::uint64_t of_each_field = 400;
   std::vector<double> regrets;
   std::vector<std::size_t> trials;
   summary all;
