@@ -3,7 +3,7 @@
 ///
 ///     thread_family mine("nccl abort");   // gives this thread the name; it should be a thread made for this
 ///     library_that_starts_threads();      // on Linux a thread is born with the name of the one that starts it
-///     while (mine.has_others()) …         // those that it has started, and those that they have, but for renamed ones
+///     while (mine.has_others()) …         // those that it has started, and that these start, but for those that were given another name
 ///
 /// Each family's name has a number behind it, so that two of them are not taken for one.
 #include <string>
@@ -15,7 +15,8 @@ class thread_family {
  public:
   /// `name` has up to 10 characters; Linux keeps 15.
   explicit thread_family(std::string_view name);
-  /// Whether any thread of this process but the caller has the name. False where there is no /proc.
+  /// Whether any thread of this process but the caller has the name, as far as one look at /proc shows: it may miss one while another
+  /// one ends, and sees none where /proc cannot be read.
   bool has_others() const;
 
  private:

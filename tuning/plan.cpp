@@ -39,8 +39,9 @@ void trial_planner::plan_round() {
   const auto add = [&](std::size_t repetitions, trial_kind kind) {
     const std::size_t before = kind == trial_kind::timed ? made_ : 0;
     for (std::size_t i = 0; i < repetitions; ++i) {
-      for (std::size_t k = 0; k < survivors_.size(); ++k) {
-        const std::size_t c = survivors_[(before + i + k) % survivors_.size()];
+      const std::size_t turn = before + i, n = survivors_.size();
+      for (std::size_t k = 0; k < n; ++k) {
+        const std::size_t c = survivors_[(turn / 2 + (turn % 2 == 0 ? k : n - 1 - k)) % n];
         if (c != 0 || i == 0 || !default_is_out_) sequence_.push_back({c, kind, round_});
       }
     }

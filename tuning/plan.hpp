@@ -1,5 +1,5 @@
 #pragma once
-/// Which candidate the next invocation tries: interleaved rounds (A B C B C A) with successive halving.
+/// Which candidate the next invocation tries: interleaved rounds (A B C C B A) with successive halving.
 ///
 ///     trial_planner plan(candidates.size());
 ///     while (!plan.finished()) {
@@ -8,8 +8,8 @@
 ///     }
 ///     decide(aggregates);
 ///
-/// Another candidate begins each time, so that what alternates in the program, such as a message that ends with the one before it, does
-/// not meet the same one always.
+/// Every second time they come in the reverse order, and each such pair begins with another one, so that what every second message
+/// of a program meets, such as that it ends with the one before it, every candidate meets.
 ///
 /// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds
 /// double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of

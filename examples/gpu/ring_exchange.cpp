@@ -125,7 +125,7 @@ class ring {
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
-  std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get(), parley::ops::nccl()};
+  std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get()};
   if (!only.empty()) std::erase_if(configs, [](const auto& one) { return one->id() != "direct" && one->id() != only; });
   const parley::p2p op =
       self.declare(parley::point_to_point{.name = "ring", .configs = std::move(configs), .memory = &space});

@@ -77,15 +77,15 @@ TEST_CASE("warm-ups come first and are not timed") {
   CHECK(kinds == std::vector{trial_kind::warm_up, trial_kind::warm_up, trial_kind::timed, trial_kind::timed});
 }
 
-TEST_CASE("rounds are interleaved, and begin with another one each time: A B C B C A") {
+TEST_CASE("rounds are interleaved, and take turns in their order: A B C C B A, and then B C A A C B") {
   trial_planner plan(3, {.probe_repetitions = 2, .repetitions = 2});
-  CHECK(round_of(plan) == indexes{0, 1, 2, 1, 2, 0});
+  CHECK(round_of(plan) == indexes{0, 1, 2, 2, 1, 0});
   plan.complete_round(std::vector{took(100, 2, 30), took(100, 2, 30), took(100, 2, 30)});
-  CHECK(round_of(plan) == indexes{2, 0, 1, 0, 1, 2});
+  CHECK(round_of(plan) == indexes{1, 2, 0, 0, 2, 1});
 }
 
-TEST_CASE("what alternates in a program, such as a message that ends with the one before it, meets every candidate") {
-  for (std::size_t candidates : {2, 3, 4}) {
+TEST_CASE("what every second message meets, such as that it ends with the one before it, every candidate meets") {
+  for (std::size_t candidates : {2, 3, 4, 5}) {
     CAPTURE(candidates);
     trial_planner plan(candidates, {.probe_repetitions = 2, .repetitions = 2});
     std::vector<std::vector<double>> times(candidates);
@@ -93,7 +93,7 @@ TEST_CASE("what alternates in a program, such as a message that ends with the on
     for (std::size_t call = 0; !plan.finished();) {
       for (; const auto trial = plan.next(); ++call) {
         const double truth_ns = trial->candidate + 1 == candidates ? 60 : 100;
-        times[trial->candidate].push_back(call % candidates == 0 ? 1 : truth_ns);
+        times[trial->candidate].push_back(call % 2 == 0 ? 1 : truth_ns);
       }
       for (std::size_t c = 0; c < candidates; ++c) aggregates[c] = aggregate_times(std::span(&times[c], 1));
       plan.complete_round(aggregates);
@@ -113,7 +113,7 @@ TEST_CASE("the probe drops what failed or is hopeless, and nothing else") {
   round_of(plan);
   plan.complete_round(std::vector{took(100), failed(), took(301), took(299), took(140)});
   CHECK(plan.survivors() == indexes{0, 3, 4});
-  CHECK(round_of(plan) == indexes{3, 4, 0});
+  CHECK(round_of(plan) == indexes{4, 3, 0});
 }
 
 TEST_CASE("later rounds double the repetitions, and keep the better half of what chance does not tell apart") {
@@ -146,7 +146,7 @@ TEST_CASE("a default that is surely slower than another is repeated once a round
     round_of(plan);
     plan.complete_round(times);
   }
-  CHECK(round_of(plan) == indexes{2, 0, 1, 1, 2});
+  CHECK(round_of(plan) == indexes{1, 2, 0, 2, 1});
 }
 
 TEST_CASE("a campaign goes on until what it would choose is known to be as good as the others, within noise") {

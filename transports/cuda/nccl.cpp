@@ -102,9 +102,10 @@ class loaded_nccl final : public nccl_library {
   // NCCL first tells the communicator's kernels to end, then frees its memory, for which CUDA waits until the device is idle: until
   // the kernels of other communicators have ended, too, which may have to be aborted by this very thread. So each has a
   // thread. The outcome changes nothing: whatever it is, the communicator is not used again.
-  // One that NCCL is still making is given some time to come to be. As it does not block, `ncclCommAbort` only starts threads that free
-  // its memory, of which NCCL says nothing. If CUDA goes with the process before they have ended, NCCL 2.28.9 ends it with a segmentation
-  // fault, in the text of what CUDA told it.
+  // A communicator that NCCL is still making is given some time to come to be: with NCCL 2.28.9 the thread that makes it otherwise ended the
+  // process with a segmentation fault where that took long, as it does under memcheck. Where communicators do not block, `ncclCommAbort`
+  // returns at once; threads of NCCL's own free the memory afterwards. If CUDA has gone by then, with the process, one of them ends it with
+  // a segmentation fault, while it looks up the text of CUDA's error.
   void abort(nccl_communicator c) noexcept override {
     aborting_.fetch_add(1);
     try {
@@ -113,7 +114,8 @@ class loaded_nccl final : public nccl_library {
         const thread_family its_threads("nccl abort");
         wait_until_made(c);
         static_cast<void>(nccl_.CommAbort(c));
-        while (its_threads.has_others()) std::this_thread::sleep_for(pause);
+        for (int looks = 0; looks < 2; looks = its_threads.has_others() ? 0 : looks + 1)
+          std::this_thread::sleep_for(pause);
         aborting_.fetch_sub(1);
       }).detach();
     } catch (...) {  // no thread can be had
@@ -129,7 +131,8 @@ class loaded_nccl final : public nccl_library {
     static loaded_nccl* waited_for = nullptr;
     if (std::exchange(waited_for, this) != nullptr) return;
     std::atexit([] {
-      for (int i = 0; i < 4000 && waited_for->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
+      const loaded_nccl* const own = std::exchange(waited_for, nullptr);  // what is aborted later is waited for anew
+      for (int i = 0; i < 4000 && own->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
     });
   }
   void wait_until_made(nccl_communicator c) const {
