@@ -36,12 +36,13 @@ void trial_planner::plan_round() {
     finished_ = true;
     return;
   }
+  const bool in_pairs = options_.probe_repetitions % 2 == 0 && options_.repetitions % 2 == 0;
   const auto add = [&](std::size_t repetitions, trial_kind kind) {
-    const std::size_t before = kind == trial_kind::timed ? made_ : 0;
+    const std::size_t n = survivors_.size();
     for (std::size_t i = 0; i < repetitions; ++i) {
-      const std::size_t turn = before + i, n = survivors_.size();
+      const std::size_t first = in_pairs ? (made_ + i) / 2 : 0;
       for (std::size_t k = 0; k < n; ++k) {
-        const std::size_t c = survivors_[(turn / 2 + (turn % 2 == 0 ? k : n - 1 - k)) % n];
+        const std::size_t c = survivors_[(first + (in_pairs && i % 2 != 0 ? n - 1 - k : k)) % n];
         if (c != 0 || i == 0 || !default_is_out_) sequence_.push_back({c, kind, round_});
       }
     }

@@ -1,5 +1,5 @@
 #pragma once
-/// Which candidate the next invocation tries: interleaved rounds (A B C C B A) with successive halving.
+/// Which candidate the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
 ///
 ///     trial_planner plan(candidates.size());
 ///     while (!plan.finished()) {
@@ -7,9 +7,6 @@
 ///       plan.complete_round(aggregates);   // one per candidate, over all of its repetitions so far
 ///     }
 ///     decide(aggregates);
-///
-/// Every second time they come in the reverse order, and each such pair begins with another one, so that what every second message
-/// of a program meets, such as that it ends with the one before it, every candidate meets.
 ///
 /// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds
 /// double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of
@@ -20,6 +17,10 @@
 ///    differ by chance, and then costs little.
 /// c0, candidate 0, stays to the end, as the decision compares with it; once another is surely faster, with one repetition
 /// a round.
+///
+/// Where the first two rounds have even numbers of repetitions, they come in pairs, whose second half is in the reverse order and
+/// whose next begins with another candidate (A B C C B A, B C A A C B): what every second message of a program meets, such as that it
+/// ends with the one before it, every candidate meets then.
 ///
 /// The campaign stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
 /// that is left; in any case after `maximum_rounds`. So few repetitions do when times hardly scatter or differ by much, and
