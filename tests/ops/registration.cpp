@@ -294,9 +294,9 @@ struct on_each_rank {
         : symmetric_config({.name = name, .wire_class = wire_class}), all_(all), executor_(ex),
           takes_ns_(std::move(takes_ns)) {}
     task<> run(symmetric_call call, std::span<std::byte>) const override {
-      auto& ran = all_.ran[identity().name];
-      ran.resize(takes_ns_.size());
-      ++ran[call.self];
+      auto& times = all_.ran[identity().name];
+      times.resize(takes_ns_.size());
+      ++times[call.self];
       auto slept = co_await sleep_until(executor_.now() + takes_ns_[call.self]);
       if (!slept) raise(slept.reason());
     }
