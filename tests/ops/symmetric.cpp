@@ -1374,7 +1374,8 @@ TEST_CASE("every member of a leased op has its decisions as values, and hears at
     REQUIRE(*awaited[r]);
     CHECK((**awaited[r]).config == "ring");
     CHECK((**awaited[r]).evidence.size() == 3);
-    CHECK(job.handles[r].decision(4096).time_ns == (**awaited[0]).time_ns);
+    CHECK((**awaited[r]).time_ns == job.handles[0].decision(4096).time_ns);
+    CHECK((**awaited[r]).time_ns == job.handles[r].decision(4096).time_ns);
     awaited[r].reset();
     waiting.spawn(wait(job.handles[r].agreed(), 1 << 20, awaited[r]));
   }
