@@ -22,10 +22,10 @@ struct neighbour_refusal {
   PARLEY_FIELDS(why)
 };
 /// A call has failed, here or on another rank, so that there are no others in this generation, which the envelope names. Said again until
-/// the other one says the same.
+/// the other one says the same, or answers. An answer draws none, or two ranks would answer each other for ever.
 struct neighbour_failure {
   static constexpr std::uint16_t message_type = 55;
-  std::uint8_t code = 0;  ///< with what its calls end
+  std::uint8_t code = 0;  ///< with what its calls end; 0: an answer to who has said so
   std::string why;
   PARLEY_FIELDS(code, why)
 };

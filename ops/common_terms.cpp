@@ -260,23 +260,28 @@ void neighbours::hear_of_failure(const runtime::envelope& from, const actors::ne
   peer_state* const p = find(from.source);
   declared_edge* const edge = edge_with(from.source, false);
   if (p == nullptr || edge == nullptr || edge->own_end().participant().generation != from.generation) return;
+  if (f.code == 0 && !closed_) return;  // nobody has told it anything
   const bool again = std::exchange(p->knows, true);
   if (closed_) {
-    if (again) tell_failed(p->rank);  // it has not heard that this rank knows
+    if (again && f.code != 0) send_failure(p->rank, {});  // it has not heard that this rank knows
     return;
   }
-  const bool known = f.code != 0 && f.code <= static_cast<std::uint8_t>(errc::exception);
+  const bool known = f.code <= static_cast<std::uint8_t>(errc::exception);
   if (!refused_) refused_ = error{known ? static_cast<errc>(f.code) : errc::closed, f.why.substr(0, most_words)};
   closed_ = true;
   for (const peer_state& other : peers_) refuse(other.rank, *refused_);
   spread();
-  tell_failed(p->rank);
+  send_failure(p->rank, {});
 }
 
 void neighbours::tell_failed(rank_id peer) {
   actors::neighbour_failure f;
   f.code = static_cast<std::uint8_t>(refused_->code());
   f.why = refused_->text();
+  send_failure(peer, f);
+}
+
+void neighbours::send_failure(rank_id peer, const actors::neighbour_failure& f) {
   static_cast<void>(services_.mail.send(peer, actor(), edge_with(peer, true)->own_end().participant().generation, f));
 }
 

@@ -138,6 +138,7 @@ class neighbours final : public attached_op, private runtime::timer {
   void refuse(rank_id peer, const runtime::error& why);
   void tell(rank_id peer, const std::string& why);
   void hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f);
+  void send_failure(rank_id peer, const actors::neighbour_failure& f);
   void close(const runtime::error& why);
   void spread();
   void tell_failed(rank_id peer);

@@ -361,12 +361,14 @@ void at_least(const std::string& where, std::uint64_t value, std::uint64_t least
   if (value < least) refuse(where, "at least " + std::to_string(least) + " is needed, not " + std::to_string(value));
 }
 
+void check_rank(rank_id r, const scenario& s, const std::string& where) {
+  if (r >= s.ranks)
+    refuse(where,
+           "rank " + std::to_string(r) + " is outside the world of " + std::to_string(s.ranks) + ", see `ranks`");
+}
+
 void check_members(const op_spec& o, const scenario& s, const std::string& where) {
-  for (const rank_id r : o.members) {
-    if (r >= s.ranks)
-      refuse(where,
-             "rank " + std::to_string(r) + " is outside the world of " + std::to_string(s.ranks) + ", see `ranks`");
-  }
+  for (const rank_id r : o.members) check_rank(r, s, where);
   const std::size_t least = 2;
   if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
     refuse(where, "op `" + o.name + "` needs two ranks, and a pair no more");
@@ -449,6 +451,10 @@ scenario read_scenario(std::string_view text) {
   if (!(s.budget >= 0)) refuse("budget", "at least 0 is needed");
   check(s.faults);
   for (std::size_t i = 0; i < s.ops.size(); ++i) check(s.ops[i], s, "ops[" + std::to_string(i) + "].");
+  for (std::size_t i = 0; s.saved && i < s.saved->mishaps.size(); ++i) {
+    check_rank(s.saved->mishaps[i].rank, s, "tape.mishaps[" + std::to_string(i) + "].rank");
+    check_rank(s.saved->mishaps[i].to, s, "tape.mishaps[" + std::to_string(i) + "].to");
+  }
   return s;
 }
 

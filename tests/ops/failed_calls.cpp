@@ -72,7 +72,7 @@ struct stage final : pipeline_stage {
 };
 
 struct stages {
-  explicit stages(rank_id n) : w(n), of(n) {
+  explicit stages(rank_id n, const memory_link_options& links = {}) : w(n, {}, links), of(n) {
     for (rank_id r = 0; r < n; ++r)
       pipes.push_back(w[r].declare(linear_pipeline{.name = "layers", .timeout_ns = 1'000'000'000}));
     of[0].first = true;
@@ -126,6 +126,30 @@ TEST_CASE("what a stage of a pipeline throws is known to all of them, and no run
       CHECK(all.wrong() == 0);
     }
   }
+}
+
+TEST_CASE("ranks whose op is closed have told each other so in the end, and are silent from then on") {
+  bool slow = false;
+  std::size_t control_messages = 0;
+  memory_link_options links;
+  links.lose = [&](rank_id, rank_id, link::channel on) {
+    control_messages += on == link::channel::control ? 1 : 0;
+    return false;
+  };
+  links.delay = [&](rank_id, rank_id, link::channel) -> time_ns {
+    return slow ? 300'000'000 : 0;
+  };  // beyond the first repeats
+  stages all(3, links);
+  for (const auto& o : all.run({5, 5, 5})) CHECK(o);
+  slow = true;
+  all.of[1].throws_at = 3;
+  CHECK(says(all.run({5, 5, 5})[1], "the model is on fire"));
+  pass(all.w, 10'000'000'000);
+  const std::size_t until_then = control_messages;
+  CHECK(until_then < 1'000);
+  pass(all.w, 10'000'000'000);
+  CHECK(control_messages == until_then);
+  check_closed(all.run({5, 5, 5}), "the model is on fire");
 }
 
 TEST_CASE("stages that run other numbers of microbatches are both told, with both, and no run follows") {

@@ -89,6 +89,8 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
   CHECK(refusal(R"({"ranks": "two"})").find("`ranks`") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pear") != std::string::npos);
   CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 2]}]})").find("outside the world") != std::string::npos);
+  CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 1]}], "tape": {"mishaps": [{"what": "restart", "rank": 9}]}})")
+            .find("`tape.mishaps[0].rank`: rank 9 is outside the world of 2") != std::string::npos);
   CHECK(refusal("{\n\n \"ranks\" 2}").find("line 3: this is no JSON") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"members": [0, 1]}, {"memebers": [0, 1]}]})").find("`ops[1].memebers`") !=
         std::string::npos);
