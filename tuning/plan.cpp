@@ -41,8 +41,9 @@ void trial_planner::plan_round() {
     const std::size_t n = survivors_.size();
     for (std::size_t i = 0; i < repetitions; ++i) {
       const std::size_t first = in_pairs ? (made_ + i) / 2 : 0;
+      const bool backwards = in_pairs && i % 2 != 0;
       for (std::size_t k = 0; k < n; ++k) {
-        const std::size_t c = survivors_[(first + (in_pairs && i % 2 != 0 ? n - 1 - k : k)) % n];
+        const std::size_t c = survivors_[(first + (backwards ? n - 1 - k : k)) % n];
         if (c != 0 || i == 0 || !default_is_out_) sequence_.push_back({c, kind, round_});
       }
     }

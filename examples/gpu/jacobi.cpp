@@ -143,13 +143,12 @@ parley::task<double> timed(solver& s, parley::rank& self) {
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
   const parley::rank_id ranks = self.world_size();
-  parley::halo rims = self.declare(
-      parley::halo_exchange{.name = "rims",
-                            .ranks = {ranks, 1},
-                            .periodic = {true, false},
-                            .width = {1, 0},
-                            .configs = {parley::direct(), parley::put(), parley::get(), parley::ops::nccl()},
-                            .memory = &space});
+  parley::halo rims = self.declare(parley::halo_exchange{.name = "rims",
+                                                         .ranks = {ranks, 1},
+                                                         .periodic = {true, false},
+                                                         .width = {1, 0},
+                                                         .configs = {parley::direct(), parley::put(), parley::get()},
+                                                         .memory = &space});
   parley::rank_group norms = self.declare(
       parley::leader_worker{.name = "norms", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
   const std::uint64_t each = options.ny / ranks;

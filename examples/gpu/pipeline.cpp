@@ -180,8 +180,7 @@ std::vector<parley::config_ptr> others() {
                                       parley::put(),
                                       parley::put(256 << 10, 4),
                                       parley::get(),
-                                      parley::get(256 << 10, 4),
-                                      parley::ops::nccl()};
+                                      parley::get(256 << 10, 4)};
   if (!options.only.empty()) std::erase_if(all, [](const auto& c) { return c->id() != options.only; });
   return all;
 }

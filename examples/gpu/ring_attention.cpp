@@ -208,7 +208,7 @@ task<> run_attention(parley::job& here, parley::transports::cuda_space& space) {
   if (options.sequence % ranks != 0)
     parley::runtime::raise({parley::errc::bad_argument, "--seqlen is no multiple of the number of ranks"});
   must(examples::load_attention_kernels(), "loading kernels");
-  std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get(), parley::ops::nccl()};
+  std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get()};
   if (!options.only.empty())
     std::erase_if(configs, [](const auto& one) { return one->id() != "direct" && one->id() != options.only; });
   const parley::attention ring =

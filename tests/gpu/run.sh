@@ -196,6 +196,8 @@ if several own-communicator && built "$own" own-communicator; then
   check own-communicator 120 "$parley" run -n 2 -- "$own" --steps 40000
   last 2 "own-communicator"
 fi
+# For bash -c: rank 1 is killed once ranks have met, also where CUDA takes 10 s to start.
+rank_1_dies='if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 20 "$@"; fi; exec "$@"'
 # Batches and halos in the order of streams; both programs compare every element.
 for op in ring_exchange jacobi; do
   program=$build/examples/gpu_$op
@@ -204,7 +206,7 @@ for op in ring_exchange jacobi; do
   check "$op" 60 "$parley" run -n 2 -- "$program" $short
   last 2 "$op"
   fails_as "$op-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
-    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 20 "$@"; fi; exec "$@"' - "$program" $endless
+    "$rank_1_dies" - "$program" $endless
 done
 # A pipeline forward and backward, and gradients summed in two levels; both look at every element. What no program knows is an error.
 program=$build/examples/gpu_pipeline
@@ -235,7 +237,7 @@ if built "$program" attention-{fp32,bf16}{,--causal}-{64,5000} attention-4-ranks
   check attention-4-ranks 60 "$parley" run -n 4 -- "$program" --seqlen 8192 --heads 4 --head-dim 64 --causal -n 20
   last 1 "attention-4-ranks"
   fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
-    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 20 "$@"; fi; exec "$@"' - "$program" --seqlen 8192 --heads 4 -w 10000000
+    "$rank_1_dies" - "$program" --seqlen 8192 --heads 4 -w 10000000
 fi
 # All-gather + GEMM and GEMM + reduce-scatter, every element of every config's result compared; cuBLASLt is looked for as NCCL is, where
 # LD_LIBRARY_PATH says. On one GPU without NCCL.
@@ -245,7 +247,7 @@ for layer in all_gather_gemm gemm_reduce_scatter; do
   check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
   last 6 "$layer"
   fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
-    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 20 "$@"; fi; exec "$@"' - "$program" --M 2048 --N 2048 --K 1024 --iters 100000000
+    "$rank_1_dies" - "$program" --M 2048 --N 2048 --K 1024 --iters 100000000
 done
 # A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
 program=$build/examples/gpu_replayed_step
@@ -253,7 +255,7 @@ if several replayed_step replayed_step-rank-dies && built "$program" replayed_st
   check replayed_step 90 bash -c 'says "(nccl|kernel)_sum" "$@"' - "$parley" run -n 2 -- "$program" -e 300000
   last 8 "replayed_step"
   fails_as replayed_step-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
-    'if [ "$PARLEY_RANK" = 1 ]; then exec timeout -s KILL 20 "$@"; fi; exec "$@"' - "$program" -e 8 -n 100000000
+    "$rank_1_dies" - "$program" -e 8 -n 100000000
 fi
 # The GPUs are as good as before.
 check processes-after-faults 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 40

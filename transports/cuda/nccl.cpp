@@ -123,10 +123,11 @@ class loaded_nccl final : public nccl_library {
       aborting_.fetch_sub(1);
     }
   }
+
   std::string fault() const override { return fault_; }
 
  private:
-  // CUDA has a handler that ends it, too. Those that came last are called first, and CUDA's is there before any communicator is.
+  // CUDA ends in such a handler, too. The one that was registered last is called first, and CUDA's is before any communicator is made.
   void wait_at_exit() {
     static loaded_nccl* waited_for = nullptr;
     if (std::exchange(waited_for, this) != nullptr) return;
