@@ -222,9 +222,14 @@ coverage read_coverage(std::string_view text) {
 }
 
 small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::string& invariant, const run_options& o) {
-  small best{s, 0};
+  small best{s};
   best.play.saved = t;
   const auto still_fails = [&](const scenario& candidate) {
+    try {
+      static_cast<void>(read_scenario(write_scenario(candidate)));
+    } catch (const runtime::failure&) {
+      return false;
+    }
     ++best.runs;
     const outcome out = run(candidate, *candidate.saved, seed, o);
     return std::any_of(out.violations.begin(), out.violations.end(),
@@ -234,6 +239,7 @@ small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::st
     scenario candidate = best.play;
     if (!change(candidate) || !still_fails(candidate)) return false;
     best.play = std::move(candidate);
+    ++best.fewer;
     return true;
   };
   for (bool smaller = true; smaller;) {
@@ -266,11 +272,13 @@ small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::st
         smaller;
     smaller = attempt([](scenario& c) { return std::exchange(c.saved->skewed, false); }) || smaller;
     smaller = attempt([](scenario& c) { return std::exchange(c.saved->promise_margin, {}).has_value(); }) || smaller;
+    smaller = attempt([](scenario& c) { return std::exchange(c.jobs, (c.jobs + 1) / 2) != c.jobs; }) || smaller;
     for (std::size_t i = 0; i < best.play.ops.size(); ++i) {
-      for (std::uint64_t op_spec::* count : {&op_spec::calls, &op_spec::calm, &op_spec::in_flight}) {
+      for (std::uint64_t op_spec::* count :
+           {&op_spec::calls, &op_spec::calm, &op_spec::in_flight, &op_spec::streams, &op_spec::depth}) {
         smaller = attempt([&](scenario& c) {
                     std::uint64_t& n = c.ops[i].*count;
-                    const std::uint64_t least = count == &op_spec::in_flight ? 1 : 0;
+                    const std::uint64_t least = count == &op_spec::calls || count == &op_spec::calm ? 0 : 1;
                     // A campaign that was given too few calls has not been found to hang.
                     if (n <= least || (invariant == "L1" && least == 0)) return false;
                     n = std::max(n / 2, least);
@@ -301,6 +309,7 @@ small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::st
                 }
                 const bool fewer = used < c.ranks;
                 c.ranks = used;
+                if (c.saved->starved >= used) c.saved->starved = 0;
                 return fewer;
               }) ||
               smaller;

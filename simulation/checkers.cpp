@@ -55,6 +55,11 @@ struct flown {
   }
 };
 
+std::string_view name_of(actors::campaign::stage s) noexcept {
+  constexpr std::string_view names[] = {"waiting for offers, merge or warm-up", "trying", "collecting", "decided"};
+  return names[static_cast<std::size_t>(s)];
+}
+
 // What checkers share: records by what they belong to.
 struct book {
   explicit book(const run_record& run) : r(run) {
@@ -357,8 +362,8 @@ struct campaigns_end final : checker {
       const auto& members = book_.ranks_of(*at->second.front());
       if (!deaths(book_.r, members) && !parted(book_.r, members) && !deaf(book_.r, members) && !any_ended(at->second)) {
         violated(c.title + ", " + c.key + ": after " + std::to_string(c.invocations) +
-                 " invocations and all faults, the campaign is still at stage " +
-                 std::to_string(static_cast<int>(c.where)) + ": " + c.progress);
+                 " invocations and all faults, the campaign is still " + std::string(name_of(c.where)) + ": " +
+                 c.progress);
       }
     }
   }

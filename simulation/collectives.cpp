@@ -35,7 +35,7 @@ struct collectives::place {
   time_ns latency_ns;
   const std::function<void(std::string)>& mismatch;
   std::map<std::uint64_t, std::uint32_t>& rehearsed;
-  std::uint64_t number;
+  std::string title;  // `op gradients, communicator 3`
   std::size_t size;
   std::deque<meeting> meetings{};
   std::vector<std::pair<rank_id, std::weak_ptr<member>>> members{};
@@ -73,10 +73,10 @@ class member final : public ops::communicator {
 
 class member_source final : public ops::communicator_source {
  public:
-  member_source(collectives& of, rank_id rank, std::size_t members, bool beside)
-      : of_(of), rank_(rank), members_(members), beside_(beside) {}
+  member_source(collectives& of, std::string op, rank_id rank, std::size_t members, bool beside)
+      : of_(of), op_(std::move(op)), rank_(rank), members_(members), beside_(beside) {}
   std::vector<std::byte> make_id() override {
-    const std::uint64_t number = of_.make(members_);
+    const std::uint64_t number = of_.make(members_, op_);
     std::vector<std::byte> id(sizeof number);
     std::memcpy(id.data(), &number, sizeof number);
     return id;
@@ -90,6 +90,7 @@ class member_source final : public ops::communicator_source {
 
  private:
   collectives& of_;
+  std::string op_;
   rank_id rank_;
   std::size_t members_;
   bool beside_;
@@ -156,8 +157,8 @@ void collectives::place::enter(std::uint64_t at, const ops::symmetric_call& call
     m.bytes = call.bytes;
     m.first = call.self;
   } else if (m.digest != digest || m.invocation != call.invocation || m.bytes != call.bytes) {
-    mismatch("communicator " + std::to_string(number) + ", call " + std::to_string(at) + ": ranks " +
-             std::to_string(m.first) + " and " + std::to_string(call.self) +
+    mismatch(title + ", call " + std::to_string(at) + ": ranks " + std::to_string(m.first) + " and " +
+             std::to_string(call.self) +
              (m.digest != digest ? " run different configs" : " are at different invocations"));
   }
   m.sum.resize(std::max(m.sum.size(), data.size()));
@@ -173,9 +174,10 @@ collectives::collectives(stage& line, time_ns latency_ns, std::function<void(std
     : line_(line), latency_ns_(latency_ns), mismatch_(std::move(mismatch)) {}
 collectives::~collectives() = default;
 
-std::uint64_t collectives::make(std::size_t members) {
+std::uint64_t collectives::make(std::size_t members, const std::string& op) {
   const std::uint64_t number = places_.size();
-  places_.push_back(std::make_shared<place>(place{line_, latency_ns_, mismatch_, rehearsed_, number, members}));
+  const std::string title = (op.empty() ? "" : "op " + op + ", ") + "communicator " + std::to_string(number);
+  places_.push_back(std::make_shared<place>(place{line_, latency_ns_, mismatch_, rehearsed_, title, members}));
   return number;
 }
 
@@ -186,15 +188,15 @@ std::shared_ptr<ops::communicator> collectives::join(std::uint64_t number, rank_
   return joined;
 }
 
-std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std::size_t members, bool beside_calls) {
-  return std::make_shared<member_source>(*this, rank, members, beside_calls);
+std::shared_ptr<ops::communicator_source> collectives::source(rank_id rank, std::size_t members, bool beside_calls,
+                                                              const std::string& op) {
+  return std::make_shared<member_source>(*this, op, rank, members, beside_calls);
 }
 
 ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   const words w(text);
   const std::string kind = w.text(0);
   const bool sound = is_sound(kind);
-  const timing t = timing_of(w, times);
   timed_collective::bad_member bad;
   if (kind == "failing") bad.does = timed_collective::misdeed::fails;
   if (kind == "hanging") bad.does = timed_collective::misdeed::hangs;
@@ -202,10 +204,11 @@ ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& t
   if (!sound && bad.does == timed_collective::misdeed::none)
     w.refuse("there is no such kind for ops without headers; docs/simulation.md lists them");
   if (!sound) {
-    bad.rank = static_cast<rank_id>(w.number(3, 0));
-    bad.after = w.number(4, 0);
+    bad.rank = static_cast<rank_id>(w.number(3));
+    bad.after = bad.does == timed_collective::misdeed::fails ? w.number(4) : w.number(4, 0);
   }
-  return std::make_shared<timed_collective>(w.text(1), abi, t, bad);
+  w.end_at(sound ? 4 : 5);
+  return std::make_shared<timed_collective>(w.text(1), abi, timing_of(w, times), bad);
 }
 
 }  // namespace parley::simulation

@@ -28,10 +28,11 @@ class collectives {
   collectives(stage& line, time_ns latency_ns, std::function<void(std::string)> mismatch);
   ~collectives();
 
-  /// A communicator of so many members; its number.
-  std::uint64_t make(std::size_t members);
+  /// A communicator of so many members; its number. What does not match is told with the name of the op that it is made for.
+  std::uint64_t make(std::size_t members, const std::string& op = "");
   std::shared_ptr<ops::communicator> join(std::uint64_t number, rank_id rank);
-  std::shared_ptr<ops::communicator_source> source(rank_id rank, std::size_t members, bool beside_calls);
+  std::shared_ptr<ops::communicator_source> source(rank_id rank, std::size_t members, bool beside_calls,
+                                                   const std::string& op = "");
   /// Rehearsals in which all members met, by the digest of what they ran.
   const std::map<std::uint64_t, std::uint32_t>& rehearsed() const noexcept { return rehearsed_; }
 
@@ -47,8 +48,8 @@ class collectives {
 
 /// `timed:` and `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]`, which add up, byte by byte, what the members bring;
 /// `failing:NAME:NS:RANK:AFTER`, which throws on that rank from its AFTER-th run on, in a call of the user's once it has taken part;
-/// `hanging:NAME:NS:RANK:AFTER`, which never begins there;
-/// `corrupting:NAME:NS:RANK:AFTER`, which alters what that rank gets.
+/// `hanging:NAME:NS:RANK[:AFTER]`, which never begins there;
+/// `corrupting:NAME:NS:RANK[:AFTER]`, which alters what that rank gets. Throws `bad_argument` that names the text.
 ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
 
 }  // namespace parley::simulation

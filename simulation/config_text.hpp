@@ -41,12 +41,18 @@ struct words {
     if (error != std::errc() || end != all[i].data() + all[i].size()) return std::nullopt;
     return n;
   }
-  std::uint64_t number(std::size_t i, std::uint64_t otherwise) const {
-    if (i >= all.size()) return otherwise;
+  std::uint64_t number(std::size_t i) const {
     const auto n = number_if(i);
-    if (!n) refuse("a number is expected");
+    if (!n || *n > largest)
+      refuse(("word " + std::to_string(i + 1) + " has to be a number up to " + std::to_string(largest)).c_str());
     return *n;
   }
+  std::uint64_t number(std::size_t i, std::uint64_t otherwise) const { return i < all.size() ? number(i) : otherwise; }
+  /// Throws where more words follow than its kind has.
+  void end_at(std::size_t count) const {
+    if (all.size() > count) refuse(("`" + std::string(all[count]) + "` is a word too many").c_str());
+  }
+  static constexpr std::uint64_t largest = 1'000'000'000'000;
   std::string_view whole;
   std::vector<std::string_view> all;
 };
@@ -54,7 +60,7 @@ struct words {
 inline steadiness steadiness_of(std::string_view kind) noexcept {
   return kind == "drifting" ? steadiness::drifting : steadiness::steady;
 }
-/// Whether it does nothing wrong; the third number of one that does is no time.
+/// Whether it does nothing wrong; what follows the time of one that does is no other time.
 inline bool is_sound(std::string_view kind) noexcept { return kind == "timed" || kind == "drifting"; }
 
 struct timing {
@@ -73,7 +79,8 @@ struct timing {
 
 inline timing timing_of(const words& w, kernel_times& times) {
   const std::string kind = w.text(0);
-  return {times, static_cast<time_ns>(w.number(2, 0)), is_sound(kind) ? w.number(3, 0) : 0, steadiness_of(kind)};
+  if (w.text(1).empty()) w.refuse("its name, the second word, is missing");
+  return {times, static_cast<time_ns>(w.number(2)), is_sound(kind) ? w.number(3, 0) : 0, steadiness_of(kind)};
 }
 
 }  // namespace parley::simulation

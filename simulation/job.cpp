@@ -4,6 +4,7 @@
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/guarded_memory.hpp>
+#include <parley/simulation/idle_steps.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/observer.hpp>
 #include <parley/simulation/op_programs.hpp>
@@ -59,7 +60,8 @@ class runner final : private wire_tap {
   }
 
   outcome run() {
-    for (std::uint64_t job = 0; job < play_.jobs; ++job) run_job();
+    for (std::uint64_t job = 0; job < play_.jobs && !idle_.over(); ++job) run_job();
+    if (idle_.over()) record_.at_once.push_back({"rest", idle_.text()});
     outcome o;
     record_.messages = sky_.seen();
     record_.rehearsed = programs_.library().rehearsed();
@@ -215,14 +217,14 @@ class runner final : private wire_tap {
       if (m.after == 0) world_.befall(m, began);
     }
     if (play_.cut_short && world_.job() < play_.jobs) {
-      s.run_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
+      go_on_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
       observer_.end_job(observer::ending::cut_short);
       return;
     }
-    s.run_until([&] { return s.now() >= calm && world_.all_ended(); }, began + longest_job_ns);
-    record_.programs_left += world_.programs();
-    for (int look = 0; look < looks && searching(); ++look) s.run_to(s.now() + look_every_ns);
-    s.run_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
+    s.run_until([&] { return (s.now() >= calm && world_.all_ended()) || never_rests(); }, began + longest_job_ns);
+    if (!idle_.over()) record_.programs_left += world_.programs();
+    for (int look = 0; look < looks && searching() && !idle_.over(); ++look) go_on_to(s.now() + look_every_ns);
+    go_on_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
     for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
       if (world_.find(r) == nullptr) continue;
       const auto written = world_[r].write_results();
@@ -240,7 +242,16 @@ class runner final : private wire_tap {
     }
   }
 
+  void go_on_to(time_ns t) {
+    if (!world_.stage().run_until([this] { return never_rests(); }, t)) world_.stage().run_to(t);
+  }
+  bool never_rests() { return idle_.too_many(world_.stage().steps(), record_.calls.size()); }
+
   void print_trace() {
+    std::map<std::uint64_t, std::string> classes;
+    for (const participant_view& p : record_.participants) classes.insert(p.classes.begin(), p.classes.end());
+    for (const auto& [digest, wire_class] : classes)
+      trace_->add(0, "config " + trace::short_digest(digest) + " is of wire class " + wire_class);
     for (const mishap& m : tape_.mishaps)
       trace_->add(m.at_ns, std::string(name(m.what)) + " of rank " + std::to_string(m.rank) + ", towards " +
                                std::to_string(m.to) + ", for " + std::to_string(m.for_ns) + " ns");
@@ -284,6 +295,7 @@ class runner final : private wire_tap {
   std::ostream* trace_to_ = nullptr;
   world world_;
   programs programs_;
+  idle_steps idle_{play_.ranks};
   std::unique_ptr<wire_tap> mutant_;
   observer observer_;
   // Of pairs and groups the programs themselves look at every byte.

@@ -18,19 +18,23 @@ class misdeed {
  public:
   misdeed() = default;
   /// Of `failing:NAME:NS:ROLE:AFTER`, `hanging:NAME:NS:ROLE`, `corrupting:NAME:NS[:AFTER]`; none for others.
-  explicit misdeed(const words& w) {
+  template <class IsRole>
+  misdeed(const words& w, const IsRole& is_role) {
     const std::string kind_of_it = w.text(0);
     if (kind_of_it == "failing") {
       what_ = kind::fails;
-      role_ = w.text(3);
-      after_ = w.number(4, 0);
+      after_ = w.number(4);
     } else if (kind_of_it == "hanging") {
       what_ = kind::hangs;
-      role_ = w.text(3);
     } else if (kind_of_it == "corrupting") {
       what_ = kind::corrupts;
       after_ = w.number(3, 0);
     }
+    constexpr std::size_t words_of[] = {4, 5, 4, 4};  // none, fails, hangs, corrupts
+    w.end_at(words_of[static_cast<std::size_t>(what_)]);
+    if (what_ != kind::fails && what_ != kind::hangs) return;
+    role_ = w.text(3);
+    if (!is_role(role_)) w.refuse(("its op has no role `" + role_ + "`").c_str());
   }
   bool none() const noexcept { return what_ == kind::none; }
   task<> before(std::string role) const {
@@ -46,7 +50,8 @@ class misdeed {
   }
 
  private:
-  enum class kind : std::uint8_t { none, fails, hangs, corrupts } what_ = kind::none;
+  enum class kind : std::uint8_t { none, fails, hangs, corrupts };
+  kind what_ = kind::none;
   std::string role_;
   std::uint64_t after_ = 0;
   mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
@@ -117,53 +122,85 @@ class timed_group final : public ops::group_config {
 
 config_text text_for(std::string_view text, rank_id self) {
   const words w(text);
-  const bool ours = w.number_if(1) == self;
   // What is behind so many words.
   const auto behind = [&](std::size_t count) {
     static_cast<void>(w.text(count));
     return text.substr(static_cast<std::size_t>(w.all[count].data() - text.data()));
   };
-  if (w.text(0) == "on") return {behind(2), ours};
-  if (w.text(0) == "abi") return {behind(3), true, ours ? static_cast<std::uint32_t>(w.number(2, 1)) : 1};
-  return {text};
+  if (w.text(0) == "on") return {behind(2), w.number(1) == self};
+  if (w.text(0) != "abi") return {text};
+  const auto abi = static_cast<std::uint32_t>(w.number(2));
+  return {behind(3), true, w.number(1) == self ? abi : 1};
 }
 
+namespace {
+
+// Kinds of the library's own, with what they are made of.
+template <class Ptr>
+struct own_kind {
+  std::string_view name;
+  std::size_t most_words;
+  Ptr (*make)(const words& w);
+};
+
+template <class Ptr, std::size_t N>
+Ptr own_config(const words& w, std::uint32_t abi, const own_kind<Ptr> (&kinds)[N]) {
+  for (const own_kind<Ptr>& k : kinds) {
+    if (k.name != w.all.front()) continue;
+    w.end_at(k.most_words);
+    if (abi != 1) w.refuse("its ABI is the library's: `abi` is for timed ones");
+    return k.make(w);
+  }
+  return nullptr;
+}
+
+bool is_role_of_edge(const std::string& role) { return role == "sender" || role == "receiver"; }
+// `worker2`: which places there are, who knows the group asks.
+bool is_role_of_group(const std::string& role) {
+  constexpr std::string_view worker = "worker";
+  return role == "leader" || (role.starts_with(worker) && words(role.substr(worker.size())).number_if(0));
+}
+
+}  // namespace
+
 ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
+  using made = ops::config_ptr;
+  static constexpr own_kind<made> own[] = {
+      {"direct", 1, [](const words&) -> made { return ops::direct(); }},
+      {"chunked", 3, [](const words& w) -> made { return ops::chunked(w.number(1, 4096), w.number(2, 2)); }},
+      {"put", 2, [](const words& w) -> made { return ops::put(w.number(1, 0)); }},
+      {"get", 2, [](const words& w) -> made { return ops::get(w.number(1, 0)); }},
+      {"by_piece", 2, [](const words& w) -> made { return ops::by_piece(w.number(1, 4)); }},
+      {"torn", 3, [](const words& w) -> made { return std::make_shared<torn_put>(w.text(1), w.number(2)); }}};
   const words w(text);
+  if (made c = own_config(w, abi, own)) return c;
   const std::string kind = w.text(0);
-  if (kind == "direct") return ops::direct();
-  if (kind == "chunked") return ops::chunked(w.number(1, 4096), w.number(2, 2));
-  if (kind == "put") return ops::put(w.number(1, 0));
-  if (kind == "get") return ops::get(w.number(1, 0));
-  if (kind == "by_piece") return ops::by_piece(w.number(1, 4));
-  if (kind == "torn") return std::make_shared<torn_put>(w.text(1), w.number(2, 0));
-  const bool sound = is_sound(kind);
-  const timing t = timing_of(w, times);
-  misdeed m(w);
-  if (!sound && m.none()) w.refuse("there is no such kind; docs/simulation.md lists them");
-  return std::make_shared<timed_config>(w.text(1), abi, t, std::move(m));
+  misdeed m(w, is_role_of_edge);
+  if (!is_sound(kind) && m.none()) w.refuse("there is no such kind for edges; docs/simulation.md lists them");
+  return std::make_shared<timed_config>(w.text(1), abi, timing_of(w, times), std::move(m));
 }
 
 ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
+  using made = ops::group_config_ptr;
+  static constexpr own_kind<made> own[] = {
+      {"star", 2, [](const words& w) -> made { return ops::star(w.number(1, 0)); }},
+      {"chain", 2, [](const words& w) -> made { return ops::chain(w.number(1, 65'536)); }},
+      {"tree", 1, [](const words&) -> made { return ops::tree(); }},
+      {"one_shot", 1, [](const words&) -> made { return ops::one_shot(); }},
+      {"two_shot", 2, [](const words& w) -> made { return ops::two_shot(w.number(1, 0)); }}};
   const words w(text);
+  if (made c = own_config(w, abi, own)) return c;
   const std::string kind = w.text(0);
-  if (kind == "star") return ops::star(w.number(1, 0));
-  if (kind == "chain") return ops::chain(w.number(1, 65'536));
-  if (kind == "tree") return ops::tree();
-  if (kind == "one_shot") return ops::one_shot();
-  if (kind == "two_shot") return ops::two_shot(w.number(1, 0));
-  const bool sound = is_sound(kind);
-  misdeed m(w);
-  if (!sound && m.none()) w.refuse("there is no such kind for groups; docs/simulation.md lists them");
-  const timing t = timing_of(w, times);
-  return std::make_shared<timed_group>(w.text(1), abi, t, std::move(m));
+  misdeed m(w, is_role_of_group);
+  if (!is_sound(kind) && m.none()) w.refuse("there is no such kind for groups; docs/simulation.md lists them");
+  return std::make_shared<timed_group>(w.text(1), abi, timing_of(w, times), std::move(m));
 }
 
 time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model) {
   const words w(text);
   const steadiness how = steadiness_of(w.text(0));
   if (!is_sound(w.text(0))) return 0;
-  const auto steady = static_cast<time_ns>(w.number(2, 0) + bytes * w.number(3, 0) / 1000);
+  const auto steady = static_cast<time_ns>(w.number(2) + bytes * w.number(3, 0) / 1000);
   return how == steadiness::steady ? steady : steady + steady * model.drifted(model.drift_until_ns) / 1000;
 }
 

@@ -4,6 +4,7 @@
 #include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/neighbour_messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
 
@@ -580,6 +581,15 @@ struct cost_forgotten final : wire_tap {
   }
 };
 
+// Ranks that answer what they are answered.
+struct answers_answered final : wire_tap {
+  bool on_deliver(parcel& p) override {
+    change_body<actors::neighbour_failure>(
+        p, [](actors::neighbour_failure& f) { f.code = static_cast<std::uint8_t>(runtime::errc::peer_failed); });
+    return true;
+  }
+};
+
 template <class T>
 std::unique_ptr<wire_tap> make() {
   return std::make_unique<T>();
@@ -695,6 +705,11 @@ const std::vector<entry>& all() {
        &make<cost_forgotten>},
       {{"old-decision", "participants are told another winner than the leader runs", "pair", {"agreement"}},
        &make<old_decision>},
+      {{"answers-answered",
+        "of a call that failed ranks tell each other without an end, as each word draws another",
+        "survivors",
+        {"rest"}},
+       &make<answers_answered>},
   };
   return known;
 }

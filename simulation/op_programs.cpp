@@ -416,12 +416,9 @@ class contextual_program final : public op_program {
       kernel::options o;
       o.name = op.name + which;
       for (const std::string& text : op.configs) {
-        const words w(text);
-        const implementation i{{times, static_cast<time_ns>(w.number(2, 0)), 0},
-                               w.text(0) == "failing" && w.number(3, 0) == self.id(),
-                               w.number(4, 0),
-                               this};
-        o.implementations.push_back({w.text(1), [i, ran = std::uint64_t{0}](int) mutable { return run(i, ran++); }});
+        const kernel_spec k = kernel_from(text);
+        const implementation i{{times, k.takes_ns, 0}, k.fails && k.fails_on == self.id(), k.after, this};
+        o.implementations.push_back({k.name, [i, ran = std::uint64_t{0}](int) mutable { return run(i, ran++); }});
       }
       kernels_.push_back(std::make_unique<kernel>(self.kernels(), std::move(o)));
     }
@@ -454,6 +451,20 @@ class contextual_program final : public op_program {
 };
 
 }  // namespace
+
+kernel_spec kernel_from(std::string_view text) {
+  const words w(text);
+  const std::string kind = w.text(0);
+  if (kind != "timed" && kind != "failing")
+    w.refuse("there is no such kind for kernels; docs/simulation.md lists them");
+  kernel_spec k{w.text(1), static_cast<time_ns>(w.number(2)), kind == "failing"};
+  if (k.fails) {
+    k.fails_on = static_cast<rank_id>(w.number(3));
+    k.after = w.number(4);
+  }
+  w.end_at(k.fails ? 5 : 3);
+  return k;
+}
 
 bool is_of(std::string_view part, std::string_view op) noexcept {
   return part.starts_with(op) && (part.size() == op.size() || part[op.size()] == '/');

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace parley::simulation {
@@ -47,6 +48,17 @@ class op_program {
   virtual void rest() {}
   bool under_way = false;  ///< a call is
 };
+
+/// What one of its configs is for a contextual op.
+struct kernel_spec {
+  std::string name;
+  time_ns takes_ns = 0;
+  bool fails = false;
+  rank_id fails_on = 0;
+  std::uint64_t after = 0;
+};
+/// Throws `bad_argument` that names the text.
+kernel_spec kernel_from(std::string_view text);
 
 /// `gradients/inside` is of `gradients`.
 bool is_of(std::string_view part, std::string_view op) noexcept;

@@ -4,6 +4,7 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/guarded_memory.hpp>
+#include <parley/simulation/idle_steps.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/observer.hpp>
 #include <parley/simulation/payload_book.hpp>
@@ -214,12 +215,21 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     w.befall(*death, w.stage().now());
     faults.mishaps.push_back(*death);
   }
+  idle_steps idle(o.ranks);
+  // Now and then: there may be many ranks.
+  auto calls = [&w, &o, asked = std::uint64_t{0}, all_calls = std::uint64_t{0}]() mutable {
+    constexpr std::uint64_t now_and_then = 10'000;
+    if (asked++ % now_and_then != 0) return all_calls;
+    all_calls = 0;
+    for (rank_id r = 0; r < o.ranks; ++r) all_calls += w.find(r) == nullptr ? 0 : w.find(r)->flight().total();
+    return all_calls;
+  };
   const auto over = [&] {
     for (const rank_id r : std::exchange(all.failed, {})) {
       faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
       w.fail(r, *all.errors[r]);
     }
-    return w.all_ended();
+    return w.all_ended() || idle.too_many(w.stage().steps(), calls());
   };
   if (!w.stage().run_until(over, runtime::never)) {
     for (rank_id r = 0; r < o.ranks; ++r) {
@@ -232,7 +242,11 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
                static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
                static_cast<unsigned long long>(w.stage().hash()));
   sky.calm();
-  w.stage().run_to(w.stage().now() + settling_ns);  // what was decided last reaches everybody
+  // What was decided last reaches everybody.
+  const time_ns settled = w.stage().now() + settling_ns;
+  if (!w.stage().run_until([&] { return idle.too_many(w.stage().steps(), calls()); }, settled))
+    w.stage().run_to(settled);
+  if (idle.over()) record.at_once.push_back({"rest", idle.text()});
   watching.end_job();
   record.puts_outside = w.network().puts().outside;
   record.lost_reads = w.network().puts().lost_reads;

@@ -295,7 +295,7 @@ void programs::begin(std::size_t op, rank_id rank, time_ns calm_from_ns, std::fu
 std::shared_ptr<ops::communicator> programs::communicator_of(std::size_t op, rank_id rank) {
   const auto& members = play_.ops[op].members;
   const auto [at, first] = communicators_.try_emplace({op, world_.job(), world_.returns(rank, members)}, 0);
-  if (first) at->second = library_.make(members.size());
+  if (first) at->second = library_.make(members.size(), play_.ops[op].name);
   return library_.join(at->second, rank);
 }
 
@@ -347,7 +347,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       s.members = op.members;
       take_configs(s, op, rank, kernels_[rank], collective_from);
       if (calls) s.over = communicator_of(i, rank);
-      if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls);
+      if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls, op.name);
       ops::symmetric declared = self.declare(std::move(s));
       const auto start = [this, declared](caller& c) {
         c.without_headers = declared;

@@ -77,7 +77,8 @@ void add_campaigns(run_record& into, std::size_t job, const ops::rank& self, std
     for (const actors::campaign::shortage& s : c.shortages) lacked += s.lacked;
     v.progress = std::to_string(c.trials) + " trials, " + std::to_string(c.outstanding.size()) + " of this round, " +
                  std::to_string(c.unsettled) + " unsettled, " + std::to_string(c.cancelled) + " cancelled, search " +
-                 std::to_string(c.search) + ", short of something " + std::to_string(lacked) + ", cost " +
+                 std::to_string(c.search) + ", " + std::to_string(lacked) +
+                 " trials were due when they could not run, cost ns " +
                  std::to_string(c.cost_ns + c.pending_ns + c.earlier_cost_ns);
     for (const tuning::aggregate& g : c.aggregates)
       v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;

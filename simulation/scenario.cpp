@@ -1,12 +1,19 @@
 #include <parley/simulation/scenario.hpp>
 
+#include <parley/simulation/collectives.hpp>
+#include <parley/simulation/config_text.hpp>
+#include <parley/simulation/op_programs.hpp>
+
 #include <boost/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <numeric>
+#include <set>
+#include <type_traits>
 #include <utility>
 
 namespace parley::simulation {
@@ -21,7 +28,7 @@ void fields(A& a, tuning::drift_options& d);
 namespace {
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
-  runtime::raise({errc::malformed, "scenario, field `" + where + "`: " + what});
+  runtime::raise({errc::malformed, "scenario" + (where.empty() ? "" : ", field `" + where + "`") + ": " + what});
 }
 
 // Fault points: up to where they are narrow.
@@ -31,6 +38,16 @@ constexpr std::uint64_t narrow_control_window = 8;
 constexpr std::uint64_t narrow_margin = 3;
 constexpr std::uint64_t most_hurry = 300;
 constexpr std::uint64_t most_mishaps = 1'000;
+// What a scenario may ask for: beyond, numbers overflow and memory ends.
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
+constexpr std::uint64_t most_calls = 1'000'000;
+constexpr std::uint64_t most_at_once = 10'000;
+constexpr std::uint64_t most_jobs = 1'000;
+constexpr std::uint64_t of_a_thousand = 1'000;
+constexpr rank_id most_ranks = 100'000;
+constexpr time_ns longest_ns = 100'000'000'000;
+// What was lost last is said again after up to a second: before that, calls are not calm.
+constexpr time_ns least_calm_ns = 2'000'000'000;
 // One of the actors of a few ops, or of the first calls.
 constexpr std::uint64_t most_starved = 40;
 
@@ -102,7 +119,9 @@ struct reader {
   void take(const std::string& where, const json::value& v, T& to) {
     boost::system::error_code failed;
     to = v.to_number<T>(failed);
-    if (failed) refuse(where, "a whole number is expected");
+    if (!failed) return;
+    const std::string least = std::is_unsigned_v<T> ? " from 0 on" : "";
+    refuse(where, "a whole number" + least + " is expected, not " + json::serialize(v));
   }
   void take(const std::string& where, const json::value& v, std::string& to) {
     if (!v.is_string()) refuse(where, "a text is expected");
@@ -346,20 +365,44 @@ void fields(A& a, scenario& s) {
 
 namespace {
 
+[[noreturn]] void refuse_line(std::string_view text, std::size_t at, const std::string& what) {
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  runtime::raise({errc::malformed, "scenario, line " + std::to_string(line) + ": " + what});
+}
+
+// Boost.JSON takes the last of two fields of one name, and says nothing. Of text that it has accepted.
+void refuse_double_fields(std::string_view text) {
+  std::vector<std::set<std::string_view>> open;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '{' || text[at] == '[') open.emplace_back();
+    if (text[at] == '}' || text[at] == ']') open.pop_back();
+    if (text[at] != '"') continue;
+    const std::size_t first = at;
+    while (text[++at] != '"') at += text[at] == '\\' ? 1 : 0;
+    const std::string_view quoted = text.substr(first + 1, at - first - 1);
+    const std::size_t next = text.find_first_not_of(" \t\r\n", at + 1);
+    if (next < text.size() && text[next] == ':' && !open.back().insert(quoted).second)
+      refuse_line(text, first, "field `" + std::string(quoted) + "` is there twice");
+  }
+}
+
 json::value parsed(std::string_view text) {
   json::stream_parser parser;
   boost::system::error_code failed;
   const std::size_t read = parser.write_some(text.data(), text.size(), failed);
   if (!failed && read == text.size()) parser.finish(failed);
-  if (!failed && read == text.size()) return parser.release();
-  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(read), '\n');
-  runtime::raise({errc::malformed, "scenario, line " + std::to_string(line) + ": this is no JSON: " +
-                                       (failed ? failed.message() : "there is more behind its end")});
+  if (failed || read != text.size())
+    refuse_line(text, read, "this is no JSON: " + (failed ? failed.message() : "there is more behind its end"));
+  refuse_double_fields(text);
+  return parser.release();
 }
 
-void at_least(const std::string& where, std::uint64_t value, std::uint64_t least) {
+template <class T>
+void between(const std::string& where, T value, std::type_identity_t<T> least, std::type_identity_t<T> most) {
   if (value < least) refuse(where, "at least " + std::to_string(least) + " is needed, not " + std::to_string(value));
+  if (value > most) refuse(where, "at most " + std::to_string(most) + " is possible, not " + std::to_string(value));
 }
+void time(const std::string& where, time_ns value, time_ns least = 0) { between(where, value, least, longest_ns); }
 
 void check_rank(rank_id r, const scenario& s, const std::string& where) {
   if (r >= s.ranks)
@@ -396,15 +439,72 @@ void check_halo(const op_spec& o, const std::string& where) {
     refuse(where + "mesh", "it is a ring of three ranks or more, and no grid");
 }
 
+bool is_member(const op_spec& o, std::uint64_t r) {
+  return std::any_of(o.members.begin(), o.members.end(), [r](rank_id m) { return m == r; });
+}
+
+// That somebody has the role, or rank, in which a config fails.
+void check_misdeed(const op_spec& o, const words& w) {
+  constexpr std::size_t of_whom = 3;
+  if (w.all.size() <= of_whom || is_sound(w.text(0))) return;
+  if (o.what == op_spec::kind::symmetric || o.what == op_spec::kind::contextual) {
+    if (!is_member(o, w.number(of_whom))) w.refuse("it would fail on a rank that is no member of the op");
+  } else if (constexpr std::string_view worker = "worker"; w.all[of_whom].starts_with(worker)) {
+    const auto place = words(w.all[of_whom].substr(worker.size())).number_if(0);
+    if (place && *place >= o.members.size()) w.refuse("the op has fewer members");
+  }
+}
+
+// Read as the ranks will read it.
+void check_config(const op_spec& o, const scenario& s, std::string_view whole) {
+  using enum op_spec::kind;
+  kernel_times none({}, dice(0, purpose::kernel));
+  config_text here{whole};
+  if (o.what == pair || o.what == group || o.what == symmetric) {
+    here = text_for(whole, 0);
+    if (here.text != whole && words(whole).number(1) >= s.ranks) words(whole).refuse("there is no such rank");
+    if (words(whole).all.front() == "abi") here.abi = static_cast<std::uint32_t>(words(whole).number(2));
+  }
+  switch (o.what) {
+    case symmetric: collective_from(here.text, none, here.abi); break;
+    case group:
+    case hierarchy: group_config_from(here.text, none, here.abi); break;
+    case contextual: kernel_from(here.text); break;
+    default: config_from(here.text, none, here.abi);
+  }
+  check_misdeed(o, words(here.text));
+}
+
+void check_configs(const op_spec& o, const scenario& s, const std::string& where) {
+  if (o.configs.empty()) refuse(where, "op `" + o.name + "` needs one");
+  for (std::size_t i = 0; i < o.configs.size(); ++i) {
+    try {
+      check_config(o, s, o.configs[i]);
+    } catch (const runtime::failure& f) {
+      refuse(where + "[" + std::to_string(i) + "]",
+             f.reason().text() + " (op `" + o.name + "`, kind `" + std::string(name_of(o.what)) + "`)");
+    }
+    if (std::count(o.configs.begin(), o.configs.end(), o.configs[i]) > 1)
+      refuse(where, "`" + o.configs[i] + "` is there twice");
+  }
+}
+
 void check(const op_spec& o, const scenario& s, const std::string& where) {
   check_members(o, s, where + "members");
   check_halo(o, where);
   if (o.sizes.empty()) refuse(where + "sizes", "op `" + o.name + "` needs one");
-  if (o.configs.empty()) refuse(where + "configs", "op `" + o.name + "` needs one");
-  for (const std::uint64_t bytes : o.sizes) at_least(where + "sizes", bytes, 1);
-  at_least(where + "calls", o.calls + o.calm, 1);
-  at_least(where + "in_flight", o.in_flight, 1);
-  at_least(where + "streams", o.streams, 1);
+  for (const std::uint64_t bytes : o.sizes) between(where + "sizes", bytes, 1, most_bytes);
+  between(where + "calls", o.calls, 0, most_calls);
+  between(where + "calm", o.calm, 0, most_calls);
+  if (o.calls + o.calm == 0) refuse(where + "calls", "at least 1 is needed, here or in `calm`");
+  between(where + "in_flight", o.in_flight, 1, most_at_once);
+  between(where + "streams", o.streams, 1, most_at_once);
+  between(where + "depth", o.depth, 1, most_at_once);
+  between(where + "small_receives", o.small_receives, 0, of_a_thousand);
+  between(where + "retunes", o.retunes, 0, of_a_thousand);
+  between(where + "leaves", o.leaves, 0, of_a_thousand);
+  time(where + "timeout_ns", o.timeout_ns, 1);
+  time(where + "pause_ns", o.pause_ns);
   if (o.streams != 1 && o.what != op_spec::kind::pair) refuse(where + "streams", "a pair has several");
   // Both ends know which messages of which streams are under way at once, also where more calls follow.
   const auto divides = [&](std::uint64_t calls) { return calls % o.in_flight == 0; };
@@ -419,23 +519,65 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
     for (const std::string& name : collectives) names += (names.empty() ? "" : ", ") + name;
     refuse(where + "does", "`" + o.does + "` is none of the names that it may have: " + names);
   }
+  check_configs(o, s, where + "configs");
   if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
     refuse(where + "name", "there are two ops `" + o.name + "`");
 }
 
 void check(const fault_limits& f) {
-  const auto of_a_thousand = [](const char* field, std::uint64_t n) {
-    if (n > 1'000) refuse(std::string("faults.") + field, "at most 1000 of a thousand are possible");
-  };
-  of_a_thousand("lose", f.lose);
-  of_a_thousand("double_control", f.double_control);
-  of_a_thousand("double_data", f.double_data);
-  of_a_thousand("delay_control", f.delay_control);
-  of_a_thousand("delay_data", f.delay_data);
-  of_a_thousand("early_timeouts", f.early_timeouts);
-  for (const std::uint64_t n : {f.clogs, f.cuts, f.pauses, f.slow, f.crashes, f.restarts}) {
-    if (n > most_mishaps) refuse("faults", "of each kind " + std::to_string(most_mishaps) + " mishaps are possible");
+  using field = std::pair<const char*, std::uint64_t>;
+  for (const auto& [name, n] :
+       {field{"lose", f.lose}, field{"double_control", f.double_control}, field{"double_data", f.double_data},
+        field{"delay_control", f.delay_control}, field{"delay_data", f.delay_data},
+        field{"early_timeouts", f.early_timeouts}, field{"disk_fails", f.disk_fails}, field{"disk_locks", f.disk_locks},
+        field{"disk_tears", f.disk_tears}, field{"stragglers", f.stragglers}})
+    between(std::string("faults.") + name, n, 0, of_a_thousand);
+  for (const auto& [name, n] : {field{"clogs", f.clogs}, field{"cuts", f.cuts}, field{"pauses", f.pauses},
+                                field{"slow", f.slow}, field{"crashes", f.crashes}, field{"restarts", f.restarts}})
+    between(std::string("faults.") + name, n, 0, most_mishaps);
+  time("faults.longest_delay_ns", f.longest_delay_ns);
+  time("faults.longest_mishap_ns", f.longest_mishap_ns, 1'000);
+}
+
+void check(const link_model& l) {
+  time("link.latency_ns", l.latency_ns);
+  time("link.per_message_ns", l.per_message_ns);
+  if (l.landing_ns != runtime::never) time("link.landing_ns", l.landing_ns);
+  if (l.fence_fails_from_ns != runtime::never) time("link.fence_fails_from_ns", l.fence_fails_from_ns);
+  if (!(l.ns_per_byte >= 0)) refuse("link.ns_per_byte", "at least 0 is needed");
+  if (!(l.one_sided_ns_per_byte >= 0)) refuse("link.one_sided_ns_per_byte", "at least 0 is needed");
+}
+
+void check(const tuning::drift_options& d) {
+  between("watch.every", d.every, 1, most_calls);
+  between("watch.samples", d.samples, 1, most_calls);
+  between("watch.sustained", d.sustained, 1, most_calls);
+  time("watch.pause_ns", d.pause_ns);
+  time("watch.search_pause_ns", d.search_pause_ns);
+  if (!(d.threshold > 0)) refuse("watch.threshold", "more than 0 is needed");
+}
+
+void check(const tape& t, const scenario& s) {
+  time("tape.longest_delay_ns", t.longest_delay_ns);
+  check_rank(t.starved, s, "tape.starved");
+  for (std::size_t i = 0; i < t.mishaps.size(); ++i) {
+    const std::string where = "tape.mishaps[" + std::to_string(i) + "].";
+    const mishap& m = t.mishaps[i];
+    check_rank(m.rank, s, where + "rank");
+    check_rank(m.to, s, where + "to");
+    time(where + "at_ns", m.at_ns);
+    time(where + "for_ns", m.for_ns);
   }
+}
+
+void check_ranks_of_jobs(const scenario& s) {
+  if (s.validators.size() > s.jobs) refuse("validators", "there are more than jobs");
+  for (std::size_t job = 0; job < s.validators.size(); ++job) {
+    if (s.validators[job].size() > s.ranks)
+      refuse("validators[" + std::to_string(job) + "]", "there are more than ranks");
+  }
+  for (std::size_t i = 0; i < s.other_version.size(); ++i)
+    check_rank(s.other_version[i], s, "other_version[" + std::to_string(i) + "]");
 }
 
 }  // namespace
@@ -443,18 +585,22 @@ void check(const fault_limits& f) {
 scenario read_scenario(std::string_view text) {
   scenario s;
   reader().take("", parsed(text), s);
-  if (s.ranks == 0 || s.ranks > 100'000) refuse("ranks", "1 to 100000 ranks are possible");
+  between("ranks", s.ranks, 1, most_ranks);
   if (s.ops.empty()) refuse("ops", "a scenario needs one");
-  at_least("window", s.window, 1);
-  at_least("window_bytes", s.window_bytes, 1);
-  at_least("control_window", s.control_window, 1);
+  between("window", s.window, 1, most_calls);
+  between("window_bytes", s.window_bytes, 1, std::numeric_limits<std::uint64_t>::max());
+  between("control_window", s.control_window, 1, most_calls);
+  between("jobs", s.jobs, 1, most_jobs);
+  time("faulty_ns", s.faulty_ns);
+  time("calm_after_ns", s.calm_after_ns, least_calm_ns);
+  time("detection_ns", s.detection_ns, 1);
   if (!(s.budget >= 0)) refuse("budget", "at least 0 is needed");
   check(s.faults);
+  check(s.link);
+  check(s.watch);
+  check_ranks_of_jobs(s);
   for (std::size_t i = 0; i < s.ops.size(); ++i) check(s.ops[i], s, "ops[" + std::to_string(i) + "].");
-  for (std::size_t i = 0; s.saved && i < s.saved->mishaps.size(); ++i) {
-    check_rank(s.saved->mishaps[i].rank, s, "tape.mishaps[" + std::to_string(i) + "].rank");
-    check_rank(s.saved->mishaps[i].to, s, "tape.mishaps[" + std::to_string(i) + "].to");
-  }
+  if (s.saved) check(*s.saved, s);
   return s;
 }
 

@@ -1,6 +1,7 @@
 #include <parley/simulation/trace.hpp>
 
 #include <parley/actors/credit_messages.hpp>
+#include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame.hpp>
@@ -18,16 +19,28 @@ bool read(std::span<const std::byte> payload, M& to) {
   return static_cast<bool>(decoded);
 }
 
+// The log of an op without headers, whose payloads say nothing: from which invocation on it runs what.
+std::string log_of(const std::vector<actors::lease_entry>& entries) {
+  std::string text;
+  for (const actors::lease_entry& e : entries) {
+    text +=
+        (text.empty() ? " " : "; ") + std::string(e.what == actors::lease_entry::kind::aborted ? "aborted" : "from ");
+    if (e.what == actors::lease_entry::kind::aborted) continue;
+    text += std::to_string(e.from);
+    for (const actors::lease_segment& s : e.segments)
+      text += ", " + std::to_string(s.count) + " of config " + trace::short_digest(s.digest);
+    text += ", then config " + trace::short_digest(e.tail);
+  }
+  return text;
+}
+
 // What helps most to follow a run; other messages are their names.
 std::string details(const parcel& p) {
   using namespace actors;
   if (p.on == runtime::link::channel::data) {
     stamp s;
     if (!read_stamp(p.header, s)) return "";
-    constexpr char digits[] = "0123456789abcdef";
-    std::string digest;
-    for (int shift = 28; shift >= 0; shift -= 4) digest += digits[s.digest >> static_cast<unsigned>(shift) & 15U];
-    return " " + std::to_string(s.invocation) + ", config " + digest +
+    return " " + std::to_string(s.invocation) + ", config " + trace::short_digest(s.digest) +
            (has(s.flags, stamp_flags::timed) ? ", timed" : "") + (has(s.flags, stamp_flags::flush) ? ", flush" : "") +
            ", offset " + std::to_string(s.offset) + " of " + std::to_string(s.total_bytes);
   }
@@ -48,6 +61,7 @@ std::string details(const parcel& p) {
     return " of" + rows;
   }
   if (decide m; h.type == decide::message_type && read(payload, m)) return " " + m.key + ": " + m.why;
+  if (lease_schedule m; h.type == lease_schedule::message_type && read(payload, m)) return log_of(m.entries);
   return "";
 }
 
@@ -56,6 +70,13 @@ std::string named(const parcel& p) {
 }
 
 }  // namespace
+
+std::string trace::short_digest(std::uint64_t digest) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (int shift = 28; shift >= 0; shift -= 4) text += digits[digest >> static_cast<unsigned>(shift) & 15U];
+  return text;
+}
 
 void trace::on_send(const parcel& p, const fate& f) {
   std::string what = named(p) + " leaves";

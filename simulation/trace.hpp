@@ -8,6 +8,7 @@
 #include <parley/simulation/timeline.hpp>
 #include <parley/simulation/weather.hpp>
 
+#include <cstdint>
 #include <map>
 #include <ostream>
 #include <string>
@@ -22,6 +23,8 @@ class trace final : public wire_tap {
   bool on_deliver(parcel& p) override;
   void add(time_ns when, std::string text) { lines_.emplace(when, std::move(text)); }
   void print(std::ostream& out) const;
+  /// `1a2b3c4d`, as messages have it there.
+  static std::string short_digest(std::uint64_t digest);
 
  private:
   const timeline& line_;

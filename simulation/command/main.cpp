@@ -28,7 +28,7 @@ struct wishes {
   std::uint64_t first = 1;
   std::optional<std::uint64_t> seed;
   std::string mutant;
-  std::string save = "failing.json";
+  std::string save;
   std::string golden;
   std::string counts;
   std::vector<std::string> sum;
@@ -48,6 +48,15 @@ std::string text_in(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+// Said before anything runs: what was found would be lost otherwise.
+void expect_folder_of(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder))
+    runtime::raise({runtime::errc::unavailable, path + " cannot be written: there is no folder " + folder.string()});
+  if (std::filesystem::is_directory(path))
+    runtime::raise({runtime::errc::unavailable, path + " cannot be written: it is a folder"});
+}
+
 void write(const std::string& path, const std::string& text) {
   std::ofstream out(path);
   if (!(out << text).flush()) runtime::raise({runtime::errc::unavailable, path + " cannot be written"});
@@ -62,11 +71,15 @@ sim::scenario scenario_in(const std::string& path) {
   }
 }
 
-std::vector<std::string> all_in(const std::string& folder) {
+void expect_scenarios(const std::string& folder) {
   if (!std::filesystem::is_directory(folder))
     runtime::raise({runtime::errc::unavailable, folder +
                                                     " is no folder: start this in the root of the repository, or say "
                                                     "where scenarios are with --scenarios FOLDER"});
+}
+
+std::vector<std::string> all_in(const std::string& folder) {
+  expect_scenarios(folder);
   std::vector<std::string> files;
   for (const auto& file : std::filesystem::directory_iterator(folder)) files.push_back(file.path().string());
   std::sort(files.begin(), files.end());
@@ -82,7 +95,8 @@ std::string in_hex(std::uint64_t n) {
 void show(const sim::outcome& o) {
   std::cout << "seed " << o.seed << ": hash " << in_hex(o.hash) << ", " << o.steps << " steps, " << o.calls
             << " calls, " << o.failed_calls << " of them failed, " << o.decided << " decisions, "
-            << o.simulated_ns / 1'000'000 << " ms simulated\n";
+            << o.simulated_ns / 1'000'000 << " ms simulated\n"
+            << std::flush;
 }
 
 // Which checkers found something, and what each of them said first.
@@ -94,13 +108,17 @@ void show_violations(const sim::outcome& o) {
   std::cout << "  " << o.violations.size() << " violations in all\n";
 }
 
-void make_small(const wishes& w, const sim::scenario& s, const sim::outcome& o) {
+void make_small(const wishes& w, const std::string& path, const sim::scenario& s, const sim::outcome& o) {
   const sim::small f =
       sim::shrink(s, sim::draw(s, o.seed), o.seed, o.violations.front().invariant, {.mutant = w.mutant});
-  write(w.save, sim::write_scenario(f.play));
-  std::cout << "  a smaller run that breaks " << o.violations.front().invariant << " (after " << f.runs
-            << " runs): ./dev sim --scenario " << w.save << " --seed " << o.seed
-            << (w.mutant.empty() ? "" : " --mutant " + w.mutant) << "\n";
+  const std::string saved =
+      w.save.empty() ? "failing-" + std::filesystem::path(path).stem().string() + ".json" : w.save;
+  write(saved, sim::write_scenario(f.play));
+  std::cout << (f.fewer == 0 ? "  no smaller run breaks " : "  a smaller run that breaks ")
+            << o.violations.front().invariant << " (after " << f.runs
+            << (f.fewer == 0 ? " runs); the same one with its faults as a tape" : " runs)") << ": ./dev sim --scenario "
+            << saved << " --seed " << o.seed << (w.mutant.empty() ? "" : " --mutant " + w.mutant) << "\n"
+            << std::flush;
 }
 
 // What one of them allows to happen to messages.
@@ -109,6 +127,16 @@ void add(sim::fault_limits& all, const sim::fault_limits& more) {
        {&sim::fault_limits::lose, &sim::fault_limits::double_control, &sim::fault_limits::delay_control,
         &sim::fault_limits::delay_data, &sim::fault_limits::double_data})
     all.*field = std::max(all.*field, more.*field);
+}
+
+// What a scenario asks of the product that it does not take is told with the file's name.
+sim::outcome run_seed(const std::string& path, const sim::scenario& s, const sim::tape& t, std::uint64_t seed,
+                      const sim::run_options& o) {
+  try {
+    return sim::run(s, t, seed, o);
+  } catch (const runtime::failure& f) {
+    runtime::raise({f.code(), path + ", seed " + std::to_string(seed) + ": " + f.reason().text()});
+  }
 }
 
 // Whether all of them held everything.
@@ -123,7 +151,7 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen,
   std::uint64_t all = 0;  // a hash over all hashes
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const sim::tape t = sim::draw(s, seed);
-    const sim::outcome o = sim::run(s, t, seed, {.mutant = w.mutant, .trace = w.trace ? &std::cout : nullptr});
+    const sim::outcome o = run_seed(path, s, t, seed, {.mutant = w.mutant, .trace = w.trace ? &std::cout : nullptr});
     steps += o.steps;
     calls += o.calls;
     all = runtime::mix(all ^ o.hash) + 1;
@@ -138,19 +166,22 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen,
     std::cout << path << ", seed " << seed << " fails; again: ./dev sim --scenario " << path << " --seed " << seed
               << (w.mutant.empty() ? "" : " --mutant " + w.mutant) << "\n";
     show_violations(o);
-    if (failed == 1) make_small(w, s, o);
+    if (failed == 1) make_small(w, path, s, o);
     if (!w.keep_going) break;
   }
-  if (failed == 0 && !w.mutant.empty()) {
-    for (const sim::mutant_info& m : sim::mutants()) {
-      if (m.name == w.mutant)
-        std::cout << "mutant " << m.name << " was not noticed; scenario " << m.scenario << " shows it\n";
-    }
-  }
+  if (const sim::mutant_info* const m = sim::find_mutant(w.mutant); failed == 0 && m != nullptr)
+    std::cout << "mutant " << m->name << " was not noticed; scenario " << m->scenario << " shows it within 100 seeds\n";
   std::cout << path << ": " << failed << " of " << count << " seeds failed; " << steps << " steps, " << calls
             << " calls, hash over all " << std::hex << all << std::dec << '\n'
             << std::flush;
   return failed == 0;
+}
+
+// The scenario in which a mutant shows.
+std::string scenario_of(const std::string& mutant, const std::string& folder) {
+  static_cast<void>(sim::make_mutant(mutant));  // refuses a name that is none
+  expect_scenarios(folder);
+  return folder + "/" + std::string(sim::find_mutant(mutant)->scenario) + ".json";
 }
 
 // A line for each of the first seeds of every scenario, `SCENARIO SEED HASH`: what they have to be with any compiler and anywhere.
@@ -213,6 +244,7 @@ CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
 
 // Whether one of its checkers names every mutant within so many seeds.
 bool run_mutants(const wishes& w, const std::string& folder) {
+  expect_scenarios(folder);
   bool all = true;
   for (const sim::mutant_info& m : sim::mutants()) {
     if (!w.mutant.empty() && w.mutant != m.name) continue;
@@ -226,8 +258,8 @@ bool run_mutants(const wishes& w, const std::string& folder) {
           caught = v.invariant + ": " + v.text;
       }
     }
-    std::cout << m.name << (caught.empty() ? ": NOT CAUGHT" : ": seed " + std::to_string(seed - 1) + ", " + caught)
-              << '\n'
+    std::cout << m.name << ", " << m.scenario
+              << (caught.empty() ? ": NOT CAUGHT" : ": seed " + std::to_string(seed - 1) + ", " + caught) << '\n'
               << std::flush;
     all = all && !caught.empty();
   }
@@ -250,8 +282,8 @@ int main(int argc, char** argv) {
       app.add_option("--first", w.first, "the first of them")->check(whole(0, last_seed))->capture_default_str();
   auto* const seed = app.add_option("--seed", w.seed, "this one only")->check(whole(0, last_seed));
   seed->excludes(seeds)->excludes(first);
-  app.add_option("--mutant", w.mutant, "break the protocol on purpose");
-  app.add_option("--save", w.save, "where a smaller failing run is written to")->capture_default_str();
+  app.add_option("--mutant", w.mutant, "break the protocol on purpose; in the scenario that shows it, unless told");
+  app.add_option("--save", w.save, "where a smaller failing run is written to; unless told, failing-SCENARIO.json");
   auto* const golden =
       app.add_option("--golden", w.golden, "compare the hashes of a few seeds of every scenario with those of a file");
   app.add_flag("--renew", w.renew, "write that file anew")->needs(golden);
@@ -277,6 +309,12 @@ int main(int argc, char** argv) {
       for (const std::string& path : w.sum) sim::add(seen, sim::read_coverage(text_in(path)));
       return covered(seen, sim::campaign::whole) ? 0 : 1;
     }
+    if (w.files.empty() && !w.mutant.empty()) w.files = {scenario_of(w.mutant, folder)};
+    if (!w.save.empty()) expect_folder_of(w.save);
+    if (!w.counts.empty()) expect_folder_of(w.counts);
+    if (!w.save.empty() && w.files.size() != 1)
+      runtime::raise(
+          {runtime::errc::bad_argument, "--save FILE is for one scenario: each would write what failed anew"});
     const bool whole = w.files.empty() && w.first == 1;
     if (w.files.empty()) w.files = all_in(folder);
     bool fine = true;

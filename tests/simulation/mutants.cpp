@@ -58,6 +58,20 @@ TEST_CASE("A failing run is made smaller, and the smaller one still breaks the s
                     [](const violation& v) { return v.invariant == "S2"; }));
 }
 
+TEST_CASE("What is made smaller can be read again, and a run that cannot be made smaller says so") {
+  const scenario s = scenario_named("pair");
+  const run_options o{.mutant = "stamp-ignored"};
+  tape t = draw(s, 1);
+  t.starved = s.ranks - 1;  // one that takes no part
+  const small f = shrink(s, t, 1, "S2", o);
+  CHECK(f.fewer != 0);
+  CHECK(f.play.ranks < s.ranks);
+  const scenario saved = read_scenario(write_scenario(f.play));
+  const small again = shrink(saved, draw(saved, 1), 1, "S2", o);
+  CHECK(again.fewer == 0);
+  CHECK(write_scenario(again.play) == write_scenario(f.play));
+}
+
 TEST_CASE(
     "What a campaign of runs never lost, or never sent though it can be, is a gap; what was sent rarely is none") {
   const auto in = [](op_state s) { return static_cast<std::size_t>(s); };

@@ -99,10 +99,11 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
 }
 
 TEST_CASE("A scenario that would break its own checkers is refused") {
-  const auto refusal = [](const std::string& op, const std::string& rest = "") -> std::string {
+  const auto refusal = [](const std::string& op, const std::string& rest = "",
+                          const std::string& members = "[0, 1]") -> std::string {
     try {
       static_cast<void>(
-          read_scenario(R"({"ranks": 3, "ops": [{"name": "a", "members": [0, 1])" + op + "}]" + rest + "}"));
+          read_scenario(R"({"ranks": 3, "ops": [{"name": "a", "members": )" + members + op + "}]" + rest + "}"));
     } catch (const parley::runtime::failure& f) {
       return f.what();
     }
@@ -115,11 +116,69 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
   CHECK(has(refusal(R"(, "in_flight": 0)"), "`ops[0].in_flight`"));
   CHECK(has(refusal(R"(, "configs": [])"), "`ops[0].configs`"));
   CHECK(has(refusal(R"(, "does": "reduce_all")"), "all_reduce, broadcast, gather"));
-  CHECK(has(refusal(R"(, "kind": "group", "members": [2, 0, 2])"), "`ops[0].members`: rank 2 is there twice"));
+  CHECK(has(refusal(R"(, "kind": "group")", "", "[2, 0, 2]"), "`ops[0].members`: rank 2 is there twice"));
   CHECK(refusal(R"(, "streams": 2, "calls": 20, "calm": 20, "in_flight": 10)").empty());
   CHECK(has(refusal(R"(, "streams": 2, "calls": 24, "calm": 24, "in_flight": 12)"), "`ops[0].in_flight`"));
   CHECK(has(refusal(R"(, "kind": "group", "streams": 2)"), "`ops[0].streams`: a pair has several"));
   CHECK(has(refusal("", R"(, "window": 0)"), "`window`"));
   CHECK(has(refusal("", R"(, "budget": -1)"), "`budget`"));
   CHECK(has(refusal("", R"(, "faults": {"lose": 2000})"), "`faults.lose`: at most 1000"));
+  CHECK(has(refusal("", R"(, "faulty_ns": -1)"), "`faulty_ns`: at least 0 is needed, not -1"));
+  CHECK(has(refusal("", R"(, "detection_ns": 0)"), "`detection_ns`: at least 1"));
+  CHECK(has(refusal("", R"(, "calm_after_ns": 1000)"), "`calm_after_ns`: at least 2000000000"));
+  CHECK(has(refusal("", R"(, "faults": {"longest_delay_ns": -1})"), "`faults.longest_delay_ns`"));
+  CHECK(has(refusal("", R"(, "faults": {"longest_mishap_ns": 5})"), "`faults.longest_mishap_ns`"));
+  CHECK(has(refusal("", R"(, "link": {"latency_ns": -1})"), "`link.latency_ns`"));
+  CHECK(has(refusal("", R"(, "link": {"ns_per_byte": -1})"), "`link.ns_per_byte`"));
+  CHECK(has(refusal("", R"(, "tape": {"mishaps": [{"for_ns": -1}]})"), "`tape.mishaps[0].for_ns`"));
+  CHECK(has(refusal("", R"(, "jobs": 0)"), "`jobs`: at least 1"));
+  CHECK(has(refusal("", R"(, "other_version": [9])"), "`other_version[0]`: rank 9 is outside the world of 3"));
+  CHECK(has(refusal("", R"(, "jobs": 1, "validators": [["a"], ["b"]])"), "`validators`: there are more than jobs"));
+  CHECK(has(refusal("", R"(, "watch": {"every": 0})"), "`watch.every`: at least 1"));
+  CHECK(has(refusal("", R"(, "ranks": 2)"), "line 1: field `ranks` is there twice"));
+  CHECK(has(refusal(R"(, "timeout_ns": -1)"), "`ops[0].timeout_ns`: at least 1"));
+  CHECK(has(refusal(R"(, "depth": 0)"), "`ops[0].depth`: at least 1"));
+  CHECK(has(refusal(R"(, "sizes": [1000000000000000])"), "`ops[0].sizes`: at most 1073741824"));
+  CHECK(has(refusal(R"(, "calls": -3)"), "`ops[0].calls`: a whole number from 0 on is expected, not -3"));
+}
+
+TEST_CASE("A config that its op cannot have is refused with its place and its op's name") {
+  const auto refusal = [](const std::string& kind, const std::string& config) -> std::string {
+    try {
+      static_cast<void>(read_scenario(R"({"ranks": 3, "ops": [{"kind": ")" + kind +
+                                      R"(", "name": "a", "members": [0, 1], "configs": ["timed:plain:5", ")" + config +
+                                      R"("]}]})"));
+    } catch (const parley::runtime::failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  const auto told = [&](const std::string& kind, const std::string& config, const char* part) {
+    const std::string text = refusal(kind, config);
+    CAPTURE(text);
+    return text.find(part) != std::string::npos && text.find("`ops[0].configs[1]`") != std::string::npos &&
+           text.find("op `a`") != std::string::npos;
+  };
+  CHECK(told("pair", "timed:slow", "word 3 has to be a number"));
+  CHECK(told("pair", "timed:slow:1e6", "word 3 has to be a number"));
+  CHECK(told("pair", "timed::5", "its name, the second word, is missing"));
+  CHECK(told("pair", "direct:5", "`5` is a word too many"));
+  CHECK(told("pair", "chunked:1024:2:5", "`5` is a word too many"));
+  CHECK(told("pair", "torn:half", "word 3 has to be a number"));
+  CHECK(told("pair", "failing:x:5:boss:3", "no role `boss`"));
+  CHECK(told("pair", "failing:x:5:sender", "word 5 has to be a number"));
+  CHECK(told("pair", "on:7:timed:x:5", "there is no such rank"));
+  CHECK(told("pair", "abi:0:3:direct", "`abi` is for timed ones"));
+  CHECK(told("pair", "star", "no such kind for edges"));
+  CHECK(told("pipeline", "on:1:direct", "no such kind for edges"));
+  CHECK(told("group", "direct", "no such kind for groups"));
+  CHECK(told("group", "hanging:x:5:worker", "no role `worker`"));
+  CHECK(told("group", "hanging:x:5:worker2", "the op has fewer members"));
+  CHECK(told("symmetric", "failing:x:5:2:0", "no member of the op"));
+  CHECK(told("symmetric", "direct", "no such kind for ops without headers"));
+  CHECK(told("contextual", "hanging:x:5:1", "no such kind for kernels"));
+  CHECK(refusal("pair", "on:2:timed:other:5").empty());
+  CHECK(refusal("pair", "abi:2:3:timed:other:5").empty());
+  CHECK(refusal("symmetric", "hanging:x:5:1").empty());
+  CHECK(refusal("contextual", "failing:x:5:1:2").empty());
 }
