@@ -98,6 +98,16 @@ void rooted_group::set_digest(group_invocation& inv, std::uint64_t digest) noexc
   inv.began_ns_ = rows_.clock();
 }
 
+// Whether an invocation that this rank has not begun has failed for another one. Asked of rehearsals, of which few are early: one that has failed
+// may be the last, so that nothing would ever let go of what its poison has overtaken.
+static bool is_poisoned(runtime::message_ring<early_part>& early, std::uint64_t invocation) noexcept {
+  for (std::uint32_t i = 0; i < early.size(); ++i) {
+    const auto s = read_stamp(early[i].message().header());
+    if (has(s->flags, stamp_flags::poison) && unwrap(s->invocation, invocation) == invocation) return true;
+  }
+  return false;
+}
+
 void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept {
   if (!is_peer(s.source) || s.generation != generation()) [[unlikely]]  // S5
     return keep_unjoined(s, std::move(message));
@@ -120,6 +130,10 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
   if (active != nullptr) {
     active->deliver(s, std::move(message));
   } else if (invocation >= its.next) {
+    if (rehearsal && is_poisoned(its.early, invocation)) {
+      ++counters_.dropped;
+      return;
+    }
     if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
     if (!early_room_.has_room_for(message)) {
       ++counters_.refused;

@@ -591,9 +591,12 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     control.reset();  // what follows is waiting
     registered_scratch = memory_for(needs::known_payload, digest, scratch);
     // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
-    const time_ns until = services_.ex.now() + actors::warming_limit_ns / 2;
-    while (!sender_.ready_to_rehearse(digest, scratch) && services_.ex.now() < until) {
-      auto slept = co_await runtime::sleep_until(services_.ex.now() + rehearsal_pause_ns);
+    // An eighth longer than it must, at most: seconds of looking every few microseconds would cost the program.
+    const time_ns began = services_.ex.now();
+    const time_ns until = began + actors::warming_limit_ns / 2;
+    for (time_ns now = began; !sender_.ready_to_rehearse(digest, scratch) && now < until; now = services_.ex.now()) {
+      auto slept =
+          co_await runtime::sleep_until(std::min(until, now + std::max(rehearsal_pause_ns, (now - began) / 8)));
       if (!slept) break;
     }
     begun = true;

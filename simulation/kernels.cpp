@@ -2,6 +2,7 @@
 
 #include <parley/simulation/config_text.hpp>
 
+#include <limits>
 #include <memory>
 
 namespace parley::simulation {
@@ -129,6 +130,7 @@ config_text text_for(std::string_view text, rank_id self) {
   };
   if (w.text(0) == "on") return {behind(2), w.number(1) == self};
   if (w.text(0) != "abi") return {text};
+  if (w.number(2) > std::numeric_limits<std::uint32_t>::max()) w.refuse("an ABI is a number of 32 bits");
   const auto abi = static_cast<std::uint32_t>(w.number(2));
   return {behind(3), true, w.number(1) == self ? abi : 1};
 }

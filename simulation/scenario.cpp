@@ -43,11 +43,15 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;
 constexpr std::uint64_t most_calls = 1'000'000;
 constexpr std::uint64_t most_at_once = 10'000;
 constexpr std::uint64_t most_jobs = 1'000;
+constexpr std::uint64_t most_depth = 256;
+constexpr std::uint64_t most_thousandths = 1'000'000;
+constexpr double most_ns_per_byte = 1e6;
 constexpr std::uint64_t of_a_thousand = 1'000;
 constexpr rank_id most_ranks = 100'000;
 constexpr time_ns longest_ns = 100'000'000'000;
 // What was lost last is said again after up to a second: before that, calls are not calm.
 constexpr time_ns least_calm_ns = 2'000'000'000;
+constexpr time_ns least_of_streams_ns = 10'000'000'000;
 // One of the actors of a few ops, or of the first calls.
 constexpr std::uint64_t most_starved = 40;
 
@@ -120,8 +124,8 @@ struct reader {
     boost::system::error_code failed;
     to = v.to_number<T>(failed);
     if (!failed) return;
-    const std::string least = std::is_unsigned_v<T> ? " from 0 on" : "";
-    refuse(where, "a whole number" + least + " is expected, not " + json::serialize(v));
+    refuse(where, "a whole number from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
+                      std::to_string(std::numeric_limits<T>::max()) + " is expected, not " + json::serialize(v));
   }
   void take(const std::string& where, const json::value& v, std::string& to) {
     if (!v.is_string()) refuse(where, "a text is expected");
@@ -372,17 +376,17 @@ namespace {
 
 // Boost.JSON takes the last of two fields of one name, and says nothing. Of text that it has accepted.
 void refuse_double_fields(std::string_view text) {
-  std::vector<std::set<std::string_view>> open;
+  std::vector<std::set<std::string>> open;
   for (std::size_t at = 0; at < text.size(); ++at) {
     if (text[at] == '{' || text[at] == '[') open.emplace_back();
     if (text[at] == '}' || text[at] == ']') open.pop_back();
     if (text[at] != '"') continue;
     const std::size_t first = at;
     while (text[++at] != '"') at += text[at] == '\\' ? 1 : 0;
-    const std::string_view quoted = text.substr(first + 1, at - first - 1);
     const std::size_t next = text.find_first_not_of(" \t\r\n", at + 1);
-    if (next < text.size() && text[next] == ':' && !open.back().insert(quoted).second)
-      refuse_line(text, first, "field `" + std::string(quoted) + "` is there twice");
+    if (next == std::string_view::npos || text[next] != ':') continue;
+    const std::string field(json::parse(text.substr(first, at + 1 - first)).as_string());
+    if (!open.back().insert(field).second) refuse_line(text, first, "field `" + field + "` is there twice");
   }
 }
 
@@ -431,6 +435,7 @@ void check_halo(const op_spec& o, const std::string& where) {
   const bool is_halo = o.what == op_spec::kind::halo;
   if (!is_halo && (!o.grid.empty() || o.corners || o.mesh))
     refuse(where + "kind", "grid, corners and mesh are of a halo");
+  for (const rank_id along : o.grid) between(where + "grid", std::uint64_t{along}, 1, o.members.size());
   const std::size_t blocks = std::accumulate(o.grid.begin(), o.grid.end(), std::size_t{1}, std::multiplies<>());
   if (o.grid.size() > 3 || (!o.grid.empty() && blocks != o.members.size()))
     refuse(where + "grid", "1 to 3 dimensions are possible, of as many ranks as the op has members");
@@ -450,8 +455,12 @@ void check_misdeed(const op_spec& o, const words& w) {
   if (o.what == op_spec::kind::symmetric || o.what == op_spec::kind::contextual) {
     if (!is_member(o, w.number(of_whom))) w.refuse("it would fail on a rank that is no member of the op");
   } else if (constexpr std::string_view worker = "worker"; w.all[of_whom].starts_with(worker)) {
-    const auto place = words(w.all[of_whom].substr(worker.size())).number_if(0);
-    if (place && *place >= o.members.size()) w.refuse("the op has fewer members");
+    const std::uint64_t place = *words(w.all[of_whom].substr(worker.size())).number_if(0);
+    const auto before_leader = [&](rank_id r) { return r < o.members.front(); };
+    const auto leads = static_cast<std::uint64_t>(std::count_if(o.members.begin(), o.members.end(), before_leader));
+    if (w.all[of_whom] != std::string(worker) + std::to_string(place) || place >= o.members.size())
+      w.refuse("the op has no such place");
+    if (o.what == op_spec::kind::group && place == leads) w.refuse("that is the leader's place");
   }
 }
 
@@ -484,6 +493,9 @@ void check_configs(const op_spec& o, const scenario& s, const std::string& where
       refuse(where + "[" + std::to_string(i) + "]",
              f.reason().text() + " (op `" + o.name + "`, kind `" + std::string(name_of(o.what)) + "`)");
     }
+    const std::string kind = words(o.configs[i]).text(0);
+    if (i == 0 && (kind == "failing" || kind == "hanging" || kind == "corrupting" || kind == "abi"))
+      refuse(where + "[0]", "`" + o.configs[i] + "` cannot be the default, which has to work on all ranks");
     if (std::count(o.configs.begin(), o.configs.end(), o.configs[i]) > 1)
       refuse(where, "`" + o.configs[i] + "` is there twice");
   }
@@ -493,19 +505,27 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   check_members(o, s, where + "members");
   check_halo(o, where);
   if (o.sizes.empty()) refuse(where + "sizes", "op `" + o.name + "` needs one");
-  for (const std::uint64_t bytes : o.sizes) between(where + "sizes", bytes, 1, most_bytes);
+  if (o.name.empty()) refuse(where + "name", "an op needs one");
+  // Where payloads say themselves which message they are.
+  const bool says =
+      o.what == op_spec::kind::pair || o.what == op_spec::kind::pipeline || o.what == op_spec::kind::batch;
+  for (const std::uint64_t bytes : o.sizes) between(where + "sizes", bytes, says ? 8 : 1, most_bytes);
   between(where + "calls", o.calls, 0, most_calls);
   between(where + "calm", o.calm, 0, most_calls);
   if (o.calls + o.calm == 0) refuse(where + "calls", "at least 1 is needed, here or in `calm`");
   between(where + "in_flight", o.in_flight, 1, most_at_once);
   between(where + "streams", o.streams, 1, most_at_once);
-  between(where + "depth", o.depth, 1, most_at_once);
+  between(where + "depth", o.depth, o.does == "broadcast" ? 0 : 1, most_depth);
   between(where + "small_receives", o.small_receives, 0, of_a_thousand);
   between(where + "retunes", o.retunes, 0, of_a_thousand);
   between(where + "leaves", o.leaves, 0, of_a_thousand);
   time(where + "timeout_ns", o.timeout_ns, 1);
   time(where + "pause_ns", o.pause_ns);
   if (o.streams != 1 && o.what != op_spec::kind::pair) refuse(where + "streams", "a pair has several");
+  const bool hurried = s.faults.early_timeouts != 0 || (s.saved && s.saved->early_timeouts != 0);
+  if (o.streams != 1 && (hurried || o.timeout_ns < least_of_streams_ns))
+    refuse(where + "streams", "with several no call may time out early: it needs a `timeout_ns` of at least " +
+                                  std::to_string(least_of_streams_ns) + " and no `early_timeouts`");
   // Both ends know which messages of which streams are under way at once, also where more calls follow.
   const auto divides = [&](std::uint64_t calls) { return calls % o.in_flight == 0; };
   if (o.streams != 1 && !(divides(o.calls) && divides(o.calm) && divides(more_at_once)))
@@ -535,6 +555,8 @@ void check(const fault_limits& f) {
   for (const auto& [name, n] : {field{"clogs", f.clogs}, field{"cuts", f.cuts}, field{"pauses", f.pauses},
                                 field{"slow", f.slow}, field{"crashes", f.crashes}, field{"restarts", f.restarts}})
     between(std::string("faults.") + name, n, 0, most_mishaps);
+  between("faults.noise", f.noise, 0, most_thousandths);
+  between("faults.drift", f.drift, 0, most_thousandths);
   time("faults.longest_delay_ns", f.longest_delay_ns);
   time("faults.longest_mishap_ns", f.longest_mishap_ns, 1'000);
 }
@@ -544,8 +566,14 @@ void check(const link_model& l) {
   time("link.per_message_ns", l.per_message_ns);
   if (l.landing_ns != runtime::never) time("link.landing_ns", l.landing_ns);
   if (l.fence_fails_from_ns != runtime::never) time("link.fence_fails_from_ns", l.fence_fails_from_ns);
-  if (!(l.ns_per_byte >= 0)) refuse("link.ns_per_byte", "at least 0 is needed");
-  if (!(l.one_sided_ns_per_byte >= 0)) refuse("link.one_sided_ns_per_byte", "at least 0 is needed");
+  between("link.ns_per_byte", l.ns_per_byte, 0, most_ns_per_byte);
+  between("link.one_sided_ns_per_byte", l.one_sided_ns_per_byte, 0, most_ns_per_byte);
+}
+
+void check(const kernel_model& k) {
+  between("kernel.noise", k.noise_per_thousand, 0, most_thousandths);
+  between("kernel.drift_per_second", k.drift_per_second, 0, most_thousandths);
+  between("kernel.stragglers", k.straggler_per_thousand, 0, of_a_thousand);
 }
 
 void check(const tuning::drift_options& d) {
@@ -554,10 +582,21 @@ void check(const tuning::drift_options& d) {
   between("watch.sustained", d.sustained, 1, most_calls);
   time("watch.pause_ns", d.pause_ns);
   time("watch.search_pause_ns", d.search_pause_ns);
-  if (!(d.threshold > 0)) refuse("watch.threshold", "more than 0 is needed");
+  between("watch.threshold", d.threshold, 1e-6, 1e6);
 }
 
 void check(const tape& t, const scenario& s) {
+  using field = std::pair<const char*, std::uint64_t>;
+  for (const auto& [name, n] :
+       {field{"lose", t.lose}, field{"double_control", t.double_control}, field{"delay_control", t.delay_control},
+        field{"delay_data", t.delay_data}, field{"double_data", t.double_data}, field{"disk_fails", t.disk_fails},
+        field{"disk_locks", t.disk_locks}, field{"disk_tears", t.disk_tears}, field{"stragglers", t.stragglers},
+        field{"hurry", t.hurry}, field{"early_timeouts", t.early_timeouts}})
+    between(std::string("tape.") + name, n, 0, of_a_thousand);
+  for (const auto& [name, n] : {field{"noise", t.noise}, field{"drift", t.drift}, field{"window", t.window},
+                                field{"control_window", t.control_window}, field{"starved_task", t.starved_task},
+                                field{"promise_margin", t.promise_margin.value_or(0)}})
+    between(std::string("tape.") + name, n, 0, most_thousandths);
   time("tape.longest_delay_ns", t.longest_delay_ns);
   check_rank(t.starved, s, "tape.starved");
   for (std::size_t i = 0; i < t.mishaps.size(); ++i) {
@@ -594,9 +633,11 @@ scenario read_scenario(std::string_view text) {
   time("faulty_ns", s.faulty_ns);
   time("calm_after_ns", s.calm_after_ns, least_calm_ns);
   time("detection_ns", s.detection_ns, 1);
-  if (!(s.budget >= 0)) refuse("budget", "at least 0 is needed");
+  between("budget", s.budget, 0, 1e12);
+  between("first_invocation", s.first_invocation, 0, std::uint64_t{1} << 62U);
   check(s.faults);
   check(s.link);
+  check(s.kernel);
   check(s.watch);
   check_ranks_of_jobs(s);
   for (std::size_t i = 0; i < s.ops.size(); ++i) check(s.ops[i], s, "ops[" + std::to_string(i) + "].");

@@ -12,6 +12,7 @@
 #include <iomanip>
 #include <iostream>
 #include <iterator>
+#include <new>
 #include <set>
 #include <sstream>
 #include <string>
@@ -136,6 +137,10 @@ sim::outcome run_seed(const std::string& path, const sim::scenario& s, const sim
     return sim::run(s, t, seed, o);
   } catch (const runtime::failure& f) {
     runtime::raise({f.code(), path + ", seed " + std::to_string(seed) + ": " + f.reason().text()});
+  } catch (const std::bad_alloc&) {
+    runtime::raise({runtime::errc::full,
+                    path + ", seed " + std::to_string(seed) +
+                        ": there is not enough memory: take fewer ranks, members or calls, or smaller sizes"});
   }
 }
 

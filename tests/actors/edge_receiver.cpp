@@ -151,6 +151,22 @@ TEST_CASE_FIXTURE(receiving, "a poison that comes before its receive ends it whe
   CHECK(post().ended == errc::send_failed);
 }
 
+TEST_CASE_FIXTURE(receiving,
+                  "data of a rehearsal that its poison has overtaken is let go, as no receive may ever ask for it") {
+  auto of_rehearsal = stamp(0, 100);
+  of_rehearsal.flags = stamp_flags::rehearsal;
+  auto poison = of_rehearsal;
+  poison.flags = stamp_flags::rehearsal | stamp_flags::poison;
+  inject(poison);
+  pass();
+  const auto kept = in.statistics().early_bytes;
+  const auto dropped = in.statistics().dropped;
+  inject(of_rehearsal, pattern(100, 0));
+  pass();
+  CHECK(in.statistics().early_bytes == kept);
+  CHECK(in.statistics().dropped == dropped + 1);
+}
+
 TEST_CASE_FIXTURE(receiving, "a poison after the first part ends the receive") {
   part_receiver r(in, 0, 100);
   const auto first = pattern(60, 0);

@@ -61,6 +61,16 @@ TEST_CASE("Another seed is another run, and a scenario says the same after it wa
   CHECK(run(replayed, draw(replayed, 5), 5).hash == run(s, draw(s, 5), 5).hash);
 }
 
+TEST_CASE("A rehearsal that waits for seconds for what it needs does not look for it all the while") {
+  const scenario s = read_scenario(R"({"ranks": 2, "control_window": 1, "window": 4, "tape": {},
+    "ops": [{"kind": "batch", "name": "b", "members": [1, 0], "sizes": [1000], "registered": true, "calls": 0, "calm": 1,
+             "configs": ["timed:plain:40000", "torn:half:3"], "timeout_ns": 300000}]})");
+  const outcome o = run(s, draw(s, 1), 1);
+  CHECK(in_words(o) == "");
+  CHECK(o.simulated_ns > 10'000'000'000);
+  CHECK(o.steps < 10'000);
+}
+
 TEST_CASE("An op that only its members declare runs as if everybody had declared it") {
   scenario s = scenario_in(std::string(PARLEY_SCENARIOS) + "/pair.json");
   const outcome declared_by_all = run(s, draw(s, 1), 1);
@@ -89,8 +99,10 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
   CHECK(refusal(R"({"ranks": "two"})").find("`ranks`") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pear") != std::string::npos);
   CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 2]}]})").find("outside the world") != std::string::npos);
-  CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 1]}], "tape": {"mishaps": [{"what": "restart", "rank": 9}]}})")
-            .find("`tape.mishaps[0].rank`: rank 9 is outside the world of 2") != std::string::npos);
+  CHECK(
+      refusal(
+          R"({"ranks": 2, "ops": [{"name": "a", "members": [0, 1]}], "tape": {"mishaps": [{"what": "restart", "rank": 9}]}})")
+          .find("`tape.mishaps[0].rank`: rank 9 is outside the world of 2") != std::string::npos);
   CHECK(refusal("{\n\n \"ranks\" 2}").find("line 3: this is no JSON") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"members": [0, 1]}, {"memebers": [0, 1]}]})").find("`ops[1].memebers`") !=
         std::string::npos);
@@ -111,7 +123,7 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
   };
   const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
   CHECK(refusal("").empty());
-  CHECK(has(refusal(R"(, "sizes": [0])"), "`ops[0].sizes`: at least 1 is needed, not 0"));
+  CHECK(has(refusal(R"(, "sizes": [0])"), "`ops[0].sizes`: at least 8 is needed, not 0"));
   CHECK(has(refusal(R"(, "calls": 0, "calm": 0)"), "`ops[0].calls`"));
   CHECK(has(refusal(R"(, "in_flight": 0)"), "`ops[0].in_flight`"));
   CHECK(has(refusal(R"(, "configs": [])"), "`ops[0].configs`"));
@@ -138,8 +150,22 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
   CHECK(has(refusal("", R"(, "ranks": 2)"), "line 1: field `ranks` is there twice"));
   CHECK(has(refusal(R"(, "timeout_ns": -1)"), "`ops[0].timeout_ns`: at least 1"));
   CHECK(has(refusal(R"(, "depth": 0)"), "`ops[0].depth`: at least 1"));
+  CHECK(has(refusal(R"(, "depth": 257)"), "`ops[0].depth`: at most 256"));
+  CHECK(has(refusal(R"(, "sizes": [7])"), "`ops[0].sizes`: at least 8"));
+  CHECK(has(refusal(R"(, "streams": 2, "in_flight": 10, "timeout_ns": 300000)"), "`ops[0].streams`"));
+  CHECK(
+      has(refusal(R"(, "streams": 2, "in_flight": 10)", R"(, "faults": {"early_timeouts": 30})"), "`ops[0].streams`"));
+  CHECK(has(refusal(R"(, "kind": "halo", "grid": [4, 2147418113, 2147549185])"), "`ops[0].grid`: at most 2"));
+  CHECK(has(refusal(R"(, "calls": 3, "c\u0061lls": 7)"), "field `calls` is there twice"));
+  CHECK(has(refusal("", R"(, "first_invocation": 18446744073709551615)"), "`first_invocation`: at most"));
+  CHECK(has(refusal("", R"(, "tape": {"control_window": 4294967296})"), "`tape.control_window`: at most"));
+  CHECK(has(refusal("", R"(, "tape": {"lose": 1001})"), "`tape.lose`: at most 1000"));
+  CHECK(has(refusal("", R"(, "kernel": {"noise": 1000000000000})"), "`kernel.noise`: at most"));
+  CHECK(has(refusal("", R"(, "link": {"ns_per_byte": 1e300})"), "`link.ns_per_byte`: at most"));
+  CHECK(has(refusal("", R"(, "control_window": 4294967296)"), "`control_window`: a whole number from 0 to 4294967295"));
   CHECK(has(refusal(R"(, "sizes": [1000000000000000])"), "`ops[0].sizes`: at most 1073741824"));
-  CHECK(has(refusal(R"(, "calls": -3)"), "`ops[0].calls`: a whole number from 0 on is expected, not -3"));
+  CHECK(has(refusal(R"(, "calls": -3)"),
+            "`ops[0].calls`: a whole number from 0 to 18446744073709551615 is expected, not -3"));
 }
 
 TEST_CASE("A config that its op cannot have is refused with its place and its op's name") {
@@ -173,7 +199,10 @@ TEST_CASE("A config that its op cannot have is refused with its place and its op
   CHECK(told("pipeline", "on:1:direct", "no such kind for edges"));
   CHECK(told("group", "direct", "no such kind for groups"));
   CHECK(told("group", "hanging:x:5:worker", "no role `worker`"));
-  CHECK(told("group", "hanging:x:5:worker2", "the op has fewer members"));
+  CHECK(told("group", "hanging:x:5:worker2", "no such place"));
+  CHECK(told("group", "hanging:x:5:worker01", "no such place"));
+  CHECK(told("group", "hanging:x:5:worker0", "the leader's place"));
+  CHECK(told("pair", "abi:1:4294967297:timed:x:5", "32 bits"));
   CHECK(told("symmetric", "failing:x:5:2:0", "no member of the op"));
   CHECK(told("symmetric", "direct", "no such kind for ops without headers"));
   CHECK(told("contextual", "hanging:x:5:1", "no such kind for kernels"));
