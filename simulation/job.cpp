@@ -128,19 +128,17 @@ class runner final : private wire_tap {
     w.settings.window = window_of(play_, tape_);
     w.control_window = control_window_of(play_, tape_);
     if (play_.results) w.settings.results_path = "results.csv";
-    w.of_rank = [this](rank_id r, std::uint64_t job, ops::rank_settings& s) {
+    std::vector<std::uint64_t> records(play_.ranks);  // of a rank that takes part in all that may be asked of it
+    for (const op_spec& op : play_.ops) {
+      const std::uint64_t calls = 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
+      for (const rank_id r : op.members) records[r] += calls * (1 + play_.faults.restarts);  // they make them anew
+    }
+    w.of_rank = [this, records](rank_id r, std::uint64_t job, ops::rank_settings& s) {
+      s.flight_records = std::max<std::uint64_t>(records[r], 1024);
       if (job <= play_.validators.size() && r < play_.validators[job - 1].size())
         s.validators.push_back({"SIMULATED", play_.validators[job - 1][r]});
     };
-    std::vector<std::uint64_t> calls(play_.ranks);
-    for (const op_spec& op : play_.ops) {
-      for (const rank_id r : op.members)
-        calls[r] += 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
-    }
     put_mutant(o.mutant, w);
-    const std::uint64_t most = *std::max_element(calls.begin(), calls.end());
-    w.settings.flight_records =
-        std::max<std::uint64_t>(most * (1 + play_.faults.restarts), 1024);  // they make them anew
     if (tape_.skewed) {
       dice luck(seed_, purpose::swarm, 1);
       for (rank_id r = 0; r < play_.ranks; ++r) w.offsets.push_back(luck.between(0, 5'000'000'000));

@@ -411,7 +411,8 @@ class contextual_program final : public op_program {
   contextual_program(ops::rank& self, const op_spec& op, kernel_times& times)
       : layer_(
             self,
-            {.name = op.name, .members = op.members, .iterations = 2, .log_folder = "", .timeout_ns = op.timeout_ns}) {
+            {.name = op.name, .members = op.members, .iterations = 2, .log_folder = "", .timeout_ns = op.timeout_ns}),
+        whose_(op.name + ", on rank " + std::to_string(self.id())) {
     for (const char* const which : {"-first", "-second"}) {
       kernel::options o;
       o.name = op.name + which;
@@ -423,8 +424,9 @@ class contextual_program final : public op_program {
       kernels_.push_back(std::make_unique<kernel>(self.kernels(), std::move(o)));
     }
   }
-  task<> call(program_call) override {
+  task<> call(program_call c) override {
     ran_ = 0;
+    number_ = c.number;
     return layer_.run([this] { return both(this); });
   }
   bool right() const override { return ran_ != 0; }
@@ -437,8 +439,13 @@ class contextual_program final : public op_program {
     std::uint64_t after;
     contextual_program* of;
   };
+  // Once an op is settled, what its kernel throws is what the program gets.
+  [[noreturn]] void fail() const {
+    runtime::raise(
+        {errc::config_failed, whose_ + ", invocation " + std::to_string(number_) + ": a simulated fault of a kernel"});
+  }
   static task<> run(implementation i, std::uint64_t before) {
-    if (i.fails && before >= i.after) runtime::raise({errc::config_failed, "a simulated fault of a kernel"});
+    if (i.fails && before >= i.after) i.of->fail();
     co_await i.takes.pass(0);
     ++i.of->ran_;
   }
@@ -447,6 +454,8 @@ class contextual_program final : public op_program {
   }
   ops::contextual layer_;
   std::vector<std::unique_ptr<kernel>> kernels_;
+  std::string whose_;
+  std::uint64_t number_ = 0;
   std::uint64_t ran_ = 0;
 };
 
