@@ -668,7 +668,8 @@ struct fastest final : checker {
       if (c.where != actors::campaign::stage::decided || c.source != actors::decision_source::trials) continue;
       if (c.searches_again) continue;  // what it had decided has failed
       const op_spec* const op = book_.find(std::string_view(c.title).substr(0, c.title.find(' ')));
-      if (op == nullptr || op->in_flight != 1 || is_program(op->what) ||
+      // Nobody waits for the workers of a gather, so that what they do before its leader begins is not charged.
+      if (op == nullptr || op->in_flight != 1 || is_program(op->what) || op->does == "gather" ||
           !std::all_of(op->configs.begin(), op->configs.end(), is_simulated))
         continue;
       judge(c, *op);
