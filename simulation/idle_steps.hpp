@@ -26,7 +26,7 @@ class idle_steps {
   bool over() const noexcept { return over_; }
   std::string text() const {
     return "since the last of " + std::to_string(progress_) + " calls has ended its ranks have done " +
-           std::to_string(most_) + " things, and there is no end of it; --trace shows which";
+           std::to_string(most_) + " things, and there is no end of it";
   }
 
  private:

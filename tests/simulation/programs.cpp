@@ -155,6 +155,13 @@ task<> has_two_sums(rank& self) {
   co_await g.all_reduce(std::span(x));
 }
 
+task<> looks_for_ever(rank& self) {
+  for (;;) {
+    auto slept = co_await sleep_until(self.where().now() + 1'000);
+    if (!slept) raise(slept.reason());
+  }
+}
+
 // Candidates of which some cost far more than the default, as each of them takes.
 class slow final : public paired_config {
  public:
@@ -261,6 +268,12 @@ TEST_CASE("L2: a program that waits for what never comes is named") {
   const found f = watched(receives_one_too_many, two);
   CHECK_FALSE(f.well);
   CHECK(f.by.contains("L2"));
+}
+
+TEST_CASE("rest: a program that does something all the while and gets nowhere is ended and named") {
+  const found f = watched(looks_for_ever, {.ranks = 2});
+  CHECK(f.by == std::set<std::string>{"rest"});
+  CHECK_FALSE(f.well);
 }
 
 TEST_CASE("N1: a config that waits for agreement makes calls slow when control messages fare badly, and only then") {
