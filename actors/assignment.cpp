@@ -188,11 +188,16 @@ double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) co
   return base / 2;  // nothing is known of it yet
 }
 
+// Of times that ranks report, who may report any.
+static std::int64_t whole_ns(double ns) noexcept {
+  constexpr double most = 9e18;
+  return static_cast<std::int64_t>(ns < most ? std::max(ns, -most) : most);
+}
+
 bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) const noexcept {
   auto spent_ns = static_cast<double>(control_ns_);
   for (const auto& each : campaigns_) spent_ns += each->cost_ns + each->pending_ns;
-  return c.planner->may_continue(static_cast<std::int64_t>(spent_ns), now - first_ns_,
-                                 static_cast<std::int64_t>(expected_ns));
+  return c.planner->may_continue(whole_ns(spent_ns), now - first_ns_, whole_ns(expected_ns));
 }
 
 assignment::choice assignment::next_trial(campaign& c, const asked_call& call) {

@@ -104,3 +104,15 @@ function(parley_test name)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)  # of a hang; a busy machine takes its time
 endfunction()
+
+# Under sanitizers programs take several times as long, and so may the tests of the folder that this is called in.
+function(parley_give_sanitizers_time)
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  foreach(test IN LISTS tests)
+    get_test_property(${test} TIMEOUT seconds)
+    if(PARLEY_SANITIZE AND seconds)
+      math(EXPR seconds "4 * ${seconds}")
+      set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
+    endif()
+  endforeach()
+endfunction()

@@ -251,7 +251,11 @@ TEST_CASE("a short sleep beside a few far deadlines takes no memory, and the whe
     while (other.next() != never) other.advance(other.next());
     return frame_pool::heap_allocations();
   };
+#ifndef PARLEY_ADDRESS_SANITIZER  // under which the pool keeps nothing, and the sanitizer sees what is not given back
   // The same levels again and again: what other tests have left in the pool would not last.
   const std::size_t once = with_many();
   for (int i = 0; i < 200; ++i) CHECK(with_many() == once);
+#else
+  static_cast<void>(with_many());
+#endif
 }

@@ -103,7 +103,7 @@ class fake_cuda final : public transports::cuda_driver {
     std::erase_if(streams_, [&](const auto& own) { return own.get() == reinterpret_cast<stream*>(s); });
   }
   cuda_event make_event(int device) override {
-    events_.push_back(std::make_unique<event>(device));
+    events_.push_back(std::make_shared<event>(device));
     return reinterpret_cast<cuda_event>(events_.back().get());
   }
   cuda_event make_timed_event(int device) override { return make_event(device); }
@@ -111,6 +111,7 @@ class fake_cuda final : public transports::cuda_driver {
     const auto at = [](cuda_event e) { return reinterpret_cast<const event*>(e)->tick; };
     return static_cast<double>(at(to) - at(from)) * ns_per_tick;
   }
+  /// What is enqueued with it goes on with it, as CUDA says.
   void destroy(cuda_event e) noexcept override {
     std::erase_if(events_, [&](const auto& own) { return own.get() == reinterpret_cast<event*>(e); });
   }
@@ -143,13 +144,13 @@ class fake_cuda final : public transports::cuda_driver {
   errc record(cuda_event e, cuda_stream after) noexcept override {
     if (is_broken(after)) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    push(after, {operation::kind::record, {}, 0, ev, ++ev->recorded, {}});
+    push(after, {operation::kind::record, {}, 0, ev->shared_from_this(), ++ev->recorded, {}});
     return errc::none;
   }
   errc wait(cuda_stream s, cuda_event e) noexcept override {
     if (is_broken(s)) return errc::device_failed;
     auto* const ev = reinterpret_cast<event*>(e);
-    push(s, {operation::kind::wait, {}, 0, ev, ev->recorded, {}});
+    push(s, {operation::kind::wait, {}, 0, ev->shared_from_this(), ev->recorded, {}});
     return errc::none;
   }
   errc query(cuda_event e) noexcept override {
@@ -332,7 +333,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::string fault() const override { return broken_.empty() ? "" : "cudaErrorIllegalAddress: planted"; }
 
  private:
-  struct event {
+  struct event : std::enable_shared_from_this<event> {
     explicit event(int d) : device(d) {}
     int device;
     std::uint64_t recorded = 0;
@@ -343,7 +344,7 @@ class fake_cuda final : public transports::cuda_driver {
     enum class kind { work, record, wait, wait_for_word } what;
     std::function<void()> effect;
     std::uint64_t ticks;
-    event* on;
+    std::shared_ptr<event> on;
     std::uint64_t number;
     std::function<bool()> over{};
     bool pulls = false;       // copies out of another device's memory
@@ -454,7 +455,7 @@ class fake_cuda final : public transports::cuda_driver {
   std::uint64_t enqueued_ = 0;
   std::uint64_t ticks_ = 0;
   std::vector<std::unique_ptr<stream>> streams_;
-  std::vector<std::unique_ptr<event>> events_;
+  std::vector<std::shared_ptr<event>> events_;
   std::vector<std::unique_ptr<std::vector<operation>>> graphs_;
   std::map<void*, block> blocks_;
   std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
