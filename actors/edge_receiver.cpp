@@ -207,7 +207,7 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into, target 
   fail_if_unmet();
 }
 
-// Whether a sender has given up what came before its receive. Asked of rehearsals, of which few are early: one that was given up may be the last,
+// Whether the poison of an invocation is among what came before its receive. Asked of rehearsals, of which few are early: one that was given up may be the last,
 // so that no receive would ever let go of what its poison has overtaken.
 static bool is_poisoned(runtime::message_ring<runtime::arrival>& early, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < early.size(); ++i) {
@@ -313,7 +313,8 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
     mine->deliver(s, std::move(message));
   } else if (invocation >= its.first_posted) {
     ++counters_.early_parts;
-    if (has(s.flags, stamp_flags::rehearsal) && is_poisoned(its.early, invocation)) {
+    if (has(s.flags, stamp_flags::rehearsal) && !has(s.flags, stamp_flags::poison) &&
+        is_poisoned(its.early, invocation)) {
       ++counters_.dropped;
       return;
     }

@@ -98,7 +98,7 @@ void rooted_group::set_digest(group_invocation& inv, std::uint64_t digest) noexc
   inv.began_ns_ = rows_.clock();
 }
 
-// Whether an invocation that this rank has not begun has failed for another one. Asked of rehearsals, of which few are early: one that has failed
+// Whether the poison of an invocation is among what came before this rank began it. Asked of rehearsals: one that has failed
 // may be the last, so that nothing would ever let go of what its poison has overtaken.
 static bool is_poisoned(runtime::message_ring<early_part>& early, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < early.size(); ++i) {
@@ -130,7 +130,7 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
   if (active != nullptr) {
     active->deliver(s, std::move(message));
   } else if (invocation >= its.next) {
-    if (rehearsal && is_poisoned(its.early, invocation)) {
+    if (rehearsal && !has(s.flags, stamp_flags::poison) && is_poisoned(its.early, invocation)) {
       ++counters_.dropped;
       return;
     }

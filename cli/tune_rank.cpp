@@ -8,6 +8,7 @@
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/simulation/checkers.hpp>
+#include <parley/simulation/idle_steps.hpp>
 #include <parley/simulation/observer.hpp>
 #include <parley/simulation/program.hpp>
 #include <parley/simulation/world.hpp>
@@ -521,13 +522,20 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   for (const simulation::mishap& m : jitter.mishaps) all.befall(m, all.stage().now());
   if (s.weather) all.stage().at(all.stage().now() + weather_ns, simulation::nobody, [&] { links.calm(); });
   const auto over = [&] { return !end.error.empty() || all.programs() == 0; };
-  if (!all.stage().run_until(over, runtime::never)) end.error = "a rank waits for something that can never come";
+  simulation::idle_steps idle(all, [&] {
+    std::uint64_t noted = 0;
+    for (rank_id r = 0; r < job.ranks; ++r) noted += all.find(r) == nullptr ? 0 : all.find(r)->flight().total();
+    return noted;
+  });
+  if (!idle.run_until(over, runtime::never))
+    end.error = idle.over() ? idle.text() : "a rank waits for something that can never come";
   end.hash = all.stage().hash();
   for (rank_id r = 0; r < job.ranks; ++r)
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   if (end.error.empty()) {
     links.calm();
-    all.stage().run_to(all.stage().now() + settle_within_ns);  // what was decided last reaches everybody
+    idle.run_to(all.stage().now() + settle_within_ns);  // what was decided last reaches everybody
+    if (idle.over()) end.error = idle.text();
   } else {
     jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // nobody went on to the end
   }

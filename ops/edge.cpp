@@ -591,7 +591,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     control.reset();  // what follows is waiting
     registered_scratch = memory_for(needs::known_payload, digest, scratch);
     // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
-    // An eighth longer than it must, at most: seconds of looking every few microseconds would cost the program.
+    // An eighth longer than it must, at most: looking every 0.2 ms for seconds would cost the program.
     const time_ns began = services_.ex.now();
     const time_ns until = began + actors::warming_limit_ns / 2;
     for (time_ns now = began; !sender_.ready_to_rehearse(digest, scratch) && now < until; now = services_.ex.now()) {

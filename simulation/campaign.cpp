@@ -272,7 +272,12 @@ small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::st
         smaller;
     smaller = attempt([](scenario& c) { return std::exchange(c.saved->skewed, false); }) || smaller;
     smaller = attempt([](scenario& c) { return std::exchange(c.saved->promise_margin, {}).has_value(); }) || smaller;
-    smaller = attempt([](scenario& c) { return std::exchange(c.jobs, (c.jobs + 1) / 2) != c.jobs; }) || smaller;
+    smaller = attempt([](scenario& c) {
+                const std::uint64_t before = std::exchange(c.jobs, (c.jobs + 1) / 2);
+                if (c.validators.size() > c.jobs) c.validators.resize(c.jobs);
+                return before != c.jobs;
+              }) ||
+              smaller;
     for (std::size_t i = 0; i < best.play.ops.size(); ++i) {
       for (std::uint64_t op_spec::* count :
            {&op_spec::calls, &op_spec::calm, &op_spec::in_flight, &op_spec::streams, &op_spec::depth}) {

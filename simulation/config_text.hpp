@@ -52,7 +52,8 @@ struct words {
   void end_at(std::size_t count) const {
     if (all.size() > count) refuse(("`" + std::string(all[count]) + "` is a word too many").c_str());
   }
-  static constexpr std::uint64_t largest = 1'000'000'000'000;
+  static constexpr std::uint64_t largest = 10'000'000'000;
+  static constexpr std::uint64_t most_ps_per_byte = 1'000'000;
   std::string_view whole;
   std::vector<std::string_view> all;
 };
@@ -80,7 +81,11 @@ struct timing {
 inline timing timing_of(const words& w, kernel_times& times) {
   const std::string kind = w.text(0);
   if (w.text(1).empty()) w.refuse("its name, the second word, is missing");
-  return {times, static_cast<time_ns>(w.number(2)), is_sound(kind) ? w.number(3, 0) : 0, steadiness_of(kind)};
+  const std::uint64_t ps_per_byte = is_sound(kind) ? w.number(3, 0) : 0;
+  if (ps_per_byte > words::most_ps_per_byte)
+    w.refuse(
+        ("at most " + std::to_string(words::most_ps_per_byte) + " picoseconds for each byte are possible").c_str());
+  return {times, static_cast<time_ns>(w.number(2)), ps_per_byte, steadiness_of(kind)};
 }
 
 }  // namespace parley::simulation

@@ -1,40 +1,56 @@
 #pragma once
-/// Whether a run does not come to rest: its ranks answer each other, or themselves, without an end, and nothing that was asked for
-/// comes of it.
+/// Ends a run that does not come to rest: its ranks answer each other, or themselves, without an end, and nothing comes of it.
 ///
-///     idle_steps idle(ranks);
-///     stage.run_until([&] { return done() || idle.too_many(stage.steps(), calls.size()); }, limit);
-#include <parley/runtime/identifiers.hpp>
+///     idle_steps idle(world, [&] { return calls.size(); });
+///     if (!idle.run_until(over, limit)) …         // as the stage's, and `idle.over()` where there was no end
+///
+/// What a run gets on by are payloads that arrive, and what its user counts, such as calls that have ended. While its ranks do a
+/// million things, and ten thousand for each rank, one of both has to grow.
+#include <parley/simulation/world.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 namespace parley::simulation {
 
 class idle_steps {
  public:
-  explicit idle_steps(runtime::rank_id ranks) noexcept : most_(of_all + of_each * ranks) {}
-  /// `progress`: of what grows as long as a run gets on.
-  bool too_many(std::uint64_t steps, std::uint64_t progress) noexcept {
-    if (progress != progress_) {
-      progress_ = progress;
-      since_ = steps;
-    }
-    over_ = over_ || steps - since_ > most_;
-    return over_;
+  idle_steps(world& w, std::function<std::uint64_t()> calls)
+      : world_(w), calls_(std::move(calls)), most_(of_all + of_each * w.ranks()) {}
+
+  template <class Holds>
+  bool run_until(Holds holds, time_ns limit) {
+    return world_.stage().run_until([&] { return too_many() || holds(); }, limit) && !over_;
+  }
+  void run_to(time_ns t) {
+    if (!world_.stage().run_until([this] { return too_many(); }, t)) world_.stage().run_to(t);
   }
   bool over() const noexcept { return over_; }
   std::string text() const {
-    return "since the last of " + std::to_string(progress_) + " calls has ended its ranks have done " +
-           std::to_string(most_) + " things, and there is no end of it";
+    return "the last " + std::to_string(most_) +
+           " things that its ranks have done brought no payload and ended no call";
   }
 
  private:
   static constexpr std::uint64_t of_all = 1'000'000;
   static constexpr std::uint64_t of_each = 10'000;
+  // Asks what has come of them only once there were so many.
+  bool too_many() {
+    const std::uint64_t steps = world_.stage().steps();
+    if (over_ || steps - since_ <= most_) return over_;
+    const std::uint64_t progress = world_.network().payloads() + calls_();
+    over_ = std::exchange(progress_, progress) == progress;
+    since_ = steps;
+    return over_;
+  }
+
+  world& world_;
+  std::function<std::uint64_t()> calls_;
   std::uint64_t most_;
-  std::uint64_t progress_ = 0;
   std::uint64_t since_ = 0;
+  std::uint64_t progress_ = 0;
   bool over_ = false;
 };
 

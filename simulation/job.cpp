@@ -61,7 +61,6 @@ class runner final : private wire_tap {
 
   outcome run() {
     for (std::uint64_t job = 0; job < play_.jobs && !idle_.over(); ++job) run_job();
-    if (idle_.over()) record_.at_once.push_back({"rest", idle_.text()});
     outcome o;
     record_.messages = sky_.seen();
     record_.rehearsed = programs_.library().rehearsed();
@@ -70,7 +69,8 @@ class runner final : private wire_tap {
     record_.puts_outside = world_.network().puts().outside;
     record_.lost_reads = world_.network().puts().lost_reads;
     record_.frames_left = runtime::frame_pool::live_frames - frames_before_;
-    o.violations = check(record_);
+    // What was broken off has ended as it must not.
+    o.violations = idle_.over() ? std::vector<violation>{{"rest", idle_.text()}} : check(record_);
     if (trace_) print_trace();
     o.seed = seed_;
     o.steps = world_.stage().steps();
@@ -128,7 +128,7 @@ class runner final : private wire_tap {
     w.settings.window = window_of(play_, tape_);
     w.control_window = control_window_of(play_, tape_);
     if (play_.results) w.settings.results_path = "results.csv";
-    std::vector<std::uint64_t> records(play_.ranks);  // of a rank that takes part in all that may be asked of it
+    std::vector<std::uint64_t> records(play_.ranks);  // which each rank may make, or more
     for (const op_spec& op : play_.ops) {
       const std::uint64_t calls = 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
       for (const rank_id r : op.members) records[r] += calls * (1 + play_.faults.restarts);  // they make them anew
@@ -215,14 +215,14 @@ class runner final : private wire_tap {
       if (m.after == 0) world_.befall(m, began);
     }
     if (play_.cut_short && world_.job() < play_.jobs) {
-      go_on_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
+      idle_.run_to(began + dice(seed_, purpose::fault, 1000 + world_.job()).between(0, play_.faulty_ns));
       observer_.end_job(observer::ending::cut_short);
       return;
     }
-    s.run_until([&] { return (s.now() >= calm && world_.all_ended()) || never_rests(); }, began + longest_job_ns);
-    if (!idle_.over()) record_.programs_left += world_.programs();
-    for (int look = 0; look < looks && searching() && !idle_.over(); ++look) go_on_to(s.now() + look_every_ns);
-    go_on_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
+    idle_.run_until([&] { return s.now() >= calm && world_.all_ended(); }, began + longest_job_ns);
+    record_.programs_left += world_.programs();
+    for (int look = 0; look < looks && searching() && !idle_.over(); ++look) idle_.run_to(s.now() + look_every_ns);
+    idle_.run_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
     for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
       if (world_.find(r) == nullptr) continue;
       const auto written = world_[r].write_results();
@@ -240,16 +240,11 @@ class runner final : private wire_tap {
     }
   }
 
-  void go_on_to(time_ns t) {
-    if (!world_.stage().run_until([this] { return never_rests(); }, t)) world_.stage().run_to(t);
-  }
-  bool never_rests() { return idle_.too_many(world_.stage().steps(), record_.calls.size()); }
-
   void print_trace() {
     std::map<std::uint64_t, std::string> classes;
     for (const participant_view& p : record_.participants) classes.insert(p.classes.begin(), p.classes.end());
     for (const auto& [digest, wire_class] : classes)
-      trace_->add(0, "config " + trace::short_digest(digest) + " is of wire class " + wire_class);
+      *trace_to_ << "config " << trace::short_digest(digest) << " is of wire class " << wire_class << "\n";
     for (const mishap& m : tape_.mishaps)
       trace_->add(m.at_ns, std::string(name(m.what)) + " of rank " + std::to_string(m.rank) + ", towards " +
                                std::to_string(m.to) + ", for " + std::to_string(m.for_ns) + " ns");
@@ -293,7 +288,7 @@ class runner final : private wire_tap {
   std::ostream* trace_to_ = nullptr;
   world world_;
   programs programs_;
-  idle_steps idle_{play_.ranks};
+  idle_steps idle_{world_, [this] { return record_.calls.size(); }};
   std::unique_ptr<wire_tap> mutant_;
   observer observer_;
   // Of pairs and groups the programs themselves look at every byte.

@@ -199,6 +199,7 @@ struct network::delivery final : event {
       if (!net.weather_->deliver(p)) return drop();
       if (p.replaced && !remote) replace_payload(p.instead);
     }
+    if (on == runtime::link::channel::data) ++net.payloads_;
     target.deliver(on, arrival(&target, {header.data(), header_size}, length, std::exchange(held, nullptr), remote));
   }
   // The sender learns of it when it gives the peer up.
@@ -270,6 +271,7 @@ struct network::bringing final : event {
       return net.keep(std::move(fetching));
     }
     std::copy(offer->payload.begin(), offer->payload.end(), into.begin());
+    ++net.payloads_;
     net.finish(std::move(offer->sender), net.model_.latency_ns);
     fetching->end(errc::none);
   }
@@ -649,6 +651,7 @@ struct network::reading final : event {
       return op->end(errc::unavailable);
     }
     std::copy(place.begin(), place.end(), into.begin());
+    ++net.payloads_;
     op->end(errc::none);
   }
   network& net;
@@ -755,6 +758,7 @@ void network::land(std::size_t at) {
   const flying_put w = std::move(flying_[at]);
   flying_.erase(flying_.begin() + static_cast<std::ptrdiff_t>(at));
   --puts_.in_the_air;
+  ++payloads_;
   const region& r = regions_[w.region - 1];
   const bool lives = is_of(r.owner, r.life);
   if (!lives || (r.withdrawn && model_.late == runtime::late_writes::fail)) {

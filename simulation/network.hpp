@@ -133,6 +133,8 @@ class network {
     std::size_t lost_reads = 0;  ///< of memory that was withdrawn under them
   };
   const put_counters& puts() const noexcept { return puts_; }
+  /// That have arrived, in whatever way.
+  std::uint64_t payloads() const noexcept { return payloads_; }
   /// The oldest put that is in the air; whether there was one.
   bool land();
   /// Completions that somebody waits for, apart from those that end once the death of a peer is noticed.
@@ -201,6 +203,7 @@ class network {
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;
   put_counters puts_;
+  std::uint64_t payloads_ = 0;
 };
 
 }  // namespace parley::simulation

@@ -47,14 +47,14 @@ struct range {
 };
 constexpr range a_rank_count{1, 100'000};
 constexpr range a_size{1, std::int64_t{1} << 30U};
-constexpr range call_count{0, 1'000'000};
-constexpr range some{1, 1'000'000};
-constexpr range at_once{1, 10'000};
-constexpr range jobs{1, 1'000};
-constexpr range depth{0, 256};
-constexpr range mishaps{0, 1'000};
+constexpr range a_call_count{0, 1'000'000};
+constexpr range a_number{1, 1'000'000};
+constexpr range an_amount_at_once{1, 10'000};
+constexpr range a_job_count{1, 1'000};
+constexpr range a_depth{0, 256};
+constexpr range a_mishap_count{0, 1'000};
 constexpr range of_a_thousand{0, 1'000};
-constexpr range thousandths{0, 1'000'000};
+constexpr range any_thousandths{0, 100'000};
 constexpr range per_byte{0, 1'000'000};
 constexpr range an_invocation{0, std::int64_t{1} << 62U};
 constexpr range a_while{0, 100'000'000'000};
@@ -62,6 +62,7 @@ constexpr range some_while{1, 100'000'000'000};
 constexpr range a_while_or_never{0, 100'000'000'000, true};
 // What was lost last is said again after up to a second: before that, calls are not calm.
 constexpr range a_calm{2'000'000'000, 100'000'000'000};
+constexpr range a_drawn_delay{0, 100'000'001'000};
 constexpr range a_mishap_ns{1'000, 100'000'000'000};
 constexpr time_ns least_of_streams_ns = 10'000'000'000;
 
@@ -268,11 +269,11 @@ void fields(A& a, op_spec& o) {
   a("members", o.members);
   a("sizes", o.sizes, a_size);
   a("configs", o.configs);
-  a("calls", o.calls, call_count);
-  a("calm", o.calm, call_count);
-  a("in_flight", o.in_flight, at_once);
-  a("streams", o.streams, at_once);
-  a("depth", o.depth, depth);
+  a("calls", o.calls, a_call_count);
+  a("calm", o.calm, a_call_count);
+  a("in_flight", o.in_flight, an_amount_at_once);
+  a("streams", o.streams, an_amount_at_once);
+  a("depth", o.depth, a_depth);
   a("does", o.does);
   a("grid", o.grid);
   a("corners", o.corners);
@@ -306,8 +307,8 @@ void fields(A& a, link_model& l) {
 }
 template <class A>
 void fields(A& a, kernel_model& k) {
-  a("noise", k.noise_per_thousand, thousandths);
-  a("drift_per_second", k.drift_per_second, thousandths);
+  a("noise", k.noise_per_thousand, any_thousandths);
+  a("drift_per_second", k.drift_per_second, any_thousandths);
   a("stragglers", k.straggler_per_thousand, of_a_thousand);
 }
 template <class A>
@@ -321,16 +322,16 @@ void fields(A& a, fault_limits& f) {
   a("disk_room", f.disk_room);
   a("disk_locks", f.disk_locks, of_a_thousand);
   a("disk_tears", f.disk_tears, of_a_thousand);
-  a("noise", f.noise, thousandths);
-  a("drift", f.drift, thousandths);
+  a("noise", f.noise, any_thousandths);
+  a("drift", f.drift, any_thousandths);
   a("stragglers", f.stragglers, of_a_thousand);
   a("early_timeouts", f.early_timeouts, of_a_thousand);
-  a("clogs", f.clogs, mishaps);
-  a("cuts", f.cuts, mishaps);
-  a("pauses", f.pauses, mishaps);
-  a("slow", f.slow, mishaps);
-  a("crashes", f.crashes, mishaps);
-  a("restarts", f.restarts, mishaps);
+  a("clogs", f.clogs, a_mishap_count);
+  a("cuts", f.cuts, a_mishap_count);
+  a("pauses", f.pauses, a_mishap_count);
+  a("slow", f.slow, a_mishap_count);
+  a("crashes", f.crashes, a_mishap_count);
+  a("restarts", f.restarts, a_mishap_count);
   a("longest_delay_ns", f.longest_delay_ns, a_while);
   a("longest_mishap_ns", f.longest_mishap_ns, a_mishap_ns);
   a("orders", f.orders);
@@ -354,35 +355,35 @@ void fields(A& a, tape& t) {
   a("delay_control", t.delay_control, of_a_thousand);
   a("delay_data", t.delay_data, of_a_thousand);
   a("double_data", t.double_data, of_a_thousand);
-  a("longest_delay_ns", t.longest_delay_ns, a_while);
+  a("longest_delay_ns", t.longest_delay_ns, a_drawn_delay);
   a("disk_fails", t.disk_fails, of_a_thousand);
   a("disk_room", t.disk_room);
   a("disk_locks", t.disk_locks, of_a_thousand);
   a("disk_tears", t.disk_tears, of_a_thousand);
-  a("noise", t.noise, thousandths);
-  a("drift", t.drift, thousandths);
+  a("noise", t.noise, any_thousandths);
+  a("drift", t.drift, any_thousandths);
   a("stragglers", t.stragglers, of_a_thousand);
-  a("window", t.window, call_count);
+  a("window", t.window, a_call_count);
   a("window_bytes", t.window_bytes);
-  a("control_window", t.control_window, call_count);
-  a("promise_margin", t.promise_margin, call_count);
+  a("control_window", t.control_window, a_call_count);
+  a("promise_margin", t.promise_margin, a_call_count);
   a("hurry", t.hurry, of_a_thousand);
   a("early_timeouts", t.early_timeouts, of_a_thousand);
   a("order", t.order);
   a("starved", t.starved);
   a("inside", t.inside);
-  a("starved_task", t.starved_task, call_count);
+  a("starved_task", t.starved_task, a_call_count);
   a("skewed", t.skewed);
   a("mishaps", t.mishaps);
 }
 template <class A>
 void fields(A& a, tuning::drift_options& d) {
   a("on", d.on);
-  a("every", d.every, some);
+  a("every", d.every, a_number);
   a("pause_ns", d.pause_ns, a_while);
-  a("samples", d.samples, some);
+  a("samples", d.samples, a_number);
   a("threshold", d.threshold);
-  a("sustained", d.sustained, some);
+  a("sustained", d.sustained, a_number);
   a("search_pause_ns", d.search_pause_ns, a_while);
 }
 template <class A>
@@ -396,13 +397,13 @@ void fields(A& a, scenario& s) {
   a("faulty_ns", s.faulty_ns, a_while);
   a("calm_after_ns", s.calm_after_ns, a_calm);
   a("detection_ns", s.detection_ns, some_while);
-  a("window", s.window, some);
+  a("window", s.window, a_number);
   a("window_bytes", s.window_bytes, range{1});
-  a("control_window", s.control_window, some);
+  a("control_window", s.control_window, a_number);
   a("budget", s.budget, range{});
   a("watch", s.watch);
   a("first_invocation", s.first_invocation, an_invocation);
-  a("jobs", s.jobs, jobs);
+  a("jobs", s.jobs, a_job_count);
   a("cut_short", s.cut_short);
   a("results", s.results);
   a("validators", s.validators);
@@ -498,6 +499,7 @@ void check_misdeed(const op_spec& o, const words& w) {
     if (w.all[of_whom] != std::string(worker) + std::to_string(place) || place >= o.members.size())
       w.refuse("the op has no such place");
     if (o.what == op_spec::kind::group && place == leads) w.refuse("that is the leader's place");
+    if (o.what == op_spec::kind::hierarchy && place != 1) w.refuse("its groups are of a leader and worker1");
   }
 }
 
@@ -531,7 +533,7 @@ void check_configs(const op_spec& o, const scenario& s, const std::string& where
              f.reason().text() + " (op `" + o.name + "`, kind `" + std::string(name_of(o.what)) + "`)");
     }
     const std::string kind = words(o.configs[i]).text(0);
-    if (i == 0 && (kind == "failing" || kind == "hanging" || kind == "corrupting" || kind == "abi"))
+    if (i == 0 && (kind == "failing" || kind == "hanging" || kind == "corrupting" || kind == "abi" || kind == "on"))
       refuse(where + "[0]", "`" + o.configs[i] + "` cannot be the default, which has to work on all ranks");
     if (std::count(o.configs.begin(), o.configs.end(), o.configs[i]) > 1)
       refuse(where, "`" + o.configs[i] + "` is there twice");

@@ -165,6 +165,13 @@ TEST_CASE_FIXTURE(receiving,
   pass();
   CHECK(in.statistics().early_bytes == kept);
   CHECK(in.statistics().dropped == dropped + 1);
+  SUBCASE("not that of the next rehearsal") { of_rehearsal.invocation = 1; }
+  SUBCASE("not that of a call") { of_rehearsal.flags = {}; }
+  if (of_rehearsal.invocation == 0 && has(of_rehearsal.flags, stamp_flags::rehearsal)) return;
+  inject(of_rehearsal, pattern(100, 0));
+  pass();
+  CHECK(in.statistics().early_bytes > kept);
+  CHECK(in.statistics().dropped == dropped + 1);
 }
 
 TEST_CASE_FIXTURE(receiving, "a poison after the first part ends the receive") {

@@ -309,6 +309,10 @@ TEST_CASE("data of a rehearsal whose poison has overtaken it is let go, as nobod
   pass(a.clock);
   CHECK(a.group.statistics().dropped == before.dropped + 1);
   CHECK(a.group.statistics().early_parts == before.early_parts);
+  late.invocation = 1;
+  a.inject(late, data);
+  pass(a.clock);
+  CHECK(a.group.statistics().early_parts == before.early_parts + 1);  // the next one's is kept
 }
 
 TEST_CASE("the leader asserts that a worker runs what it assigned, also when the invocation is over here") {

@@ -71,6 +71,14 @@ TEST_CASE("A rehearsal that waits for seconds for what it needs does not look fo
   CHECK(o.steps < 10'000);
 }
 
+TEST_CASE("A run of many steps for each call comes to rest") {
+  const scenario s = read_scenario(R"({"ranks": 2, "tape": {},
+    "ops": [{"kind": "pair", "name": "a", "members": [0, 1], "sizes": [16777216], "configs": ["chunked:16:2"], "calls": 0, "calm": 1}]})");
+  const outcome o = run(s, draw(s, 1), 1);
+  CHECK(in_words(o) == "");
+  CHECK(o.steps > 1'100'000);
+}
+
 TEST_CASE("An op that only its members declare runs as if everybody had declared it") {
   scenario s = scenario_in(std::string(PARLEY_SCENARIOS) + "/pair.json");
   const outcome declared_by_all = run(s, draw(s, 1), 1);
@@ -196,6 +204,7 @@ TEST_CASE("A config that its op cannot have is refused with its place and its op
   CHECK(told("pair", "on:7:timed:x:5", "there is no such rank"));
   CHECK(told("pair", "abi:0:3:direct", "`abi` is for timed ones"));
   CHECK(told("pair", "star", "no such kind for edges"));
+  CHECK(told("pair", "timed:x:5:1000001", "picoseconds for each byte"));
   CHECK(told("pipeline", "on:1:direct", "no such kind for edges"));
   CHECK(told("group", "direct", "no such kind for groups"));
   CHECK(told("group", "hanging:x:5:worker", "no role `worker`"));
