@@ -2,6 +2,7 @@
 #include <parley/actors/late_row.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace parley::actors {
@@ -188,10 +189,10 @@ double assignment::expected_cost_ns(const campaign& c, std::size_t candidate) co
   return base / 2;  // nothing is known of it yet
 }
 
-// Of times that ranks report, who may report any.
+// Ranks may report any times. One that no clock can show says nothing: trials would never be paid for otherwise.
 static std::int64_t whole_ns(double ns) noexcept {
   constexpr double most = 9e18;
-  return static_cast<std::int64_t>(ns < most ? std::max(ns, -most) : most);
+  return std::abs(ns) < most ? static_cast<std::int64_t>(ns) : 0;
 }
 
 bool assignment::affordable(const campaign& c, double expected_ns, time_ns now) const noexcept {

@@ -668,11 +668,11 @@ struct fastest final : checker {
       if (c.where != actors::campaign::stage::decided || c.source != actors::decision_source::trials) continue;
       if (c.searches_again) continue;  // what it had decided has failed
       const op_spec* const op = book_.find(std::string_view(c.title).substr(0, c.title.find(' ')));
-      // Nobody waits for the workers of a gather, so that what they do before its leader begins is not charged, and nothing may be faster.
-      const bool stays = op != nullptr && op->does == "gather" && c.winner == words(op->configs.front()).text(1);
-      if (op == nullptr || op->in_flight != 1 || is_program(op->what) || stays ||
+      if (op == nullptr || op->in_flight != 1 || is_program(op->what) ||
           !std::all_of(op->configs.begin(), op->configs.end(), is_simulated))
         continue;
+      // Nobody waits for the workers of a gather: what they do before its leader begins is not charged, and nothing may be faster.
+      if (op->does == "gather" && c.winner == words(op->configs.front()).text(1)) continue;
       judge(c, *op);
     }
   }
