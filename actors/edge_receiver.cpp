@@ -207,16 +207,6 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into, target 
   fail_if_unmet();
 }
 
-// Whether the poison of an invocation is among what came before its receive. Asked of rehearsals, of which few are early: one that was given up may be the last,
-// so that no receive would ever let go of what its poison has overtaken.
-static bool is_poisoned(runtime::message_ring<runtime::arrival>& early, std::uint64_t invocation) noexcept {
-  for (std::uint32_t i = 0; i < early.size(); ++i) {
-    const auto s = read_stamp(early[i].header());
-    if (has(s->flags, stamp_flags::poison) && unwrap(s->invocation, invocation) == invocation) return true;
-  }
-  return false;
-}
-
 // ---- the edge ---------------------------------------------------------------------------------------------------------
 
 edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_t generation)
@@ -286,6 +276,16 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
     receive.one_sided_->leaving = errc::none;  // too late to be late
   s.active.push_back(receive);
   return receive;
+}
+
+// Whether the poison of an invocation is among what came before its receive. Asked of rehearsals, of which few are early: one that
+// was given up may be the last, so that no receive would ever let go of what its poison has overtaken.
+static bool is_poisoned(runtime::message_ring<runtime::arrival>& early, std::uint64_t invocation) noexcept {
+  for (std::uint32_t i = 0; i < early.size(); ++i) {
+    const auto s = read_stamp(early[i].header());
+    if (has(s->flags, stamp_flags::poison) && unwrap(s->invocation, invocation) == invocation) return true;
+  }
+  return false;
 }
 
 void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept {

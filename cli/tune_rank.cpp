@@ -522,27 +522,22 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   for (const simulation::mishap& m : jitter.mishaps) all.befall(m, all.stage().now());
   if (s.weather) all.stage().at(all.stage().now() + weather_ns, simulation::nobody, [&] { links.calm(); });
   const auto over = [&] { return !end.error.empty() || all.programs() == 0; };
-  simulation::idle_steps idle(all, [&] {
-    std::uint64_t noted = 0;
-    for (rank_id r = 0; r < job.ranks; ++r) noted += all.find(r) == nullptr ? 0 : all.find(r)->flight().total();
-    return noted;
-  });
+  simulation::idle_steps idle(all);
   if (!idle.run_until(over, runtime::never))
-    end.error = idle.over() ? idle.text() : "a rank waits for something that can never come";
+    end.error = idle.over() ? "the ranks do not come to rest" : "a rank waits for something that can never come";
   end.hash = all.stage().hash();
   for (rank_id r = 0; r < job.ranks; ++r)
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   if (end.error.empty()) {
     links.calm();
     idle.run_to(all.stage().now() + settle_within_ns);  // what was decided last reaches everybody
-    if (idle.over()) end.error = idle.text();
   } else {
     jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // nobody went on to the end
   }
   watching.end_job();
   record.puts_outside = all.network().puts().outside;
   record.lost_reads = all.network().puts().lost_reads;
-  for (const simulation::violation& v : simulation::check(record))
+  for (const simulation::violation& v : idle.violations(record))
     end.error += (end.error.empty() ? "" : "; ") + v.invariant + " was violated: " + v.text;
   end.messages = links.seen();
   return end;

@@ -176,7 +176,7 @@ collectives::~collectives() = default;
 
 std::uint64_t collectives::make(std::size_t members, const std::string& op) {
   const std::uint64_t number = places_.size();
-  const std::string title = (op.empty() ? "" : "op " + op + ", ") + "communicator " + std::to_string(number);
+  const std::string title = "op " + op + ", communicator " + std::to_string(number);
   places_.push_back(std::make_shared<place>(place{line_, latency_ns_, mismatch_, rehearsed_, title, members}));
   return number;
 }

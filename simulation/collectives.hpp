@@ -4,8 +4,8 @@
 /// for the same invocation (S2).
 ///
 ///     collectives lib(stage, latency_ns, [](std::string text) { … });        // told of what did not match
-///     op.over = lib.join(lib.make(2), rank);                              // each member
-///     op.rehearse = lib.source(rank, 2);
+///     op.over = lib.join(lib.make(2, "gradients"), rank);                 // each member
+///     op.rehearse = lib.source(rank, 2, false, "gradients");
 ///     op.configs = {collective_from("timed:ring:20000", times)};
 ///
 /// A member that has died holds up the others until they abort, or their op fails: nothing ends by itself, as with a real one.
@@ -29,10 +29,10 @@ class collectives {
   ~collectives();
 
   /// A communicator of so many members; its number. What does not match is told with the name of the op that it is made for.
-  std::uint64_t make(std::size_t members, const std::string& op = "");
+  std::uint64_t make(std::size_t members, const std::string& op);
   std::shared_ptr<ops::communicator> join(std::uint64_t number, rank_id rank);
   std::shared_ptr<ops::communicator_source> source(rank_id rank, std::size_t members, bool beside_calls,
-                                                   const std::string& op = "");
+                                                   const std::string& op);
   /// Rehearsals in which all members met, by the digest of what they ran.
   const std::map<std::uint64_t, std::uint32_t>& rehearsed() const noexcept { return rehearsed_; }
 

@@ -26,7 +26,7 @@ struct words {
       at = end + 1;
     }
   }
-  [[noreturn]] void refuse(const char* why) const {
+  [[noreturn]] void refuse(const std::string& why) const {
     runtime::raise({runtime::errc::bad_argument, "config `" + std::string(whole) + "` of a scenario: " + why});
   }
   std::string text(std::size_t i) const {
@@ -44,13 +44,13 @@ struct words {
   std::uint64_t number(std::size_t i) const {
     const auto n = number_if(i);
     if (!n || *n > largest)
-      refuse(("word " + std::to_string(i + 1) + " has to be a number up to " + std::to_string(largest)).c_str());
+      refuse("word " + std::to_string(i + 1) + " has to be a number up to " + std::to_string(largest));
     return *n;
   }
   std::uint64_t number(std::size_t i, std::uint64_t otherwise) const { return i < all.size() ? number(i) : otherwise; }
   /// Throws where more words follow than its kind has.
   void end_at(std::size_t count) const {
-    if (all.size() > count) refuse(("`" + std::string(all[count]) + "` is a word too many").c_str());
+    if (all.size() > count) refuse("`" + std::string(all[count]) + "` is a word too many");
   }
   static constexpr std::uint64_t largest = 10'000'000'000;
   static constexpr std::uint64_t most_ps_per_byte = 1'000'000;
@@ -83,8 +83,7 @@ inline timing timing_of(const words& w, kernel_times& times) {
   if (w.text(1).empty()) w.refuse("its name, the second word, is missing");
   const std::uint64_t ps_per_byte = is_sound(kind) ? w.number(3, 0) : 0;
   if (ps_per_byte > words::most_ps_per_byte)
-    w.refuse(
-        ("at most " + std::to_string(words::most_ps_per_byte) + " picoseconds for each byte are possible").c_str());
+    w.refuse("at most " + std::to_string(words::most_ps_per_byte) + " picoseconds for each byte are possible");
   return {times, static_cast<time_ns>(w.number(2)), ps_per_byte, steadiness_of(kind)};
 }
 

@@ -3,15 +3,18 @@
 ///
 ///     idle_steps idle(world, [&] { return calls.size(); });
 ///     if (!idle.run_until(over, limit)) …         // as the stage's, and `idle.over()` where there was no end
+///     for (const violation& v : idle.violations(record)) …
 ///
 /// What a run gets on by are payloads that arrive, and what its user counts, such as calls that have ended. While its ranks do a
 /// million things, and ten thousand for each rank, one of both has to grow.
+#include <parley/simulation/checkers.hpp>
 #include <parley/simulation/world.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace parley::simulation {
 
@@ -19,6 +22,13 @@ class idle_steps {
  public:
   idle_steps(world& w, std::function<std::uint64_t()> calls)
       : world_(w), calls_(std::move(calls)), most_(of_all + of_each * w.ranks()) {}
+  /// Of a program whose calls nobody counts: what its ops note in the flight recorders counts instead.
+  explicit idle_steps(world& w)
+      : idle_steps(w, [&w] {
+          std::uint64_t noted = 0;
+          for (rank_id r = 0; r < w.ranks(); ++r) noted += w.find(r) == nullptr ? 0 : w.find(r)->flight().total();
+          return noted;
+        }) {}
 
   template <class Holds>
   bool run_until(Holds holds, time_ns limit) {
@@ -28,9 +38,11 @@ class idle_steps {
     if (!world_.stage().run_until([this] { return too_many(); }, t)) world_.stage().run_to(t);
   }
   bool over() const noexcept { return over_; }
-  std::string text() const {
-    return "the last " + std::to_string(most_) +
-           " things that its ranks have done brought no payload and ended no call";
+  /// What the checkers find; of a run that was broken off, which has ended as it must not, that alone.
+  std::vector<violation> violations(const run_record& record) const {
+    if (!over_) return check(record);
+    return {{"rest", "the last " + std::to_string(most_) +
+                         " things that its ranks have done brought no payload and ended no call"}};
   }
 
  private:

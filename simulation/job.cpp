@@ -69,8 +69,7 @@ class runner final : private wire_tap {
     record_.puts_outside = world_.network().puts().outside;
     record_.lost_reads = world_.network().puts().lost_reads;
     record_.frames_left = runtime::frame_pool::live_frames - frames_before_;
-    // What was broken off has ended as it must not.
-    o.violations = idle_.over() ? std::vector<violation>{{"rest", idle_.text()}} : check(record_);
+    o.violations = idle_.violations(record_);
     if (trace_) print_trace();
     o.seed = seed_;
     o.steps = world_.stage().steps();

@@ -35,7 +35,7 @@ class misdeed {
     w.end_at(words_of[static_cast<std::size_t>(what_)]);
     if (what_ != kind::fails && what_ != kind::hangs) return;
     role_ = w.text(3);
-    if (!is_role(role_)) w.refuse(("its op has no role `" + role_ + "`").c_str());
+    if (!is_role(role_)) w.refuse("its op has no role `" + role_ + "`");
   }
   bool none() const noexcept { return what_ == kind::none; }
   task<> before(std::string role) const {

@@ -215,11 +215,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     w.befall(*death, w.stage().now());
     faults.mishaps.push_back(*death);
   }
-  idle_steps idle(w, [&] {
-    std::uint64_t noted = 0;  // what ops note of themselves counts, too
-    for (rank_id r = 0; r < o.ranks; ++r) noted += w.find(r) == nullptr ? 0 : w.find(r)->flight().total();
-    return noted;
-  });
+  idle_steps idle(w);
   const auto over = [&] {
     for (const rank_id r : std::exchange(all.failed, {})) {
       faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
@@ -244,8 +240,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   record.lost_reads = w.network().puts().lost_reads;
   record.frames_left = runtime::frame_pool::live_frames - frames_before;
   record.spoiled = memory.spoiled();
-  // What was broken off has ended as it must not.
-  all.violations = idle.over() ? std::vector<violation>{{"rest", idle.text()}} : check(record);
+  all.violations = idle.violations(record);
   std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
   for (const violation& v : all.violations) {
     std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());

@@ -39,6 +39,7 @@ constexpr std::uint64_t narrow_margin = 3;
 constexpr std::uint64_t most_hurry = 300;
 // One of the actors of a few ops, or of the first calls.
 constexpr std::uint64_t most_starved = 40;
+
 // What a number may be: beyond, others overflow, memory ends, or a job has no time for it.
 struct range {
   std::int64_t least = 0;
@@ -509,9 +510,9 @@ void check_config(const op_spec& o, const scenario& s, std::string_view whole) {
   kernel_times none({}, dice(0, purpose::kernel));
   config_text here{whole};
   if (o.what == pair || o.what == group || o.what == symmetric) {
-    here = text_for(whole, 0);
-    if (here.text != whole && words(whole).number(1) >= s.ranks) words(whole).refuse("there is no such rank");
-    if (words(whole).all.front() == "abi") here.abi = static_cast<std::uint32_t>(words(whole).number(2));
+    const words w(whole);
+    here = text_for(whole, static_cast<rank_id>(w.number_if(1).value_or(0)));  // as the rank that it names
+    if (here.text != whole && w.number(1) >= s.ranks) w.refuse("there is no such rank");
   }
   switch (o.what) {
     case symmetric: collective_from(here.text, none, here.abi); break;
