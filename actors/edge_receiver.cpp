@@ -278,11 +278,11 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
   return receive;
 }
 
-// Whether the poison of an invocation is among what came before its receive. Asked of rehearsals, of which few are early: one that
-// was given up may be the last, so that no receive would ever let go of what its poison has overtaken.
-static bool is_poisoned(runtime::message_ring<runtime::arrival>& early, std::uint64_t invocation) noexcept {
-  for (std::uint32_t i = 0; i < early.size(); ++i) {
-    const auto s = read_stamp(early[i].header());
+// Whether the poison of an invocation is among what came before its receive: that may be the last one of its stream, so that none
+// would ever let go of what the poison has overtaken, and a sender would wait for its buffer.
+static bool is_poisoned(receive_stream& its, std::uint64_t invocation) noexcept {
+  for (std::uint32_t i = 0; its.early_poisons != 0 && i < its.early.size(); ++i) {
+    const auto s = read_stamp(its.early[i].header());
     if (has(s->flags, stamp_flags::poison) && unwrap(s->invocation, invocation) == invocation) return true;
   }
   return false;
@@ -313,13 +313,13 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
     mine->deliver(s, std::move(message));
   } else if (invocation >= its.first_posted) {
     ++counters_.early_parts;
-    if (has(s.flags, stamp_flags::rehearsal) && !has(s.flags, stamp_flags::poison) &&
-        is_poisoned(its.early, invocation)) {
+    const bool poison = has(s.flags, stamp_flags::poison);
+    if (!poison && is_poisoned(its, invocation)) {
       ++counters_.dropped;
       return;
     }
-    if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
-    keep_early(its, std::move(message));
+    if (poison) drop_early(its, invocation);
+    keep_early(its, std::move(message), poison);
   } else {
     ++counters_.dropped;
     if (!refused_messages_.empty() && has(s.flags, stamp_flags::poison)) let_go_of_refused(its.id, invocation);
@@ -337,7 +337,7 @@ void edge_receiver::let_go_of_refused(std::uint64_t id, std::uint64_t invocation
                 [&](const refused_message& m) { return m.stream == id && m.invocation == invocation; });
 }
 
-void edge_receiver::keep_early(stream& s, runtime::arrival&& message) noexcept {
+void edge_receiver::keep_early(stream& s, runtime::arrival&& message, bool poison) noexcept {
   if (failed_ != errc::none) return;
   if (counters_.early_bytes + bytes_held_by(message) > services_.early_bytes) {
     ++counters_.dropped;
@@ -346,11 +346,13 @@ void edge_receiver::keep_early(stream& s, runtime::arrival&& message) noexcept {
   }
   counters_.early_bytes += bytes_held_by(message);
   s.early.push(std::move(message));
+  s.early_poisons += poison ? 1 : 0;
 }
 
 runtime::arrival edge_receiver::take_early(stream& s, std::uint32_t place) noexcept {
   runtime::arrival taken = s.early.take(place);
   counters_.early_bytes -= bytes_held_by(taken);
+  if (s.early_poisons != 0 && has(read_stamp(taken.header())->flags, stamp_flags::poison)) --s.early_poisons;
   return taken;
 }
 

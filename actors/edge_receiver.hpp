@@ -239,6 +239,7 @@ struct receive_stream {
   runtime::intrusive_list<part_receiver> posted;
   runtime::intrusive_list<part_receiver> active;
   runtime::message_ring<runtime::arrival> early;
+  std::uint32_t early_poisons = 0;  // how many of `early` are poison
   std::uint64_t unreported_bytes = 0;
   std::uint64_t reported = 0;
   // The sender hears at half a window of what was matched, so that one in step with us never waits for that.
@@ -405,7 +406,7 @@ class edge_receiver final : public data_sink {
   [[gnu::cold]] void end_late() noexcept;
   [[gnu::cold]] void end_unstamped(stream& s, runtime::time_ns now) noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
-  void keep_early(stream& s, runtime::arrival&& message) noexcept;
+  void keep_early(stream& s, runtime::arrival&& message, bool poison) noexcept;
   runtime::arrival take_early(stream& s, std::uint32_t place) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;

@@ -21,7 +21,8 @@ bool contains(const std::vector<std::uint64_t>& list, std::uint64_t one) noexcep
 
 one_sided_sender::one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts,
                                    std::vector<std::uint64_t> gets)
-    : services_(s), edge_(std::move(e)), puts_(std::move(puts)), gets_(std::move(gets)), repeat_timer_(*this) {
+    : services_(s), edge_(std::move(e)), puts_(std::move(puts)), gets_(std::move(gets)), repeat_timer_(*this),
+      question_timer_(*this) {
   const std::uint64_t me = number_of(edge_.op, part::data_sender);
   const auto bind = [&]<class M>(auto handle) {
     services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
@@ -98,6 +99,10 @@ void one_sided_sender::say_ended() noexcept {
 
 bool one_sided_sender::is_put(std::uint64_t digest) const noexcept { return contains(puts_, digest); }
 bool one_sided_sender::is_get(std::uint64_t digest) const noexcept { return contains(gets_, digest); }
+void one_sided_sender::note_variant(std::uint64_t candidate, std::uint64_t own) {
+  list_like(puts_, own, candidate);
+  list_like(gets_, own, candidate);
+}
 
 std::span<const lacking_config> one_sided_sender::lacking(std::uint64_t stream, std::uint64_t invocation,
                                                           std::span<const std::byte> source) {
@@ -191,7 +196,9 @@ void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexce
 void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, runtime::completion& done) noexcept {
   if (failed_ != errc::none) return done.on_end(done, failed_);
   waiting_.push_back({stream, invocation, &done});
-  repeat_soon();
+  if (question_timer_.linked()) return;
+  questions_.restart(first_question_ns);
+  services_.ex.arm(question_timer_, services_.ex.now() + questions_.next(services_.jitter));
 }
 
 void one_sided_sender::on_taken(const runtime::envelope&, const taken& m) noexcept {
@@ -216,12 +223,19 @@ void one_sided_sender::repeat_soon() noexcept {
 
 void one_sided_sender::repeat() noexcept {
   std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
-  bool open = !waiting_.empty();
+  bool open = false;
   for (const announced& a : announced_) {
     if (a.known) continue;
     open = true;
     announce(a);
   }
+  if (!open) return;
+  services_.ex.arm(repeat_timer_, services_.ex.now() + pauses_.next(services_.jitter));
+}
+
+// For who waits in a call, and so more often than what only costs a chance when it is late.
+void one_sided_sender::ask() noexcept {
+  if (waiting_.empty()) return;
   for (const waiting_get& w : waiting_) {
     taken m;
     m.what = taken::kind::question;
@@ -229,13 +243,13 @@ void one_sided_sender::repeat() noexcept {
     m.invocation = w.invocation;
     static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, m));
   }
-  if (!open) return;
-  services_.ex.arm(repeat_timer_, services_.ex.now() + pauses_.next(services_.jitter));
+  services_.ex.arm(question_timer_, services_.ex.now() + questions_.next(services_.jitter));
 }
 
 void one_sided_sender::fail(errc why) noexcept {
   failed_ = why;
   runtime::timer_wheel::disarm(repeat_timer_);
+  runtime::timer_wheel::disarm(question_timer_);
   announced_.clear();
   auto waiting = std::move(waiting_);
   waiting_.clear();

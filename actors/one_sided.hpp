@@ -17,6 +17,7 @@
 #include <parley/actors/services.hpp>
 #include <parley/runtime/timers.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,12 @@
 namespace parley::actors {
 
 class one_sided_sender;
+
+/// Adds a digest to a list that has another one.
+inline void list_like(std::vector<std::uint64_t>& list, std::uint64_t other, std::uint64_t added) {
+  const auto has = [&](std::uint64_t d) { return std::find(list.begin(), list.end(), d) != list.end(); };
+  if (has(other) && !has(added)) list.push_back(added);
+}
 
 /// Where the payload of a get lies, as the data part of its stamp says.
 struct payload_place {
@@ -67,6 +74,8 @@ class one_sided_sender {
   bool may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept;
   bool is_put(std::uint64_t digest) const noexcept;
   bool is_get(std::uint64_t digest) const noexcept;
+  /// This end runs `own` for that candidate.
+  void note_variant(std::uint64_t candidate, std::uint64_t own);
   /// The invocation begins with this config, one-sided or not: its credit is used or void. Null for other configs.
   const one_sided_access* begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
                                 std::span<const std::byte> source);
@@ -106,6 +115,13 @@ class one_sided_sender {
     static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).owner.repeat(); }
     one_sided_sender& owner;
   };
+  struct question_timer : runtime::timer {
+    explicit question_timer(one_sided_sender& o) noexcept : timer(&on_time), owner(o) {}
+    static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).owner.ask(); }
+    one_sided_sender& owner;
+  };
+  // A report is overdue then: most payloads have been read long before.
+  static constexpr runtime::time_ns first_question_ns = 10'000'000;
   void on_credit(const runtime::envelope& from, credit&& m);
   void on_revoke(const runtime::envelope& from, const revoke& m);
   void on_taken(const runtime::envelope& from, const taken& m) noexcept;
@@ -119,6 +135,7 @@ class one_sided_sender {
   void announce(const announced& a) noexcept;
   void repeat() noexcept;
   void repeat_soon() noexcept;
+  void ask() noexcept;
 
   services& services_;
   edge edge_;
@@ -132,6 +149,8 @@ class one_sided_sender {
   std::vector<std::unique_ptr<const one_sided_access>> in_use_;
   repeat_timer repeat_timer_;
   resend_pauses pauses_;
+  question_timer question_timer_;
+  question_pauses questions_;
   runtime::errc failed_ = runtime::errc::none;
   bool memory_there_ = false;  // the receiver has registered some
   counters counters_;

@@ -86,7 +86,7 @@ void rooted_group::enter(group_invocation& inv) {
   for (std::uint32_t i = 0; i < its.early.size();) {
     const auto s = read_stamp(its.early[i].message().header());
     if (unwrap(s->invocation, inv.index_) == inv.index_) {
-      inv.deliver(*s, its.early.take(i).take());
+      inv.deliver(*s, take_early(its, i).take());
     } else {
       ++i;
     }
@@ -98,12 +98,18 @@ void rooted_group::set_digest(group_invocation& inv, std::uint64_t digest) noexc
   inv.began_ns_ = rows_.clock();
 }
 
-// Whether the poison of an invocation is among what came before this rank began it. Asked of rehearsals: one that has failed
-// may be the last, so that nothing would ever let go of what its poison has overtaken.
-static bool is_poisoned(runtime::message_ring<early_part>& early, std::uint64_t invocation) noexcept {
-  for (std::uint32_t i = 0; i < early.size(); ++i) {
-    const auto s = read_stamp(early[i].message().header());
-    if (has(s->flags, stamp_flags::poison) && unwrap(s->invocation, invocation) == invocation) return true;
+early_part rooted_group::take_early(stream& s, std::uint32_t place) noexcept {
+  early_part taken = s.early.take(place);
+  if (s.early_poisons != 0 && has(read_stamp(taken.message().header())->flags, stamp_flags::poison)) --s.early_poisons;
+  return taken;
+}
+
+// Whether the poison of an invocation is among what came before this rank began it: it may never begin that one, so that nothing
+// would ever let go of what the poison has overtaken.
+bool rooted_group::is_poisoned(stream& s, std::uint64_t invocation) noexcept {
+  for (std::uint32_t i = 0; s.early_poisons != 0 && i < s.early.size(); ++i) {
+    const auto early = read_stamp(s.early[i].message().header());
+    if (has(early->flags, stamp_flags::poison) && unwrap(early->invocation, invocation) == invocation) return true;
   }
   return false;
 }
@@ -130,17 +136,19 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
   if (active != nullptr) {
     active->deliver(s, std::move(message));
   } else if (invocation >= its.next) {
-    if (rehearsal && !has(s.flags, stamp_flags::poison) && is_poisoned(its.early, invocation)) {
+    const bool poison = has(s.flags, stamp_flags::poison);
+    if (!poison && is_poisoned(its, invocation)) {
       ++counters_.dropped;
       return;
     }
-    if (has(s.flags, stamp_flags::poison)) drop_early(its, invocation);
+    if (poison) drop_early(its, invocation);
     if (!early_room_.has_room_for(message)) {
       ++counters_.refused;
       return;
     }
     ++counters_.early_parts;
     its.early.push(early_part(std::move(message), early_room_));
+    its.early_poisons += poison ? 1 : 0;
   } else if (message.length() != 0) {
     ++counters_.dropped;
   }
@@ -175,7 +183,7 @@ void rooted_group::drop_early(stream& s, std::uint64_t invocation) noexcept {
       ++i;
       continue;
     }
-    const early_part dropped = s.early.take(i);
+    const early_part dropped = take_early(s, i);
   }
 }
 
@@ -243,7 +251,7 @@ void rooted_group::fail(errc why, rank_id culprit) noexcept {
   fault_ = {.why = why, .culprit = culprit};
   for (stream* s : {&calls_, &rehearsals_}) {
     s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
-    while (s->early.size() != 0) const early_part dropped = s->early.take(s->early.size() - 1);
+    while (s->early.size() != 0) const early_part dropped = take_early(*s, s->early.size() - 1);
   }
 }
 

@@ -127,6 +127,7 @@ class rooted_group : public data_sink {
     std::uint64_t next = 0;
     runtime::intrusive_list<group_invocation> active;
     runtime::message_ring<early_part> early;
+    std::uint32_t early_poisons = 0;  // how many of `early` are poison
   };
   services& services_;
   row_log rows_;
@@ -150,7 +151,9 @@ class rooted_group : public data_sink {
   std::size_t look_up(rank_id rank) const noexcept;
   void enter(group_invocation& inv);
   void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
-  void drop_early(stream& s, std::uint64_t invocation) noexcept;
+  static early_part take_early(stream& s, std::uint32_t place) noexcept;
+  static bool is_poisoned(stream& s, std::uint64_t invocation) noexcept;
+  static void drop_early(stream& s, std::uint64_t invocation) noexcept;
   stream& stream_of(const group_invocation& inv) noexcept { return inv.rehearsal() ? rehearsals_ : calls_; }
 };
 

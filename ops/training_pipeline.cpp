@@ -144,27 +144,6 @@ class training::pass {
     for (auto& [key, h] : self.held_) co_await self.recycle(key, h);
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
-  /// With what one of its sends has failed by itself, of which nobody was told as nothing waits for a send; null: with nothing.
-  task<std::exception_ptr> why_a_send_failed() {
-    for (const auto& [key, h] : held_) {
-      for (const runtime::flow_work& leaving : h.leaving) {
-        if (leaving.size() == 0 || !leaving.done()) continue;
-        std::exception_ptr failed;
-        try {
-          co_await leaving;
-        } catch (...) {
-          failed = std::current_exception();
-        }
-        if (failed && !is_of_others(failed)) co_return failed;
-      }
-    }
-    co_return nullptr;
-  }
-  /// Whether a failure only says that another rank's came first, or this one's end.
-  static bool is_of_others(const std::exception_ptr& failed) {
-    const errc why = runtime::describe(failed).code();
-    return why == errc::peer_failed || why == errc::send_failed || why == errc::cancelled;
-  }
   pipeline_report report;
   time_ns busy_forward_ns = 0;
   time_ns busy_backward_ns = 0;
@@ -410,10 +389,6 @@ task<pipeline_report> training::run(training_work& stages) {
     co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));
   } catch (...) {
     thrown = std::current_exception();
-  }
-  if (thrown && pass::is_of_others(thrown)) {  // perhaps of what a send of this rank's has made them end with
-    const std::exception_ptr first = co_await mine.why_a_send_failed();
-    if (first) thrown = first;
   }
   now.end(thrown);
   pipeline_report& report = mine.report;

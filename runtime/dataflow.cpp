@@ -152,6 +152,21 @@ void dataflow::let_go(flow_step& step) noexcept {
   }
 }
 
+// Whether it only says that another rank has ended its part.
+static bool is_of_others(errc why) noexcept {
+  return why == errc::peer_failed || why == errc::send_failed || why == errc::cancelled || why == errc::closed;
+}
+
+std::exception_ptr dataflow::cause_of(std::exception_ptr thrown) const {
+  const errc why = describe(thrown).code();
+  // A config fails at a receiver, too, when its sender has failed: perhaps for want of the same thing.
+  if (!is_of_others(why) && why != errc::config_failed) return thrown;
+  for (const auto& f : failed_) {
+    if (!f->seen_ && !is_of_others(describe(f->thrown).code())) return f->thrown;
+  }
+  return thrown;
+}
+
 void dataflow::throw_unseen() {
   for (const auto& f : std::exchange(failed_, {})) {
     if (!f->seen_) std::rethrow_exception(f->thrown);

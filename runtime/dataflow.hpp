@@ -126,6 +126,9 @@ class dataflow {
   joiner join() noexcept { return joiner(*this); }
   void cancel(errc why = errc::cancelled) noexcept { all_.cancel(why); }
   std::size_t running() const noexcept { return running_; }
+  /// What to say of a failure that was met while it ran: where that may only be what a failure of this rank's has made others do, what
+  /// one of its own steps, which nobody has awaited, has failed with before.
+  std::exception_ptr cause_of(std::exception_ptr thrown) const;
 
  private:
   friend flow_step;
@@ -207,7 +210,7 @@ flow_work dataflow::compute(std::span<const buffer_access> uses, F f, const comp
   return made;
 }
 
-/// `body(flow, arguments...)`, a coroutine, over a flow that is joined whatever happens.
+/// `body(flow, arguments...)`, a coroutine, over a flow that is joined whatever happens. Throws what came first (`dataflow::cause_of`).
 template <class Body, class... Arguments>
 task<> with_dataflow(Body body, Arguments... arguments) {
   scope& here = co_await this_scope;
@@ -216,7 +219,7 @@ task<> with_dataflow(Body body, Arguments... arguments) {
   try {
     co_await body(flow, std::forward<Arguments>(arguments)...);
   } catch (...) {
-    thrown = std::current_exception();
+    thrown = flow.cause_of(std::current_exception());
     flow.cancel();
   }
   try {

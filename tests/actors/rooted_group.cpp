@@ -295,16 +295,19 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
   CHECK(outcome_of(poison(255)) == errc::send_failed);  // one that nobody knows
 }
 
-TEST_CASE("data of a rehearsal whose poison has overtaken it is let go, as nobody may ever begin that one") {
+TEST_CASE("data whose poison has overtaken it is let go, as nobody may ever begin that one") {
   leader_alone a;
   const auto data = pattern(100, 3);
   auto poison = a.from_worker(0, 100, 0);
-  poison.flags = stamp_flags::rehearsal | stamp_flags::poison;
+  stamp_flags which{};
+  SUBCASE("of a call") {}
+  SUBCASE("of a rehearsal") { which = stamp_flags::rehearsal; }
+  poison.flags = which | stamp_flags::poison;
   a.inject(poison);
   pass(a.clock);
   const auto before = a.group.statistics();
   auto late = a.from_worker(0, 100, 0);
-  late.flags = stamp_flags::rehearsal;
+  late.flags = which;
   a.inject(late, data);
   pass(a.clock);
   CHECK(a.group.statistics().dropped == before.dropped + 1);

@@ -161,6 +161,69 @@ TEST_CASE("what a stage throws ends the pass of all ranks at once, which say wha
   CHECK(t.w.clock.now() < 10'000'000);
 }
 
+namespace {
+
+// Its sender is refused memory for one activation or gradient.
+class short_of_memory final : public paired_config {
+ public:
+  explicit short_of_memory(int at) : paired_config({.name = "short_of_memory", .wire_class = "whole"}), at_(at) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    const bool is_of_the_model = data.size() == width * sizeof(double);
+    if (is_of_the_model && ++sends_ == at_) raise({errc::unavailable, "there is no memory left"});
+    co_await out.send(0, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> into) const override { co_await in.receive(0, into); }
+
+ private:
+  int at_;
+  mutable int sends_ = 0;
+};
+
+// Whose how many-th message is refused, by rank.
+trained& run_short_of_memory(trained& t, const std::vector<int>& at) {
+  std::vector<training> handles;
+  for (rank_id r = 0; r < t.s.ranks.size(); ++r) {
+    training_pipeline op = t.op_of(1'000'000'000);
+    op.configs = {std::make_shared<short_of_memory>(at[r])};
+    handles.push_back(t.w[r].declare(op));
+  }
+  return t.run(handles);
+}
+
+pipeline_schedule own_schedule(std::string_view text) {
+  const auto parsed = parse_schedule(text);
+  REQUIRE(parsed);
+  return *parsed;
+}
+
+}  // namespace
+
+TEST_CASE("what a send has failed with is said by its rank, though nothing waits for a send") {
+  SUBCASE("also where the memory that it was sent from was due to be used again before anybody asked") {
+    trained t(own_schedule("0F0, 0F1, 0F2, 0B0, 0F3, 0B1, 0B2, 0B3\n1F0, 1B0, 1F1, 1B1, 1F2, 1B2, 1F3, 1B3\n"),
+              1'000'000);
+    t.parts[0]->late = {0, pipeline_action::kind::forward, 2};
+    t.parts[0]->late_ns = 20'000'000;
+    run_short_of_memory(t, {0, 1});
+    CHECK(says(t.outcomes[1], "there is no memory left"));
+    CHECK_FALSE(t.outcomes[0]);
+  }
+  SUBCASE("also where the other rank's word that it has ended comes first") {
+    trained t(own_schedule("0F0, 0B0, 0F1, 0B1\n1F0, 1B0, 1F1, 1B1\n"), 1'000'000);
+    run_short_of_memory(t, {0, 1});
+    CHECK(says(t.outcomes[1], "there is no memory left"));
+    CHECK_FALSE(t.outcomes[0]);
+  }
+  SUBCASE("also where a receive fails because its sender was refused memory, too") {
+    trained t(own_schedule("0F0, 0F1, 0F2, 0B0, 0B1, 0B2\n1F0, 1F1, 1B0, 1B1, 1F2, 1B2\n"), 1'000'000);
+    run_short_of_memory(t, {3, 1});
+    for (const auto& o : t.outcomes) {
+      INFO((o ? "" : o.reason().what()));
+      CHECK(says(o, "there is no memory left"));
+    }
+  }
+}
+
 TEST_CASE("no pass follows a failed one, whose messages may still come") {
   trained t(one_forward_one_backward(3, 4), 1000);
   t.parts[1]->throws_at = 2;
