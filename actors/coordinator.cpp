@@ -36,6 +36,7 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t remembered_requests = 64;
+constexpr std::size_t most_remembered_mixtures = 16;
 // After the first rounds: how long until those whose rehearsal failed rehearse again by themselves. Each pause is four times the one before.
 constexpr runtime::time_ns first_warming_pause_ns = 10'000'000'000;
 constexpr runtime::time_ns last_warming_pause_ns = 160'000'000'000;
@@ -189,12 +190,67 @@ class coordinator_behaviour {
   // A rehearsal may have failed for a reason that passes: those whose did rehearse again, when a search is asked for and a few times
   // by themselves. What a rank cannot run at all is no candidate, and what failed in a call has been rehearsed.
   void warm_again_if_due() {
+    if (warm_new_mixtures()) return;
     if (retunes_.empty() && services_.ex.now() < warm_again_at_) return;
     warm_again_at_ = runtime::never;
     const auto again = left_out();
     if (again.empty() || !tunes()) return search_as_asked();
     begin_round(again);
     warming_again_ = true;
+  }
+  // In the place of what it lacks a rank first runs what comes first, and then also what has been the fastest there in the trials of
+  // some size. That is a candidate beside the other, with a digest of its own: what is in force, or scheduled, stays what it is. Each
+  // size is looked at once, so that noise does not make mixtures for ever.
+  bool warm_new_mixtures() {
+    if (!tunes() || !state_.merged) return false;
+    for (const auto& c : state_.assigned->campaigns()) {
+      const bool tried = c->where == campaign::stage::decided && c->source == decision_source::trials;
+      if (!tried || looked_at_.contains(c->bucket.index())) continue;
+      add_faster_mixtures(*c);
+      looked_at_.insert(c->bucket.index());
+    }
+    const auto& all = state_.merged->candidates;
+    if (told_of_ == all.size()) return false;
+    std::vector<const tuning::candidate*> added;
+    for (std::size_t i = told_of_; i < all.size(); ++i) added.push_back(&all[i]);
+    tell_merged(*state_.merged);
+    begin_round(added);
+    told_of_ = all.size();
+    warming_again_ = true;
+    return true;
+  }
+  void add_faster_mixtures(const campaign& c) {
+    tuning::merged& all = *state_.merged;
+    const auto is_mixture = [&](const tuning::candidate& one) { return all.mixture_of(one) != 0; };
+    if (std::none_of(all.candidates.begin(), all.candidates.end(), is_mixture)) return;
+    const auto took = taken_by_config(c);
+    const auto time_ns = [&](std::size_t place, std::size_t config) {
+      if (took[config].empty() || failed_variants_.contains({place, config})) return tuning::infinite_ns;
+      return took[config][place].median_ns;
+    };
+    for (std::size_t i = 1, count = all.candidates.size(); i < count; ++i) {
+      const tuning::candidate& of = all.candidates[i];
+      if (took[of.config].empty() || !is_by_name(of) || all.candidates.size() >= tuning::limits::configs) continue;
+      auto variants = all.fastest_variants(of, time_ns);
+      const auto same = [&](const tuning::candidate& other) { return other.variants == variants; };
+      if (std::any_of(all.candidates.begin(), all.candidates.end(), same)) continue;
+      all.candidates.push_back(all.mixture(of.config, std::move(variants)));
+    }
+  }
+  // What each participant took with each config, in the trials of the candidate that has its name. What failed took nothing.
+  std::vector<std::vector<tuning::own_measurement>> taken_by_config(const campaign& c) const {
+    std::vector<std::vector<tuning::own_measurement>> took(state_.merged->configs.size());
+    for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
+      const auto out = [i](const campaign::exclusion& e) { return e.candidate == i; };
+      const auto at = state_.merged->find_candidate(state_.assigned->candidates()[i]);
+      if (!at || !c.aggregates[i].measured() || std::any_of(c.excluded.begin(), c.excluded.end(), out)) continue;
+      const tuning::candidate& of = state_.merged->candidates[*at];
+      if (is_by_name(of)) took[of.config] = seen_by_each(i, c, state_);
+    }
+    return took;
+  }
+  bool is_by_name(const tuning::candidate& c) const noexcept {
+    return c.digest == state_.merged->configs[c.config].digest;
   }
   bool tunes() const noexcept {
     return !tuning_ended_ && std::all_of(state_.participants.begin(), state_.participants.end(),
@@ -424,19 +480,40 @@ class coordinator_behaviour {
     }
     tuning::merged offered = std::move(all).value();
     if (!offered.no_common_config.empty()) offered.no_common_config += lacks_of(offered);
-    merged m;
+    add_remembered_mixtures(offered);
     std::vector<const tuning::candidate*> candidates;
-    for (const auto& c : offered.candidates) {
-      m.candidates.push_back(c.digest);
-      m.ids.push_back(c.id);
-      candidates.push_back(&c);
-    }
-    m.no_common_config = offered.no_common_config;
-    tell_all(m);
+    for (const auto& c : offered.candidates) candidates.push_back(&c);
+    tell_merged(offered);
     send_warm(offered, candidates, warm_round_);
+    told_of_ = candidates.size();
     state_.merged = std::move(offered);  // not before all is on its way
     ask_at_ = runtime::never;
     ++progress_;
+  }
+
+  // What results files have is remembered only as a candidate. Sorted, as offers come in any order.
+  void add_remembered_mixtures(tuning::merged& all) const {
+    std::set<std::string> names;
+    for (const auto& p : state_.participants) {
+      for (const wire_result& r : p.cached) {
+        if (tuning::id_in_file(r.solution) != r.solution) names.insert(r.solution);
+      }
+    }
+    std::size_t looked_for = 0;
+    for (const std::string& name : names) {
+      if (++looked_for > most_remembered_mixtures || all.candidates.size() >= tuning::limits::configs) return;
+      if (auto made = all.find_mixture(name)) all.candidates.push_back(*std::move(made));
+    }
+  }
+
+  void tell_merged(const tuning::merged& all) {
+    merged m;
+    for (const auto& c : all.candidates) {
+      m.candidates.push_back(c.digest);
+      m.ids.push_back(c.id);
+    }
+    m.no_common_config = all.no_common_config;
+    tell_all(m);
   }
 
   void send_warm(const tuning::merged& of, const std::vector<const tuning::candidate*>& candidates,
@@ -453,7 +530,7 @@ class coordinator_behaviour {
   }
 
   // Where a rank's own variant failed it gets its next one of that wire class, and the mixture that this makes is warmed as it will
-  // run. One that is another candidate already, or the default everywhere, is none.
+  // run. One that is another candidate already, or the default everywhere, is none; one that is named after its variants keeps them.
   std::vector<const tuning::candidate*> next_mixtures() {
     auto& all = state_.merged->candidates;
     std::vector<const tuning::candidate*> changed;
@@ -467,6 +544,7 @@ class coordinator_behaviour {
       }
     }
     for (std::size_t i = 1; i < all.size(); ++i) {
+      if (!is_by_name(all[i])) continue;
       std::vector<std::size_t> next = all[i].variants;
       for (const coordinator_state::joined& j : state_.participants) {
         if (!failed_on(j, all[i])) continue;
@@ -486,13 +564,8 @@ class coordinator_behaviour {
     return place;
   }
   std::optional<std::size_t> next_variant(std::size_t place, std::size_t wanted) const {
-    const auto& wire = state_.merged->configs[wanted].identity;
-    if (wire.wire_class.empty()) return std::nullopt;
     for (std::size_t i = 0; i < state_.merged->configs.size(); ++i) {
-      const auto& other = state_.merged->configs[i].identity;
-      if (other.wire_class != wire.wire_class || other.abi != wire.abi) continue;
-      if (!state_.merged->participants[place].available.test(i) || failed_variants_.contains({place, i})) continue;
-      return i;
+      if (state_.merged->serves(place, i, wanted) && !failed_variants_.contains({place, i})) return i;
     }
     return std::nullopt;
   }
@@ -655,6 +728,8 @@ class coordinator_behaviour {
   };
   std::vector<retune_wish> retunes_;                               // asked for, and not begun yet
   std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
+  std::set<std::uint32_t> looked_at_;                              // for faster mixtures: sizes, by their buckets
+  std::size_t told_of_ = 0;                                        // candidates
   runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
   runtime::time_ns ask_at_;
   bool heard_ = false;  // what is being handled, though perhaps not all that it brings about

@@ -214,6 +214,11 @@ void edge_sender::compare_trials(std::vector<std::uint64_t> inexact) {
   unusual_ = true;
 }
 
+void edge_sender::note_variant(std::uint64_t candidate, std::uint64_t own) {
+  if (one_sided_ != nullptr) one_sided_->note_variant(candidate, own);
+  if (inexact_ != nullptr) list_like(*inexact_, own, candidate);
+}
+
 void edge_sender::allow_pieces(std::function<bool(std::uint64_t digest)> goes_by_piece) {
   by_piece_ = std::move(goes_by_piece);
   unusual_ = true;

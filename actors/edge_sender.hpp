@@ -182,6 +182,8 @@ class edge_sender {
   /// Calls of a size that is being searched for, and those that are timed, say what was sent, so that the receiver can compare; but for configs, by digest, that say they are not exact.
   /// Payloads must lie where this thread can read them.
   void compare_trials(std::vector<std::uint64_t> inexact);
+  /// This end runs `own` for that candidate of another digest, which needs what `own` needs, and is as exact.
+  void note_variant(std::uint64_t candidate, std::uint64_t own);
   /// Null where that is not allowed.
   one_sided_sender* one_sided() const noexcept { return one_sided_.get(); }
   /// Whether the next rehearsal has what this config needs.

@@ -1,5 +1,4 @@
 #include <parley/actors/evidence.hpp>
-#include <parley/tuning/evidence.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -12,8 +11,10 @@ namespace {
 
 constexpr std::size_t longest_detail = 300;
 
-/// Whose catalogue brought it in: the first participant, in the order of ranks, that offered it.
+/// Whose catalogue brought its config in: the first participant, in the order of ranks, that offered it.
 rank_id proposer_of(std::uint64_t digest, const coordinator_state& state) {
+  if (const auto known = state.merged ? state.merged->find_candidate(digest) : std::nullopt)
+    digest = state.merged->configs[state.merged->candidates[*known].config].digest;
   rank_id first = state.declaration.leader;
   bool found = false;
   for (const coordinator_state::joined& p : state.participants) {
@@ -44,8 +45,7 @@ std::uint64_t part_of(rank_id rank, std::uint64_t digest, const coordinator_stat
   return state.merged->configs[state.merged->candidates[*mixture].variants[place]].digest;
 }
 
-wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordinator_state& state,
-                          const std::vector<rank_id>& ranks) {
+wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordinator_state& state) {
   const tuning::aggregate& a = c.aggregates[candidate];
   wire_evidence e;
   e.digest = state.assigned->candidates()[candidate];
@@ -62,11 +62,7 @@ wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordi
   }
   e.detail.resize(std::min(e.detail.size(), longest_detail));
   e.proposer = proposer_of(e.digest, state);
-  if (candidate >= c.rows.size() || c.repetitions[candidate].empty()) return e;
-  const auto each = tuning::measured_by_each(
-      c.rows[candidate],
-      {.digest = e.digest, .participants = ranks, .invocations = c.repetitions[candidate], .joined = c.joined});
-  for (const tuning::own_measurement& m : each) {
+  for (const tuning::own_measurement& m : seen_by_each(candidate, c, state)) {
     wire_own_time own;
     own.rank = m.participant;
     own.time_ns = m.median_ns;
@@ -86,6 +82,16 @@ std::size_t bytes_of(const wire_evidence& e) {
 
 }  // namespace
 
+std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const campaign& c,
+                                                  const coordinator_state& state) {
+  if (candidate >= c.rows.size() || c.repetitions[candidate].empty()) return {};
+  const std::vector<rank_id> ranks = ranks_of(state.declaration);
+  return tuning::measured_by_each(c.rows[candidate], {.digest = state.assigned->candidates()[candidate],
+                                                      .participants = ranks,
+                                                      .invocations = c.repetitions[candidate],
+                                                      .joined = c.joined});
+}
+
 void add_evidence(decide& d, const campaign& c, const coordinator_state& state) {
   d.participants = ranks_of(state.declaration);
   d.proposer = c.from_results() ? c.proposer : proposer_of(c.digest, state);
@@ -101,7 +107,7 @@ void add_evidence(decide& d, const campaign& c, const coordinator_state& state) 
   std::vector<std::pair<std::size_t, wire_evidence>> kept;
   std::size_t bytes = 0;
   for (const std::size_t i : fastest_first) {
-    wire_evidence e = evidence_of(i, c, state, d.participants);
+    wire_evidence e = evidence_of(i, c, state);
     bytes += bytes_of(e);
     if (bytes > most_evidence_bytes) break;
     kept.emplace_back(i, std::move(e));

@@ -8,13 +8,18 @@
 /// order, and `left_out` says how many are missing. The sentence with the reason is the campaign's.
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/tuning/evidence.hpp>
 
 #include <cstddef>
+#include <vector>
 
 namespace parley::actors {
 
 inline constexpr std::size_t most_evidence_bytes = std::size_t{256} << 10U;
 
+/// What each participant, in the order of ranks, saw of a candidate of `assignment::candidates` in this campaign; empty: it was not tried.
+std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const campaign& c,
+                                                  const coordinator_state& state);
 void add_evidence(decide& d, const campaign& c, const coordinator_state& state);
 
 }  // namespace parley::actors

@@ -91,7 +91,7 @@ struct offer {
 struct merged {
   static constexpr std::uint16_t message_type = 3;
   std::uint32_t number = 0;
-  std::vector<std::uint64_t> candidates;  ///< assignable, c0 first
+  std::vector<std::uint64_t> candidates;  ///< assignable, c0 first; a later one has more of them
   std::vector<std::string> ids;           ///< their names
   std::string no_common_config;
   PARLEY_FIELDS(number, candidates, ids, no_common_config)
@@ -110,7 +110,7 @@ struct warm {
   std::uint32_t number = 0;
   std::vector<std::uint64_t> candidates;
   std::vector<std::uint64_t> variants;  ///< what the participant itself runs for each: its part of the mixture
-  std::uint32_t round = 1;              ///< later ones are about candidates of which a variant has failed
+  std::uint32_t round = 1;              ///< later ones are about candidates of which a variant has failed, and new ones
   PARLEY_FIELDS(number, candidates, variants, round)
 };
 

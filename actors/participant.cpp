@@ -183,7 +183,8 @@ class participant_behaviour {
     const bool plausible = !m.body.candidates.empty() && m.body.candidates.size() <= tuning::limits::configs &&
                            m.body.ids.size() == m.body.candidates.size() &&
                            m.body.candidates.front() == mine_.declaration.default_digest;
-    if (!plausible) return;
+    // The list only grows; a shorter one is a late repetition.
+    if (!plausible || m.body.candidates.size() < mine_.candidates.size()) return;
     mine_.candidates = std::move(m.body.candidates);
     mine_.ids = std::move(m.body.ids);
     mine_.no_common_config = std::move(m.body.no_common_config);

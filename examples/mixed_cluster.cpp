@@ -1,7 +1,7 @@
 // Two kinds of GPU in one job: what a rank lacks it replaces by its own best, ranks of one kind agree on what suits them, and
 // what a rank cannot measure is foreseen from those that can.
 //
-//     parley run -n 4 ./mixed_cluster [--steps 400] [--kinds H100,H100,A100,A100]
+//     parley run -n 4 ./mixed_cluster [--steps 400] [--kinds H100,H100,A100,A100] [--kernels graph,library,h100_optimized]
 //     ./mixed_cluster --sim 16 [--check]
 //
 // Kernels are stood in for by their lengths. Without --kinds the processors of the ranks are what tells them apart. --check fails
@@ -25,6 +25,7 @@ namespace {
 int steps = 400;
 bool check = false;
 std::vector<std::string> kinds{"H100", "H100", "A100", "A100"};
+std::vector<std::string> listed{"library", "graph", "h100_optimized"};
 
 /// An all-reduce that prepares its data with a kernel of one's own. What goes over the wire is a star in any case, so that ranks
 /// with different kernels can work together.
@@ -84,7 +85,11 @@ std::vector<kernel> kernels_for(const parley::rank& self) {
     library.takes_ns.try_emplace(prepared_star::kind_of(self, r), 750'000);
     graph.takes_ns.try_emplace(prepared_star::kind_of(self, r), 900'000);
   }
-  return {library, graph, {"h100_optimized", {{"H100", 800'000}}}};
+  const kernel h100_optimized{"h100_optimized", {{"H100", 800'000}}};
+  std::vector<kernel> all;
+  for (const std::string& name : listed)
+    all.push_back(name == library.name ? library : name == graph.name ? graph : h100_optimized);
+  return all;
 }
 
 std::string fastest(const std::vector<kernel>& kernels, const std::string& kind) {
@@ -157,6 +162,9 @@ int main(int argc, char** argv) {
   examples::command_line line("Two kinds of GPU in one job.");
   line.option("--steps", steps, "of each kind of grouping")->check(CLI::PositiveNumber);
   line.option("--kinds", kinds, "what ranks 0, 1, ... compute on, over and over")->delimiter(',');
+  line.option("--kernels", listed, "in the order of their list; the first is the default")
+      ->delimiter(',')
+      ->check(CLI::IsMember(listed));
   line.flag("--check", check, "fail where a rank does not end up with what is the fastest for it");
   return line.run(argc, argv, rank_main);
 }

@@ -585,6 +585,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
   bool begun = false;
   std::exception_ptr thrown;
   try {
+    if (const std::uint64_t own = participant_.variant_of(digest); own != digest) sender_.note_variant(digest, own);
     block = memory().make(rehearsal_bytes());
     const std::span<std::byte> scratch = block->bytes();
     co_await make_pattern(memory(), scratch, digest);

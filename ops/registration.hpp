@@ -10,7 +10,8 @@
 ///   scores 0. Both ends derive their chunks from the agreed config and the byte count.
 /// - Configs without ids, listed per role, are choices that each rank makes for itself. The operation that is registered for a
 ///   role is its default, c0.
-/// - Where ranks have different configs, they run a mixture of one wire class, and that mixture is what is measured.
+/// - Where ranks have different configs, they run a mixture of one wire class, and that mixture is what is measured: of what is first
+///   in the lists, and then also of what the ranks were the fastest with.
 ///
 /// Role functions that make no pairs are a `role_conflict`; what cannot work is a `bad_argument`, both when registering.
 #include <parley/ops/capability.hpp>

@@ -73,6 +73,10 @@ struct book {
       if (p.leads) leaders.emplace(std::pair(p.job, p.op), &p);
       for (const auto& [digest, wire_class] : p.classes) classes.emplace(digest, wire_class);
     }
+    // A mixture that is no config's is of the wire class of all its parts.
+    for (const participant_view& p : r.participants) {
+      for (const auto& [mixture, own] : p.instead) classes.emplace(mixture, class_of(own));
+    }
     sort_flights();
   }
   // Each rank has written them down in its order, one op after the other for a while.

@@ -8,13 +8,16 @@
 
 #include <fmt/format.h>
 
+#include <parley/tuning/decide.hpp>
 #include <parley/tuning/hash.hpp>
+#include <parley/tuning/warm_start.hpp>
 
 namespace parley::tuning {
 
 namespace {
 
 constexpr std::size_t shown_configs = 16;
+constexpr std::size_t most_combinations = 1024;
 
 std::optional<problem> check_offers(const std::vector<offer>& offers) {
   if (offers.empty()) return problem{fault::empty, "there is no offer to merge"};
@@ -86,26 +89,65 @@ participant joined(offer&& o, const config_union& all) {
 }
 
 /// What a participant runs when config `wanted` is assigned.
-std::optional<std::size_t> variant_of(const participant& p, const std::vector<catalogue::entry>& configs,
-                                      std::size_t wanted, variants allowed) {
-  if (p.available.test(wanted)) return wanted;
-  // Who names no wire class promises nothing about what else it can talk to.
-  if (allowed == variants::equal || configs[wanted].identity.wire_class.empty()) return std::nullopt;
-  for (std::size_t other = 0; other < configs.size(); ++other) {
-    const config_identity &a = configs[wanted].identity, &b = configs[other].identity;
-    if (p.available.test(other) && a.wire_class == b.wire_class && a.abi == b.abi) return other;
+std::optional<std::size_t> variant_of(const merged& all, std::size_t place, std::size_t wanted, variants allowed) {
+  if (all.participants[place].available.test(wanted)) return wanted;
+  for (std::size_t other = 0; allowed == variants::wire_class && other < all.configs.size(); ++other) {
+    if (all.serves(place, other, wanted)) return other;
   }
   return std::nullopt;
 }
 
 std::optional<candidate> candidate_of(const merged& all, std::size_t config, variants allowed) {
   candidate made{all.configs[config].digest, all.configs[config].id, config, {}};
-  for (const participant& p : all.participants) {
-    const std::optional<std::size_t> variant = variant_of(p, all.configs, config, allowed);
+  for (std::size_t place = 0; place < all.participants.size(); ++place) {
+    const std::optional<std::size_t> variant = variant_of(all, place, config, allowed);
     if (!variant) return std::nullopt;
     made.variants.push_back(*variant);
   }
   return made;
+}
+
+/// Of participants, those that do alike in a mixture.
+using places = std::vector<std::size_t>;
+
+std::vector<places> groups_that_lack(const merged& all, const candidate& of, bool like_ranks_together) {
+  std::vector<places> groups;
+  for (std::size_t place = 0; place < of.variants.size(); ++place) {
+    if (of.variants[place] == of.config) continue;
+    const auto alike = std::find_if(groups.begin(), groups.end(), [&](const places& g) {
+      return like_ranks_together && all.participants[g.front()].available == all.participants[place].available;
+    });
+    if (alike == groups.end()) {
+      groups.push_back({place});
+    } else {
+      alike->push_back(place);
+    }
+  }
+  return groups;
+}
+
+/// The mixture of that name among all that such groups can make.
+std::optional<candidate> find_among(const merged& all, const candidate& of, const std::vector<places>& groups,
+                                    std::string_view name) {
+  std::vector<std::vector<std::size_t>> choices;
+  for (const places& g : groups) {
+    auto& own = choices.emplace_back();
+    for (std::size_t config = 0; config < all.configs.size(); ++config) {
+      if (all.serves(g.front(), config, of.config)) own.push_back(config);
+    }
+  }
+  std::vector<std::size_t> variants = of.variants;
+  std::vector<std::size_t> chosen(groups.size());
+  for (std::size_t tried = 0; tried < most_combinations; ++tried) {
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (const std::size_t place : groups[g]) variants[place] = choices[g][chosen[g]];
+    }
+    if (candidate made = all.mixture(of.config, variants); made.id == name) return made;
+    std::size_t g = 0;
+    while (g < groups.size() && ++chosen[g] == choices[g].size()) chosen[g++] = 0;
+    if (g == groups.size()) break;
+  }
+  return std::nullopt;
 }
 
 std::string describe_nothing_common(const merged& all) {
@@ -198,6 +240,45 @@ std::uint64_t merged::mixture_of(const candidate& c) const noexcept {
   stable_hash who_runs_what;
   for (const std::size_t v : c.variants) who_runs_what.number(configs[v].digest);
   return who_runs_what.digest();
+}
+
+bool merged::serves(std::size_t place, std::size_t config, std::size_t wanted) const noexcept {
+  const config_identity &a = configs[wanted].identity, &b = configs[config].identity;
+  return !a.wire_class.empty() && participants[place].available.test(config) && a.wire_class == b.wire_class &&
+         a.abi == b.abi;
+}
+
+std::vector<std::size_t> merged::fastest_variants(const candidate& of, const own_times& time_ns) const {
+  const double worth_it = 1 - decide_options{}.relative_noise;
+  std::vector<std::size_t> best = of.variants;
+  for (std::size_t place = 0; place < best.size(); ++place) {
+    if (best[place] == of.config) continue;
+    for (std::size_t config = 0; config < configs.size(); ++config) {
+      if (!serves(place, config, of.config)) continue;
+      if (time_ns(place, config) < worth_it * time_ns(place, best[place])) best[place] = config;
+    }
+  }
+  return best;
+}
+
+candidate merged::mixture(std::size_t config, std::vector<std::size_t> variants) const {
+  candidate made{0, {}, config, std::move(variants)};
+  const std::uint64_t number = mixture_of(made);
+  made.digest = stable_hash().number(configs[config].digest).number(number).digest();
+  made.id = name_in_file(configs[config].id, number);
+  return made;
+}
+
+std::optional<candidate> merged::find_mixture(std::string_view name) const {
+  const auto of = name == id_in_file(name) ? std::nullopt : find_candidate(id_in_file(name));
+  if (!of) return std::nullopt;
+  for (const bool like_ranks_together : {true, false}) {
+    auto made = find_among(*this, candidates[*of], groups_that_lack(*this, candidates[*of], like_ranks_together), name);
+    if (!made) continue;
+    const auto same = [&](const candidate& c) { return c.variants == made->variants; };
+    return std::any_of(candidates.begin(), candidates.end(), same) ? std::nullopt : made;
+  }
+  return std::nullopt;
 }
 
 std::uint64_t merged::hash() const {

@@ -12,6 +12,7 @@
 /// Conflicting declarations are a `problem` that names both sides.
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,7 +39,8 @@ struct participant {
   friend bool operator==(const participant&, const participant&) = default;
 };
 
-/// Something that all participants can run together.
+/// Something that all participants can run together. Most have the digest and the id of their config; what `merged::mixture` makes
+/// has others, as a digest that is in force keeps its variants.
 struct candidate {
   std::uint64_t digest = 0;  ///< what stamps carry
   std::string id{};
@@ -54,6 +56,9 @@ struct left_out {
   friend bool operator==(const left_out&, const left_out&) = default;
 };
 
+/// What a participant, by its place, took with a config of `merged::configs` by its own rows; infinite where that is not known.
+using own_times = std::function<double(std::size_t place, std::size_t config)>;
+
 struct merged {
   std::vector<participant> participants;  ///< by rank, ascending
   std::vector<catalogue::entry> configs;  ///< the union; element 0 is c0
@@ -65,6 +70,17 @@ struct merged {
   std::optional<std::size_t> find_candidate(std::string_view id) const noexcept;
   /// Names who runs what; 0 when all participants run the candidate itself.
   std::uint64_t mixture_of(const candidate& c) const noexcept;
+  /// Whether a participant has `config` and may run it in the place of `wanted`: of the same wire class and ABI. Who names no wire
+  /// class promises nothing about what else it can talk to.
+  bool serves(std::size_t place, std::size_t config, std::size_t wanted) const noexcept;
+  /// A candidate's variants where whoever lacks its config runs what it took the least time with. Within noise, and where nothing is
+  /// known, it stays with what it runs for it now, and then with what comes first.
+  std::vector<std::size_t> fastest_variants(const candidate& of, const own_times& time_ns) const;
+  /// Another mixture for a config, beside the candidate that has its name: named as in a results file (`name_in_file`).
+  candidate mixture(std::size_t config, std::vector<std::size_t> variants) const;
+  /// The same from that name. Nothing where no such mixture is possible, or it is a candidate already. Of many participants that lack the
+  /// config only those mixtures are looked for in which ranks with the same configs do alike.
+  std::optional<candidate> find_mixture(std::string_view name) const;
   /// The wire classes that every participant in this role can speak, sorted.
   std::vector<std::string> wire_classes(std::string_view role) const;
   /// Over the candidates' digests and variants: equal on two ranks that merged the same offers.
@@ -74,9 +90,9 @@ struct merged {
 
 /// Which local variants a candidate may be made of.
 enum class variants {
-  equal,       ///< the same digest on every participant
-  wire_class,  ///< who lacks it runs its first available config of that wire class and ABI: a mixture, tried as one.
-               ///< Without a wire class there is none
+  equal,  ///< the same digest on every participant
+  wire_class,  ///< who lacks it runs its first available config of that wire class and ABI: a mixture, tried as one. Without a
+               ///< wire class there is none. Which one is the fastest nobody knows yet: `merged::fastest_variants`
 };
 
 outcome<merged> merge(std::vector<offer> offers, variants allowed = variants::equal);

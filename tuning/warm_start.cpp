@@ -76,7 +76,7 @@ bool all_alike(std::span<const std::uint64_t> all) {
 }  // namespace
 
 std::string name_in_file(std::string_view id, std::uint64_t mixture) {
-  return mixture == 0 ? std::string(id) : fmt::format("{}{}{:016x}", id, mixture_mark, mixture);
+  return mixture == 0 || id_in_file(id) != id ? std::string(id) : fmt::format("{}{}{:016x}", id, mixture_mark, mixture);
 }
 
 std::string_view id_in_file(std::string_view name) noexcept { return name.substr(0, name.find(mixture_mark)); }

@@ -43,7 +43,8 @@ recalled recall(std::string_view key, std::span<const remembered_best> in_order,
                 std::span<const std::string> candidates, std::uint64_t machines);
 
 /// A candidate's name in a results file: its id, and of a mixture (`merged::mixture_of`) which one it is:
-/// `h100_optimized;mixture=9f3c…`. No id has a semicolon.
+/// `h100_optimized;mixture=9f3c…`. No config's id has a semicolon; where a config has several mixtures, those beside the first have that
+/// name everywhere.
 std::string name_in_file(std::string_view id, std::uint64_t mixture);
 /// The id in such a name.
 std::string_view id_in_file(std::string_view name) noexcept;

@@ -1,6 +1,7 @@
 #include "../support/groups.hpp"
 #include "../support/library.hpp"
 #include "../support/mixture_case.hpp"
+#include "../support/schemes.hpp"
 #include "../support/transfers.hpp"
 
 #include <parley/ops/registration.hpp>
@@ -119,6 +120,32 @@ struct remembering_job {
   }
   machine_room room;
   world w;
+};
+
+/// The last rank lacks `twin`, with which the others are fast; in its place it can run `fine`, which comes first, or `coarse`.
+struct poor_rank_job : scheme_job {
+  explicit poor_rank_job(scheme s) : scheme_job(s, "activations", "fine") {
+    mixed = true;
+    let_all_have(twin);
+    can[poor()][twin] = false;
+    configs[fine].takes_ns = {350'000, 350'000, 350'000};
+    configs[coarse].takes_ns = {250'000, 250'000, 250'000};
+    configs[twin].takes_ns = {90'000, 90'000, 90'000};
+  }
+  rank_id poor() const { return size - 1; }
+  void run_on() {
+    for (int round = 0; round < 3; ++round) call(first_calls());
+  }
+  /// What the poor rank and all others ran in so many calls.
+  void check_that_it_runs(std::size_t config) {
+    for (config_state& c : configs) c.runs = {};
+    call(10);
+    for (rank_id r = 0; r < size; ++r) {
+      CAPTURE(r);
+      for (std::size_t i = 0; i < configs.size(); ++i)
+        CHECK(configs[i].runs[r] == (i == (r == poor() ? config : twin) ? 10 : 0));
+    }
+  }
 };
 
 }  // namespace
@@ -270,6 +297,137 @@ TEST_CASE("what a rank runs in the place of a config that it lacks is the next o
   CHECK(said(2) == said_before[0]);
   CHECK(said(3) == said_before[1]);
   CHECK(join_group_flights(w).mismatches == 0);
+}
+
+TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its trials have shown to be the fastest, "
+          "though that "
+          "is listed last") {
+  for (const scheme how : all_schemes) {
+    CAPTURE(name(how));
+    poor_rank_job j(how);
+    j.configs[scheme_job::coarse].takes_ns[j.poor()] = 100'000;
+    j.configs[scheme_job::fine].takes_ns[j.poor()] = 300'000;
+    j.run();
+    j.run_on();
+    CHECK(j.failed == 0);
+    CHECK(j.assigned().ids().size() == 5);
+    const std::string winner = j.campaign().winner;
+    CHECK(tuning::id_in_file(winner) == "twin");
+    CHECK(winner != "twin");  // which is that with `fine`
+    CHECK(j.running() == winner);
+    const auto agreed = j.decision();
+    CHECK(agreed.source == actors::decision_source::trials);
+    CHECK(agreed.search == 2);
+    // It was measured as it runs: nobody waits for `fine`.
+    const auto& measured = j.campaign().aggregates;
+    REQUIRE(measured.size() == 5);
+    CHECK(measured[4].time_ns < 250'000);
+    CHECK(measured[3].time_ns >= 300'000);
+    REQUIRE(agreed.evidence.size() == 5);
+    CHECK(agreed.evidence[4].proposer == 0);
+    for (const auto& own : agreed.evidence[4].ranks) {
+      const std::string* const ran = j.ranks[own.rank]->participants().front()->id_of(own.ran);
+      REQUIRE(ran != nullptr);
+      CHECK(*ran == (own.rank == j.poor() ? "coarse" : "twin"));
+    }
+    j.check_that_it_runs(scheme_job::coarse);
+    CHECK(j.configs[scheme_job::twin].runs[j.poor()] == 0);
+
+    // The next job has it from the results files, without a trial.
+    CHECK(j.learned_config() == winner);
+    for (const auto& r : j.ranks) CHECK(r->write_results());
+    j.run();
+    CHECK(j.failed == 0);
+    CHECK(j.campaign().trials == 0);
+    CHECK(j.campaign().winner == winner);
+    CHECK(j.decision().source == actors::decision_source::results);
+    j.check_that_it_runs(scheme_job::coarse);
+  }
+}
+
+TEST_CASE("a group's faster mixture is agreed on where control messages are lost, and every rank knows its name") {
+  for (std::size_t every = 2; every < 6; ++every) {
+    CAPTURE(every);
+    memory_link_options o;
+    std::size_t sent = 0;
+    o.lose = [&](rank_id, rank_id, link::channel on) { return on == link::channel::control && ++sent % every == 0; };
+    machine_room room;
+    world w(4, eager_trials(), o);
+    const auto timed = [&](const std::string& name, std::vector<time_ns> times) {
+      return std::make_shared<timed_star>(room, w.clock, name, "wire", std::move(times));
+    };
+    leader_worker op = led_by(0, {});
+    op.configs = {timed("nccl", {10_ms, 10_ms, 9_ms, 9_ms}), timed("h100_optimized", {5_ms, 5_ms, 1_s, 1_s}),
+                  timed("cuda_graph", {9_ms, 9_ms, 4_ms, 4_ms})};
+    op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2, true}; };
+    const auto groups = declare_all(w, op);
+    for (int round = 0; round < 8; ++round) {
+      CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
+      wait_a_while(w, 5_s);
+    }
+    const auto& agreed = *w[0].agreements().front().assigned;
+    REQUIRE(agreed.ids().size() == 4);
+    CHECK(agreed.find(4000)->winner == agreed.ids()[3]);
+    CHECK(agreed.ids()[3] == tuning::name_in_file("h100_optimized", agreed.mixture_of(3)));
+    for (auto& r : w.ranks) {
+      const auto file = r->results();
+      REQUIRE(file.entries().size() == 1);
+      CHECK(file.entries().front().solution == agreed.ids()[3]);
+    }
+    room.ran.clear();
+    CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
+    CHECK(room.ran == std::map<std::string, std::map<std::size_t, int>>{{"h100_optimized", {{0, 2}, {1, 2}}},
+                                                                        {"cuda_graph", {{2, 2}, {3, 2}}}});
+    CHECK(join_group_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE(
+    "whatever the op, a rank whose first choice is its fastest, or as fast, brings no other mixture and no message") {
+  for (const scheme how : all_schemes) {
+    for (const time_ns takes : {90'000, 298'000}) {
+      CAPTURE(name(how));
+      CAPTURE(takes);
+      poor_rank_job j(how);
+      j.configs[scheme_job::fine].takes_ns = {300'000, 300'000, 300'000};
+      j.configs[scheme_job::fine].takes_ns[j.poor()] = takes;
+      j.configs[scheme_job::coarse].takes_ns = {299'000, 299'000, 299'000};
+      j.run();
+      j.run_on();
+      CHECK(j.failed == 0);
+      CHECK(j.assigned().ids() == std::vector<std::string>{"plain", "fine", "coarse", "twin"});
+      CHECK(j.decision().search == 1);
+      const auto& sent = j.ranks[j.leader]->mail().sent_by_type();
+      CHECK(sent[actors::merged::message_type] == j.size - 1);
+      CHECK(sent[actors::warm::message_type] == j.size - 1);
+    }
+  }
+}
+
+TEST_CASE(
+    "a mixture whose part fails where it is rehearsed is not tried, and the one of first choices stays a candidate") {
+  for (const scheme how : {scheme::edge, scheme::group}) {
+    CAPTURE(name(how));
+    poor_rank_job j(how);
+    j.configs[scheme_job::fine].takes_ns = {380'000, 380'000, 380'000};
+    j.configs[scheme_job::fine].takes_ns[j.poor()] = 300'000;
+    j.configs[scheme_job::coarse].takes_ns = {340'000, 340'000, 340'000};
+    j.configs[scheme_job::coarse].takes_ns[j.poor()] = 100'000;
+    const auto is_decided = [&] { return !j.assigned().campaigns().empty() && j.decided(); };
+    j.start();
+    j.call_and_when(j.first_calls(), is_decided, [&] { j.configs[scheme_job::coarse].ill = j.poor(); });
+    CHECK(j.failed == 0);
+    CHECK(j.assigned().ids() == std::vector<std::string>{"plain", "fine", "coarse", "twin"});
+    CHECK(j.campaign().search == 1);
+    CHECK(j.campaign().winner == "twin");
+    j.configs[scheme_job::coarse].ill = nobody;
+    j.pass(200'000'000'000);
+    j.run_on();
+    CHECK(j.failed == 0);
+    CHECK(j.decision().search == 2);
+    CHECK(j.campaign().winner == tuning::name_in_file("twin", j.assigned().mixture_of(4)));
+    j.check_that_it_runs(scheme_job::coarse);
+  }
 }
 
 TEST_CASE("a mixture that is remembered counts only as the same mixture; another one of its name is tried anew") {

@@ -99,6 +99,31 @@ struct one_sided_world : world {
   transfer out, in;
 };
 
+/// A put that takes so long before and after it.
+class staged_put final : public paired_config {
+ public:
+  staged_put(const std::string& name, time_ns before_ns, time_ns after_ns)
+      : paired_config({.name = name, .wire_class = "staged"}, 0, needs::credit), before_ns_(before_ns),
+        after_ns_(after_ns) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    co_await take(before_ns_);
+    co_await put_->send(out, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    co_await put_->receive(in, data);
+    co_await take(after_ns_);
+  }
+
+ private:
+  static task<> take(time_ns span) {
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + span);
+    if (!slept) raise(slept.reason());
+  }
+  time_ns before_ns_, after_ns_;
+  config_ptr put_ = put();
+};
+
 }  // namespace
 
 TEST_CASE("put is agreed on between registered buffers, and moves every size exactly") {
@@ -431,4 +456,28 @@ TEST_CASE("trials whose receiver has too little room hold their search up no lon
     CHECK(w.campaign().where == actors::campaign::stage::decided);
     CHECK(w.clock.now() - began < 2'000'000'000);
   }
+}
+
+TEST_CASE("a mixture in which the sender puts with what is the fastest there has its credits, and wins") {
+  memory_link_options o = fast_one_sided();
+  o.ns_per_byte = 50;  // 10 ms for each message
+  world w(2, eager_to_try(), std::move(o));
+  auto op = pair_of({direct(), std::make_shared<staged_put>("late", 3'000'000, 3'000'000),
+                     std::make_shared<staged_put>("early", 1'000'000, 3'000'000),
+                     std::make_shared<staged_put>("newest", 1'000'000, 500'000)});
+  op.capable = [](rank_id r) { return std::vector<bool>{true, true, true, r == 1}; };  // the sender lacks the last one
+  const transfer out = w[0].declare(op), in = w[1].declare(op);
+  pass(w, 1'000'000'000);
+  for (int round = 0; round < 3; ++round) {
+    const auto all = move(w, out, in, many, side::receiver);
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    pass(w, 1'000'000'000);
+  }
+  const auto& c = *campaign_of(w, "256KiB");
+  CHECK(c.excluded.empty());
+  REQUIRE(c.aggregates.size() == 5);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(c.aggregates[4].time_ns < c.aggregates[i].time_ns);
+  CHECK(c.incumbent == 4);
+  CHECK(w[0].agreements().front().assigned->mixture_of(4) != 0);
 }

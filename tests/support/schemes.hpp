@@ -126,10 +126,11 @@ struct scheme_job {
   static constexpr std::size_t fragile = 4;  ///< would be faster still; at first nobody has it
   static constexpr std::size_t bytes = 100'000;
 
-  explicit scheme_job(scheme s, std::string called = "activations")
+  explicit scheme_job(scheme s, std::string called = "activations", const char* wire_class_of_coarse = "coarse")
       : how(s), size(s == scheme::edge ? 2 : 3), leader(s == scheme::edge ? 0 : 1), op_name(std::move(called)),
         entry(op_name + (s == scheme::edge ? "/0>1" : "/0>1>2")), settings(size, settings_on("test")),
         can(size, {true, true, true, false, false}), disks(size), links(clock, size) {
+    configs[coarse].wire_class = wire_class_of_coarse;
     for (config_state& c : configs) {
       transfers.push_back(std::make_shared<stated_transfer>(c));
       collectives.push_back(std::make_shared<stated_star>(c));

@@ -249,6 +249,58 @@ TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
   CHECK(ids(merge({lacks, offer_of(1, "r", {plain("d")})}, variants::wire_class).value()) == texts{"d"});
 }
 
+TEST_CASE("in the place of what it lacks a rank runs what it was the fastest with, the first of equals, wherever that "
+          "is listed") {
+  const auto newer = {plain("nccl"), plain("other", "else"), plain("graph"), plain("plain"), plain("h100_optimized")};
+  const auto older = {plain("nccl"), plain("other", "else"), plain("graph"), plain("plain")};
+  merged all =
+      merge({offer_of(0, "r", newer), offer_of(1, "r", older), offer_of(2, "r", older)}, variants::wire_class).value();
+  const candidate first = all.candidates[4];
+  REQUIRE(first.variants == std::vector<std::size_t>{4, 0, 0});
+  const auto choose = [&](const std::vector<double>& rank_1, const std::vector<double>& rank_2) {
+    return all.fastest_variants(first, [&](std::size_t place, std::size_t config) {
+      return place == 0 ? 1.0 : (place == 1 ? rank_1 : rank_2)[config];  // who has it runs it
+    });
+  };
+  using which = std::vector<std::size_t>;
+  const double unknown = infinite_ns;
+  CHECK(choose({10, 1, 9, 8}, {10, 1, 7, 8}) == which{4, 3, 2});
+  CHECK(choose({8, 1, 9, 10}, {8, 1, 8, 8}) == which{4, 0, 0});
+  CHECK(choose({10, 1, 9.8, 9.75}, {10, 1, 8, 7.9}) == which{4, 0, 2});  // noise
+  CHECK(choose({unknown, 1, unknown, unknown}, {unknown, 1, unknown, 9}) == which{4, 0, 3});
+
+  const candidate made = all.mixture(4, {4, 3, 2});
+  CHECK(made.digest != first.digest);
+  CHECK(made.id == "h100_optimized;mixture=" + made.id.substr(made.id.find('=') + 1));
+  CHECK(made.id != all.mixture(4, {4, 2, 3}).id);
+  CHECK(made.digest != all.mixture(4, {4, 2, 3}).digest);
+  // From its name, once.
+  CHECK(all.find_mixture(made.id) == made);
+  all.candidates.push_back(made);
+  CHECK_FALSE(all.find_mixture(made.id));
+  for (const std::string& other : {std::string("h100_optimized"), std::string("h100_optimized;mixture=1"),
+                                   std::string("none;mixture=1"), all.mixture(4, {4, 0, 0}).id})
+    CHECK_FALSE(all.find_mixture(other));
+  CHECK(all.find_candidate(made.digest) == 5);
+}
+
+TEST_CASE("a mixture of many ranks is found by its name where ranks with the same configs do alike") {
+  std::vector<offer> offers;
+  for (std::uint32_t rank = 0; rank < 64; ++rank) {
+    std::vector<config_identity> own{plain("nccl"), plain("graph"), plain("plain")};
+    if (rank % 3 == 0) own.push_back(plain("newest"));
+    if (rank % 3 == 1) own.erase(own.begin() + 1);
+    offers.push_back(offer_of(rank, "r", own));
+  }
+  const merged all = merge(offers, variants::wire_class).value();
+  std::vector<std::size_t> each;
+  for (std::size_t place = 0; place < 64; ++place) each.push_back(place % 3 == 0 ? 3 : place % 3 == 1 ? 2 : 1);
+  const candidate made = all.mixture(3, each);
+  CHECK(all.find_mixture(made.id) == made);
+  each[1] = 0;  // one of them does otherwise: among too many
+  CHECK_FALSE(all.find_mixture(all.mixture(3, each).id));
+}
+
 TEST_CASE("of catalogues that have nothing but a wire class in common no more than one catalogue's worth is tried") {
   const auto many = [](const std::string& kind) {
     std::vector<config_identity> all{plain("direct", "d")};

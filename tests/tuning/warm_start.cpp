@@ -99,6 +99,7 @@ TEST_CASE("a mixture has its own name in a file, and counts only as the one that
   CHECK(name_in_file("a", 0) == "a");
   CHECK(name_in_file("a(n=1)", 0xabc) == "a(n=1);mixture=0000000000000abc");
   CHECK(id_in_file(name_in_file("a(n=1)", 0xabc)) == "a(n=1)");
+  CHECK(name_in_file(name_in_file("a(n=1)", 0xabc), 0xabc) == name_in_file("a(n=1)", 0xabc));
   CHECK(id_in_file("a") == "a");
   const std::vector<std::string> now{"direct", name_in_file("a", 7), "b"};
   const auto recalled_now = [&](const std::string& solution) {
