@@ -31,7 +31,6 @@ UCX = {
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 INSTALL = {
     "caf": "install libcaf-dev and run ./dev bench again",
@@ -75,6 +74,11 @@ def figures(text):
     return found
 
 
+def waiting_of(ranks):
+    """Open MPI's ranks give way while they wait where they share cores, and only there, as parley's do."""
+    return {"OMPI_MCA_mpi_yield_when_idle": "1" if ranks > len(os.sched_getaffinity(0)) else "0"}
+
+
 @dataclasses.dataclass
 class Program:
     """One measuring program: BUILD/bench/NAME with arguments, started alone or by a launcher."""
@@ -95,8 +99,11 @@ class Program:
             raise Missing(f"no mpirun: {INSTALL['mpi']}")
 
     def run(self, *more):
-        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(self.ranks)] if self.ranks else []
-        return execute([*launcher, str(self.path), *self.arguments, *more], self.environment, self.timeout_s).stdout
+        command = [str(self.path), *self.arguments, *more]
+        if not self.ranks:
+            return execute(command, self.environment, self.timeout_s).stdout
+        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(self.ranks)]
+        return execute([*launcher, *command], self.environment | waiting_of(self.ranks), self.timeout_s).stdout
 
     def run_for(self, _line):
         return self.run()
@@ -150,6 +157,7 @@ class BetweenHosts:
 
     def __init__(self, label, program, line, delay_us):
         self.label, self.program, self.line, self.delay_us = label, program, line, delay_us
+        self.found = {}  # in the latest run
 
     def prepare(self, build):
         self.program.prepare(build)
@@ -161,7 +169,8 @@ class BetweenHosts:
         try:
             with hosts.two() as spaces, hosts.joined_by(self.forwarder, spaces, "--delay_us", str(self.delay_us)), \
                  tempfile.TemporaryDirectory() as folder:
-                return self.measured_on(spaces, os.environ | hosts.job_variables(folder))
+                self.found = self.measured_on(spaces, os.environ | hosts.job_variables(folder))
+                return self.found[self.line]
         except hosts.Missing as why:
             raise Missing(str(why)) from None
 
@@ -177,7 +186,22 @@ class BetweenHosts:
                 rank.kill()
         if any(rank.returncode != 0 for rank in started):
             raise Failed("".join(errors for _, errors in ended).strip() or "a rank failed")
-        return figures(ended[0][0])[self.line]
+        return figures(ended[0][0])
+
+
+class OfSameRun:
+    """Another figure of what a measurement between hosts has run last."""
+
+    def __init__(self, label, of, line):
+        self.label, self.of, self.line = label, of, line
+
+    def prepare(self, build):
+        self.of.prepare(build)
+
+    def measure(self):
+        if not self.of.found:
+            self.of.measure()
+        return self.of.found[self.line]
 
 
 class Instructions:

@@ -5,10 +5,10 @@
 //
 // All-gather + GEMM: rank r holds rows r of A and columns r of B and wants A * B for its columns. A producer copies the shards of
 // A from all others while the consumer's GEMM works on those that are here. GEMM + reduce-scatter: rank r holds columns r of A and
-// rows r of B and wants rows r of A * B. The product is made block by block; each goes to its owner while the next one is made.
+// rows r of B and wants rows r of A * B. The product is made block by block; each goes to its owner while the next ones are made.
 //
-// Which way to copy, which order and which kernel is best depends on how fast shards come, so each is tried inside the whole. A time
-// includes what the kernel waited for shards: that is what the order is about. Results are compared with a product made by one process,
+// Which way to copy, when blocks leave, which order and which kernel is best depends on how fast they come, so each is tried inside the
+// whole. A time includes what was waited for: that is what the order is about. Results are compared with a product made by one process,
 // and the time of the whole with that of its parts, one after the other.
 #include "command_line.hpp"
 
@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <span>
 #include <string>
@@ -148,9 +149,8 @@ parley::task<> gather_and_multiply(gathering* g, part_of_it* producer, part_of_i
 }
 
 /// In microseconds, on this rank, with what was agreed on: the fastest of some.
-parley::task<double> time_of(parley::rank* self, parley::contextual whole, gathering* g, part_of_it* producer,
-                             part_of_it* consumer) {
-  const auto thunk = [&] { return gather_and_multiply(g, producer, consumer); };
+template <class Thunk>
+parley::task<double> time_of(parley::rank* self, parley::contextual whole, Thunk thunk) {
   parley::time_ns fastest = parley::runtime::never;
   for (int i = 0; i < 5; ++i) {
     const parley::time_ns began = self->where().precise_now();
@@ -190,9 +190,11 @@ parley::task<> all_gather_gemm(parley::rank* self, parley::transfer shards) {
     by_dots({a, g.b, expected, inner, columns});
     check(g.c, expected, "all-gather + GEMM");
   }
-  const double overlapped = co_await time_of(self, whole, &g, &producer, &consumer);
-  const double gathers = co_await time_of(self, whole, &g, &producer, nullptr);
-  const double multiplies = co_await time_of(self, whole, &g, nullptr, &consumer);
+  const auto copies_alone = [&] { return gather_and_multiply(&g, &producer, nullptr); };
+  const auto consumes_alone = [&] { return gather_and_multiply(&g, nullptr, &consumer); };
+  const double overlapped = co_await time_of(self, whole, thunk);
+  const double gathers = co_await time_of(self, whole, copies_alone);
+  const double multiplies = co_await time_of(self, whole, consumes_alone);
   std::printf(
       "rank %u: all-gather + GEMM takes %s, copied %s: %.1f us; alone the gather takes %.1f us, the product %.1f us\n",
       g.self, whole.end().best("consume", "all").c_str(), whole.end().best("copy", "all").c_str(), overlapped, gathers,
@@ -200,8 +202,6 @@ parley::task<> all_gather_gemm(parley::rank* self, parley::transfer shards) {
 }
 
 // ---- GEMM + reduce-scatter --------------------------------------------------------------------------------------------
-
-using block_kernel = parley::tunable_op<parley::task<>(product)>;
 
 struct scattering {
   rank_id self;
@@ -212,32 +212,62 @@ struct scattering {
   matrix partial{};   // all blocks of rows of this rank's product
   matrix received{};  // this rank's block, as each other rank has it
   matrix c{};
+  std::vector<bool> made{};  // which blocks
+  parley::runtime::news progress{};
 
   std::span<float> block(rank_id r) { return std::span(partial).subspan(r * rows * columns, rows * columns); }
   std::span<float> from(rank_id r) { return std::span(received).subspan(r * rows * columns, rows * columns); }
 };
 
+using block_kernel = parley::tunable_op<parley::task<>(product)>;
+using scatter_kernel = parley::tunable_op<parley::task<>(scattering*)>;
+
 parley::task<> send_block(scattering* s, rank_id to) { co_await s->blocks.send(s->block(to), {.to = to}); }
 parley::task<> receive_block(scattering* s, rank_id from) { co_await s->blocks.receive(s->from(from), {.from = from}); }
 
 /// The own block comes last: nobody waits for it.
-parley::task<> produce(scattering* s, block_kernel* kernel, parley::scope* sends) {
+parley::task<> make_blocks(scattering* s, block_kernel* kernel) {
   for (rank_id i = 1; i <= s->world; ++i) {
     const rank_id r = (s->self + i) % s->world;
     const auto part = std::span<const float>(s->a).subspan(r * rows * inner, rows * inner);
     const product p{part, s->b, s->block(r), inner, columns};
     co_await (*kernel)(p);
-    if (r != s->self) sends->spawn(send_block(s, r));
+    s->made[r] = true;
+    s->progress.tell();
   }
 }
 
-parley::task<> multiply_and_scatter(scattering* s, block_kernel* kernel) {
+/// When a block leaves: as soon as it is made, or when the one before is there, which leaves that the wire for itself, or with all others.
+enum class leaving : std::uint8_t { as_made, one_by_one, at_the_end };
+
+parley::task<> scatter(scattering* s, leaving when) {
   parley::scope& around = co_await parley::this_scope;
   parley::scope all(around);
-  for (rank_id r = 0; r < s->world; ++r) {
+  const rank_id last = (s->self + s->world - 1) % s->world;
+  for (rank_id i = 1; i < s->world; ++i) {
+    const rank_id r = (s->self + i) % s->world;
+    while (!s->made[when == leaving::at_the_end ? last : r]) {
+      auto woken = co_await s->progress.next(parley::runtime::never);
+      if (!woken) parley::runtime::raise(woken.reason());
+    }
+    all.spawn(send_block(s, r));
+    if (when == leaving::one_by_one) co_await all.join();
+  }
+  co_await all.join();
+}
+
+parley::task<> run_scatter(scatter_kernel* kernel, scattering* s) { co_await (*kernel)(s); }
+
+/// Either part may be left out.
+parley::task<> multiply_and_scatter(scattering* s, block_kernel* multiplies, scatter_kernel* scatters) {
+  if (multiplies != nullptr) s->made.assign(s->world, false);
+  parley::scope& around = co_await parley::this_scope;
+  parley::scope all(around);
+  for (rank_id r = 0; r < s->world && scatters != nullptr; ++r) {
     if (r != s->self) all.spawn(receive_block(s, r));
   }
-  all.spawn(produce(s, kernel, &all));
+  if (scatters != nullptr) all.spawn(run_scatter(scatters, s));
+  if (multiplies != nullptr) all.spawn(make_blocks(s, multiplies));
   co_await all.join();
   s->c.assign(rows * columns, 0.0F);
   for (rank_id r = 0; r < s->world; ++r) {  // in the order of ranks, for the same bits in every run
@@ -255,12 +285,19 @@ parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) 
   s.received.resize(s.world * rows * columns);
 
   // Called once for each block: a run advances as many steps as there are ranks.
-  block_kernel kernel(self->kernels(), {.name = "block",
-                                        .key = [](product p) { return parley::kernel_key{{"k", p.depth}}; },
-                                        .implementations = {{"dots", [](product p) { return multiply(by_dots, p); }},
-                                                            {"rows", [](product p) { return multiply(by_rows, p); }}}});
+  block_kernel multiplies(self->kernels(),
+                          {.name = "block",
+                           .key = [](product p) { return parley::kernel_key{{"k", p.depth}}; },
+                           .implementations = {{"dots", [](product p) { return multiply(by_dots, p); }},
+                                               {"rows", [](product p) { return multiply(by_rows, p); }}}});
+  scatter_kernel scatters(
+      self->kernels(),
+      {.name = "scatter",
+       .implementations = {{"as_made", [](scattering* x) { return scatter(x, leaving::as_made); }},
+                           {"one_by_one", [](scattering* x) { return scatter(x, leaving::one_by_one); }},
+                           {"at_the_end", [](scattering* x) { return scatter(x, leaving::at_the_end); }}}});
   parley::contextual whole(*self, {.name = "gemm_reduce_scatter", .iterations = 6});
-  const auto thunk = [&] { return multiply_and_scatter(&s, &kernel); };
+  const auto thunk = [&] { return multiply_and_scatter(&s, &multiplies, &scatters); };
   for (int step = 0; step < 3; ++step) {
     co_await whole.run(thunk);
     const matrix a = filled(rows, s.world * inner, [&](auto i, auto j) { return a_at(s.self * rows + i, j); });
@@ -269,8 +306,17 @@ parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) 
     by_dots({a, b, expected, s.world * inner, columns});
     check(s.c, expected, "GEMM + reduce-scatter");
   }
-  std::printf("rank %u: GEMM + reduce-scatter takes %s, after %llu runs\n", s.self,
-              whole.end().best("block", "k=64").c_str(), static_cast<unsigned long long>(whole.end().runs()));
+  const auto runs = static_cast<unsigned long long>(whole.end().runs());
+  const auto multiplies_alone = [&] { return multiply_and_scatter(&s, &multiplies, nullptr); };
+  const auto scatters_alone = [&] { return multiply_and_scatter(&s, nullptr, &scatters); };
+  const double overlapped = co_await time_of(self, whole, thunk);
+  const double products = co_await time_of(self, whole, multiplies_alone);
+  const double alone = co_await time_of(self, whole, scatters_alone);
+  std::printf("rank %u: GEMM + reduce-scatter takes %s, blocks leave %s, after %llu runs: %.1f us; alone the product "
+              "takes %.1f "
+              "us, the scatter %.1f us\n",
+              s.self, whole.end().best("block", "k=64").c_str(), whole.end().best("scatter", "all").c_str(), runs,
+              overlapped, products, alone);
 }
 
 parley::paired_transfer between_all(const parley::rank& self, const char* name) {

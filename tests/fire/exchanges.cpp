@@ -77,6 +77,9 @@ void call_on(job& here) {
 
 }  // namespace
 
+void batches(job& here) { call_on<parley::tests::op_cases::batches>(here); }
+void one_group(job& here) { call_on<parley::tests::op_cases::one_group>(here); }
+void stages(job& here) { call_on<parley::tests::op_cases::stages>(here); }
 void rims(job& here) { call_on<parley::tests::op_cases::rims>(here); }
 void attention(job& here) { call_on<turning>(here); }
 void two_levels(job& here) { call_on<parley::tests::op_cases::two_levels>(here); }

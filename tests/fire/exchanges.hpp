@@ -12,6 +12,9 @@
 
 namespace fire {
 
+void batches(parley::ops::job& here);
+void one_group(parley::ops::job& here);
+void stages(parley::ops::job& here);
 void rims(parley::ops::job& here);
 void attention(parley::ops::job& here);
 void two_levels(parley::ops::job& here);

@@ -89,6 +89,9 @@ const std::vector<campaign_part>& calls() {
       {"two_levels", 2, "leader", {"begun", "midst"}, "gradients", {0, 1, 3}, 1s, "", 20, "fine on rank"},
       {"two_levels", 3, "worker", {"begun"}, "gradients", {0, 1, 2}, 1s, "", 20, "fine on rank"},
       {"training", 1, "stage", {"begun", "midst"}, "training", {0, 2, 3}, 1s, "", 20, "fine on rank"},
+      {"batches", 2, "neighbour", {"begun", "midst"}, "pairs", {0, 1, 3}, 1s, "", 20, "fine on rank"},
+      {"one_group", 2, "worker", {"begun"}, "gradients", {0, 1, 3}, 1s, "", 20, "fine on rank"},
+      {"stages", 1, "stage", {"begun", "midst"}, "layers", {0, 2, 3}, 1s, "", 20, "fine on rank"},
   };
   return all;
 }
@@ -298,6 +301,9 @@ TEST_CASE("a rank that is killed or stopped in the midst of an exchange ends the
   run_one(calls()[2], "kill", "midst");
   run_one(calls()[3], "stop", "begun");
   run_one(calls()[4], "kill", "midst");
+  run_one(calls()[5], "kill", "midst");
+  run_one(calls()[6], "kill", "begun");
+  run_one(calls()[7], "kill", "midst");
 }
 
 TEST_CASE("a rank that is killed, stopped or resumed in the midst of a put or a get leaves its peer an error and its "

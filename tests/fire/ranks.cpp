@@ -460,8 +460,8 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
       {"pairs", pairs},         {"group", group},         {"leased", leased},         {"rehearsed", rehearsed},
       {"gated", gated},         {"computing", computing}, {"counting", counting},     {"summing", summing},
       {"puts", puts},           {"lent_puts", lent_puts}, {"large_puts", large_puts}, {"gets", gets},
-      {"lent_gets", lent_gets}, {"rims", rims},           {"attention", attention},   {"two_levels", two_levels},
-      {"training", training}};
+      {"lent_gets", lent_gets}, {"batches", batches},     {"one_group", one_group},   {"stages", stages},
+      {"rims", rims},           {"attention", attention}, {"two_levels", two_levels}, {"training", training}};
   return all;
 }
 

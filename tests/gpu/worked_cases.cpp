@@ -68,6 +68,14 @@ here::sums_on_gpus sums_on(transports::cuda_copies& copies) {
   return s;
 }
 
+// Copies from GPU to GPU beside what each case tries.
+const std::vector<config_ptr> by_copies{put(), get(), put(0, 4, {.kernel_blocks = 16})};
+
+// NCCL takes no two ranks on one GPU.
+bool has_gpu_of_its_own(rank& self) {
+  return transports::cuda_runtime().value()->devices().size() >= self.world_size();
+}
+
 constexpr const char* rank_test = "this program as one rank of the worked cases on a GPU";
 
 }  // namespace
@@ -75,14 +83,19 @@ constexpr const char* rank_test = "this program as one rank of the worked cases 
 TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::skip()) {
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
-  o.settings = eager_trials();
+  o.settings = with_long_memory();
   o.settle_limit_ns = patience();
   o.gpu = transports::cuda_runtime().value();
+  const auto nccl = transports::nccl_runtime();
+  if (nccl) o.planes.nccl = *nccl;
   const int status = ops::run(
-      [](job& j) {
+      [&](job& j) {
         gpu_place at(*j.gpu(), *j.gpu_memory());
         here h(j.self(), at, patience());
         h.gpu_sums = sums_on(*j.gpu());
+        h.others = by_copies;
+        if (nccl && has_gpu_of_its_own(j.self())) h.others.push_back(ops::nccl());
+        h.until_each_ran = true;
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },
@@ -93,13 +106,15 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
 TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
   for (const rank_id ranks : worlds({2, 4, 8})) {
     CAPTURE(ranks);
-    one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = transports::cuda_runtime().value()});
+    one_process job({.ranks = ranks, .settings = with_long_memory(), .gpu = transports::cuda_runtime().value()});
     std::vector<std::unique_ptr<gpu_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
       places.push_back(std::make_unique<gpu_place>(*job.gpu(r), *job.gpu_memory(r)));
       all.push_back(std::make_unique<here>(job[r], *places.back(), patience()));
       all.back()->gpu_sums = sums_on(*job.gpu(r));
+      all.back()->others = by_copies;
+      all.back()->until_each_ran = true;
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
   }

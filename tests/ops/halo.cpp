@@ -1,5 +1,6 @@
 #include "../support/batches.hpp"
 #include "../support/groups.hpp"
+#include "../support/guarded.hpp"
 #include "../support/halo_grid.hpp"
 #include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
@@ -152,10 +153,15 @@ TEST_CASE("an exchange whose field a failed step was to write fails with it, and
   }
 }
 
-TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types") {
+TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types, and nothing is written") {
   world w(2);
-  std::vector<float> floats(8, 1);
-  std::vector<std::int32_t> numbers(8, 1);
+  guarded_place at;
+  const array<float> all_floats(at, 8);
+  const array<std::int32_t> all_numbers(at, 8);
+  std::fill(all_floats.begin(), all_floats.end(), 1.0F);
+  std::fill(all_numbers.begin(), all_numbers.end(), 2);
+  std::span<float> floats(all_floats.data(), all_floats.size());
+  std::span<std::int32_t> numbers(all_numbers.data(), all_numbers.size());
   std::vector<std::byte> bytes(32);
   const auto exchange = [&](auto& of_0, auto& of_1, const char* name) {
     std::vector<halo_plan> plans;
@@ -174,12 +180,18 @@ TEST_CASE("fields of other elements than the neighbour's are refused on both, by
     }
     return exchange_all(w, plans);
   };
+  const auto before = at.contents();
   const auto differ = exchange(floats, numbers, "mesh");
+  CHECK(w.clock.now() < 1_s);  // of 30
   for (const auto& outcome : differ) CHECK(outcome.code() == errc::declaration_mismatch);
+  CHECK(says(differ[0], "mesh 1->0, invocation 0, on rank 0 (receiver)"));
+  CHECK(says(differ[1], "mesh 0->1, invocation 0, on rank 1 (receiver)"));
   CHECK(says(differ[0], "which is for f32 elements, and the message has i32 elements"));
   CHECK(says(differ[1], "which is for i32 elements, and the message has f32 elements"));
+  CHECK(at.contents() == before);
   for (const auto& outcome : exchange(floats, floats, "same")) CHECK(outcome);
   for (const auto& outcome : exchange(floats, bytes, "raw")) CHECK(outcome);
+  CHECK(at.clean());
 }
 
 TEST_CASE("rims may be wider, differ by dimension, and wrap in one dimension only") {
@@ -296,36 +308,70 @@ TEST_CASE("what an exchange brings to an element that it also takes away does no
   CHECK(values == std::vector<std::vector<double>>{{2.0}, {1.0}});
 }
 
-TEST_CASE("a neighbour that sends another number of cells, or does not know of it, is named") {
+namespace {
+
+/// Eight elements that say whose they are, of which some are ghosts.
+struct mesh_part {
+  mesh_part(rank_id r, std::vector<std::size_t> where_ghosts_are) : ghosts(std::move(where_ghosts_are)) {
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = as_it_was[i] = 10.0 * r + double(i) + 1;
+  }
+  std::span<double> elements() const { return {all.data(), all.size()}; }
+  bool untouched() const { return at->clean() && std::equal(all.begin(), all.end(), as_it_was.begin()); }
+  /// But for its ghosts, which are undefined after an exchange that has failed.
+  bool untouched_beside_ghosts() const {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool is_ghost = std::find(ghosts.begin(), ghosts.end(), i) != ghosts.end();
+      if (!is_ghost && all[i] != as_it_was[i]) return false;
+    }
+    return at->clean();
+  }
+  std::unique_ptr<guarded_place> at = std::make_unique<guarded_place>();
+  array<double> all{*at, 8};
+  std::array<double, 8> as_it_was{};
+  std::vector<std::size_t> ghosts;
+};
+
+}  // namespace
+
+TEST_CASE("a neighbour that sends another number of cells, or does not know of it, is named, and ghosts alone are "
+          "undefined") {
   world w(2);
-  std::vector<std::vector<double>> values(2, std::vector<double>(8, 1.0));
+  std::vector<mesh_part> parts;
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 2; ++r) {
     halo_exchange op;
     op.name = "mesh";
     op.neighbours = {1 - r};
     halo mesh = w[r].declare(op);
-    plans.push_back(mesh.plan({index_field(
-        values[r], {r == 0 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 2}}, {{5, 6}})}));
+    auto values = parts.emplace_back(r, std::vector<std::size_t>{5, 6}).elements();
+    plans.push_back(mesh.plan(
+        {index_field(values, {r == 0 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 2}}, {{5, 6}})}));
   }
   auto outcomes = exchange_all(w, plans);
+  CHECK(w.clock.now() < 1_s);  // of 30
   CHECK(says(outcomes[0], "bad_argument: op mesh, rank 0: rank 1 expects 16 bytes where this rank sends 8"));
   CHECK(says(outcomes[1], "bad_argument: op mesh, rank 1: rank 0 sent 8 bytes where 16 were expected"));
+  for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
 
   world lonely(2);
   halo_exchange op;
   op.name = "one-sided";
   op.timeout_ns = 50'000'000;
   op.neighbours = {1};
+  mesh_part alone(0, {5});
+  auto values = alone.elements();
   std::vector<halo_plan> one;
-  one.push_back(lonely[0].declare(op).plan({index_field(values[0], {{1}}, {{5}})}));
+  one.push_back(lonely[0].declare(op).plan({index_field(values, {{1}}, {{5}})}));
   outcomes = exchange_all(lonely, one);
+  CHECK(lonely.clock.now() < 1_s);
   CHECK(says(outcomes[0], "timeout: one-sided 1->0, on rank 0"));
+  CHECK(alone.untouched());
 }
 
 namespace {
 
-halo_plan mesh_plan(world& w, rank_id r, std::vector<rank_id> neighbours, std::vector<double>& values,
+template <class Values>
+halo_plan mesh_plan(world& w, rank_id r, std::vector<rank_id> neighbours, Values& values,
                     const std::vector<std::uint64_t>& sent = {0, 1}, halo* declared = nullptr) {
   halo_exchange op;
   op.name = "mesh";
@@ -351,7 +397,9 @@ TEST_CASE("where one rank lists another that does not list it, both are told, an
   for (const bool knows_others : {true, false}) {
     CAPTURE(knows_others);
     world w(3);
-    std::vector<std::vector<double>> values(3, std::vector<double>(8, 1.0));
+    std::vector<mesh_part> parts;
+    std::vector<std::span<double>> values;
+    for (rank_id r = 0; r < 3; ++r) values.push_back(parts.emplace_back(r, std::vector<std::size_t>{2, 3}).elements());
     std::vector<halo_plan> plans;
     plans.push_back(mesh_plan(w, 0, {1}, values[0]));
     plans.push_back(mesh_plan(w, 1, knows_others ? std::vector<rank_id>{2} : std::vector<rank_id>{}, values[1]));
@@ -378,6 +426,8 @@ TEST_CASE("where one rank lists another that does not list it, both are told, an
     }
     CHECK(w[1].warnings() == std::vector<std::string>{why});
     run_until(w.clock, [&] { return all.running() == 0; });
+    CHECK(parts[0].untouched());  // nobody sends to it
+    for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
   }
 }
 

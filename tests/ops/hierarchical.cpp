@@ -1,4 +1,5 @@
 #include "../support/groups.hpp"
+#include "../support/guarded.hpp"
 #include "../support/mixture_case.hpp"
 #include "../support/transfers.hpp"
 
@@ -531,25 +532,53 @@ TEST_CASE("broadcasts, gathers and sums that are under way at once are never mis
 
 namespace {
 
-task<> attempted(hierarchy* h, std::vector<float>* x, result<>* outcome) {
-  *outcome = co_await ops::attempt(h->all_reduce(std::span(*x)));
+template <class T>
+std::span<T> of(const array<T>& a) {
+  return {a.data(), a.size()};
+}
+std::vector<float> numbers_in(const array<float>& a) { return {a.begin(), a.end()}; }
+
+/// Several buffers of a rank, with margins, each with its contribution.
+struct buffers {
+  buffers(rank_id r, std::initializer_list<std::size_t> counts) : rank(r) {
+    for (const std::size_t n : counts) {
+      const std::vector<float> mine = contribution(r, n);
+      std::copy(mine.begin(), mine.end(), all.emplace_back(*at, n).begin());
+    }
+  }
+  bool untouched(std::size_t k) const { return numbers_in(all[k]) == contribution(rank, all[k].size()); }
+  rank_id rank;
+  std::unique_ptr<guarded_place> at = std::make_unique<guarded_place>();
+  std::vector<array<float>> all{};
+};
+
+// After a call that has failed: who leads may have the sum of its group; nobody else has anything, nor is anything written beside it.
+void check_after_failure(const std::vector<buffers>& ranks, std::size_t k) {
+  for (const buffers& b : ranks) {
+    CAPTURE(b.rank);
+    CHECK((b.rank % 4 == 0 || b.untouched(k)));
+    CHECK(b.at->clean());
+  }
 }
 
-// Two calls at once, in the first of which one rank does something wrong, and one more.
-task<> one_of_three_fails(hierarchy* h, rank_id me, std::vector<float>* x, std::array<result<>, 3>* outcomes) {
+task<> attempted(hierarchy* h, std::span<float> x, result<>* outcome) {
+  *outcome = co_await ops::attempt(h->all_reduce(x));
+}
+
+// Two calls at once, in the first of which one rank has another size, and one more.
+task<> one_of_three_fails(hierarchy* h, const buffers* x, std::array<result<>, 3>* outcomes) {
   scope& here = co_await this_scope;
   scope both(here);
-  if (me == 6) x[0].pop_back();
-  both.spawn(attempted(h, &x[0], &(*outcomes)[0]));
-  both.spawn(attempted(h, &x[1], &(*outcomes)[1]));
+  both.spawn(attempted(h, of(x->all[0]), &(*outcomes)[0]));
+  both.spawn(attempted(h, of(x->all[1]), &(*outcomes)[1]));
   co_await both.join();
-  (*outcomes)[2] = co_await ops::attempt(h->all_reduce(std::span(x[2])));
+  (*outcomes)[2] = co_await ops::attempt(h->all_reduce(of(x->all[2])));
 }
 
-task<> share_of_another_size(hierarchy* h, rank_id me, std::vector<float>* x, std::array<result<>, 2>* outcomes) {
-  std::vector<float> part(me == 6 ? 3 : 10);
-  (*outcomes)[0] = co_await ops::attempt(h->reduce_scatter(std::span(x[0]), std::span(part)));
-  (*outcomes)[1] = co_await ops::attempt(h->all_reduce(std::span(x[1])));
+// The third buffer is for the share.
+task<> share_of_another_size(hierarchy* h, const buffers* x, std::array<result<>, 2>* outcomes) {
+  (*outcomes)[0] = co_await ops::attempt(h->reduce_scatter(of(x->all[0]), of(x->all[2])));
+  (*outcomes)[1] = co_await ops::attempt(h->all_reduce(of(x->all[1])));
 }
 
 }  // namespace
@@ -557,59 +586,77 @@ task<> share_of_another_size(hierarchy* h, rank_id me, std::vector<float>* x, st
 TEST_CASE(
     "a call that fails in one group fails in all, by the name of who did it, and those beside and after it go on") {
   world w(8, {}, jittered(1));
-  std::vector<std::array<std::vector<float>, 3>> x(8);
+  std::vector<buffers> x;
+  for (rank_id r = 0; r < 8; ++r) x.push_back(buffers(r, {r == 6 ? std::size_t{2999} : std::size_t{3000}, 3000, 3000}));
   std::vector<std::array<result<>, 3>> outcomes(8);
-  for (rank_id r = 0; r < 8; ++r) x[r].fill(contribution(r, 3000));
   const program p = [&](hierarchy& h, ops::rank& self) {
-    return one_of_three_fails(&h, self.id(), x[self.id()].data(), &outcomes[self.id()]);
+    return one_of_three_fails(&h, &x[self.id()], &outcomes[self.id()]);
   };
   for (const auto& o : on_all(w, by_four(), p)) CHECK((o ? "" : o.reason().what()) == "");
   for (rank_id r = 0; r < 8; ++r) {
     CAPTURE(r);
     CHECK(outcomes[r][0].code() == errc::bad_argument);
+    CHECK(says(outcomes[r][0], "gradients/"));
+    CHECK(says(outcomes[r][0], ", invocation 0, on rank " + std::to_string(r) + " ("));
     if (r != 6) CHECK(says(outcomes[r][0], "rank 6 called with another size than the others"));
     for (const std::size_t k : {1U, 2U}) {
       CHECK((outcomes[r][k] ? "" : outcomes[r][k].reason().what()) == "");
-      CHECK(wrong_sums(x[r][k], 8) == 0);
+      CHECK(wrong_sums(numbers_in(x[r].all[k]), 8) == 0);
     }
   }
+  check_after_failure(x, 0);
   CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
 }
 
 TEST_CASE("a rank that asks for a share that does not fit fails that call on all ranks, and no other") {
   world w(8, {}, jittered(2));
-  std::vector<std::array<std::vector<float>, 2>> x(8);
+  std::vector<buffers> x;
+  for (rank_id r = 0; r < 8; ++r) x.push_back(buffers(r, {80, 80, r == 6 ? std::size_t{3} : std::size_t{10}}));
   std::vector<std::array<result<>, 2>> outcomes(8);
-  for (rank_id r = 0; r < 8; ++r) x[r].fill(contribution(r, 80));
   const program p = [&](hierarchy& h, ops::rank& self) {
-    return share_of_another_size(&h, self.id(), x[self.id()].data(), &outcomes[self.id()]);
+    return share_of_another_size(&h, &x[self.id()], &outcomes[self.id()]);
   };
   for (const auto& o : on_all(w, by_four(), p)) CHECK((o ? "" : o.reason().what()) == "");
   for (rank_id r = 0; r < 8; ++r) {
     CAPTURE(r);
     CHECK(outcomes[r][0].code() == errc::bad_argument);
+    CHECK(says(outcomes[r][0], "gradients"));
     CHECK((outcomes[r][1] ? "" : outcomes[r][1].reason().what()) == "");
-    CHECK(wrong_sums(x[r][1], 8) == 0);
+    CHECK(wrong_sums(numbers_in(x[r].all[1]), 8) == 0);
+    CHECK(x[r].untouched(2));
   }
+  check_after_failure(x, 0);
   CHECK(w.clock.now() < 100'000'000);
 }
 
 TEST_CASE("a rank that calls with another type is named on all ranks of all groups, with both types") {
-  for (const rank_id odd : {0U, 5U}) {
-    CAPTURE(odd);
-    world w(8);
-    std::vector<std::vector<float>> x(8);
-    std::vector<std::vector<std::int32_t>> other(8, std::vector<std::int32_t>(1000, 1));
-    for (rank_id r = 0; r < 8; ++r) x[r] = contribution(r, 1000);
-    const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
-      if (self.id() != odd) return reduce(&h, &x[self.id()], 1);
-      return h.all_reduce(std::span(other[self.id()]));
-    };
-    for (const auto& o : on_all(w, by_four({star()}), p)) {
-      CAPTURE((o ? "" : o.reason().what()));
-      CHECK(o.code() == errc::declaration_mismatch);
-      CHECK(says(o, "f32 elements combined by plus"));
-      CHECK(says(o, "i32 elements combined by plus"));
+  for (const auto& config : {star(), chain(256), tree()}) {
+    for (const rank_id odd : {0U, 5U}) {
+      CAPTURE(config->id());
+      CAPTURE(odd);
+      world w(8);
+      std::vector<buffers> x;
+      for (rank_id r = 0; r < 8; ++r) x.push_back(buffers(r, {1000}));
+      guarded_place at;
+      const array<std::int32_t> other(at, 1000);
+      std::fill(other.begin(), other.end(), 7);
+      const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
+        if (self.id() != odd) return h.all_reduce(of(x[self.id()].all[0]));
+        return h.all_reduce(of(other));
+      };
+      const auto outcomes = on_all(w, by_four({config}), p);
+      for (rank_id r = 0; r < 8; ++r) {
+        CAPTURE((outcomes[r] ? "" : outcomes[r].reason().what()));
+        CHECK(outcomes[r].code() == errc::declaration_mismatch);
+        CHECK(says(outcomes[r], "gradients/"));
+        CHECK(says(outcomes[r], ", invocation 0, on rank " + std::to_string(r) + " ("));
+        CHECK(says(outcomes[r], "f32 elements combined by plus"));
+        CHECK(says(outcomes[r], "i32 elements combined by plus"));
+      }
+      CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
+      check_after_failure(x, 0);
+      CHECK(std::all_of(other.begin(), other.end(), [](std::int32_t i) { return i == 7; }));
+      CHECK(at.clean());
     }
   }
 }

@@ -607,19 +607,32 @@ task<> note_both(flow_work sends, flow_work takes, std::array<ending, 2>* ends) 
   co_await all.join();
 }
 
+// Something is sent to where something else is: what is refused leaves it there, in much less than the op's second.
 template <class Sent, class Taken>
 std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
   world w(2);
-  std::vector<Sent> data(count, Sent{});
-  std::vector<Taken> into(count, Taken{});
+  constexpr std::byte there{0x33};
+  guarded_place at;
+  const array<Sent> data(at, count);
+  const array<Taken> into(at, count);
+  const auto sent = pattern(data.bytes().size(), 8);
+  std::copy(sent.begin(), sent.end(), data.bytes().begin());
+  std::fill(into.bytes().begin(), into.bytes().end(), there);
+  const std::span<Sent> from(data.data(), count);
+  const std::span<Taken> to(into.data(), count);
   std::array<ending, 2> ends;
   const program both = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
     flow_work sends, takes;
-    if (self.id() == 0) sends = pairs.start(flow, {p2p::isend(data, {.to = receiver})});
-    if (self.id() == receiver) takes = pairs.start(flow, {p2p::irecv(into, {.from = 0})});
+    if (self.id() == 0) sends = pairs.start(flow, {p2p::isend(from, {.to = receiver})});
+    if (self.id() == receiver) takes = pairs.start(flow, {p2p::irecv(to, {.from = 0})});
     return note_both(std::move(sends), std::move(takes), &ends);
   };
   for (const auto& o : run_each(w, {both, both}, pairs_named("typed"))) CHECK((o ? "" : o.reason().what()) == "");
+  const std::vector<std::byte> right = ends[1].outcome ? sent : std::vector<std::byte>(sent.size(), there);
+  CHECK(holds(into.bytes(), right));
+  CHECK(holds(data.bytes(), sent));
+  CHECK(at.clean());
+  for (const ending& end : ends) CHECK(end.at_ns < 100 * ms);
   return {ends[0].outcome, ends[1].outcome};
 }
 
@@ -652,13 +665,13 @@ TEST_CASE("elements of another type than were sent are refused, with both types 
 TEST_CASE("a send to oneself that has no room in its receive fails as that does") {
   world w(1);
   const std::vector<std::byte> data = pattern(100, 1);
-  std::vector<std::byte> into(50);
+  guarded_bytes into(50);
   std::vector<ending> each;
   ending whole;
   const program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) {
     return [](flow_work batch, std::vector<ending>* parts, ending* all) -> task<> {
       co_await note_each(&batch, parts, all);
-    }(pairs.start(flow, {p2p::isend(data, {.to = 0}), p2p::irecv(into, {.from = 0})}), &each, &whole);
+    }(pairs.start(flow, {p2p::isend(data, {.to = 0}), p2p::irecv(into.inside(), {.from = 0})}), &each, &whole);
   };
   for (const auto& o : run_each(w, {alone}, pairs_named("self"))) CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(each.size() == 2);
@@ -666,4 +679,5 @@ TEST_CASE("a send to oneself that has no room in its receive fails as that does"
     CHECK(e.outcome.code() == errc::buffer_too_small);
     CHECK(says(e.outcome, "100 bytes do not fit into 50"));
   }
+  CHECK(into.clean_beyond(0));
 }

@@ -22,6 +22,9 @@ using namespace parley::tests::worked_cases;
 
 namespace {
 
+// Copies from GPU to GPU beside what each case tries.
+const std::vector<config_ptr> by_copies{put(), get(), put(0, 4, {.kernel_blocks = 16})};
+
 constexpr const char* rank_test = "this program as one rank of the worked cases";
 
 void over(const char* transports) {
@@ -81,12 +84,14 @@ TEST_CASE("the worked cases hold on device buffers, with many ranks of one proce
     CAPTURE(devices);
     fake_cuda gpu(devices);
     fake_nccl nccl(gpu);
-    one_process job({.ranks = ranks, .settings = eager_trials(), .gpu = &gpu});
+    one_process job({.ranks = ranks, .settings = with_long_memory(), .gpu = &gpu});
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
       places.push_back(std::make_unique<fake_place>(*job.gpu(r), *job.gpu_memory(r), ticks));
       all.push_back(std::make_unique<here>(job[r], *places.back()));
+      all.back()->others = by_copies;
+      all.back()->until_each_ran = true;
       // Two devices that do not reach each other have no way to sum.
       if (devices == 1) all.back()->gpu_sums = {job.gpu(r), {.nccl = &nccl}};
     }
@@ -100,13 +105,17 @@ TEST_CASE("the worked cases hold on device buffers of ranks that would be proces
     CAPTURE(devices);
     fake_cuda gpu(devices);
     fake_nccl nccl(gpu);
-    two_ranks w(gpu, {direct()}, nullptr, static_cast<rank_id>(ranks));
+    const bool own_gpus = ranks == devices;  // NCCL takes no two ranks on one
+    two_ranks w(gpu, {direct()}, own_gpus ? &nccl : nullptr, static_cast<rank_id>(ranks));
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;
     scope running(w.loop);
     for (rank_id r = 0; r < w.ranks.size(); ++r) {
       places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
       all.push_back(std::make_unique<here>(*w.ranks[r], *places.back()));
+      all.back()->others = by_copies;
+      if (own_gpus) all.back()->others.push_back(ops::nccl());
+      all.back()->until_each_ran = true;
       all.back()->gpu_sums = {w.copies[r].get(), {.nccl = &nccl}};
       running.spawn(guarded(all.back().get()));
     }

@@ -31,6 +31,7 @@ struct two_ranks {
     planes.nccl = nccl;
     ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;
+    settings.flight_records = std::size_t{1} << 16U;
     gpu.queues_there *= world;  // each process has its own
     loop.attach(below);
     std::vector<std::uint64_t> lives(world);

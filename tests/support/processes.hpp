@@ -29,10 +29,12 @@ inline void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// One line per invocation, which the test joins.
+/// One line per invocation, which the test joins; none of one that failed before there was a config for it.
 inline void say_flights(const ops::rank& self) {
+  using event = runtime::flight_event;
   for (const runtime::flight_record& r : self.flight().in_order()) {
-    if (!runtime::is_transfer(r.what)) continue;
+    const bool failed = r.what == event::send_failed || r.what == event::receive_failed;
+    if (!runtime::is_transfer(r.what) || (failed && r.digest == 0)) continue;
     std::ostringstream line;
     line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U)
          << ' ' << r.digest;
