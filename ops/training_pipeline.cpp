@@ -3,6 +3,7 @@
 #include <parley/ops/common_terms.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/random.hpp>
+#include <parley/runtime/work_meter.hpp>
 
 #include <algorithm>
 #include <array>
@@ -292,6 +293,17 @@ class training::pass {
     check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
   }
 
+  // Without what the stage waits for other ranks meanwhile: that is no work of its.
+  task<time_ns> time_of_work(pipeline_action a, pipeline_memory memory) {
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::work_meter meter(here.where());
+    runtime::scope measured(here, {.meter = &meter});
+    measured.spawn(stages_.work(a, memory));
+    co_await measured.join();
+    if (on_device_) co_await note_enqueued(memory);
+    co_return meter.worked_ns();
+  }
+
   task<> compute(pipeline_action a) {
     held& h = held_of(a);
     const bool forward = a.what == kind::forward;
@@ -302,15 +314,12 @@ class training::pass {
     } else {
       free_.fit(h.gradient_in, in_bytes(a.stage));
     }
-    const time_ns began = flow_->where().precise_now();
     pipeline_memory memory{.in = h.in.bytes(), .out = h.out.bytes(), .gradient_out = {}, .gradient_in = {}};
     if (!forward) {
       memory.gradient_out = h.gradient_out.bytes();
       memory.gradient_in = h.gradient_in.bytes();
     }
-    co_await stages_.work(a, memory);
-    if (on_device_) co_await note_enqueued(memory);
-    const time_ns took = flow_->where().precise_now() - began;
+    const time_ns took = co_await time_of_work(a, memory);
     report.busy_ns += took;
     (forward ? busy_forward_ns : busy_backward_ns) += took;
     if (forward) co_return;

@@ -82,7 +82,8 @@ class pipeline_stages : public training_work {
 /// One pass, as this rank saw it.
 struct pipeline_report {
   time_ns elapsed_ns = 0;
-  time_ns busy_ns = 0;           ///< of that it computed: what `work` took, which on a device is to enqueue it
+  time_ns busy_ns =
+      0;  ///< of that it computed: what `work` took, its waits for other ranks not counted; on a device, to enqueue it
   double idle_share = 0;         ///< of this rank, until its own end
   double ideal_idle_share = 0;   ///< of this rank with free communication, and stages that all take as long as its own
   std::uint64_t sent = 0;        ///< messages

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct trained {
     links.ns_per_byte = 0;
     return links;
   }
-  static task<> pass(training t, part_of_model* p, pipeline_report* report, result<>* outcome, time_ns* ended) {
+  static task<> pass(training t, training_work* p, pipeline_report* report, result<>* outcome, time_ns* ended) {
     std::exception_ptr thrown;
     try {
       *report = co_await t.run(*p);
@@ -137,6 +138,55 @@ TEST_CASE("a stage that is late once delays nobody by more than that") {
   t.run();
   for (rank_id r = 0; r < 4; ++r) CHECK(t.ended[r] - on_time.ended[r] <= 10 * unit_ns);
   CHECK(t.ended[1] > on_time.ended[1]);
+}
+
+namespace {
+
+// Whose forward passes need a message of their own.
+class waits_inside final : public training_work {
+ public:
+  waits_inside(part_of_model& does, transfer from) : does_(does), from_(std::move(from)) {}
+  std::uint64_t activation_bytes(std::uint32_t stage) const override { return does_.activation_bytes(stage); }
+  task<> work(pipeline_action a, pipeline_memory memory) override {
+    std::array<std::byte, 8> into{};
+    if (a.what == pipeline_action::kind::forward) co_await from_.receive(into, {.from = 1});
+    co_await does_.work(a, memory);
+  }
+
+ private:
+  part_of_model& does_;
+  transfer from_;
+};
+
+task<> send_late(transfer to, time_ns at_ns) {
+  static_cast<void>(co_await sleep_until(at_ns));
+  const std::array<std::byte, 8> word{};
+  co_await to.send(word, {.to = 0});
+}
+
+}  // namespace
+
+TEST_CASE("a stage that waits for another rank in its work is idle meanwhile") {
+  constexpr time_ns unit_ns = 1'000'000;
+  trained t(one_forward_one_backward(2, 1), unit_ns);
+  paired_transfer aside = pair_of({direct()});
+  aside.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
+  std::vector<training> handles;
+  std::vector<transfer> words;
+  for (rank_id r = 0; r < 2; ++r) {
+    handles.push_back(t.w[r].declare(t.op_of(1'000'000'000)));
+    words.push_back(t.w[r].declare(aside));
+  }
+  waits_inside first(*t.parts[0], words[0]);
+  t.ended.resize(2);
+  scope all(t.w.clock);
+  all.spawn(trained::pass(handles[0], &first, &t.reports[0], &t.outcomes[0], &t.ended[0]));
+  all.spawn(trained::pass(handles[1], t.parts[1].get(), &t.reports[1], &t.outcomes[1], &t.ended[1]));
+  all.spawn(send_late(words[1], 20 * unit_ns));
+  run_until(t.w.clock, [&] { return all.running() == 0; });
+  for (const auto& o : t.outcomes) CHECK(o);
+  CHECK(t.reports[0].busy_ns == 3 * unit_ns);
+  CHECK(t.reports[0].elapsed_ns > 25 * unit_ns);
 }
 
 TEST_CASE("schedules that users bring run as they are written") {

@@ -268,15 +268,16 @@ class held_world : public scenario {
   bool fences_bring_messages = false;
   bool withdrawing_works = true;
   std::size_t most_sent_along = ~std::size_t{0};  // of a larger payload the receiver hears, and fetches it
-  // Before the sites, which it outlives.
+  // Before the sites, which they outlive.
+  std::deque<lent_payload> lent;
   struct network : std::vector<held> {
     ~network() {
       for (const held& h : *this) {
         if (h.done != nullptr) h.done->on_end(*h.done, errc::peer_failed);
+        if (h.lent != nullptr) h.lent->done->on_end(*h.lent->done, errc::peer_failed);
       }
     }
   } under_way;
-  std::deque<lent_payload> lent;
   std::vector<std::unique_ptr<site>> sites;
 
   void enter(held m) {
