@@ -16,8 +16,6 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -290,9 +288,9 @@ void check_masks(const tune_settings& s, const spec& job) {
     const std::string title = "parley: --mask " + ops::text_of(std::vector{m}) + ": ";
     if (m.rank && *m.rank >= job.ranks)
       throw text_error(title + "there is no such rank; the job has " + std::to_string(job.ranks));
-    if (!m.name.starts_with("sm_") && std::ranges::find(known, m.name) == known.end())
-      throw text_error(title + "neither a capability (" + fmt::format("{}", fmt::join(ops::machine::named, ", ")) +
-                       ", sm_90 and alike) nor a config of " + job.name);
+    if (!ops::machine::is_numbered(m.name) && std::ranges::find(known, m.name) == known.end())
+      throw text_error(title + "neither a capability (" + ops::machine::what_there_is() + ") nor a config of " +
+                       job.name);
   }
 }
 

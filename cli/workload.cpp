@@ -3,6 +3,7 @@
 #include <parley/cli/payload.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
+#include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
 
 #include <algorithm>
@@ -84,21 +85,36 @@ class workload::receiver_part final : public part {
     came_out.op = op.name;
     came_out.sender = from;
   }
+  // Two receives take turns, so that the next one is posted before its message leaves: what writes into a buffer needs its credit by then.
   task<> run() override {
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope both(here);
+    for (std::size_t first = 0; first < at_once; ++first) both.spawn(receive_in_turn(first));
+    co_await both.join();
+  }
+
+ private:
+  static constexpr std::size_t at_once = 2;
+  task<> receive_in_turn(std::size_t first) {
     const auto block = buffer();
     const auto memory = transfer_.registered(block->bytes());
-    for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
+    for (std::size_t i = first; i < op_.sizes.size(); i += at_once) {
       const std::uint64_t got = co_await transfer_.receive(block->bytes(), {.from = from_});
+      while (came_out.digests.size() < i) {  // in order, and so are the receives that follow
+        auto hashed = co_await hashed_.next(runtime::never);
+        hashed.value();
+      }
       const payload_step hash{.number = i, .hashes = true};
       const std::uint64_t seen = co_await engine().run(hash, block->bytes().first(got));
       came_out.digests.push_back(seen);
+      hashed_.tell();
       owner_.step();
     }
   }
 
- private:
   ops::transfer transfer_;
   rank_id from_;
+  runtime::news hashed_;
 };
 
 workload::workload(const spec& job, ops::rank& self, workload_options o) : options_(std::move(o)) {

@@ -24,11 +24,13 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-constexpr std::string_view compute = "sm_";
-constexpr std::string_view cuda = "cuda_";
-constexpr std::string_view nccl = "nccl_";
+constexpr std::string_view compute = machine::numbered[0];
+constexpr std::string_view cuda = machine::numbered[1];
+constexpr std::string_view nccl = machine::numbered[2];
+constexpr std::string_view memory = machine::numbered[3];
+constexpr unsigned bits_of_a_gib = 30;
 
-/// What a name with a number asks for: `sm_90`, `cuda_12.4`, `nccl_2.28.9`.
+/// What a name with a number asks for: `sm_90`, `cuda_12.4`, `nccl_2.28.9`, `memory_40`.
 struct asked_version {
   std::string_view prefix;
   std::int64_t at_least;
@@ -38,7 +40,7 @@ std::int64_t version_of(std::int64_t major, std::int64_t minor, std::int64_t pat
   return (major * place_of_a_part + minor) * place_of_a_part + patch;
 }
 std::optional<asked_version> version_in(std::string_view name) {
-  for (const std::string_view prefix : {compute, cuda, nccl}) {
+  for (const std::string_view prefix : machine::numbered) {
     if (!name.starts_with(prefix)) continue;
     std::string_view rest = name.substr(prefix.size());
     std::array<std::int64_t, 3> parts{};
@@ -101,10 +103,16 @@ std::string text_of(const std::vector<masked_capability>& masks, rank_id self) {
   return joined(std::move(parts));
 }
 
+bool machine::is_numbered(std::string_view name) { return version_in(name).has_value(); }
+
+std::string machine::what_there_is() {
+  return fmt::format("{}, sm_90, cuda_12.4, nccl_2.28, memory_40 and alike", fmt::join(named, ", "));
+}
+
 machine machine::without_gpu() {
   machine m;
   const std::string none = "this job was given no GPU";
-  for (const std::string_view prefix : {compute, cuda, nccl}) m.versions_.push_back({prefix, -1, none});
+  for (const std::string_view prefix : numbered) m.versions_.push_back({prefix, -1, none});
   for (const char* const name : named) m.lacks(name, none);
   return m;
 }
@@ -115,6 +123,8 @@ machine machine::with_gpu(const transports::cuda_driver& gpu, int device, const 
   const std::string who = fmt::format("GPU {}, {},", device, d.name);
   m.versions_.push_back(
       {compute, version_of(d.compute_capability, 0, 0), fmt::format("{} is sm_{}", who, d.compute_capability)});
+  const auto gib = static_cast<std::int64_t>(d.memory_bytes >> bits_of_a_gib);
+  m.versions_.push_back({memory, version_of(gib, 0, 0), fmt::format("{} has {} GiB of memory", who, gib)});
   const int runs = gpu.driver_version();
   m.versions_.push_back({cuda, version_of(runs / 1000, runs / 10 % 100, 0),
                          fmt::format("the driver is for CUDA {}.{}", runs / 1000, runs / 10 % 100)});

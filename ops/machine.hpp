@@ -11,14 +11,15 @@
 /// | `sm_75`, `sm_90`, … | the GPU's compute capability is that or a newer one |
 /// | `cuda_12`, `cuda_13.1`, … | the driver can run programs of that CUDA |
 /// | `nccl_2`, `nccl_2.28`, … | the job was given NCCL (`job_options::planes`) of that version or a newer one |
+/// | `memory_40`, `memory_79`, … | the GPU has so many whole GiB of memory or more: an H100 of 80 GB has 79 |
 /// | `peer_access`, `nvlink` | the GPU reaches the memory of another one, over NVLink; or no other is visible to this process |
 /// | `ipc` | other processes may be given the GPU's memory |
 /// | `nccl`, `ucx` | the job has a GPU; whether NCCL is found and UCX takes its memory is for those to say who use them |
 /// | anything else, such as a config's own name | always |
 ///
-/// Masks are the same on all ranks; one without a rank is for all. Who hides `sm_90` or `nccl_2.28` hides all newer ones, so that a machine can
-/// stand for an older one; who hides `nccl` hides all its versions. Results depend on them (validator PARLEY_MASK). A machine of which nothing is known has all that is not masked, as
-/// virtual ranks have.
+/// Masks are the same on all ranks; one without a rank is for all. Who hides `sm_90` or `nccl_2.28` hides all newer ones, and who hides
+/// `memory_40` all larger ones, so that a machine can stand for an older or a smaller one; who hides `nccl` hides all its versions.
+/// Results depend on them (validator PARLEY_MASK). A machine of which nothing is known has all that is not masked, as virtual ranks have.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/transports/cuda_driver.hpp>
@@ -48,8 +49,13 @@ std::string text_of(const std::vector<masked_capability>& masks, runtime::rank_i
 
 class machine {
  public:
-  /// Of the table above, but for those with numbers.
+  /// Of the table above, but for those with numbers, and what comes before these.
   static constexpr std::array named{"gpu", "peer_access", "nvlink", "ipc", "nccl", "ucx"};
+  static constexpr std::array<std::string_view, 4> numbered{"sm_", "cuda_", "nccl_", "memory_"};
+  /// Whether it is one with a number: `sm_90`, but not `nccl_ours`, which may be a config's own name.
+  static bool is_numbered(std::string_view name);
+  /// All of them, in words, with examples of those with numbers.
+  static std::string what_there_is();
   static machine without_gpu();
   /// `nccl`: what the job was given of it; null: nothing.
   static machine with_gpu(const transports::cuda_driver& gpu, int device,

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace parley::ops {
 
@@ -85,6 +86,32 @@ std::size_t unlike(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// As somebody means it who writes NVLink or peer-access.
+std::string in_small_letters(std::string_view name) {
+  std::string small;
+  for (const char c : name) small += c == '-' ? '_' : static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return small;
+}
+
+// The capability that a name is hardly meant not to be: masked as it is written, it would hide nothing. Empty: there is none.
+std::string capability_meant_by(std::string_view name) {
+  if (std::ranges::find(machine::named, name) != machine::named.end() || machine::is_numbered(name)) return {};
+  const std::string small = in_small_letters(name);
+  for (const std::string_view prefix : machine::numbered) {
+    const std::string_view word = prefix.substr(0, prefix.size() - 1);
+    if (!small.starts_with(word)) continue;
+    const std::string_view rest =
+        std::string_view(small).substr(small.starts_with(prefix) ? prefix.size() : word.size());
+    const bool begins_a_number = rest.empty() ? small != word : rest.front() >= '0' && rest.front() <= '9';
+    if (begins_a_number) return std::string(prefix) + "N";
+  }
+  constexpr std::size_t short_name = 4;
+  for (const std::string_view known : machine::named) {
+    if (unlike(small, known) <= (known.size() <= short_name ? 1U : 2U)) return std::string(known);
+  }
+  return {};
+}
+
 std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
 
 }  // namespace
@@ -104,6 +131,14 @@ std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, c
   if (!read)
     runtime::raise(
         {errc::malformed, "PARLEY_MASK=" + *told + ": " + read.reason().text() + "; correct it or unset it"});
+  for (const masked_capability& m : *read) {
+    const std::string meant = capability_meant_by(m.name);
+    if (meant.empty()) continue;
+    runtime::raise({errc::malformed, "PARLEY_MASK=" + *told + ": \"" + m.name +
+                                         "\" is no capability, and too much like " + meant +
+                                         " for a config's own name; what can be masked is " + machine::what_there_is() +
+                                         ", or a config by its name; correct it or unset it"});
+  }
   return std::move(read).value();
 }
 

@@ -38,7 +38,8 @@ struct heeded_environment {
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
 /// What a variable that is 0 or 1 says; nothing where it is not set. Throws `malformed`.
 std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup);
-/// PARLEY_MASK alone, or what the program has set. Throws `malformed`.
+/// PARLEY_MASK alone, or what the program has set. Throws `malformed`, also for a capability that is misspelt: what is like one and is none
+/// can be masked by the program only, as a config's own name.
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup);
 
 /// Of the names of variables, those that begin with `PARLEY_` and that nothing reads: a warning each, with the known one that is most

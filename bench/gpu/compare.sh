@@ -2,7 +2,8 @@
 # Send to receive between two GPUs of this machine, 8 B to 256 MiB, in one run: every config of parley on its own and the agreed
 # one, beside raw peer copies, NCCL, UCX and PyTorch:     bash bench/gpu/compare.sh BUILD [OUTPUT_FOLDER]
 # BUILD holds bench/sweep and bench/gpu_raw, built with the CUDA toolkit; UCX's own ucx_perftest and PyTorch are used where they are
-# found. Prints one table; logs go to OUTPUT_FOLDER. Never changes a GPU's settings; NVLink multicast stays off.
+# found. Prints one table; logs go to OUTPUT_FOLDER. PARLEY_UCX_CUDA=0 leaves config `ucx` out. Never changes a GPU's settings; NVLink
+# multicast stays off.
 set -u
 build=${1:?usage: compare.sh BUILD [OUTPUT_FOLDER]}
 out=${2:-$(mktemp -d)}
@@ -11,7 +12,8 @@ repetitions=${REPETITIONS:-200}
 export NCCL_NVLS_ENABLE=0
 mkdir -p "$out"
 
-timeout 200 "$build/bench/sweep" --only gpu --repetitions "$repetitions" >"$out/parley.txt" 2>"$out/parley.log" ||
+PARLEY_UCX_CUDA=${PARLEY_UCX_CUDA:-1} timeout 400 "$build/bench/sweep" --only gpu --repetitions "$repetitions" >"$out/parley.txt" \
+  2>"$out/parley.log" ||
   { echo "parley's sweep failed:"; tail -n 5 "$out/parley.log"; }
 timeout 60 "$build/bench/gpu_raw" --repetitions "$repetitions" >"$out/raw.txt" 2>"$out/raw.log" ||
   { echo "gpu_raw failed:"; tail -n 5 "$out/raw.log"; }
@@ -34,7 +36,7 @@ for bytes in 8 64 512 4096 32768 65536 262144 1048576 2097152 16777216 67108864 
   done
   wait "$server" || break
   cat "$out/ucx.one" >>"$out/ucx.log"
-  awk -v bytes="$bytes" '$1 ~ /^[0-9]+$/ && NF >= 6 { last = $2 } END { if (last) printf "ucx/%d %.0f ns\n", bytes, 1000 * last }' \
+  awk -v bytes="$bytes" '$1 ~ /^[0-9]+$/ && NF >= 6 { last = $2 } END { if (last) printf "ucx_perftest/%d %.0f ns\n", bytes, 1000 * last }' \
     "$out/ucx.one" >>"$out/ucx.txt"
 done
 [ -s "$out/ucx.txt" ] || { echo "UCX's ucx_perftest did not run:"; tail -n 3 "$out/ucx.log" 2>/dev/null; }

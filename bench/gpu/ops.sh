@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Ops on this machine's GPUs, a process each, in turns with what they are compared with: the two-round ring with all configs, with `put`
-# beside the default, and with PyTorch's batch_isend_irecv; training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's; ring attention of
+# beside the default, and with PyTorch's batch_isend_irecv, to 16 MiB and of 64 and 256 MiB, where the steps from size to size do not lead;
+# training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's, to 128 MiB and of 64 and 256 MiB; ring attention of
 # 65,536 rows, and PyTorch's of the same blocks; all-gather + GEMM and GEMM + reduce-scatter, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's
 # multi-GPU programming models.
 #     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
@@ -22,15 +23,24 @@ one() {
   [ "$status" = 0 ] || echo "FAILED with status $status"
 }
 
+# What begins at 8 bytes and grows by a power of two each time passes these by. Fewer calls of them do.
+large=(-b $((64 << 20)) -e $((256 << 20)) -f 4)
+
 echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | xargs), $(nproc) cores, $(date -u +%F)"
 for round in $(seq "$rounds"); do
   one "ring, all configs" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500 -w 4000
   one "ring, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" -n 500 -w 4000 --only put
   one "ring, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_ring.py" -n 500
+  one "ring of 64 and 256 MiB, all configs" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" "${large[@]}" -n 100 -w 1000
+  one "ring of 64 and 256 MiB, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_exchange" "${large[@]}" \
+    -n 100 -w 1000 --only put
+  one "ring of 64 and 256 MiB, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_ring.py" "${large[@]}" -n 100
   one "steps, replayed" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_replayed_step" -w 40000
   one "steps, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_replayed.py"
   one "sums" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_reduce" -f 4 -w 30000
   one "sums, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" -f 4
+  one "sums of 64 and 256 MiB" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_reduce" "${large[@]}" -w 6000
+  one "sums of 64 and 256 MiB, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" "${large[@]}"
   for mask in "" --causal; do
     one "attention $mask" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -w 20
     one "attention $mask, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -w 20 --only put

@@ -38,7 +38,7 @@ def time_text(ns):
 
 def main():
     rows = read(sys.argv[1:])
-    others = ["peer_in_turns", "peer_copy", "kernel_16", "kernel_64", "nccl_raw", "torch", "ucx"]
+    others = ["peer_in_turns", "peer_copy", "kernel_16", "kernel_64", "nccl_raw", "torch", "ucx_perftest"]
     names = []
     for row in rows.values():
         names += [n for n in row if n not in names and n not in others and n != "agreed"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes follow the arrows between the folders, that what must not know time or a wire does not, and that a source
-includes its own header first, which proves that the header leans on nothing else.
+"""Checks that includes follow the arrows between the folders, that what must not know time or a wire does not, that nobody waits for
+all of a stream or a GPU, and that a source includes its own header first, which proves that the header leans on nothing else.
 
     arrows.py               exits 1 and prints file:line for each broken arrow
     arrows.py --self-test   proves on a tree of bad files that each rule fails when it is broken
@@ -46,6 +46,11 @@ FORBIDDEN_HEADERS = {
 }
 FORBIDDEN_WORDS = {folder: [(CLOCK_CALL, "no clock here: time comes from the executor or as a value")]
                    for folder in ("runtime", "tuning", "actors", "ops", "simulation")}
+# Who waits for a stream or a device waits for kernels that may wait for a message, and holds up all ranks of its thread meanwhile.
+WHOLE_DEVICE = (r"\b(cuda(Device|Stream)Synchronize|cu(Ctx|Stream)Synchronize)(_\w+)?\b",
+                "no wait for a whole stream or device: ask for what is waited for, from the reactor's loop")
+for folder in ("runtime", "tuning", "transports", "actors", "ops"):
+    FORBIDDEN_WORDS.setdefault(folder, []).append(WHOLE_DEVICE)
 # file: what it may include and name of the above. The reactor is the executor of real ranks.
 CLOCKS_ALLOWED = {"runtime/reactor.cpp": ("chrono", "sys/timerfd.h", "clock_gettime", "CLOCK_MONOTONIC")}
 
@@ -177,6 +182,12 @@ BROKEN = [
     ("actors/a.cpp", "boost::unordered_node_set<int> all; auto first = all.begin();"),
     ("ops/a.cpp", "std::map<const edge*, int> all;"),
     ("simulation/a.cpp", "std::set<std::vector<int>*> all;"),
+    ("runtime/a.cpp", "cuCtxSynchronize();"),
+    ("tuning/a.cpp", "auto wait = &cudaStreamSynchronize;"),
+    ("transports/a.cpp", "cudaDeviceSynchronize();"),
+    ("transports/a.cu", "cudaStreamSynchronize_ptsz(s);"),
+    ("actors/a.hpp", "cudaStreamSynchronize(s);"),
+    ("ops/a.cpp", 'const auto f = find(library, "cuStreamSynchronize_ptsz");'),
 ]
 SOUND = [
     ("runtime/a.hpp", "#include <parley/runtime/error.hpp>"),
@@ -192,6 +203,9 @@ SOUND = [
     ("actors/a.cpp", "std::map<int, int> all; for (auto& one : all) use(one);"),
     ("actors/a.cpp", "boost::unordered_flat_map<int, int> all; auto at = all.find(7);"),
     ("ops/a.cpp", "std::map<int, edge*> all;"),
+    ("transports/a.cpp", "cudaStreamQuery(s);  // and no cudaStreamSynchronize"),
+    ("transports/a.cpp", "cudaEventQuery(e);"),
+    ("cli/a.cpp", "cudaDeviceSynchronize();"),
 ]
 # The text of ops/a.hpp, that of ops/a.cpp, and where the fault lies, if there is one.
 HEADERS = [

@@ -24,6 +24,31 @@ __global__ void add(float* to, const float* x, const float* y, std::size_t count
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) to[i] = x[i] + y[i];
 }
 
+__global__ void count_unlike(unsigned* unlike, const float* seen, const float* right, std::size_t count) {
+  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
+  unsigned mine = 0;
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+    mine += seen[i] == right[i] ? 0 : 1;  // what is no number is like none
+  if (mine != 0) atomicAdd(unlike, mine);
+}
+
+__global__ void gradients_of(float* gradients, const float* weights, gradient_terms t, const unsigned* steps,
+                             std::size_t count) {
+  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
+  const unsigned first = 5 * t.rank + 3 * *steps;
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const unsigned batch = (first + static_cast<unsigned>(i)) % batch_period;
+    gradients[i] = weights[i] * t.rate + (static_cast<float>(batch) - 0.5F * (batch_period - 1));
+  }
+}
+
+__global__ void update(float* weights, const float* gradients, unsigned* steps, std::size_t count) {
+  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
+  const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (std::size_t i = first; i < count; i += step) weights[i] += gradients[i];
+  if (first == 0) ++*steps;  // nobody reads it here
+}
+
 __global__ void begin(float* field, jacobi_block b) {
   const std::uint64_t count = (b.rows + 2) * b.columns;
   const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
@@ -88,6 +113,23 @@ cudaError_t launch_add(float* to, const float* x, const float* y, std::size_t co
   return cudaGetLastError();
 }
 
+cudaError_t launch_count_unlike(unsigned* unlike, const float* seen, const float* right, std::size_t count,
+                                cudaStream_t s) {
+  count_unlike<<<blocks_for(count), threads, 0, s>>>(unlike, seen, right, count);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_gradients(float* gradients, const float* weights, gradient_terms t, const unsigned* step,
+                             std::size_t count, cudaStream_t s) {
+  gradients_of<<<blocks_for(count), threads, 0, s>>>(gradients, weights, t, step, count);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_update(float* weights, const float* gradients, unsigned* step, std::size_t count, cudaStream_t s) {
+  update<<<blocks_for(count), threads, 0, s>>>(weights, gradients, step, count);
+  return cudaGetLastError();
+}
+
 cudaError_t launch_begin(float* field, const jacobi_block& b, cudaStream_t s) {
   begin<<<blocks_for((b.rows + 2) * b.columns), threads, 0, s>>>(field, b);
   return cudaGetLastError();
@@ -111,7 +153,9 @@ cudaError_t launch_sweep(float* to, const float* from, const jacobi_block& b, st
 cudaError_t load_kernels() {
   cudaFuncAttributes a{};
   for (const void* kernel : {reinterpret_cast<const void*>(&scale), reinterpret_cast<const void*>(&add),
-                             reinterpret_cast<const void*>(&begin), reinterpret_cast<const void*>(&sweep<true>),
+                             reinterpret_cast<const void*>(&count_unlike), reinterpret_cast<const void*>(&gradients_of),
+                             reinterpret_cast<const void*>(&update), reinterpret_cast<const void*>(&begin),
+                             reinterpret_cast<const void*>(&sweep<true>),
                              reinterpret_cast<const void*>(&sweep<false>)}) {
     if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
   }

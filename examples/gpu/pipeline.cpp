@@ -153,6 +153,20 @@ struct steps {
   std::size_t decided_after = 0;  // 0: not
 };
 
+struct larger {
+  double operator()(double a, double b) const noexcept { return std::max(a, b); }
+};
+
+// How many steps it took until no rank tuned any more what it sends; all of them where one did not come to an end.
+parley::task<std::size_t> settled_on_all_ranks(parley::rank& self, const steps& tuned) {
+  parley::rank_group all = self.declare(
+      parley::leader_worker{.name = "steps", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  const std::size_t mine = tuned.decided_after == 0 ? tuned.ns.size() : tuned.decided_after;
+  auto last = static_cast<double>(mine);
+  if (!all.idle()) co_await all.all_reduce<larger>(std::span<double>(&last, 1));
+  co_return static_cast<std::size_t>(last);
+}
+
 double mean(std::span<const double> of) {
   double sum = 0;
   for (const double x : of) sum += x;
@@ -245,12 +259,12 @@ parley::task<> tell_gaps(parley::rank& self, const gpu_stage& stage, parley::tra
 }
 
 // What bench/gpu/pipelines.sh reads.
-void tell_figures(const steps& alone, const steps& tuned, const ideal_step& ideal) {
-  const std::size_t until = tuned.decided_after == 0 ? tuned.ns.size() : tuned.decided_after;
+void tell_figures(const steps& alone, const steps& tuned, std::size_t until, const ideal_step& ideal) {
   const std::span<const double> times(tuned.ns);
   const double untuned = mean(std::span(alone.ns).subspan(alone.ns.size() / 2));
   const double while_tuning = mean(times.first(until));
   const double settled = mean(times.subspan(until));
+  report("settled_after", static_cast<double>(until), "passes");
   report("ideal_pass", ideal.ns, "ns");
   report("default_pass", untuned, "ns");
   report("pass_while_tuning", while_tuning, "ns");
@@ -274,19 +288,20 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
   co_await space.copy(stage.wrong(), none);
   const steps alone = co_await train(self, "untuned", {}, stage, space);
   const steps tuned = co_await train(self, "tuned", others(), stage, space);
+  const std::size_t until = co_await settled_on_all_ranks(self, tuned);
   unsigned wrong = 0;
   co_await space.copy(std::as_writable_bytes(std::span(&wrong, 1)), stage.wrong());
   const std::string rank = "rank_" + std::to_string(self.id()) + "/";
   tell_agreements(self);
   report(rank + "decided_after", static_cast<double>(tuned.decided_after), "passes");
-  co_await tell_gaps(self, stage, space, ideal.kernels, tuned.ns.size() - tuned.decided_after);
+  co_await tell_gaps(self, stage, space, ideal.kernels, tuned.ns.size() - until);
   if (const auto* const wire = dynamic_cast<const parley::transports::cuda_link*>(&here.wire())) {
     report(rank + "staged", static_cast<double>(wire->planes().staged), "messages");
     report(rank + "ipc", static_cast<double>(wire->planes().ipc), "copies");
     report(rank + "flags_set", static_cast<double>(wire->planes().flags_set), "flags");
   }
   report(rank + "wrong", wrong, "elements");
-  if (self.id() == 0) tell_figures(alone, tuned, ideal);
+  if (self.id() == 0) tell_figures(alone, tuned, until, ideal);
   if (wrong != 0) parley::runtime::raise({parley::errc::config_failed, std::to_string(wrong) + " elements are wrong"});
 }
 

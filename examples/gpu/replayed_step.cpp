@@ -2,15 +2,17 @@
 // kernel that reads the other GPUs' memory. Which of them runs is agreed on while the program runs; where that changes, every rank
 // captures its step anew before the same replay. Beside it the same steps enqueued one call after the other.
 //
-//     parley run -n 2 -- gpu_replayed_step [-b 8] [-e 16M] [-f 8] [-n 1000] [-w 20000] [-c 1] [-g 1]
+//     parley run -n 2 -- gpu_replayed_step [-b 8] [-e 16M] [-f 8] [-n 1000] [-w 20000] [-c 1] [-g 1] [--slow-first]
 //
 // -b smallest size of the gradients in bytes, -e largest, -f factor from one to the next, -n steps that are timed, -w steps before them,
-// in which the ranks agree. A line for each size; every weight is compared with what one process computes, unless -c 0 says not to.
+// in which the ranks agree; with --slow-first they begin with a kernel of one block, so that large sums are sure to be captured anew. A line for
+// each size; every weight is compared with what one process computes, unless -c 0 says not to. A wrong sum of any step shows in it: what a step
+// adds is another number each time, all numbers are exact, and what is wrong once stays.
 #include "sums.hpp"
 
 #include <parley/ops/replayed_calls.hpp>
 
-#include <cmath>
+#include <array>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -23,12 +25,14 @@ using parley::ops::captured_call;
 using parley::transports::cuda_stream;
 
 examples::size_sweep options{.largest = 16 << 20, .timed = 1000, .before = 20'000};
+bool slow_first = false;
 
-/// Weights that shrink by what all ranks say of them.
+/// Weights to which each step adds what all ranks make of its batch.
 class model {
  public:
   model(parley::job& here, parley::transports::cuda_space& space, std::size_t count)
-      : gpu_(*here.gpu()), space_(space), self_(here.self()), weights_(space, count), gradients_(space, count) {}
+      : gpu_(*here.gpu()), space_(space), self_(here.self()), weights_(space, count), gradients_(space, count),
+        step_(space, 1) {}
 
   // Enqueues only: once, while it is captured.
   static parley::task<> step(model* m, cuda_stream s, captured_call sum) {
@@ -47,6 +51,8 @@ class model {
   parley::task<> begin() {
     const std::vector<float> ones(weights_.size(), 1);
     co_await space_.copy(weights_.bytes(), std::as_bytes(std::span(ones)));
+    const std::array<unsigned, 1> none{};
+    co_await space_.copy(step_.bytes(), std::as_bytes(std::span(none)));
     steps_ = 0;
   }
   void count_step() noexcept { ++steps_; }
@@ -55,37 +61,46 @@ class model {
     auto ended = co_await parley::transports::reached(gpu_, stream_);
     ended.value();
     co_await space_.copy(std::as_writable_bytes(std::span(seen)), weights_.bytes());
-    float right = 1;
-    for (int i = 0; i < steps_; ++i) {
-      float sum = 0;
-      for (parley::rank_id r = 0; r < self_.world_size(); ++r) sum += right * rate(r) + term;
-      right += sum;
-    }
+    std::array<float, examples::batch_period> right{};
+    for (unsigned i = 0; i < right.size(); ++i) right[i] = weight_of(i);
     std::size_t count = 0;
-    // More than two numbers are added in whatever order a config likes.
-    const float off = self_.world_size() == 2 ? 0 : 1e-5F * right;
-    for (const float w : seen) count += std::abs(w - right) <= off ? 0 : 1;
+    for (std::size_t i = 0; i < seen.size(); ++i) count += seen[i] == right[i % right.size()] ? 0 : 1;
     co_return count;
   }
   cuda_stream stream() const noexcept { return static_cast<cudaStream_t>(stream_); }
   std::uint64_t bytes() const noexcept { return gradients_.bytes().size(); }
 
  private:
-  static constexpr float term = 1.0F / 1024;
-  // Powers of two: what is scaled by them is exact.
-  static float rate(parley::rank_id r) { return -static_cast<float>(1U << r) / 1024; }
+  // Ranks take a weight in pairs, one of which adds it and the other takes it away: where all have the same nothing comes of it, and what
+  // one has by mistake spreads.
+  float rate() const {
+    const parley::rank_id other = self_.id() ^ 1U;
+    if (other >= self_.world_size()) return 0;
+    return self_.id() < other ? 1 : -1;
+  }
+  // As one process computes it. Halves below some ten thousand: exact, in whatever order ranks are added up.
+  float weight_of(unsigned i) const {
+    float w = 1;
+    for (unsigned step = 0; step < static_cast<unsigned>(steps_) % examples::batch_period; ++step) {
+      for (parley::rank_id r = 0; r < self_.world_size(); ++r)
+        w += static_cast<float>((5 * r + 3 * step + i) % examples::batch_period) - 0.5F * (examples::batch_period - 1);
+    }
+    return w;
+  }
   void backward(cuda_stream s) {
-    must(examples::launch_scale(gradients_.data(), weights_.data(), rate(self_.id()), term, weights_.size(), s),
+    must(examples::launch_gradients(gradients_.data(), weights_.data(), {rate(), self_.id()}, step_.data(),
+                                    weights_.size(), s),
          "kernel");
   }
   void update(cuda_stream s) {
-    must(examples::launch_add(weights_.data(), weights_.data(), gradients_.data(), weights_.size(), s), "kernel");
+    must(examples::launch_update(weights_.data(), gradients_.data(), step_.data(), weights_.size(), s), "kernel");
   }
   parley::transports::cuda_copies& gpu_;
   parley::transports::cuda_space& space_;
   parley::rank& self_;
   device_array<float> weights_;
   device_array<float> gradients_;
+  device_array<unsigned> step_;  // how many there were, for its kernels
   examples::stream stream_;
   int steps_ = 0;
 };
@@ -123,6 +138,7 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
   parley::rank& self = here.self();
   parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "gradients");
   op.configs = {parley::ops::nccl_sum(), parley::ops::kernel_sum(8), parley::ops::kernel_sum(32)};
+  if (slow_first) op.configs.insert(op.configs.begin(), parley::ops::kernel_sum(1));
   const auto sums = self.declare(op);
   op.name = "replayed_gradients";
   op.replayed = true;
@@ -152,7 +168,7 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
 }  // namespace
 
 int main(int argc, char** argv) {
-  options.options().take(argc, argv);
+  options.options().flag("--slow-first", slow_first).take(argc, argv);
   parley::job_options job;
   job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
   return examples::run_on_gpus(rank_main, std::move(job));

@@ -6,7 +6,8 @@
 // Options and columns are those of nccl-tests' sendrecv_perf: -b smallest size in bytes, -e largest, -f factor from one to the next, -n steps
 // that are timed, -w steps before them, in which the ranks agree on a config, -c 0 for results that are not compared, -g GPUs of a rank, which has
 // one. --only names the only config beside the default. A line for each size: the time of a step, which is two messages each way and four
-// kernels.
+// kernels. The results of all steps before the timed ones are compared, and of the last three of these: a kernel that was too early for its
+// message has found other numbers, those of three steps before.
 #include "device.hpp"
 
 #include <algorithm>
@@ -29,22 +30,33 @@ std::string only;  // config beside the default
 // What one step works on. Three of them, so that the host may be two steps ahead of the messages.
 struct buffers {
   buffers(parley::transports::cuda_space& space, std::size_t count)
-      : x0(space, count), t0(space, count), y0(space, count), a(space, count), t1(space, count), y1(space, count),
-        out(space, count) {}
-  device_array<float> x0, t0, y0, a, t1, y1, out;
+      : t0(space, count), y0(space, count), a(space, count), t1(space, count), y1(space, count), out(space, count) {}
+  device_array<float> t0, y0, a, t1, y1, out;
   std::array<parley::flow_work, 3> works{};
 };
+
+// What a step begins with, and what must come of it. Four of them, which differ in each element, so that no step has the numbers of the
+// one that had its buffers before.
+struct numbers {
+  numbers(parley::transports::cuda_space& space, std::size_t count) : x0(space, count), right(space, count) {}
+  device_array<float> x0, right;
+};
+
+enum class compared : std::uint8_t { each_step, none };
 
 class ring {
  public:
   ring(parley::job& here, parley::transports::cuda_space& space, parley::p2p op, std::size_t count)
       : gpu_(*here.gpu()), space_(space), self_(here.self()), count_(count), op_(op),
-        sets_{buffers(space, count), buffers(space, count), buffers(space, count)} {
+        sets_{buffers(space, count), buffers(space, count), buffers(space, count)},
+        numbers_{numbers(space, count), numbers(space, count), numbers(space, count), numbers(space, count)},
+        unlike_(space, 1) {
     const parley::rank_id world = self_.world_size();
     next_ = (self_.id() + 1) % world;
     previous_ = (self_.id() + world - 1) % world;
-    for (buffers& b : sets_) {
-      for (const auto* memory : {&b.x0, &b.y0, &b.a, &b.y1}) registered_.push_back(op_.registered(memory->bytes()));
+    for (const numbers& n : numbers_) registered_.push_back(op_.registered(n.x0.bytes()));
+    for (const buffers& b : sets_) {
+      for (const auto* memory : {&b.y0, &b.a, &b.y1}) registered_.push_back(op_.registered(memory->bytes()));
     }
   }
 
@@ -54,10 +66,12 @@ class ring {
         op_.start(flow, {op_.irecv(b.y0.all(), {.from = previous_}), op_.irecv(b.y1.all(), {.from = previous_})},
                   {.stream = stream_, .ahead = true});
   }
-  void step(parley::dataflow& flow, buffers& b) {
+  void step(parley::dataflow& flow, std::size_t number) {
+    buffers& b = set_of(number);
+    const device_array<float>& x0 = numbers_of(number).x0;
     cudaStream_t s = stream_;
-    b.works[1] = op_.start(flow, {op_.isend(b.x0.all(), {.to = next_})}, {.stream = s});
-    must(examples::launch_scale(b.t0.data(), b.x0.data(), 2, 1, count_, s), "kernel");
+    b.works[1] = op_.start(flow, {op_.isend(x0.all(), {.to = next_})}, {.stream = s});
+    must(examples::launch_scale(b.t0.data(), x0.data(), 2, 1, count_, s), "kernel");
     space_.wait_on(b.y0.bytes(), s);
     must(examples::launch_add(b.a.data(), b.y0.data(), b.t0.data(), count_, s), "kernel");
     b.works[2] = op_.start(flow, {op_.isend(b.a.all(), {.to = next_})}, {.stream = s});
@@ -65,44 +79,55 @@ class ring {
     space_.wait_on(b.y1.bytes(), s);
     must(examples::launch_add(b.out.data(), b.y1.data(), b.t1.data(), count_, s), "kernel");
   }
-  static parley::task<> steps(parley::dataflow& flow, ring* r, int count) {
-    auto& sets = r->sets_;
-    r->expect(flow, sets[0]);
-    for (int i = 0; i < count; ++i) {
-      buffers& after = sets[static_cast<std::size_t>(i + 1) % sets.size()];
+  static parley::task<> steps(parley::dataflow& flow, ring* r, int count, compared how) {
+    const std::size_t end = r->begun_ + static_cast<std::size_t>(count);
+    if (count > 0) r->expect(flow, r->set_of(r->begun_));
+    for (; r->begun_ < end; ++r->begun_) {
+      buffers& after = r->set_of(r->begun_ + 1);
       for (const parley::flow_work& w : after.works) {  // two steps old
         if (w.size() != 0) co_await w;
       }
-      if (i + 1 < count) r->expect(flow, after);
-      r->step(flow, sets[static_cast<std::size_t>(i) % sets.size()]);
+      if (r->begun_ + 1 < end) r->expect(flow, after);
+      r->step(flow, r->begun_);
+      if (how == compared::each_step) r->compare(r->begun_);
     }
     co_await flow.join();
     auto ended = co_await parley::transports::reached(r->gpu_, r->stream_);
     ended.value();
-    for (buffers& b : sets) b.works = {};
+    for (buffers& b : r->sets_) b.works = {};
   }
 
   parley::task<> begin() {
-    std::vector<float> x(count_);
-    for (std::size_t i = 0; i < count_; ++i) x[i] = at_first(self_.id(), i);
-    for (buffers& b : sets_) co_await space_.copy(b.x0.bytes(), std::as_bytes(std::span(x)));
-  }
-  parley::task<std::size_t> wrong() {
+    const std::array<unsigned, 1> none{};
+    co_await space_.copy(unlike_.bytes(), std::as_bytes(std::span(none)));
+    for (const buffers& b : sets_) {
+      for (const auto* memory : {&b.t0, &b.y0, &b.a, &b.t1, &b.y1, &b.out})
+        must(cudaMemsetAsync(memory->data(), 0xff, memory->bytes().size(), stream_), "cudaMemset");  // no numbers
+    }
     const parley::rank_id world = self_.world_size();
     const parley::rank_id second = (self_.id() + world - 2) % world;
-    std::size_t count = 0;
-    std::vector<float> out(count_);
-    for (buffers& b : sets_) {
-      co_await space_.copy(std::as_writable_bytes(std::span(out)), b.out.bytes());
+    std::vector<float> values(count_);
+    for (std::size_t n = 0; n < numbers_.size(); ++n) {
+      for (std::size_t i = 0; i < count_; ++i) values[i] = at_first(n, self_.id(), i);
+      co_await space_.copy(numbers_[n].x0.bytes(), std::as_bytes(std::span(values)));
+      const auto sum = [n](parley::rank_id left, parley::rank_id here, std::size_t i) {
+        return at_first(n, left, i) + (2 * at_first(n, here, i) + 1);
+      };
       for (std::size_t i = 0; i < count_; ++i) {
-        const auto sum = [&](parley::rank_id left, parley::rank_id here) {
-          return at_first(left, i) + (2 * at_first(here, i) + 1);
-        };
-        const float scaled = sum(previous_, self_.id()) * c;
-        count += out[i] == sum(second, previous_) + scaled ? 0 : 1;
+        const float scaled = sum(previous_, self_.id(), i) * c;
+        values[i] = sum(second, previous_, i) + scaled;
       }
+      co_await space_.copy(numbers_[n].right.bytes(), std::as_bytes(std::span(values)));
     }
-    co_return count;
+  }
+  // Of the steps that were compared, and of the last ones, whose results are still here.
+  parley::task<std::size_t> wrong() {
+    for (std::size_t back = std::min(begun_, sets_.size()); back > 0; --back) compare(begun_ - back);
+    auto ended = co_await parley::transports::reached(gpu_, stream_);
+    ended.value();
+    std::array<unsigned, 1> count{};
+    co_await space_.copy(std::as_writable_bytes(std::span(count)), unlike_.bytes());
+    co_return count[0];
   }
   std::string config() const {
     const parley::decision now = op_.to(next_).decision(count_ * sizeof(float));
@@ -110,7 +135,17 @@ class ring {
   }
 
  private:
-  static float at_first(parley::rank_id r, std::size_t i) { return static_cast<float>((17 * r + i) % 512); }
+  // Of numbers_[n].
+  static float at_first(std::size_t n, parley::rank_id r, std::size_t i) {
+    return static_cast<float>((17 * r + i + 128 * n) % 512);
+  }
+  buffers& set_of(std::size_t step) { return sets_[step % sets_.size()]; }
+  const numbers& numbers_of(std::size_t step) const { return numbers_[step % numbers_.size()]; }
+  void compare(std::size_t step) {
+    must(examples::launch_count_unlike(unlike_.data(), set_of(step).out.data(), numbers_of(step).right.data(), count_,
+                                       stream_),
+         "kernel");
+  }
   parley::transports::cuda_copies& gpu_;
   parley::transports::cuda_space& space_;
   parley::rank& self_;
@@ -120,6 +155,9 @@ class ring {
   parley::rank_id previous_ = 0;
   examples::stream stream_;
   std::array<buffers, 3> sets_;
+  std::array<numbers, 4> numbers_;
+  device_array<unsigned> unlike_;  // how many elements were wrong
+  std::size_t begun_ = 0;          // steps so far
   std::vector<parley::actors::registered_memory> registered_;
 };
 
@@ -137,9 +175,10 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
     const std::size_t count = std::max<std::size_t>(bytes / sizeof(float), 1);
     ring r(here, space, op, count);
     co_await r.begin();
-    co_await parley::with_dataflow(ring::steps, &r, options.before);
+    const compared how = options.check != 0 ? compared::each_step : compared::none;
+    co_await parley::with_dataflow(ring::steps, &r, options.before, how);
     const parley::time_ns began = self.where().precise_now();
-    co_await parley::with_dataflow(ring::steps, &r, options.timed);
+    co_await parley::with_dataflow(ring::steps, &r, options.timed, compared::none);
     const double step_us = static_cast<double>(self.where().precise_now() - began) / 1e3 / options.timed;
     std::size_t wrong = 0;
     if (options.check != 0) wrong = co_await r.wrong();

@@ -132,6 +132,25 @@ TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for
   CHECK(fs::exists(here.path / "three.results.csv") == false);
 }
 
+TEST_CASE("receives are posted before their messages leave, so that what writes into a receiver's buffer is measured") {
+  const folder here;
+  here.write("written.json", R"json({"name": "written", "ranks": 2, "ops": [
+    {"op": "paired_transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
+     "configs": ["direct", "put", "get"],
+     "messages": [{"bytes": "4MiB", "count": 200}, {"bytes": "64KiB", "count": 200}, {"bytes": 1000, "count": 200}]}]})json");
+  const auto ran = here.tune("written.json --sim");
+  REQUIRE_MESSAGE(ran.status == 0, ran.error);
+  const json::object d = ran.document();
+  REQUIRE(d.at("agreements").as_array().size() == 3);
+  for (const json::value& a : d.at("agreements").as_array()) {
+    CHECK(a.at("decided").as_bool());
+    for (const json::value& c : a.at("candidates").as_array()) {
+      CAPTURE(c.at("config").as_string().c_str());
+      CHECK(c.at("status").as_string() == "measured");
+    }
+  }
+}
+
 TEST_CASE("a simulated run takes no results or deaths, and a seed belongs to one") {
   const folder here;
   here.write("three.json", three_sizes);
@@ -248,6 +267,7 @@ TEST_CASE(
     }
     CHECK(number(d, "invocations") == 3'000);
   }
+  CHECK(here.tune("three.json --mask sm_90 --mask 1:cuda_13.1 --mask memory_40 --sim").status == 0);
   for (const auto& [mask, why] :
        {std::pair{"2:nccl", "there is no such rank; the job has 2"},
         {"1:chonked", "neither a capability (gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90"},

@@ -2,7 +2,8 @@
 # What has to be seen on real GPUs, in one go: bash tests/gpu/run.sh BUILD [OUTPUT_FOLDER]
 # BUILD holds cli/parley, examples/gpu_*, bench/gpu_sums, tests/test_gpu and tests/gpu_own_communicator; checks of what was not built do not
 # run. Prints one line per check and a summary, which also says what did not run and why; logs go to OUTPUT_FOLDER. ONLY=REGEX: the checks whose
-# names have it. Never changes a GPU's settings; NVLink multicast stays off.
+# names have it; MICROBATCHES=N: of pipelines, which with few of them come to no agreement and fail. Uses GPU 0 for what is about one GPU, and
+# else two of them, or four where there are so many. Never changes a GPU's settings; NVLink multicast stays off.
 set -u
 build=${1:?usage: run.sh BUILD [OUTPUT_FOLDER]}
 out=${2:-$(mktemp -d)}
@@ -11,6 +12,11 @@ parley=$build/cli/parley
 spec=$here/examples/specs/llama2-7b-pipeline.json
 export NCCL_NVLS_ENABLE=0
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+[ -z "${CUDA_VISIBLE_DEVICES:-}" ] || gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
+first_gpu=${CUDA_VISIBLE_DEVICES:-0}
+one_gpu=(env "CUDA_VISIBLE_DEVICES=${first_gpu%%,*}")
+ranks=$((gpus >= 4 ? 4 : 2))
+microbatches=${MICROBATCHES:-3000}
 passed=0 failed=0 left_out=0
 mkdir -p "$out"
 
@@ -63,23 +69,61 @@ echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheade
 check doctor 60 "$parley" doctor
 lines_of "doctor" grep -E '^(CUDA|GPU|plane)'
 
-# Many ranks on one GPU: the demo's pipeline, whose outputs must equal a single process's bit for bit.
-check one-process-8-ranks 300 "$parley" tune "$spec" -n 8 --device cuda --one-process --no-results \
-  --microbatches "${MICROBATCHES:-500}"
-last 3 "one-process-8-ranks"
-check one-process-2-ranks 120 "$parley" tune "$here/examples/specs/send-recv.json" --device cuda --one-process --no-results
-# A process per rank: staged through pinned memory, and from GPU to GPU.
-check processes-2-ranks 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --budget 1
-last 40 "processes-2-ranks"
-check processes-pipeline 200 "$parley" tune "$here/tests/gpu/pipeline.json" --device cuda --no-results \
-  --microbatches "${MICROBATCHES:-500}"
-last 3 "processes-pipeline"
+# agreed NAME SPEC OPTIONS...: that spec is run, outputs equal a single process's, and something is agreed on, of several configs that were timed,
+# for four of five sizes or more: a search among configs that are equally fast may need more messages than there are.
+agreed() {
+  local name=$1
+  shift
+  "$parley" tune "$@" --device cuda --no-results --budget 1 --json >"$out/$name.json" &&
+    python3 -c 'import json, sys
+all = json.load(open(sys.argv[1]))["agreements"]
+decided = [a for a in all if a["decided"] and sum(c["status"] == "measured" for c in a["candidates"]) > 1]
+others = sorted({a["decision"] for a in decided if a["decision"] != a["candidates"][0]["config"]})
+print("{} of {} sizes were agreed on; configs other than the default: {}".format(len(decided), len(all), ", ".join(others) or "none"))
+for a in all:
+  if a not in decided: print("not agreed on: {op} {sender}->{receiver} {key}".format(**a))
+sys.exit(not all or 5 * len(decided) < 4 * len(all))' "$out/$name.json"
+}
+export -f agreed
+export parley here out
+# check_agreed NAME SECONDS [PREFIX...] -- SPEC OPTIONS...
+check_agreed() {
+  local name=$1 limit=$2 prefix=()
+  shift 2
+  while [ "$1" != -- ]; do prefix+=("$1") && shift; done
+  shift
+  check "$name" "$limit" "${prefix[@]}" bash -c 'agreed "$@"' - "$name" "$@"
+}
 
-# The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, and a process each.
+# Many ranks on one GPU: the demo's pipeline, whose outputs must equal a single process's bit for bit.
+check_agreed one-process-8-ranks 300 "${one_gpu[@]}" -- "$spec" -n 8 --one-process --microbatches "$microbatches"
+last 5 "one-process-8-ranks"
+check_agreed one-process-2-ranks 120 "${one_gpu[@]}" -- "$here/examples/specs/send-recv.json" --one-process --microbatches 1800
+last 2 "one-process-2-ranks"
+# The same on as many GPUs as there are.
+if [ "$gpus" -ge 2 ]; then
+  check_agreed one-process-all-gpus 300 -- "$spec" -n 8 --one-process --microbatches "$microbatches"
+  last 5 "one-process-all-gpus"
+else
+  leave_out "there is one GPU" one-process-all-gpus
+fi
+# A process per rank: staged through pinned memory, and from GPU to GPU.
+check_agreed processes-2-ranks 180 -- "$here/tests/gpu/planes.json"
+last 45 "processes-2-ranks"
+check_agreed processes-pipeline 250 -- "$here/tests/gpu/pipeline.json" --microbatches "$microbatches"
+last 5 "processes-pipeline"
+
+# The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, or on several, and a process each. Every
+# config that a link of theirs can run must have run.
 cases=$build/tests/test_gpu
-if built "$cases" worked-cases-processes worked-cases-one-process; then
-  check worked-cases-processes 90 "$cases" --test-case='*process for each rank*'
-  check worked-cases-one-process 90 "$cases" --test-case='*many ranks of one process*'
+if built "$cases" worked-cases-processes worked-cases-one-process worked-cases-all-gpus; then
+  check worked-cases-processes 180 "$cases" --test-case='*process for each rank*'
+  check worked-cases-one-process 180 "${one_gpu[@]}" "$cases" --test-case='*many ranks of one process*'
+  if [ "$gpus" -ge 2 ]; then
+    check worked-cases-all-gpus 180 "$cases" --test-case='*many ranks of one process*'
+  else
+    leave_out "there is one GPU" worked-cases-all-gpus
+  fi
 fi
 
 # What NCCL, and UCX, do for transfers, each by itself: the same messages with only it beside the default. It must have been timed.
@@ -92,7 +136,6 @@ print(f"{sys.argv[2]} was timed {len(timed)} times")
 sys.exit(not timed)' "$out/processes-$1.json" "$1"
 }
 export -f is_timed
-export parley here out
 if several processes-nccl; then
   check processes-nccl 120 bash -c "is_timed nccl"
   last 12 "processes-nccl"
@@ -122,7 +165,7 @@ is_without() {
     python3 -c 'import json, sys
 all = json.load(open(sys.argv[1]))["agreements"]
 lacking = [c["config"] for a in all for c in a["candidates"] if c["config"].startswith(("put", "get", "nccl"))]
-decided = sum(bool(a["decided"]) for a in all)
+decided = sum(a["decided"] and a["trials"] > 0 for a in all)
 print(f"{decided} of {len(all)} sizes were agreed on; candidates that a rank is to do without: {len(lacking)}")
 sys.exit(bool(lacking) or not decided)' "$out/masked.json"
 }
@@ -170,22 +213,29 @@ fi
 # that are gathered are what is left, and one rank lacks one of them.
 sums=$build/bench/gpu_sums
 checks_of_sums="sums-4096 sums-65536 sums-1048576 sums-16777216 sums-masked sums-rank-dies sums-kernel-faults"
-if built "$sums" $checks_of_sums sums-one-process-{2,4,8} sums-one-process-masked sums-one-process-kernel-faults sums-shared-gpu; then
+if built "$sums" $checks_of_sums sums-one-process-{2,4,8} sums-one-process-{masked,kernel-faults,all-gpus} sums-shared-gpu; then
   for bytes in 4096 65536 1048576 16777216; do
-    check "sums-$bytes" 60 "$parley" run -n 2 -- "$sums" --bytes "$bytes" --calls "$((bytes > 100000 ? 400 : 2000))"
+    check "sums-$bytes" 60 "$parley" run -n "$ranks" -- "$sums" --bytes "$bytes" --calls "$((bytes > 100000 ? 400 : 2000))"
     last 8 "sums-$bytes"
   done
-  check sums-masked 60 bash -c 'says "agreed on (nccl|gathered)" "$@"' - "$parley" run -n 2 -- "$sums" --mask 1
+  check sums-masked 60 bash -c 'says "agreed on (nccl|gathered)" "$@"' - "$parley" run -n "$ranks" -- "$sums" --mask 1
   last 8 "sums-masked"
-  fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- "$sums" --kill 1
-  fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n 2 -- "$sums" --fault 1
-  for ranks in 2 4 8; do
-    check "sums-one-process-$ranks" 60 "$sums" --one-process $ranks --calls 400
-    last 8 "sums-one-process-$ranks"
+  fails_as sums-rank-dies 60 "rank 1 is gone" "$parley" run -n "$ranks" -- "$sums" --kill 1
+  fails_as sums-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$parley" run -n "$ranks" -- "$sums" --fault 1
+  for housed in 2 4 8; do
+    check "sums-one-process-$housed" 60 "${one_gpu[@]}" "$sums" --one-process $housed --calls 400
+    last 8 "sums-one-process-$housed"
   done
-  check sums-one-process-masked 60 "$sums" --one-process 4 --calls 400 --mask 3
+  check sums-one-process-masked 60 "${one_gpu[@]}" "$sums" --one-process 4 --calls 400 --mask 3
   last 8 "sums-one-process-masked"
-  fails_as sums-one-process-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "$sums" --one-process 4 --fault 3 --calls 400
+  fails_as sums-one-process-kernel-faults 60 "device_failed.*cudaErrorIllegalAddress" "${one_gpu[@]}" "$sums" --one-process 4 --fault 3 \
+    --calls 400
+  if [ "$gpus" -ge 2 ]; then
+    check sums-one-process-all-gpus 60 "$sums" --one-process 4 --calls 400
+    last 8 "sums-one-process-all-gpus"
+  else
+    leave_out "there is one GPU" sums-one-process-all-gpus
+  fi
   # More ranks than GPUs.
   check sums-shared-gpu 90 "$parley" run -n "$((gpus < 8 ? gpus + 1 : 8))" -- "$sums" --calls 400
   last 8 "sums-shared-gpu"
@@ -193,7 +243,7 @@ fi
 # A communicator of the program's own, with sums under way while parley rehearses and tries NCCL beside it.
 own=$build/tests/gpu_own_communicator
 if several own-communicator && built "$own" own-communicator; then
-  check own-communicator 120 "$parley" run -n 2 -- "$own" --steps 40000
+  check own-communicator 120 "$parley" run -n "$ranks" -- "$own" --steps 40000
   last 2 "own-communicator"
 fi
 # For bash -c: rank 1 is killed once ranks have met, also where CUDA takes 10 s to start.
@@ -203,16 +253,16 @@ for op in ring_exchange jacobi; do
   program=$build/examples/gpu_$op
   built "$program" "$op" "$op-rank-dies" || continue
   [ $op = jacobi ] && short="-nx 2048 -ny 2048 -niter 500" endless="-nx 2048 -ny 2048 -niter 200000" || short="-n 100 -w 300" endless="-e 8 -n 100000000"
-  check "$op" 60 "$parley" run -n 2 -- "$program" $short
+  check "$op" 60 "$parley" run -n "$ranks" -- "$program" $short
   last 2 "$op"
-  fails_as "$op-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
+  fails_as "$op-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n "$ranks" -- bash -c \
     "$rank_1_dies" - "$program" $endless
 done
 # A pipeline forward and backward, and gradients summed in two levels; both look at every element. What no program knows is an error.
 program=$build/examples/gpu_pipeline
 if built "$program" pipeline-1F1B pipeline-Interleaved1F1B; then
   for schedule in 1F1B Interleaved1F1B; do
-    check "pipeline-$schedule" 60 "$parley" run -n 2 -- "$program" --schedule $schedule --train-iters 60 --compute-us 200
+    check "pipeline-$schedule" 60 "$parley" run -n "$ranks" -- "$program" --schedule $schedule --train-iters 60 --compute-us 200
     last 3 "pipeline-$schedule"
   done
 fi
@@ -229,14 +279,14 @@ program=$build/examples/gpu_ring_attention
 if built "$program" attention-{fp32,bf16}{,--causal}-{64,5000} attention-4-ranks attention-rank-dies; then
   for dtype in fp32 bf16; do
     for mask in "" --causal; do
-      check "attention-$dtype$mask-64" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 64 --heads 2 --head-dim 16 -n 20
-      check "attention-$dtype$mask-5000" 60 "$parley" run -n 2 -- "$program" --dtype $dtype $mask --seqlen 5000 --heads 4 --head-dim 128 -n 20
+      check "attention-$dtype$mask-64" 60 "$parley" run -n "$ranks" -- "$program" --dtype $dtype $mask --seqlen 64 --heads 2 --head-dim 16 -n 20
+      check "attention-$dtype$mask-5000" 60 "$parley" run -n "$ranks" -- "$program" --dtype $dtype $mask --seqlen 5000 --heads 4 --head-dim 128 -n 20
       last 1 "attention-$dtype$mask-5000"
     done
   done
   check attention-4-ranks 60 "$parley" run -n 4 -- "$program" --seqlen 8192 --heads 4 --head-dim 64 --causal -n 20
   last 1 "attention-4-ranks"
-  fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
+  fails_as attention-rank-dies 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n "$ranks" -- bash -c \
     "$rank_1_dies" - "$program" --seqlen 8192 --heads 4 -w 10000000
 fi
 # All-gather + GEMM and GEMM + reduce-scatter, every element of every config's result compared; cuBLASLt is looked for as NCCL is, where
@@ -244,26 +294,43 @@ fi
 for layer in all_gather_gemm gemm_reduce_scatter; do
   program=$build/examples/gpu_$layer
   built "$program" $layer "$layer-rank-dies" || continue
-  check $layer 120 "$parley" run -n 2 -- "$program" --M 2048 --N 2048 --K 1024
+  check $layer 120 "$parley" run -n "$ranks" -- "$program" --M 2048 --N 2048 --K 1024
   last 6 "$layer"
-  fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n 2 -- bash -c \
+  fails_as "$layer-rank-dies" 60 "rank 1 is gone|to rank 1 failed" "$parley" run -n "$ranks" -- bash -c \
     "$rank_1_dies" - "$program" --M 2048 --N 2048 --K 1024 --iters 100000000
 done
-# A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on.
+# A step with a sum of all ranks in it, replayed from a CUDA graph, which is captured anew when another config is agreed on: with the default first,
+# and with one that is so slow for the largest size that another one must be agreed on, and steps be captured twice.
+is_captured_anew() {
+  local said
+  said=$("$@") || return
+  printf '%s\n' "$said"
+  python3 -c 'import sys
+rows = [line.replace("(not yet)", "-").split()[2:] for line in sys.argv[1].splitlines() if line.startswith("[rank 0] ") and "#" not in line]
+largest = rows[-1]
+print("the largest size: agreed on {}, captured {} times".format(largest[4], largest[8]))
+sys.exit(largest[4] in ("-", "kernel_sum(blocks=1)") or int(largest[8]) < 2)' "$said"
+}
+export -f is_captured_anew
 program=$build/examples/gpu_replayed_step
-if several replayed_step replayed_step-rank-dies && built "$program" replayed_step replayed_step-rank-dies; then
-  check replayed_step 90 bash -c 'says "(nccl|kernel)_sum" "$@"' - "$parley" run -n 2 -- "$program" -e 300000
+if several replayed_step replayed_step-{captured-anew,rank-dies} && built "$program" replayed_step replayed_step-{captured-anew,rank-dies}; then
+  check replayed_step 90 bash -c 'says "] +[0-9]+ +[0-9]+ +[0-9.]+ +0 +(nccl|kernel)_sum" "$@"' - "$parley" run -n "$ranks" -- "$program" \
+    -e 300000
   last 8 "replayed_step"
-  fails_as replayed_step-rank-dies 60 "rank 1 is gone" "$parley" run -n 2 -- bash -c \
+  check replayed_step-captured-anew 90 bash -c 'is_captured_anew "$@"' - "$parley" run -n "$ranks" -- "$program" -b 4096 -e 2M -f 512 \
+    --slow-first
+  last 4 "replayed_step-captured-anew"
+  fails_as replayed_step-rank-dies 60 "rank 1 is gone" "$parley" run -n "$ranks" -- bash -c \
     "$rank_1_dies" - "$program" -e 8 -n 100000000
 fi
 # The GPUs are as good as before.
-check processes-after-faults 120 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 40
+check_agreed processes-after-faults 180 -- "$here/tests/gpu/planes.json"
+last 2 "processes-after-faults"
 
 [ "${SANITIZE:-yes}" = no ] || sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
 if [ -n "${sanitizer:-}" ]; then
   for tool in memcheck racecheck; do
-    check "$tool-one-process" 400 "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
+    check "$tool-one-process" 400 "${one_gpu[@]}" "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
       --one-process --no-results --microbatches 12
     lines_of "$tool-one-process" grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY'
   done
@@ -295,7 +362,7 @@ if [ -n "${sanitizer:-}" ]; then
   sanitized sums "$sums" --bytes 4096 --calls 300
   if built "$sums" {memcheck,racecheck}-sums-one-process; then
     for tool in memcheck racecheck; do
-      check "$tool-sums-one-process" 300 "$sanitizer" --tool $tool --report-api-errors no --error-exitcode 9 "$sums" --one-process 4 --bytes 4096 --calls 100
+      check "$tool-sums-one-process" 300 "${one_gpu[@]}" "$sanitizer" --tool $tool --report-api-errors no --error-exitcode 9 "$sums" --one-process 4 --bytes 4096 --calls 100
     done
   fi
   if several {memcheck,racecheck}-replayed_step; then

@@ -79,6 +79,8 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   CHECK(why(m, "cuda_13") == "");
   CHECK(why(m, "cuda_12.4") == "");
   CHECK(why(m, "cuda_13.1") == "the driver is for CUDA 13.0");
+  CHECK(why(m, "memory_1") == "");
+  CHECK(why(m, "memory_2") == "GPU 0, H100, has 1 GiB of memory");
   CHECK(why(m, "nccl_2") == "this job was given no NCCL");
   fake_nccl nccl(gpu);
   const machine with_nccl = machine::with_gpu(gpu, 0, &nccl);
@@ -98,6 +100,7 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   CHECK(why(machine::without_gpu(), "sm_90") == "this job was given no GPU");
   CHECK(why(machine::without_gpu(), "cuda_12") == "this job was given no GPU");
   CHECK(why(machine::without_gpu(), "nccl_2") == "this job was given no GPU");
+  CHECK(why(machine::without_gpu(), "memory_1") == "this job was given no GPU");
   CHECK(why(machine(), "sm_90") == "");  // nothing is known of it
 }
 
@@ -118,6 +121,16 @@ TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask name
   CHECK(why(older, "nccl") == "");
   CHECK(why(older, "cuda_13") != "");
   CHECK(why(older, "cuda_12") == "");
+  auto devices = one_h100();
+  devices.front().memory_bytes = std::uint64_t{81'079} << 20U;  // as an H100 of 80 GB says
+  fake_cuda large(devices);
+  CHECK(why(machine::with_gpu(large, 0), "memory_79") == "");
+  CHECK(why(machine::with_gpu(large, 0), "memory_80") == "GPU 0, H100, has 79 GiB of memory");
+  machine smaller = machine::with_gpu(large, 0);
+  smaller.mask(masks("2:memory_41"), 2);
+  CHECK(why(smaller, "memory_40") == "");
+  CHECK(why(smaller, "memory_41") == "this rank was told to do without memory_41 (PARLEY_MASK)");
+  CHECK(why(smaller, "memory_64") == "this rank was told to do without memory_41 (PARLEY_MASK)");
   machine none = machine::with_gpu(gpu, 0, &library);
   none.mask(masks("nccl"), 2);
   CHECK(why(none, "nccl_2") == "this rank was told to do without nccl (PARLEY_MASK)");

@@ -140,6 +140,50 @@ TEST_CASE("a variable that nothing reads is told, with the known one that is mos
   }
 }
 
+TEST_CASE("a mask that names no capability but is like one is refused, with what can be masked; a config's own name is "
+          "taken") {
+  const std::pair<const char*, const char*> misspelt[] = {{"nvlnk", "nvlink"},
+                                                          {"NVLink", "nvlink"},
+                                                          {"1:peer-access", "peer_access"},
+                                                          {"peeracces", "peer_access"},
+                                                          {"ncll", "nccl"},
+                                                          {"GPU", "gpu"},
+                                                          {"2:ipcc", "ipc"},
+                                                          {"ipc,uxc,ucxx", "ucx"},
+                                                          {"sm90", "sm_N"},
+                                                          {"SM_90", "sm_N"},
+                                                          {"0:sm_90a", "sm_N"},
+                                                          {"sm_", "sm_N"},
+                                                          {"cuda12.4", "cuda_N"},
+                                                          {"nccl-2", "nccl_N"},
+                                                          {"nccl_2.28.9.1", "nccl_N"},
+                                                          {"memory_40GiB", "memory_N"}};
+  for (const auto& [text, meant] : misspelt) {
+    CAPTURE(text);
+    try {
+      static_cast<void>(heed({{"PARLEY_MASK", text}}));
+      FAIL("it was taken");
+    } catch (const runtime::failure& e) {
+      const std::string said = e.what();
+      CHECK(e.code() == errc::malformed);
+      CHECK_MESSAGE(said.find(std::string("PARLEY_MASK=") + text + ": \"") != std::string::npos, said);
+      CHECK_MESSAGE(
+          said.find(std::string("\" is no capability, and too much like ") + meant + " for ") != std::string::npos,
+          said);
+      CHECK_MESSAGE(said.find("what can be masked is gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90, cuda_12.4, "
+                              "nccl_2.28, memory_40 and alike, or a config by its name") != std::string::npos,
+                    said);
+    }
+  }
+  for (const char* fine : {"gpu,peer_access,nvlink,ipc,nccl,ucx", "sm_90,cuda_13.1,nccl_2.28.9,memory_40",
+                           "direct,chunked,put,get,by_piece,star,chain,tree,one_shot,two_shot",
+                           "nccl_sum,nccl_graph_sum,kernel_sum,gathered_sum,cuda_graph,h100_optimized,memory_bound"})
+    CHECK(text_of(heed({{"PARLEY_MASK", fine}}).settings.masked) != "");
+  rank_settings mine;  // a program knows its configs
+  mine.masked = parse_masks("gpu2").value();
+  CHECK(text_of(heed({}, mine).settings.masked) == "gpu2");
+}
+
 TEST_CASE("an error of an environment that says no rank names none") {
   std::FILE* const heard = std::tmpfile();
   REQUIRE(heard != nullptr);
