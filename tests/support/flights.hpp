@@ -13,6 +13,12 @@ struct joined_flights {
   std::size_t timed = 0;       ///< of those, trials
 };
 
+/// What a call that fails before there is a config for it leaves has none.
+inline bool has_config(const runtime::flight_record& r) {
+  using event = runtime::flight_event;
+  return r.digest != 0 || (r.what != event::send_failed && r.what != event::receive_failed);
+}
+
 inline joined_flights join_flights(world& w) {
   constexpr unsigned rehearsal = 4;
   using key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, bool>;
@@ -22,8 +28,8 @@ inline joined_flights join_flights(world& w) {
   };
   for (auto& rank : w.ranks) {
     for (const auto& r : rank->flight().in_order()) {
-      if (r.what == runtime::flight_event::sent || r.what == runtime::flight_event::send_failed)
-        sent[key_of(r)] = r.digest;
+      const bool sends = r.what == runtime::flight_event::sent || r.what == runtime::flight_event::send_failed;
+      if (sends && has_config(r)) sent[key_of(r)] = r.digest;
     }
   }
   joined_flights all;
@@ -31,7 +37,7 @@ inline joined_flights join_flights(world& w) {
     for (const auto& r : rank->flight().in_order()) {
       if (r.what != runtime::flight_event::received && r.what != runtime::flight_event::receive_failed) continue;
       const auto at = sent.find(key_of(r));
-      if (at == sent.end()) continue;
+      if (at == sent.end() || !has_config(r)) continue;
       ++all.pairs;
       if (at->second != r.digest) ++all.mismatches;
       if ((r.flags & 1U) != 0) ++all.timed;

@@ -5,6 +5,8 @@
 ///     TEST_CASE("one rank of a job" * doctest::skip()) { … ops::run(scenarios().at(std::getenv(scenario_variable))); }
 ///     const job_run run("one rank of a job", "every_size", 2);
 ///     CHECK_MESSAGE(run.fine(), run.all);
+#include "flights.hpp"
+
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/flight_recorder.hpp>
 #include <parley/transports/launcher.hpp>
@@ -31,10 +33,8 @@ inline void say(const std::string& text) {
 
 /// One line per invocation, which the test joins; none of one that failed before there was a config for it.
 inline void say_flights(const ops::rank& self) {
-  using event = runtime::flight_event;
   for (const runtime::flight_record& r : self.flight().in_order()) {
-    const bool failed = r.what == event::send_failed || r.what == event::receive_failed;
-    if (!runtime::is_transfer(r.what) || (failed && r.digest == 0)) continue;
+    if (!runtime::is_transfer(r.what) || !has_config(r)) continue;
     std::ostringstream line;
     line << "flight " << r.op << ' ' << r.generation << ' ' << r.tag << ' ' << r.invocation << ' ' << (r.flags & 4U)
          << ' ' << r.digest;
