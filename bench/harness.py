@@ -151,57 +151,41 @@ class Reported:
         return found[self.line]
 
 
-class BetweenHosts:
-    """The figure of a program that is two ranks of a job, on two hosts with a wire of so many microseconds each way: network
-    namespaces, and tests/hosts/forwarder.cpp between them."""
+@dataclasses.dataclass
+class BetweenHosts(SharedRun):
+    """Two ranks of a job on two hosts with a wire of so many microseconds each way: network namespaces, and tests/hosts/forwarder.cpp between
+    them."""
 
-    def __init__(self, label, program, line, delay_us):
-        self.label, self.program, self.line, self.delay_us = label, program, line, delay_us
-        self.found = {}  # in the latest run
+    delay_us: int = 0
+    forwarder: pathlib.Path = None
 
     def prepare(self, build):
-        self.program.prepare(build)
+        super().prepare(build)
         self.forwarder = pathlib.Path(build) / "tests/parley_forwarder"
         if not self.forwarder.is_file():
             raise Missing(f"no {self.forwarder}: build the target parley_forwarder")
 
-    def measure(self):
+    def run(self, *more):
         try:
             with hosts.two() as spaces, hosts.joined_by(self.forwarder, spaces, "--delay_us", str(self.delay_us)), \
                  tempfile.TemporaryDirectory() as folder:
-                self.found = self.measured_on(spaces, os.environ | hosts.job_variables(folder))
-                return self.found[self.line]
+                return self.run_on(spaces, os.environ | hosts.job_variables(folder), more)
         except hosts.Missing as why:
             raise Missing(str(why)) from None
 
-    def measured_on(self, spaces, environment):
-        started = [hosts.start_rank(spaces, rank, environment, str(self.program.path), *self.program.arguments,
+    def run_on(self, spaces, environment, more):
+        started = [hosts.start_rank(spaces, rank, environment, str(self.path), *self.arguments, *more,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
         try:
-            ended = [rank.communicate(timeout=self.program.timeout_s) for rank in started]
+            ended = [rank.communicate(timeout=self.timeout_s) for rank in started]
         except subprocess.TimeoutExpired:
-            raise Failed(f"{self.program.name} did not end within {self.program.timeout_s} s") from None
+            raise Failed(f"{self.name} did not end within {self.timeout_s} s") from None
         finally:
             for rank in started:
                 rank.kill()
         if any(rank.returncode != 0 for rank in started):
             raise Failed("".join(errors for _, errors in ended).strip() or "a rank failed")
-        return figures(ended[0][0])
-
-
-class OfSameRun:
-    """Another figure of what a measurement between hosts has run last."""
-
-    def __init__(self, label, of, line):
-        self.label, self.of, self.line = label, of, line
-
-    def prepare(self, build):
-        self.of.prepare(build)
-
-    def measure(self):
-        if not self.of.found:
-            self.of.measure()
-        return self.of.found[self.line]
+        return ended[0][0]
 
 
 class Instructions:
