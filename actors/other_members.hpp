@@ -56,7 +56,7 @@ struct declared_by_name {
 
 /// `known` answers null for a name that the rank has not declared.
 inline void answer_other_members(services& s,
-                                 std::function<const std::vector<declared_by_name>*(const std::string&)> known) {
+                                 const std::function<const std::vector<declared_by_name>*(const std::string&)>& known) {
   constexpr std::size_t most_text = 4000;
   s.mail.bind<other_members>(rank_itself, [&s, known](envelope from, other_members&& m) {
     const auto* const ours = known(m.name);

@@ -39,7 +39,7 @@ class workload::part {
 
 class workload::pipeline_part final : public part, private ops::pipeline_work {
  public:
-  pipeline_part(workload& owner, const op_spec& op, ops::pipeline pipe) : part(owner, op), pipe_(pipe) {
+  pipeline_part(workload& owner, const op_spec& op, ops::pipeline pipe) : part(owner, op), pipe_(std::move(pipe)) {
     came_out.op = op.name;
     came_out.stages = pipe_.stages();
   }

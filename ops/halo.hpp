@@ -89,20 +89,21 @@ struct halo_field {
 };
 
 template <buffer B>
-halo_field grid_field(B& memory, std::vector<std::uint64_t> cells, std::vector<std::uint64_t> strides = {}) {
+halo_field grid_field(B& memory, const std::vector<std::uint64_t>& cells,
+                      const std::vector<std::uint64_t>& strides = {}) {
   return {.memory = std::as_writable_bytes(std::span(memory)),
           .element_bytes = sizeof(std::ranges::range_value_t<B>),
-          .cells = std::move(cells),
-          .strides = std::move(strides),
+          .cells = cells,
+          .strides = strides,
           .type = type_of_elements<B>()};
 }
 template <buffer B>
-halo_field index_field(B& memory, std::vector<std::vector<std::uint64_t>> send,
-                       std::vector<std::vector<std::uint64_t>> receive) {
+halo_field index_field(B& memory, const std::vector<std::vector<std::uint64_t>>& send,
+                       const std::vector<std::vector<std::uint64_t>>& receive) {
   return {.memory = std::as_writable_bytes(std::span(memory)),
           .element_bytes = sizeof(std::ranges::range_value_t<B>),
-          .send = std::move(send),
-          .receive = std::move(receive),
+          .send = send,
+          .receive = receive,
           .type = type_of_elements<B>()};
 }
 

@@ -124,7 +124,7 @@ class buffer_order {
     split(from);
     split(to);
     auto at = pieces_.lower_bound(from);
-    mark first = pieces_.end();
+    auto first = pieces_.end();
     for (place reached = from; reached < to; ++at) {
       if (at == pieces_.end() || at->first > reached)
         at = insert(at, reached, at == pieces_.end() ? to : std::min(at->first, to));
@@ -148,7 +148,7 @@ class buffer_order {
   }
 
   mark insert(mark hint, place from, place end) {
-    const mark made = pieces_.try_emplace(hint, from);
+    const auto made = pieces_.try_emplace(hint, from);
     made->second.begin = from;
     made->second.end = end;
     return made;

@@ -59,7 +59,11 @@ struct job_run {
         records.emplace_back(line);
         return;
       }
-      (line.starts_with("flight ") ? flights : lines)[rank].emplace_back(line);
+      if (line.starts_with("flight ")) {
+        flights[rank].emplace_back(line);
+        return;
+      }
+      lines[rank].emplace_back(line);
       all += std::to_string(rank) + ": " + std::string(line) + "\n";
     };
     o.on_notice = [this](std::string_view text) { all += std::string(text) + "\n"; };
@@ -95,8 +99,8 @@ struct job_run {
   std::map<runtime::rank_id, std::vector<std::string>> lines;
   std::map<runtime::rank_id, std::vector<std::string>> flights;
   std::vector<std::string>
-      records;  ///< what ranks have left for checkers (tests/fire/records.hpp), of whatever process
-  std::string all;
+      records;      ///< what ranks have left for checkers (tests/fire/records.hpp), of whatever process
+  std::string all;  ///< lines and notices
   double seconds = 0;
 };
 
