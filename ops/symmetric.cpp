@@ -400,8 +400,11 @@ task<> symmetric_end::rehearse(std::uint64_t digest) {
 task<> symmetric_end::connect(std::vector<std::byte> id) {
   if (op_.rehearse == nullptr) co_return;
   auto made = co_await op_.rehearse->connect(std::move(id));
-  if (failed_ && made != nullptr) made->abort();
-  if (failed_) runtime::raise(*failed_);
+  if (made == nullptr) runtime::raise({errc::bad_argument, "its communicator_source has made no communicator"});
+  if (failed_) {
+    made->abort();
+    runtime::raise(*failed_);
+  }
   rehearsing_over_ = std::move(made);
 }
 

@@ -859,7 +859,12 @@ TEST_CASE("leased trials of all sizes share one budget") {
 
 TEST_CASE("without a communicator to rehearse on the default stays, and it is said why") {
   job_of job(3);
-  job.sources[1]->refuse = true;
+  std::string why = "no more communicators";
+  SUBCASE("a member refuses") { job.sources[1]->refuse = true; }
+  SUBCASE("a member makes none and does not say so") {
+    job.sources[1]->makes_none = true;
+    why = "its communicator_source has made no communicator";
+  }
   job.start(4000, {600'000, 1'000});
   job.finish();
   CHECK(job.failed() == 0);
@@ -868,7 +873,7 @@ TEST_CASE("without a communicator to rehearse on the default stays, and it is sa
   const auto& errors = job.end(0).coordinator()->warm_errors;
   REQUIRE(!errors.empty());
   CHECK(errors[0].find("rank 1: ") != std::string::npos);
-  CHECK(errors[0].find("no more communicators") != std::string::npos);
+  CHECK(errors[0].find(why) != std::string::npos);
 }
 
 TEST_CASE("a decided config that fails in a call is given up by one more campaign") {

@@ -182,6 +182,7 @@ class library_source final : public ops::communicator_source {
   }
   runtime::task<std::shared_ptr<ops::communicator>> connect(std::vector<std::byte> id) override {
     if (refuse) runtime::raise({errc::unavailable, "no more communicators"});
+    if (makes_none) co_return nullptr;
     std::uint64_t number = 0;
     std::memcpy(&number, id.data(), sizeof number);
     co_return std::make_shared<library_communicator>(library_.places.at(number));
@@ -189,6 +190,7 @@ class library_source final : public ops::communicator_source {
   bool beside_calls() const noexcept override { return beside; }
   bool beside = true;
   bool refuse = false;
+  bool makes_none = false;
   int throws = 0;  ///< how often `make_id` does, at first
   bool every_other_throws = false;
   unsigned asked = 0;
