@@ -18,7 +18,8 @@ constexpr std::uint64_t report_every_bytes = 2U << 20U;
 
 // Nobody shall write into memory that is gone.
 void part_receiver::let_go_of_memory() noexcept {
-  if (one_sided_->credit != 0 && !stamped_) one_sided_->region->withdraw_from_the_dead();
+  if (place_ != place::gone && one_sided_->credit != 0 && !stamped_) one_sided_->region->withdraw_from_the_dead();
+  if (one_sided_->to_be_got) std::erase(edge_.one_sided_->being_read, edge_receiver::payload_id{stream_.id, index_});
 }
 
 runtime::result<stamp> part_receiver::outcome() const noexcept {

@@ -338,6 +338,11 @@ class edge_receiver final : public data_sink {
     static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).edge.repeat(); }
     edge_receiver& edge;
   };
+  struct payload_id {
+    bool operator==(const payload_id&) const = default;
+    std::uint64_t stream = 0;
+    std::uint64_t invocation = 0;
+  };
   struct failed_get {
     std::uint64_t stream = 0;
     std::uint64_t invocation = 0;
@@ -367,6 +372,7 @@ class edge_receiver final : public data_sink {
     std::uint32_t unwanted = 0;
     void note(stamp_flags flags) noexcept { unwanted = has(flags, stamp_flags::no_credits) ? unwanted + 1 : 0; }
     std::vector<exposed> known;           // the sender's memory
+    std::vector<payload_id> being_read;   // or may be yet, whatever has become of their receives
     std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
     repeat_timer timer;
     resend_pauses pauses;           // between repeated credits
@@ -456,7 +462,7 @@ inline void part_receiver::uncount() noexcept {
 
 // Perhaps where it stands, in a tear down. It leaves its list by itself.
 inline part_receiver::~part_receiver() {
-  if (one_sided_ != nullptr && place_ != place::gone) [[unlikely]]
+  if (one_sided_ != nullptr && (place_ != place::gone || one_sided_->to_be_got)) [[unlikely]]
     let_go_of_memory();
   uncount();
 }

@@ -32,6 +32,7 @@ errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& messa
     if (one_sided_ == nullptr) one_sided_ = std::make_unique<one_sided>();
     std::memcpy(&one_sided_->place, message.payload().data(), sizeof(payload_place));
     one_sided_->to_be_got = true;
+    edge_.one_sided_->being_read.push_back({stream_.id, index_});
   }
   return one_sided_ == nullptr ? errc::none : one_sided_->leaving;
 }
@@ -200,6 +201,7 @@ void edge_receiver::on_exposed(exposed&& m) {
 }
 
 void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, errc outcome) noexcept {
+  std::erase(one_sided_->being_read, payload_id{id, invocation});
   if (outcome != errc::none) {
     auto& failed = one_sided_->failed_gets;
     if (failed.size() >= most_failed_gets) failed.erase(failed.begin());
@@ -213,9 +215,12 @@ void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, err
   static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m));
 }
 
-// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it is not told.
+// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it is not told, also where its
+// poison or this end's own failure has ended the receive: a read that has begun goes on.
 void edge_receiver::on_question(const taken& m) noexcept {
   if (m.what != taken::kind::question) return;
+  const auto& being_read = one_sided_->being_read;
+  if (std::find(being_read.begin(), being_read.end(), payload_id{m.stream, m.invocation}) != being_read.end()) return;
   errc outcome = failed_;
   stream* const s = streams_.find(m.stream);
   if (outcome == errc::none) {

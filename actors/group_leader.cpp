@@ -162,6 +162,7 @@ void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocat
   if (s.digest != 0 && mine && s.digest != *mine)
     contradicted(s, "S2", "a worker runs what the leader assigned", active);
   if (!has(s.flags, stamp_flags::poison) || active != nullptr || invocation >= calls_.next) return;
+  blame_assigned(invocation, poison_of(s));
   // We are done with it, but others may still wait for what this worker was to pass on.
   stamp told = s;
   told.source = leader_;
@@ -170,6 +171,14 @@ void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocat
     if (r != leader_ && r != s.source)
       static_cast<void>(services_.net.send(r, runtime::link::channel::data, bytes_of(told), {}, nullptr));
   }
+}
+
+void group_leader::blame_assigned(std::uint64_t invocation, const group_fault& fault) {
+  const foreseen* const mine = foreseen_.find(invocation);
+  if (mine == nullptr || (fault.why != errc::config_failed && fault.why != errc::config_mismatch)) return;
+  assigned_.quarantine(
+      mine->bytes, mine->choice.digest, services_.ex.now(),
+      "it failed on rank " + std::to_string(fault.culprit) + " in invocation " + std::to_string(invocation));
 }
 
 void group_leader::failed(group_invocation& inv) noexcept {
@@ -213,10 +222,7 @@ void group_leader::end(group_invocation& inv) {
   rows_.ended(ended_ns);
   if (rows_.measuring() && outcome == errc::none && inv.config() == default_digest_)
     assigned_.note_default(inv.total_bytes(), ended_ns - inv.counts_from_ns());
-  if (blames_config && inv.begun())
-    assigned_.quarantine(
-        inv.total_bytes(), inv.config(), services_.ex.now(),
-        "it failed on rank " + std::to_string(inv.fault().culprit) + " in invocation " + std::to_string(inv.index()));
+  blame_assigned(inv.index(), inv.fault());
   const std::uint64_t over = std::min(leave(inv), log_.unwritten());
   const std::uint64_t remembered = over - std::min(over, most_remembered);
   log_.drop_below(remembered);

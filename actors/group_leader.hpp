@@ -58,6 +58,8 @@ class group_leader final : public rooted_group {
   bool has_room(const group_invocation& inv, std::uint64_t least) const noexcept;
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
+  /// What was assigned to it has failed on that rank, wherever this one was: done with it, or not there yet.
+  void blame_assigned(std::uint64_t invocation, const group_fault& fault);
   /// Whether all workers have begun the invocations below that one. Asks those that have not.
   bool have_begun(std::uint64_t below);
   void ask_for_room() noexcept;

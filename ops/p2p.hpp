@@ -20,7 +20,8 @@
 ///     launch(s, y, z);                                               // runs when y is here
 ///
 /// Failure: as of a transfer (paired_transfer.hpp), per operation, with the title of the operation in front; a batch throws its first failure
-/// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp).
+/// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp). What ends before it was
+/// matched leaves its place to the next one of its pair and tag: where that must not be, `dataflow::stop_at_failure`, or another tag.
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/self_edge.hpp>
 #include <parley/runtime/dataflow.hpp>

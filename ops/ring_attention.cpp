@@ -90,7 +90,7 @@ std::uint32_t attention::begin(const attention_shape& shape, std::string_view ty
   for (const char c : type) add(static_cast<unsigned char>(c));
   around_->call(terms, [&] { return words_of(shape, type); });
   around_->expect(previous_);
-  return static_cast<std::uint32_t>(terms) & ~1U;
+  return static_cast<std::uint32_t>(terms) & ~3U;
 }
 
 void attention::check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const {
@@ -133,6 +133,7 @@ void attention_plan::check(std::uint64_t element_bytes, std::initializer_list<st
 }
 
 runtime::task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const call* c) {
+  flow.stop_at_failure();
   const std::uint64_t bytes = s->shape.elements() * s->element_bytes;
   const std::uint64_t last = s->shape.causal ? s->place : s->size - 1;
   std::vector<runtime::flow_work> coming;
@@ -146,13 +147,14 @@ runtime::task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const 
       // What comes takes the place of what the last rotation sends on. Were the kernels that read that in the stream already, the
       // send would come after them, and not beside the block before.
       if (step > 1) co_await leaving;
+      const std::uint32_t tag = 2 * static_cast<std::uint32_t>(step % 2);  // as on the host
       coming.push_back(s->ring.start(flow,
-                                     {p2p::irecv(next.first(bytes), {.from = s->previous, .tag = 0}),
-                                      p2p::irecv(next.last(bytes), {.from = s->previous, .tag = 1})},
+                                     {p2p::irecv(next.first(bytes), {.from = s->previous, .tag = tag}),
+                                      p2p::irecv(next.last(bytes), {.from = s->previous, .tag = tag + 1})},
                                      {.stream = c->stream, .ahead = true}));
       // Kernels have written the first ones. All others are there when their receive has ended.
       leaving = s->ring.start(
-          flow, {p2p::isend(keys, {.to = s->next, .tag = 0}), p2p::isend(values, {.to = s->next, .tag = 1})},
+          flow, {p2p::isend(keys, {.to = s->next, .tag = tag}), p2p::isend(values, {.to = s->next, .tag = tag + 1})},
           {.stream = step == 0 ? c->stream : nullptr});
     }
     const std::uint64_t from = (s->place + s->size - step) % s->size;

@@ -270,7 +270,7 @@ class attention {
     std::span<T> out;
     attention_state<T> state;
     attention_block<T> block;
-    std::uint32_t tag;       // of keys; that of values is one more
+    std::uint32_t tag;  // of the first keys; that of values is one more, and those of every other rotation are two more
     std::vector<T> came[2];  // keys and values in turn: one is computed with while the other comes
   };
   attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
@@ -289,6 +289,7 @@ class attention {
   static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {
     using runtime::reads;
     using runtime::writes;
+    flow.stop_at_failure();
     const std::uint64_t n = c->shape.elements();
     for (auto& both : c->came) both.resize(self->size_ > 1 ? 2 * n : 0);
     std::span<const T> keys = c->k;
@@ -296,10 +297,12 @@ class attention {
     for (std::uint64_t step = 0; step < self->size_; ++step) {
       const std::span<T> next(c->came[step % 2]);
       if (step + 1 < self->size_) {
-        auto moving = self->ring_.start(flow, {p2p::isend(keys, {.to = self->next_, .tag = c->tag}),
-                                               p2p::isend(values, {.to = self->next_, .tag = c->tag + 1}),
-                                               p2p::irecv(next.first(n), {.from = self->previous_, .tag = c->tag}),
-                                               p2p::irecv(next.last(n), {.from = self->previous_, .tag = c->tag + 1})});
+        // A receive that ends without its block leaves it to no other that waits beside it.
+        const std::uint32_t tag = c->tag + 2 * static_cast<std::uint32_t>(step % 2);
+        auto moving = self->ring_.start(flow, {p2p::isend(keys, {.to = self->next_, .tag = tag}),
+                                               p2p::isend(values, {.to = self->next_, .tag = tag + 1}),
+                                               p2p::irecv(next.first(n), {.from = self->previous_, .tag = tag}),
+                                               p2p::irecv(next.last(n), {.from = self->previous_, .tag = tag + 1})});
         for (const std::size_t part : {2, 3}) {
           auto check = [self, n, message = moving[part]] { self->check_came(message.bytes(), n * sizeof(T)); };
           const auto half = part == 2 ? next.first(n) : next.last(n);

@@ -101,6 +101,10 @@ void dataflow::note_end(flow_step& step) noexcept {
   if (step.thrown) {
     std::erase_if(failed_, [](const auto& f) { return f->seen_; });
     if (failed_.size() < most_unseen) failed_.emplace_back(&step);
+    if (stops_at_failure_ && !stopped_by_) {
+      stopped_by_ = step.thrown;
+      cancel();
+    }
   }
   --running_;
   step.tell_end();
@@ -158,7 +162,11 @@ static bool is_of_others(errc why) noexcept {
 }
 
 std::exception_ptr dataflow::cause_of(std::exception_ptr thrown) const {
-  const errc why = describe(thrown).code();
+  errc why = describe(thrown).code();
+  if (why == errc::cancelled && stopped_by_) {
+    thrown = stopped_by_;
+    why = describe(thrown).code();
+  }
   // A config fails at a receiver, too, when its sender has failed: perhaps for want of the same thing.
   if (!is_of_others(why) && why != errc::config_failed) return thrown;
   for (const auto& f : failed_) {

@@ -29,7 +29,9 @@
 /// function is given none, and computes by itself.
 ///
 /// Failure: a step whose input failed does not run, and fails with a text that names the step to blame. A step that only has to
-/// come after a failed one runs. A stream knows of no failures, and goes on. `join` throws the first failure that nobody was told of. Cancellation: of one work, or of the
+/// come after a failed one runs. A stream knows of no failures, and goes on. `join` throws the first failure that nobody was told of. After
+/// `stop_at_failure` the first one cancels the flow: for messages that are told apart by their order, of which none is to take the place
+/// of one that was not sent. Cancellation: of one work, or of the
 /// flow, ends the waits inside its steps; they still have to be joined, as in a scope. One that ends
 /// unjoined, as when an exception passes, is torn down like a scope; `with_dataflow` joins whatever happens, and one made over an
 /// executor joins in its destructor. Buffers outlive the flow: make them before it, and outside of the body of `with_dataflow`.
@@ -125,6 +127,7 @@ class dataflow {
   /// Until nothing runs any more. Not cancellable: cancelling the flow is what ends it.
   joiner join() noexcept { return joiner(*this); }
   void cancel(errc why = errc::cancelled) noexcept { all_.cancel(why); }
+  void stop_at_failure() noexcept { stops_at_failure_ = true; }
   std::size_t running() const noexcept { return running_; }
   /// What to say of a failure that was met while it ran: where that may only be what a failure of this rank's has made others do, what
   /// one of its own steps, which nobody has awaited, has failed with before.
@@ -155,6 +158,8 @@ class dataflow {
   std::size_t running_ = 0;
   intrusive_list<joiner> joiners_;
   std::vector<flow_step_ptr> failed_;
+  bool stops_at_failure_ = false;
+  std::exception_ptr stopped_by_;
 };
 
 template <class F>

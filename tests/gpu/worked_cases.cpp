@@ -96,6 +96,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
         h.others = by_copies;
         if (nccl && has_gpu_of_its_own(j.self())) h.others.push_back(ops::nccl());
         h.until_each_ran = true;
+        h.on_case = [](const std::string& name) { say("case " + name); };
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },

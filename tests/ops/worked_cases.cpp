@@ -47,6 +47,7 @@ TEST_CASE("this program as one rank of the worked cases" * doctest::skip()) {
   const int status = ops::run(
       [](job& j) {
         here h(j.self(), on_host());
+        h.on_case = [](const std::string& name) { say("case " + name); };
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },

@@ -571,6 +571,32 @@ TEST_CASE("computations may be coroutines, and a flow is joined whatever its bod
   CHECK(clock.now() == 1000);
 }
 
+namespace {
+// The first one fails; the next one of its sequence has to wait for it, and another one takes long.
+task<> fail_in_a_sequence(dataflow& flow, log_of_steps* log, begin_sequence* sequence, bool stops) {
+  if (stops) flow.stop_at_failure();
+  auto fails = new_step<logged>(*log, 'a', 1000);
+  fails->fails = true;
+  static_cast<void>(flow.add(fails, {}, {.sequence = sequence}));
+  static_cast<void>(flow.add(new_step<logged>(*log, 'b', 1000), {}, {.sequence = sequence}));
+  auto last = flow.add(new_step<logged>(*log, 'c', 1'000'000), {});
+  co_await last;
+}
+}  // namespace
+
+TEST_CASE("a flow that stops at a failure begins nothing behind it, ends what waits, and says what failed first") {
+  for (const bool stops : {false, true}) {
+    CAPTURE(stops);
+    virtual_time clock;
+    log_of_steps log;
+    begin_sequence sequence;
+    CHECK_THROWS_WITH_AS(run(clock, with_dataflow(fail_in_a_sequence, &log, &sequence, stops)),
+                         "config_failed: it was told to", failure);
+    CHECK(log.text == (stops ? "<a<c>a>c" : "<a<c>a<b>b>c"));
+    CHECK(clock.now() == (stops ? 1000 : 1'000'000));
+  }
+}
+
 TEST_CASE("who waits for a work stops waiting when it is cancelled; the work ends with its flow") {
   virtual_time clock;
   int value = 3;

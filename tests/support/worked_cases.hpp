@@ -76,6 +76,8 @@ struct here {
   sums_on_gpus gpu_sums{};
   std::vector<config_ptr> others{};  ///< of edges, tried beside those of each case
   bool until_each_ran = false;       ///< calls are repeated until each of them has run
+  std::function<void(const std::string& name)>
+      on_case{};  ///< when one begins: a process says so, in case it does not end
   ops::rank& self;
   place& at;
   rank_id me;
@@ -1637,31 +1639,48 @@ inline task<> mismatches(here* h) {
 
 // ---- all of them
 
+struct one_case {
+  const char* name;
+  task<> (*run)(here* h);
+  bool (*is_for)(const here* h);
+};
+inline bool for_up_to_4(const here* h) { return h->ranks <= 4; }
+inline bool for_4(const here* h) { return h->ranks == 4; }
+inline bool for_up_to_8(const here* h) { return h->ranks <= 8; }
+inline bool for_up_to_4_on_hosts(const here* h) { return h->ranks <= 4 && h->at.stream() == nullptr; }
+inline bool for_all(const here*) { return true; }
+inline bool for_gpus(const here* h) { return h->gpu_sums.copies != nullptr; }
+
+inline const std::vector<one_case>& all_cases() {
+  static const std::vector<one_case> all{
+      {"ring", ring, for_up_to_4},
+      {"batches", batches, for_up_to_4_on_hosts},
+      {"pipelines", pipelines, for_up_to_4},
+      {"transfers", transfers, for_up_to_4},
+      {"jacobi", jacobi, for_up_to_4},
+      {"more_than_faces", more_than_faces, for_up_to_4},
+      {"contextual_table", contextual_table, for_up_to_4},
+      {"late_stage", late_stage, for_up_to_4_on_hosts},
+      {"traps", traps, for_up_to_4_on_hosts},
+      {"contextual_failures", contextual_failures, for_up_to_4_on_hosts},
+      {"mismatches", mismatches, for_up_to_4_on_hosts},
+      {"mixture on one wire", [](here* h) { return mixture(h, "wire"); }, for_4},
+      {"mixture on another wire", [](here* h) { return mixture(h, "another"); }, for_4},
+      {"twenty_keys", twenty_keys, for_4},
+      {"attention_around", attention_around, for_up_to_8},
+      {"sums_of_a_group", sums_of_a_group, for_up_to_8},
+      {"sums", sums, for_all},
+      {"heterogeneous_sums", heterogeneous_sums, for_gpus},
+  };
+  return all;
+}
+
 inline task<> cases(here* h) {
-  if (h->ranks <= 4) {
-    co_await ring(h);
-    if (h->at.stream() == nullptr) co_await batches(h);
-    co_await pipelines(h);
-    co_await transfers(h);
-    co_await jacobi(h);
-    co_await more_than_faces(h);
-    co_await contextual_table(h);
-    if (h->at.stream() == nullptr) co_await late_stage(h);
-    if (h->at.stream() == nullptr) co_await traps(h);
-    if (h->at.stream() == nullptr) co_await contextual_failures(h);
-    if (h->at.stream() == nullptr) co_await mismatches(h);
+  for (const one_case& c : all_cases()) {
+    if (!c.is_for(h)) continue;
+    if (h->on_case) h->on_case(c.name);
+    co_await c.run(h);
   }
-  if (h->ranks == 4) {
-    co_await mixture(h, "wire");
-    co_await mixture(h, "another");
-    co_await twenty_keys(h);
-  }
-  if (h->ranks <= 8) {
-    co_await attention_around(h);
-    co_await sums_of_a_group(h);
-  }
-  co_await sums(h);
-  if (h->gpu_sums.copies != nullptr) co_await heterogeneous_sums(h);
 }
 
 inline task<> guarded(here* h) {
