@@ -465,13 +465,14 @@ void lease_coordinator::on(received<lease_reply>& m) {
   end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised (S7)");
 }
 
-// A leased trial has failed, and more of the same are scheduled.
+// A leased trial has failed, and more of the same are scheduled; or what was decided on has, and every call from now on runs it.
 bool lease_coordinator::has_failed_trials(const key_state& k, const campaign& c) const {
   if (k.cut_short || k.writer.log().size() == 0) return false;
   const auto& segments = k.writer.log().entries().back().segments;
   return std::any_of(c.excluded.begin(), c.excluded.end(), [&](const campaign::exclusion& e) {
     const std::uint64_t digest = state_.assigned->candidates()[e.candidate];
-    return std::any_of(segments.begin(), segments.end(), [&](const lease_segment& s) { return s.digest == digest; });
+    return digest == k.writer.log().tail() ||
+           std::any_of(segments.begin(), segments.end(), [&](const lease_segment& s) { return s.digest == digest; });
   });
 }
 
