@@ -72,11 +72,11 @@ class hierarchy {
   /// are packed into one exchange (`hierarchical::pack_below`).
   template <class Combine = std::plus<>, group_element T, class... Spans>
   runtime::task<> all_reduce_each(std::span<T> first, Spans... more) {
-    std::vector<std::span<T>> buffers{first, std::span<T>(more)...};
-    co_await all_reduce_list<Combine, T>(std::move(buffers));
+    const std::vector<std::span<T>> buffers{first, std::span<T>(more)...};
+    co_await all_reduce_list<Combine, T>(buffers);
   }
   template <class Combine = std::plus<>, group_element T>
-  runtime::task<> all_reduce_list(std::vector<std::span<T>> buffers, group_call_options o = {}) {
+  runtime::task<> all_reduce_list(const std::vector<std::span<T>>& buffers, group_call_options o = {}) {
     std::vector<std::span<T>> alone;
     std::vector<std::span<T>> small;
     for (const std::span<T> b : buffers) (b.size_bytes() < pack_below_ ? small : alone).push_back(b);

@@ -569,8 +569,8 @@ struct within_budget final : checker {
     double unforeseen = 0;
     double trials = 0;
     const bool clocks_are_unsure = book_.r.faults->delay_control != 0;
-    const double unsure_ns = static_cast<double>(book_.r.play->link.latency_ns +
-                                                 (clocks_are_unsure ? book_.r.faults->longest_delay_ns / 2 : 0));
+    const auto unsure_ns = static_cast<double>(book_.r.play->link.latency_ns +
+                                               (clocks_are_unsure ? book_.r.faults->longest_delay_ns / 2 : 0));
     std::set<std::pair<std::uint64_t, std::uint64_t>> tried;
     for (const auto& [invocation, f] : sent) {
       const runtime::flight_record& one = f->record;

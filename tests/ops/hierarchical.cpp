@@ -198,7 +198,7 @@ task<> reduce_alone_and_together(hierarchy* h, std::vector<float>* alone, std::v
   std::array<std::vector<float>, 3> x;
   for (auto& one : x) one = *alone;
   std::vector<std::span<float>> all(x.begin(), x.end());
-  co_await h->all_reduce_list(std::move(all));
+  co_await h->all_reduce_list(all);
   for (const auto& one : x) together->insert(together->end(), one.begin(), one.end());
   co_await h->all_reduce(std::span(*alone));
 }
@@ -457,7 +457,7 @@ task<> sum_together(hierarchy* h, ops::rank* self, std::size_t buffers, std::siz
       for (std::size_t i = 0; i < count; ++i) x[k][i] = part_of(self->id(), k, i);
       all.emplace_back(x[k]);
     }
-    co_await h->all_reduce_list(std::move(all));
+    co_await h->all_reduce_list(all);
     for (std::size_t k = 0; k < buffers; ++k) {
       for (std::size_t i = 0; i < count; i += 7) *wrong += x[k][i] == sum_of(self->world_size(), k, i) ? 0 : 1;
     }
