@@ -13,6 +13,9 @@ namespace {
 constexpr std::uint64_t most_at_once = 512;  // invocations that run here side by side
 // So many that have ended here can still be told from another config, by a late part or by a report. More than a window.
 constexpr std::uint64_t most_remembered = 128;
+
+// Of a group's invocation, which ends for whoever brought or did something wrong, too.
+bool is_of_config(errc outcome) noexcept { return outcome == errc::config_failed || outcome == errc::config_mismatch; }
 }  // namespace
 
 group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
@@ -175,7 +178,7 @@ void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocat
 
 void group_leader::blame_assigned(std::uint64_t invocation, const group_fault& fault) {
   const foreseen* const mine = foreseen_.find(invocation);
-  if (mine == nullptr || (fault.why != errc::config_failed && fault.why != errc::config_mismatch)) return;
+  if (mine == nullptr || !is_of_config(fault.why)) return;
   assigned_.quarantine(
       mine->bytes, mine->choice.digest, services_.ex.now(),
       "it failed on rank " + std::to_string(fault.culprit) + " in invocation " + std::to_string(invocation));
@@ -202,11 +205,10 @@ void group_leader::end(group_invocation& inv) {
     return;
   }
   const stamp_flags flags = inv.flags().value_or(stamp_flags::none);
-  const bool blames_config = outcome == errc::config_failed || outcome == errc::config_mismatch;
   if (!inv.begun()) assigned_.withdraw(0, inv.index());
   if (has(flags, stamp_flags::timed)) {
     const bool late = outcome == errc::timeout && inv.begun();
-    if (outcome == errc::none || blames_config || late) {
+    if (outcome == errc::none || is_of_config(outcome) || late) {
       wire_row row;
       row.invocation = inv.index();
       row.digest = inv.config();
