@@ -2,6 +2,7 @@
 /// The thin layer over NCCL: all that planes ask of it, and nothing that a CPU cannot compile. The real one is in `parley::cuda`
 /// (transports/nccl_runtime.hpp); tests have a fake.
 ///
+///     library.prepare(/*device=*/0);                             // before any stream there waits for a message
 ///     auto id = library.make_id();                               // on one member, which tells the others
 ///     auto made = library.connect(*id, /*members=*/2, /*place=*/0, /*device=*/0);
 ///     while (library.state(*made) == errc::pending) …            // none: ready; device_failed: `fault` says why
@@ -38,6 +39,9 @@ class nccl_library {
   /// Such as 22809 for 2.28.9.
   virtual int version() const noexcept = 0;
 
+  /// Loads what it runs on the device, once; waits until that is done. CUDA loads kernels only when the device is idle, and holds locks
+  /// meanwhile: where a stream waits by then for what this rank's thread is to bring, both wait for ever. What is amiss `connect` says, too.
+  virtual runtime::errc prepare(int device) noexcept = 0;
   virtual runtime::result<nccl_id> make_id() = 0;
   /// Begins to connect; every member calls it with the same id and a place of its own.
   virtual runtime::result<nccl_communicator> connect(const nccl_id& id, int members, int place, int device) = 0;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,13 +33,19 @@ class fake_nccl final : public transports::nccl_library {
   std::size_t communicators() const { return all_.size(); }
 
   int version() const noexcept override { return 22809; }
+  errc prepare(int device) noexcept override {
+    prepared_.insert(device);
+    return errc::none;
+  }
   runtime::result<nccl_id> make_id() override {
     nccl_id made;
     ++last_id_;
     std::memcpy(made.bytes.data(), &last_id_, sizeof last_id_);
     return made;
   }
-  runtime::result<nccl_communicator> connect(const nccl_id& id, int members, int place, int) override {
+  runtime::result<nccl_communicator> connect(const nccl_id& id, int members, int place, int device) override {
+    if (!prepared_.contains(device))
+      return runtime::error{errc::unavailable, "its kernels would be loaded while streams wait"};
     if (connecting == connecting_state::refused || refuses_place == place)
       return runtime::error{errc::unavailable, "NCCL: duplicate GPU detected, planted"};
     std::uint64_t number = 0;
@@ -145,6 +152,7 @@ class fake_nccl final : public transports::nccl_library {
 
   fake_cuda& gpu_;
   std::uint64_t last_id_ = 0;
+  std::set<int> prepared_;
   std::map<std::uint64_t, std::shared_ptr<meeting>> met_;
   std::vector<std::unique_ptr<member>> all_;
 };

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -65,6 +66,26 @@ class loaded_nccl final : public nccl_library {
 
   int version() const noexcept override { return version_; }
 
+  // A communicator of one has it load all of its kernels.
+  errc prepare(int device) noexcept override {
+    try {
+      if (!prepared_.insert(device).second) return errc::none;
+      const auto id = make_id();
+      if (!id) return errc::device_failed;
+      const on_device here(device);
+      ncclUniqueId own{};
+      std::memcpy(&own, id->bytes.data(), sizeof own);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 1;
+      ncclComm_t alone = nullptr;
+      const ncclResult_t r = nccl_.CommInitRankConfig(&alone, 1, own, 0, &config);
+      if (r != ncclSuccess) return note(r, "ncclCommInitRankConfig");
+      return note(nccl_.CommAbort(alone), "ncclCommAbort");
+    } catch (...) {
+      fault_.clear();
+      return errc::device_failed;
+    }
+  }
   result<nccl_id> make_id() override {
     ncclUniqueId made{};
     nccl_id id;
@@ -164,6 +185,7 @@ class loaded_nccl final : public nccl_library {
   functions nccl_;
   int version_;
   std::string fault_;
+  std::set<int> prepared_;
   std::atomic<int> aborting_{0};
 };
 
