@@ -52,7 +52,7 @@ inline runtime::time_ns note_ended_at(services& s, row_log& rows, const ended_in
                 .what = e.outcome == runtime::errc::none ? e.what : e.failed,
                 .flags = static_cast<std::uint8_t>(static_cast<unsigned>(e.mark.flags) & 7U)});
   if (!is_plain(e.mark.flags)) note_trial(rows, e, ended_ns);
-  if (!has(e.mark.flags, stamp_flags::rehearsal)) rows.ended(ended_ns);
+  if (!has(e.mark.flags, stamp_flags::rehearsal)) rows.ended(e.began_ns, e.invocation, ended_ns);
   return ended_ns;
 }
 /// The same for one that has ended now.

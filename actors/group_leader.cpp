@@ -221,7 +221,7 @@ void group_leader::end(group_invocation& inv) {
     }
   }
   if (has(flags, stamp_flags::flush)) rows_.flush(0, inv.index());
-  rows_.ended(ended_ns);
+  rows_.ended(inv.counts_from_ns(), inv.index(), ended_ns);
   if (rows_.measuring() && outcome == errc::none && inv.config() == default_digest_)
     assigned_.note_default(inv.total_bytes(), ended_ns - inv.counts_from_ns());
   blame_assigned(inv.index(), inv.fault());

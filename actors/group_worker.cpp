@@ -93,7 +93,7 @@ void group_worker::end(group_invocation& inv) {
   row.digest = inv.config();
   row.start_ns = inv.began_ns();
   row.end_ns = ended_ns;
-  row.previous_end_ns = rows_.last_end_ns();
+  row.previous_end_ns = rows_.end_ahead_of(row);
   row.status = static_cast<std::uint8_t>(inv.status());
   const bool timed_out = outcome == errc::timeout;
   if (timed_out) row.status = inv.begun() ? late_row : cancelled_row;  // late ourselves
@@ -106,7 +106,7 @@ void group_worker::end(group_invocation& inv) {
   } else {
     ended_rows_.put(inv.index(), row);
   }
-  rows_.ended(ended_ns);
+  rows_.ended(row.start_ns, row.invocation, ended_ns);
   const std::uint64_t over = leave(inv);
   learned_.drop_below(over);
   ended_rows_.drop_below(over - std::min(over, most_open_rows));

@@ -192,7 +192,7 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     // More trials of a config that has timed out may be scheduled.
     if (l.what.of == lease::part::last_trial || row.status == late_row) mine_.rows->flush(row.tag, row.invocation);
   }
-  mine_.rows->ended(end_ns);
+  mine_.rows->ended(start_ns, l.what.invocation, end_ns);
   // Death and cancellation say nothing about the config.
   if (outcome != errc::config_failed) return;
   nack n;

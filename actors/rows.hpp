@@ -1,10 +1,14 @@
 #pragma once
-/// What one participant of an op measures: a row per timed invocation, and when the invocation before ended.
+/// What one participant of an op measures: a row per timed invocation, and when the latest of those ended that were ahead of it.
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/tuning/statistics.hpp>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -42,7 +46,7 @@ class row_log {
   /// Called when the rows so far should be reported.
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
   void add(wire_row row) {
-    if (row.previous_end_ns == 0) row.previous_end_ns = last_end_ns_;                // else it ended a while ago
+    if (row.previous_end_ns == 0) row.previous_end_ns = end_ahead_of(row);           // else it ended a while ago
     if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
     rows_.push_back(row);
     if ((flushing_ || rows_.size() % most_unsent == 0) && flush_) flush_();
@@ -54,16 +58,47 @@ class row_log {
     flushed_at_ = invocation;
     if (flush_ && !rows_.empty()) flush_();
   }
-  void ended(runtime::time_ns at) noexcept { last_end_ns_ = at; }
-  runtime::time_ns last_end_ns() const noexcept { return last_end_ns_; }
+  /// One that began then has ended now.
+  void ended(runtime::time_ns began_ns, std::uint64_t invocation, runtime::time_ns now) noexcept {
+    if (!measuring_) {
+      ends_[0] = {began_ns, invocation, now};
+      known_ends_ = 1;
+    } else {
+      note_end({began_ns, invocation, now});
+    }
+  }
+  /// The latest end so far of what began before such a one; 0: that is not known. What began later and has overtaken it, as a small
+  /// message may a large one, was no queue ahead of it.
+  runtime::time_ns end_ahead_of(const wire_row& row) const noexcept {
+    const ended_one asked{row.start_ns, row.invocation, 0};
+    runtime::time_ns latest = 0;
+    for (std::size_t i = 0; i < known_ends_ && ends_[i] < asked; ++i) latest = ends_[i].ended_ns;
+    return latest;
+  }
   std::vector<wire_row> take() { return std::exchange(rows_, {}); }
 
  private:
+  struct ended_one {
+    runtime::time_ns began_ns = 0;
+    std::uint64_t invocation = 0;
+    runtime::time_ns ended_ns = 0;
+    bool operator<(const ended_one& o) const noexcept {
+      return began_ns != o.began_ns ? began_ns < o.began_ns : invocation < o.invocation;
+    }
+  };
+  // Behind those that began before it: any that began later ended before it, too, and so matters to nobody any more.
+  void note_end(const ended_one& e) noexcept {
+    while (known_ends_ != 0 && !(ends_[known_ends_ - 1] < e)) --known_ends_;
+    if (known_ends_ == ends_.size()) std::move(ends_.begin() + 1, ends_.end(), ends_.begin());
+    known_ends_ = std::min(known_ends_ + 1, ends_.size());
+    ends_[known_ends_ - 1] = e;
+  }
   static constexpr std::uint32_t quiet_after = 256;
   static constexpr std::size_t most_unsent = 4096;  // a report holds more, and a round of long batches may, too
   runtime::executor& executor_;
   const clock_skew* skew_;
-  runtime::time_ns last_end_ns_ = 0;
+  std::array<ended_one, 4> ends_{};  // by their beginnings, and so by their ends
+  std::size_t known_ends_ = 0;
   bool measuring_ = false;
   bool flushing_ = false;
   std::uint32_t quiet_ = 0;  // invocations since the last trial
