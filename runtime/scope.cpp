@@ -9,6 +9,7 @@ scope::scope(executor& ex, scope* parent, options o) noexcept
     : executor_(ex), deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
       meter_(o.meter != nullptr || parent == nullptr ? o.meter : parent->meter_), deadline_timer_(*this) {
   if (parent != nullptr) {
+    if (o.meter != nullptr) o.meter->lies_in(parent->meter_);
     parent->inner_.push_back(*this);
     cancelled_ = parent->cancelled_;
   }

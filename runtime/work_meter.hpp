@@ -10,6 +10,7 @@
 /// It stands while a call that the function awaits is suspended, unless something of it runs in `compute`, and goes on for all
 /// else: what it does on its thread, `compute`, and sleeping. A call that waits beside something else which the function does on
 /// its own thread stops the meter all the same. Steps of a flow run beside the function, so that only awaiting their works counts.
+/// A function that is measured inside of another one's measured scope stops, and sets going, that one's meter with its own.
 #include <parley/runtime/executor.hpp>
 
 #include <cstddef>
@@ -29,6 +30,9 @@ class work_meter {
     return worked_ns_;
   }
 
+  /// A scope that is measured by `outer` has what this one measures inside of it; null: none has.
+  void lies_in(work_meter* outer) noexcept { outer_ = outer; }
+
   /// What a call holds while it is suspended; of a null meter, nothing.
   class wait {
    public:
@@ -40,10 +44,10 @@ class work_meter {
     void begin(work_meter* of) noexcept {
       if (of == nullptr) return;
       of_ = of;
-      of->change(of->waiting_, 1);
+      of->change(&work_meter::waiting_, 1);
     }
     void end() noexcept {
-      if (of_ != nullptr) of_->change(of_->waiting_, -1);
+      if (of_ != nullptr) of_->change(&work_meter::waiting_, -1);
       of_ = nullptr;
     }
 
@@ -51,8 +55,8 @@ class work_meter {
     work_meter* of_ = nullptr;
   };
 
-  void begin_computation() noexcept { change(computing_, 1); }
-  void end_computation() noexcept { change(computing_, -1); }
+  void begin_computation() noexcept { change(&work_meter::computing_, 1); }
+  void end_computation() noexcept { change(&work_meter::computing_, -1); }
 
  private:
   void note() noexcept {
@@ -60,12 +64,14 @@ class work_meter {
     if (computing_ != 0 || waiting_ == 0) worked_ns_ += now - since_ns_;
     since_ns_ = now;
   }
-  void change(std::ptrdiff_t& count, std::ptrdiff_t by) noexcept {
+  void change(std::ptrdiff_t work_meter::* count, std::ptrdiff_t by) noexcept {
     note();
-    count += by;
+    this->*count += by;
+    if (outer_ != nullptr) outer_->change(count, by);
   }
 
   executor& executor_;
+  work_meter* outer_ = nullptr;
   time_ns since_ns_;
   time_ns worked_ns_ = 0;
   std::ptrdiff_t waiting_ = 0;
