@@ -616,7 +616,16 @@ const runtime::link& job::wire() const noexcept { return state_->net(); }
 transports::cuda_copies* job::gpu() noexcept { return state_->copies ? &*state_->copies : nullptr; }
 transports::cuda_space* job::gpu_memory() noexcept { return state_->memory_of_gpu ? &*state_->memory_of_gpu : nullptr; }
 
+namespace {
+// What a leader has decided it tells its own participant, who keeps it, as it tells the others: that takes some turns of the loop.
+runtime::task<> hear_own_decisions() {
+  constexpr int turns = 8;
+  for (int turn = 0; turn < turns; ++turn) co_await runtime::yield;
+}
+}  // namespace
+
 void job::write_results() {
+  runtime::run(*state_->loop, hear_own_decisions());
   const auto written = state_->self->write_results();
   state_->complain_of_warnings();
   if (!written && written.code() != errc::unavailable)
