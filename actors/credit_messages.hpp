@@ -10,7 +10,12 @@
 ///       known    ------------------>
 ///       taken    ------------------>          invocation i was read; its sender asks again when that got lost
 ///
+/// Who reads and who waits for that have a number of their own in each generation (`reader_of`), under which they hear each other
+/// until the rank ends: a read does not end with its generation.
+///
 /// A credit is sent again a few times while its receive is unmatched; one that is lost for good is one that never came.
+#include <parley/actors/declaration.hpp>
+#include <parley/runtime/random.hpp>
 #include <parley/runtime/wire.hpp>
 
 #include <cstdint>
@@ -61,9 +66,18 @@ struct known {
   PARLEY_FIELDS(region)
 };
 
+/// The actor at an edge's `end` that says, or hears, what has been read in one generation.
+constexpr std::uint64_t reader_of(std::uint64_t op, std::uint64_t generation, part end) noexcept {
+  return number_of(op ^ runtime::mix(generation), end);
+}
+/// Whose actor that is.
+constexpr std::uint64_t op_of_reader(std::uint64_t actor, std::uint64_t generation) noexcept {
+  return number_of(actor ^ runtime::mix(generation), part{});
+}
+
 struct taken {
   static constexpr std::uint16_t message_type = 25;
-  enum class kind : std::uint8_t { report, question, last = question };
+  enum class kind : std::uint8_t { report, question, not_yet, last = not_yet };
   kind what = kind::report;
   std::uint64_t stream = 0;
   std::uint64_t invocation = 0;

@@ -225,7 +225,10 @@ edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_
   services_.data.bind(op_, *this);
 }
 
-edge_receiver::~edge_receiver() { static_cast<void>(retire()); }
+edge_receiver::~edge_receiver() {
+  static_cast<void>(retire());
+  if (one_sided_ != nullptr) services_.mail.unbind(reader_of(op_, generation(), part::data_receiver));
+}
 
 std::vector<runtime::arrival> edge_receiver::retire() noexcept {
   if (!std::exchange(retired_, true)) {

@@ -276,8 +276,8 @@ class edge_receiver final : public data_sink {
   void say_no_end() noexcept { says_end_ = false; }
   /// Whether there was more for the next generation than could be kept.
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
-  /// Told when the sender says that this generation has ended there; of an edge with one-sided transfers.
-  void on_ended(std::function<void()> tell) { one_sided_->ended_there = std::move(tell); }
+  /// Told when the sender says that this generation has ended there, and what with; of an edge with one-sided transfers.
+  void on_ended(std::function<void(runtime::errc)> tell) { one_sided_->ended_there = std::move(tell); }
   /// Tells the sender at once what has been matched, for a rank that is about to leave.
   void report_all() noexcept;
 
@@ -377,7 +377,7 @@ class edge_receiver final : public data_sink {
     repeat_timer timer;
     resend_pauses pauses;           // between repeated credits
     question_pauses answer_pauses;  // between repeated revokes, for whose answers callers wait
-    std::function<void()> ended_there;
+    std::function<void(runtime::errc)> ended_there;
   };
   [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
   // S5: nothing from another generation changes anything.
@@ -399,6 +399,7 @@ class edge_receiver final : public data_sink {
   void on_exposed(exposed&& m);
   void on_question(const taken& m) noexcept;
   void report_taken(std::uint64_t stream, std::uint64_t invocation, runtime::errc outcome) noexcept;
+  void say_taken(taken::kind what, payload_id which, runtime::errc outcome) noexcept;
   void repeat() noexcept;
   void repeat_soon() noexcept;
   part_receiver& match_first(stream& s) noexcept;

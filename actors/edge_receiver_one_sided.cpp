@@ -73,10 +73,16 @@ void edge_receiver::allow_one_sided(runtime::memory_space* where) {
   };
   bind.template operator()<revoked>([this](revoked&& m) { on_revoked(m); });
   bind.template operator()<exposed>([this](exposed&& m) { on_exposed(std::move(m)); });
-  bind.template operator()<taken>([this](taken&& m) { on_question(m); });
-  bind.template operator()<gen_end>([this](gen_end&&) {
-    if (failed_ == errc::none && one_sided_->ended_there) one_sided_->ended_there();
+  bind.template operator()<gen_end>([this](gen_end&& m) {
+    const bool known = m.why != 0 && m.why <= static_cast<std::uint8_t>(errc::exception);
+    if (failed_ == errc::none && one_sided_->ended_there)
+      one_sided_->ended_there(known ? static_cast<errc>(m.why) : errc::fenced);
   });
+  services_.mail.bind<taken>(reader_of(op_, generation(), part::data_receiver),
+                             [this](runtime::envelope from, taken&& m) {
+                               if (from.source == peer_) on_question(m);
+                               return errc::none;
+                             });
 }
 
 void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept {
@@ -200,6 +206,16 @@ void edge_receiver::on_exposed(exposed&& m) {
   static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), answer));
 }
 
+void edge_receiver::say_taken(taken::kind what, payload_id which, errc outcome) noexcept {
+  taken m;
+  m.what = what;
+  m.stream = which.stream;
+  m.invocation = which.invocation;
+  m.outcome = static_cast<std::uint8_t>(outcome);
+  // If it gets lost, the sender asks.
+  static_cast<void>(services_.mail.send(peer_, reader_of(op_, generation(), part::data_sender), generation(), m));
+}
+
 void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, errc outcome) noexcept {
   std::erase(one_sided_->being_read, payload_id{id, invocation});
   if (outcome != errc::none) {
@@ -207,24 +223,21 @@ void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, err
     if (failed.size() >= most_failed_gets) failed.erase(failed.begin());
     failed.push_back({id, invocation, outcome});
   }
-  taken m;
-  m.stream = id;
-  m.invocation = invocation;
-  m.outcome = static_cast<std::uint8_t>(outcome);
-  // If it gets lost, the sender asks.
-  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m));
+  say_taken(taken::kind::report, {id, invocation}, outcome);
 }
 
-// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it is not told, also where its
+// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it has not, also where its
 // poison or this end's own failure has ended the receive: a read that has begun goes on.
 void edge_receiver::on_question(const taken& m) noexcept {
   if (m.what != taken::kind::question) return;
   const auto& being_read = one_sided_->being_read;
-  if (std::find(being_read.begin(), being_read.end(), payload_id{m.stream, m.invocation}) != being_read.end()) return;
+  const payload_id asked{m.stream, m.invocation};
+  if (std::find(being_read.begin(), being_read.end(), asked) != being_read.end())
+    return say_taken(taken::kind::not_yet, asked, errc::none);
   errc outcome = failed_;
   stream* const s = streams_.find(m.stream);
   if (outcome == errc::none) {
-    if (s == nullptr) return;
+    if (s == nullptr) return say_taken(taken::kind::not_yet, asked, errc::none);
     bool may_be_read = m.invocation >= s->first_posted;
     s->active.for_each([&](const part_receiver& r) { may_be_read = may_be_read || r.index_ == m.invocation; });
     for (std::uint32_t i = 0; i < s->early.size(); ++i) {
@@ -233,16 +246,12 @@ void edge_receiver::on_question(const taken& m) noexcept {
       outcome = errc::send_failed;
       may_be_read = false;
     }
-    if (may_be_read) return;
+    if (may_be_read) return say_taken(taken::kind::not_yet, asked, errc::none);
     for (const failed_get& f : one_sided_->failed_gets) {
       if (f.stream == m.stream && f.invocation == m.invocation) outcome = f.outcome;
     }
   }
-  taken answer;
-  answer.stream = m.stream;
-  answer.invocation = m.invocation;
-  answer.outcome = static_cast<std::uint8_t>(outcome);
-  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), answer));
+  say_taken(taken::kind::report, asked, outcome);
 }
 
 // ---- asking again -----------------------------------------------------------------------------------------------------

@@ -310,10 +310,10 @@ void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ende
                            std::string(runtime::name(outcome)));
 }
 
-void edge_sender::fail(errc why) noexcept {
+void edge_sender::fail(errc why, one_sided_sender::reader receiver) noexcept {
   failed_ = why;
   window_ = {.invocations = 0, .bytes = 0};
-  if (one_sided_ != nullptr) one_sided_->fail(why);
+  if (one_sided_ != nullptr) one_sided_->fail(why, receiver);
   for (auto& s : streams_) {
     while (!s->waiting.empty()) s->waiting.front().owner->finish(why);
   }

@@ -164,7 +164,8 @@ class edge_sender {
     std::uint64_t unmatched = 0;  ///< of those, not known to have been taken
   };
   delivered delivery() const noexcept;
-  void fail(runtime::errc why) noexcept;
+  /// What it lets a receiver that may live read goes on until that has said so.
+  void fail(runtime::errc why, one_sided_sender::reader receiver = one_sided_sender::reader::may_live) noexcept;
   /// Ends its part in the op for good: another one, of the next generation, takes its place.
   void retire() noexcept;
   /// Told when the receiver says that this generation has ended there.

@@ -18,7 +18,8 @@ namespace parley::actors {
 struct gen_end {
   static constexpr std::uint16_t message_type = 27;
   std::uint64_t dropped = 0;  ///< parts so far, for whoever reads traces; of a sender's: 0
-  PARLEY_FIELDS(dropped)
+  std::uint8_t why = 0;       ///< an `errc`, of a sender: what its end has failed with
+  PARLEY_FIELDS(dropped, why)
 };
 
 /// The restarts that a generation knows of are in the high bits.

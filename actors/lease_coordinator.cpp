@@ -136,7 +136,7 @@ void lease_coordinator::advance(key_state& k) {
   if (held && all(round_.holding)) return prepare(k, purpose::rehearsals);
   if (round_.of == &k) return;
   const campaign& c = state_.assigned->open_key(k.bytes, now);
-  if (has_failed_trials(k, c)) {
+  if (schedules_what_failed(k, c)) {
     k.cut_short = true;
     prepare(k, purpose::decision);
     k.at_once = true;
@@ -466,7 +466,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
 }
 
 // A leased trial has failed, and more of the same are scheduled; or what was decided on has, and every call from now on runs it.
-bool lease_coordinator::has_failed_trials(const key_state& k, const campaign& c) const {
+bool lease_coordinator::schedules_what_failed(const key_state& k, const campaign& c) const {
   if (k.cut_short || k.writer.log().size() == 0) return false;
   const auto& segments = k.writer.log().entries().back().segments;
   return std::any_of(c.excluded.begin(), c.excluded.end(), [&](const campaign::exclusion& e) {

@@ -183,7 +183,7 @@ class lease_coordinator {
   void append_entry(key_state& k);
   void abort(key_state& k);
   void quarantine(const key_state& k, std::uint64_t digest, const std::string& why);
-  bool has_failed_trials(const key_state& k, const campaign& c) const;
+  bool schedules_what_failed(const key_state& k, const campaign& c) const;
 
   template <class M>
   void send(std::size_t participant, const M& m);

@@ -3,6 +3,7 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/stamp.hpp>
+#include <parley/actors/transfer.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -33,11 +34,18 @@ one_sided_sender::one_sided_sender(services& s, edge e, std::vector<std::uint64_
   };
   bind.template operator()<credit>([this](const auto& from, credit&& m) { on_credit(from, std::move(m)); });
   bind.template operator()<revoke>([this](const auto& from, revoke&& m) { on_revoke(from, m); });
-  bind.template operator()<taken>([this](const auto& from, taken&& m) { on_taken(from, m); });
   bind.template operator()<known>([this](const auto& from, known&& m) { on_known(from, m); });
+  services_.mail.bind<taken>(reader_of(edge_.op, edge_.generation, part::data_sender),
+                             [this](runtime::envelope from, taken&& m) {
+                               if (from.source == edge_.peer) on_taken(m);
+                               return errc::none;
+                             });
 }
 
-one_sided_sender::~one_sided_sender() { fail(errc::closed); }
+one_sided_sender::~one_sided_sender() {
+  fail(errc::closed, reader::gone);
+  services_.mail.unbind(reader_of(edge_.op, edge_.generation, part::data_sender));
+}
 
 // ---- credits ----------------------------------------------------------------------------------------------------------
 
@@ -90,9 +98,10 @@ void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
 }
 
 void one_sided_sender::say_ended() noexcept {
+  gen_end word;
+  word.why = static_cast<std::uint8_t>(failed_);
   // If it gets lost, the receiver's revoke asks for it.
-  static_cast<void>(
-      services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, gen_end{}));
+  static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, word));
 }
 
 // ---- what an invocation may use ---------------------------------------------------------------------------------------
@@ -114,6 +123,7 @@ std::span<const lacking_config> one_sided_sender::lacking(std::uint64_t stream, 
   const held_stream* const s = puts_.empty() ? nullptr : stream_at(stream, invocation);
   if (s == nullptr || source.empty() || s->held.find(invocation, source.size()) == nullptr)
     add(puts_, memory_there_ ? unmet_need::credit_in_time : unmet_need::memory_of_receiver);
+  announce_forgotten(source);
   if (source.empty() || gets_.empty() || find(source) == nullptr)
     add(gets_, holds(source) ? unmet_need::word_in_time : unmet_need::memory_of_sender);
   return lacking_;
@@ -158,7 +168,7 @@ void one_sided_sender::end(const one_sided_access* used) noexcept {
 // ---- memory that the receiver may read --------------------------------------------------------------------------------
 
 void one_sided_sender::add_memory(const std::shared_ptr<memory_region>& region) {
-  if (gets_.empty()) return;
+  if (gets_.empty() || failed_ != errc::none) return;
   std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
   announced_.push_back({++last_announced_, region});
   announce(announced_.back());
@@ -167,10 +177,25 @@ void one_sided_sender::add_memory(const std::shared_ptr<memory_region>& region) 
 
 const one_sided_sender::announced* one_sided_sender::find(std::span<const std::byte> source) const noexcept {
   for (const announced& a : announced_) {
-    // The receiver remembers only so many.
-    if (a.known && a.number + most_regions > last_announced_ && a.region->contains(source)) return &a;
+    if (a.known && remembers(a) && a.region->contains(source)) return &a;
   }
   return nullptr;
+}
+
+void one_sided_sender::announce_forgotten(std::span<const std::byte> source) noexcept {
+  const auto holds_it = [&](const announced& a) { return a.region->contains(source); };
+  const auto at = std::find_if(announced_.begin(), announced_.end(), holds_it);
+  if (at == announced_.end() ||
+      std::any_of(at, announced_.end(), [&](const announced& a) { return remembers(a) && holds_it(a); }))
+    return;
+  // The receiver makes room for it by forgetting another one, which it must not be reading.
+  const auto would_be_forgotten = [&](const auto& used) {
+    return used->region != nullptr && used->place.region + most_regions <= last_announced_ + 1;
+  };
+  if (std::any_of(in_use_.begin(), in_use_.end(), would_be_forgotten)) return;
+  *at = {++last_announced_, at->region};
+  announce(*at);
+  repeat_soon();
 }
 
 bool one_sided_sender::holds(std::span<const std::byte> source) const noexcept {
@@ -193,25 +218,26 @@ void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexce
   for (announced& a : announced_) a.known = a.known || a.number == m.region;
 }
 
-void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, runtime::completion& done) noexcept {
-  if (failed_ != errc::none) return done.on_end(done, failed_);
-  waiting_.push_back({stream, invocation, &done});
+void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept {
+  if (failed_ != errc::none) return offered.on_end(offered, failed_);
+  waiting_.push_back({stream, invocation, &offered});
   if (question_timer_.linked()) return;
   questions_.restart(first_question_ns);
   services_.ex.arm(question_timer_, services_.ex.now() + questions_.next(services_.jitter));
 }
 
-void one_sided_sender::on_taken(const runtime::envelope&, const taken& m) noexcept {
+void one_sided_sender::on_taken(const taken& m) noexcept {
+  heard_ns_ = services_.ex.now();
   const auto at = std::find_if(waiting_.begin(), waiting_.end(), [&](const waiting_get& w) {
     return w.stream == m.stream && w.invocation == m.invocation;
   });
   if (m.what != taken::kind::report || at == waiting_.end()) return;
-  runtime::completion& done = *at->done;
+  transfer_part& offered = *at->offered;
   waiting_.erase(at);
   // A receive that had no room, or was given up, says nothing about the config: the sender has done its part.
   const bool known = m.outcome <= static_cast<std::uint8_t>(errc::exception);
   const bool fine = known && !blames_config(static_cast<errc>(m.outcome));
-  done.on_end(done, fine ? errc::none : errc::config_failed);
+  offered.on_end(offered, fine ? errc::none : errc::config_failed);
 }
 
 // ---- asking again -----------------------------------------------------------------------------------------------------
@@ -236,24 +262,47 @@ void one_sided_sender::repeat() noexcept {
 // For who waits in a call, and so more often than what only costs a chance when it is late.
 void one_sided_sender::ask() noexcept {
   if (waiting_.empty()) return;
+  bool late = false;
   for (const waiting_get& w : waiting_) {
     taken m;
     m.what = taken::kind::question;
     m.stream = w.stream;
     m.invocation = w.invocation;
-    static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, m));
+    const errc sent = services_.mail.send(edge_.peer, reader_of(edge_.op, edge_.generation, part::data_receiver),
+                                          edge_.generation, m);
+    if (sent == errc::peer_failed) return end_waits(sent);
+    late = late || w.offered->owner == nullptr || w.offered->owner->failed() != errc::none;
   }
+  const runtime::time_ns now = services_.ex.now();
+  if (failed_ != errc::none && now - heard_ns_ >= longest_silence_ns) return end_waits(failed_);
+  const runtime::time_ns pause_ns = questions_.next(services_.jitter);
+  services_.ex.arm(question_timer_, now + (late ? std::min(pause_ns, longest_late_pause_ns) : pause_ns));
+}
+
+void one_sided_sender::ask_soon() noexcept {
+  if (waiting_.empty()) return;
+  runtime::timer_wheel::disarm(question_timer_);
+  questions_.restart();
   services_.ex.arm(question_timer_, services_.ex.now() + questions_.next(services_.jitter));
 }
 
-void one_sided_sender::fail(errc why) noexcept {
-  failed_ = why;
-  runtime::timer_wheel::disarm(repeat_timer_);
+void one_sided_sender::end_waits(errc why) noexcept {
   runtime::timer_wheel::disarm(question_timer_);
-  announced_.clear();
   auto waiting = std::move(waiting_);
   waiting_.clear();
-  for (const waiting_get& w : waiting) w.done->on_end(*w.done, why);
+  for (const waiting_get& w : waiting) w.offered->on_end(*w.offered, why);
+}
+
+void one_sided_sender::fail(errc why, reader r) noexcept {
+  if (failed_ == errc::none) heard_ns_ = services_.ex.now();
+  failed_ = why;
+  runtime::timer_wheel::disarm(repeat_timer_);
+  announced_.clear();
+  if (r == reader::gone) return end_waits(why);
+  // The poison that this sends ends the receives that have not begun to read.
+  for (const waiting_get& w : waiting_) {
+    if (w.offered->owner != nullptr) w.offered->owner->fail(why);
+  }
 }
 
 }  // namespace parley::actors

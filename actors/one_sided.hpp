@@ -8,8 +8,12 @@
 ///
 /// Nothing here waits on the way to an invocation. Messages are handled where they arrive, never in a coroutine: the answer to
 /// a revoke must not depend on what the user's program does. An end that has failed answers that it has ended: the data that the
-/// receiver would wait for does not come any more. A `part_sender` that has let the receiver get its payload waits
-/// for the receiver's word, asks again for it, and has it at the latest when the edge fails.
+/// receiver would wait for does not come any more.
+///
+/// A `part_sender` that has let the receiver get its payload waits for the receiver's word and asks again for it, also where the
+/// edge fails or its generation ends: a receiver that lives may still be reading, and the caller's memory is its own again only
+/// once it is not. Without that word it ends where the receiver has died or restarted, where this rank counts as dead, or where
+/// nothing answers for `longest_silence_ns`: then there is no such edge.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/credits.hpp>
@@ -27,6 +31,7 @@
 namespace parley::actors {
 
 class one_sided_sender;
+struct transfer_part;
 
 /// Adds a digest to a list that has another one.
 inline void list_like(std::vector<std::uint64_t>& list, std::uint64_t other, std::uint64_t added) {
@@ -81,9 +86,13 @@ class one_sided_sender {
                                 std::span<const std::byte> source);
   void end(const one_sided_access* used) noexcept;
 
-  /// Ends `done` when the receiver says what came of the get, or when the edge fails.
-  void await_taken(std::uint64_t stream, std::uint64_t invocation, runtime::completion& done) noexcept;
-  void fail(runtime::errc why) noexcept;
+  /// Ends `offered` when the receiver says what came of the get.
+  void await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept;
+  /// A send has failed: it stays until the receiver has let go of its payload.
+  void ask_soon() noexcept;
+  /// Nothing new may be got; what is being read ends at once only where its reader is gone.
+  enum class reader : std::uint8_t { may_live, gone };
+  void fail(runtime::errc why, reader r) noexcept;
   /// Tells the receiver that this end has ended: what it has credits out for is not to be waited for any more.
   void say_ended() noexcept;
 
@@ -108,7 +117,7 @@ class one_sided_sender {
   struct waiting_get {
     std::uint64_t stream = 0;
     std::uint64_t invocation = 0;
-    runtime::completion* done = nullptr;
+    transfer_part* offered = nullptr;
   };
   struct repeat_timer : runtime::timer {
     explicit repeat_timer(one_sided_sender& o) noexcept : timer(&on_time), owner(o) {}
@@ -122,20 +131,28 @@ class one_sided_sender {
   };
   // A report is overdue then: most payloads have been read long before.
   static constexpr runtime::time_ns first_question_ns = 10'000'000;
+  // Between questions of a send that should have ended.
+  static constexpr runtime::time_ns longest_late_pause_ns = 20'000'000;
+  // Longer than it takes to notice a death.
+  static constexpr runtime::time_ns longest_silence_ns = 3'000'000'000;
   void on_credit(const runtime::envelope& from, credit&& m);
   void on_revoke(const runtime::envelope& from, const revoke& m);
-  void on_taken(const runtime::envelope& from, const taken& m) noexcept;
+  void on_taken(const taken& m) noexcept;
   void on_known(const runtime::envelope& from, const known& m) noexcept;
   held_stream* stream_of(std::uint64_t id);
   /// The same without the credits of invocations before this one: they are used or void, and not every one passes here.
   held_stream* stream_at(std::uint64_t id, std::uint64_t invocation);
   const announced* find(std::span<const std::byte> source) const noexcept;
+  /// What the receiver has forgotten, for others that came since, is told to it anew.
+  void announce_forgotten(std::span<const std::byte> source) noexcept;
+  bool remembers(const announced& a) const noexcept { return a.number + most_regions > last_announced_; }
   /// Whether the receiver has been told of such memory.
   bool holds(std::span<const std::byte> source) const noexcept;
   void announce(const announced& a) noexcept;
   void repeat() noexcept;
   void repeat_soon() noexcept;
   void ask() noexcept;
+  void end_waits(runtime::errc why) noexcept;
 
   services& services_;
   edge edge_;
@@ -151,6 +168,7 @@ class one_sided_sender {
   resend_pauses pauses_;
   question_timer question_timer_;
   question_pauses questions_;
+  runtime::time_ns heard_ns_ = 0;  // the receiver's last word of its reads
   runtime::errc failed_ = runtime::errc::none;
   bool memory_there_ = false;  // the receiver has registered some
   counters counters_;

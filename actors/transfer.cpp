@@ -47,6 +47,7 @@ bool part_sender::note_beyond(std::uint64_t offset) {
 void part_sender::on_failed() noexcept {
   // To a peer that is gone it need not go.
   if (!has_put_) static_cast<void>(say(stamp_flags::poison));
+  if (access_ != nullptr) access_->from.ask_soon();
 }
 
 // Without a payload of its own.

@@ -347,7 +347,13 @@ edge_out::~edge_out() { actors::unbind_coordinator(services_, coordinator_); }
 void edge_out::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
-  sender_.fail(why.code());
+  // Others may end this edge, too, where its peer lives and reads on.
+  const errc code = why.code();
+  const bool restarted =
+      code == errc::peer_restarted && (why.began_with() == nullptr || why.began_with()->rank == peer());
+  const bool gone = restarted || code == errc::peer_failed || code == errc::fenced;
+  using reader = actors::one_sided_sender::reader;
+  sender_.fail(code, gone ? reader::gone : reader::may_live);
 }
 
 // With the roles in conflict nobody is there to take what is under way.
@@ -627,10 +633,12 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
   if (options_.memory != nullptr) receiver_.expect_slow_fetches();
   if (one_sided()) {
     receiver_.allow_one_sided(options_.memory);
-    receiver_.on_ended([this] {
-      fail({errc::fenced, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
-                              std::to_string(options_.peer) +
-                              " has ended this generation of the op: it takes this rank for dead"});
+    receiver_.on_ended([this](errc why) {
+      const bool takes_us_for_dead = why == errc::peer_failed || why == errc::fenced;
+      fail({takes_us_for_dead ? errc::fenced : why,
+            declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
+                std::to_string(options_.peer) + " has ended this generation of the op" +
+                (takes_us_for_dead ? ": it takes this rank for dead" : ", with " + std::string(runtime::name(why)))});
     });
   }
   if (options_.coupled != nullptr) receiver_.say_no_end();

@@ -839,22 +839,34 @@ struct trusted_results final : checker {
 struct quarantined final : checker {
   using checker::checker;
   void look() const {
-    std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, std::uint64_t> failures;
+    struct of_a_rank {
+      time_ns first_ns = runtime::never;
+      std::vector<time_ns> all_ns{};
+    };
+    std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, of_a_rank> failures;
     for (const call_record& c : book_.r.calls) {
-      if (c.code == errc::config_failed) ++failures[{c.op, c.job, c.rank, c.returns}];
+      if (c.code != errc::config_failed) continue;
+      of_a_rank& its = failures[{c.op, c.job, c.rank, c.returns}];
+      its.first_ns = std::min(its.first_ns, c.began_ns);
+      its.all_ns.push_back(c.began_ns);
     }
-    for (const auto& [key, n] : failures) {
+    for (const auto& [key, its] : failures) {
+      const auto n = std::count_if(its.all_ns.begin(), its.all_ns.end(),
+                                   [&, from = its.first_ns + unheard_ns_](time_ns began) { return began >= from; });
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
       if (fails_once_settled(op)) continue;
       // The leader of a broadcast waits for nobody: it has stamped a window of calls when it hears of the first.
       const std::uint64_t ahead = op.does == "broadcast" ? book_.r.play->window : 0;
       const std::uint64_t under_way = (2 * op.in_flight + 2 + ahead) * searches(op, std::get<1>(key));
       if (!campaigns_end::deaths(book_.r, op.members) && !parted(book_.r, op.members) &&
-          n > op.configs.size() * op.sizes.size() * under_way)
+          std::cmp_greater(n, op.configs.size() * op.sizes.size() * under_way))
         violated(op.name + ", on rank " + std::to_string(std::get<2>(key)) + ": " + std::to_string(n) +
                  " calls failed because of their config");
     }
   }
+  // Where the few control messages that may be under way are all lost, nothing is said of a failure until there is room for more, which
+  // is asked for, and may have to be asked for again.
+  const time_ns unheard_ns_ = book_.r.faults->control_window != 0 && book_.r.faults->lose != 0 ? 100'000'000 : 0;
   // Its kernels are the program's own then, and one that fails from a later run on may have won.
   static bool fails_once_settled(const op_spec& op) {
     return op.what == op_spec::kind::contextual &&

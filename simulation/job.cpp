@@ -1,5 +1,6 @@
 #include <parley/simulation/job.hpp>
 
+#include <parley/actors/participant.hpp>
 #include <parley/runtime/frame.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/simulation/checkers.hpp>
@@ -24,6 +25,7 @@ namespace {
 constexpr time_ns longest_job_ns = 400'000'000'000;
 constexpr time_ns look_every_ns = 500'000'000;
 constexpr int looks = 400;  // at what has not been decided
+constexpr int looks_at_rehearsals = 2 * actors::warming_limit_ns / look_every_ns;
 
 class runner final : private wire_tap {
  public:
@@ -222,6 +224,8 @@ class runner final : private wire_tap {
     record_.programs_left += world_.programs();
     for (int look = 0; look < looks && searching() && !idle_.over(); ++look) idle_.run_to(s.now() + look_every_ns);
     idle_.run_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
+    for (int look = 0; look < looks_at_rehearsals && is_at_work() && !idle_.over(); ++look)
+      idle_.run_to(s.now() + look_every_ns);
     for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
       if (world_.find(r) == nullptr) continue;
       const auto written = world_[r].write_results();
@@ -260,6 +264,15 @@ class runner final : private wire_tap {
     world_.stage().at(when, nobody, [this, f, job = world_.job()] {
       if (world_.job() == job) f();
     });
+  }
+  // Who rehearses once more, by itself, ends that.
+  bool is_at_work() {
+    std::size_t left = world_.network().pending() + world_.network().exposed();
+    for (rank_id r = 0; left == 0 && r < play_.ranks; ++r) {
+      if (world_.find(r) == nullptr) continue;
+      for (const actors::participant_state* p : world_[r].participants()) left += p->owed;
+    }
+    return left != 0;
   }
   bool searching() const {
     bool any = false;

@@ -1,5 +1,6 @@
 #include <parley/simulation/op_states.hpp>
 
+#include <parley/actors/credit_messages.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
@@ -49,6 +50,7 @@ std::optional<topic> topic_of(const parcel& p) noexcept {
   if (p.header.size() != sizeof h) return std::nullopt;
   std::memcpy(&h, p.header.data(), sizeof h);
   if (h.type == 0) return std::nullopt;  // between ranks: of no op
+  if (h.type == taken::message_type) return topic{op_of_reader(h.actor, h.generation), h.generation};
   return topic{h.actor & ~std::uint64_t{3}, h.generation, after_control(h.type)};
 }
 

@@ -158,6 +158,39 @@ TEST_CASE("get is agreed on where the sender's buffer is registered, and moves e
   CHECK(join_flights(w).mismatches == 0);
 }
 
+TEST_CASE("a buffer is got from, however many others were registered after it") {
+  one_sided_world w({direct(), get()});
+  CHECK(w.tune(side::sender).failed() == 0);
+  REQUIRE(w.campaign().winner == "get");
+  auto first = pattern(large, 1);
+  const auto registered = w.out.registered(first);
+  std::vector<std::vector<std::byte>> others(2 * actors::most_regions, std::vector<std::byte>(64));
+  std::vector<actors::registered_memory> handles;
+  for (auto& other : others) handles.push_back(w.out.registered(other));
+  pass(w, 1'000'000'000);
+  const std::uint64_t got = get()->digest();
+  std::vector<bool> was_got;
+  for (int i = 0; i < 2; ++i) {
+    std::vector<std::byte> buffer(large);
+    result<> sent;
+    result<> received;
+    const auto both = [&]() -> task<> {
+      auto done = co_await when_all(send_one(w.out, first, sent), receive_one(w.in, buffer, received));
+      static_cast<void>(done);
+    };
+    runtime::run(w.clock, both());
+    CHECK(sent);
+    CHECK(received);
+    CHECK(buffer == first);
+    std::uint64_t ran = 0;
+    for (const auto& r : w[1].flight().in_order()) ran = r.what == flight_event::received ? r.digest : ran;
+    was_got.push_back(ran == got);
+    pass(w, 1'000'000'000);
+  }
+  // The first one tells the receiver of it anew, and goes another way.
+  CHECK(was_got == std::vector<bool>{false, true});
+}
+
 TEST_CASE("without registered memory on the right side the others are tried and decided") {
   for (const side registers : {side::none, side::sender}) {
     one_sided_world w({direct(), put(), chunked(50'000, 4)});

@@ -45,6 +45,8 @@ TEST_CASE("Seeds that failed once hold all invariants") {
        12},  // quarantine: what was decided on and had failed was replaced a whole margin of calls later
       {"long_gets",
        2},  // leftovers: a sender had its buffer back while a receive that its poison had ended still read it
+      {"outlived_gets", 104},    // leftovers: the same where an op was closed while its receiver read on
+      {"rejoined_gets", 2},      // leftovers: the same where its generation had ended, as a third rank had restarted
       {"broken_broadcasts", 1},  // quarantine: a config that failed on a worker after its leader was done with the call
       {"late_attention",
        658},              // S8: a block took the place of one that was never sent, and a rank further on ended well
