@@ -110,7 +110,7 @@ fi
 # A process per rank: staged through pinned memory, and from GPU to GPU.
 check_agreed processes-2-ranks 180 -- "$here/tests/gpu/planes.json"
 last 45 "processes-2-ranks"
-check_agreed processes-pipeline 250 -- "$here/tests/gpu/pipeline.json" --microbatches "$microbatches"
+check_agreed processes-pipeline 250 -- "$here/tests/gpu/pipeline.json" --microbatches $((2 * microbatches))
 last 5 "processes-pipeline"
 
 # The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, or on several, and a process each. Every
