@@ -597,6 +597,7 @@ struct job::state final : runtime::link::failure_handler {
   farewell said;
   time_ns detection_ns;
   time_ns settle_limit_ns;
+  std::vector<tuning::result_entry> kept;  // what results files were written of
   bool warned_of_host = false;
   bool without_rank_0 = false;  // nobody is at the rendezvous any more
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
@@ -616,25 +617,19 @@ const runtime::link& job::wire() const noexcept { return state_->net(); }
 transports::cuda_copies* job::gpu() noexcept { return state_->copies ? &*state_->copies : nullptr; }
 transports::cuda_space* job::gpu_memory() noexcept { return state_->memory_of_gpu ? &*state_->memory_of_gpu : nullptr; }
 
-namespace {
-// What a leader has decided it tells its own participant, who keeps it, as it tells the others: that takes some turns of the loop.
-runtime::task<> hear_own_decisions() {
-  constexpr int turns = 8;
-  for (int turn = 0; turn < turns; ++turn) co_await runtime::yield;
-}
-}  // namespace
-
 void job::write_results() {
-  runtime::run(*state_->loop, hear_own_decisions());
+  state_->kept = state_->self->learned();
   const auto written = state_->self->write_results();
   state_->complain_of_warnings();
   if (!written && written.code() != errc::unavailable)
     complain(state_->place.rank, "warning: " + written.reason().what());
-  state_->tell_what_verbose_asks();
 }
 
 parting job::leave() {
   runtime::run(*state_->loop, state_->self->settle(state_->settle_limit_ns));
+  // Decisions that were on their way, also from a leader to its own participant.
+  if (state_->self->learned() != state_->kept) write_results();
+  state_->tell_what_verbose_asks();
   const left_over left = state_->self->unfinished();
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
   for (const std::string& line : left.rejected) complain(state_->place.rank, line);

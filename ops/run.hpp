@@ -80,10 +80,11 @@ class job {
 
   rank& self() noexcept;
   runtime::reactor& loop() noexcept;
-  /// Adds what was learned to results files, and prints warnings about them and what VERBOSE asks for. `run` does it.
+  /// Adds what was learned to results files, and prints warnings about them. `run` does it.
   void write_results();
-  /// Lets go of the others in peace: settles what they still need, says bye. Prints to standard error, a line for each op,
-  /// what was not delivered and which declarations were refused.
+  /// Lets go of the others in peace: settles what they still need, says bye. What has been learned meanwhile is added to results files,
+  /// too. Prints what VERBOSE asks for and, to standard error, a line for each op, what was not delivered and which declarations were
+  /// refused.
   parting leave();
   /// Instead: tells the others with which error this rank ends, or because of whose end; for that it waits a moment.
   void leave_after(const runtime::error& why);
