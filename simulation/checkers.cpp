@@ -839,20 +839,13 @@ struct trusted_results final : checker {
 struct quarantined final : checker {
   using checker::checker;
   void look() const {
-    struct of_a_rank {
-      time_ns first_ns = runtime::never;
-      std::vector<time_ns> all_ns{};
-    };
-    std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, of_a_rank> failures;
+    std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, std::vector<time_ns>> failures;
     for (const call_record& c : book_.r.calls) {
-      if (c.code != errc::config_failed) continue;
-      of_a_rank& its = failures[{c.op, c.job, c.rank, c.returns}];
-      its.first_ns = std::min(its.first_ns, c.began_ns);
-      its.all_ns.push_back(c.began_ns);
+      if (c.code == errc::config_failed) failures[{c.op, c.job, c.rank, c.returns}].push_back(c.began_ns);
     }
-    for (const auto& [key, its] : failures) {
-      const auto n = std::count_if(its.all_ns.begin(), its.all_ns.end(),
-                                   [&, from = its.first_ns + unheard_ns_](time_ns began) { return began >= from; });
+    for (const auto& [key, begun_ns] : failures) {
+      const time_ns from = *std::min_element(begun_ns.begin(), begun_ns.end()) + unheard_ns_;
+      const auto n = std::count_if(begun_ns.begin(), begun_ns.end(), [from](time_ns t) { return t >= from; });
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
       if (fails_once_settled(op)) continue;
       // The leader of a broadcast waits for nobody: it has stamped a window of calls when it hears of the first.
