@@ -252,7 +252,7 @@ gpu_world_source::gpu_world_source(rank& self, const std::string& name, transpor
     options_.nccl = nullptr;
     options_.no_nccl = nccl.reason().text();
   }
-  if (options_.nccl != nullptr) static_cast<void>(options_.nccl->prepare(copies_.device()));
+  if (options_.nccl != nullptr) options_.nccl->prepare(copies_.device());
   if (self.world_size() > 1)
     messages_ = self.declare(paired_transfer{.name = name + "_id", .edges = all_pairs(self.world_size())});
 }

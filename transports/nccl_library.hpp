@@ -40,8 +40,8 @@ class nccl_library {
   virtual int version() const noexcept = 0;
 
   /// Loads what it runs on the device, once; waits until that is done. CUDA loads kernels only when the device is idle, and holds locks
-  /// meanwhile: where a stream waits by then for what this rank's thread is to bring, both wait for ever. What is amiss `connect` says, too.
-  virtual runtime::errc prepare(int device) noexcept = 0;
+  /// meanwhile: where a stream waits by then for what this rank's thread is to bring, both wait for ever. What is amiss `connect` says.
+  virtual void prepare(int device) noexcept = 0;
   virtual runtime::result<nccl_id> make_id() = 0;
   /// Begins to connect; every member calls it with the same id and a place of its own.
   virtual runtime::result<nccl_communicator> connect(const nccl_id& id, int members, int place, int device) = 0;

@@ -79,7 +79,7 @@ nccl_pairs::nccl_pairs(runtime::link& below, cuda_copies& copies, nccl_library& 
   if (options_.clock == nullptr) options_.clock = &machine_clock;
   last_number_ =
       static_cast<std::uint64_t>(now());  // a process that comes back goes on where the one before it cannot be
-  static_cast<void>(library_.prepare(copies_.device()));
+  library_.prepare(copies_.device());
   below_.listen(runtime::link::channel::devices, this);
 }
 

@@ -33,10 +33,7 @@ class fake_nccl final : public transports::nccl_library {
   std::size_t communicators() const { return all_.size(); }
 
   int version() const noexcept override { return 22809; }
-  errc prepare(int device) noexcept override {
-    prepared_.insert(device);
-    return errc::none;
-  }
+  void prepare(int device) noexcept override { prepared_.insert(device); }
   runtime::result<nccl_id> make_id() override {
     nccl_id made;
     ++last_id_;

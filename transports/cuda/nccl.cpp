@@ -67,23 +67,14 @@ class loaded_nccl final : public nccl_library {
   int version() const noexcept override { return version_; }
 
   // A communicator of one has it load all of its kernels.
-  errc prepare(int device) noexcept override {
+  void prepare(int device) noexcept override {
     try {
-      if (!prepared_.insert(device).second) return errc::none;
+      if (!prepared_.insert(device).second) return;
       const auto id = make_id();
-      if (!id) return errc::device_failed;
-      const on_device here(device);
-      ncclUniqueId own{};
-      std::memcpy(&own, id->bytes.data(), sizeof own);
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 1;
-      ncclComm_t alone = nullptr;
-      const ncclResult_t r = nccl_.CommInitRankConfig(&alone, 1, own, 0, &config);
-      if (r != ncclSuccess) return note(r, "ncclCommInitRankConfig");
-      return note(nccl_.CommAbort(alone), "ncclCommAbort");
+      if (!id) return;
+      if (const auto alone = initialise(*id, 1, 0, device, blocks::yes)) static_cast<void>(nccl_.CommAbort(*alone));
     } catch (...) {
       fault_.clear();
-      return errc::device_failed;
     }
   }
   result<nccl_id> make_id() override {
@@ -95,15 +86,7 @@ class loaded_nccl final : public nccl_library {
     return id;
   }
   result<nccl_communicator> connect(const nccl_id& id, int members, int place, int device) override {
-    const on_device here(device);
-    ncclUniqueId theirs{};
-    std::memcpy(&theirs, id.bytes.data(), sizeof theirs);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    ncclComm_t made = nullptr;
-    const ncclResult_t r = nccl_.CommInitRankConfig(&made, members, theirs, place, &config);
-    if (r != ncclSuccess && r != ncclInProgress) return refused(r, "ncclCommInitRankConfig");
-    return made;
+    return initialise(id, members, place, device, blocks::no);
   }
   errc state(nccl_communicator c) noexcept override {
     ncclResult_t seen = ncclSuccess;
@@ -148,6 +131,18 @@ class loaded_nccl final : public nccl_library {
   std::string fault() const override { return fault_; }
 
  private:
+  enum class blocks : std::uint8_t { no, yes };
+  result<nccl_communicator> initialise(const nccl_id& id, int members, int place, int device, blocks b) {
+    const on_device here(device);
+    ncclUniqueId theirs{};
+    std::memcpy(&theirs, id.bytes.data(), sizeof theirs);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = b == blocks::yes ? 1 : 0;
+    ncclComm_t made = nullptr;
+    const ncclResult_t r = nccl_.CommInitRankConfig(&made, members, theirs, place, &config);
+    if (r != ncclSuccess && r != ncclInProgress) return refused(r, "ncclCommInitRankConfig");
+    return made;
+  }
   // CUDA ends in such a handler, too. The one that was registered last is called first, and CUDA's is before any communicator is made.
   void wait_at_exit() {
     static loaded_nccl* waited_for = nullptr;
