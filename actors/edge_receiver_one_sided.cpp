@@ -74,9 +74,8 @@ void edge_receiver::allow_one_sided(runtime::memory_space* where) {
   bind.template operator()<revoked>([this](revoked&& m) { on_revoked(m); });
   bind.template operator()<exposed>([this](exposed&& m) { on_exposed(std::move(m)); });
   bind.template operator()<gen_end>([this](gen_end&& m) {
-    const bool known = m.why != 0 && m.why <= static_cast<std::uint8_t>(errc::exception);
     if (failed_ == errc::none && one_sided_->ended_there)
-      one_sided_->ended_there(known ? static_cast<errc>(m.why) : errc::fenced);
+      one_sided_->ended_there(runtime::errc_of(m.why, errc::fenced));
   });
   services_.mail.bind<taken>(reader_of(op_, generation(), part::data_receiver),
                              [this](runtime::envelope from, taken&& m) {

@@ -102,7 +102,7 @@ bool group_leader::try_begin(group_invocation& inv) {
     if (right) {
       set_flags(inv, f->choice.flags);
     } else {
-      assigned_.withdraw(0, n);
+      withdraw(n);
     }
   }
   rows_.set_measuring(assigned_.measuring());
@@ -170,10 +170,16 @@ void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocat
   stamp told = s;
   told.source = leader_;
   told.next_digest = 0;
+  if (const foreseen* const was = foreseen_.find(invocation)) told.flags = told.flags | was->choice.flags;
   for (const rank_id r : members_) {
     if (r != leader_ && r != s.source)
       static_cast<void>(services_.net.send(r, runtime::link::channel::data, bytes_of(told), {}, nullptr));
   }
+}
+
+void group_leader::withdraw(std::uint64_t invocation) {
+  assigned_.withdraw(0, invocation);
+  if (foreseen* const f = foreseen_.find(invocation)) f->choice.flags = stamp_flags::none;
 }
 
 void group_leader::blame_assigned(std::uint64_t invocation, const group_fault& fault) {
@@ -205,7 +211,7 @@ void group_leader::end(group_invocation& inv) {
     return;
   }
   const stamp_flags flags = inv.flags().value_or(stamp_flags::none);
-  if (!inv.begun()) assigned_.withdraw(0, inv.index());
+  if (!inv.begun()) withdraw(inv.index());
   if (has(flags, stamp_flags::timed)) {
     const bool late = outcome == errc::timeout && inv.begun();
     if (outcome == errc::none || is_of_config(outcome) || late) {

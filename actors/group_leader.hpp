@@ -59,6 +59,8 @@ class group_leader final : public rooted_group {
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
   /// What was assigned to it has failed on that rank, wherever this one was: done with it, or not there yet.
+  /// No trial after all, and nobody has been told that it is one.
+  void withdraw(std::uint64_t invocation);
   void blame_assigned(std::uint64_t invocation, const group_fault& fault);
   /// Whether all workers have begun the invocations below that one. Asks those that have not.
   bool have_begun(std::uint64_t below);

@@ -170,9 +170,8 @@ void one_sided_sender::end(const one_sided_access* used) noexcept {
 void one_sided_sender::add_memory(const std::shared_ptr<memory_region>& region) {
   if (gets_.empty() || failed_ != errc::none) return;
   std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
-  announced_.push_back({++last_announced_, region});
-  announce(announced_.back());
-  repeat_soon();
+  announced_.push_back({0, region});
+  number_and_announce(announced_.back());
 }
 
 const one_sided_sender::announced* one_sided_sender::find(std::span<const std::byte> source) const noexcept {
@@ -188,13 +187,17 @@ void one_sided_sender::announce_forgotten(std::span<const std::byte> source) noe
   if (at == announced_.end() ||
       std::any_of(at, announced_.end(), [&](const announced& a) { return remembers(a) && holds_it(a); }))
     return;
-  // The receiver makes room for it by forgetting another one, which it must not be reading.
+  number_and_announce(*at);
+}
+
+void one_sided_sender::number_and_announce(announced& a) noexcept {
   const auto would_be_forgotten = [&](const auto& used) {
     return used->region != nullptr && used->place.region + most_regions <= last_announced_ + 1;
   };
   if (std::any_of(in_use_.begin(), in_use_.end(), would_be_forgotten)) return;
-  *at = {++last_announced_, at->region};
-  announce(*at);
+  a.number = ++last_announced_;
+  a.known = false;
+  announce(a);
   repeat_soon();
 }
 
@@ -219,7 +222,6 @@ void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexce
 }
 
 void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept {
-  if (failed_ != errc::none) return offered.on_end(offered, failed_);
   waiting_.push_back({stream, invocation, &offered});
   if (question_timer_.linked()) return;
   questions_.restart(first_question_ns);
@@ -235,9 +237,8 @@ void one_sided_sender::on_taken(const taken& m) noexcept {
   transfer_part& offered = *at->offered;
   waiting_.erase(at);
   // A receive that had no room, or was given up, says nothing about the config: the sender has done its part.
-  const bool known = m.outcome <= static_cast<std::uint8_t>(errc::exception);
-  const bool fine = known && !blames_config(static_cast<errc>(m.outcome));
-  offered.on_end(offered, fine ? errc::none : errc::config_failed);
+  const errc outcome = m.outcome == 0 ? errc::none : runtime::errc_of(m.outcome, errc::config_failed);
+  offered.on_end(offered, blames_config(outcome) ? errc::config_failed : errc::none);
 }
 
 // ---- asking again -----------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ void one_sided_sender::repeat() noexcept {
   std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
   bool open = false;
   for (const announced& a : announced_) {
-    if (a.known) continue;
+    if (a.known || a.number == 0) continue;
     open = true;
     announce(a);
   }
@@ -273,10 +274,15 @@ void one_sided_sender::ask() noexcept {
     if (sent == errc::peer_failed) return end_waits(sent);
     late = late || w.offered->owner == nullptr || w.offered->owner->failed() != errc::none;
   }
-  const runtime::time_ns now = services_.ex.now();
-  if (failed_ != errc::none && now - heard_ns_ >= longest_silence_ns) return end_waits(failed_);
+  if (failed_ != errc::none && hears_nothing()) return end_waits(failed_);
   const runtime::time_ns pause_ns = questions_.next(services_.jitter);
-  services_.ex.arm(question_timer_, now + (late ? std::min(pause_ns, longest_late_pause_ns) : pause_ns));
+  services_.ex.arm(question_timer_, services_.ex.now() + (late ? std::min(pause_ns, longest_late_pause_ns) : pause_ns));
+}
+
+bool one_sided_sender::hears_nothing() const noexcept {
+  constexpr runtime::time_ns longer_ns = 1'000'000'000;  // so that a death is noticed as one first
+  if (services_.detection_ns == 0) return false;
+  return services_.ex.now() - heard_ns_ >= std::max(shortest_silence_ns, services_.detection_ns + longer_ns);
 }
 
 void one_sided_sender::ask_soon() noexcept {

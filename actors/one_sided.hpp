@@ -13,7 +13,7 @@
 /// A `part_sender` that has let the receiver get its payload waits for the receiver's word and asks again for it, also where the
 /// edge fails or its generation ends: a receiver that lives may still be reading, and the caller's memory is its own again only
 /// once it is not. Without that word it ends where the receiver has died or restarted, where this rank counts as dead, or where
-/// nothing answers for `longest_silence_ns`: then there is no such edge.
+/// nothing answers for `shortest_silence_ns`, and longer than a living rank may be silent: then there is no such edge.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/credits.hpp>
@@ -90,6 +90,7 @@ class one_sided_sender {
   void await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept;
   /// A send has failed: it stays until the receiver has let go of its payload.
   void ask_soon() noexcept;
+  runtime::errc failed() const noexcept { return failed_; }
   /// Nothing new may be got; what is being read ends at once only where its reader is gone.
   enum class reader : std::uint8_t { may_live, gone };
   void fail(runtime::errc why, reader r) noexcept;
@@ -110,7 +111,7 @@ class one_sided_sender {
     credits_held held;
   };
   struct announced {
-    std::uint64_t number = 0;
+    std::uint64_t number = 0;  // from 1; 0: the receiver has not been told of it
     std::shared_ptr<memory_region> region;
     bool known = false;  // the receiver said so
   };
@@ -133,8 +134,9 @@ class one_sided_sender {
   static constexpr runtime::time_ns first_question_ns = 10'000'000;
   // Between questions of a send that should have ended.
   static constexpr runtime::time_ns longest_late_pause_ns = 20'000'000;
-  // Longer than it takes to notice a death.
-  static constexpr runtime::time_ns longest_silence_ns = 3'000'000'000;
+  static constexpr runtime::time_ns shortest_silence_ns = 3'000'000'000;
+  /// Whether the receiver has not answered for longer than any rank that lives and knows this edge.
+  bool hears_nothing() const noexcept;
   void on_credit(const runtime::envelope& from, credit&& m);
   void on_revoke(const runtime::envelope& from, const revoke& m);
   void on_taken(const taken& m) noexcept;
@@ -143,9 +145,13 @@ class one_sided_sender {
   /// The same without the credits of invocations before this one: they are used or void, and not every one passes here.
   held_stream* stream_at(std::uint64_t id, std::uint64_t invocation);
   const announced* find(std::span<const std::byte> source) const noexcept;
-  /// What the receiver has forgotten, for others that came since, is told to it anew.
+  /// What the receiver has forgotten, for others that came since, or was never told of, is told to it anew.
   void announce_forgotten(std::span<const std::byte> source) noexcept;
-  bool remembers(const announced& a) const noexcept { return a.number + most_regions > last_announced_; }
+  /// Under a new number, unless the receiver would make room by forgetting what it may be reading.
+  void number_and_announce(announced& a) noexcept;
+  bool remembers(const announced& a) const noexcept {
+    return a.number != 0 && a.number + most_regions > last_announced_;
+  }
   /// Whether the receiver has been told of such memory.
   bool holds(std::span<const std::byte> source) const noexcept;
   void announce(const announced& a) noexcept;

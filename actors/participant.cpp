@@ -198,10 +198,8 @@ class participant_behaviour {
   }
   void on(received<op_reject>& m) {
     acknowledge(m.from, m.body.number);
-    const auto code = m.body.code <= static_cast<std::uint8_t>(errc::exception) ? static_cast<errc>(m.body.code)
-                                                                                : errc::declaration_mismatch;
     note(runtime::flight_event::rejected, {.tag = m.from.source});
-    mine_.rejected = runtime::error(code, std::move(m.body.text));
+    mine_.rejected = runtime::error(runtime::errc_of(m.body.code, errc::declaration_mismatch), std::move(m.body.text));
     mine_.runs->on_rejected(*mine_.rejected);
     mine_.changed.tell();
   }

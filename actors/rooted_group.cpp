@@ -27,10 +27,7 @@ op_declaration declare_group(std::string name, std::vector<op_participant> parti
 }
 
 group_fault poison_of(const stamp& s) noexcept {
-  const std::uint64_t code = s.total_bytes & 0xffU;
-  const bool known =
-      code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
-  return {.why = known ? static_cast<errc>(code) : errc::send_failed,
+  return {.why = runtime::errc_of(s.total_bytes & 0xffU, errc::send_failed),
           .culprit = static_cast<rank_id>(s.total_bytes >> 8U),
           .came = static_cast<call_type>(s.total_bytes >> 40U & ((1U << call_type_tag_bits) - 1)),
           .expected = type_of(s)};

@@ -17,8 +17,7 @@ using runtime::time_ns;
 namespace {
 
 error error_of(std::uint8_t code, std::string text) {
-  const bool known = code > 0 && code <= static_cast<std::uint8_t>(errc::exception);
-  return {known ? static_cast<errc>(code) : errc::malformed, std::move(text)};
+  return {runtime::errc_of(code, errc::malformed), std::move(text)};
 }
 
 /// Never empty: without words of its own an error has its name.

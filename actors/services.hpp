@@ -115,6 +115,7 @@ struct services {
   clock_book clocks{};
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
   std::uint64_t early_bytes = most_early_bytes;                                       ///< per edge
+  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
   /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
   std::uint64_t first_invocation = 0;
   /// Of a thousand calls: those that end after as good as no time. A fault point, for simulations.

@@ -90,9 +90,7 @@ constexpr bool blames_config(runtime::errc outcome) noexcept {
 
 /// What a poison says went wrong at its sender.
 constexpr runtime::errc reason_of(const stamp& poison) noexcept {
-  return poison.next_digest <= static_cast<std::uint64_t>(runtime::errc::exception)
-             ? static_cast<runtime::errc>(poison.next_digest)
-             : runtime::errc::send_failed;
+  return runtime::errc_of(poison.next_digest, runtime::errc::send_failed);
 }
 
 /// The whole index of an invocation, given its low 32 bits and one that is less than 2^31 away.

@@ -112,6 +112,10 @@ void part_sender::start_offer() noexcept {
     fail(errc::config_failed);
     return;
   }
+  if (const errc over = access_->from.failed(); over != errc::none) {  // the edge: the receiver must not begin to read
+    fail(over);
+    return;
+  }
   stamp s = stamp_;
   s.flags = s.flags | stamp_flags::to_be_got;
   const errc sent =

@@ -124,10 +124,7 @@ void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc w
 }
 
 void edge_out::on_nack(const actors::nack& n) noexcept {
-  if (n.refused) {
-    const bool known = n.code <= static_cast<std::uint8_t>(errc::exception);
-    return on_refused({n.tag, n.invocation, known ? static_cast<errc>(n.code) : errc::send_failed, n.text});
-  }
+  if (n.refused) return on_refused({n.tag, n.invocation, runtime::errc_of(n.code, errc::send_failed), n.text});
   under_way_.for_each([&](under_way& send) {
     if (send.invocation.invocation != n.invocation || send.invocation.mark.tag != n.tag ||
         send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)

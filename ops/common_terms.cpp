@@ -266,8 +266,7 @@ void neighbours::hear_of_failure(const runtime::envelope& from, const actors::ne
     if (again && f.code != 0) send_failure(p->rank, {});  // it has not heard that this rank knows
     return;
   }
-  const bool known = f.code <= static_cast<std::uint8_t>(errc::exception);
-  if (!refused_) refused_ = error{known ? static_cast<errc>(f.code) : errc::closed, f.why.substr(0, most_words)};
+  if (!refused_) refused_ = error{runtime::errc_of(f.code, errc::closed), f.why.substr(0, most_words)};
   closed_ = true;
   for (const peer_state& other : peers_) refuse(other.rank, *refused_);
   spread();

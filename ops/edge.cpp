@@ -635,10 +635,16 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
     receiver_.allow_one_sided(options_.memory);
     receiver_.on_ended([this](errc why) {
       const bool takes_us_for_dead = why == errc::peer_failed || why == errc::fenced;
-      fail({takes_us_for_dead ? errc::fenced : why,
+      // Of whose restart it speaks this rank is yet to hear. Until then there is no other generation to rejoin.
+      const bool restarted = why == errc::peer_restarted;
+      fail({takes_us_for_dead ? errc::fenced
+            : restarted       ? errc::peer_failed
+                              : why,
             declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
                 std::to_string(options_.peer) + " has ended this generation of the op" +
-                (takes_us_for_dead ? ": it takes this rank for dead" : ", with " + std::string(runtime::name(why)))});
+                (takes_us_for_dead ? ": it takes this rank for dead"
+                 : restarted       ? ": it says that one of the op's ranks has restarted"
+                                   : ", with " + std::string(runtime::name(why)))});
     });
   }
   if (options_.coupled != nullptr) receiver_.say_no_end();

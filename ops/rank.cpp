@@ -54,6 +54,7 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   machine_.mask(settings_->masked, id());
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
+  services_.detection_ns = on.detection_ns;
   services_.give_up = std::move(on.give_up);
   if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
   services_.hear_news = [this, held_dead = std::move(on.held_dead), hear = std::move(on.hear_news)](errc code) {

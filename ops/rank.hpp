@@ -90,7 +90,8 @@ struct rank_foundation {
   /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
   /// peer itself know, and brings about `rank::on_lost`. Empty: `on_lost` is all that happens.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
-  bool ranks_come_back = false;  ///< whether somebody starts ranks anew that have died
+  bool ranks_come_back = false;                   ///< whether somebody starts ranks anew that have died
+  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a silent one may still live; 0: for ever
   /// Why the others hold this rank dead, where that may be known before `rank::on_fenced` is called; "" while they do not. Asked
   /// when a call is about to fail. Empty: nothing is known before.
   std::function<std::string()> held_dead{};

@@ -302,6 +302,7 @@ struct job::state final : runtime::link::failure_handler {
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     on.ranks_come_back = place.max_restarts > 0;
+    on.detection_ns = detection_ns;
     on.has = std::move(has);
     on.held_dead = [this] { return why_fenced(); };
     on.hear_news = [this] {

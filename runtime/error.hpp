@@ -49,6 +49,13 @@ enum class errc : std::uint8_t {
   exception,             ///< user code threw something else than a `failure`
 };
 
+/// The error that a number stands for which came from elsewhere; `otherwise` where it stands for none.
+constexpr errc errc_of(std::uint64_t code, errc otherwise) noexcept {
+  const bool is_error =
+      code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
+  return is_error ? static_cast<errc>(code) : otherwise;
+}
+
 /// `timeout`, `peer_failed`, ...: the name that texts, files and JSON use.
 std::string_view name(errc code) noexcept;
 

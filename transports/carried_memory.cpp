@@ -23,7 +23,7 @@ bool inside(std::uint64_t outer, std::uint64_t outer_bytes, std::uint64_t inner,
 }
 
 errc outcome_of(std::uint64_t code) noexcept {
-  return code <= static_cast<std::uint64_t>(errc::exception) ? static_cast<errc>(code) : errc::malformed;
+  return code == 0 ? errc::none : runtime::errc_of(code, errc::malformed);
 }
 
 }  // namespace

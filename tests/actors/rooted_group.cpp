@@ -152,6 +152,51 @@ task<> begin_and_wait(rooted_group& group, rank_id from, std::optional<std::uint
 
 }  // namespace
 
+TEST_CASE(
+    "a worker's failure that the leader passes on says whether that call was a trial, as the leader's own stamp did") {
+  virtual_time clock;
+  memory_world links(clock, 3);
+  node here(clock, links[0]);
+  auto op = declare_group("group", {{0, "leader"}, {1, "worker"}, {2, "worker"}}, 0, "");
+  op.default_config = "whole";
+  op.default_digest = c0;
+  tuning::plan_options plan;
+  plan.budget_fraction = 1e9;
+  assignment assigned(c0, "whole", "", {0, 1, 2}, tuning_policy::online, plan);
+  assigned.open({c0, c1}, {"whole", "other"}, {}, 0);
+  group_leader group(here.shared, op, generation, assigned, 0, back_pressure::contributions, {});
+  struct stamps final : link::handler {
+    void on_arrival(arrival&& message) noexcept override {
+      if (const auto s = read_stamp(message.header())) came.push_back(*s);
+    }
+    std::vector<stamp> came;
+  };
+  stamps other;
+  links[2].listen(link::channel::data, &other);
+  std::size_t trials = 0;
+  for (std::uint64_t n = 0; n < 6; ++n) {
+    CAPTURE(n);
+    scope s(clock);
+    std::optional<std::uint64_t> ran;
+    s.spawn(begin_and_end(group, ran));
+    pass(clock);
+    REQUIRE(other.came.size() == 2 * n + 1);
+    stamp failed = other.came.back();
+    failed.source = 1;
+    failed.flags = stamp_flags::none;
+    write_poison({.why = errc::peer_failed, .culprit = 1}, failed);
+    static_cast<void>(links[1].send(0, link::channel::data, bytes_of(failed), {}, nullptr));
+    pass(clock);
+    REQUIRE(other.came.size() == 2 * n + 2);
+    const stamp &mine = other.came[2 * n], &passed_on = other.came[2 * n + 1];
+    if (has(mine.flags, stamp_flags::timed)) ++trials;
+    CHECK(passed_on.invocation == mine.invocation);
+    CHECK(passed_on.flags == (mine.flags | stamp_flags::poison));
+  }
+  CHECK(trials != 0);
+  links[2].listen(link::channel::data, nullptr);
+}
+
 TEST_CASE("parts that come twice, early or in the wrong order are written once and where they belong") {
   leader_alone a;
   const auto data = pattern(100, 3);

@@ -134,6 +134,37 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
   }
 }
 
+TEST_CASE("whatever number of an error a rank of the op rejects it with, the other one's calls end with an error that "
+          "has a name") {
+  for (unsigned code = 0; code < 256; ++code) {
+    CAPTURE(code);
+    virtual_time clock;
+    memory_world links(clock, 2);
+    const std::vector<std::uint64_t> incarnations{1000, 1001};
+    router liar(clock, links[0], {}, incarnations);
+    ops::rank mine(rank_foundation{clock, links[1], nullptr, incarnations, {}}, rank_settings{});
+    const auto op = declare_edge("activations", 0, 1, "");
+    auto in = mine.declare(pair_of({direct()}));
+    op_reject said;
+    said.number = 1;
+    said.code = static_cast<std::uint8_t>(code);
+    said.text = "said by rank 0";
+    std::optional<errc> ended;
+    const auto receive_one = [&]() -> task<> {
+      std::vector<std::byte> buffer(100);
+      ended = (co_await attempt(in.receive(buffer, {.from = 0, .timeout_ns = 1'000'000'000}))).code();
+    };
+    scope calls(clock);
+    calls.spawn(receive_one());
+    clock.turn();
+    REQUIRE(liar.send(1, number_of(op.id(), part::participant), first_generation(op, incarnations), said) ==
+            errc::none);
+    run_until(clock, [&] { return ended.has_value(); });
+    CHECK(*ended == errc_of(code, errc::declaration_mismatch));
+    CHECK(*ended > errc::pending);
+  }
+}
+
 TEST_CASE("a catalogue of 4,096 configs that no message could hold travels in pieces, and what is common is tuned") {
   world w(2, eager());
   const auto named = [](std::string_view kind, std::size_t i) {

@@ -352,6 +352,45 @@ TEST_CASE("a stage that hears late of another's restart is not taken for fenced"
   all_call(op);
 }
 
+TEST_CASE("a receive whose sender hears first of another's restart ends with peer_failed, and joins again once it "
+          "hears, too") {
+  world w(3);
+  std::map<rank_id, pipeline> of;
+  std::map<rank_id, stages::stage> work;
+  const std::vector<std::uint64_t> sizes{30'000};
+  const auto declare = [&](rank_id r) {
+    of[r] = w[r].declare(linear_pipeline{.name = "layers", .configs = {direct(), put()}, .timeout_ns = 20'000'000});
+    work[r].place = r;
+  };
+  const auto start = [&](rank_id r, scope& calls, std::optional<result<>>& outcome) {
+    const auto one = [](pipeline& p, std::span<const std::uint64_t> all, stages::stage& its,
+                        std::optional<result<>>& how) -> task<> { how.emplace(co_await attempt(p.run(all, its))); };
+    calls.spawn(one(of[r], sizes, work[r], outcome));
+  };
+  for (rank_id r = 0; r < 3; ++r) declare(r);
+  const auto all_run = [&] {
+    scope calls(w.clock);
+    std::array<std::optional<result<>>, 3> outcomes;
+    for (rank_id r = 0; r < 3; ++r) start(r, calls, outcomes[r]);
+    run_until(w.clock, [&] { return calls.running() == 0; });
+    for (const auto& o : outcomes) CHECK(*o);
+  };
+  for (int i = 0; i < 30; ++i) all_run();  // by then receives give credits
+  w.restart(2);
+  declare(2);
+  w[0].on_restarted(2, w.incarnations[2]);
+  scope calls(w.clock);
+  std::optional<result<>> early;
+  start(1, calls, early);
+  run_until(w.clock, [&] { return early.has_value(); });
+  CHECK(early->code() == errc::peer_failed);
+  CHECK(says(*early, "rank 0 has ended this generation of the op: it says that one of the op's ranks has restarted"));
+  CHECK_FALSE(of[1].rejoin());
+  w[1].on_restarted(2, w.incarnations[2]);
+  for (const rank_id r : {0, 1}) CHECK(of[r].rejoin());
+  all_run();
+}
+
 TEST_CASE("a worker's part that one which has not joined again keeps is let go when its call has timed out") {
   world w(ranks);
   std::map<rank_id, rank_group> of;
