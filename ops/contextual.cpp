@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 namespace parley::ops {
 
@@ -51,6 +52,9 @@ actors::op_declaration declare(const contextual_op& op, rank_id world_size) {
                                               std::to_string(world_size) + " or listed twice"});
     d.participants.push_back({r, "member"});
   }
+  // Whoever lists them in another order means the same op, and the same leader.
+  std::sort(d.participants.begin(), d.participants.end(),
+            [](const auto& one, const auto& other) { return one.rank < other.rank; });
   if (auto name = tuning::checked({op.name}); !name)
     runtime::raise({errc::bad_argument, title + ": " + name.reason().text});
   if (op.iterations == 0)
@@ -237,7 +241,7 @@ task<> contextual_end::run(thunk f) {
   const auto elsewhere = talk_.failure_of(call);
   talk_.failed(call, own, trying ? actors::rounds::told::everybody : actors::rounds::told::who_asks);
   talk_.passed(call);
-  std::erase_if(contexts_, [](const auto& c) { return !c.second.best; });
+  forget_undecided();
   write_log();
   if (elsewhere) throw explained(call, *elsewhere);
   if (trying && talk_.broken()) throw explained(call, *talk_.broken());
@@ -296,6 +300,17 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
     runtime::raise({errc::timeout, "a run took longer than " + milliseconds(static_cast<double>(op_.timeout_ns)) +
                                        "; see what holds it up, or allow more time"});
   std::rethrow_exception(thrown);
+}
+
+void contextual_end::forget_undecided() {
+  for (auto at = contexts_.begin(); at != contexts_.end();) {
+    const auto next = std::next(at);
+    if (!at->second.best) {
+      auto taken = contexts_.extract(at);
+      if (taken.mapped().turns != 0) forgotten_.push_back(std::move(taken));
+    }
+    at = next;
+  }
 }
 
 bool contextual_end::undecided() const {
@@ -427,6 +442,7 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
   turn t;
   if (context* const c = find_or_make(kernel, e, outputs)) {
     t.of = c;
+    ++c->turns;
     t.call = c->calls++;
     const bool compares = !outputs.empty() && !c->best;
     if (c->best) {
@@ -472,17 +488,29 @@ bool contextual_end::run_in_its_place(context& c, turn& t, const std::string& fa
   return false;
 }
 
+void contextual_end::leave(context& c) noexcept {
+  if (--c.turns == 0) forgotten_.remove_if([&c](const auto& f) { return &f.mapped() == &c; });
+}
+
 bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   const auto took_ns = static_cast<double>(services_.ex.precise_now() - t.began_ns);
   auto* const c = static_cast<context*>(t.of);
+  struct leaving {
+    contextual_end& around;
+    context* of;
+    bool over = true;
+    ~leaving() {
+      if (over && of != nullptr) around.leave(*of);
+    }
+  } at_end{*this, c};
   const bool stopping = running_ != nullptr && running_->cancelled() != errc::none;
   if (thrown) {
     const error why = runtime::describe(thrown);
     if (c == nullptr || stopping || c->best || why.code() == errc::cancelled) std::rethrow_exception(thrown);
-    return run_in_its_place(*c, t, "throws: " + why.what());
+    return at_end.over = run_in_its_place(*c, t, "throws: " + why.what());
   }
   if (const std::string wrong = compared(t); !wrong.empty())
-    return run_in_its_place(*c, t, "gives wrong numbers: " + wrong);
+    return at_end.over = run_in_its_place(*c, t, "gives wrong numbers: " + wrong);
   if (t.compared == turn::comparison::is_reference) c->references[t.call] = t.outputs.save();
   if (c == nullptr || t.step == 0) return true;
   const auto at = c->under_way.find(t.step);

@@ -37,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -96,6 +97,7 @@ class contextual_end final : public attached_op, private contextual_run {
     std::map<std::size_t, tuning::contextual_plan::step> under_way{};
     std::size_t next_step = 0;
     std::size_t calls = 0;                                       // in the run that is under way
+    std::size_t turns = 0;                                       // that have begun and not ended
     std::map<std::size_t, std::vector<std::byte>> references{};  // what the default gave, by call
     std::string faults{};
     std::map<std::size_t, std::string> fault_of{};
@@ -120,6 +122,9 @@ class contextual_end final : public attached_op, private contextual_run {
   /// What is wrong with what it gave; empty where nothing is, or nobody asks.
   std::string compared(const turn& t) const;
   bool run_in_its_place(context& c, turn& t, const std::string& fault);
+  void leave(context& c) noexcept;
+  /// What a call that failed began to tune is tuned from the start, if it comes again.
+  void forget_undecided();
   void recall(const kernel_core& kernel, context& c);
   contextual_said report() const;
   bool undecided() const;
@@ -139,6 +144,7 @@ class contextual_end final : public attached_op, private contextual_run {
   contextual_progress progress_;  // at the leader, of the call that is under way
   actors::rounds talk_;
   std::map<name_of, context> contexts_;
+  std::list<std::map<name_of, context>::node_type> forgotten_;  // kernels of other coroutines still run by them
   std::map<name_of, contextual_best> agreed_;
   runtime::news settled_;
   std::optional<runtime::error> failed_;

@@ -209,7 +209,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
     if (what.how == gpu_sum::way::gathered) {
       co_await gather(what);
     } else {
-      const errc ordered = copies_.order(stream_, what.floats);
+      const errc ordered = copies_.order_behind_all(stream_, what.floats);
       if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
       if (replayed) {
         co_await replay(what);

@@ -175,17 +175,24 @@ void halo::check(const halo_field& f, std::size_t number) const {
     wrong("needs a stride per dimension, of which the last is 1");
   std::uint64_t last = 0;
   std::uint64_t whole = 1;
+  bool is_empty = false;
+  bool too_much = false;  // for any memory: more than 64 bits hold
   for (std::size_t d = f.cells.size(); d-- > 0;) {
-    const std::uint64_t with_rim = f.cells[d] + 2 * op_.width[d];
+    std::uint64_t with_rim = 0;
+    too_much = too_much || __builtin_mul_overflow(2, op_.width[d], &with_rim) ||
+               __builtin_add_overflow(with_rim, f.cells[d], &with_rim);
     if (f.cells[d] < op_.width[d])
       wrong("has " + std::to_string(f.cells[d]) + " cells where the rim alone is " + std::to_string(op_.width[d]) +
             " wide");
     const std::uint64_t stride = f.strides.empty() ? whole : f.strides[d];
     if (stride < whole) wrong("has rows that overlap: a stride of " + std::to_string(stride));
-    last += (with_rim - 1) * stride;
-    whole = stride * with_rim;
+    is_empty = is_empty || with_rim == 0;
+    std::uint64_t across = 0;
+    too_much = too_much || __builtin_mul_overflow(with_rim - std::min<std::uint64_t>(with_rim, 1), stride, &across) ||
+               __builtin_add_overflow(last, across, &last) || __builtin_mul_overflow(stride, with_rim, &whole);
   }
-  if (last >= elements)
+  if (too_much) wrong("has more cells, or a longer stride, than any memory holds; a negative number is one of those");
+  if (!is_empty && last >= elements)
     wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
 }
 

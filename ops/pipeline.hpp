@@ -46,7 +46,7 @@ struct linear_pipeline {
 class pipeline_work {
  public:
   virtual runtime::task<> work(std::uint64_t microbatch, std::span<std::byte> activation) = 0;
-  /// On the actor thread, after the activation has left this stage.
+  /// On the actor thread, once the activation is on its way from this stage; it may not have left yet.
   virtual void on_done(std::uint64_t microbatch);
 
  protected:

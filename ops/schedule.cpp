@@ -229,7 +229,7 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
         return wrong(begin, "\"" + std::string(line.substr(begin, line.find(',', begin) - begin)) +
                                 "\" is no action; write a stage, F, B, SEND_F, RECV_F, SEND_B or RECV_B, and a "
                                 "microbatch, such as 0F0");
-      if (at < line.size() && line[at] != ',' && line[at] != ' ' && line[at] != '\r')
+      if (at < line.size() && line[at] != ',' && line[at] != ' ' && line[at] != '\t' && line[at] != '\r')
         return wrong(at, "a comma belongs between two actions");
       if (a->stage >= most_stages || a->microbatch >= most_microbatches)
         return wrong(begin, text_of(*a) + " has a number that is too large");

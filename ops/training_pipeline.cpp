@@ -341,7 +341,8 @@ class training::pass {
     }
   }
 
-  // Takes back the memory of microbatches that are done with.
+  // Takes back the memory of microbatches that are done with. Those that their peer has not taken yet are not waited for, however many:
+  // it may take them only after what this rank does next, and a schedule is checked as if sends held nobody up.
   task<> let_go() {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> still;
     for (const auto& key : finished_) {
@@ -354,12 +355,6 @@ class training::pass {
       }
     }
     finished_ = std::move(still);
-    // What nobody takes must not pile up.
-    if (finished_.size() > most_leaving) {
-      held& oldest = held_[finished_.front()];
-      if (oldest.leaving[0].size() != 0) co_await oldest.leaving[0];
-      if (oldest.leaving[1].size() != 0) co_await oldest.leaving[1];
-    }
   }
 
   void check_came(const pipeline_action& a, std::uint64_t came, std::uint64_t expected) const {
@@ -369,7 +364,6 @@ class training::pass {
                                             " were expected; give all ranks the same activation_bytes"});
   }
 
-  static constexpr std::size_t most_leaving = 64;
   static constexpr std::size_t computations_ahead = 2;
   static constexpr std::size_t receives_ahead = 1;
   const training_pipeline& op_;

@@ -199,8 +199,7 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
 
 std::vector<std::uint64_t> cuda_copies::to_come_before(std::span<const std::byte> memory, cuda_stream stream) {
   if (!flags_) return {};
-  std::vector<std::uint64_t> all;
-  if (const std::uint64_t message = flags_->down_for(memory); message != 0) all.push_back(message);
+  std::vector<std::uint64_t> all = flags_->down_for(memory);
   std::erase_if(holds_, [this](const auto& h) { return !flags_->is_down(h.second); });
   for (const auto& [held, flag] : holds_) {
     if (held == stream) all.push_back(flag);

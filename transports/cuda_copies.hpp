@@ -81,9 +81,14 @@ class cuda_copies final : public runtime::poller {
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// See `memory_space::hold`.
   std::uint64_t hold(cuda_stream stream);
-  /// What is enqueued into `s` from here on comes after all that `after` said of `memory`.
+  /// What is enqueued into `s` from here on comes after all that `after` said of `memory`, apart from what waits for a message into it:
+  /// for what brings that message.
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::that_copies_follow);
+  }
+  /// The same, and after what waits for messages, too: for what brings none.
+  runtime::errc order_behind_all(cuda_stream s, std::span<const std::byte> memory) noexcept {
+    return order(s, memory, orders::all);
   }
   /// What a stream had at some time. It can outlive this object, and what it stands for keeps its place.
   using moment = std::shared_ptr<const cuda_event>;

@@ -62,10 +62,12 @@ std::uint64_t cuda_flags::expect(std::span<const std::byte> memory) {
   return flag;
 }
 
-std::uint64_t cuda_flags::down_for(std::span<const std::byte> memory) const noexcept {
-  const auto last =
-      std::find_if(down_.rbegin(), down_.rend(), [memory](const expected& e) { return overlap(e.memory, memory); });
-  return last == down_.rend() ? 0 : last->flag;
+std::vector<std::uint64_t> cuda_flags::down_for(std::span<const std::byte> memory) const {
+  std::vector<std::uint64_t> all;
+  for (const expected& e : down_) {
+    if (overlap(e.memory, memory)) all.push_back(e.flag);
+  }
+  return all;
 }
 
 bool cuda_flags::is_down(std::uint64_t flag) const noexcept {

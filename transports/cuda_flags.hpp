@@ -30,8 +30,8 @@ class cuda_flags {
   cuda_flags& operator=(const cuda_flags&) = delete;
 
   std::uint64_t expect(std::span<const std::byte> memory);
-  /// Of the last receive that is expected into that memory, or into some of it; 0: none is.
-  std::uint64_t down_for(std::span<const std::byte> memory) const noexcept;
+  /// Of all receives that are expected into that memory, or into some of it.
+  std::vector<std::uint64_t> down_for(std::span<const std::byte> memory) const;
   bool is_down(std::uint64_t flag) const noexcept;
   /// The stream goes on once all that is expected into that memory has come, or that one.
   runtime::errc hold(cuda_stream stream, std::span<const std::byte> memory) noexcept;

@@ -59,17 +59,24 @@ struct cuda_link::shared {
   // Pinned memory is slow to make: blocks are kept, by size.
   cuda_memory take(std::size_t bytes) {
     const std::size_t size = std::bit_ceil(std::max(bytes, smallest_stage));
-    auto& kept = free[size];
-    if (!kept.empty()) {
+    if (auto& kept = free[size]; !kept.empty()) {
       cuda_memory last = std::move(kept.back());
       kept.pop_back();
       return last;
     }
+    if (pinned_bytes + size > most_pinned_bytes) let_go_of_idle();
     if (pinned_bytes + size > most_pinned_bytes)
-      runtime::raise({errc::full, "2 GiB of pinned memory are in use for messages on their way"});
+      runtime::raise({errc::full, "2 GiB of pinned memory are what messages on their way may use, of which " +
+                                      std::to_string(pinned_bytes >> 20U) + " MiB are in use, and one of " +
+                                      std::to_string(bytes) + " bytes needs " + std::to_string(size >> 20U) +
+                                      " MiB more; send it in pieces, with config chunked say"});
     cuda_memory made = cuda_memory::pinned(copies.driver(), size);
     pinned_bytes += size;
     return made;
+  }
+  void let_go_of_idle() noexcept {
+    for (const auto& [size, blocks] : free) pinned_bytes -= size * blocks.size();
+    free.clear();
   }
   void give_back(cuda_memory block) { free[block.bytes().size()].push_back(std::move(block)); }
 

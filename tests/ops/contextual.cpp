@@ -842,3 +842,68 @@ TEST_CASE("with NUMERICAL_CHECK a kernel that declares no outputs keeps its defa
           std::string::npos);
   }
 }
+
+namespace {
+
+task<> run_layer(contextual* layer, std::function<task<>()> thunk, result<>* outcome) {
+  *outcome = co_await attempt(layer->run(thunk));
+}
+task<> run_beside(timed_kernel* kernel, executor* ex, int* ended) {
+  static_cast<void>(co_await sleep_until(ex->now() + 100));
+  co_await (*kernel)(1);
+  ++*ended;
+}
+
+}  // namespace
+
+TEST_CASE("a kernel of another coroutine goes on when the call that it was a part of has failed") {
+  world w(1);
+  ran_configs ran;
+  std::size_t calls = 0;
+  const auto slow_beside = [&](rank_id, std::size_t, std::size_t) -> time_ns {
+    return ++calls == 2 ? 5'000'000 : 1'000'000;
+  };
+  timed_kernel kernel(w[0].kernels(), kernel_of("kernel", 3, slow_beside, 0, ran));
+  contextual_op op;
+  op.name = "layer";
+  op.iterations = 2;
+  contextual layer(w[0], op);
+  int runs = 0;
+  int ended = 0;
+  result<> outcome;
+  scope all(w.clock);
+  const auto thunk = [&]() -> task<> {
+    co_await kernel(1);
+    if (++runs == 2) raise({errc::exception, "the thunk fails"});
+  };
+  all.spawn(run_layer(&layer, thunk, &outcome));
+  all.spawn(run_beside(&kernel, &w.clock, &ended));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(outcome.code() == errc::exception);
+  CHECK(ended == 1);
+  CHECK(ran.order.size() == 3);
+}
+
+TEST_CASE("ranks that list the members of a tuned thunk in other orders mean the same op") {
+  world w(2);
+  std::vector<ran_configs> ran(2);
+  std::vector<std::unique_ptr<timed_kernel>> kernels;
+  std::vector<contextual> layers;
+  std::vector<result<>> outcomes(2);
+  const auto even = [](rank_id, std::size_t c, std::size_t) -> time_ns { return c == 1 ? 1'000'000 : 2'000'000; };
+  for (rank_id r = 0; r < 2; ++r) {
+    kernels.push_back(std::make_unique<timed_kernel>(w[r].kernels(), kernel_of("kernel", 2, even, r, ran[r])));
+    contextual_op op;
+    op.name = "layer";
+    op.members = r == 0 ? std::vector<rank_id>{0, 1} : std::vector<rank_id>{1, 0};
+    layers.emplace_back(w[r], op);
+  }
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r)
+    all.spawn(run_layer(&layers[r], [k = kernels[r].get()]() -> task<> { return (*k)(1); }, &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(outcomes[r]);
+    CHECK(layers[r].end().best("kernel", "n=1") == "config_1");
+  }
+}

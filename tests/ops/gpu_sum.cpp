@@ -149,6 +149,44 @@ TEST_CASE("a sum that has failed behind a wait for a message ends with that, and
   w.gpu.destroy(stream);
 }
 
+namespace {
+// What a message brings, later than the calls are made.
+task<> message_into(two_members& w, std::uint64_t number, float* to, std::size_t count, float value) {
+  static_cast<void>(co_await sleep_until(w.loop.now() + 30'000'000));
+  std::fill_n(to, count, value);
+  w.copies[0]->came(number, errc::none);
+}
+}  // namespace
+
+TEST_CASE("a sum comes after a kernel that changes its numbers once a message into them is here") {
+  for (const auto& how : {nccl_sum(), kernel_sum(), gathered_sum()}) {
+    CAPTURE(how->id());
+    two_members w({how});
+    constexpr std::size_t count = two_members::bytes / sizeof(float);
+    std::array<float*, 2> numbers{};
+    for (std::size_t r = 0; r < 2; ++r) {
+      numbers[r] = reinterpret_cast<float*>(w.gpu.shadow(w.memory[r].bytes().data()));
+      std::fill_n(numbers[r], count, 1.0F);
+    }
+    const transports::cuda_stream stream = w.gpu.make_stream(0);
+    const std::uint64_t number = w.copies[0]->expect(w.memory[0].bytes());
+    CHECK(w.copies[0]->wait_on(w.memory[0].bytes(), stream) == errc::none);
+    w.gpu.launch(stream, 50, [&] { std::for_each_n(numbers[0], count, [](float& n) { n *= 2; }); });
+    CHECK(w.copies[0]->after(w.memory[0].bytes(), stream) == errc::none);
+    {
+      scope all(w.loop);
+      for (rank_id r = 0; r < 2; ++r) all.spawn(two_members::call(w, r));
+      all.spawn(message_into(w, number, numbers[0], count, 100));
+      const auto join = [](scope& s) -> task<> { co_await s.join(); };
+      runtime::run(w.loop, join(all));
+    }
+    CHECK(numbers[1][0] == 201);
+    CHECK(numbers[1][count - 1] == 201);
+    w.end();
+    w.gpu.destroy(stream);
+  }
+}
+
 TEST_CASE("a member that never comes ends the call in its time, its communicator is aborted and its memory free") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);

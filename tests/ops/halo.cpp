@@ -56,6 +56,29 @@ TEST_CASE("ghosts hold what the neighbours have, in one, two and three dimension
   }
 }
 
+TEST_CASE("a field with more cells than any memory has, as negative numbers say, is refused") {
+  world w(1);
+  std::vector<double> u(64);
+  std::size_t ops = 0;
+  const auto plan_with = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides) {
+    halo_exchange op = rims(std::vector<rank_id>(cells.size(), 1));
+    op.name += std::to_string(ops++);
+    op.periodic.assign(cells.size(), true);
+    return w[0].declare(op).plan({grid_field(u, std::move(cells), strides)});
+  };
+  constexpr auto minus_one = static_cast<std::uint64_t>(-1);
+  const auto is_refused = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides = {}) {
+    CHECK_THROWS_WITH_AS(plan_with(std::move(cells), strides), doctest::Contains("than any memory holds"), failure);
+  };
+  is_refused({minus_one});
+  is_refused({minus_one, 4});
+  is_refused({4, minus_one});
+  is_refused({2, 2}, {minus_one, 1});
+  is_refused({2, 2}, {minus_one / 2, 1});
+  CHECK_THROWS_WITH_AS(plan_with({6, 7}, {}), doctest::Contains("has 64 elements, and with its rim needs 72"), failure);
+  CHECK(plan_with({6, 6}, {}).sent_bytes() != 0);
+}
+
 TEST_CASE("in the midst of 27 blocks one has 26 different neighbours") {
   for (const bool wraps : {false, true}) {
     auto op = rims({3, 3, 3});

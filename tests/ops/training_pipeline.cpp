@@ -387,6 +387,29 @@ TEST_CASE("a schedule that differs between the last two ranks is named on all of
   }
 }
 
+TEST_CASE("gradients that their stage takes only after many others hold nobody up") {
+  // Breadth first on one rank, in turns on the other one, with messages that stay with their sender until they are taken.
+  constexpr int microbatches = 100;
+  std::string breadth, turns;
+  const auto add = [](std::string& list, const std::string& action, int m) {
+    list += action + std::to_string(m) + ", ";
+  };
+  for (const char* action : {"0F", "2F", "2B", "0B"}) {
+    for (int m = 0; m < microbatches; ++m) add(breadth, action, m);
+  }
+  for (const char* action : {"1F", "3F"}) {
+    for (int m = 0; m < microbatches; ++m) add(turns, action, m);
+  }
+  for (int m = 0; m < microbatches; ++m) {
+    add(turns, "3B", m);
+    add(turns, "1B", m);
+  }
+  trained t(own_schedule(breadth + "\n" + turns + "\n"), 1'000, {});
+  for (const auto& part : t.parts) part->elements = 2000;
+  t.run(5'000'000'000);
+  for (const auto& outcome : t.outcomes) CHECK_MESSAGE(outcome, (outcome ? "" : outcome.reason().what()));
+}
+
 TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
   world w(2);
   training_pipeline op;
