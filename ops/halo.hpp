@@ -107,11 +107,12 @@ halo_field index_field(B& memory, const std::vector<std::vector<std::uint64_t>>&
           .type = type_of_elements<B>()};
 }
 
-/// Fields that are exchanged together, and the buffers for that. It starts one exchange at a time.
+/// Fields that are exchanged together, and the buffers for that. One exchange at a time: await it before the next `start`, which packs over
+/// what an earlier one may still send; nobody checks that.
 class halo_plan {
  public:
-  /// Starts to move what neighbours need, of which it packs what does not lie in one piece or in a few long ones. The work ends when all
-  /// ghosts are in their places.
+  /// Starts to move what neighbours need, of which it packs what does not lie in one piece or in a few long ones: at once in host memory, so
+  /// that what an earlier step of the flow still writes into there must have been awaited. The work ends when all ghosts are in their places.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
