@@ -247,7 +247,8 @@ TEST_CASE(
     one.gpu.launch(static_cast<cuda_stream>(one.places[1]->stream()), 1, [&one] { one.gpu.fault_now(1); });
     one.end();
     REQUIRE_FALSE(one.endings[1].how);
-    for (const ending& e : one.endings) CHECK(says(e.how, "cudaErrorIllegalAddress: planted"));
+    for (const ending& e : one.endings)
+      CHECK_MESSAGE(says(e.how, "cudaErrorIllegalAddress: planted"), (e.how ? "it ended well" : e.how.reason().what()));
     CHECK(says(one.reached[1], "cudaErrorIllegalAddress"));
     CHECK(one.reached[0]);
   });
