@@ -38,12 +38,16 @@ M unpacked(const round_body& body) {
   return runtime::decode<M>(std::as_bytes(std::span(body))).value();
 }
 
+std::string terms_of(const contextual_op& op) {
+  return fmt::format("{} iterations, {} warm-ups, {}", op.iterations, op.warm_ups,
+                     op.order == tuning::contextual_order::grouped ? "grouped" : "interleaved");
+}
+
 actors::op_declaration declare(const contextual_op& op, rank_id world_size) {
   const std::string title = "op " + op.name;
   actors::op_declaration d;
   d.name = op.name;
-  d.scheme = fmt::format("contextual, {} iterations, {} warm-ups, {}", op.iterations, op.warm_ups,
-                         op.order == tuning::contextual_order::grouped ? "grouped" : "interleaved");
+  d.scheme = "contextual, " + terms_of(op);
   for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
   for (const rank_id r : op.members) {
     const auto same = [&](const auto& p) { return p.rank == r; };
@@ -100,7 +104,7 @@ actors::rounds::options contextual_end::agreement() {
   o.merge = [this](std::span<const round_body> bodies) {
     std::vector<contextual_said> said;
     for (const round_body& b : bodies) said.push_back(unpacked<contextual_said>(b));
-    return packed(agree(said, progress_).value());
+    return packed(agree(said, talk_.members(), progress_).value());
   };
   o.on_failed = [this](std::uint64_t call) {
     if (call + 1 == calls_) end_run();
@@ -319,6 +323,7 @@ bool contextual_end::undecided() const {
 
 contextual_said contextual_end::report() const {
   contextual_said said;
+  said.terms = terms_of(op_);
   for (const auto& [name, c] : contexts_) {
     if (c.best) continue;
     contextual_report r;

@@ -19,7 +19,8 @@
 /// out, and the first that has not thrown runs in its place. When none is left anywhere, or each has failed on some rank,
 /// every rank's call ends with `config_failed`: `cannot find valid config`. What the thunk throws on one rank while they tune
 /// ends the call on all; so do `timeout` of a run or of a rank that does not come, and `peer_failed`. Then the next call begins
-/// again. A call with nothing new costs no message. A cancelled call fails on all.
+/// again. Ranks whose iterations, warm-ups or order differ are all told so, with both (`declaration_mismatch`). A call with nothing
+/// new costs no message. A cancelled call fails on all.
 ///
 /// One call at a time; a call inside a thunk is part of the run around it, and so is what other coroutines of this rank call.
 /// Each run is logged in `.autotune_logs/rank-R.log`. The best is kept in results as `layer/KERNEL`.

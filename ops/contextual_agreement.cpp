@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 
 namespace parley::ops {
 
@@ -55,7 +56,14 @@ contextual_best best_of(const reports& all) {
 
 }  // namespace
 
-runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank, contextual_progress& before) {
+runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank,
+                                          std::span<const runtime::rank_id> members, contextual_progress& before) {
+  for (std::size_t i = 1; i < by_rank.size(); ++i) {
+    if (by_rank[i].terms == by_rank[0].terms) continue;
+    return error{errc::declaration_mismatch, "rank " + std::to_string(members[0]) + " has declared it with " +
+                                                 by_rank[0].terms + ", rank " + std::to_string(members[i]) + " with " +
+                                                 by_rank[i].terms + "; declare it alike on all ranks"};
+  }
   std::map<std::pair<std::string, std::string>, reports> contexts;
   std::uint64_t steps = 0;
   for (const contextual_said& said : by_rank) {

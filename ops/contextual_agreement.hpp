@@ -2,7 +2,7 @@
 /// What ranks that tune a thunk together tell each other after a run of it, and what comes of it.
 ///
 ///     std::vector<contextual_report> mine;  …                                   // a line for each kernel and key
-///     contextual_verdict v = agree(said_by_rank, state).value();                // on the leader
+///     contextual_verdict v = agree(said_by_rank, members, state).value();       // on the leader
 ///     v.decided[0].digest;                                                      // the best, for all ranks
 ///
 /// Each config counts with the longest of the ranks' averages; where it failed, or is not there at all, it is +infinity.
@@ -31,8 +31,9 @@ struct contextual_report {
   PARLEY_FIELDS(kernel, key, complete, steps, digests, average_ns, remembered, remembered_ns)
 };
 struct contextual_said {
+  std::string terms;  ///< how its rank has declared the op: iterations, warm-ups, order
   std::vector<contextual_report> reports;
-  PARLEY_FIELDS(reports)
+  PARLEY_FIELDS(terms, reports)
 };
 
 struct contextual_best {
@@ -56,8 +57,10 @@ struct contextual_progress {
   bool any_round = false;
 };
 
-/// `config_failed` (`cannot find valid config`) when every config of a kernel and key has failed somewhere. What no rank
+/// `declaration_mismatch`, with both, where two ranks have declared it in other ways; ranks are named as `members`, in the order of
+/// `by_rank`, says. `config_failed` (`cannot find valid config`) when every config of a kernel and key has failed somewhere. What no rank
 /// calls any more is decided by what was measured.
-runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank, contextual_progress& before);
+runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank,
+                                          std::span<const runtime::rank_id> members, contextual_progress& before);
 
 }  // namespace parley::ops

@@ -311,7 +311,10 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
     l.registered_in = made.state_->messages.registered(l.received());
     l.registered_in.keep(l.packed_in);
   }
-  if (!memory.has_streams()) made.state_->name_what_is_unpacked(fields.size());
+  if (!memory.has_streams()) {
+    made.state_->name_what_is_packed();
+    made.state_->name_what_is_unpacked();
+  }
   return made;
 }
 
@@ -383,23 +386,26 @@ void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
   }
 }
 
-// Packed ghosts, and what they go into.
-void halo_plan::state::name_what_is_unpacked(std::size_t fields) {
+// On a device the stream of the exchange packs and unpacks.
+void halo_plan::state::name_what_is_packed() {
   for (link& l : links) {
-    if (l.packed_in != nullptr && l.pieces_in == nullptr) unpacks.push_back(runtime::writes(l.received()));
-  }
-  for (std::size_t f = 0; f < fields; ++f) {
-    for (const link& l : links) {
-      if (l.packed_in == nullptr || l.pieces_in != nullptr || l.in[f].count() == 0) continue;
-      unpacks.push_back(runtime::updates(l.in[f].around()));
-      afresh.push_back(runtime::writes(l.in[f].around()));
-    }
+    if (l.packed_out == nullptr || l.pieces_out != nullptr) continue;
+    packs.push_back(runtime::writes(l.sent()));
+    for (const memory_pieces& p : l.out) packs.push_back(runtime::reads(p.around()));
   }
 }
 
-// On a device the stream of the exchange packs and unpacks.
-void halo_plan::state::before_send(const p2p_operation& o) noexcept {
-  if (!memory->has_streams()) pack(link_of(o), nullptr);
+// Packed ghosts, and what they go into.
+void halo_plan::state::name_what_is_unpacked() {
+  for (link& l : links) {
+    const bool is_unpacked = l.packed_in != nullptr && l.pieces_in == nullptr;
+    if (is_unpacked) unpacks.push_back(runtime::writes(l.received()));
+    for (const memory_pieces& p : l.in) {
+      if (p.count() == 0) continue;
+      if (is_unpacked) unpacks.push_back(runtime::updates(p.around()));
+      afresh.push_back(runtime::writes(p.around()));
+    }
+  }
 }
 
 void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came) {
@@ -410,6 +416,7 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
 }
 
 void halo_plan::state::on_given_up(const p2p_operation&, const error& why) noexcept {
+  was_given_up = true;
   if (around != nullptr) around->give_up(why);
 }
 
@@ -445,6 +452,7 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   check_stream(stream);
   if (receiving_.size() != 0)
     runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
+  begin_anew_if_failed(flow);
   std::vector<p2p_operation> batch;
   for (link& l : state_->links) batch.push_back(state_->receive_of(l));
   if (!batch.empty()) receiving_ = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
@@ -466,6 +474,20 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   }
 }
 
+// All that leaves packed, in its place among the steps that name the fields.
+class halo_plan::packing final : public runtime::flow_step {
+ public:
+  explicit packing(boost::intrusive_ptr<state> of) noexcept : plan_(std::move(of)) {}
+  std::string title() const override { return plan_->title + ": packing"; }
+
+ private:
+  void go() noexcept override {
+    for (link& l : plan_->links) plan_->pack(l, nullptr);
+    end();
+  }
+  const boost::intrusive_ptr<state> plan_;
+};
+
 // All that has come at once, in its place among the steps that name the fields: after the receives, also those that have failed. Given
 // up it would stand for a failed write to them, which the next exchange is not to hear of.
 class halo_plan::unpacking final : public runtime::flow_step {
@@ -482,20 +504,35 @@ class halo_plan::unpacking final : public runtime::flow_step {
   }
   void on_abandoned() noexcept override {
     for (link& l : plan_->links) l.has_come = false;
-    plan_->unpacking_failed = true;
   }
   const boost::intrusive_ptr<state> plan_;
 };
+
+void halo_plan::check_latest(const runtime::dataflow& flow) const {
+  const bool on_device = state_->memory->has_streams();
+  if (latest_.done() || state_->was_given_up || (latest_flow_ == &flow && !on_device)) return;
+  runtime::raise({errc::bad_argument, state_->title + ": its last exchange is still under way" +
+                                          (on_device ? "" : ", in another flow") +
+                                          "; await it before the next one is started"});
+}
+
+void halo_plan::begin_anew_if_failed(runtime::dataflow& flow) {
+  if (!std::exchange(state_->was_given_up, false) && !latest_.failed()) return;
+  latest_ = {};
+  if (!state_->afresh.empty()) flow.put(runtime::new_step<unpacking>(state_), state_->afresh);
+}
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
   check_stream(stream);
   if (state_->around != nullptr) state_->around->throw_refused();
   if (links.empty()) return flow.together(std::span<const runtime::flow_part>());
+  check_latest(flow);
   for (const link& l : links) state_->around->expect(l.peer);
   const bool on_device = state_->memory->has_streams();
   if (on_device && receiving_.size() == 0) open(flow, stream);
-  if (std::exchange(state_->unpacking_failed, false)) flow.put(runtime::new_step<unpacking>(state_), state_->afresh);
+  begin_anew_if_failed(flow);
+  if (!state_->packs.empty()) flow.put(runtime::new_step<packing>(state_), state_->packs);
   std::vector<flow_work> beside;
   if (receiving_.size() != 0) beside.push_back(std::exchange(receiving_, {}));
   // Sends come first: what is packed has nothing of what this exchange brings.
@@ -515,9 +552,13 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
     state_->unpack(l, stream);
   }
   if (!state_->unpacks.empty()) beside.push_back(flow.add(runtime::new_step<unpacking>(state_), state_->unpacks));
-  if (beside.empty()) return moving;
-  beside.push_back(std::move(moving));
-  return flow.together(beside);
+  if (!beside.empty()) {
+    beside.push_back(std::move(moving));
+    moving = flow.together(beside);
+  }
+  latest_ = moving.share();
+  latest_flow_ = &flow;
+  return moving;
 }
 
 }  // namespace parley::ops

@@ -15,9 +15,10 @@
 /// sent and received in place. What lies in a few long
 /// ones, in host memory, is sent by the piece or packed, whichever the two neighbours find to be faster: `by_piece` moves each from its place
 /// to its place, where both cut alike, all other configs move what is packed when its send begins. Either way it has to stay until the
-/// exchange has ended, as what is sent in place has to. All the rest is packed at `start`: short pieces or many, meshes, and on GPUs. In
-/// host memory a later step of the flow that names what an exchange brings ghosts into, or what lies between those that are packed at
-/// `start`, waits for them: what shall go on beside it does not name them, like `interior` here.
+/// exchange has ended, as what is sent in place has to. All the rest, short pieces or many, meshes, and on GPUs, is packed when the
+/// earlier steps of the flow that write there, or between, have ended: within `start`, if none is under way. A later step that names what
+/// an exchange brings ghosts into, or what lies between those that are packed, waits for them: what shall go on beside it does not name
+/// them, like `interior` here.
 ///
 /// On a GPU (`.memory`) kernels pack, in the order of a stream, and nothing waits on the host:
 ///
@@ -107,12 +108,11 @@ halo_field index_field(B& memory, const std::vector<std::vector<std::uint64_t>>&
           .type = type_of_elements<B>()};
 }
 
-/// Fields that are exchanged together, and the buffers for that. One exchange at a time: await it before the next `start`, which packs over
-/// what an earlier one may still send; nobody checks that.
+/// Fields that are exchanged together, and the buffers for that. In host memory the exchanges of one flow follow each other by themselves.
 class halo_plan {
  public:
-  /// Starts to move what neighbours need, of which it packs what does not lie in one piece or in a few long ones: at once in host memory, so
-  /// that what an earlier step of the flow still writes into there must have been awaited. The work ends when all ghosts are in their places.
+  /// Starts to move what neighbours need, in the order of the flow: after what earlier steps write there. The work ends when all ghosts are
+  /// in their places. Throws `bad_argument` where the last exchange is under way, in another flow or on a device.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
@@ -156,15 +156,17 @@ class halo_plan {
     std::vector<link> links;
     neighbours* around = nullptr;
     std::uint16_t type = 0;  // of the elements of all fields together
-    // What the host's unpacking names, empty where there is none, and the fields among it where it begins anew after one that was given up.
+    // What the host's packing and unpacking name, empty where there is none, and all that ghosts come into, where an exchange begins anew
+    // after one that has failed.
+    std::vector<runtime::buffer_access> packs;
     std::vector<runtime::buffer_access> unpacks;
     std::vector<runtime::buffer_access> afresh;
-    bool unpacking_failed = false;
-    void name_what_is_unpacked(std::size_t fields);
+    bool was_given_up = false;  // the latest exchange
+    void name_what_is_packed();
+    void name_what_is_unpacked();
     link& link_of(const p2p_operation& o) noexcept;
     p2p_operation receive_of(link& l);
     p2p_operation send_of(link& l);
-    void before_send(const p2p_operation& o) noexcept override;
     void after_receive(const p2p_operation& o, std::uint64_t came) override;
     void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept override;
     void check(link& l, std::uint64_t came) const;
@@ -173,11 +175,16 @@ class halo_plan {
     void pack(link& l, runtime::device_stream stream) const;
     void unpack(link& l, runtime::device_stream stream) const;
   };
+  class packing;
   class unpacking;
   void check_stream(runtime::device_stream stream) const;
+  void check_latest(const runtime::dataflow& flow) const;
+  void begin_anew_if_failed(runtime::dataflow& flow);
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   boost::intrusive_ptr<state> state_{new state};
   runtime::flow_work receiving_;  // from `open` to `start`
+  runtime::flow_work latest_;     // exchange, and its flow
+  const runtime::dataflow* latest_flow_ = nullptr;
 };
 
 /// What `declare` gives back; a light handle that lives as long as its rank.

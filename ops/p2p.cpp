@@ -89,34 +89,57 @@ runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, co
   return {&memory, runtime::flow_step::on_device::kind::awaited};
 }
 
+// What its hooks hear of an operation.
+class told_operation {
+ protected:
+  told_operation(const p2p_operation& o, const std::string& op) : operation_(o), op_(op) {}
+  std::string words() const { return title_of(operation_, op_); }
+  bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
+  void tell_abandoned(const std::exception_ptr& why) noexcept {
+    if (operation_.hooks == nullptr || std::exchange(over_, true)) return;
+    const std::string text = why ? runtime::describe(why).text() : words() + " was not done";
+    operation_.hooks->on_given_up(operation_, {errc::cancelled, text});
+  }
+  void end_with(std::uint64_t moved) {
+    over_ = true;
+    moved_ = moved;
+    if (!sends() && operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
+  }
+  void fail_with(const runtime::failure& f) {
+    over_ = true;
+    const bool given_up = f.code() == errc::timeout || f.code() == errc::cancelled;
+    if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
+  }
+  const p2p_operation operation_;
+  const std::string& op_;
+  std::uint64_t moved_ = 0;
+
+ private:
+  bool over_ = false;
+};
+
 template <class Call, class Edge>
-class p2p_step : public runtime::call_step<Call>, private call_watcher {
+class p2p_step : public runtime::call_step<Call>, protected told_operation, private call_watcher {
  public:
   p2p_step(Edge& edge, const p2p_operation& o, std::uint64_t batch, const std::string& op)
-      : edge_(edge), operation_(o), batch_(batch), op_(op) {}
-  std::string title() const final { return title_of(operation_, op_); }
+      : told_operation(o, op), edge_(edge), batch_(batch) {}
+  std::string title() const final { return words(); }
   std::uint64_t bytes() const noexcept final { return moved_; }
 
  protected:
-  void on_abandoned() noexcept override {
-    if (operation_.hooks == nullptr || std::exchange(over_, true)) return;
-    operation_.hooks->on_given_up(operation_, {errc::cancelled, title() + " was not done"});
-  }
-  /// What it has brought, or moved, or failed with.
+  void on_abandoned() noexcept override { tell_abandoned(this->thrown); }
   template <class Result>
-  void end_with(Result result) {
-    over_ = true;
+  void end_as(Result result) {
+    std::uint64_t moved = 0;
     try {
-      moved_ = result();
+      moved = result();
     } catch (const runtime::failure& f) {
-      const bool given_up = f.code() == errc::timeout || f.code() == errc::cancelled;
-      if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
+      fail_with(f);
       throw;
     }
+    end_with(moved);
   }
   Edge& edge_;
-  const p2p_operation operation_;
-  std::uint64_t moved_ = 0;
 
  private:
   void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, batch_, *this)); }
@@ -126,14 +149,12 @@ class p2p_step : public runtime::call_step<Call>, private call_watcher {
   void on_begun() noexcept final { this->note_begun(); }
   runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
   const std::uint64_t batch_;
-  const std::string& op_;
-  bool over_ = false;
 };
 
 class send_step final : public p2p_step<send_call, edge_out> {
   using p2p_step::p2p_step;
   void take(send_call& over) override {
-    end_with([&] {
+    end_as([&] {
       over.await_resume();
       return operation_.bytes.size();
     });
@@ -143,8 +164,7 @@ class send_step final : public p2p_step<send_call, edge_out> {
 class receive_step final : public p2p_step<receive_call, edge_in> {
   using p2p_step::p2p_step;
   void take(receive_call& over) override {
-    end_with([&] { return over.await_resume(); });
-    if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
+    end_as([&] { return over.await_resume(); });
   }
   on_device part_of_device(const runtime::buffer_access&) const noexcept override {
     return awaited_in(edge_.memory(), operation_);
@@ -155,21 +175,25 @@ class receive_step final : public p2p_step<receive_call, edge_in> {
   }
 };
 
-class step_to_itself final : public runtime::flow_step, private call_watcher {
+class step_to_itself final : public runtime::flow_step, private told_operation, private call_watcher {
  public:
-  step_to_itself(self_edge& edge, const p2p_operation& o, const std::string& op)
-      : edge_(edge), operation_(o), op_(op) {}
-  std::string title() const override { return title_of(operation_, op_); }
+  step_to_itself(self_edge& edge, const p2p_operation& o, const std::string& op) : told_operation(o, op), edge_(edge) {}
+  std::string title() const override { return words(); }
   std::uint64_t bytes() const noexcept override { return moved_; }
   task<> run() override {
     const call_options o = options_of(operation_, 0, *this);
-    if (sends()) {
-      co_await edge_.send(operation_.bytes, o);
-      moved_ = operation_.bytes.size();
-    } else {
-      moved_ = co_await edge_.receive(operation_.bytes, o);
-      if (operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
+    std::uint64_t moved = operation_.bytes.size();
+    try {
+      if (sends()) {
+        co_await edge_.send(operation_.bytes, o);
+      } else {
+        moved = co_await edge_.receive(operation_.bytes, o);
+      }
+    } catch (const runtime::failure& f) {
+      fail_with(f);
+      throw;
     }
+    end_with(moved);
   }
   on_device part_of_device(const runtime::buffer_access&) const noexcept override {
     return awaited_in(edge_.memory(), operation_);
@@ -179,15 +203,12 @@ class step_to_itself final : public runtime::flow_step, private call_watcher {
   bool comes_after(const flow_step& earlier, const runtime::buffer_access& use) override {
     return is_computed_on(edge_.memory(), earlier, use);
   }
-  bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
   void on_begun() noexcept override { note_begun(); }
   void on_abandoned() noexcept override {
+    tell_abandoned(thrown);
     if (!sends()) edge_.memory().came(operation_.expected, errc::cancelled);
   }
   self_edge& edge_;
-  const p2p_operation operation_;
-  std::uint64_t moved_ = 0;
-  const std::string& op_;
 };
 
 // A short message that the transport did not take.
@@ -236,6 +257,15 @@ void p2p_end::check_pair(const p2p_operation& o) {
   }
 }
 
+p2p_end::sequences::map::value_type& p2p_end::sequences::find_or_make(std::uint64_t key) {
+  if (const auto known = all_.find(key); known != all_.end()) return *known;
+  if (all_.size() >= sweep_at_) {
+    std::erase_if(all_, [](const auto& s) { return s.second.idle(); });
+    sweep_at_ = std::max<std::size_t>(64, 2 * all_.size());
+  }
+  return *all_.try_emplace(key).first;
+}
+
 runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
   const std::uint64_t key = (std::uint64_t{o.peer} << 32U) | o.tag;
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
@@ -274,7 +304,6 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
     const runtime::buffer_access whole{operation.bytes, use};
     const runtime::step_options how{o.timeout_ns, o.after, &sequence_of(operation)};
-    if (sends && operation.hooks != nullptr) operation.hooks->before_send(operation);
     runtime::flow_part& part = parts.emplace_back();
     try {
       if (leaves_at_once(flow, operation, batches_, whole, how)) {

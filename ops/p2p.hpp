@@ -57,12 +57,10 @@ struct point_to_point {
 
 struct p2p_operation;
 
-/// What belongs to operations of an op that is made of messages, such as packing: kept by those that have it.
+/// What belongs to operations of an op that is made of messages, such as unpacking: kept by those that have it.
 class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
  public:
   virtual ~p2p_hooks() = default;
-  /// A send is about to be started: what is in its buffer from here on leaves.
-  virtual void before_send(const p2p_operation& o) noexcept = 0;
   /// A receive has brought so many bytes. Its work ends after this, with what it throws.
   virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
   /// It was given up, perhaps before it had its place among the messages of its peer and tag: the next one may have that.
@@ -111,19 +109,24 @@ class p2p_end {
   std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
+  /// Of how many peers and tags something is kept here; those that are used no more are forgotten.
+  std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
 
  private:
   class sequences {  // by peer and tag
    public:
     runtime::begin_sequence& operator[](std::uint64_t key) {
-      if (latest_ == nullptr || latest_->first != key) latest_ = &*all_.try_emplace(key).first;
+      if (latest_ == nullptr || latest_->first != key) latest_ = &find_or_make(key);
       return latest_->second;
     }
+    std::size_t size() const noexcept { return all_.size(); }
 
    private:
     using map = std::unordered_map<std::uint64_t, runtime::begin_sequence>;
+    map::value_type& find_or_make(std::uint64_t key);
     map all_;
     map::value_type* latest_ = nullptr;
+    std::size_t sweep_at_ = 64;  // so many: tags that are used no more are forgotten
   };
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   void check_pair(const p2p_operation& o);
@@ -191,6 +194,8 @@ class p2p {
   std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
   /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.
   bool rejoin() const { return !idle() && end().pairs().rejoin(); }
+  /// See `p2p_end`.
+  std::size_t known_tags() const { return end().known_tags(); }
   /// In which the messages with that peer are, which this rank sends to.
   std::uint64_t generation_with(rank_id peer) const { return end().generation_with(peer); }
   /// All of this rank's; none where it has no part in it.

@@ -251,10 +251,28 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
 
 namespace {
 
+// A value for each action.
+template <class T>
+class by_action {
+ public:
+  explicit by_action(const pipeline_schedule& s)
+      : stages_(s.stages), microbatches_(s.microbatches), all_(std::size_t{s.stages} * names.size() * s.microbatches) {}
+  T& operator[](const pipeline_action& a) {
+    if (a.stage >= stages_ || a.microbatch >= microbatches_)
+      runtime::raise({errc::bad_argument, "schedule: " + text_of(a) + " is outside of it"});
+    return all_[(a.stage * names.size() + static_cast<std::size_t>(a.what)) * microbatches_ + a.microbatch];
+  }
+
+ private:
+  std::size_t stages_;
+  std::size_t microbatches_;
+  std::vector<T> all_;
+};
+
 // Goes through all lists as ranks would, each as far as it gets. Answers whether all came to their end.
 template <class Done>
 bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>& reached) {
-  std::set<action_key> happened;
+  by_action<char> happened(s);
   reached.assign(s.ranks.size(), 0);
   bool moved = true;
   while (moved) {
@@ -263,16 +281,17 @@ bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>
       const auto& list = s.ranks[r];
       while (reached[r] < list.size()) {
         const pipeline_action& a = list[reached[r]];
+        char& this_one = happened[a];
         // A receive is posted, and what needs it waits; then also for what was sent.
         auto wanted = needs(s, a);
         if (!a.computes() && !a.sends()) wanted.reset();
-        if (wanted && !happened.contains(key_of(*wanted))) break;
+        if (wanted && happened[*wanted] == 0) break;
         if (wanted && !wanted->computes() && !wanted->sends()) {
           const auto sent = needs(s, *wanted);
-          if (!happened.contains(key_of(*sent))) break;
+          if (happened[*sent] == 0) break;
         }
         done(static_cast<rank_id>(r), a);
-        happened.insert(key_of(a));
+        this_one = 1;
         ++reached[r];
         moved = true;
       }
@@ -343,13 +362,13 @@ runtime::result<> check(const pipeline_schedule& s) {
 
 pipeline_estimate estimate(const pipeline_schedule& s, const pipeline_times& t) {
   pipeline_estimate answer;
-  std::map<action_key, double> ended;
+  by_action<double> ended(s);
   std::vector<double> free_at(s.ranks.size());
-  std::map<std::uint32_t, std::uint32_t> alive;
+  std::vector<std::uint32_t> alive(s.stages);
   answer.alive.resize(s.ranks.size());
   double busy = 0;
   std::vector<double> busy_of(s.ranks.size());
-  const auto at = [&](const std::optional<pipeline_action>& a) { return a ? ended[key_of(*a)] : 0.0; };
+  const auto at = [&](const std::optional<pipeline_action>& a) { return a ? ended[*a] : 0.0; };
   std::vector<std::size_t> reached;
   const bool whole = walk(
       s,
@@ -358,14 +377,14 @@ pipeline_estimate estimate(const pipeline_schedule& s, const pipeline_times& t) 
         auto wanted = needs(s, a);
         if (wanted && !wanted->computes()) wanted = needs(s, *wanted);
         if (a.sends()) {
-          ended[key_of(a)] = at(wanted);
+          ended[a] = at(wanted);
           return;
         }
         const double takes = a.what == kind::forward ? t.forward : t.backward;
         free_at[r] = std::max(free_at[r], at(wanted)) + takes;
         busy += takes;
         busy_of[r] += takes;
-        ended[key_of(a)] = free_at[r];
+        ended[a] = free_at[r];
         answer.makespan = std::max(answer.makespan, free_at[r]);
         if (a.what == kind::backward) {
           --alive[a.stage];

@@ -30,18 +30,23 @@ task<> self_edge::copy(runtime::memory_space& memory, std::shared_ptr<copying> c
   }
 }
 
-task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::intrusive_list<side>& waiting_here,
-                                                          runtime::intrusive_list<side>& partners, call_options o,
-                                                          const char* verb) {
+void self_edge::forget_if_idle(std::uint32_t tag) noexcept {
+  const auto at = lines_.find(tag);
+  if (at != lines_.end() && at->second.sends.empty() && at->second.receives.empty()) lines_.erase(at);
+}
+
+task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, call_options o, const char* verb) {
   const runtime::result<> there = memory_.check(mine.bytes);
   if (!there) throw explained(there.code(), verb, o.tag, there.reason().text());
   if (o.watcher != nullptr) o.watcher->on_begun();
+  line& here = lines_[o.tag];
+  auto& partners = what == way::sends ? here.receives : here.sends;
   if (!partners.empty()) {
     side& partner = partners.pop_front();
+    forget_if_idle(o.tag);
     auto both = std::make_shared<copying>(services_.ex);
-    const bool sends = &partners == &lines_[o.tag].receives;
-    const side& sender = sends ? mine : partner;
-    const side& receiver = sends ? partner : mine;
+    const side& sender = what == way::sends ? mine : partner;
+    const side& receiver = what == way::sends ? partner : mine;
     both->from = sender.bytes;
     both->into = receiver.bytes;
     both->sent = sender.type;
@@ -54,10 +59,11 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, runtime::i
     partner.met = both;
     partner.changed.tell();
   } else {
-    waiting_here.push_back(mine);
+    (what == way::sends ? here.sends : here.receives).push_back(mine);
     const time_ns limit_ns = o.timeout_ns != 0 ? o.timeout_ns : timeout_ns_;
     auto woken = co_await mine.changed.next(runtime::deadline_of(services_.ex.now(), limit_ns));
     mine.unlink();
+    forget_if_idle(o.tag);
     if (mine.met == nullptr) throw explained(woken.code(), verb, o.tag, "its other side was not posted");
   }
   co_await mine.met->scope.join();
@@ -79,8 +85,7 @@ task<> self_edge::send(std::span<const std::byte> data, call_options o) {
   side mine;
   mine.bytes = {const_cast<std::byte*>(data.data()), data.size()};  // of two sides of one kind; only read
   mine.type = o.type;
-  line& l = lines_[o.tag];
-  auto met = co_await meet(mine, l.sends, l.receives, o, "a send to");
+  auto met = co_await meet(mine, way::sends, o, "a send to");
   throw_misfit(*met, "a send to", o.tag);
 }
 
@@ -105,8 +110,7 @@ task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o
   side mine;
   mine.bytes = into;
   mine.type = o.type;
-  line& l = lines_[o.tag];
-  auto met = co_await meet(mine, l.receives, l.sends, o, "a receive from");
+  auto met = co_await meet(mine, way::receives, o, "a receive from");
   throw_misfit(*met, "a receive from", o.tag);
   told.outcome = errc::none;
   co_return met->from.size();

@@ -37,6 +37,8 @@ class self_edge {
   /// Answers how many bytes came; `into` may be larger.
   runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options o);
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
+  /// Of how many tags somebody waits.
+  std::size_t known_tags() const noexcept { return lines_.size(); }
 
  private:
   struct copying;
@@ -50,9 +52,9 @@ class self_edge {
     runtime::intrusive_list<side> sends;
     runtime::intrusive_list<side> receives;
   };
-  runtime::task<std::shared_ptr<copying>> meet(side& mine, runtime::intrusive_list<side>& waiting_here,
-                                               runtime::intrusive_list<side>& partners, call_options o,
-                                               const char* verb);
+  enum class way : std::uint8_t { sends, receives };
+  runtime::task<std::shared_ptr<copying>> meet(side& mine, way what, call_options o, const char* verb);
+  void forget_if_idle(std::uint32_t tag) noexcept;
   /// Of both sides, where one does not take what the other sends.
   void throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const;
   /// The error that a call ends with, which is noted.
@@ -64,7 +66,7 @@ class self_edge {
   std::string op_;
   time_ns timeout_ns_;
   std::uint64_t copied_bytes_ = 0;
-  std::map<std::uint32_t, line> lines_;  // by tag
+  std::map<std::uint32_t, line> lines_;  // by tag, while a side waits
 };
 
 }  // namespace parley::ops

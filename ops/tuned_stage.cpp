@@ -3,6 +3,7 @@
 #include <parley/ops/rank.hpp>
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace parley::ops {
@@ -24,6 +25,13 @@ template <class Work, class Call>
 role_op declare(rank& self, const tuned_stage_options<Work>& o, const char* role, Call call) {
   role_options made{.name = o.name, .role = role, .configs = {}, .allowed = o.allowed};
   for (const stage_way<Work>& way : o.ways) {
+    if constexpr (std::is_same_v<Work, training_work>) {
+      if (way.work.waits_on_device())
+        runtime::raise(
+            {errc::bad_argument, "op " + o.name + ": its way " + way.id +
+                                     " only enqueues (waits_on_device), so that its time is not seen; let it "
+                                     "end when the device has computed"});
+    }
     auto identity = tuning::parse_config_id(way.id);
     if (!identity) runtime::raise({errc::bad_argument, "op " + o.name + ": " + identity.reason().text});
     auto run = [call, work = &way.work](std::span<std::byte>) { return call(*work); };
@@ -36,9 +44,10 @@ role_op declare(rank& self, const tuned_stage_options<Work>& o, const char* role
 }  // namespace
 
 tuned_stage::tuned_stage(rank& self, const tuned_stage_options<pipeline_work>& o)
-    : default_(default_of(o)),
-      forward_(declare(self, o, "forward", [this](pipeline_work& way) { return way.work(microbatch_, activation_); })) {
-}
+    : way_(&default_of(o)), forward_(declare(self, o, "forward", [this](pipeline_work& way) {
+        way_ = &way;
+        return way.work(microbatch_, activation_);
+      })) {}
 
 task<> tuned_stage::work(std::uint64_t microbatch, std::span<std::byte> activation) {
   microbatch_ = microbatch;
@@ -46,7 +55,7 @@ task<> tuned_stage::work(std::uint64_t microbatch, std::span<std::byte> activati
   return forward_.run(activation);
 }
 
-void tuned_stage::on_done(std::uint64_t microbatch) { default_.on_done(microbatch); }
+void tuned_stage::on_done(std::uint64_t microbatch) { way_->on_done(microbatch); }
 
 tuned_stages::tuned_stages(rank& self, const tuned_stage_options<training_work>& o)
     : default_(default_of(o)),

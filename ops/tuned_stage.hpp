@@ -12,10 +12,12 @@
 /// A way is a stage as the pipeline would take it, and all of them give the same: weights and gradients are shared by who writes them.
 /// Each microbatch is computed once, by one of the ways; until a size is decided the default runs between trials, which are paid
 /// from the budget of the op (role_op.hpp). A way is charged for what it computes, here or in `compute`, and not for what it waits
-/// in calls of other ops, nor for a neighbour that is late. The ways outlive the stage, and the stage its rank's runs.
+/// in calls of other ops, nor for a neighbour that is late. The way that has computed a microbatch is told `on_done`. The ways outlive the
+/// stage, and the stage its rank's runs.
 ///
 /// Failure: what a way throws ends the run of the pipeline; it never runs again for this size. Throws `bad_argument` where there are
-/// no ways, or the rank has an op by that name. With NUMERICAL_CHECK only the default runs, as nothing is computed twice.
+/// no ways, the rank has an op by that name, or a way only enqueues (`waits_on_device`), which says nothing of the time that it takes: one
+/// that computes on a device ends when that has. With NUMERICAL_CHECK only the default runs, as nothing is computed twice.
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/role_op.hpp>
 #include <parley/ops/training_pipeline.hpp>
@@ -54,7 +56,7 @@ class tuned_stage final : public pipeline_work {
   const role_op& forward() const noexcept { return forward_; }
 
  private:
-  pipeline_work& default_;
+  pipeline_work* way_;            // that has computed it last
   std::uint64_t microbatch_ = 0;  // that is being computed: a pipeline runs one after the other
   std::span<std::byte> activation_;
   role_op forward_;

@@ -79,7 +79,7 @@ void flow_step::begin_behind(begin_sequence& sequence) {
 
 void flow_step::note_begun() noexcept {
   if (std::exchange(begun_, true)) return;
-  if (sequence_ != nullptr) sequence_->last_ = nullptr;
+  if (sequence_ != nullptr) std::exchange(sequence_, nullptr)->last_ = nullptr;
   let_next_begin();
 }
 
@@ -111,8 +111,8 @@ void flow_step::begin() noexcept {
     return go();
   }
   stage_ = stage::given_up;
-  on_abandoned();
   thrown = blame();
+  on_abandoned();
   go_on_later();
 }
 
@@ -148,9 +148,9 @@ void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
 // It does not end at once: whoever cancels is going through the waits of its scope.
 void flow_step::give_up(errc why, bool is_queued) noexcept {
   stage_ = stage::given_up;
-  on_abandoned();
   thrown = std::make_exception_ptr(
       failure({why, title() + ": it had not begun, because it waits for steps that came before it"}));
+  on_abandoned();
   if (!is_queued) go_on_later();
 }
 

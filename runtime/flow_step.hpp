@@ -98,6 +98,11 @@ struct flow_batch final : flow_end, flow_counted<flow_batch> {
 /// Steps that must begin in the order in which they were added, such as messages that are matched by their order. It outlives
 /// those of its steps that have not begun.
 class begin_sequence {
+ public:
+  /// Whether none of its steps is still to begin.
+  bool idle() const noexcept { return last_ == nullptr; }
+
+ private:
   friend dataflow;
   friend flow_step;
   flow_step* last_ = nullptr;  // if it has not begun
@@ -161,7 +166,7 @@ class flow_step : private list_hook,
   bool has_to_wait() const noexcept { return unmet_ != 0; }
   /// For steps of a `begin_sequence`: the next one may begin.
   void note_begun() noexcept;
-  /// It is not run, or was torn down: whoever else was told that it would happen has to hear that.
+  /// It is not run, for what `thrown` says, or was torn down: whoever else was told that it would happen has to hear that.
   virtual void on_abandoned() noexcept {}
   /// It is torn down while it is under way: what it has begun must not touch it, or any buffer, any more.
   virtual void on_torn_down() noexcept {}

@@ -11,6 +11,14 @@ std::size_t flow_work::size() const noexcept {
   return batch_ != nullptr ? batch_->parts().size() : (step_ != nullptr ? 1 : 0);
 }
 
+flow_work flow_work::share() const noexcept {
+  flow_work same;
+  same.where_ = where_;
+  same.step_ = step_;
+  same.batch_ = batch_;
+  return same;
+}
+
 flow_work flow_work::operator[](std::size_t i) const {
   if (i >= size())
     raise({errc::bad_argument,

@@ -27,6 +27,10 @@ class flow_work {
   /// One of a batch, by its place.
   flow_work operator[](std::size_t i) const;
   bool done() const noexcept { return end() == nullptr || end()->open == 0; }
+  /// Whether it has ended with a failure.
+  bool failed() const noexcept { return end() != nullptr && end()->open == 0 && end()->thrown != nullptr; }
+  /// Another handle on the same, for who has to know later whether it is done.
+  flow_work share() const noexcept;
   /// One turn of the loop; then whether it has ended. For code that is no coroutine.
   bool test();
   /// Drives the loop until it has ended; throws what it failed with. For code that is no coroutine.

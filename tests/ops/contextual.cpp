@@ -52,15 +52,17 @@ timed_kernel::options kernel_of(std::string name, std::size_t configs, const tim
 
 /// Two kernels on each rank of a world, with 2 and 3 configs: the worked case.
 struct two_kernels : world {
+  /// `of_last`: as the last rank declares it.
   explicit two_kernels(rank_id n, const time_model& first, const time_model& second, contextual_op op = table(),
-                       const rank_settings& settings = {})
+                       const rank_settings& settings = {}, const std::optional<contextual_op>& of_last = {})
       : world(n, settings), ran_0(n), ran_1(n), runs(n), outcomes(n) {
-    op.name = "layer";
     for (rank_id r = 0; r < n; ++r) {
       kernel_0.push_back(
           std::make_unique<timed_kernel>(ranks[r]->kernels(), kernel_of("kernel-0", 2, first, r, ran_0[r])));
       kernel_1.push_back(
           std::make_unique<timed_kernel>(ranks[r]->kernels(), kernel_of("kernel-1", 3, second, r, ran_1[r])));
+      if (r + 1 == n && of_last) op = *of_last;
+      op.name = "layer";
       layers.emplace_back(*ranks[r], op);
     }
   }
@@ -562,6 +564,34 @@ TEST_CASE("a run that takes too long ends on every rank, and leaves a flight rec
     const std::string& left = w.disk[r].files["box/parley-flight-" + std::to_string(r) + ".json"];
     CHECK(left.find("\"why\":\"timeout: ") != std::string::npos);
     CHECK(left.find(", call 0, on rank " + std::to_string(r)) != std::string::npos);
+  }
+}
+
+TEST_CASE("ranks that declare a tuned thunk in other ways are all told which, before its first round is over") {
+  const auto changed = [](const std::function<void(contextual_op&)>& change) {
+    contextual_op op = two_kernels::table();
+    change(op);
+    return op;
+  };
+  struct other {
+    contextual_op op;
+    std::string words;
+  };
+  for (const auto& [op, words] :
+       {other{changed([](auto& o) { o.iterations = 3; }), "3 iterations, 0 warm-ups, grouped"},
+        other{changed([](auto& o) { o.warm_ups = 1; }), "2 iterations, 1 warm-ups, grouped"},
+        other{changed([](auto& o) { o.order = tuning::contextual_order::interleaved; }),
+              "2 iterations, 0 warm-ups, interleaved"}}) {
+    CAPTURE(words);
+    two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), two_kernels::table(), {}, op);
+    call_all(w, with_key(w, 8));
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(w.outcomes[r].code() == errc::declaration_mismatch);
+      CHECK(w.outcomes[r].reason().text().find("rank 0 has declared it with 2 iterations, 0 warm-ups, grouped, rank 2 "
+                                               "with " +
+                                               words) != std::string::npos);
+      CHECK(w.runs[r] == 1);
+    }
   }
 }
 

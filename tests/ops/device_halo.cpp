@@ -155,6 +155,21 @@ TEST_CASE("elements of a mesh on a device go by lists that lie there, too") {
   }
 }
 
+TEST_CASE("an exchange on a device is awaited before its buffers are packed anew") {
+  fake_cuda gpu;
+  two_ranks w(gpu, {direct()});
+  device_fields f(gpu);
+  std::span<double> wide = f.wide();
+  halo_plan plan = w.ranks[0]
+                       ->declare(halo_exchange{.name = "rims", .ranks = {1, 2}, .memory = w.spaces[0].get()})
+                       .plan({grid_field(wide, {rows, columns})});
+  dataflow flow(w.loop);
+  const flow_work moving = plan.start(flow, f.stream);
+  CHECK_THROWS_WITH(static_cast<void>(plan.start(flow, f.stream)),
+                    doctest::Contains("its last exchange is still under way; await it before"));
+  flow.cancel();
+}
+
 TEST_CASE("fields on a device need a stream, and those in host memory have none") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});

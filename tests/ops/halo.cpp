@@ -137,43 +137,130 @@ TEST_CASE("a step that reads a field whose ghosts were packed comes after they a
 
 namespace {
 
-// A computation on the field fails, and so does the exchange that needs it; in the same flow there is another one.
-task<> exchange_behind_a_failure(dataflow& flow, halo_plan* plan, const std::vector<double>* u,
-                                 std::vector<result<>>* outcomes) {
-  if (u != nullptr) {
+struct after_a_failure {
+  std::span<const double> written;  // by a computation that fails, before the first of two exchanges
+  std::vector<result<>> outcomes = std::vector<result<>>(3, result<>(errc::pending));
+};
+
+task<> exchange_behind_a_failure(dataflow& flow, halo_plan* plan, after_a_failure* with) {
+  if (!with->written.empty()) {
     const auto fails = [] { raise({errc::exception, "planted"}); };
-    auto computed = flow.compute({writes(*u)}, fails, {.name = "interior"});
-    (*outcomes)[0] = co_await outcome_of(std::move(computed));
+    auto computed = flow.compute({writes(with->written)}, fails, {.name = "interior"});
+    with->outcomes[0] = co_await outcome_of(std::move(computed));
   }
-  auto first = plan->start(flow);
-  (*outcomes)[1] = co_await outcome_of(std::move(first));
-  auto second = plan->start(flow);
-  (*outcomes)[2] = co_await outcome_of(std::move(second));
+  for (const std::size_t turn : {1U, 2U}) {
+    try {
+      auto moving = plan->start(flow);
+      with->outcomes[turn] = co_await outcome_of(std::move(moving));
+    } catch (const failure& f) {
+      with->outcomes[turn] = f.reason();
+    }
+  }
+}
+
+/// Two blocks of 3 x 2 cells beside each other, of which rows have to be packed.
+struct two_blocks : world {
+  two_blocks() : world(2), u(2, std::vector<double>(20, -1)) {
+    for (rank_id r = 0; r < 2; ++r) {
+      for (std::size_t row = 1; row < 4; ++row) u[r][row * 4 + 1] = u[r][row * 4 + 2] = 10.0 * r + double(row);
+      plans.push_back(ranks[r]->declare(rims({1, 2})).plan({grid_field(u[r], {3, 2})}));
+    }
+  }
+  std::size_t wrong_ghosts() const {
+    std::size_t wrong = 0;
+    for (std::size_t row = 1; row < 4; ++row)
+      wrong += (u[0][row * 4 + 3] == u[1][row * 4 + 1] ? 0U : 1U) + (u[1][row * 4] == u[0][row * 4 + 2] ? 0U : 1U);
+    return wrong;
+  }
+  std::vector<std::vector<double>> u;
+  std::vector<halo_plan> plans;
+};
+
+std::vector<after_a_failure> exchange_twice(two_blocks& w, std::span<const double> failing_on_0) {
+  std::vector<after_a_failure> both(2);
+  both[0].written = failing_on_0;
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(exchange_behind_a_failure, &w.plans[r], &both[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  return both;
 }
 
 }  // namespace
 
-TEST_CASE("an exchange whose field a failed step was to write fails with it, and the next one in that flow does not") {
-  world w(2);
-  std::vector<std::vector<double>> u(2, std::vector<double>(5 * 4, -1));
-  std::vector<std::vector<result<>>> outcomes(2, std::vector<result<>>(3, result<>(errc::pending)));
-  std::vector<halo_plan> plans;
-  for (rank_id r = 0; r < 2; ++r) {
-    for (std::size_t row = 1; row < 4; ++row) u[r][row * 4 + 1] = u[r][row * 4 + 2] = 10.0 * r + double(row);
-    plans.push_back(w[r].declare(rims({1, 2})).plan({grid_field(u[r], {3, 2})}));
+TEST_CASE("an exchange whose ghosts a failed step was to write fails with it, and the next one in that flow does not") {
+  two_blocks w;
+  const auto both = exchange_twice(w, std::span(w.u[0]).subspan(3 * 4 + 3, 1));
+  CHECK(both[0].outcomes[0].code() == errc::exception);
+  CHECK(says(both[0].outcomes[1], "interior"));
+  CHECK(both[1].outcomes[1]);
+  for (rank_id r = 0; r < 2; ++r) CHECK(both[r].outcomes[2]);
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("what a failed step was to write does not leave packed, either, and none of the ranks goes on without it") {
+  two_blocks w;
+  const auto before = w.u;
+  const auto both = exchange_twice(w, std::span(w.u[0]).subspan(2 * 4 + 2, 1));
+  CHECK(both[0].outcomes[0].code() == errc::exception);
+  CHECK(says(both[0].outcomes[1], "interior"));
+  for (const result<>& outcome : {both[1].outcomes[1], both[0].outcomes[2], both[1].outcomes[2]}) {
+    CHECK(outcome.code() == errc::closed);
+    CHECK(says(outcome, "interior"));
   }
+  CHECK(w.u[1] == before[1]);
+}
+
+namespace {
+
+task<> write_and_exchange(dataflow& flow, two_blocks* w, rank_id r, int times) {
+  std::vector<flow_work> moving;
+  auto* const u = &w->u[r];
+  for (int i = 0; i < times; ++i) {
+    const auto next = [u, r] {
+      for (double& cell : *u) cell += 1 + r;
+    };
+    flow.compute({updates(*u)}, next, {.modelled_ns = 1000});
+    moving.push_back(w->plans[r].start(flow));
+  }
+  co_await moving.back();
+}
+
+}  // namespace
+
+TEST_CASE("what leaves packed is what earlier steps have written, of several exchanges that nobody awaits in between") {
+  two_blocks w;
+  constexpr int times = 5;
   scope all(w.clock);
-  for (rank_id r = 0; r < 2; ++r)
-    all.spawn(with_dataflow(exchange_behind_a_failure, &plans[r], r == 0 ? &u[0] : nullptr, &outcomes[r]));
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(write_and_exchange, &w, r, times));
   run_until(w.clock, [&] { return all.running() == 0; });
-  CHECK(outcomes[0][0].code() == errc::exception);
-  CHECK(says(outcomes[0][1], "interior"));
-  CHECK(outcomes[1][1]);
-  for (rank_id r = 0; r < 2; ++r) CHECK(outcomes[r][2]);
-  for (std::size_t row = 1; row < 4; ++row) {
-    CHECK(u[0][row * 4 + 3] == 10.0 + double(row));
-    CHECK(u[1][row * 4] == double(row));
-  }
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.u[r][5] == 10.0 * r + 1 + times * (1 + r));
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE(
+    "an exchange is not started in a second flow while the first one is under way, and may be when that is over") {
+  two_blocks w;
+  std::vector<result<>> outcomes(2, result<>(errc::pending));
+  const auto twice = [](halo_plan* plan, result<>* second) -> task<> {
+    scope& here = co_await this_scope;
+    dataflow first(here);
+    dataflow other(here);
+    auto moving = plan->start(first);
+    try {
+      auto at_once = plan->start(other);
+      *second = {};
+    } catch (const failure& f) {
+      *second = f.reason();
+    }
+    co_await moving;
+    auto again = plan->start(other);
+    co_await again;
+  };
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(twice(&w.plans[r], &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : outcomes) CHECK(says(outcome, "is still under way, in another flow; await it before"));
+  CHECK(w.wrong_ghosts() == 0);
 }
 
 TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types, and nothing is written") {

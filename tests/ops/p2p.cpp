@@ -281,6 +281,23 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
   CHECK(used.copied_bytes() == 2 * 12);
 }
 
+TEST_CASE("tags that are used no more are forgotten, those of sends to oneself, too") {
+  world w(2);
+  const auto op = point_to_point{.name = "pairs", .configs = {direct()}};
+  const program each = [](dataflow& flow, ops::rank& self, p2p& pairs) -> task<> {
+    std::vector<std::byte> out(8), in(8), own(8);
+    const rank_id other = 1 - self.id();
+    for (std::uint32_t tag = 0; tag < 1000; ++tag) {
+      auto moved = pairs.start(
+          flow, {pairs.isend(out, {.to = other, .tag = tag}), pairs.irecv(in, {.from = other, .tag = tag}),
+                 pairs.isend(out, {.to = self.id(), .tag = tag}), pairs.irecv(own, {.from = self.id(), .tag = tag})});
+      co_await moved;
+      CHECK(pairs.known_tags() < 300);
+    }
+  };
+  for (const auto& outcome : run_each(w, {each, each}, op)) CHECK(outcome);
+}
+
 TEST_CASE("what comes with its message is copied, and counted; what is long goes into the caller's buffer") {
   world w(2);
   const std::vector<std::byte> sent(100'000, std::byte{3});

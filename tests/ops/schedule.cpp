@@ -98,6 +98,14 @@ TEST_CASE("what is wrong with a schedule is said before it runs") {
   CHECK_THROWS_AS(gpipe(0, 1), failure);
 }
 
+TEST_CASE("a schedule that is made by hand and names what it does not have is not estimated") {
+  pipeline_schedule s = one_forward_one_backward(2, 4);
+  s.ranks[1].push_back({7, pipeline_action::kind::forward, 0});
+  CHECK_THROWS_WITH_AS(estimate(s), "bad_argument: schedule: 7F0 is outside of it", failure);
+  s.ranks[1].back() = {1, pipeline_action::kind::backward, 4};
+  CHECK_THROWS_WITH_AS(estimate(s), "bad_argument: schedule: 1B4 is outside of it", failure);
+}
+
 TEST_CASE("a list of actions says which stages are on which rank") {
   const pipeline_schedule folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n").value();
   CHECK(folded.stages == 4);

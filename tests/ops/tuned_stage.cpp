@@ -154,6 +154,38 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the way that has computed a microbatch is told when that is on its way, and no other") {
+  struct way final : pipeline_stage {
+    explicit way(time_ns ns) : takes_ns(ns) {}
+    void forward(std::uint64_t microbatch, std::span<std::byte>) override { computed.push_back(microbatch); }
+    time_ns modelled_ns(std::uint64_t, std::size_t) const override { return takes_ns; }
+    void on_done(std::uint64_t microbatch) override { done.push_back(microbatch); }
+    time_ns takes_ns;
+    std::vector<std::uint64_t> computed, done;
+  } slow(2 * ms), fast(ms);
+  world w(1, eager_trials());
+  pipeline pipe = w[0].declare(linear_pipeline{.name = "layers"});
+  tuned_stage mine(w[0], {.name = "layers", .ways = {{"slow", slow}, {"fast", fast}}});
+  const std::vector<std::uint64_t> bytes(60, activation);
+  run(w.clock, pipe.run(bytes, mine));
+  for (const way* each : {&slow, &fast}) {
+    CHECK(each->computed.size() >= 5);
+    CHECK(each->done == each->computed);
+  }
+}
+
+TEST_CASE("a way that only enqueues for a device cannot be timed, and is refused") {
+  struct enqueued final : training_work {
+    std::uint64_t activation_bytes(std::uint32_t) const override { return activation; }
+    task<> work(pipeline_action, pipeline_memory) override { co_return; }
+    bool waits_on_device() const override { return true; }
+  } way;
+  part_of_model waits(1, ms);
+  world w(1);
+  CHECK_THROWS_WITH_AS(tuned_stages(w[0], {.name = "layers", .ways = {{"host", waits}, {"stream", way}}}),
+                       doctest::Contains("its way stream only enqueues (waits_on_device)"), failure);
+}
+
 TEST_CASE("a way that throws ends the run, never runs again, and the next run goes on without it") {
   world w(1, eager_trials());
   struct throwing final : pipeline_stage {
