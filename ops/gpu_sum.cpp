@@ -167,13 +167,14 @@ void gpu_world::abort() noexcept {
   if (std::exchange(aborted_, true)) return;
   captures_.clear();  // NCCL waits for those that name its communicator
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
-  if (handle_ != nullptr) options_.nccl->abort(std::exchange(handle_, nullptr));
+  if (handle_ != nullptr) nothing_more_ = options_.nccl->abort(std::exchange(handle_, nullptr));
   if (telling_ != nullptr) telling_->cancel();
 }
 
 // Kernels that have been told to stop do so soon; until then they touch buffers. One that is behind a wait for a message starts once that
-// has come, or has failed: others of this rank go on meanwhile, who may have to bring it.
+// has come, or has failed: others of this rank go on meanwhile, who may have to bring it. What NCCL was connecting for comes late.
 task<> gpu_world::until_its_end() {
+  while (nothing_more_ != nullptr && !nothing_more_->load()) co_await runtime::yield;
   const stream_end own(copies_, stream_);
   const stream_end prompt(copies_, copies_.prompt());
   while (!own.here() || !prompt.here()) co_await runtime::yield;
@@ -214,7 +215,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
       if (replayed) {
         co_await replay(what);
       } else {
-        co_await enqueue(what, stream_);
+        co_await enqueue(what, stream_, place::stream);
       }
       co_await ended(stream_);
     }
@@ -242,7 +243,7 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   std::exception_ptr thrown;
   try {
     copies_.check(what.floats, sizeof(float)).value();
-    co_await enqueue(what, stream);
+    co_await enqueue(what, stream, place::capture);
   } catch (...) {
     thrown = std::current_exception();
   }
@@ -259,14 +260,38 @@ task<> gpu_world::own_turn() {
   raise_if_aborted();
 }
 
-// NCCL takes one call at a time, and has put it into the stream only when it says so.
-task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream) {
+// Calls of one member share the number that its kernel counts, and its boxes; those of NCCL its communicator.
+void gpu_world::order_behind_latest(transports::cuda_stream stream) {
+  if (latest_in_ == nullptr || latest_in_ == stream) return;
+  if (latest_ == nullptr) latest_ = copies_.moment_of(stream_);
+  copies_.in_words(copies_.order(stream, latest_)).value();
+}
+
+// Of a user's stream at once: it may have gone when the next call comes.
+void gpu_world::note_latest(transports::cuda_stream stream) {
+  latest_in_ = stream;
+  latest_ = stream == stream_ ? nullptr : copies_.moment_of(stream);
+}
+
+task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<void()>& launch) {
+  auto* const in = static_cast<transports::cuda_stream>(stream);
   co_await own_turn();
+  order_behind_latest(in);
+  launch();
+  note_latest(in);
+  ++served_;
+}
+
+// NCCL takes one call at a time, and has put it into the stream only when it says so.
+task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place where) {
+  co_await own_turn();
+  if (where == place::stream) order_behind_latest(stream);
   if (what.how == gpu_sum::way::kernel) {
     transports::peer_boxes with = boxes_;
     with.blocks = what.blocks;
     const errc launched = copies_.driver().sum_with_peers(what.floats, with, stream);
     if (launched != errc::none) runtime::raise({launched, copies_.driver().fault()});
+    if (where == place::stream) note_latest(stream);
     ++served_;
     co_return;
   }
@@ -274,6 +299,7 @@ task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream) {
   const errc called = options_.nccl->sum_floats(what.floats, handle_, stream);
   if (called != errc::none && called != errc::pending) runtime::raise({called, options_.nccl->fault()});
   co_await ready();
+  if (where == place::stream) note_latest(stream);
   ++served_;
 }
 
@@ -284,13 +310,17 @@ task<> gpu_world::replay(gpu_sum what) {
     raise_if_aborted();
     if (what.how == gpu_sum::way::nccl) co_await ready();
     transports::capture_stream in(gpu, copies_.device());
-    co_await enqueue(what, in.stream());
+    co_await enqueue(what, in.stream(), place::capture);
     if (captures_.size() >= most_captures) captures_.erase(captures_.begin());
     captures_.push_back({what, in.end()});
     at = captures_.end() - 1;
   }
-  const errc launched = at->graph.replay(stream_);
-  if (launched != errc::none) runtime::raise({launched, gpu.fault()});
+  const transports::cuda_capture& graph = at->graph;
+  const std::function<void()> launch = [this, &gpu, &graph] {
+    const errc launched = graph.replay(stream_);
+    if (launched != errc::none) runtime::raise({launched, gpu.fault()});
+  };
+  co_await in_turn(stream_, launch);
 }
 
 namespace {

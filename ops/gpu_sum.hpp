@@ -31,6 +31,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -93,6 +94,7 @@ class gpu_world final : public communicator {
   runtime::task<> capture(gpu_sum what, transports::cuda_stream stream);
   void abort() noexcept override;
   bool aborted() const noexcept override { return aborted_; }
+  runtime::task<> in_turn(runtime::device_stream stream, const std::function<void()>& launch) override;
   /// Why its members cannot sum so, the same on all of them; empty: they can.
   const std::string& lacks(gpu_sum::way how) const noexcept;
 
@@ -106,7 +108,10 @@ class gpu_world final : public communicator {
   void check(const gpu_sum& what) const;
   void raise_if_aborted() const;
   runtime::task<> own_turn();
-  runtime::task<> enqueue(gpu_sum what, transports::cuda_stream stream);
+  enum class place : std::uint8_t { stream, capture };
+  runtime::task<> enqueue(gpu_sum what, transports::cuda_stream into, place where);
+  void order_behind_latest(transports::cuda_stream stream);
+  void note_latest(transports::cuda_stream stream);
   runtime::task<> replay(gpu_sum what);
   runtime::task<> gather(gpu_sum what);
   runtime::task<> ready();
@@ -130,7 +135,10 @@ class gpu_world final : public communicator {
   // Calls that take turns, in the order in which they were made, which is the same on all members.
   std::uint64_t asked_ = 0;
   std::uint64_t served_ = 0;
+  transports::cuda_stream latest_in_ = nullptr;  // the latest call's
+  transports::cuda_copies::moment latest_;       // of that; null where it is in our own, and can still be noted
   bool aborted_ = false;
+  transports::nccl_library::nothing_more nothing_more_;  // of the communicator that was aborted
   runtime::scope* telling_ = nullptr;
   std::uint32_t gathered_ = 0;  // calls
   transports::cuda_memory stop_;

@@ -33,8 +33,15 @@ struct replayed_calls::one_replay final : symmetric_caller {
     try {
       const captured_step* const mine = of.find(call, config);
       if (mine == nullptr) runtime::raise({errc::unavailable, "its capture was forgotten after a failure"});
-      const errc begun = mine->graph.replay(in);
-      if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
+      const std::function<void()> launch = [this, mine] {
+        const errc begun = mine->graph.replay(in);
+        if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
+      };
+      if (call.over != nullptr) {
+        co_await call.over->in_turn(in, launch);
+      } else {
+        launch();
+      }
       auto ended = co_await transports::reached(of.copies_, in);
       ended.value();
       if (call.over != nullptr && call.over->aborted())

@@ -13,8 +13,8 @@
 ///                          {.bytes = m.gradients.size_bytes()});
 ///     co_await steps.replay(stream);                                  // when it has happened
 ///
-/// A step may call the op several times: those are one call, made by one config. Several replays may be under way, in the order of their
-/// streams. Failure: as of the op (symmetric.hpp). A replay that fails takes its communicator along, as nobody knows what the
+/// A step may call the op several times: those are one call, made by one config. Several replays may be under way, one behind the other
+/// in the order in which they were called, in whichever streams. Failure: as of the op (symmetric.hpp). A replay that fails takes its communicator along, as nobody knows what the
 /// others have done of it: captures are forgotten, and kernels of the step may still be running.
 ///
 /// It ends before its rank and before the communicators that the op has run over.

@@ -16,6 +16,11 @@ using runtime::error;
 using runtime::failure;
 using runtime::task;
 
+task<> communicator::in_turn(runtime::device_stream, const std::function<void()>& launch) {
+  launch();
+  co_return;
+}
+
 namespace {
 
 constexpr std::size_t largest_id_bytes = 64 << 10;

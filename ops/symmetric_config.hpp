@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -42,6 +43,8 @@ class communicator {
   /// Somebody failed on it: whatever still waits on it has to end. Nothing is started on it afterwards.
   virtual void abort() noexcept {}
   virtual bool aborted() const noexcept { return false; }
+  /// `launch()` puts a call that was captured into `stream`: behind those that were made on this member before, in whichever streams.
+  virtual runtime::task<> in_turn(runtime::device_stream stream, const std::function<void()>& launch);
 };
 
 /// How communicators for rehearsals are made: anew, never split from the user's.

@@ -169,6 +169,9 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
       rank->note_moments(from, orders::that_copies_follow, r.behind);
       rank->note_moments(to, orders::that_copies_follow, r.behind);
     }
+    // CUDA copies memory that is not pinned before it lets its caller go on, who may have to bring what the copy waits for.
+    const auto holds_caller = [this](const void* at) { return driver_.place_of(at).what == memory_place::kind::host; };
+    if (!r.behind.empty() && (holds_caller(to.data()) || holds_caller(from.data()))) r.where = waiting::in_host_memory;
     return start(std::move(r));
   } catch (const runtime::failure& f) {
     return refused(f);

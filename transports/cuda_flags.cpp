@@ -1,4 +1,5 @@
 #include <parley/transports/cuda_flags.hpp>
+#include <parley/transports/device_rest.hpp>
 
 #include <algorithm>
 
@@ -23,6 +24,7 @@ cuda_flags::cuda_flags(cuda_driver& driver, int device)
 
 cuda_flags::~cuda_flags() {
   for (const expected& e : down_) set(e);
+  device_rest::of_this_process().end_waits(down_.size());
   static_cast<void>(finish());
   driver_.destroy(stream_);
 }
@@ -59,6 +61,7 @@ std::uint64_t cuda_flags::expect(std::span<const std::byte> memory) {
                          " receives are expected by streams of this device, or have failed; await some of them"});
   }
   down_.push_back({memory, flag, false});
+  device_rest::of_this_process().begin_wait();
   return flag;
 }
 
@@ -99,6 +102,7 @@ void cuda_flags::came(std::uint64_t flag, errc outcome) noexcept {
   set(*one);
   if (outcome == errc::none) free_.push_back(flag);
   down_.erase(one);
+  device_rest::of_this_process().end_waits(1);
 }
 
 void cuda_flags::set(const expected& e) noexcept {

@@ -1,4 +1,5 @@
 #include <parley/transports/cuda_link.hpp>
+#include <parley/transports/device_rest.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -74,7 +75,10 @@ struct cuda_link::shared {
     pinned_bytes += size;
     return made;
   }
+  // What frees pinned memory waits for all streams, which may wait for what this thread is to bring.
   void let_go_of_idle() noexcept {
+    const device_rest::quiet now(device_rest::of_this_process(), {});
+    if (!now.at_rest()) return;
     for (const auto& [size, blocks] : free) pinned_bytes -= size * blocks.size();
     free.clear();
   }

@@ -15,8 +15,10 @@
 #include <parley/runtime/error.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -52,9 +54,12 @@ class nccl_library {
                                 CUstream_st* stream) noexcept = 0;
   /// The sum of the members' floats, in place.
   virtual runtime::errc sum_floats(std::span<std::byte> data, nccl_communicator c, CUstream_st* stream) noexcept = 0;
+  /// Becomes true once nothing of a communicator that was aborted comes into a stream any more; null: it is so already.
+  using nothing_more = std::shared_ptr<const std::atomic<bool>>;
   /// Ends it, and what it has under way on the device, whatever state it is in. All members do so; none waits for another,
-  /// nor for its end: what it has freed behind the scenes is free when the process ends at the latest.
-  virtual void abort(nccl_communicator c) noexcept = 0;
+  /// nor for its end: what it has freed behind the scenes is free when the process ends at the latest. A call that it was still connecting
+  /// for may yet come into its stream, in 30 s at most.
+  virtual nothing_more abort(nccl_communicator c) noexcept = 0;
 
   virtual std::string fault() const = 0;
 };

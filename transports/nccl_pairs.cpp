@@ -68,9 +68,15 @@ struct nccl_pairs::pair {
   std::map<std::uint64_t, message> early;  // at the owner: requests that overtook others
   std::list<std::unique_ptr<transfer>> waiting;
   std::list<std::unique_ptr<transfer>> under_way;
+  transfer* late =
+      nullptr;  // of a broken one: NCCL was connecting for it, and may put it into the stream until `nothing_more`
+  nccl_library::nothing_more nothing_more;
   time_ns moved_ns = 0;
 
   bool idle() const noexcept { return !calling && waiting.empty() && under_way.empty() && early.empty(); }
+  void note_work(time_ns now_ns) noexcept {
+    if (idle()) moved_ns = now_ns;
+  }
 };
 
 nccl_pairs::nccl_pairs(runtime::link& below, cuda_copies& copies, nccl_library& library, allowed may, options o)
@@ -153,6 +159,7 @@ errc nccl_pairs::get(rank_id from, const place& at, std::span<std::byte> into, c
     if (p->broken != errc::none) return p->broken;
     ++counters_.gets;
     counters_.bytes += into.size();
+    p->note_work(now());
     p->waiting.push_back(std::make_unique<transfer>(*this, *p, into, done));
     message m;
     m.what = kind::get;
@@ -241,6 +248,7 @@ void nccl_pairs::handle(const message& m, runtime::arrival&& arrived) {
   }
   if (p->broken != errc::none) return;
   if (m.what == kind::open) return on_open(*p, arrived);
+  p->note_work(now());
   if (m.sequence <= p->last || p->early.size() >= most_early || !p->early.emplace(m.sequence, m).second) {
     ++counters_.refused;
     return;
@@ -318,11 +326,16 @@ void nccl_pairs::ended(transfer& t, errc outcome) noexcept {
   if (done != nullptr) done->on_end(*done, outcome);
 }
 
-// Those of a broken one that never came into the stream.
+// Those of a broken one that never came into the stream. What NCCL was connecting for may be there once it says that nothing more comes.
 bool nccl_pairs::end_unmarked(pair& p) noexcept {
   bool any = false;
+  if (p.late != nullptr && (p.nothing_more == nullptr || p.nothing_more->load())) {
+    transfer& t = *std::exchange(p.late, nullptr);
+    t.marked = copies_.watch(p.stream, &t) == errc::pending;
+  }
   for (;;) {
-    const auto at = std::find_if(p.under_way.begin(), p.under_way.end(), [](const auto& t) { return !t->marked; });
+    const auto at = std::find_if(p.under_way.begin(), p.under_way.end(),
+                                 [&p](const auto& t) { return !t->marked && t.get() != p.late; });
     if (at == p.under_way.end()) return any;
     any = true;
     ended(**at, p.broken);
@@ -337,13 +350,12 @@ void nccl_pairs::break_off(pair& p, errc why, const std::string& text, tell_peer
     ++counters_.aborted;
     counters_.why = "rank " + std::to_string(p.peer) + ": " + text;
   }
-  if (p.handle != nullptr) library_.abort(std::exchange(p.handle, nullptr));
+  if (p.handle != nullptr) p.nothing_more = library_.abort(std::exchange(p.handle, nullptr));
   const bool called = p.connected && p.calling && !p.waiting.empty();
   p.calling = false;
   p.early.clear();
-  transfer* const first = called ? p.waiting.front().get() : nullptr;
+  p.late = called ? p.waiting.front().get() : nullptr;
   p.under_way.splice(p.under_way.end(), p.waiting);
-  if (first != nullptr) first->marked = copies_.watch(p.stream, first) == errc::pending;
   if (!p.reads) over_[p.peer] = std::max(over_[p.peer], p.number);
   if (told == tell_peer::no) return;
   message m;

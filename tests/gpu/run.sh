@@ -116,8 +116,16 @@ last 5 "processes-pipeline"
 # The worked cases of all ops, which CTest runs without a GPU: all ranks in one process on one GPU, or on several, and a process each. Every
 # config that a link of theirs can run must have run.
 cases=$build/tests/test_gpu
-if built "$cases" worked-cases-processes worked-cases-one-process worked-cases-all-gpus; then
+if built "$cases" worked-cases-processes worked-cases-processes-beside-others worked-cases-one-process worked-cases-all-gpus; then
   check worked-cases-processes 180 "$cases" --test-case='*process for each rank*'
+  # With a program that only counts on each core ranks are late, NCCL's first kernel is launched while a stream waits for a message, and
+  # what was given up has its memory freed then.
+  check worked-cases-processes-beside-others 240 bash -c '
+    for core in $(seq "$(nproc)"); do timeout 240 sh -c "while :; do :; done" & done
+    "$@"
+    status=$?
+    kill $(jobs -p)
+    exit $status' beside-others "$cases" --test-case='*process for each rank*'
   check worked-cases-one-process 180 "${one_gpu[@]}" "$cases" --test-case='*many ranks of one process*'
   if [ "$gpus" -ge 2 ]; then
     check worked-cases-all-gpus 180 "$cases" --test-case='*many ranks of one process*'

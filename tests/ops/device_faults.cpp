@@ -134,10 +134,13 @@ struct under_way {
       scopes[r]->spawn(attempted(c.run, ranks[r].get(), &endings[r]));
     }
   }
-  /// So many turns of the loop, or until all has ended.
+  /// So many turns of the loop; false where one has ended by then, which hears of nothing any more: then both have ended.
   bool go_on(int turns) {
-    run_until(w.loop, [&] { return both_over() || turns-- <= 0; });
-    return !both_over();
+    const auto any_over = [&] { return endings[0].over || endings[1].over; };
+    run_until(w.loop, [&] { return any_over() || turns-- <= 0; });
+    const bool in_the_midst = !any_over();
+    if (!in_the_midst) end();
+    return in_the_midst;
   }
   void lost(rank_id r, const std::string& why, departure how) {
     w.wires[1 - r]->on_peer_failed(r);
@@ -178,7 +181,7 @@ struct under_way {
 bool says(const result<>& r, std::string_view text) { return !r && r.reason().what().find(text) != std::string::npos; }
 
 struct tally {
-  int struck = 0;  ///< moments at which something was still under way
+  int struck = 0;  ///< moments at which both ranks were in the midst of it
   int told = 0;    ///< errors
   int named = 0;   ///< of these, those with an op
   int with_config = 0;

@@ -150,6 +150,30 @@ TEST_CASE("a sum that has failed behind a wait for a message ends with that, and
 }
 
 namespace {
+task<> what_is_late(two_members& w, const errc& outcome, errc& seen) {
+  static_cast<void>(co_await sleep_until(w.loop.now() + 200'000'000));
+  seen = outcome;
+  w.library.come_late();
+}
+}  // namespace
+
+TEST_CASE("a sum that NCCL was connecting for when its time was over ends once it can come into no stream any more") {
+  two_members w({nccl_sum()});
+  CHECK(w.sum(3) == 0);
+  w.library.asked_per_call = 1'000'000'000;
+  w.library.aborts_are_late = true;
+  errc outcome = errc::pending;
+  errc seen = errc::none;
+  scope both(w.loop);
+  both.spawn(call_alone(w, outcome));
+  both.spawn(what_is_late(w, outcome, seen));
+  const auto join = [](scope& s) -> task<> { co_await s.join(); };
+  runtime::run(w.loop, join(both));
+  CHECK(seen == errc::pending);
+  CHECK(outcome == errc::timeout);
+}
+
+namespace {
 // What a message brings, later than the calls are made.
 task<> message_into(two_members& w, std::uint64_t number, float* to, std::size_t count, float value) {
   static_cast<void>(co_await sleep_until(w.loop.now() + 30'000'000));

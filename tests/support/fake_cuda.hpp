@@ -48,6 +48,9 @@ class fake_cuda final : public transports::cuda_driver {
   std::optional<int> imports_nothing{};  ///< which can import none
   int imported = 0;
   std::uint64_t sums_by_kernel = 0;
+  std::uint64_t sums_at_once = 0;  ///< kernels of one member that ran beside each other, with one number
+  std::uint64_t copies_that_hold =
+      0;  ///< of memory that is not pinned, behind something that waits: CUDA's hold their caller up
   /// Of each copy: its stream, and the blocks of its kernel, 0 of a copy engine's.
   struct seen_copy {
     cuda_stream in;
@@ -127,11 +130,14 @@ class fake_cuda final : public transports::cuda_driver {
   void* allocate_pinned(std::size_t bytes) override {
     if (memory_left == 0) runtime::raise({errc::unavailable, "cudaErrorMemoryAllocation: out of pinned memory"});
     ++pinned_;
-    return new std::byte[bytes];
+    auto* const made = new std::byte[bytes];
+    pinned_blocks_[made] = bytes;
+    return made;
   }
   void release(void* memory, memory_place::kind what) noexcept override {
     if (what == memory_place::kind::pinned) {
       --pinned_;
+      pinned_blocks_.erase(static_cast<std::byte*>(memory));
       delete[] static_cast<std::byte*>(memory);
       return;
     }
@@ -173,6 +179,9 @@ class fake_cuda final : public transports::cuda_driver {
              0,
              {},
              is_out_of_another(from, stream_of(s).device)});
+    const auto& before = stream_of(s).todo;
+    const auto waits = [](const operation& o) { return o.holds_its_queue(); };
+    if ((is_pageable(to) || is_pageable(from)) && std::ranges::any_of(before, waits)) ++copies_that_hold;
     return errc::none;
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
@@ -230,6 +239,7 @@ class fake_cuda final : public transports::cuda_driver {
     if (is_broken(s)) return errc::device_failed;
     launch_until(s, [this, floats, with, all = std::shared_ptr<joint_sum>(), number = std::uint32_t{0}]() mutable {
       if (all == nullptr) {
+        sums_at_once += summing_.insert(with.calls).second ? 0 : 1;
         std::memcpy(&number, here(with.calls), sizeof number);
         ++number;
         std::memcpy(here(with.calls), &number, sizeof number);
@@ -240,8 +250,11 @@ class fake_cuda final : public transports::cuda_driver {
       }
       if (all->memory.size() == with.members && !std::exchange(all->over, true)) add_up(all->memory);
       const bool ends = all->over || *with.stop != 0;
-      if (ends) sums_.erase({with.box[0], number});  // the box may be another communicator's next
-      return ends;
+      if (!ends) return false;
+      sums_.erase({with.box[0], number});  // the box may be another communicator's next
+      summing_.erase(with.calls);
+      all = nullptr;
+      return true;
     });
     return errc::none;
   }
@@ -303,7 +316,8 @@ class fake_cuda final : public transports::cuda_driver {
   }
   memory_place place_of(const void* address) noexcept override {
     const auto in = block_of(address);
-    return in == blocks_.end() ? memory_place{} : memory_place{memory_place::kind::device, in->second.device};
+    if (in != blocks_.end()) return {memory_place::kind::device, in->second.device};
+    return is_pageable(address) ? memory_place{} : memory_place{memory_place::kind::pinned};
   }
   bool is_of_other_context(const void* address, int) noexcept override {
     const auto in = block_of(address);
@@ -394,6 +408,12 @@ class fake_cuda final : public transports::cuda_driver {
     const auto* const begin = static_cast<const std::byte*>(at->first);
     return static_cast<const std::byte*>(address) < begin + at->second.bytes.size() ? at : blocks_.end();
   }
+  bool is_pageable(const void* address) {
+    const auto* const at = static_cast<const std::byte*>(address);
+    if (block_of(address) != blocks_.end()) return false;
+    const auto after = pinned_blocks_.upper_bound(at);
+    return after == pinned_blocks_.begin() || at >= std::prev(after)->first + std::prev(after)->second;
+  }
   bool is_out_of_another(const void* address, int device) {
     const memory_place at = place_of(address);
     return at.what == memory_place::kind::device && at.device != device;
@@ -459,7 +479,9 @@ class fake_cuda final : public transports::cuda_driver {
   std::vector<std::unique_ptr<std::vector<operation>>> graphs_;
   std::map<void*, block> blocks_;
   std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
+  std::set<const std::uint32_t*> summing_;  // members whose kernel runs, by what counts their calls
   std::size_t pinned_ = 0;
+  std::map<const std::byte*, std::size_t> pinned_blocks_;
   std::uint64_t copies_ = 0;
   std::set<int> broken_;  // devices
 };

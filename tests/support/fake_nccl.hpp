@@ -6,6 +6,7 @@
 
 #include <parley/transports/nccl_library.hpp>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -30,6 +31,7 @@ class fake_nccl final : public transports::nccl_library {
   int asked_per_call = 3;              ///< how often `state` answers pending after each call
   int mismatches = 0;                  ///< sends that met a receive of another size
   int aborts = 0;
+  bool aborts_are_late = false;  ///< with a call under way behind the scenes: that comes with `come_late`
   std::size_t communicators() const { return all_.size(); }
 
   int version() const noexcept override { return 22809; }
@@ -75,11 +77,25 @@ class fake_nccl final : public transports::nccl_library {
   errc sum_floats(std::span<std::byte> data, nccl_communicator c, CUstream_st* stream) noexcept override {
     return enqueue(of(c), data, &meeting::sums, of(c).place, stream);
   }
-  void abort(nccl_communicator c) noexcept override {
+  nothing_more abort(nccl_communicator c) noexcept override {
     ++aborts;
+    const auto over = std::make_shared<std::atomic<bool>>(true);
     *of(c).aborted = true;
+    if (aborts_are_late && of(c).behind_the_scenes) {
+      over->store(false);
+      late_.push_back([over, call = std::move(of(c).behind_the_scenes)] {
+        call();
+        over->store(true);
+      });
+    }
     std::erase_if(all_, [&](const auto& m) { return m.get() == &of(c); });
+    return over;
   }
+  /// What was being called when its communicator was aborted comes into its stream now.
+  void come_late() {
+    for (const auto& each : std::exchange(late_, {})) each();
+  }
+  std::size_t late() const { return late_.size(); }
   std::string fault() const override { return "NCCL: planted"; }
 
  private:
@@ -152,6 +168,7 @@ class fake_nccl final : public transports::nccl_library {
   std::set<int> prepared_;
   std::map<std::uint64_t, std::shared_ptr<meeting>> met_;
   std::vector<std::unique_ptr<member>> all_;
+  std::vector<std::function<void()>> late_;
 };
 
 }  // namespace parley::tests

@@ -122,6 +122,36 @@ TEST_CASE("a copy says by what it is done and over how many streams") {
 // One stream for what can go on, one for what waits.
 constexpr cuda_copies::options few_streams{.streams = 1, .first_waiting = 0, .most_waiting = 1};
 
+TEST_CASE("a copy of memory that is not pinned waits for kernels on the host, not in a stream, where CUDA would hold "
+          "up its caller") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  auto a = cuda_memory::on_device(gpu, 0, 200);
+  std::vector<std::byte> here(100);
+  const std::vector<std::byte> there(100, std::byte{5});
+  const auto stream = gpu.make_stream(0);
+  bool may_end = false;  // as this thread says, once it has done something else
+  gpu.launch_until(stream, [&] { return may_end; });
+  gpu.launch(stream, 0, [&] { fill(gpu, a.bytes().first(100), 2); });
+  CHECK(copies.after(a.bytes(), stream) == errc::none);
+  awaited out;
+  awaited in;
+  CHECK(copies.copy(here, a.bytes().first(100), &out) == errc::pending);
+  CHECK(copies.copy(a.bytes().last(100), there, &in) == errc::pending);
+  for (int i = 0; i < 1'000; ++i) copies.poll();
+  CHECK(gpu.copies_that_hold == 0);
+  CHECK(out.calls + in.calls == 0);
+  may_end = true;
+  copies.drain();
+  CHECK(gpu.copies_that_hold == 0);
+  CHECK(out.outcome == errc::none);
+  CHECK(in.outcome == errc::none);
+  CHECK(holds(gpu, a.bytes().first(100), 2));
+  CHECK(std::memcmp(here.data(), gpu.shadow(a.bytes().data()), 100) == 0);
+  CHECK(std::memcmp(there.data(), gpu.shadow(a.bytes().data()) + 100, 100) == 0);
+  gpu.destroy(stream);
+}
+
 TEST_CASE("copies beyond the streams that may wait do so on the host, and for nothing that came later") {
   fake_cuda gpu;
   {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <parley/transports/cuda_copies.hpp>
+#include <parley/transports/device_rest.hpp>
 
 namespace {
 
@@ -55,6 +56,25 @@ TEST_CASE("a stream waits for what is expected, and for nothing else") {
   e.go_on();
   CHECK(e.ran);
   e.gpu.destroy(e.stream);
+}
+
+TEST_CASE("what frees memory is told while a stream may wait for a message, until it has come or nobody expects it any "
+          "more") {
+  using std::chrono::milliseconds;
+  auto& rest = transports::device_rest::of_this_process();
+  const auto at_rest = [&] { return transports::device_rest::quiet(rest, milliseconds(1)).at_rest(); };
+  {
+    expecting e;
+    CHECK(at_rest());
+    const std::uint64_t first = e.copies.expect(e.memory.bytes());
+    static_cast<void>(e.copies.expect(e.other.bytes()));
+    CHECK_FALSE(at_rest());
+    e.copies.came(first, errc::timeout);
+    e.copies.came(first, errc::timeout);
+    CHECK_FALSE(at_rest());
+    e.gpu.destroy(e.stream);
+  }
+  CHECK(at_rest());
 }
 
 TEST_CASE("a word is used again, with a value of its own, unless its receive failed") {

@@ -111,6 +111,27 @@ struct two_gpus {
   std::vector<std::unique_ptr<transports::cuda_link>> links;
 };
 
+/// Memory that rank 1 has read once already, so that the two are connected.
+struct read_once : two_gpus {
+  read_once() {
+    awaited first;
+    CHECK(get(ends.known, ends.to.bytes(), first) == errc::pending);
+    turn_until([&] { return first.calls == 1; });
+  }
+  struct both_ends {
+    cuda_memory from;
+    cuda_memory to;
+    runtime::exposed_memory known;
+  } ends = exposed();
+
+ private:
+  both_ends exposed() {
+    both_ends made{memory(1'000, 1), memory(1'000, 0), {}};
+    made.known = links[0]->expose(made.from.bytes()).value();
+    return made;
+  }
+};
+
 TEST_CASE("requests that overtake one another are served in the order of the receives") {
   two_gpus w;
   const auto a = w.memory(1'000, 1);
@@ -164,13 +185,9 @@ TEST_CASE("a read waits for the kernels of both sides, and the host for none of 
 }
 
 TEST_CASE("an owner that never answers costs the communicator, in bounded time, and the next one is new") {
-  two_gpus w;
-  const auto from = w.memory(1'000, 1);
-  const auto to = w.memory(1'000, 0);
-  const auto known = w.links[0]->expose(from.bytes()).value();
-  awaited first;
-  CHECK(w.get(known, to.bytes(), first) == errc::pending);
-  w.turn_until([&] { return first.calls == 1; });
+  read_once w;
+  const auto& to = w.ends.to;
+  const auto& known = w.ends.known;
   w.slow[1]->drops = true;
   awaited lost;
   awaited behind_it;
@@ -247,6 +264,47 @@ TEST_CASE("a read that is given up ends, and takes with it what is under way bet
   CHECK(w.get(known, to.bytes().first(1'000), left) == errc::pending);
   w.links[1]->abandon(left);
   CHECK(left.calls == 1);
+}
+
+TEST_CASE(
+    "what NCCL was connecting for when it was given up has its memory until it can come into no stream any more") {
+  read_once w;
+  const auto& to = w.ends.to;
+  const auto& known = w.ends.known;
+  w.library.asked_per_call = 1'000'000;
+  w.library.aborts_are_late = true;
+  awaited done;
+  awaited behind_it;
+  CHECK(w.get(known, to.bytes().first(500), done) == errc::pending);
+  CHECK(w.get(known, to.bytes().last(500), behind_it) == errc::pending);
+  w.turn_until([&] { return w.of(0).statistics().sends == 3; });
+  w.links[1]->cancel(done);
+  w.turn_until([&] { return behind_it.calls == 1; });  // which NCCL has not heard of
+  for (int i = 0; i < 1'000; ++i) w.turn();
+  CHECK(w.library.late() == 2);
+  CHECK(done.calls == 0);
+  w.library.come_late();
+  w.turn_until([&] { return done.calls == 1; });
+  CHECK(done.outcome == errc::device_failed);
+}
+
+TEST_CASE("a request that overtakes another after a long rest is no sign that nothing moves") {
+  read_once w;
+  const auto& to = w.ends.to;
+  const auto& known = w.ends.known;
+  clock_ns += 1'000'000;
+  awaited late;
+  awaited early;
+  w.slow[1]->keeps = true;
+  CHECK(w.get(known, to.bytes().first(500), late) == errc::pending);
+  w.slow[1]->keeps = false;
+  CHECK(w.get(known, to.bytes().last(500), early) == errc::pending);
+  for (int i = 0; i < 100; ++i) w.turn();
+  w.slow[1]->let_go();
+  w.turn_until([&] { return late.calls == 1 && early.calls == 1; });
+  CHECK(late.outcome == errc::none);
+  CHECK(early.outcome == errc::none);
+  CHECK(w.of(0).statistics().aborted == 0);
 }
 
 TEST_CASE("an owner sends nothing that it has not exposed") {

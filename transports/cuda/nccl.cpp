@@ -1,4 +1,5 @@
 #include <parley/transports/cuda/on_device.hpp>
+#include <parley/transports/device_rest.hpp>
 #include <parley/transports/nccl_runtime.hpp>
 #include <parley/transports/thread_family.hpp>
 
@@ -37,6 +38,8 @@ struct functions {
   decltype(&ncclCommInitRankConfig) CommInitRankConfig = nullptr;
   decltype(&ncclCommGetAsyncError) CommGetAsyncError = nullptr;
   decltype(&ncclCommAbort) CommAbort = nullptr;
+  decltype(&ncclGroupStart) GroupStart = nullptr;
+  decltype(&ncclGroupEnd) GroupEnd = nullptr;
   decltype(&ncclSend) Send = nullptr;
   decltype(&ncclRecv) Recv = nullptr;
   decltype(&ncclAllReduce) AllReduce = nullptr;
@@ -55,6 +58,7 @@ bool load_all(void* library, functions& f) {
   return load(library, "ncclGetVersion", f.GetVersion) && load(library, "ncclGetUniqueId", f.GetUniqueId) &&
          load(library, "ncclCommInitRankConfig", f.CommInitRankConfig) &&
          load(library, "ncclCommGetAsyncError", f.CommGetAsyncError) && load(library, "ncclCommAbort", f.CommAbort) &&
+         load(library, "ncclGroupStart", f.GroupStart) && load(library, "ncclGroupEnd", f.GroupEnd) &&
          load(library, "ncclSend", f.Send) && load(library, "ncclRecv", f.Recv) &&
          load(library, "ncclAllReduce", f.AllReduce) && load(library, "ncclGetErrorString", f.GetErrorString) &&
          load(library, "ncclGetLastError", f.GetLastError);
@@ -66,13 +70,17 @@ class loaded_nccl final : public nccl_library {
 
   int version() const noexcept override { return version_; }
 
-  // A communicator of one has it load all of its kernels.
+  // A communicator of one has it load all of its kernels. That they need more of the device's memory CUDA sees when the first one is launched,
+  // and gets it once all streams are at rest.
   void prepare(int device) noexcept override {
     try {
       if (!prepared_.insert(device).second) return;
       const auto id = make_id();
       if (!id) return;
-      if (const auto alone = initialise(*id, 1, 0, device, blocks::yes)) static_cast<void>(nccl_.CommAbort(*alone));
+      const auto alone = initialise(*id, 1, 0, device, blocks::yes);
+      if (!alone) return;
+      send_to_itself(*alone, device);
+      static_cast<void>(nccl_.CommAbort(*alone));
     } catch (...) {
       fault_.clear();
     }
@@ -105,26 +113,31 @@ class loaded_nccl final : public nccl_library {
   }
   // NCCL first tells the communicator's kernels to end, then frees its memory, for which CUDA waits until the device is idle: until
   // the kernels of other communicators have ended, too, which may have to be aborted by this very thread. So each has a
-  // thread. The outcome changes nothing: whatever it is, the communicator is not used again.
+  // thread, and no stream may wait for a message meanwhile. The outcome changes nothing: whatever it is, the communicator is not used again.
   // A communicator that NCCL is still making is given some time to come to be: with NCCL 2.28.9 the thread that makes it otherwise ended the
   // process with a segmentation fault where that took long, as it does under memcheck. Where communicators do not block, `ncclCommAbort`
   // returns at once; threads of NCCL's own free the memory afterwards. If CUDA has gone by then, with the process, one of them ends it with
   // a segmentation fault, while it looks up the text of CUDA's error.
-  void abort(nccl_communicator c) noexcept override {
+  nothing_more abort(nccl_communicator c) noexcept override {
     aborting_.fetch_add(1);
     try {
       wait_at_exit();
-      std::thread([this, c] {
+      const auto over = std::make_shared<std::atomic<bool>>(!is_busy(c));
+      std::thread([this, c, over] {
         const thread_family its_threads("nccl abort");
         wait_until_made(c);
+        over->store(true);
+        const device_rest::quiet now(device_rest::of_this_process(), device_rest::longest);
         static_cast<void>(nccl_.CommAbort(c));
         for (int looks = 0; looks < 2; looks = its_threads.has_others() ? 0 : looks + 1)
           std::this_thread::sleep_for(pause);
         aborting_.fetch_sub(1);
       }).detach();
+      return over;
     } catch (...) {  // no thread can be had
       static_cast<void>(nccl_.CommAbort(c));
       aborting_.fetch_sub(1);
+      return nullptr;
     }
   }
 
@@ -152,10 +165,27 @@ class loaded_nccl final : public nccl_library {
       for (int i = 0; i < 4000 && own->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
     });
   }
-  void wait_until_made(nccl_communicator c) const {
+  void send_to_itself(nccl_communicator alone, int device) {
+    const on_device here(device);
+    char* two = nullptr;
+    cudaStream_t stream = nullptr;
+    if (cudaMalloc(&two, 2) != cudaSuccess) return;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
+      static_cast<void>(nccl_.GroupStart());
+      static_cast<void>(nccl_.Send(two, 1, ncclInt8, 0, alone, stream));
+      static_cast<void>(nccl_.Recv(two + 1, 1, ncclInt8, 0, alone, stream));
+      static_cast<void>(nccl_.GroupEnd());
+      for (int i = 0; i < 1000 && cudaStreamQuery(stream) == cudaErrorNotReady; ++i) std::this_thread::sleep_for(pause);
+      cudaStreamDestroy(stream);
+    }
+    cudaFree(two);
+  }
+  bool is_busy(nccl_communicator c) const {
     ncclResult_t seen = ncclSuccess;
-    for (int i = 0; i < 3000 && nccl_.CommGetAsyncError(c, &seen) == ncclSuccess && seen == ncclInProgress; ++i)
-      std::this_thread::sleep_for(pause);
+    return nccl_.CommGetAsyncError(c, &seen) == ncclSuccess && seen == ncclInProgress;
+  }
+  void wait_until_made(nccl_communicator c) const {
+    for (int i = 0; i < 3000 && is_busy(c); ++i) std::this_thread::sleep_for(pause);
   }
   std::string words(ncclResult_t r, const char* where) const {
     const char* const more = nccl_.GetLastError(nullptr);

@@ -325,16 +325,13 @@ class runtime_driver final : public cuda_driver {
     all = {reinterpret_cast<std::byte*>(start), bytes};
     return static_cast<cudaError_t>(seen);
   }
-  // So that copies between devices go directly where they can.
+  // So that copies between devices go directly where they can. One that cannot be had, as it is full, or another process's alone, is no peer.
   void let_in_peers(int device) {
-    for (const int peer : devices_.at(static_cast<std::size_t>(device)).peers) {
+    std::erase_if(devices_.at(static_cast<std::size_t>(device)).peers, [](int peer) {
       const cudaError_t e = cudaDeviceEnablePeerAccess(peer, 0);
-      if (e == cudaErrorPeerAccessAlreadyEnabled) {
-        cudaGetLastError();
-      } else {
-        must(e, "cudaDeviceEnablePeerAccess");
-      }
-    }
+      if (e != cudaSuccess) cudaGetLastError();
+      return e != cudaSuccess && e != cudaErrorPeerAccessAlreadyEnabled;
+    });
   }
 
   std::vector<cuda_device> devices_;
