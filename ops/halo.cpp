@@ -522,6 +522,15 @@ void halo_plan::begin_anew_if_failed(runtime::dataflow& flow) {
   if (!state_->afresh.empty()) flow.put(runtime::new_step<unpacking>(state_), state_->afresh);
 }
 
+// What waits for nothing needs no step.
+void halo_plan::pack(runtime::dataflow& flow) {
+  const auto& uses = state_->packs;
+  const auto begins_at_once = [&](const runtime::buffer_access& use) { return flow.may_begin(use, {}); };
+  if (!std::all_of(uses.begin(), uses.end(), begins_at_once)) return flow.put(runtime::new_step<packing>(state_), uses);
+  if (uses.empty()) return;
+  for (link& l : state_->links) state_->pack(l, nullptr);
+}
+
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
   check_stream(stream);
@@ -532,7 +541,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
   const bool on_device = state_->memory->has_streams();
   if (on_device && receiving_.size() == 0) open(flow, stream);
   begin_anew_if_failed(flow);
-  if (!state_->packs.empty()) flow.put(runtime::new_step<packing>(state_), state_->packs);
+  pack(flow);
   std::vector<flow_work> beside;
   if (receiving_.size() != 0) beside.push_back(std::exchange(receiving_, {}));
   // Sends come first: what is packed has nothing of what this exchange brings.

@@ -180,6 +180,7 @@ class halo_plan {
   void check_stream(runtime::device_stream stream) const;
   void check_latest(const runtime::dataflow& flow) const;
   void begin_anew_if_failed(runtime::dataflow& flow);
+  void pack(runtime::dataflow& flow);
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   boost::intrusive_ptr<state> state_{new state};
   runtime::flow_work receiving_;  // from `open` to `start`
