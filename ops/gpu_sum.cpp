@@ -134,7 +134,9 @@ gpu_world::gpu_world(transports::cuda_copies& copies, options o, transfer messag
 
 gpu_world::~gpu_world() {
   abort();
-  {  // its calls have seen to theirs
+  // Calls have seen to theirs, but for those that were torn down.
+  while (nothing_more_ != nullptr && !nothing_more_->load()) static_cast<void>(copies_.poll());
+  {
     const stream_end own(copies_, stream_);
     const stream_end prompt(copies_, copies_.prompt());
     while (!own.here() || !prompt.here()) static_cast<void>(copies_.poll());
@@ -262,7 +264,7 @@ task<> gpu_world::own_turn() {
 
 // Calls of one member share the number that its kernel counts, and its boxes; those of NCCL its communicator.
 void gpu_world::order_behind_latest(transports::cuda_stream stream) {
-  if (latest_in_ == nullptr || latest_in_ == stream) return;
+  if (latest_in_ == nullptr || (stream == stream_ && latest_in_ == stream_)) return;
   if (latest_ == nullptr) latest_ = copies_.moment_of(stream_);
   copies_.in_words(copies_.order(stream, latest_)).value();
 }
@@ -286,41 +288,45 @@ task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<voi
 task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place where) {
   co_await own_turn();
   if (where == place::stream) order_behind_latest(stream);
+  co_await put(what, stream);
+  if (where == place::stream) note_latest(stream);
+  ++served_;
+}
+
+// In its turn.
+task<> gpu_world::put(gpu_sum what, transports::cuda_stream stream) {
   if (what.how == gpu_sum::way::kernel) {
     transports::peer_boxes with = boxes_;
     with.blocks = what.blocks;
     const errc launched = copies_.driver().sum_with_peers(what.floats, with, stream);
     if (launched != errc::none) runtime::raise({launched, copies_.driver().fault()});
-    if (where == place::stream) note_latest(stream);
-    ++served_;
     co_return;
   }
   co_await ready();
   const errc called = options_.nccl->sum_floats(what.floats, handle_, stream);
   if (called != errc::none && called != errc::pending) runtime::raise({called, options_.nccl->fault()});
   co_await ready();
-  if (where == place::stream) note_latest(stream);
-  ++served_;
 }
 
+// Captured and launched in one turn: members of which only some have to capture it make their calls in one order.
 task<> gpu_world::replay(gpu_sum what) {
+  co_await own_turn();
   transports::cuda_driver& gpu = copies_.driver();
   auto at = std::find_if(captures_.begin(), captures_.end(), [&](const captured_sum& r) { return r.what == what; });
   if (at == captures_.end()) {
-    raise_if_aborted();
     if (what.how == gpu_sum::way::nccl) co_await ready();
     transports::capture_stream in(gpu, copies_.device());
-    co_await enqueue(what, in.stream(), place::capture);
+    co_await put(what, in.stream());
+    raise_if_aborted();
     if (captures_.size() >= most_captures) captures_.erase(captures_.begin());
     captures_.push_back({what, in.end()});
     at = captures_.end() - 1;
   }
-  const transports::cuda_capture& graph = at->graph;
-  const std::function<void()> launch = [this, &gpu, &graph] {
-    const errc launched = graph.replay(stream_);
-    if (launched != errc::none) runtime::raise({launched, gpu.fault()});
-  };
-  co_await in_turn(stream_, launch);
+  order_behind_latest(stream_);
+  const errc launched = at->graph.replay(stream_);
+  if (launched != errc::none) runtime::raise({launched, gpu.fault()});
+  note_latest(stream_);
+  ++served_;
 }
 
 namespace {

@@ -22,8 +22,8 @@
 ///
 /// Rehearsals run over communicators of their own, each from a fresh id. A call comes after what `cuda_copies::after` said of its
 /// buffer and ends when the sum is there; no thread waits in CUDA or NCCL. One whose deadline passes or whose member has died
-/// aborts the communicator it runs over: its kernels end, the call throws what ended it, and later calls throw
-/// `unavailable` until the user has made another one.
+/// aborts the communicator it runs over: its kernels end, NCCL's once no stream waits for a message, or after 10 s (device_rest.hpp),
+/// the call throws what ended it, and later calls throw `unavailable` until the user has made another one.
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/symmetric_config.hpp>
 #include <parley/transports/cuda_copies.hpp>
@@ -110,6 +110,7 @@ class gpu_world final : public communicator {
   runtime::task<> own_turn();
   enum class place : std::uint8_t { stream, capture };
   runtime::task<> enqueue(gpu_sum what, transports::cuda_stream into, place where);
+  runtime::task<> put(gpu_sum what, transports::cuda_stream into);
   void order_behind_latest(transports::cuda_stream stream);
   void note_latest(transports::cuda_stream stream);
   runtime::task<> replay(gpu_sum what);

@@ -280,6 +280,7 @@ std::unique_ptr<actors::payload_pieces> halo::few_and_long(const std::vector<mem
 halo_plan halo::plan(const std::vector<halo_field>& fields) const {
   halo_plan made;
   made.state_->title = title_;
+  made.state_->self = self_;
   made.state_->messages = messages_;
   made.state_->around = around_;
   for (std::size_t i = 0; i < fields.size(); ++i) {
@@ -415,9 +416,9 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
   l.has_come = true;
 }
 
-void halo_plan::state::on_given_up(const p2p_operation&, const error& why) noexcept {
-  was_given_up = true;
-  if (around != nullptr) around->give_up(why);
+// What this rank had for itself no other one would take for its own.
+void halo_plan::state::on_given_up(const p2p_operation& o, const error& why) noexcept {
+  if (around != nullptr && o.peer != self) around->give_up(why);
 }
 
 halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {
@@ -452,10 +453,14 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   check_stream(stream);
   if (receiving_.size() != 0)
     runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
-  begin_anew_if_failed(flow);
+  if (!state_->memory->has_streams()) check_latest(flow);
+  std::vector<flow_work> all;
+  begin_anew_if_failed(flow, all);
   std::vector<p2p_operation> batch;
   for (link& l : state_->links) batch.push_back(state_->receive_of(l));
-  if (!batch.empty()) receiving_ = state_->messages.start(flow, batch, {.stream = stream, .ahead = true});
+  if (batch.empty()) return;
+  all.push_back(state_->messages.start(flow, batch, {.stream = stream, .ahead = true}));
+  receiving_ = flow.together(all);
 }
 
 // Once per plan and generation: a receiver sees that another number of bytes has come, its sender would never hear of it.
@@ -510,24 +515,26 @@ class halo_plan::unpacking final : public runtime::flow_step {
 
 void halo_plan::check_latest(const runtime::dataflow& flow) const {
   const bool on_device = state_->memory->has_streams();
-  if (latest_.done() || state_->was_given_up || (latest_flow_ == &flow && !on_device)) return;
+  if (latest_.over() || (latest_flow_ == &flow && !on_device)) return;
   runtime::raise({errc::bad_argument, state_->title + ": its last exchange is still under way" +
                                           (on_device ? "" : ", in another flow") +
                                           "; await it before the next one is started"});
 }
 
-void halo_plan::begin_anew_if_failed(runtime::dataflow& flow) {
-  if (!std::exchange(state_->was_given_up, false) && !latest_.failed()) return;
+void halo_plan::begin_anew_if_failed(runtime::dataflow& flow, std::vector<flow_work>& all) {
+  if (!latest_.failed()) return;
   latest_ = {};
-  if (!state_->afresh.empty()) flow.put(runtime::new_step<unpacking>(state_), state_->afresh);
+  if (!state_->afresh.empty()) all.push_back(flow.add(runtime::new_step<unpacking>(state_), state_->afresh));
 }
 
 // What waits for nothing needs no step.
-void halo_plan::pack(runtime::dataflow& flow) {
+void halo_plan::pack(runtime::dataflow& flow, std::vector<flow_work>& all) {
   const auto& uses = state_->packs;
-  const auto begins_at_once = [&](const runtime::buffer_access& use) { return flow.may_begin(use, {}); };
-  if (!std::all_of(uses.begin(), uses.end(), begins_at_once)) return flow.put(runtime::new_step<packing>(state_), uses);
   if (uses.empty()) return;
+  if (!std::all_of(uses.begin(), uses.end(), [&](const auto& use) { return flow.is_free(use); })) {
+    all.push_back(flow.add(runtime::new_step<packing>(state_), uses));
+    return;
+  }
   for (link& l : state_->links) state_->pack(l, nullptr);
 }
 
@@ -540,10 +547,14 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
   for (const link& l : links) state_->around->expect(l.peer);
   const bool on_device = state_->memory->has_streams();
   if (on_device && receiving_.size() == 0) open(flow, stream);
-  begin_anew_if_failed(flow);
-  pack(flow);
+  const bool is_open = receiving_.size() != 0;
   std::vector<flow_work> beside;
-  if (receiving_.size() != 0) beside.push_back(std::exchange(receiving_, {}));
+  if (is_open) {
+    beside.push_back(std::exchange(receiving_, {}));
+  } else {
+    begin_anew_if_failed(flow, beside);
+  }
+  pack(flow, beside);
   // Sends come first: what is packed has nothing of what this exchange brings.
   boost::container::small_vector<p2p_operation, 8> batch;
   for (link& l : links) {
@@ -551,7 +562,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
     batch.push_back(state_->send_of(l));
   }
   for (link& l : links) {
-    if (beside.empty()) batch.push_back(state_->receive_of(l));
+    if (!is_open) batch.push_back(state_->receive_of(l));
   }
   if (!on_device) compare(flow, beside);
   flow_work moving = state_->messages.start(flow, batch, {.stream = stream});

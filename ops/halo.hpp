@@ -108,11 +108,12 @@ halo_field index_field(B& memory, const std::vector<std::vector<std::uint64_t>>&
           .type = type_of_elements<B>()};
 }
 
-/// Fields that are exchanged together, and the buffers for that. In host memory the exchanges of one flow follow each other by themselves.
+/// Fields that are exchanged together, and the buffers for that. In host memory the exchanges of one flow follow each other by themselves,
+/// those of several plans on one field, too, as far as cells of one lie between those of another: all ranks start them in the same order.
 class halo_plan {
  public:
   /// Starts to move what neighbours need, in the order of the flow: after what earlier steps write there. The work ends when all ghosts are
-  /// in their places. Throws `bad_argument` where the last exchange is under way, in another flow or on a device.
+  /// in their places. Throws `bad_argument` where the last exchange is under way, in another flow or on a device, as does `open` in another flow.
   ///
   /// Fields on a device need a `stream`: what neighbours need is read after all that it has now, what it gets from here on sees the
   /// ghosts, and the host waits for nothing. The work then ends when the messages have ended; await it before this plan is
@@ -151,6 +152,7 @@ class halo_plan {
   // What works under way need, wherever the plan is moved.
   struct state final : p2p_hooks {
     std::string title;
+    rank_id self = 0;
     p2p messages;
     runtime::memory_space* memory = nullptr;
     std::vector<link> links;
@@ -161,7 +163,6 @@ class halo_plan {
     std::vector<runtime::buffer_access> packs;
     std::vector<runtime::buffer_access> unpacks;
     std::vector<runtime::buffer_access> afresh;
-    bool was_given_up = false;  // the latest exchange
     void name_what_is_packed();
     void name_what_is_unpacked();
     link& link_of(const p2p_operation& o) noexcept;
@@ -179,8 +180,8 @@ class halo_plan {
   class unpacking;
   void check_stream(runtime::device_stream stream) const;
   void check_latest(const runtime::dataflow& flow) const;
-  void begin_anew_if_failed(runtime::dataflow& flow);
-  void pack(runtime::dataflow& flow);
+  void begin_anew_if_failed(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
+  void pack(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   boost::intrusive_ptr<state> state_{new state};
   runtime::flow_work receiving_;  // from `open` to `start`

@@ -31,9 +31,9 @@ struct replayed_calls::one_replay final : symmetric_caller {
   task<> call(symmetric_call call, const symmetric_config& config) override {
     std::exception_ptr thrown;
     try {
-      const captured_step* const mine = of.find(call, config);
-      if (mine == nullptr) runtime::raise({errc::unavailable, "its capture was forgotten after a failure"});
-      const std::function<void()> launch = [this, mine] {
+      const std::function<void()> launch = [&] {
+        const captured_step* const mine = of.find(call, config);
+        if (mine == nullptr) runtime::raise({errc::unavailable, "its capture was forgotten after a failure"});
         const errc begun = mine->graph.replay(in);
         if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
       };

@@ -97,8 +97,10 @@ class dataflow {
   /// Whether a step that is put now would begin at once: what is over as soon as it has begun needs none then.
   bool may_begin(const buffer_access& use, const step_options& o) const {
     return all_.where().resuming() && (o.after == nullptr || o.after->tail_.empty()) &&
-           (o.sequence == nullptr || o.sequence->last_ == nullptr) && order_.is_free(use);
+           (o.sequence == nullptr || o.sequence->last_ == nullptr) && is_free(use);
   }
+  /// Whether a step that is put now would have nobody to wait for.
+  bool is_free(const buffer_access& use) const { return order_.is_free(use); }
   /// Several works as one, or several parts of a batch.
   flow_work together(const std::vector<flow_work>& works);
   flow_work together(std::span<const flow_part> parts);

@@ -11,6 +11,13 @@ std::size_t flow_work::size() const noexcept {
   return batch_ != nullptr ? batch_->parts().size() : (step_ != nullptr ? 1 : 0);
 }
 
+bool flow_work::over() const noexcept {
+  if (done()) return true;
+  bool all = true;
+  for_each_step([&all](const flow_step_ptr& s) { all = all && (s->open == 0 || s->torn_); });
+  return all;
+}
+
 flow_work flow_work::share() const noexcept {
   flow_work same;
   same.where_ = where_;

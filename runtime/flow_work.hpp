@@ -27,8 +27,10 @@ class flow_work {
   /// One of a batch, by its place.
   flow_work operator[](std::size_t i) const;
   bool done() const noexcept { return end() == nullptr || end()->open == 0; }
-  /// Whether it has ended with a failure.
-  bool failed() const noexcept { return end() != nullptr && end()->open == 0 && end()->thrown != nullptr; }
+  /// Whether none of it is under way any more: it is done, or its flow has ended without it.
+  bool over() const noexcept;
+  /// Whether it is over, and has not ended well.
+  bool failed() const noexcept { return over() && end() != nullptr && (!done() || end()->thrown != nullptr); }
   /// Another handle on the same, for who has to know later whether it is done.
   flow_work share() const noexcept;
   /// One turn of the loop; then whether it has ended. For code that is no coroutine.

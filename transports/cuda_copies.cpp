@@ -308,6 +308,10 @@ void cuda_copies::came(std::uint64_t expected, errc outcome) noexcept {
   if (flags_) flags_->came(expected, outcome);
 }
 
+void cuda_copies::give_up_on(std::span<const std::byte> memory, errc why) noexcept {
+  if (flags_) flags_->came(flags_->oldest_for(memory), why);
+}
+
 // That which has the last of these copies, waiting for the others.
 runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<const std::byte> data) {
   queue* behind = nullptr;

@@ -117,6 +117,8 @@ class cuda_copies final : public runtime::poller {
   runtime::errc wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// That receive has ended, as the ops say.
   void came(std::uint64_t expected, runtime::errc outcome) noexcept;
+  /// The receive into that memory that has been expected for longest was given up: streams wait for it no longer, whatever still touches it.
+  void give_up_on(std::span<const std::byte> memory, runtime::errc why) noexcept;
   /// Where those flags lie. Throws `unavailable` where the device has none.
   cuda_flags& flags();
   /// Writes a word, which may be a peer's, behind the copies of `data` that have been started. Answers `pending` or `device_failed`.

@@ -73,6 +73,13 @@ std::vector<std::uint64_t> cuda_flags::down_for(std::span<const std::byte> memor
   return all;
 }
 
+std::uint64_t cuda_flags::oldest_for(std::span<const std::byte> memory) const noexcept {
+  const auto one = std::find_if(down_.begin(), down_.end(), [memory](const expected& e) {
+    return e.memory.data() == memory.data() && e.memory.size() >= memory.size();
+  });
+  return one == down_.end() ? 0 : one->flag;
+}
+
 bool cuda_flags::is_down(std::uint64_t flag) const noexcept {
   return std::any_of(down_.begin(), down_.end(), [flag](const expected& e) { return e.flag == flag; });
 }

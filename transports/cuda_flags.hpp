@@ -33,6 +33,8 @@ class cuda_flags {
   /// Of all receives that are expected into that memory, or into some of it.
   std::vector<std::uint64_t> down_for(std::span<const std::byte> memory) const;
   bool is_down(std::uint64_t flag) const noexcept;
+  /// The receive into just that memory that has been expected for longest; 0: none is.
+  std::uint64_t oldest_for(std::span<const std::byte> memory) const noexcept;
   /// The stream goes on once all that is expected into that memory has come, or that one.
   runtime::errc hold(cuda_stream stream, std::span<const std::byte> memory) noexcept;
   runtime::errc hold(cuda_stream stream, std::uint64_t flag) noexcept;

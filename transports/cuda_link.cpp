@@ -16,7 +16,6 @@ using runtime::rank_id;
 namespace {
 
 constexpr std::size_t smallest_stage = std::size_t{64} << 10U;
-constexpr std::size_t most_pinned_bytes = std::size_t{2} << 30U;
 // An allocation that peers have given back stays mapped, and so in use, until it is the oldest of so many and no copy is under way.
 constexpr std::size_t usually_mapped = 1'024;
 constexpr std::size_t most_mapped = 65'536;
@@ -56,7 +55,7 @@ std::vector<std::byte> key_of(key_kind kind, std::span<const std::byte> rest) {
 
 // What messages that are under way keep alive: they may outlast their link.
 struct cuda_link::shared {
-  explicit shared(cuda_copies& c) noexcept : copies(c) {}
+  shared(cuda_copies& c, std::size_t most) noexcept : copies(c), most_bytes(most) {}
   // Pinned memory is slow to make: blocks are kept, by size.
   cuda_memory take(std::size_t bytes) {
     const std::size_t size = std::bit_ceil(std::max(bytes, smallest_stage));
@@ -65,10 +64,21 @@ struct cuda_link::shared {
       kept.pop_back();
       return last;
     }
-    if (pinned_bytes + size > most_pinned_bytes) let_go_of_idle();
-    if (pinned_bytes + size > most_pinned_bytes)
-      runtime::raise({errc::full, "2 GiB of pinned memory are what messages on their way may use, of which " +
-                                      std::to_string(pinned_bytes >> 20U) + " MiB are in use, and one of " +
+    if (pinned_bytes + size > most_bytes) {
+      const auto larger =
+          std::find_if(free.lower_bound(size), free.end(), [](const auto& f) { return !f.second.empty(); });
+      if (larger != free.end()) {
+        cuda_memory last = std::move(larger->second.back());
+        larger->second.pop_back();
+        return last;
+      }
+      let_go_of_idle();
+    }
+    if (pinned_bytes + size > most_bytes)
+      runtime::raise({errc::full, std::to_string(most_bytes >> 20U) +
+                                      " MiB of pinned memory are what messages on their way may use, of which " +
+                                      std::to_string(pinned_bytes >> 20U) +
+                                      " MiB are in use, or kept while streams wait for messages, and one of " +
                                       std::to_string(bytes) + " bytes needs " + std::to_string(size >> 20U) +
                                       " MiB more; send it in pieces, with config chunked say"});
     cuda_memory made = cuda_memory::pinned(copies.driver(), size);
@@ -85,6 +95,7 @@ struct cuda_link::shared {
   void give_back(cuda_memory block) { free[block.bytes().size()].push_back(std::move(block)); }
 
   cuda_copies& copies;
+  const std::size_t most_bytes;
   runtime::link* below = nullptr;  // null once the link has ended
   std::vector<staging*> active;
   std::vector<handing*> held_up;
@@ -168,7 +179,8 @@ struct cuda_link::handing final : completion {
 };
 
 cuda_link::cuda_link(runtime::link& below, cuda_copies& copies, options o)
-    : below_(below), copies_(copies), shared_(std::make_shared<shared>(copies)), no_nccl_(std::move(o.no_nccl)) {
+    : below_(below), copies_(copies), shared_(std::make_shared<shared>(copies, o.most_pinned_bytes)),
+      no_nccl_(std::move(o.no_nccl)) {
   shared_->below = &below;
   const auto may = [this](const nccl_pairs::place& at) { return is_exposed(at); };
   if (o.nccl != nullptr) nccl_.emplace(below, copies, *o.nccl, may, o.pairs);

@@ -46,6 +46,7 @@ class cuda_link final : public runtime::link {
     std::string no_nccl = "no NCCL was given to this rank's link";
     nccl_pairs::options pairs{};
     std::string no_ipc{};  ///< why this rank's memory is not to be exported; empty: it is
+    std::size_t most_pinned_bytes = std::size_t{2} << 30U;  ///< for messages on their way
   };
   cuda_link(runtime::link& below, cuda_copies& copies) : cuda_link(below, copies, options{}) {}
   cuda_link(runtime::link& below, cuda_copies& copies, options o);

@@ -23,8 +23,7 @@ void device_rest::end_waits(std::size_t n) noexcept {
 device_rest::quiet::quiet(device_rest& of, std::chrono::milliseconds limit) : of_(of) {
   std::unique_lock lock(of_.mutex_);
   at_rest_ = of_.changed_.wait_for(lock, limit, [this] { return of_.waiting_ == 0; });
-  ++of_.quiet_;
-  of_.until_ = std::chrono::steady_clock::now() + longest;
+  if (of_.quiet_++ == 0) of_.until_ = std::chrono::steady_clock::now() + longest;
 }
 
 device_rest::quiet::~quiet() {

@@ -6,7 +6,7 @@
 ///     device_rest& rest = device_rest::of_this_process();
 ///     rest.begin_wait();                              // a stream is about to wait for a message
 ///     rest.end_waits(1);                              // that has come
-///     const device_rest::quiet now(rest, 30s);        // in another thread, around what frees
+///     const device_rest::quiet now(rest, 10s);        // in another thread, around what frees
 ///
 /// A stream that always waits for some message delays it up to the limit; then it is done all the same. It keeps nobody from beginning to
 /// wait for longer than `longest`, from when it began. Any thread.
@@ -19,7 +19,7 @@ namespace parley::transports {
 
 class device_rest {
  public:
-  static constexpr std::chrono::milliseconds longest{30'000};
+  static constexpr std::chrono::milliseconds longest{10'000};
   static device_rest& of_this_process();
 
   void begin_wait();
@@ -44,7 +44,7 @@ class device_rest {
   std::condition_variable changed_;
   std::size_t waiting_ = 0;
   std::size_t quiet_ = 0;
-  std::chrono::steady_clock::time_point until_;  // it keeps nobody longer
+  std::chrono::steady_clock::time_point until_;  // they keep nobody longer
 };
 
 }  // namespace parley::transports

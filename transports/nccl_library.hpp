@@ -58,7 +58,7 @@ class nccl_library {
   using nothing_more = std::shared_ptr<const std::atomic<bool>>;
   /// Ends it, and what it has under way on the device, whatever state it is in. All members do so; none waits for another,
   /// nor for its end: what it has freed behind the scenes is free when the process ends at the latest. A call that it was still connecting
-  /// for may yet come into its stream, in 30 s at most.
+  /// for may yet come into its stream, in 40 s at most.
   virtual nothing_more abort(nccl_communicator c) noexcept = 0;
 
   virtual std::string fault() const = 0;

@@ -356,6 +356,10 @@ void nccl_pairs::break_off(pair& p, errc why, const std::string& text, tell_peer
   p.early.clear();
   p.late = called ? p.waiting.front().get() : nullptr;
   p.under_way.splice(p.under_way.end(), p.waiting);
+  // NCCL's memory is freed, and kernels end, once no stream waits for a message: those that wait for these must not.
+  if (p.reads) {
+    for (const auto& t : p.under_way) copies_.give_up_on(t->memory, why);
+  }
   if (!p.reads) over_[p.peer] = std::max(over_[p.peer], p.number);
   if (told == tell_peer::no) return;
   message m;

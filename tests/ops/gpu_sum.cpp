@@ -7,9 +7,11 @@
 #include <parley/ops/one_process.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -156,6 +158,61 @@ task<> what_is_late(two_members& w, const errc& outcome, errc& seen) {
   w.library.come_late();
 }
 }  // namespace
+
+TEST_CASE("a communicator that ends while NCCL connects for a call that was torn down waits until that can come into "
+          "no stream") {
+  two_members w({nccl_sum()});
+  CHECK(w.sum(3) == 0);
+  w.library.asked_per_call = 1'000'000'000;
+  w.library.aborts_are_late = true;
+  {
+    scope torn(w.loop);
+    torn.spawn(two_members::call(w, 0));
+    int turns = 0;
+    run_until(w.loop, [&] { return ++turns > 2'000; });
+  }
+  // As NCCL's own thread does, while this one only waits.
+  std::thread of_nccl([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    w.library.come_late();
+  });
+  w.end();
+  CHECK(w.library.late() == 0);
+  of_nccl.join();
+}
+
+namespace {
+task<> sum_both(two_members* w, rank_id r, std::span<std::byte> once_more, int later) {
+  scope& here = co_await this_scope;
+  scope two(here);
+  two.spawn(w->world(r).run(gpu_sum::by_nccl(w->memory[r].bytes()), true));
+  for (int turn = 0; turn < later; ++turn) co_await yield;
+  two.spawn(w->world(r).run(gpu_sum::by_nccl(once_more), true));
+  co_await two.join();
+}
+}  // namespace
+
+TEST_CASE("members of which one has to capture its sum, and the other one has it, make their calls in one order") {
+  two_members w({nccl_sum()});
+  constexpr std::size_t count = two_members::bytes / sizeof(float);
+  std::vector<transports::cuda_memory> second;
+  for (rank_id r = 0; r < 2; ++r) second.push_back(transports::cuda_memory::on_device(w.gpu, int(r), w.bytes));
+  const auto first_of = [&](rank_id r) { return reinterpret_cast<float*>(w.gpu.shadow(w.memory[r].bytes().data())); };
+  const auto second_of = [&](rank_id r) { return reinterpret_cast<float*>(w.gpu.shadow(second[r].bytes().data())); };
+  for (rank_id r = 0; r < 2; ++r) {
+    std::fill_n(first_of(r), count, r == 0 ? 1.0F : 10.0F);
+    std::fill_n(second_of(r), count, r == 0 ? 100.0F : 1000.0F);
+  }
+  scope all(w.loop);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(sum_both(&w, r, second[r].bytes(), r == 0 ? 0 : 500));
+  const auto join = [](scope& s) -> task<> { co_await s.join(); };
+  runtime::run(w.loop, join(all));
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(first_of(r)[0] == 11);
+    CHECK(second_of(r)[count - 1] == 1100);
+  }
+  w.end();
+}
 
 TEST_CASE("a sum that NCCL was connecting for when its time was over ends once it can come into no stream any more") {
   two_members w({nccl_sum()});

@@ -237,6 +237,79 @@ TEST_CASE("what leaves packed is what earlier steps have written, of several exc
   CHECK(w.wrong_ghosts() == 0);
 }
 
+TEST_CASE("where nothing is under way what leaves packed is read within start, in code that is no coroutine, too") {
+  two_blocks w;
+  const auto before = w.u;
+  dataflow first(w.clock), second(w.clock);
+  flow_work of_0 = w.plans[0].start(first);
+  flow_work of_1 = w.plans[1].start(second);
+  for (std::size_t row = 1; row < 4; ++row) w.u[0][row * 4 + 2] = 999;
+  of_0.wait();
+  of_1.wait();
+  for (std::size_t row = 1; row < 4; ++row) CHECK(w.u[1][row * 4] == before[0][row * 4 + 2]);
+}
+
+namespace {
+
+task<> looks_for(world* w, time_ns span) {
+  auto slept = co_await sleep_until(w->clock.now() + span);
+  static_cast<void>(slept);
+}
+
+task<> torn_down(two_blocks* w, rank_id r, result<>* again) {
+  scope& here = co_await this_scope;
+  {
+    dataflow flow(here);
+    flow.compute({reads(w->u[r])}, [w] { return looks_for(w, 5'000'000'000); });
+    auto moving = w->plans[r].start(flow);
+    co_await looks_for(w, 500'000'000);  // its messages are over, and what is to be unpacked waits
+  }
+  dataflow flow(here);
+  try {
+    auto moving = w->plans[r].start(flow);
+    *again = co_await outcome_of(std::move(moving));
+  } catch (const failure& f) {
+    *again = f.reason();
+  }
+}
+
+task<> cancelled_in_front(two_blocks* w, result<>* joined) {
+  scope& here = co_await this_scope;
+  dataflow flow(here);
+  auto slow = flow.compute({writes(w->u[0])}, [w] { return looks_for(w, 1'000'000'000); });
+  auto moving = w->plans[0].start(flow);
+  flow.cancel();
+  static_cast<void>(co_await outcome_of(std::move(slow)));
+  static_cast<void>(co_await outcome_of(std::move(moving)));
+  try {
+    co_await flow.join();
+    *joined = {};
+  } catch (const failure& f) {
+    *joined = f.reason();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a plan whose flow was torn down when its messages were over is used again") {
+  two_blocks w;
+  std::vector<result<>> again(2, result<>(errc::pending));
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(torn_down(&w, r, &again[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : again) CHECK(outcome);
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("who has awaited an exchange that was cancelled before it was packed has been told all of it") {
+  two_blocks w;
+  result<> joined = errc::pending;
+  scope all(w.clock);
+  all.spawn(cancelled_in_front(&w, &joined));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(joined);
+}
+
 TEST_CASE(
     "an exchange is not started in a second flow while the first one is under way, and may be when that is over") {
   two_blocks w;
@@ -246,6 +319,7 @@ TEST_CASE(
     dataflow first(here);
     dataflow other(here);
     auto moving = plan->start(first);
+    CHECK_THROWS_WITH_AS(plan->open(other), doctest::Contains("is still under way, in another flow"), failure);
     try {
       auto at_once = plan->start(other);
       *second = {};

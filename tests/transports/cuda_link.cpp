@@ -6,6 +6,7 @@
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/process_world.hpp>
 
+#include <functional>
 #include <vector>
 
 using namespace parley;
@@ -37,4 +38,48 @@ TEST_CASE("a rank reaches as many allocations of a peer's GPU as it is told of, 
     CHECK(done[i].outcome == errc::none);
     CHECK(holds(gpu, blocks[i].bytes(), 1));
   }
+}
+
+namespace {
+struct takes_all final : runtime::link::handler {
+  void on_arrival(runtime::arrival&&) noexcept override {}
+};
+}  // namespace
+
+TEST_CASE("pinned memory that lies idle serves smaller messages while a stream waits, when none of it may be freed") {
+  constexpr auto channel = runtime::link::channel::data;
+  fake_cuda gpu;
+  transports::process_world below(2);
+  transports::cuda_copies copies(gpu, 0);
+  transports::cuda_link::options o;
+  o.most_pinned_bytes = 2U << 20U;
+  transports::cuda_link mine(below[0], copies, o);
+  takes_all peer;
+  below[1].listen(channel, &peer);
+  const auto large = cuda_memory::on_device(gpu, 0, (512U << 10U) + 1);
+  const auto small = cuda_memory::on_device(gpu, 0, 100'000);
+  const std::byte header[8]{};
+  const auto goes = [&](const cuda_memory& what, awaited& done) {
+    return mine.send(1, channel, header, what.bytes(), &done) == errc::pending;
+  };
+  const auto turn_until = [&](const std::function<bool()>& over) {
+    for (int i = 0; i < 100'000 && !over(); ++i) {
+      copies.poll();
+      below.poll();
+    }
+    CHECK(over());
+  };
+  awaited first, second, third, fourth, fifth;
+  CHECK(goes(large, first));
+  CHECK(goes(large, second));
+  CHECK_FALSE(goes(small, third));  // all of it is under way
+  turn_until([&] { return first.calls == 1 && second.calls == 1; });
+  const std::uint64_t coming = copies.expect(small.bytes());
+  CHECK(goes(small, fourth));
+  turn_until([&] { return fourth.calls == 1; });
+  CHECK(gpu.pinned() >= 2);
+  copies.came(coming, errc::none);
+  const auto all = cuda_memory::on_device(gpu, 0, (1U << 20U) + 1);
+  CHECK(goes(all, fifth));  // what is idle is freed for it
+  turn_until([&] { return fifth.calls == 1; });
 }

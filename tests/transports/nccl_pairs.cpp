@@ -288,6 +288,26 @@ TEST_CASE(
   CHECK(done.outcome == errc::device_failed);
 }
 
+TEST_CASE("a stream waits no longer for a read that was given up, as what ends its kernels waits for streams") {
+  read_once w;
+  const auto& to = w.ends.to;
+  const std::uint64_t coming = w.copies[1]->expect(to.bytes());
+  const auto held_up = w.gpu.make_stream(0);
+  bool may_end = false;
+  w.gpu.launch_until(held_up, [&] { return may_end; });
+  CHECK(w.copies[0]->after(w.ends.from.bytes(), held_up) == errc::none);
+  awaited done;
+  CHECK(w.get(w.ends.known, to.bytes(), done) == errc::pending);
+  for (int i = 0; i < 100; ++i) w.turn();
+  CHECK(w.copies[1]->flags().is_down(coming));
+  w.links[1]->cancel(done);
+  CHECK_FALSE(w.copies[1]->flags().is_down(coming));
+  may_end = true;
+  w.turn_until([&] { return done.calls == 1; });
+  w.copies[0]->drain();
+  w.gpu.destroy(held_up);
+}
+
 TEST_CASE("a request that overtakes another after a long rest is no sign that nothing moves") {
   read_once w;
   const auto& to = w.ends.to;

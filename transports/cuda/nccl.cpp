@@ -126,9 +126,10 @@ class loaded_nccl final : public nccl_library {
       std::thread([this, c, over] {
         const thread_family its_threads("nccl abort");
         wait_until_made(c);
-        over->store(true);
+        if (!is_busy(c)) over->store(true);
         const device_rest::quiet now(device_rest::of_this_process(), device_rest::longest);
         static_cast<void>(nccl_.CommAbort(c));
+        over->store(true);
         for (int looks = 0; looks < 2; looks = its_threads.has_others() ? 0 : looks + 1)
           std::this_thread::sleep_for(pause);
         aborting_.fetch_sub(1);
@@ -162,7 +163,7 @@ class loaded_nccl final : public nccl_library {
     if (std::exchange(waited_for, this) != nullptr) return;
     std::atexit([] {
       const loaded_nccl* const own = std::exchange(waited_for, nullptr);  // what is aborted later is waited for anew
-      for (int i = 0; i < 4000 && own->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
+      for (int i = 0; i < 6000 && own->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
     });
   }
   void send_to_itself(nccl_communicator alone, int device) {
