@@ -9,6 +9,13 @@
 ///     co_await moving;                                                    // the ghosts are here
 ///     boundary(u, next);
 ///
+/// Among steps of the flow that name the field nothing else is awaited:
+///
+///     flow.compute({writes(u)}, [&] { fill(u); });                       // before it leaves
+///     ghosts_of_u.start(flow);
+///     flow.compute({reads(u), writes(next)}, [&] { step(u, next); });    // when its ghosts are here
+///     co_await flow.join();
+///
 /// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. Between `start` and
 /// the end of its work ghosts are not read, and from then on they hold what the neighbours had when they started, if nobody
 /// writes there before the exchange has ended. Several fields go in one message per neighbour. What lies in one piece in memory is
