@@ -275,13 +275,16 @@ void gpu_world::note_latest(transports::cuda_stream stream) {
   latest_ = stream == stream_ ? nullptr : copies_.moment_of(stream);
 }
 
-task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<void()>& launch) {
-  auto* const in = static_cast<transports::cuda_stream>(stream);
-  co_await own_turn();
-  order_behind_latest(in);
+void gpu_world::launch_in_turn(transports::cuda_stream stream, const std::function<void()>& launch) {
+  order_behind_latest(stream);
   launch();
-  note_latest(in);
+  note_latest(stream);
   ++served_;
+}
+
+task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<void()>& launch) {
+  co_await own_turn();
+  launch_in_turn(static_cast<transports::cuda_stream>(stream), launch);
 }
 
 // NCCL takes one call at a time, and has put it into the stream only when it says so.
@@ -322,11 +325,11 @@ task<> gpu_world::replay(gpu_sum what) {
     captures_.push_back({what, in.end()});
     at = captures_.end() - 1;
   }
-  order_behind_latest(stream_);
-  const errc launched = at->graph.replay(stream_);
-  if (launched != errc::none) runtime::raise({launched, gpu.fault()});
-  note_latest(stream_);
-  ++served_;
+  const std::function<void()> launch = [&] {
+    const errc launched = at->graph.replay(stream_);
+    if (launched != errc::none) runtime::raise({launched, gpu.fault()});
+  };
+  launch_in_turn(stream_, launch);
 }
 
 namespace {

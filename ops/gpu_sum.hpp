@@ -113,6 +113,7 @@ class gpu_world final : public communicator {
   runtime::task<> put(gpu_sum what, transports::cuda_stream into);
   void order_behind_latest(transports::cuda_stream stream);
   void note_latest(transports::cuda_stream stream);
+  void launch_in_turn(transports::cuda_stream stream, const std::function<void()>& launch);
   runtime::task<> replay(gpu_sum what);
   runtime::task<> gather(gpu_sum what);
   runtime::task<> ready();

@@ -11,7 +11,8 @@
 ///     co_await flow.join();
 ///
 /// A step waits for the last one that wrote what it reads, and for all that use what it writes. What it names are contiguous ranges, a
-/// single object `s` as `std::span(&s, 1)`. Names must be complete: what a step touches without naming it is not ordered. Steps that have nothing in common run at once, in any order.
+/// single object `s` as `std::span(&s, 1)`. Names must be complete: what a step touches without naming it is not ordered. Steps that
+/// have nothing in common run at once, in any order.
 ///
 /// The second wait is in order with a compute queue, for computations that name no buffers:
 ///

@@ -59,19 +59,12 @@ struct cuda_link::shared {
   // Pinned memory is slow to make: blocks are kept, by size.
   cuda_memory take(std::size_t bytes) {
     const std::size_t size = std::bit_ceil(std::max(bytes, smallest_stage));
-    if (auto& kept = free[size]; !kept.empty()) {
-      cuda_memory last = std::move(kept.back());
-      kept.pop_back();
-      return last;
-    }
+    const auto kept = free.find(size);
+    if (kept != free.end() && !kept->second.empty()) return last_of(kept->second);
     if (pinned_bytes + size > most_bytes) {
       const auto larger =
           std::find_if(free.lower_bound(size), free.end(), [](const auto& f) { return !f.second.empty(); });
-      if (larger != free.end()) {
-        cuda_memory last = std::move(larger->second.back());
-        larger->second.pop_back();
-        return last;
-      }
+      if (larger != free.end()) return last_of(larger->second);
       let_go_of_idle();
     }
     if (pinned_bytes + size > most_bytes)
@@ -84,6 +77,11 @@ struct cuda_link::shared {
     cuda_memory made = cuda_memory::pinned(copies.driver(), size);
     pinned_bytes += size;
     return made;
+  }
+  static cuda_memory last_of(std::vector<cuda_memory>& kept) {
+    cuda_memory last = std::move(kept.back());
+    kept.pop_back();
+    return last;
   }
   // What frees pinned memory waits for all streams, which may wait for what this thread is to bring.
   void let_go_of_idle() noexcept {
