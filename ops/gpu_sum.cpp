@@ -169,7 +169,10 @@ void gpu_world::abort() noexcept {
   if (std::exchange(aborted_, true)) return;
   captures_.clear();  // NCCL waits for those that name its communicator
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
-  if (handle_ != nullptr) nothing_more_ = options_.nccl->abort(std::exchange(handle_, nullptr));
+  if (handle_ != nullptr) {
+    auto over = options_.nccl->abort(std::exchange(handle_, nullptr));
+    if (has_called_nccl_) nothing_more_ = std::move(over);
+  }
   if (telling_ != nullptr) telling_->cancel();
 }
 
@@ -257,8 +260,15 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
 
 // One that throws leaves the others waiting for what ends them: the world is aborted then.
 task<> gpu_world::own_turn() {
+  runtime::scope& here = co_await runtime::this_scope;
   const std::uint64_t mine = asked_++;
-  while (served_ != mine && !aborted_) co_await runtime::yield;
+  while (served_ != mine && !aborted_) {
+    if (here.cancelled() != errc::none) {
+      abort();  // those behind it would wait for its turn
+      runtime::raise(here.cancelled());
+    }
+    co_await runtime::yield;
+  }
   raise_if_aborted();
 }
 
@@ -306,6 +316,7 @@ task<> gpu_world::put(gpu_sum what, transports::cuda_stream stream) {
     co_return;
   }
   co_await ready();
+  has_called_nccl_ = true;
   const errc called = options_.nccl->sum_floats(what.floats, handle_, stream);
   if (called != errc::none && called != errc::pending) runtime::raise({called, options_.nccl->fault()});
   co_await ready();

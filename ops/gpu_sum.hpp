@@ -140,7 +140,8 @@ class gpu_world final : public communicator {
   transports::cuda_stream latest_in_ = nullptr;  // the latest call's
   transports::cuda_copies::moment latest_;       // of that; null where it is in our own, and can still be noted
   bool aborted_ = false;
-  transports::nccl_library::nothing_more nothing_more_;  // of the communicator that was aborted
+  bool has_called_nccl_ = false;
+  transports::nccl_library::nothing_more nothing_more_;  // of the communicator that was aborted, if it was ever called
   runtime::scope* telling_ = nullptr;
   std::uint32_t gathered_ = 0;  // calls
   transports::cuda_memory stop_;

@@ -461,6 +461,7 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   if (batch.empty()) return;
   all.push_back(state_->messages.start(flow, batch, {.stream = stream, .ahead = true}));
   receiving_ = flow.together(all);
+  receiving_flow_ = &flow;
 }
 
 // Once per plan and generation: a receiver sees that another number of bytes has come, its sender would never hear of it.
@@ -544,6 +545,8 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
   if (state_->around != nullptr) state_->around->throw_refused();
   if (links.empty()) return flow.together(std::span<const runtime::flow_part>());
   check_latest(flow);
+  if (receiving_.size() != 0 && !receiving_.over() && receiving_flow_ != &flow)
+    runtime::raise({errc::bad_argument, state_->title + ": it was opened in another flow; start the exchange there"});
   for (const link& l : links) state_->around->expect(l.peer);
   const bool on_device = state_->memory->has_streams();
   if (on_device && receiving_.size() == 0) open(flow, stream);

@@ -192,7 +192,8 @@ class halo_plan {
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   boost::intrusive_ptr<state> state_{new state};
   runtime::flow_work receiving_;  // from `open` to `start`
-  runtime::flow_work latest_;     // exchange, and its flow
+  const runtime::dataflow* receiving_flow_ = nullptr;
+  runtime::flow_work latest_;  // exchange, and its flow
   const runtime::dataflow* latest_flow_ = nullptr;
 };
 

@@ -24,7 +24,6 @@ cuda_flags::cuda_flags(cuda_driver& driver, int device)
 
 cuda_flags::~cuda_flags() {
   for (const expected& e : down_) set(e);
-  device_rest::of_this_process().end_waits(down_.size());
   static_cast<void>(finish());
   driver_.destroy(stream_);
 }
@@ -61,7 +60,6 @@ std::uint64_t cuda_flags::expect(std::span<const std::byte> memory) {
                          " receives are expected by streams of this device, or have failed; await some of them"});
   }
   down_.push_back({memory, flag, false});
-  device_rest::of_this_process().begin_wait();
   return flag;
 }
 
@@ -88,9 +86,10 @@ template <class Is>
 errc cuda_flags::hold_for(cuda_stream stream, const Is& is_it) noexcept {
   for (expected& e : down_) {
     if (!is_it(e)) continue;
+    if (!e.holds) device_rest::of_this_process().begin_wait();
+    e.holds = true;
     const errc held = driver_.wait_value(stream, words_.bytes().data() + offset_of(e.flag), value_of(e.flag));
     if (held != errc::none) return held;
-    e.holds = true;
   }
   return errc::none;
 }
@@ -109,11 +108,12 @@ void cuda_flags::came(std::uint64_t flag, errc outcome) noexcept {
   set(*one);
   if (outcome == errc::none) free_.push_back(flag);
   down_.erase(one);
-  device_rest::of_this_process().end_waits(1);
 }
 
 void cuda_flags::set(const expected& e) noexcept {
-  if (e.holds) driver_.write_value(stream_, words_.bytes().data() + offset_of(e.flag), value_of(e.flag));
+  if (!e.holds) return;
+  driver_.write_value(stream_, words_.bytes().data() + offset_of(e.flag), value_of(e.flag));
+  device_rest::of_this_process().end_waits(1);
 }
 
 }  // namespace parley::transports

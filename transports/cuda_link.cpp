@@ -67,11 +67,11 @@ struct cuda_link::shared {
       if (larger != free.end()) return last_of(larger->second);
       let_go_of_idle();
     }
-    if (pinned_bytes + size > most_bytes)
+    const std::size_t in_use = pinned_bytes - idle_bytes();  // what lies idle may have to, until no stream waits
+    if (in_use + size > most_bytes)
       runtime::raise({errc::full, std::to_string(most_bytes >> 20U) +
                                       " MiB of pinned memory are what messages on their way may use, of which " +
-                                      std::to_string(pinned_bytes >> 20U) +
-                                      " MiB are in use, or kept while streams wait for messages, and one of " +
+                                      std::to_string(in_use >> 20U) + " MiB are in use, and one of " +
                                       std::to_string(bytes) + " bytes needs " + std::to_string(size >> 20U) +
                                       " MiB more; send it in pieces, with config chunked say"});
     cuda_memory made = cuda_memory::pinned(copies.driver(), size);
@@ -83,11 +83,16 @@ struct cuda_link::shared {
     kept.pop_back();
     return last;
   }
+  std::size_t idle_bytes() const noexcept {
+    std::size_t all = 0;
+    for (const auto& [size, blocks] : free) all += size * blocks.size();
+    return all;
+  }
   // What frees pinned memory waits for all streams, which may wait for what this thread is to bring.
   void let_go_of_idle() noexcept {
     const device_rest::quiet now(device_rest::of_this_process(), {});
     if (!now.at_rest()) return;
-    for (const auto& [size, blocks] : free) pinned_bytes -= size * blocks.size();
+    pinned_bytes -= idle_bytes();
     free.clear();
   }
   void give_back(cuda_memory block) { free[block.bytes().size()].push_back(std::move(block)); }
@@ -327,7 +332,9 @@ std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
     known->second.last_use = use;
     return known->second.all;
   }
-  while (mapped_.size() >= usually_mapped && copies_.pending() == 0) {  // nothing is using one
+  // What nothing is using, and while no stream waits: to unmap memory waits for all of them, too.
+  const device_rest::quiet now(device_rest::of_this_process(), {});
+  while (mapped_.size() >= usually_mapped && copies_.pending() == 0 && now.at_rest()) {
     const auto used_before = [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; };
     const auto oldest = std::min_element(mapped_.begin(), mapped_.end(), used_before);
     copies_.driver().close_imported(oldest->second.all.data());
@@ -407,7 +414,7 @@ errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> fr
 }
 
 errc cuda_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) {
-  if (to >= world_size()) return errc::bad_argument;
+  if (to >= world_size() || at.key.size() > max_remote_key_bytes) return errc::bad_argument;
   if (!at.key.empty() && at.key.front() == static_cast<std::byte>(key_kind::below))
     return on_device(data.data()) ? errc::unavailable : below_.put(to, {at.key.subspan(1), at.address, {}}, data, done);
   errc why = errc::none;
@@ -435,7 +442,7 @@ void cuda_link::set_flag(rank_id to, const runtime::remote_place& at, std::uint6
 }
 
 errc cuda_link::get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
-  if (from >= world_size()) return errc::bad_argument;
+  if (from >= world_size() || at.key.size() > max_remote_key_bytes) return errc::bad_argument;
   if (!at.key.empty() && at.key.front() == static_cast<std::byte>(key_kind::below))
     return on_device(into.data()) ? errc::unavailable
                                   : below_.get(from, {at.key.subspan(1), at.address, {}}, into, done);

@@ -10,7 +10,7 @@ device_rest& device_rest::of_this_process() {
 
 void device_rest::begin_wait() {
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, until_, [this] { return quiet_ == 0; });
+  changed_.wait_for(lock, longest, [this] { return quiet_ == 0; });
   ++waiting_;
 }
 
@@ -23,10 +23,11 @@ void device_rest::end_waits(std::size_t n) noexcept {
 device_rest::quiet::quiet(device_rest& of, std::chrono::milliseconds limit) : of_(of) {
   std::unique_lock lock(of_.mutex_);
   at_rest_ = of_.changed_.wait_for(lock, limit, [this] { return of_.waiting_ == 0; });
-  if (of_.quiet_++ == 0) of_.until_ = std::chrono::steady_clock::now() + longest;
+  if (at_rest_) ++of_.quiet_;
 }
 
 device_rest::quiet::~quiet() {
+  if (!at_rest_) return;
   const std::scoped_lock lock(of_.mutex_);
   if (--of_.quiet_ == 0) of_.changed_.notify_all();
 }

@@ -8,8 +8,8 @@
 ///     rest.end_waits(1);                              // that has come
 ///     const device_rest::quiet now(rest, 10s);        // in another thread, around what frees
 ///
-/// A stream that always waits for some message delays it up to the limit; then it is done all the same. It keeps nobody from beginning to
-/// wait for longer than `longest`, from when it began. Any thread.
+/// A stream that always waits for some message delays it up to the limit; then it is done all the same, and keeps nobody from beginning to
+/// wait: a message that has to come may need that. Else whoever begins to wait is kept for `longest` at most. Any thread.
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -44,7 +44,6 @@ class device_rest {
   std::condition_variable changed_;
   std::size_t waiting_ = 0;
   std::size_t quiet_ = 0;
-  std::chrono::steady_clock::time_point until_;  // they keep nobody longer
 };
 
 }  // namespace parley::transports

@@ -7,8 +7,10 @@
 #include <parley/ops/one_process.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -179,6 +181,64 @@ TEST_CASE("a communicator that ends while NCCL connects for a call that was torn
   w.end();
   CHECK(w.library.late() == 0);
   of_nccl.join();
+}
+
+namespace {
+task<> note(std::function<task<>()> call, errc& outcome) {
+  try {
+    co_await call();
+    outcome = errc::none;
+  } catch (const failure& f) {
+    outcome = f.code();
+  }
+}
+}  // namespace
+
+TEST_CASE("a communicator that nobody has called yet is given up without a wait for its end") {
+  two_members w({nccl_sum()});
+  w.library.asked_per_call = 1'000'000'000;
+  w.library.aborts_are_late = true;
+  std::atomic<bool> is_over{false};
+  std::atomic<bool> was_late{false};
+  std::thread of_nccl([&] {
+    for (int i = 0; i < 20'000 && !is_over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    was_late = !is_over;
+    w.library.come_late();
+  });
+  errc outcome = errc::none;
+  scope connecting(w.loop);
+  const auto id = w.sources[0]->make_id();
+  connecting.spawn(note([&] { return two_members::connect_both(w, id); }, outcome));
+  int turns = 0;
+  run_until(w.loop, [&] { return ++turns > 2'000; });
+  connecting.cancel(errc::cancelled);
+  run_until(w.loop, [&] { return connecting.running() == 0; });
+  is_over = true;
+  of_nccl.join();
+  CHECK(outcome == errc::cancelled);
+  CHECK_FALSE(was_late);
+}
+
+TEST_CASE("a call that is cancelled before its turn ends, and so do those that would be behind it") {
+  two_members w({nccl_sum()});
+  CHECK(w.sum(3) == 0);
+  w.library.asked_per_call = 1'000'000'000;
+  errc first = errc::pending;
+  errc second = errc::pending;
+  scope one(w.loop);
+  scope another(w.loop);
+  const auto sum = [&] { return w.world(0).run(gpu_sum::by_nccl(w.memory[0].bytes())); };
+  one.spawn(note(sum, first));
+  int turns = 0;
+  run_until(w.loop, [&] { return ++turns > 1'000; });
+  another.spawn(note(sum, second));
+  run_until(w.loop, [&] { return ++turns > 2'000; });
+  another.cancel(errc::timeout);
+  const deadline limit;
+  run_until(w.loop, [&] { return (one.running() == 0 && another.running() == 0) || limit.is_over(); });
+  CHECK(second == errc::timeout);
+  CHECK(first == errc::unavailable);
+  one.cancel(errc::cancelled);  // where it has not ended
 }
 
 namespace {

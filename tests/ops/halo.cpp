@@ -337,6 +337,31 @@ TEST_CASE(
   CHECK(w.wrong_ghosts() == 0);
 }
 
+TEST_CASE("an exchange that was opened in one flow is not started in another") {
+  two_blocks w;
+  std::vector<result<>> outcomes(2, result<>(errc::pending));
+  const auto elsewhere = [](halo_plan* plan, result<>* refused) -> task<> {
+    scope& here = co_await this_scope;
+    dataflow first(here);
+    dataflow other(here);
+    plan->open(first);
+    try {
+      auto moving = plan->start(other);
+      *refused = {};
+    } catch (const failure& f) {
+      *refused = f.reason();
+    }
+    auto moving = plan->start(first);
+    co_await moving;
+  };
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(elsewhere(&w.plans[r], &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : outcomes)
+    CHECK(says(outcome, "it was opened in another flow; start the exchange there"));
+  CHECK(w.wrong_ghosts() == 0);
+}
+
 TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types, and nothing is written") {
   world w(2);
   guarded_place at;

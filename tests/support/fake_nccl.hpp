@@ -31,7 +31,8 @@ class fake_nccl final : public transports::nccl_library {
   int asked_per_call = 3;              ///< how often `state` answers pending after each call
   int mismatches = 0;                  ///< sends that met a receive of another size
   int aborts = 0;
-  bool aborts_are_late = false;  ///< with a call under way behind the scenes: that comes with `come_late`
+  bool aborts_are_late =
+      false;  ///< while something goes on behind the scenes: that is over, or in its stream, with `come_late`
   std::size_t communicators() const { return all_.size(); }
 
   int version() const noexcept override { return 22809; }
@@ -81,10 +82,10 @@ class fake_nccl final : public transports::nccl_library {
     ++aborts;
     const auto over = std::make_shared<std::atomic<bool>>(true);
     *of(c).aborted = true;
-    if (aborts_are_late && of(c).behind_the_scenes) {
+    if (aborts_are_late && (of(c).behind_the_scenes || of(c).asked > 0)) {
       over->store(false);
       late_.push_back([over, call = std::move(of(c).behind_the_scenes)] {
-        call();
+        if (call) call();
         over->store(true);
       });
     }

@@ -58,17 +58,20 @@ TEST_CASE("a stream waits for what is expected, and for nothing else") {
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE("what frees memory is told while a stream may wait for a message, until it has come or nobody expects it any "
-          "more") {
+TEST_CASE(
+    "what frees memory is told while a stream waits for a message, until it has come or nobody expects it any more") {
   using std::chrono::milliseconds;
   auto& rest = transports::device_rest::of_this_process();
   const auto at_rest = [&] { return transports::device_rest::quiet(rest, milliseconds(1)).at_rest(); };
   {
     expecting e;
-    CHECK(at_rest());
     const std::uint64_t first = e.copies.expect(e.memory.bytes());
     static_cast<void>(e.copies.expect(e.other.bytes()));
+    CHECK(at_rest());  // it is expected, and no stream waits for it
+    CHECK(e.copies.wait_on(e.memory.bytes(), e.stream) == errc::none);
     CHECK_FALSE(at_rest());
+    CHECK(e.copies.wait_on(e.memory.bytes(), e.stream) == errc::none);
+    CHECK(e.copies.wait_on(e.other.bytes(), e.stream) == errc::none);
     e.copies.came(first, errc::timeout);
     e.copies.came(first, errc::timeout);
     CHECK_FALSE(at_rest());

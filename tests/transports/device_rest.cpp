@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 
 namespace {
@@ -54,9 +55,31 @@ TEST_CASE("a stream that waits for ever delays what frees memory up to its limit
   std::thread freer([&] {
     const device_rest::quiet now(rest, 5ms);
     CHECK_FALSE(now.at_rest());
+    const auto began = std::chrono::steady_clock::now();
+    rest.begin_wait();  // nor does what frees without rest keep others from waiting
+    CHECK(std::chrono::steady_clock::now() - began < device_rest::longest / 2);
+    rest.end_waits(1);
   });
   freer.join();
   rest.end_waits(1);
+}
+
+TEST_CASE("of two that free memory the second one is as quiet as the first") {
+  device_rest rest;
+  std::atomic<bool> waits{false};
+  auto first = std::make_unique<device_rest::quiet>(rest, 0ms);
+  auto second = std::make_unique<device_rest::quiet>(rest, 0ms);
+  CHECK(second->at_rest());
+  first.reset();
+  std::thread waiter([&] {
+    rest.begin_wait();
+    waits = true;
+  });
+  std::this_thread::sleep_for(20ms);
+  CHECK_FALSE(waits);
+  second.reset();
+  CHECK(comes([&] { return waits.load(); }));
+  waiter.join();
 }
 
 }  // namespace
