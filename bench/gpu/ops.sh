@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ops on this machine's GPUs, a process each, in turns with what they are compared with: the two-round ring with all configs, with `put`
 # beside the default, and with PyTorch's batch_isend_irecv, to 16 MiB and of 64 and 256 MiB, where the steps from size to size do not lead;
-# training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's, to 128 MiB and of 64 and 256 MiB; ring attention of
+# training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's, to 128 MiB and of 64 and 256 MiB, and sums in two levels; ring attention of
 # 65,536 rows, and PyTorch's of the same blocks; all-gather + GEMM and GEMM + reduce-scatter, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's
 # multi-GPU programming models.
 #     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
@@ -41,6 +41,7 @@ for round in $(seq "$rounds"); do
   one "sums, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" -f 4
   one "sums of 64 and 256 MiB" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_all_reduce" "${large[@]}" -w 6000
   one "sums of 64 and 256 MiB, PyTorch" torchrun --nproc-per-node "$ranks" "$here/torch_all_reduce.py" "${large[@]}"
+  one "sums in two levels" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_gradients" -f 32 -e 8M
   for mask in "" --causal; do
     one "attention $mask" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -w 20
     one "attention $mask, put beside the default" "$build/cli/parley" run -n "$ranks" -- "$build/examples/gpu_ring_attention" $mask -w 20 --only put

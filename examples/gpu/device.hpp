@@ -1,6 +1,7 @@
 #pragma once
 // What the examples of this folder share: a rank with a GPU, and CUDA's errors as exceptions.
 #include "kernels.hpp"
+#include "mishap.hpp"
 #include "options.hpp"
 
 #include <parley/parley.hpp>
@@ -76,6 +77,7 @@ int run_on_gpus(RankMain rank_main, parley::job_options options = {}) {
       [&](parley::job& here) {
         must(cudaSetDevice(here.gpu()->device()), "cudaSetDevice");
         must(load_kernels(), "loading kernels");
+        const mishap later(here.self().id(), here.gpu()->device());
         parley::runtime::run(here.loop(), rank_main(here, *here.gpu_memory()));
       },
       options);

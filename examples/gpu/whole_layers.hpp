@@ -289,7 +289,9 @@ inline task<> tune_and_measure(whole_layer* l) {
   co_await check(l, &ways);
 
   fused_kernel kernel = kernel_of(*l, ways);
-  parley::contextual whole(self, {.name = l->words().function, .iterations = 5, .warm_ups = 1});
+  // In turns, as a GPU that multiplies for long is slower than one that has just begun.
+  constexpr auto in_turns = parley::tuning::contextual_order::interleaved;
+  parley::contextual whole(self, {.name = l->words().function, .iterations = 5, .warm_ups = 1, .order = in_turns});
   const auto thunk = [&] { return tuned_calls(&kernel, l); };
   co_await whole.run(thunk);
   const std::string agreed = whole.end().best(l->words().kernel, parley::tuning::parameters_text(l->key()).value());

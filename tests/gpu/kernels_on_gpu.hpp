@@ -14,4 +14,7 @@ cudaError_t launch_case_kernel(const kernels::any& kernel, std::size_t count, cu
 /// for a message.
 cudaError_t load_case_kernels();
 
+/// All of the device's processors, until `*may_end` is not 0, which is in the host's memory as is `*begun`: how many of its `*blocks` run.
+cudaError_t hold_all_processors(int device, const unsigned* may_end, unsigned* begun, unsigned* blocks, cudaStream_t s);
+
 }  // namespace parley::tests

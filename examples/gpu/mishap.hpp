@@ -1,0 +1,83 @@
+#pragma once
+// What befalls a rank in the midst of an example of this folder, for the checks of tests/gpu/run.sh:
+//
+//     PARLEY_TEST_MISHAP=1:kernel_faults@3 parley run -n 2 -- gpu_ring_exchange
+//
+// Rank 1, 3 s after the ranks have met: `dies`, without a word; `kernel_faults`: a kernel of its own reads where nothing is; `memory_full`:
+// nothing is left of its GPU's memory.
+#include "kernels.hpp"
+
+#include <parley/runtime/error.hpp>
+
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace examples {
+
+class mishap {
+ public:
+  /// None where the environment names none for this rank.
+  mishap(std::uint32_t rank, int device) {
+    const char* const told = std::getenv("PARLEY_TEST_MISHAP");
+    if (told == nullptr) return;
+    const std::string_view all(told);
+    const auto colon = all.find(':');
+    const auto at = all.find('@', colon);
+    if (at == std::string_view::npos) refuse(all);
+    const auto what = all.substr(colon + 1, at - colon - 1);
+    void (*const befall)() = what == "dies"            ? &die
+                             : what == "kernel_faults" ? &launch_faulty_kernel
+                             : what == "memory_full"   ? &take_all_memory
+                                                       : nullptr;
+    if (befall == nullptr) refuse(all);
+    if (number(all.substr(0, colon), all) != rank) return;
+    const std::chrono::seconds after(number(all.substr(at + 1), all));
+    waiting_ = std::jthread([this, befall, after, device](const std::stop_token& over) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, over, after, [] { return false; });
+      if (over.stop_requested() || cudaSetDevice(device) != cudaSuccess) return;
+      befall();
+    });
+  }
+
+ private:
+  [[noreturn]] static void refuse(std::string_view all) {
+    parley::runtime::raise({parley::runtime::errc::bad_argument,
+                            "PARLEY_TEST_MISHAP is " + std::string(all) +
+                                ", and should be such as 1:dies@3, with dies, kernel_faults or memory_full"});
+  }
+  static std::uint32_t number(std::string_view text, std::string_view all) {
+    std::uint32_t n = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (problem != std::errc() || end != text.data() + text.size()) refuse(all);
+    return n;
+  }
+  static void die() { std::raise(SIGKILL); }
+  static void launch_faulty_kernel() {
+    float* const nowhere = reinterpret_cast<float*>(0x1000);  // NOLINT(performance-no-int-to-ptr): that is the fault
+    cudaStream_t s = nullptr;
+    if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess)
+      static_cast<void>(launch_add(nowhere, nowhere, nowhere, 64, s));
+  }
+  static void take_all_memory() {
+    void* taken = nullptr;
+    for (std::size_t bytes = std::size_t{64} << 30U; bytes >= std::size_t{1} << 20U; bytes /= 2) {
+      while (cudaMalloc(&taken, bytes) == cudaSuccess) continue;
+      cudaGetLastError();  // that there was no more of this size
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread waiting_;  // ends before what it waits at
+};
+
+}  // namespace examples
