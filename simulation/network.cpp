@@ -149,6 +149,7 @@ class network::port final : public link {
   bool dead_ = false;
   std::uint64_t life_ = 0;
   std::uint64_t back_since_ = 0;  // the life with which it came back; what is for those before is lost
+  time_ns egress_free_at_ = 0;    // when all payloads of this rank have gone out
   time_ns ingress_free_at_ = 0;   // when all payloads for this rank that are under way have come in
   std::vector<wire> wires_;
   std::size_t latest_ = 0;
@@ -320,12 +321,16 @@ void network::keep(std::unique_ptr<operation> op) {
 time_ns network::crossed(rank_id from, rank_id to, std::uint64_t bytes, link::channel on) {
   const auto busy = static_cast<time_ns>(model_.ns_per_byte * static_cast<double>(bytes));
   if (on == link::channel::control) return line_.now() + model_.latency_ns + busy;
-  time_ns arrives = line_.now() + model_.latency_ns + busy;
+  time_ns leaves = line_.now() + busy;
   if (model_.shared_wire) {
     time_ns& free_at = ports_[from]->wire_to(to).free_at;
-    free_at = std::max(free_at, line_.now()) + model_.per_message_ns + busy;
-    arrives = free_at + model_.latency_ns;
+    leaves = free_at = std::max(free_at, line_.now()) + model_.per_message_ns + busy;
   }
+  if (model_.shared_egress) {
+    time_ns& free_at = ports_[from]->egress_free_at_;
+    leaves = free_at = std::max(leaves, std::max(free_at, line_.now()) + model_.per_message_ns + busy);
+  }
+  time_ns arrives = leaves + model_.latency_ns;
   if (model_.shared_ingress) {
     time_ns& free_at = ports_[to]->ingress_free_at_;
     arrives = free_at = std::max(arrives, free_at + model_.per_message_ns + busy);

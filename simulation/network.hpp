@@ -39,6 +39,7 @@ struct link_model {
   std::size_t eager_bytes = 8192;
   std::size_t wiring_bytes = 300'000;  ///< what a rehearsal moves (`link::wiring_bytes`); with many ranks, their memory
   bool shared_wire = false;            ///< payloads of one rank for another wait for each other
+  bool shared_egress = false;          ///< payloads of one rank for whomever do, where they go out
   bool shared_ingress = false;         ///< payloads of whomever for one rank do, where they come in
   bool takes_back =
       false;  ///< a sender can take back what was not fetched yet, as memory that it lends; fetching it fails

@@ -297,6 +297,7 @@ void fields(A& a, link_model& l) {
   a("per_message_ns", l.per_message_ns, a_while);
   a("eager_bytes", l.eager_bytes);
   a("shared_wire", l.shared_wire);
+  a("shared_egress", l.shared_egress);
   a("shared_ingress", l.shared_ingress);
   a("one_sided", l.one_sided);
   a("late_writes", l.late);

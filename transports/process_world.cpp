@@ -42,10 +42,20 @@ struct process_world::copying final : completion {
 // ---- one rank ---------------------------------------------------------------------------------------------------------
 
 void process_link::listen(channel on, handler* to) {
-  handlers_[static_cast<std::size_t>(on)] = to;
-  if (to == nullptr) return;
-  auto kept = std::exchange(kept_[static_cast<std::size_t>(on)], {});
-  for (auto& m : kept) to->on_arrival(std::move(m));
+  const auto c = static_cast<std::size_t>(on);
+  handlers_[c] = to;
+  if (to != nullptr && !kept_[c].empty()) world_.listeners_.push_back({rank_, on});
+}
+
+void process_link::hand_over(channel on) {
+  const auto c = static_cast<std::size_t>(on);
+  for (auto& m : std::exchange(kept_[c], {})) {
+    if (handlers_[c] != nullptr) {
+      handlers_[c]->on_arrival(std::move(m));
+    } else {
+      kept_[c].push_back(std::move(m));
+    }
+  }
 }
 
 bool process_link::on_device(const void* address) const noexcept {
@@ -62,7 +72,8 @@ errc process_link::send(rank_id to, channel on, std::span<const std::byte> heade
   if (there && done == nullptr) return errc::bad_argument;  // the op was not told of its memory
   const bool stays = done != nullptr && (payload.size() > process_world::eager_bytes || there);
   if (stays) {
-    auto* const offer = new process_world::offered{payload, done, this};
+    auto* const offer = new process_world::offered(payload, done, this);
+    world_.offers_.push_back(*offer);
     world_.messages_.push_back({to, on, runtime::arrival(&target, header, payload.size(), offer, true)});
     return errc::pending;
   }
@@ -83,7 +94,7 @@ errc process_link::move(std::span<std::byte> to, std::span<const std::byte> from
     const bool across = copies_ != nullptr && other.copies_ != nullptr && copies_->device() != other.copies_->device();
     return across ? copies_->pull(to, from, done, other.copies_, by) : copies_->copy(to, from, done, other.copies_, by);
   }
-  std::memcpy(to.data(), from.data(), from.size());
+  std::copy(from.begin(), from.end(), to.begin());
   return errc::none;
 }
 
@@ -108,6 +119,7 @@ errc process_link::fetch(runtime::arrival&& message, std::span<std::byte> into, 
     world_.end(moving->sender, errc::none);
     return errc::buffer_too_small;
   }
+  if (moving->message.remote() && moving->sender == nullptr) return errc::send_failed;
   const errc started = move(into.first(payload.size()), payload, *from, moving.get(), {});
   if (started == errc::pending) {
     static_cast<void>(moving.release());
@@ -115,6 +127,14 @@ errc process_link::fetch(runtime::arrival&& message, std::span<std::byte> into, 
     world_.end(moving->sender, started);
   }
   return started;
+}
+
+void process_link::abandon(completion& pending) noexcept {
+  process_world::offered* const kept =
+      world_.offers_.find_if([&](const process_world::offered& o) { return o.sender == &pending; });
+  if (kept == nullptr) return;
+  kept->payload = {};
+  world_.end(std::exchange(kept->sender, nullptr), errc::cancelled);
 }
 
 void process_link::release(const void* held, bool remote) noexcept {
@@ -223,17 +243,19 @@ process_world::~process_world() {
 
 // What comes of these comes with the next poll, so that other work has its turn.
 bool process_world::poll() {
-  if (messages_.empty() && ended_.empty()) return false;
+  if (idle()) return false;
   for (const ended_operation& e : std::exchange(ended_, {})) e.done->on_end(*e.done, e.outcome);
+  for (const new_listener& l : std::exchange(listeners_, {})) links_[l.rank]->hand_over(l.on);
   for (std::size_t i = messages_.size(); i > 0; --i) {
     message m = std::move(messages_.front());
     messages_.pop_front();
     process_link& to = *links_[m.to];
     ++to.counters_.received[static_cast<std::size_t>(m.on)];
-    if (auto* const handler = to.handlers_[static_cast<std::size_t>(m.on)]; handler != nullptr) {
+    auto& kept = to.kept_[static_cast<std::size_t>(m.on)];
+    if (auto* const handler = to.handlers_[static_cast<std::size_t>(m.on)]; handler != nullptr && kept.empty()) {
       handler->on_arrival(std::move(m.what));
     } else {
-      to.kept_[static_cast<std::size_t>(m.on)].push_back(std::move(m.what));
+      kept.push_back(std::move(m.what));
     }
   }
   return true;

@@ -13,6 +13,7 @@
 ///
 /// Messages are handed over by `poll`, in the order of sending, and none is lost. No rank can die alone. A message that the
 /// receiver drops ends with `none` at its sender. When a GPU fails, what it was copying ends with `device_failed`.
+#include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/link.hpp>
 #include <parley/runtime/poller.hpp>
 #include <parley/transports/cuda_copies.hpp>
@@ -42,6 +43,8 @@ class process_link final : public runtime::link {
   runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
   /// What was offered stays offered: the receiver takes it or drops it.
   void cancel(runtime::completion&) override {}
+  /// What was offered is taken back, so that fetching it fails. A copy that a GPU has begun runs to its end.
+  void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
   runtime::result<> one_sided() const override { return {}; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
@@ -57,6 +60,7 @@ class process_link final : public runtime::link {
  private:
   friend process_world;
   void release(const void* held, bool remote) noexcept override;
+  void hand_over(channel on);
   bool on_device(const void* address) const noexcept;
   runtime::errc move(std::span<std::byte> to, std::span<const std::byte> from, const process_link& other,
                      runtime::completion* done, runtime::device_copy by) noexcept;
@@ -85,13 +89,15 @@ class process_world final : public runtime::poller {
 
   // runtime::poller
   bool poll() override;
-  arm_state arm() override { return messages_.empty() && ended_.empty() ? arm_state::armed : arm_state::busy; }
+  arm_state arm() override { return idle() ? arm_state::armed : arm_state::busy; }
   int event_fd() const override { return event_fd_; }
 
  private:
   friend process_link;
-  // A payload that waits at its sender.
-  struct offered {
+  // A payload that waits at its sender; without one it was taken back.
+  struct offered : runtime::list_hook {
+    offered(std::span<const std::byte> p, runtime::completion* s, const process_link* f) noexcept
+        : payload(p), sender(s), from(f) {}
     std::span<const std::byte> payload;
     runtime::completion* sender;
     const process_link* from;
@@ -111,7 +117,12 @@ class process_world final : public runtime::poller {
     runtime::completion* done;
     runtime::errc outcome;
   };
+  struct new_listener {
+    runtime::rank_id rank;
+    runtime::link::channel on;
+  };
   struct copying;
+  bool idle() const noexcept { return messages_.empty() && ended_.empty() && listeners_.empty(); }
   region* find(runtime::rank_id owner, const runtime::remote_place& at, std::size_t bytes) noexcept;
   void end(runtime::completion* done, runtime::errc outcome) {
     if (done != nullptr) ended_.push_back({done, outcome});
@@ -134,6 +145,8 @@ class process_world final : public runtime::poller {
   std::vector<std::unique_ptr<process_link>> links_;
   std::deque<message> messages_;
   std::vector<ended_operation> ended_;
+  std::vector<new_listener> listeners_;  // for whom something was kept
+  runtime::intrusive_list<offered> offers_;
   std::deque<region> regions_;
   std::deque<flying_put> puts_;
   std::deque<waiting_fence> fences_;

@@ -1,15 +1,17 @@
-// The contract on the simulated link, in many orders and with messages that overtake each other.
-#include "contract.hpp"
+// The contract on the simulated link, in many orders and with messages that overtake each other: in all that scenarios make of it,
+// and below a link of GPUs.
+#include "device_buffers.hpp"
+#include "gathering.hpp"
 
 #include <parley/simulation/dice.hpp>
 #include <parley/simulation/network.hpp>
 #include <parley/simulation/stage.hpp>
+#include <parley/transports/cuda_link.hpp>
 
 #include <doctest/doctest.h>
 
 #include <memory>
 #include <optional>
-#include <set>
 
 using namespace parley;
 using namespace parley::tests;
@@ -32,19 +34,36 @@ struct unordered final : simulation::interference {
   simulation::dice luck;
 };
 
+/// What a simulated job runs on.
+struct conditions {
+  /// Where a rank's buffers lie. With a GPU the link that programs see is a `cuda_link` over the simulated one.
+  enum class buffers : std::uint8_t { without_gpu, beside_gpu, on_gpu };
+  const char* name;
+  simulation::link_model link{};
+  needs lacks = needs::nothing;
+  buffers where = buffers::without_gpu;
+};
+
 class simulated_job {
  public:
-  simulated_job(const contract_case& c, std::uint64_t seed)
-      : case_(c), line_(c.ranks, {.seed = seed, .order = simulation::ordering::shuffled, .inside = true}),
-        weather_(seed), tables_(c.ranks) {
+  simulated_job(const contract_case& c, std::uint64_t seed, const conditions& on)
+      : case_(c), on_(on), line_(c.ranks, {.seed = seed, .order = simulation::ordering::shuffled, .inside = true}),
+        weather_(seed), table_(c.ranks), gpu_(static_cast<int>(c.ranks)) {
     for (rank_id r = 0; r < c.ranks; ++r) ends_.push_back(std::make_unique<virtual_end>(*this, r));
-    net_.emplace(line_, c.ranks, simulation::link_model{}, &weather_);
+    net_.emplace(line_, c.ranks, on.link, &weather_);
+    if (on.where == conditions::buffers::without_gpu) return;
+    for (rank_id r = 0; r < c.ranks; ++r) {
+      wires_.push_back(std::make_unique<gpu_wire>(gpu_, r, (*net_)[r]));
+      look_at_gpu(r);
+    }
   }
   // The ends outlive their links.
   ~simulated_job() {
     programs_.clear();
     for (auto& one : ends_) one->forget_arrivals();
+    for (auto& wire : wires_) wire->link.reset();
     net_.reset();
+    wires_.clear();
   }
   simulated_job(const simulated_job&) = delete;
   simulated_job& operator=(const simulated_job&) = delete;
@@ -61,28 +80,38 @@ class simulated_job {
         programs_[r]->spawn(watched(case_.program, *ends_[r], *this));
       });
     }
-    const bool over = line_.run_until([&] { return ended_.size() == case_.ranks; }, 600'000'000'000);
-    if (!over && complaint_.empty()) complaint_ = "a rank hangs";
-    if (complaint_.empty() && net_->pending() != 0) complaint_ = "an operation was not ended";
+    const bool over = line_.run_until([&] { return table_.empty(); }, 600'000'000'000);
+    if (!over) complain("a rank hangs");
+    if (net_->pending() != 0) complain("an operation was not ended");
+    for (const auto& wire : wires_) {
+      if (wire->buffers.wrote_late()) complain("a buffer was written after it had been abandoned");
+    }
     return complaint_;
+  }
+  std::uint64_t staged() const {
+    std::uint64_t all = 0;
+    for (const auto& wire : wires_) all += wire->link ? wire->link->planes().staged : 0;
+    return all;
   }
 
  private:
   class virtual_end final : public end {
    public:
-    virtual_end(simulated_job& j, rank_id r)
-        : end(r, j.case_.ranks, {.largest_bytes = 2'000'123, .detection_ns = 3 * detection_ns}), job_(j) {}
-    runtime::link& wire() override { return (*job_.net_)[rank]; }
+    virtual_end(simulated_job& j, rank_id r) : end(r, j.case_.ranks, limits_of(j.on_)), job_(j) {}
+    runtime::link& wire() override { return job_.wire(rank); }
     runtime::executor& loop() override { return job_.line_.clock(rank); }
     std::function<time_ns()> stopwatch() override {
       return [this, began = loop().now()] { return loop().now() - began; };
     }
     void bring(std::span<const std::byte> mine) override {
-      job_.tables_[rank].mine.emplace(mine.begin(), mine.end());
+      job_.table_.bring(rank, mine);
       job_.line_.at(job_.line_.now(), nobody, [&j = job_] { j.match(); });
     }
-    bool brought() override { return job_.tables_[rank].all.has_value(); }
-    std::vector<blob> take() override { return *std::exchange(job_.tables_[rank].all, std::nullopt); }
+    bool brought() override { return job_.table_.brought(rank); }
+    std::vector<blob> take() override {
+      if (!job_.wires_.empty()) job_.wires_[rank]->buffers.refresh();
+      return job_.table_.take(rank);
+    }
     void end_life() override {
       job_.line_.at(job_.line_.now(), nobody, [&j = job_, r = rank] { j.crash(r); });
     }
@@ -93,32 +122,55 @@ class simulated_job {
     bool halted = false;
 
    private:
+    static contract_limits limits_of(const conditions& on) {
+      contract_limits l{.largest_bytes = 2'000'123, .detection_ns = 3 * detection_ns, .late = on.link.late};
+      // It goes down into pinned memory first, whatever becomes of it then.
+      if (on.where == conditions::buffers::on_gpu) l.to_the_dead = errc::pending;
+      return l;
+    }
     simulated_job& job_;
   };
-  struct table {
-    std::optional<blob> mine;
-    std::optional<std::vector<blob>> all;
+  /// What goes when the rank dies is its link; the GPU sees what it has begun to its end.
+  struct gpu_wire {
+    gpu_wire(fake_cuda& gpu, rank_id r, runtime::link& below)
+        : copies(gpu, static_cast<int>(r)), link(std::in_place, below, copies),
+          buffers(*link, gpu, static_cast<int>(r)) {}
+    ~gpu_wire() { copies.drain(); }
+    transports::cuda_copies copies;
+    std::optional<transports::cuda_link> link;
+    device_buffers buffers;
   };
 
+  runtime::link& wire(rank_id r) {
+    switch (on_.where) {
+      case conditions::buffers::without_gpu: return (*net_)[r];
+      case conditions::buffers::beside_gpu: return *wires_[r]->link;
+      case conditions::buffers::on_gpu: return wires_[r]->buffers;
+    }
+    return (*net_)[r];
+  }
+  void look_at_gpu(rank_id r) {
+    constexpr time_ns every_ns = 5'000;
+    if (!table_.here(r)) return;
+    wires_[r]->copies.poll();
+    line_.at(line_.now() + every_ns, r, [this, r] { look_at_gpu(r); });
+  }
+  void complain(const std::string& what) {
+    if (complaint_.empty()) complaint_ = what;
+  }
   static task<> watched(task<> (*program)(end&), end& self, simulated_job& job) {
     try {
       co_await program(self);
       co_await self.meet();
     } catch (const std::exception& e) {
-      if (job.complaint_.empty()) job.complaint_ = "rank " + std::to_string(self.rank) + ": " + e.what();
+      job.complain("rank " + std::to_string(self.rank) + ": " + e.what());
     }
-    job.ended_.insert(self.rank);
+    job.table_.leave(self.rank);
     job.line_.at(job.line_.now(), nobody, [&job] { job.match(); });
   }
-  // All that live have brought something, or will not.
   void match() {
+    if (!table_.match()) return;
     for (rank_id r = 0; r < case_.ranks; ++r) {
-      if (!ended_.contains(r) && !tables_[r].mine) return;
-    }
-    std::vector<blob> all;
-    for (table& t : tables_) all.push_back(std::exchange(t.mine, std::nullopt).value_or(blob{}));
-    for (rank_id r = 0; r < case_.ranks; ++r) {
-      tables_[r].all = all;
       if (std::exchange(ends_[r]->halted, false)) line_.thaw(r);
     }
   }
@@ -126,8 +178,9 @@ class simulated_job {
     net_->crash(dead, [&] {
       programs_[dead].reset();
       ends_[dead]->forget_arrivals();
+      if (!wires_.empty()) wires_[dead]->link.reset();
     });
-    ended_.insert(dead);
+    table_.leave(dead);
     match();
     for (rank_id who = 0; who < case_.ranks; ++who) {
       if (who != dead)
@@ -137,32 +190,77 @@ class simulated_job {
   }
 
   const contract_case& case_;
+  const conditions& on_;
   simulation::stage line_;
   unordered weather_;
-  std::vector<table> tables_;
+  gathering table_;
   std::vector<std::unique_ptr<virtual_end>> ends_;
+  fake_cuda gpu_;
   std::optional<simulation::network> net_;
+  std::vector<std::unique_ptr<gpu_wire>> wires_;
   std::vector<std::unique_ptr<runtime::scope>> programs_;
-  std::set<rank_id> ended_;
   std::string complaint_;
 };
 
-}  // namespace
-
-TEST_CASE("the simulated link keeps the contract of links") {
-  for (const contract_case& c : contract()) {
+void keep(const conditions& on, std::uint64_t seeds) {
+  for (const contract_case& c : contract(on.lacks)) {
     SUBCASE(c.promise) {
-      for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-        const std::string complaint = simulated_job(c, seed).run();
-        CHECK_MESSAGE(complaint.empty(), "seed ", seed, ": ", complaint);
+      for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+        const std::string complaint = simulated_job(c, seed, on).run();
+        CHECK_MESSAGE(complaint.empty(), std::string(on.name), ", seed ", seed, ": ", complaint);
       }
     }
   }
 }
 
+constexpr conditions usual{"as usual"};
+
+// What scenarios make of the link. Fences that fail or do nothing are faults, which keep no contract.
+std::vector<conditions> of_scenarios() {
+  using runtime::late_writes;
+  return {
+      {"lent payloads", {.eager_bytes = 1'000, .takes_back = true, .landing_ns = 20'000}},
+      {"late writes that may land", {.late = late_writes::may_land, .landing_ns = 1'500'000}},
+      {"no one-sided transfers", {.one_sided = simulation::link_model::memory::none}, needs::one_sided},
+      {"a slow wire that payloads share",
+       {.ns_per_byte = 20,
+        .per_message_ns = 2'000,
+        .shared_wire = true,
+        .shared_egress = true,
+        .shared_ingress = true}},
+      {"puts and gets that take long", {.one_sided_ns_per_byte = 100, .landing_ns = 6'000'000}},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("the simulated link keeps the contract of links") { keep(usual, 5); }
+
+TEST_CASE("the simulated link keeps the contract of links in all that scenarios make of it") {
+  for (const conditions& on : of_scenarios()) {
+    SUBCASE(on.name) { keep(on, 2); }
+  }
+}
+
+TEST_CASE("host memory over a link of GPUs keeps the contract of links") {
+  keep({.name = "beside a GPU", .where = conditions::buffers::beside_gpu}, 2);
+}
+
+// A copy that a GPU has begun cannot be stopped, and what a peer has mapped stays mapped.
+constexpr conditions on_gpu{
+    .name = "on a GPU", .lacks = needs::stopping | needs::revoking, .where = conditions::buffers::on_gpu};
+
+TEST_CASE("device memory over a link of GPUs keeps the contract of links") { keep(on_gpu, 2); }
+
+TEST_CASE("with buffers on a GPU the contract is asked of what goes through pinned memory") {
+  simulated_job job(messages_contract().front(), 1, on_gpu);
+  CHECK(job.run().empty());
+  CHECK(job.staged() > 0);
+}
+
 TEST_CASE("messages of the simulated link do overtake one another, on each seed") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    simulated_job job(ordering_contract().front(), seed);
+    simulated_job job(ordering_contract().front(), seed, usual);
     CHECK(job.run().empty());
     CHECK(job.overtaken());
   }

@@ -80,6 +80,24 @@ TEST_CASE("Payloads of two senders for one rank share its way in where the model
   }
 }
 
+TEST_CASE("Payloads of one sender for two ranks share its way out where the model says so") {
+  for (const bool shared : {false, true}) {
+    stage s(4, {});
+    network net(s, 4, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_egress = shared});
+    catcher first(s);
+    catcher second(s);
+    net[2].listen(data, &first);
+    net[3].listen(data, &second);
+    const std::vector<std::byte> payload(100);
+    for (const rank_id to : {2U, 3U}) CHECK(net[0].send(to, data, bytes_of("from 0"), payload, nullptr) == errc::none);
+    CHECK(net[1].send(2, data, bytes_of("from 1"), payload, nullptr) == errc::none);
+    s.run_to(10'000);
+    const time_ns alone = shared ? 1'110 : 1'100;
+    CHECK(first.times == std::vector<time_ns>{alone, alone});
+    CHECK(second.times == std::vector<time_ns>{shared ? 1'220 : 1'100});
+  }
+}
+
 TEST_CASE("Control messages are lost, doubled and overtaken as their fate says") {
   stage s(2, {});
   script weather;
