@@ -214,16 +214,22 @@ const error* neighbours::end_of_process() const noexcept {
 
 void neighbours::throw_refused() {
   const error* const gone = closed_ || given_up_ ? end_of_process() : nullptr;
-  if (gone != nullptr) runtime::raise(*gone);
+  if (gone != nullptr) runtime::raise({gone->code(), gone->text() + "; the call had not begun", gone->began_with()});
   if (given_up_) close(*std::exchange(given_up_, std::nullopt));
   if (refused_) runtime::raise(*refused_);
+}
+
+// What ended a message of this call, where that is for something else.
+void neighbours::throw_closed() const {
+  const error* const gone = end_of_process();
+  runtime::raise(gone != nullptr ? *gone : *refused_);
 }
 
 void neighbours::throw_failed(const std::exception_ptr& thrown) {
   const error why = runtime::describe(thrown);
   if (refused_) {
     if (!std::exchange(closed_, true)) spread();
-    if (is_of_messages(why)) throw_refused();
+    if (is_of_messages(why) && !is_of_process(why)) throw_closed();
   } else if (why.code() == errc::cancelled || is_of_process(why)) {
     give_up(why);
   } else {

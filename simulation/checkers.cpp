@@ -7,10 +7,12 @@
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <initializer_list>
 #include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 #include <tuple>
 
 namespace parley::simulation {
@@ -399,6 +401,42 @@ struct campaigns_end final : checker {
   }
 };
 
+// What a call of an op brings from rank to rank, one after the other; 0 where all of it is under way at once.
+std::uint64_t transfers_in_sequence(const op_spec& op) {
+  const std::uint64_t ranks = op.members.size();
+  constexpr std::uint64_t microbatches = 10;  // of one call (programs.cpp)
+  switch (op.what) {
+    case op_spec::kind::pipeline: return microbatches + ranks;
+    case op_spec::kind::training: return 6 * ranks;  // there and back, of twice as many microbatches as ranks
+    case op_spec::kind::attention: return ranks;
+    case op_spec::kind::hierarchy: return 3;  // up, between and down
+    default: return 0;                        // those of a contextual op move nothing
+  }
+}
+
+// What configs themselves take of such a call.
+time_ns work_of_call(const op_spec& op) {
+  time_ns slowest = 0;
+  for (const std::string& text : op.configs) {
+    for (const std::uint64_t size : op.sizes) slowest = std::max(slowest, usual_time_of(text, size));
+  }
+  return static_cast<time_ns>(transfers_in_sequence(op)) * slowest;
+}
+
+// Each transfer of an op has the op's timeout, but the first one that needs it all ends the call: those before it are late by what is in
+// `held_up`, and by their configs' own time. The leader of a group knows who is missing, and its workers let it speak first, for an eighth
+// of the time, which others have here, too. Each of up to four exchanges of a hierarchy waits a quarter longer than the one before. Where
+// control messages are lost or late, transfers in sequence are all late by the pauses after which they are asked for again, and a `get` goes
+// on past its time until its reader has been heard: for up to a second each, or its time if that is less.
+time_ns longest_wait(const call_record& c, const op_spec& op, const tape& faults) {
+  constexpr time_ns most_late = 1'000'000'000;
+  constexpr time_ns transfers = 20;
+  time_ns longest = op.what == op_spec::kind::hierarchy ? c.timeout_ns + c.timeout_ns / 4 * 3 : c.timeout_ns;
+  longest += longest / 8;
+  const bool is_late = (faults.lose != 0 || faults.delay_control != 0) && transfers_in_sequence(op) != 0;
+  return is_late ? longest + transfers * std::min(longest, most_late) : longest;
+}
+
 // What may hold a call up beyond its timeout: what befell ranks and links, and the time in which a death goes unnoticed.
 time_ns held_up(const run_record& r) {
   time_ns all = r.play->detection_ns + slack_ns;
@@ -412,10 +450,11 @@ struct calls_end final : checker {
     if (book_.r.programs_left != 0 && !book_.r.play->ops.empty())
       violated(std::to_string(book_.r.programs_left) + " programs wait for ever");
     const time_ns held = held_up(book_.r);
+    std::vector<time_ns> work;  // by op
+    for (const op_spec& op : book_.r.play->ops) work.push_back(work_of_call(op));
     for (const call_record& c : book_.r.calls) {
       const op_spec& op = book_.r.play->ops[c.op];
-      const time_ns parts = op.what == op_spec::kind::pipeline || is_program(op.what) ? 20 : 1;
-      if (c.ended_ns - c.began_ns > parts * (c.timeout_ns + c.timeout_ns / 8) + held)
+      if (c.ended_ns - c.began_ns > longest_wait(c, op, *book_.r.faults) + work[c.op] + held)
         violated(op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) + " took " +
                  std::to_string((c.ended_ns - c.began_ns) / 1'000'000) + " ms with a timeout of " +
                  std::to_string(c.timeout_ns / 1'000'000) + " ms");
@@ -639,17 +678,13 @@ struct one_decision final : checker {
       if (campaigns_end::any_ended(members) || campaigns_end::deaths(book_.r, ranks) || parted(book_.r, ranks) ||
           deaf(book_.r, ranks))
         continue;
-      std::map<std::string, std::pair<const participant_view*, const actors::decision_record*>> latest;
+      std::map<std::string, known> latest;
       std::map<std::string, std::size_t> knowing;
       for (const participant_view* p : members) {
         for (const actors::decision_record& d : p->decisions) {
           ++knowing[d.key];
-          const auto [at, first] = latest.emplace(d.key, std::pair(p, &d));
-          if (first || (at->second.second->version == d.version && at->second.second->digest == d.digest)) continue;
-          violated(p->title + ", " + d.key + ": rank " + std::to_string(p->rank) + " knows " +
-                   book_.class_of(d.digest) + " version " + std::to_string(d.version) + ", and rank " +
-                   std::to_string(at->second.first->rank) + " knows " + book_.class_of(at->second.second->digest) +
-                   " version " + std::to_string(at->second.second->version));
+          const auto [at, first] = latest.emplace(d.key, known(p, &d));
+          if (!first && at->second.second->version != d.version) know_otherwise({p, &d}, at->second);
         }
       }
       for (const auto& [key, n] : knowing) {
@@ -658,6 +693,28 @@ struct one_decision final : checker {
                    std::to_string(members.size()) + " participants know the decision");
       }
     }
+  }
+  // Those of one version are the same, whoever has died, left or is yet to hear of a later one.
+  void look_at_versions() const {
+    for (const auto& [op, members] : book_.members) {
+      std::map<std::pair<std::string, std::uint32_t>, known> of_version;
+      for (const participant_view* p : members) {
+        for (const actors::decision_record& d : p->decisions) {
+          const auto [at, first] = of_version.emplace(std::pair(d.key, d.version), known(p, &d));
+          if (!first && at->second.second->digest != d.digest) know_otherwise({p, &d}, at->second);
+        }
+      }
+    }
+  }
+
+ private:
+  using known = std::pair<const participant_view*, const actors::decision_record*>;
+  std::string words_of(const known& k) const {
+    return "rank " + std::to_string(k.first->rank) + " knows " + book_.class_of(k.second->digest) + " version " +
+           std::to_string(k.second->version);
+  }
+  void know_otherwise(const known& one, const known& other) const {
+    violated(one.first->title + ", " + one.second->key + ": " + words_of(one) + ", and " + words_of(other));
   }
 };
 
@@ -745,6 +802,60 @@ struct fastest final : checker {
   const kernel_model kernels_ = kernels_of(*book_.r.play, *book_.r.faults);
 };
 
+// What the text of a failed call names:
+//
+//     OP 0->1, invocation 3, on rank 0 (sender): …             // `call 3` where the op is contextual
+//     OP 0->1, on rank 0: …; invocation 3 was under way        // the op has ended on its rank
+//     OP 0->1, on rank 1: … was not met: invocation 3 had not begun
+//     OP 0->1, on rank 0: … invocation 3 would have been the next one
+//     OP 0->1, on rank 0: …; the call had not begun            // of an op made of several edges
+//
+// What comes behind the first colon may be told of another rank and its calls, but for its end.
+struct named_by {
+  explicit named_by(const call_record& c) {
+    std::string_view text = c.text;
+    if (const std::string code = std::string(runtime::name(c.code)) + ": "; text.starts_with(code))
+      text.remove_prefix(code.size());
+    const std::string_view head = text.substr(0, text.find(": "));
+    const std::string_view told = text.substr(head.size());
+    op = head.substr(0, head.find(", "));
+    op = op.substr(0, op.rfind(' '));  // without its ranks
+    if (const auto on = last(", on rank ", head)) rank = on->number;
+    for (const std::string_view word : {", invocation ", ", call "}) {
+      if (const auto its = last(word, head)) begun = its->number;
+    }
+    if (const auto its = last("; invocation ", told); its && its->behind == " was under way") begun = its->number;
+    if (const auto next = last(": invocation ", told)) {
+      const bool is_late = c.code == errc::timeout && next->behind.starts_with(" had not begun; that rank is late");
+      not_begun = is_late || next->behind == " had not begun" || next->behind == " would have been the next one";
+    }
+    not_begun = not_begun || told.ends_with("; the call had not begun");
+    no_room = c.code == errc::timeout &&
+              told.ends_with(" has no room: it has not posted the receives for what was sent before");
+  }
+  std::string_view op;
+  std::optional<std::uint64_t> rank;
+  std::optional<std::uint64_t> begun;  // the number of the invocation
+  bool not_begun = false;              // it is the number of one to come
+  bool no_room = false;
+
+ private:
+  struct numbered {
+    std::uint64_t number;
+    std::string_view behind;
+  };
+  static std::optional<numbered> last(std::string_view word, std::string_view text) {
+    const std::size_t at = text.rfind(word);
+    if (at == std::string_view::npos) return std::nullopt;
+    numbered found{0, text.substr(at + word.size())};
+    const char* const end = found.behind.data() + found.behind.size();
+    const auto [behind, failed] = std::from_chars(found.behind.data(), end, found.number);
+    if (failed != std::errc()) return std::nullopt;
+    found.behind.remove_prefix(static_cast<std::size_t>(behind - found.behind.data()));
+    return found;
+  }
+};
+
 struct explained_errors final : checker {
   using checker::checker;
   void look() const {
@@ -755,21 +866,40 @@ struct explained_errors final : checker {
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
                                (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
       const bool late = op.timeout_ns < short_timeout_ns || (book_.r.faults->early_timeouts != 0 && !c.calm);
-      if (!explained(c, op, deaths, late) && !by_return(c) && !after_a_failure(c))
+      if (!explained(c, op, deaths, late) && !by_return(c) && !(c.code == errc::closed && is_closed_by_a_failure(c)))
         violated(what + ", which no fault explains");
-      if (c.text.find(op.name) == std::string::npos || c.text.find("rank") == std::string::npos)
-        violated(what + ", which does not name op and rank");
-      // A receive that nothing was matched to has no number: those behind it move up. Nor has a send that had no room.
-      const bool of_edges = op.what == op_spec::kind::pair || op.what == op_spec::kind::pipeline;
-      const bool unmatched =
-          c.code == errc::timeout && of_edges && (!c.sends || c.text.find("has no room") != std::string::npos);
-      const bool of_its_own = is_program(op.what) && c.code != errc::send_failed && c.code != errc::config_failed;
-      const bool numbered =
-          c.text.find("invocation") != std::string::npos || c.text.find(", call ") != std::string::npos;
-      const bool of_no_call = c.code == errc::peer_failed || c.code == errc::fenced || c.code == errc::closed;
-      if (!of_no_call && !unmatched && !of_its_own && !numbered)
-        violated(what + ", which does not name the invocation");
+      // What has closed an op is told as it was on the rank that it began on; no call of this rank begins any more.
+      if (c.code == errc::closed && is_closed_by_a_failure(c)) continue;
+      const named_by named(c);
+      if (!is_of(named.op, op.name) || named.rank != c.rank) violated(what + ", which does not name op and rank");
+      // Only on edges a call may fail that has not begun. A send that had no room in time says nothing of a number.
+      const bool not_begun = is_made_of_edges(op.what) && (named.not_begun || named.no_room);
+      if (!named.begun && !not_begun) violated(what + ", which does not name the invocation");
     }
+    look_at_begun();
+  }
+  // Recorders have the calls that had begun, each with its number.
+  void look_at_begun() const {
+    std::set<std::tuple<std::string_view, std::uint64_t, rank_id, std::uint64_t>> named;
+    for (const call_record& c : book_.r.calls) {
+      if (c.code == errc::none) continue;
+      if (const auto begun = named_by(c).begun) named.emplace(book_.r.play->ops[c.op].name, c.job, c.rank, *begun);
+    }
+    for (const flight_view& f : book_.r.flights) {
+      const bool failed = f.record.what == flight_event::send_failed || f.record.what == flight_event::receive_failed;
+      const participant_view* const p = book_.find(f);
+      if (!failed || is_rehearsal(f.record) || p == nullptr) continue;
+      // A call of an op that is made of others tells only of the first of those that failed.
+      const op_spec* const op = book_.find(p->op);
+      if (op == nullptr || op->what == op_spec::kind::pipeline || is_program(op->what)) continue;
+      if (!named.contains({p->op, f.job, f.rank, f.record.invocation}))
+        violated(book_.where(f) + ": it had begun and failed, and no failed call names it");
+    }
+  }
+  static bool is_made_of_edges(op_spec::kind k) {
+    using kind = op_spec::kind;
+    return k == kind::pair || k == kind::pipeline || k == kind::batch || k == kind::halo || k == kind::attention ||
+           k == kind::training;
   }
   // An op goes on once everybody has heard of the new process, and rejoined where it has to.
   bool by_return(const call_record& c) const {
@@ -782,12 +912,13 @@ struct explained_errors final : checker {
       default: return false;
     }
   }
-  // Of an op that no call follows after one that has failed, somewhere, with something else.
-  bool after_a_failure(const call_record& c) const {
-    return c.code == errc::closed && std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
-             return o.op == c.op && o.job == c.job && o.code != errc::none && o.code != errc::closed &&
-                    o.began_ns <= c.ended_ns;
-           });
+  // Of an op that no call follows after one that has failed with something else, on the rank that the text names.
+  bool is_closed_by_a_failure(const call_record& c) const {
+    const std::string began = "op " + book_.r.play->ops[c.op].name + ": a call has failed on rank ";
+    return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
+      return o.op == c.op && o.job == c.job && o.code != errc::none && o.code != errc::closed &&
+             o.began_ns <= c.ended_ns && c.text.find(began + std::to_string(o.rank) + " (") != std::string::npos;
+    });
   }
   static bool has(const op_spec& op, std::string_view kind) {
     return std::any_of(op.configs.begin(), op.configs.end(), [&](const auto& text) { return text.starts_with(kind); });
@@ -969,7 +1100,9 @@ void look_at_flights(const book& b, std::vector<violation>& found) {
 
 std::vector<violation> check_flights(const run_record& r) {
   std::vector<violation> found;
-  look_at_flights(book(r), found);
+  const book b(r);
+  look_at_flights(b, found);
+  one_decision(b, found, "agreement").look_at_versions();
   return found;
 }
 
@@ -990,6 +1123,7 @@ std::vector<violation> check(const run_record& r) {
   few_gates(b, found, "N2").look();
   outsiders(b, found, "N3").look();
   within_budget(b, found, "N4").look();
+  one_decision(b, found, "agreement").look_at_versions();
   one_decision(b, found, "agreement").look();
   fastest(b, found, "oracle").look();
   explained_errors(b, found, "errors").look();

@@ -31,7 +31,7 @@ const std::vector<join_part>& parts() {
 bool is_in(by_hand& job, rank_id r) { return job[r].says({"here is rank"}); }
 
 /// Of who has not joined, that its error names that rank; of who has, that it ends its op, or that it warns of it and the op's other
-/// rank has not joined.
+/// rank has not joined; or that it names that one, which has ended first, and itself names the lost one.
 bool blames(by_hand& job, rank_id lost, rank_id survivor) {
   const std::string who = fmt::format("parley: rank {}: ", survivor);
   const std::string it = fmt::format("rank {}", lost);
@@ -39,7 +39,11 @@ bool blames(by_hand& job, rank_id lost, rank_id survivor) {
     return job[survivor].says({who.c_str(), "timeout: ", it.c_str()}) ||
            job[survivor].says({who.c_str(), "peer_failed: ", it.c_str(), "while the ranks were joining"});
   }
-  return job[survivor].says({who.c_str(), it.c_str(), "is gone"});
+  if (job[survivor].says({who.c_str(), it.c_str(), "is gone"})) return true;
+  const rank_id mate = 3 - survivor;
+  const std::string other = fmt::format("rank {} is gone", mate);
+  return mate != lost && !is_in(job, mate) && job[survivor].says({who.c_str(), other.c_str()}) &&
+         blames(job, lost, mate);
 }
 
 void run_lost(const join_part& part, std::string_view action, const char* step) {

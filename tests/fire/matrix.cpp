@@ -22,6 +22,8 @@ using parley::simulation::run_record;
 
 namespace {
 
+constexpr const char* all_decide = "it is decided";
+
 struct campaign_part {
   const char* scenario;
   rank_id rank;
@@ -30,9 +32,9 @@ struct campaign_part {
   const char* op;
   std::vector<rank_id> others;  // of the op
   std::chrono::seconds detection = 1s;
-  const char* survivors_say = "";                 // besides their error
-  std::size_t invocations_told_again = 0;         // by those who run them with a survivor
-  const char* all_come_to_say = "it is decided";  // where nobody is lost
+  const char* survivors_say = "";            // besides their error
+  std::size_t invocations_told_again = 0;    // by those who run them with a survivor
+  const char* all_come_to_say = all_decide;  // where nobody is lost
 };
 
 // The leader of an edge is its sender; it offers, warms and reports to itself, so those are no messages of its own.
@@ -96,12 +98,12 @@ const std::vector<campaign_part>& calls() {
   return all;
 }
 
-// That a survivor's error names op and dead rank, also where that one had nothing to do with it: who ends because of a death says so, and whose
-// connection breaks without a word, as rank 0 is gone, ends because of that.
+// That a survivor's error names op, dead rank and its own invocation, also where that one had nothing to do with it: who ends because of a
+// death says so, and whose connection breaks without a word, as rank 0 is gone, ends because of that.
 bool blames(by_hand& job, const campaign_part& part, rank_id survivor) {
   const std::string who = fmt::format("parley: rank {}: peer_failed: ", survivor);
   const std::string gone = fmt::format("rank {} is gone", part.rank);
-  return job[survivor].says({who.c_str(), part.op, gone.c_str(), "restart the job"});
+  return job[survivor].says({who.c_str(), part.op, gone.c_str(), "restart the job", "invocation "});
 }
 
 // Nobody notices more than that it is late.
@@ -128,6 +130,8 @@ void run_paused(const campaign_part& part, const char* step) {
   const left_records left(job.records());
   left.check();
   CHECK_MESSAGE(left.told_again() > 0, job.text());
+  const bool all_say_that = part.all_come_to_say == std::string_view(all_decide);
+  if (all_say_that) CHECK_MESSAGE(left.decided_again() >= part.others.size(), job.text());
   CHECK(job.left_behind().empty());
 }
 
@@ -225,7 +229,7 @@ void run_one_sided(const one_sided_part& part, std::string_view action, const ch
   } else {
     const std::string gone = fmt::format("rank {} is gone", part.rank);
     const auto says = [&] {
-      return other.says({"it ended: peer_failed: activations 1->2", gone.c_str(), "restart the job"});
+      return other.says({"it ended: peer_failed: activations 1->2", gone.c_str(), "restart the job", "invocation "});
     };
     CHECK_MESSAGE(job.until(says), job.text());
     CHECK_MESSAGE(since.took() < detection + leaving, job.text());
@@ -333,7 +337,7 @@ TEST_CASE("ranks that run another config than their leader has stamped are found
   }
 }
 
-TEST_CASE("what real ranks leave is enough to see S3 to S6 broken in it") {
+TEST_CASE("what real ranks leave is enough to see S3 to S6 and agreement broken in it") {
   by_hand job("summing", 3, {{"PARLEY_TEST_MS", "60000"}});
   REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
   const left_records left(job.records());
@@ -354,6 +358,10 @@ TEST_CASE("what real ranks leave is enough to see S3 to S6 broken in it") {
     std::erase_if(r.flights, [](const parley::simulation::flight_view& f) {
       return f.rank == 2 && (f.record.flags & timed) != 0;
     });
+  }));
+  REQUIRE(left.decided_again() > 0);
+  CHECK(is_named("agreement", [](run_record& r) {
+    for (auto& d : r.participants.back().decisions) ++d.digest;
   }));
 }
 

@@ -16,7 +16,7 @@ namespace json = boost::json;
 // What `check_flights` reads, in JSON.
 namespace parley::actors {
 BOOST_DESCRIBE_STRUCT(wire_evidence, (), (digest, repetitions, status))
-BOOST_DESCRIBE_STRUCT(decision_record, (), (key, digest, evidence))
+BOOST_DESCRIBE_STRUCT(decision_record, (), (key, digest, version, evidence))
 }  // namespace parley::actors
 
 namespace parley::simulation {
@@ -118,6 +118,17 @@ std::size_t left_records::told_again() const {
     // Without a digest it ended before its rank knew which config it was to run.
     if (f.record.digest == 0 || (f.record.flags & rehearsal) != 0) continue;
     told[{f.record.op, f.record.generation, f.record.tag, f.record.invocation}].insert(f.rank);
+  }
+  std::size_t again = 0;
+  for (const auto& [which, ranks] : told) again += ranks.size() - 1;
+  return again;
+}
+
+std::size_t left_records::decided_again() const {
+  using decision = std::tuple<std::uint64_t, std::uint64_t, std::string, std::uint32_t>;
+  std::map<decision, std::set<rank_id>> told;
+  for (const participant_view& p : record_.participants) {
+    for (const auto& d : p.decisions) told[{p.id, p.generation, d.key, d.version}].insert(p.rank);
   }
   std::size_t again = 0;
   for (const auto& [which, ranks] : told) again += ranks.size() - 1;

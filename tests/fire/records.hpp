@@ -5,7 +5,7 @@
 ///     say(record_line(self, rehearsed));              // a rank
 ///
 ///     const left_records left(job.records());         // the test
-///     left.check();                                   // S1 to S6 (simulation/checkers.hpp)
+///     left.check();                                   // S1 to S6 and agreement (simulation/checkers.hpp)
 #include <parley/ops/rank.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/job.hpp>
@@ -36,6 +36,8 @@ class left_records {
   void check() const;
   /// By how many more ranks than one invocations were recorded, all in all.
   std::size_t told_again() const;
+  /// By how many more ranks than one decisions are known, all in all.
+  std::size_t decided_again() const;
 
  private:
   parley::simulation::run_record record_;

@@ -142,6 +142,121 @@ TEST_CASE("errors finds a failure that no fault explains, and a text that lacks 
   CHECK(says(run.of("errors"), "which does not name op and rank"));
   c.text = "pair 0->1, on rank 0: too late";
   CHECK(says(run.of("errors"), "which does not name the invocation"));
+  c.text = "pair 0->1, invocation 1, on rank 1: too late, said rank 0";
+  CHECK(says(run.of("errors"), "which does not name op and rank"));
+  c.text = "pairs 0->1, invocation 1, on rank 0: too late";
+  CHECK(says(run.of("errors"), "which does not name op and rank"));
+}
+
+TEST_CASE("errors asks for the very rank and the invocation of who ends because of a death, too") {
+  quiet_run run;
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
+  for (const errc code : {errc::peer_failed, errc::fenced}) {
+    CAPTURE(parley::runtime::name(code));
+    call_record& c = run.failed(code, "pair 0->1, on rank 0: rank 1 is gone; invocation 1 was under way");
+    CHECK(run.of("errors").empty());
+    c.text = "pair 0->1, on rank 0: rank 1 is gone; a send of 8 bytes had not begun: invocation 1 would have been the "
+             "next one";
+    CHECK(run.of("errors").empty());
+    c.text = "pair 0->1, on rank 0: rank 1 is gone; restart the job to continue";
+    CHECK(says(run.of("errors"), "which does not name the invocation"));
+    // Of what a call on another rank had to say.
+    c.text =
+        "pair 0->1, on rank 0: rank 1 ended with timeout: other 1->2, invocation 1, on rank 1: late; restart the job";
+    CHECK(says(run.of("errors"), "which does not name the invocation"));
+    c.text =
+        "pair 0->1, on rank 0: rank 1 ended, where a receive was not met: invocation 1 had not begun; restart the job";
+    CHECK(says(run.of("errors"), "which does not name the invocation"));
+    c.text = "pair 0->1, on rank 1: rank 1 is gone, heard rank 0; invocation 1 was under way";
+    CHECK(says(run.of("errors"), "which does not name op and rank"));
+    c.text = "pair 0->1, on rank 10: rank 1 is gone; invocation 1 was under way";
+    CHECK(says(run.of("errors"), "which does not name op and rank"));
+    c.text = "pair 0->1, on rank 0: rank 1 is gone; a receive was not met: invocation 1 had not begun";
+    run.play.ops.front().what = op_spec::kind::group;  // whose calls all begin
+    CHECK(says(run.of("errors"), "which does not name the invocation"));
+    run.play.ops.front().what = op_spec::kind::pair;
+    run.record.calls.pop_back();
+  }
+}
+
+TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose error names another invocation") {
+  quiet_run run;
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
+  call_record& c = run.failed(errc::peer_failed, "pair 0->1, on rank 0: rank 1 is gone; invocation 7 was under way");
+  flight_view& f = run.record.flights.emplace_back(flight(0, 7, 0));
+  f.record.what = parley::runtime::flight_event::send_failed;
+  CHECK(run.of("errors").empty());
+  c.text = "pair 0->1, on rank 0: rank 1 is gone; invocation 8 was under way";
+  CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
+  c.text = "pair 0->1, on rank 0: rank 1 is gone; a send had not begun: invocation 7 would have been the next one";
+  CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
+  f.record.flags = 4;  // a rehearsal, which is no call
+  CHECK(run.of("errors").empty());
+}
+
+TEST_CASE("L2 finds a call that takes longer than one timeout and what may hold it up, whatever its op is made of") {
+  using kind = op_spec::kind;
+  constexpr parley::runtime::time_ns timeout_ns = 30'000'000'000;
+  for (auto k = static_cast<int>(kind::pair); k <= static_cast<int>(kind::last); ++k) {
+    CAPTURE(k);
+    quiet_run run;
+    op_spec& op = run.play.ops.front();
+    op.what = static_cast<kind>(k);
+    op.configs = {"timed:slow:1000000"};
+    const parley::runtime::time_ns longest = op.what == kind::hierarchy ? timeout_ns / 4 * 7 : timeout_ns;
+    const parley::runtime::time_ns transfers = op.what == kind::pipeline    ? 12
+                                               : op.what == kind::training  ? 12
+                                               : op.what == kind::attention ? 2
+                                               : op.what == kind::hierarchy ? 3
+                                                                            : 0;
+    call_record& c = run.record.calls.front();
+    c.timeout_ns = timeout_ns;
+    c.began_ns = 5;
+    c.ended_ns = c.began_ns + longest + longest / 8 + transfers * 1'000'000 + run.play.detection_ns + 100'000'000;
+    CHECK(run.of("L2").empty());
+    ++c.ended_ns;
+    CHECK(says(run.of("L2"), "call 0 took "));
+    run.faults.mishaps.push_back({.what = mishap::kind::pause, .for_ns = 1});
+    CHECK(run.of("L2").empty());
+    // Lost control messages hold up transfers that follow each other, for no longer than a second each.
+    run.faults.lose = 1;
+    c.ended_ns += 20'000'000'000;
+    CHECK(run.of("L2").empty() == (transfers != 0));
+    ++c.ended_ns;
+    CHECK_FALSE(run.of("L2").empty());
+  }
+}
+
+TEST_CASE("agreement finds two decisions of one version, also where a member has died, and one that not all know") {
+  quiet_run run;
+  participant_view receiver = run.record.participants.front();
+  receiver.rank = 1;
+  receiver.leads = false;
+  run.record.participants.push_back(receiver);
+  for (participant_view& p : run.record.participants) {
+    auto& d = p.decisions.emplace_back();
+    d.key = "4KiB";
+    d.digest = 7;
+    d.version = 1;
+  }
+  auto& known = run.record.participants.back().decisions;
+  CHECK(run.of("agreement").empty());
+  known.front().version = 2;
+  CHECK(says(run.of("agreement"), "rank 1 knows unknown 0000000000000007 version 2, and rank 0 knows"));
+  known.front().version = 1;
+  known.front().digest = 8;
+  CHECK(says(run.of("agreement"), "rank 1 knows unknown 0000000000000008 version 1, and rank 0 knows"));
+  REQUIRE(!check_flights(run.record).empty());
+  CHECK(check_flights(run.record).back().invariant == "agreement");
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
+  CHECK(says(run.of("agreement"), "rank 1 knows unknown 0000000000000008 version 1, and rank 0 knows"));
+  known.front().version = 2;
+  CHECK(run.of("agreement").empty());
+  CHECK(check_flights(run.record).empty());
+  known.clear();
+  CHECK(run.of("agreement").empty());
+  run.faults.mishaps.clear();
+  CHECK(says(run.of("agreement"), "only 1 of 2 participants know the decision"));
 }
 
 TEST_CASE("errors finds an op that says it is closed, though no call of it has failed before") {
@@ -153,6 +268,8 @@ TEST_CASE("errors finds an op that says it is closed, though no call of it has f
   CHECK(says(run.of("errors"), "which no fault explains"));
   for (call_record& c : run.record.calls) c.ended_ns = 70;
   CHECK(run.of("errors").empty());
+  run.record.calls[1].text = "op pair: a call has failed on rank 1 (timeout), …";  // where none has
+  CHECK(says(run.of("errors"), "which no fault explains"));
 }
 
 TEST_CASE("results finds a decision that is remembered, though no process of these versions has run before") {
