@@ -230,6 +230,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
       ++record.programs_left;
     }
   }
+  std::fflush(stdout);  // what the ranks printed comes before what is said of them, also where both go to one pipe
   std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
                static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
                static_cast<unsigned long long>(w.stage().hash()));
