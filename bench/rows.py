@@ -109,6 +109,16 @@ def simulator(only, line, label="parley", ranks=1_000, calls=None):
     return Reported(label, Program("simulator", ("--only", only, "--ranks", str(ranks), *more)), line)
 
 
+def edge_agreement(ranks, line, label="parley"):
+    """What the edges of a pipeline of so many simulated ranks took to decide, in virtual time."""
+    return Reported(label, JOINS[ranks], line)
+
+
+def started(ranks, line, label="parley"):
+    """Ranks of one process, in pairs that tune, from their start until the last pair has decided."""
+    return Reported(label, STARTS[ranks], line)
+
+
 def rendezvous(clients, label="parley"):
     return Reported(label, Program("rendezvous", ("--clients", str(clients))), "rendezvous")
 
@@ -154,6 +164,8 @@ TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repe
 SWEEP = SharedRun("sweep", ("--only", "regret"), UCX)
 PUTS = SharedRun("sweep", ("--only", "put", "--repetitions", "2000"), UCX)
 CAMPAIGNS = {ranks: OneRun("campaigns", ("--ranks", str(ranks))) for ranks in (2, 4)}
+JOINS = {ranks: OneRun("simulator", ("--only", "join", "--ranks", str(ranks)), timeout_s=300) for ranks in (1_024, 4_096)}
+STARTS = {ranks: OneRun("simulator", ("--only", "start", "--ranks", str(ranks)), timeout_s=300) for ranks in (10_000, 100_000)}
 FIRST_MINUTE = OneRun("first_minute", (), UCX, timeout_s=300)
 OVERLAP_BETWEEN_HOSTS = between_hosts(1_000)
 
@@ -227,6 +239,15 @@ ROWS = [
         [simulator("large_seed", "sim_64_ranks_simulated", "simulated")], at_most=1_000, runs=3),
     Row("sim_join_4096", "ms", simulator("join", "sim_join", ranks=4_096),
         [simulator("join", "sim_join", "a quarter of the ranks", ranks=1_024)], at_most=10_000, runs=1),
+    Row("sim_edge_agreement", "ns", edge_agreement(4_096, "sim_edge_agreement"),
+        [edge_agreement(1_024, "sim_edge_agreement", "a quarter of the ranks")],
+        beside=[edge_agreement(4_096, "sim_edge_agreement_95", "95th percentile")], ratio_at_most=1.01, runs=1, exact=True),
+    Row("sim_edge_agreement_slowest", "ns", edge_agreement(4_096, "sim_edge_agreement_slowest"),
+        [edge_agreement(1_024, "sim_edge_agreement_slowest", "a quarter of the ranks")], ratio_at_most=1.01, runs=1, exact=True),
+    Row("sim_start_100000", "s", started(100_000, "sim_start"),
+        [started(10_000, "sim_start", "a tenth of the ranks")], at_most=120, runs=1),
+    Row("sim_start_100000_bytes", "bytes", started(100_000, "sim_start_bytes"),
+        [started(10_000, "sim_start_bytes", "a tenth of the ranks")], at_most=16_384, runs=1),
     Row("rendezvous_256", "ms", rendezvous(256), [rendezvous(64, "a quarter of the clients")], at_most=2_000, runs=3),
     Row("tuned_call_instructions", "instructions",
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],

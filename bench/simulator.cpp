@@ -4,10 +4,12 @@
 //                                                               events does by itself
 //     simulator --only events_checked                           the same with all checkers
 //     simulator --only bytes [--ranks 10000]                    heap of one rank, with an op that has been tuned, and without
+//     simulator --only start [--ranks 100000] [--calls 60]      pairs of ranks from their start until each has tuned; heap of one rank
 //     simulator --only seeds [--seeds 20] --scenarios FOLDER    a swarm seed of few ranks with faults and all checkers
 //     simulator --only large_seed                               one of 64 ranks and 2,000 invocations
 //     simulator --only join [--ranks 1024] [--calls 60]         a pipeline of so many stages, from the start to the last decision; so
-//                                                               many microbatches, which must be enough for it
+//                                                               many microbatches, which must be enough for it; and how long its
+//                                                               edges took to decide, in virtual time
 //
 // An event is a message that a link has handed to its handler, or one of the timers that pace the calls.
 #include <parley/bench/keys.hpp>
@@ -173,6 +175,15 @@ void bytes(rank_id ranks, std::int64_t calls) {
   report("sim_rank_bytes", double(heap_bytes() - before) / ranks, "bytes");
 }
 
+void start_pairs(rank_id ranks, std::int64_t calls) {
+  const std::size_t before = heap_bytes();
+  const std::int64_t start = now_ns();
+  world w(many_ranks(ranks), nullptr);
+  run_pairs(w, calls);
+  report("sim_start", double(now_ns() - start) / 1e9, "s");
+  report("sim_start_bytes", double(heap_bytes() - before) / ranks, "bytes");
+}
+
 // Small ones have no more than 200 invocations, each of which is a call on every rank that it takes, of two at least.
 void seeds(std::int64_t count, const std::string& folder) {
   constexpr std::uint64_t most_calls = 400;
@@ -234,6 +245,20 @@ task<> one_stage(parley::rank* self, std::int64_t microbatches) {
   co_await pipe.run(sizes, mine);
 }
 
+// In virtual time, from the first call of an edge's sender until that has decided; the fastest first.
+std::vector<double> agreement_times_ns(const world& w) {
+  std::vector<double> times;
+  for (rank_id r = 0; r < w.ranks(); ++r) {
+    for (const auto& edge : w.find(r)->agreements()) {
+      for (const auto& c : edge.assigned->campaigns()) times.push_back(double(c->decided_ns - c->first_ns));
+    }
+  }
+  if (times.size() != w.ranks() - 1)
+    give_up(std::to_string(times.size()) + " edges searched, not one between any two stages");
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
 void join(rank_id ranks, std::int64_t microbatches) {
   const std::int64_t start = now_ns();
   world w(many_ranks(ranks), nullptr);
@@ -241,6 +266,10 @@ void join(rank_id ranks, std::int64_t microbatches) {
   run_programs(w);
   report("sim_join", double(now_ns() - start) / 1e6, "ms");
   expect_decisions(w);
+  const std::vector<double> times = agreement_times_ns(w);
+  report("sim_edge_agreement", median(times), "ns");
+  report("sim_edge_agreement_95", times[times.size() * 95 / 100], "ns");
+  report("sim_edge_agreement_slowest", times.back(), "ns");
 }
 
 }  // namespace
@@ -254,6 +283,8 @@ int main(int argc, char** argv) {
     events_checked(rank_id(given.number("ranks", 1'000)), given.number("calls", 600));
   else if (only == "bytes")
     bytes(rank_id(given.number("ranks", 10'000)), given.number("calls", 600));
+  else if (only == "start")
+    start_pairs(rank_id(given.number("ranks", 100'000)), given.number("calls", 60));
   else if (only == "seeds")
     seeds(given.number("seeds", 20), given.text("scenarios", "simulation/scenarios"));
   else if (only == "large_seed")
@@ -261,5 +292,5 @@ int main(int argc, char** argv) {
   else if (only == "join")
     join(rank_id(given.number("ranks", 1'024)), given.number("calls", 60));
   else
-    give_up("--only takes events, events_checked, bytes, seeds, large_seed or join, not " + only);
+    give_up("--only takes events, events_checked, bytes, start, seeds, large_seed or join, not " + only);
 }

@@ -32,6 +32,11 @@ struct target {
 };
 std::span<const target> targets();
 
+/// The bodies of control messages that target `message` decodes: the corpus has an input of each.
+std::vector<std::string_view> body_types();
+/// Which of them an input is; "" where it does not decode.
+std::string_view body_type_of(input bytes);
+
 inline void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "not so: %s\n", what);

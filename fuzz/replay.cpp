@@ -1,10 +1,13 @@
-// Runs every input of the corpus once: CORPUS/TARGET/*. Each target also gets nothing at all, and each input cut short.
+// Runs every input of the corpus once: CORPUS/TARGET/*. Each target also gets nothing at all, and each input cut short. A corpus without
+// an input of every control message fails.
 #include "fuzz.hpp"
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
+#include <string_view>
 
 namespace {
 
@@ -13,6 +16,17 @@ std::vector<std::byte> content_of(const std::filesystem::path& path) {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
+}
+
+// Whether inputs of that folder decode as every body of a control message.
+bool has_every_body(const std::filesystem::path& folder) {
+  const auto all = parley::fuzz::body_types();
+  std::set<std::string_view> missing(all.begin(), all.end());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    missing.erase(parley::fuzz::body_type_of(content_of(entry.path())));
+  for (const std::string_view name : missing)
+    std::printf("%s: no input decodes as %s\n", folder.c_str(), std::string(name).c_str());
+  return missing.empty();
 }
 
 }  // namespace
@@ -37,10 +51,11 @@ int main(int argc, char** argv) {
         t.run(std::span(bytes).first(bytes.size() / 2));
         ++count;
       }
+      if (name == "message") complete = has_every_body(folder) && complete;
     }
     std::printf("%s: %zu inputs\n", name.c_str(), count);
     complete = complete && count > 0;
   }
-  if (!complete) std::printf("a target without a corpus proves nothing; ./dev fuzz TARGET makes one\n");
+  if (!complete) std::printf("a target without inputs proves nothing; ./dev fuzz TARGET finds some\n");
   return complete ? 0 : 1;
 }
