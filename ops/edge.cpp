@@ -373,17 +373,18 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (may_wait_for_credit(call.tag, data))
     payload.emplace(*options_.memory, data, [this, &call] { sender_.readmit(call.tag); });
   auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr);
-  if (!number && failed_)
+  if (!number) {
+    std::string why;
+    if (!failed_)
+      why = payload && !payload->is_over()
+                ? "what kernels of this rank were to write was not there; "
+                : "rank " + std::to_string(options_.peer) +
+                      " has no room: it has not posted the receives for what was sent before; ";
     throw explained(number.code(), std::nullopt,
-                    "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
+                    why + "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
                         ", had not begun: invocation " + std::to_string(sender_.next_invocation(call.tag)) +
                         " would have been the next one");
-  if (!number)
-    throw explained(number.code(), std::nullopt,
-                    payload && !payload->is_over()
-                        ? "what kernels of this rank were to write was not there"
-                        : "rank " + std::to_string(options_.peer) +
-                              " has no room: it has not posted the receives for what was sent before");
+  }
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
   actors::outgoing begun = sender_.begin(call.tag, data.size(), *number, call.trials, data.data(), call.pieces);

@@ -830,14 +830,11 @@ struct named_by {
       not_begun = is_late || next->behind == " had not begun" || next->behind == " would have been the next one";
     }
     not_begun = not_begun || told.ends_with("; the call had not begun");
-    no_room = c.code == errc::timeout &&
-              told.ends_with(" has no room: it has not posted the receives for what was sent before");
   }
   std::string_view op;
   std::optional<std::uint64_t> rank;
   std::optional<std::uint64_t> begun;  // the number of the invocation
   bool not_begun = false;              // it is the number of one to come
-  bool no_room = false;
 
  private:
   struct numbered {
@@ -872,9 +869,8 @@ struct explained_errors final : checker {
       if (c.code == errc::closed && is_closed_by_a_failure(c)) continue;
       const named_by named(c);
       if (!is_of(named.op, op.name) || named.rank != c.rank) violated(what + ", which does not name op and rank");
-      // Only on edges a call may fail that has not begun. A send that had no room in time says nothing of a number.
-      const bool not_begun = is_made_of_edges(op.what) && (named.not_begun || named.no_room);
-      if (!named.begun && !not_begun) violated(what + ", which does not name the invocation");
+      const bool may_not_begin = is_made_of_edges(op.what);
+      if (!named.begun && !(may_not_begin && named.not_begun)) violated(what + ", which does not name the invocation");
     }
     look_at_begun();
   }

@@ -13,9 +13,11 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 using namespace parley;
 using namespace parley::ops;
@@ -95,8 +97,10 @@ task<> late_one(ends* e, bool* is_over) {
 }
 
 task<> while_held(ends* e) {
-  for (transfer* const t : {&e->by_engine, &e->by_kernel}) {
-    co_await t->tune({bytes});
+  const std::array<transfer*, 2> both{&e->by_engine, &e->by_kernel};
+  const std::vector<std::uint64_t> sizes(1, bytes);
+  for (transfer* const t : both) {
+    co_await t->tune(sizes);
     for (int i = 0; i < 20; ++i) co_await e->one(*t);  // its memory is mapped, and each kernel loaded
   }
   CHECK(e->by_engine.decision(bytes).config == put()->id());
