@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -15,11 +16,14 @@ namespace {
 
 namespace wire = parley::transports::wire;
 
-/// Each frame of a join begins with what one call sends or brings.
+/// Each frame of a join begins with what one call sends or brings. The rest of it may come in calls of its own, and look like the head
+/// of another one, but for its length.
 std::optional<wire::type> frame_of(const void* data, std::size_t size) {
-  constexpr std::size_t type_at = 4;
+  constexpr std::size_t longest = 1 << 16;  // of a few ranks
   if (size < wire::head_bytes) return std::nullopt;
-  return static_cast<wire::type>(static_cast<const std::byte*>(data)[type_at]);
+  wire::scanner head({static_cast<const std::byte*>(data), wire::head_bytes});
+  if (head.number<std::uint32_t>() > longest) return std::nullopt;
+  return static_cast<wire::type>(head.number<std::uint8_t>());
 }
 
 void is_about_to_send(wire::type frame) {

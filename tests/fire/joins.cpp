@@ -133,6 +133,7 @@ TEST_CASE(
   run_one(parts()[0], "stop", "presented");
   run_one(parts()[0], "stop", "admitted");
   run_one(parts()[1], "kill", "admits");
+  run_one(parts()[1], "stop", "admits");
 }
 
 TEST_CASE("a rank that is stopped for a while as it joins is waited for") {

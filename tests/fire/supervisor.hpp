@@ -47,6 +47,9 @@ using namespace std::chrono_literals;
 using parley::tests::long_enough;
 
 inline constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
+// What a roster holds begins with it, and has a roster's type where the head of a frame has its own: who looks for frames (join_steps.cpp)
+// must tell them apart.
+inline constexpr const char* roster_like_job = "50f1e";
 inline constexpr const char* rank_of_a_job = "this program as one rank";
 /// A rank says so, with the time in nanoseconds, of the clock that all processes of a host have.
 inline constexpr const char* program_end_words = "its program ended at ";
@@ -117,7 +120,7 @@ class by_hand {
                              {"PARLEY_LOCAL_SIZE", std::to_string(world)},
                              {"PARLEY_LOCAL_RANK", std::to_string(rank)},
                              {"PARLEY_RENDEZVOUS", "127.0.0.1:" + std::to_string(port_)},
-                             {"PARLEY_JOB", "f1e"},
+                             {"PARLEY_JOB", roster_like_job},
                              {"PARLEY_KEY_FILE", key},
                              {"TMPDIR", folder_.string()}});
       if (rank == 0) env.emplace_back("PARLEY_RENDEZVOUS_FD", std::to_string(listening));
