@@ -73,7 +73,7 @@ void rounds::retire() noexcept {
 task<result<rounds::outcome>> rounds::exchange(std::uint64_t call, std::uint32_t round, round_body body,
                                                time_ns timeout_ns) {
   const time_ns longer_ns = leads() || timeout_ns >= runtime::never / 2 ? timeout_ns : timeout_ns + timeout_ns / 8;
-  const time_ns deadline = runtime::deadline_of(services_.ex.now(), longer_ns);
+  const time_ns deadline = services_.until(longer_ns);
   if (leads()) {
     auto led = co_await lead(call, round, std::move(body), deadline);
     co_return led;

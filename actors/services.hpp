@@ -116,6 +116,7 @@ struct services {
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
   std::uint64_t early_bytes = most_early_bytes;                                       ///< per edge
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
+  std::uint32_t patience = 1;                     ///< how many times as long as it says each time-out is, from 1 on
   /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
   std::uint64_t first_invocation = 0;
   /// Of a thousand calls: those that end after as good as no time. A fault point, for simulations.
@@ -141,11 +142,18 @@ struct services {
   /// empty.
   std::function<void(runtime::errc)> hear_news{};
 
-  /// When a call that begins now ends at the latest.
+  /// A time-out as this rank takes it: PARLEY_PATIENCE times as long as its op says.
+  runtime::time_ns patient(runtime::time_ns span) const noexcept {
+    return span >= runtime::never / patience ? runtime::never : span * patience;
+  }
+  /// When a wait that begins now ends at the latest.
+  runtime::time_ns until(runtime::time_ns span) const noexcept { return runtime::deadline_of(ex.now(), patient(span)); }
+
+  /// The same of a call.
   runtime::time_ns deadline_of(runtime::time_ns span) noexcept {
     constexpr std::uint64_t early_ns = 200'000;
     const bool early = early_timeouts != 0 && jitter.below(1000) < early_timeouts;
-    return runtime::deadline_of(ex.now(), early ? static_cast<runtime::time_ns>(jitter.below(early_ns)) : span);
+    return early ? runtime::deadline_of(ex.now(), static_cast<runtime::time_ns>(jitter.below(early_ns))) : until(span);
   }
 
   /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers

@@ -90,7 +90,7 @@ void neighbours::expect(rank_id peer) {
 }
 
 void neighbours::ask_for_a_while() {
-  ask_until_ns_ = runtime::deadline_of(services_.ex.now(), options_.timeout_ns);
+  ask_until_ns_ = services_.until(options_.timeout_ns);
   if (linked()) return;
   pauses_.restart();
   services_.ex.arm(*this, services_.ex.now() + pauses_.next(services_.jitter));

@@ -183,7 +183,7 @@ std::vector<std::pair<std::string, decision>> contextual_end::decisions() const 
 }
 
 task<decision> contextual_end::decided(std::string kernel, std::string key, decided_options o) {
-  const time_ns until = runtime::deadline_of(services_.ex.now(), o.timeout_ns != 0 ? o.timeout_ns : op_.timeout_ns);
+  const time_ns until = services_.until(o.timeout_ns != 0 ? o.timeout_ns : op_.timeout_ns);
   for (;;) {
     ops::decision d = decision(kernel, key);
     if (d.decided && d.search > o.after_search) co_return d;
@@ -283,7 +283,7 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
 /// A run that ends after its time, or when another rank's has failed in a call that is theirs together.
 task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   runtime::scope& around = co_await runtime::this_scope;
-  runtime::scope here(around, {.deadline = runtime::deadline_of(services_.ex.now(), timeout_ns)});
+  runtime::scope here(around, {.deadline = services_.until(timeout_ns)});
   struct while_running {
     runtime::scope*& running;
     ~while_running() { running = nullptr; }
@@ -301,7 +301,8 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   }
   if (!thrown) co_return;
   if (here.cancelled() == errc::timeout && around.cancelled() == errc::none)
-    runtime::raise({errc::timeout, "a run took longer than " + milliseconds(static_cast<double>(op_.timeout_ns)) +
+    runtime::raise({errc::timeout, "a run took longer than " +
+                                       milliseconds(static_cast<double>(services_.patient(op_.timeout_ns))) +
                                        "; see what holds it up, or allow more time"});
   std::rethrow_exception(thrown);
 }

@@ -690,7 +690,7 @@ void edge_in::fail(const error& why) noexcept {
 // Before the two ends have met each runs its own default. Another one in a stamp says that their declarations differ: the sender, who
 // leads, compares them, and what it says names both. It is waited for half of a call's time, before the sender gives up its own.
 task<> edge_in::until_runnable(part_receiver& in, std::uint64_t ran) {
-  const time_ns until = runtime::deadline_of(services_.ex.now(), options_.timeout_ns / 2);
+  const time_ns until = services_.until(options_.timeout_ns / 2);
   while (runnable(ran) == nullptr && participant_.candidates.empty() && !failed_) {
     auto woken = co_await participant_.changed.next(until);
     if (woken) continue;
@@ -717,7 +717,7 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
     if (runnable(ran) == nullptr) co_await until_runnable(in, ran);
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope config(here);
-    const patience limit(services_.ex, in, config, options_.timeout_ns);
+    const patience limit(services_.ex, in, config, services_.patient(options_.timeout_ns));
     config.spawn(run(in, ran, into));
     co_await config.join();
   } catch (...) {

@@ -442,7 +442,7 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
 // Before the members have met each runs its own default. One that is told of another says that their declarations differ: the leader
 // compares them, and what it says names both. It is waited for half of a call's time.
 task<> group_end::until_compared(const group_invocation& inv) {
-  const time_ns until = runtime::deadline_of(services_.ex.now(), options_.timeout_ns / 2);
+  const time_ns until = services_.until(options_.timeout_ns / 2);
   while (!inv.rehearsal() && participant_.candidates.empty() && !failed_) {
     auto woken = co_await participant_.changed.next(until);
     if (!woken) break;
@@ -596,8 +596,7 @@ task<> group_end::rehearse(std::uint64_t digest) {
   work.element_bytes = sizeof(std::uint32_t);
   work.combine = add_words;
   work.sums = runtime::summand::i32;
-  group_invocation inv(*group_, work.total_bytes, runtime::deadline_of(services_.ex.now(), options_.timeout_ns),
-                       digest);
+  group_invocation inv(*group_, work.total_bytes, services_.until(options_.timeout_ns), digest);
   control.reset();
   std::exception_ptr thrown;
   bool begun = false;

@@ -303,7 +303,7 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     const bool sends = operation.what == p2p_operation::kind::send;
     const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
     const runtime::buffer_access whole{operation.bytes, use};
-    const runtime::step_options how{o.timeout_ns, o.after, &sequence_of(operation)};
+    const runtime::step_options how{services_.patient(o.timeout_ns), o.after, &sequence_of(operation)};
     runtime::flow_part& part = parts.emplace_back();
     try {
       if (leaves_at_once(flow, operation, batches_, whole, how)) {

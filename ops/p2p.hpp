@@ -99,7 +99,7 @@ class p2p_end {
  public:
   p2p_end(transfer pairs, const actors::services& s, const point_to_point& op)
       : name_(op.name), pairs_(std::move(pairs)), memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
-        to_itself_(s, memory_, op.name, op.timeout_ns), self_(s.net.rank()) {}
+        to_itself_(s, memory_, op.name, op.timeout_ns), services_(s), self_(s.net.rank()) {}
   p2p_end(const p2p_end&) = delete;
   p2p_end& operator=(const p2p_end&) = delete;
 
@@ -138,6 +138,7 @@ class p2p_end {
   transfer pairs_;
   runtime::memory_space& memory_;
   self_edge to_itself_;
+  const actors::services& services_;
   rank_id self_;
   sequences sends_;
   sequences receives_;

@@ -55,6 +55,7 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
   services_.detection_ns = on.detection_ns;
+  services_.patience = std::max(settings_->patience, std::uint32_t{1});
   services_.give_up = std::move(on.give_up);
   if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
   services_.hear_news = [this, held_dead = std::move(on.held_dead), hear = std::move(on.hear_news)](errc code) {
@@ -644,10 +645,10 @@ task<> rank::settle(time_ns limit_ns) {
     const bool bound = !may_leave();
     time_ns waiting_ns = bound || owing() ? limit_ns : 0;
     for (const auto& e : outs_) {
-      if (!e->delivered()) waiting_ns = std::max(waiting_ns, e->timeout_ns());
+      if (!e->delivered()) waiting_ns = std::max(waiting_ns, services_.patient(e->timeout_ns()));
     }
     for (const auto& g : groups_) {
-      if (!g->settled()) waiting_ns = std::max(waiting_ns, g->timeout_ns());
+      if (!g->settled()) waiting_ns = std::max(waiting_ns, services_.patient(g->timeout_ns()));
     }
     if (executor_.now() - began >= waiting_ns) co_return;
     auto slept = co_await runtime::sleep_until(executor_.now() + pause);

@@ -73,6 +73,8 @@ struct rank_settings {
   /// A folder for `parley-flight-RANK.json`: what the flight recorder holds when a call fails or a peer is lost, at most once a
   /// second, and when the program asks. Empty: nowhere.
   std::string flight_dir;
+  /// How many times as long as it says each op's time-out is, from 1 on; a death is noticed as soon as ever. PARLEY_PATIENCE wins.
+  std::uint32_t patience = 1;
   bool mutant_ignores_stamp = false;  ///< test switch, see ops/edge.hpp
 };
 

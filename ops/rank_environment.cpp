@@ -29,25 +29,24 @@ void limit_trials(tuning::plan_options& plan, const tuning::environment_settings
   if (env.has(setting::max_warmup_iterations)) plan.warm_up_repetitions = told.max_warmup_iterations;
 }
 
-void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& lookup) {
-  const auto value_of = [&](const char* name) {
-    const auto text = lookup(name);
-    return text && !text->empty() ? text : std::nullopt;
-  };
-  const auto wrong = [](const char* name, const std::string& text, const char* must) {
+/// Of a variable that is a number, which `must` puts into words.
+template <class Number>
+void heed_number(const tuning::variable_lookup& lookup, const char* name, Number& into, Number least, Number most,
+                 const char* must) {
+  const auto text = lookup(name);
+  if (!text || text->empty()) return;
+  const char* const end = text->data() + text->size();
+  const auto [stop, problem] = std::from_chars(text->data(), end, into);
+  if (problem != std::errc() || stop != end || !(into >= least && into <= most))
     runtime::raise(
-        {errc::malformed, std::string(name) + "=" + text + ": must be " + must + "; correct it or unset it"});
-  };
-  const auto number = [&](const char* name, auto& into, auto least, auto most, const char* must) {
-    const auto text = value_of(name);
-    if (!text) return;
-    const char* const end = text->data() + text->size();
-    const auto [stop, problem] = std::from_chars(text->data(), end, into);
-    if (problem != std::errc() || stop != end || !(into >= least && into <= most)) wrong(name, *text, must);
-  };
+        {errc::malformed, std::string(name) + "=" + *text + ": must be " + must + "; correct it or unset it"});
+}
+
+void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& lookup) {
   if (const auto on = heed_switch("PARLEY_TUNING_DRIFT", lookup)) drift.on = *on;
-  number("PARLEY_TUNING_DRIFT_EVERY", drift.every, std::uint64_t{1}, std::uint64_t{1} << 40U, "a count from 1 on");
-  number("PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, 0.01, 100.0, "from 0.01 to 100");
+  heed_number(lookup, "PARLEY_TUNING_DRIFT_EVERY", drift.every, std::uint64_t{1}, std::uint64_t{1} << 40U,
+              "a count from 1 on");
+  heed_number(lookup, "PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, 0.01, 100.0, "from 0.01 to 100");
 }
 
 constexpr const char* own_variables[] = {"PARLEY_RESULTS",
@@ -58,7 +57,8 @@ constexpr const char* own_variables[] = {"PARLEY_RESULTS",
                                          "PARLEY_MASK",
                                          "PARLEY_UCX_CUDA",
                                          "PARLEY_FLIGHT_DIR",
-                                         "PARLEY_DETECTION"};
+                                         "PARLEY_DETECTION",
+                                         "PARLEY_PATIENCE"};
 
 std::vector<std::string> known_variables() {
   std::vector<std::string> all(std::begin(own_variables), std::end(own_variables));
@@ -161,6 +161,8 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
     s.policy = actors::tuning_policy::off;
   }
   heed_drift(s.plan.drift, lookup);
+  heed_number(lookup, "PARLEY_PATIENCE", s.patience, std::uint32_t{1}, std::uint32_t{1000},
+              "a whole number, 1 to 1000");
   s.masked = heed_masks(std::move(s.masked), lookup);
   if (env.has(setting::check) && all.told.check.on) {
     s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);

@@ -12,6 +12,7 @@
 /// | PARLEY_TUNING_DRIFT=0 | a decision whose times drift is not searched anew (default: 1) |
 /// | PARLEY_TUNING_DRIFT_EVERY=512 | calls of one size between two looks at their times |
 /// | PARLEY_TUNING_DRIFT_THRESHOLD=0.25 | how much a change that lasts must be, as a part of the smaller time |
+/// | PARLEY_PATIENCE=N | the time-outs of all ops are N times as long |
 /// | PARLEY_TUNABLEOP_ENABLED=0 | neither results nor trials; =1 names FILENAME's default |
 /// | PARLEY_TUNABLEOP_TUNING, FILENAME | the same as the first two, which win |
 /// | PARLEY_TUNABLEOP_RECORD_UNTUNED=1 | what had no result and was not tuned is listed in UNTUNED_FILENAME |

@@ -61,7 +61,7 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
   } else {
     (what == way::sends ? here.sends : here.receives).push_back(mine);
     const time_ns limit_ns = o.timeout_ns != 0 ? o.timeout_ns : timeout_ns_;
-    auto woken = co_await mine.changed.next(runtime::deadline_of(services_.ex.now(), limit_ns));
+    auto woken = co_await mine.changed.next(services_.until(limit_ns));
     mine.unlink();
     forget_if_idle(o.tag);
     if (mine.met == nullptr) throw explained(woken.code(), verb, o.tag, "its other side was not posted");

@@ -287,7 +287,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   const runtime::work_meter::wait uncharged(here.meter());
   if (const auto there = memory().check(data, alignment_of(op_)); !there)
     runtime::raise({there.code(), declaration().title() + ": " + there.reason().text()});
-  const time_ns until = runtime::deadline_of(services_.ex.now(), timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
+  const time_ns until = services_.until(timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
   auto begun = co_await leases_.start(bytes, until);
   if (!begun)
     throw explained(begun.code(), leases_.next_invocation(bytes),

@@ -371,6 +371,7 @@ last 2 "processes-after-faults"
 
 [ "${SANITIZE:-yes}" = no ] || sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
 if [ -n "${sanitizer:-}" ]; then
+  export PARLEY_PATIENCE=10 # NCCL's kernels alone are loaded for longer under it than calls have
   for tool in memcheck racecheck; do
     check "$tool-one-process" 400 "${one_gpu[@]}" "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
       --one-process --no-results --microbatches 12

@@ -87,6 +87,21 @@ TEST_CASE("searches for drift are switched off and set by the environment") {
   }
 }
 
+TEST_CASE("the environment says how many times as long time-outs are") {
+  CHECK(heed({}).settings.patience == 1);
+  CHECK(heed({{"PARLEY_PATIENCE", ""}}).settings.patience == 1);
+  rank_settings mine;
+  mine.patience = 3;
+  CHECK(heed({}, mine).settings.patience == 3);
+  CHECK(heed({{"PARLEY_PATIENCE", "10"}}, mine).settings.patience == 10);
+  for (const char* wrong : {"0", "-1", "1001", "2.5", "twice"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH(
+        heed({{"PARLEY_PATIENCE", wrong}}),
+        doctest::Contains((std::string("PARLEY_PATIENCE=") + wrong + ": must be a whole number").c_str()));
+  }
+}
+
 TEST_CASE("a numerical check forbids configs that are less accurate than it tolerates, in every op") {
   CHECK_FALSE(heed({}).settings.allowed.any());
   CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.allowed.any());
@@ -115,9 +130,9 @@ TEST_CASE("what cannot be is an error that names the variable; another program's
 TEST_CASE("a variable that nothing reads is told, with the known one that is most like it if any is like it") {
   using names = std::vector<std::string>;
   CHECK(unknown_variables(names{"PARLEY_RANK", "PARLEY_KEY_FD", "PARLEY_TUNING", "PARLEY_RESULTS", "PARLEY_DETECTION",
-                                "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY", "PARLEY_TUNABLEOP_NUMERICAL_CHECK",
-                                "PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE", "PARLEY_TEST_SCENARIO", "PARLEY_BENCH_X",
-                                "PATH", "PARLEY"})
+                                "PARLEY_PATIENCE", "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY",
+                                "PARLEY_TUNABLEOP_NUMERICAL_CHECK", "PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE",
+                                "PARLEY_TEST_SCENARIO", "PARLEY_BENCH_X", "PATH", "PARLEY"})
             .empty());
   const std::pair<const char*, const char*> typos[] = {{"PARLEY_TUNNIG", "PARLEY_TUNING"},
                                                        {"PARLEY_RESULT", "PARLEY_RESULTS"},
