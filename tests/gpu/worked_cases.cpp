@@ -13,7 +13,9 @@
 #include <parley/transports/nccl_runtime.hpp>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -96,7 +98,11 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
         h.others = by_copies;
         if (nccl && has_gpu_of_its_own(j.self())) h.others.push_back(ops::nccl());
         h.until_each_ran = true;
-        h.on_case = [](const std::string& name) { say("case " + name); };
+        const auto began = std::chrono::steady_clock::now();
+        h.on_case = [began](const std::string& name) {
+          const std::chrono::duration<double> after = std::chrono::steady_clock::now() - began;
+          say(fmt::format("case {}, after {:.1f} s", name, after.count()));
+        };
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },

@@ -101,7 +101,7 @@ TEST_CASE("the worked cases hold on device buffers, with many ranks of one proce
 }
 
 TEST_CASE("the worked cases hold on device buffers of ranks that would be processes, on one GPU or with one each") {
-  for (const auto& [ranks, devices] : {std::pair{2, 1}, {4, 1}, {2, 2}}) {
+  for (const auto& [ranks, devices] : {std::pair{2, 1}, {4, 1}, {2, 2}, {4, 4}}) {
     CAPTURE(ranks);
     CAPTURE(devices);
     fake_cuda gpu(devices);
