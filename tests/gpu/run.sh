@@ -409,7 +409,7 @@ if [ -n "${sanitizer:-}" ]; then
     done
   fi
   if several {memcheck,racecheck}-replayed_step; then
-    sanitized replayed_step "$build/examples/gpu_replayed_step" -e 4096 -n 40
+    sanitized replayed_step "$build/examples/gpu_replayed_step" -e 64 -n 20 -w 300  # a step takes 4 ms under it
   fi
 else
   leave_out "compute-sanitizer was not found, or SANITIZE=no" memcheck racecheck
