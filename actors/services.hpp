@@ -11,6 +11,7 @@
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/scope.hpp>
 
+#include <boost/container/flat_map.hpp>
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <cstdint>
@@ -95,6 +96,14 @@ struct payload_seen {
   std::uint64_t invocation = 0;
   std::span<const std::byte> bytes{};
 };
+/// Sees what calls send, and have brought: a simulation that compares the ends.
+class payload_watcher {
+ public:
+  virtual void on_payload(rank_id at, const payload_seen& seen) = 0;
+
+ protected:
+  ~payload_watcher() = default;
+};
 
 /// A rule of the protocol that a simulated rank breaks on purpose, to see that a checker notices (simulation/mutants.hpp).
 enum class broken_rule : std::uint8_t {
@@ -116,24 +125,23 @@ struct services {
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
   std::uint64_t early_bytes = most_early_bytes;                                       ///< per edge
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
-  std::uint32_t patience = 1;                     ///< how many times as long as it says each time-out is, from 1 on
   /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
   std::uint64_t first_invocation = 0;
+  std::uint32_t patience = 1;  ///< how many times as long as it says each time-out is, from 1 on
   /// Of a thousand calls: those that end after as good as no time. A fault point, for simulations.
-  std::uint64_t early_timeouts = 0;
+  std::uint32_t early_timeouts = 0;
   /// How many more calls a promise leaves free; nothing: as many as their pace asks for. Tests meet gates with a small one.
   std::optional<std::uint64_t> promise_margin{};
   broken_rule breaks = broken_rule::none;        ///< a fault point, for simulations
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
   /// What other ranks have declared by the name of an op of this rank which they do not have, in words; by op.
-  std::unordered_map<std::uint64_t, std::string> declared_otherwise{};
+  boost::container::flat_map<std::uint64_t, std::string> declared_otherwise{};
 
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
 
-  /// What a call sends, or has brought, for a simulation that compares the ends; may be empty.
-  std::function<void(const payload_seen&)> on_payload{};
+  payload_watcher* watcher = nullptr;  ///< null: nobody looks
 
   /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end.
   std::function<void(rank_id peer, const std::string& why)> give_up{};

@@ -397,7 +397,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
 actors::payload_pieces* edge_out::pack(const actors::outgoing& inv, actors::payload_pieces& pieces) {
   const bool by_piece = find(inv.mark.digest)->goes_by_piece();
   if (!by_piece) pieces.packed_bytes += pieces.packed.size();
-  if (!by_piece || services_.on_payload) pieces.gather();
+  if (!by_piece || services_.watcher != nullptr) pieces.gather();
   return by_piece ? &pieces : nullptr;
 }
 
@@ -739,12 +739,12 @@ void edge_in::unpack_unless_by_piece(part_receiver& in, std::uint64_t ran) {
 void edge_in::show_payload(const part_receiver& in) const {
   if (in.memory() == nullptr) return;
   if (is_in_pieces(in)) in.in_pieces()->gather();
-  services_.on_payload({actors::payload_seen::what::received,
-                        receiver_.op(),
-                        receiver_.generation(),
-                        in.mark()->tag,
-                        in.invocation(),
-                        {in.memory(), static_cast<std::size_t>(in.total_bytes())}});
+  services_.watcher->on_payload(services_.net.rank(), {actors::payload_seen::what::received,
+                                                       receiver_.op(),
+                                                       receiver_.generation(),
+                                                       in.mark()->tag,
+                                                       in.invocation(),
+                                                       {in.memory(), static_cast<std::size_t>(in.total_bytes())}});
 }
 
 void edge_in::record_compared(part_receiver& in, std::uint64_t ran) {

@@ -232,9 +232,9 @@ class edge_out final : public edge_end {
   }
   bool is_still_written(const actors::outgoing& inv, std::span<const std::byte> data);
   void show_payload(const actors::outgoing& inv, std::span<const std::byte> data) const {
-    if (services_.on_payload) [[unlikely]]
-      services_.on_payload(
-          {actors::payload_seen::what::sent, sender_.op(), sender_.generation(), inv.mark.tag, inv.invocation, data});
+    if (services_.watcher != nullptr) [[unlikely]]
+      services_.watcher->on_payload(services_.net.rank(), {actors::payload_seen::what::sent, sender_.op(),
+                                                           sender_.generation(), inv.mark.tag, inv.invocation, data});
   }
   /// Ends when kernels have written it. Answers when they were last seen at work.
   runtime::task<time_ns> until_written(std::span<const std::byte> data);
@@ -316,7 +316,7 @@ class edge_in final : public edge_end {
     if (in.in_pieces() != nullptr && in.failed() == runtime::errc::none) unpack_unless_by_piece(in, ran);
     record(in, ran, in.failed());
     if (in.failed() != runtime::errc::none) throw_failed(in, ran, why);
-    if (services_.on_payload) [[unlikely]]
+    if (services_.watcher != nullptr) [[unlikely]]
       show_payload(in);
     return in.total_bytes();
   }

@@ -479,7 +479,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   }
   group_->end(inv);
   if (thrown) std::rethrow_exception(thrown);
-  if (services_.on_payload) show_payload(inv, work);
+  if (services_.watcher != nullptr) show_payload(inv, work);
 }
 
 task<> group_end::refuse(group_work work, time_ns timeout_ns, error why) {
@@ -492,8 +492,8 @@ task<> group_end::refuse(group_work work, time_ns timeout_ns, error why) {
 void group_end::show_payload(const group_invocation& inv, const group_work& work) const {
   using what = actors::payload_seen::what;
   const auto show = [&](what end, std::size_t place_of_it, std::span<const std::byte> bytes) {
-    services_.on_payload(
-        {end, group_->op(), group_->generation(), static_cast<std::uint32_t>(place_of_it), inv.index(), bytes});
+    services_.watcher->on_payload(services_.net.rank(), {end, group_->op(), group_->generation(),
+                                                         static_cast<std::uint32_t>(place_of_it), inv.index(), bytes});
   };
   if (work.what != collective::gather) return show(what::agreed, 0, work.data);
   if (!leads()) return show(what::contributed, place(), work.data);

@@ -103,7 +103,7 @@ class runner final : private wire_tap {
     inside.first_invocation = play_.first_invocation;
     inside.promise_margin = tape_.promise_margin;
     inside.jitter.hurried = tape_.hurry;
-    inside.early_timeouts = healed_ ? 0 : tape_.early_timeouts;
+    inside.early_timeouts = healed_ ? 0 : static_cast<std::uint32_t>(tape_.early_timeouts);
   }
   void heal() {
     healed_ = true;

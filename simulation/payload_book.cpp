@@ -23,11 +23,9 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   return runtime::mix(h[0] + runtime::mix(h[1] + runtime::mix(h[2] + runtime::mix(h[3] + bytes.size()))));
 }
 
-void payload_book::listen(ops::rank& self) {
-  self.services().on_payload = [this, rank = self.id()](const actors::payload_seen& seen) { note(rank, seen); };
-}
+void payload_book::listen(ops::rank& self) { self.services().watcher = this; }
 
-void payload_book::note(runtime::rank_id rank, const actors::payload_seen& seen) {
+void payload_book::on_payload(runtime::rank_id rank, const actors::payload_seen& seen) {
   const payload mine{rank, seen.bytes.size(), hash_of(seen.bytes)};
   const auto [at, first] = known_.try_emplace({seen.op, seen.generation, seen.tag, seen.invocation}, mine);
   if (first) return;

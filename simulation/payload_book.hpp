@@ -23,7 +23,7 @@ namespace parley::simulation {
 /// Of bytes, quickly; equal on all machines of one byte order.
 std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept;
 
-class payload_book {
+class payload_book final : public actors::payload_watcher {
  public:
   explicit payload_book(std::function<void(std::string)> differs) : differs_(std::move(differs)) {}
   void listen(ops::rank& self);
@@ -31,7 +31,7 @@ class payload_book {
   void begin_job() { known_.clear(); }
 
  private:
-  void note(runtime::rank_id rank, const actors::payload_seen& seen);
+  void on_payload(runtime::rank_id rank, const actors::payload_seen& seen) override;
   // Op, generation, tag (of a gather the member's place), invocation.
   using key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t>;
   struct payload {
