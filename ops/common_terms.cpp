@@ -219,17 +219,18 @@ void neighbours::throw_refused() {
   if (refused_) runtime::raise(*refused_);
 }
 
-// What ended a message of this call, where that is for something else.
-void neighbours::throw_closed() const {
+// Of a call one of whose messages has ended since the op has: with a process that is gone, where one is, and how far that message was.
+void neighbours::throw_closed(const error& message) const {
   const error* const gone = end_of_process();
-  runtime::raise(gone != nullptr ? *gone : *refused_);
+  if (gone == nullptr) runtime::raise(*refused_);
+  runtime::raise({gone->code(), gone->text() + "; " + message.what(), gone->began_with()});
 }
 
 void neighbours::throw_failed(const std::exception_ptr& thrown) {
   const error why = runtime::describe(thrown);
   if (refused_) {
     if (!std::exchange(closed_, true)) spread();
-    if (is_of_messages(why) && !is_of_process(why)) throw_closed();
+    if (is_of_messages(why) && !is_of_process(why)) throw_closed(why);
   } else if (why.code() == errc::cancelled || is_of_process(why)) {
     give_up(why);
   } else {

@@ -146,7 +146,7 @@ class neighbours final : public attached_op, private runtime::timer {
   /// Of an edge that has ended for a process that is gone, or has been replaced.
   const runtime::error* end_of_process() const noexcept;
   [[noreturn]] void throw_failed(const std::exception_ptr& thrown);
-  [[noreturn]] void throw_closed() const;
+  [[noreturn]] void throw_closed(const runtime::error& message) const;
   void ask_for_a_while();
   std::uint64_t actor() const noexcept;
 

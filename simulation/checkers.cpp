@@ -1,13 +1,13 @@
 #include <parley/simulation/checkers.hpp>
 
 #include <parley/simulation/config_text.hpp>
+#include <parley/simulation/error_names.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/program_checkers.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 #include <optional>
 #include <set>
@@ -394,8 +394,8 @@ struct campaigns_end final : checker {
   // Whether one of these ranks ends, or is taken for dead.
   static bool deaths(const run_record& r, const std::vector<rank_id>& members) {
     return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
-      const bool dies =
-          m.what == mishap::kind::crash || (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
+      const bool dies = m.what == mishap::kind::crash || m.what == mishap::kind::suspect ||
+                        (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
       return dies && std::find(members.begin(), members.end(), m.rank) != members.end();
     });
   }
@@ -802,57 +802,6 @@ struct fastest final : checker {
   const kernel_model kernels_ = kernels_of(*book_.r.play, *book_.r.faults);
 };
 
-// What the text of a failed call names:
-//
-//     OP 0->1, invocation 3, on rank 0 (sender): …             // `call 3` where the op is contextual
-//     OP 0->1, on rank 0: …; invocation 3 was under way        // the op has ended on its rank
-//     OP 0->1, on rank 1: … was not met: invocation 3 had not begun
-//     OP 0->1, on rank 0: … invocation 3 would have been the next one
-//     OP 0->1, on rank 0: …; the call had not begun            // of an op made of several edges
-//
-// What comes behind the first colon may be told of another rank and its calls, but for its end.
-struct named_by {
-  explicit named_by(const call_record& c) {
-    std::string_view text = c.text;
-    if (const std::string code = std::string(runtime::name(c.code)) + ": "; text.starts_with(code))
-      text.remove_prefix(code.size());
-    const std::string_view head = text.substr(0, text.find(": "));
-    const std::string_view told = text.substr(head.size());
-    op = head.substr(0, head.find(", "));
-    op = op.substr(0, op.rfind(' '));  // without its ranks
-    if (const auto on = last(", on rank ", head)) rank = on->number;
-    for (const std::string_view word : {", invocation ", ", call "}) {
-      if (const auto its = last(word, head)) begun = its->number;
-    }
-    if (const auto its = last("; invocation ", told); its && its->behind == " was under way") begun = its->number;
-    if (const auto next = last(": invocation ", told)) {
-      const bool is_late = c.code == errc::timeout && next->behind.starts_with(" had not begun; that rank is late");
-      not_begun = is_late || next->behind == " had not begun" || next->behind == " would have been the next one";
-    }
-    not_begun = not_begun || told.ends_with("; the call had not begun");
-  }
-  std::string_view op;
-  std::optional<std::uint64_t> rank;
-  std::optional<std::uint64_t> begun;  // the number of the invocation
-  bool not_begun = false;              // it is the number of one to come
-
- private:
-  struct numbered {
-    std::uint64_t number;
-    std::string_view behind;
-  };
-  static std::optional<numbered> last(std::string_view word, std::string_view text) {
-    const std::size_t at = text.rfind(word);
-    if (at == std::string_view::npos) return std::nullopt;
-    numbered found{0, text.substr(at + word.size())};
-    const char* const end = found.behind.data() + found.behind.size();
-    const auto [behind, failed] = std::from_chars(found.behind.data(), end, found.number);
-    if (failed != std::errc()) return std::nullopt;
-    found.behind.remove_prefix(static_cast<std::size_t>(behind - found.behind.data()));
-    return found;
-  }
-};
-
 struct explained_errors final : checker {
   using checker::checker;
   void look() const {
@@ -867,7 +816,7 @@ struct explained_errors final : checker {
         violated(what + ", which no fault explains");
       // What has closed an op is told as it was on the rank that it began on; no call of this rank begins any more.
       if (c.code == errc::closed && is_closed_by_a_failure(c)) continue;
-      const named_by named(c);
+      const named_by named(c.code, c.text);
       if (!is_of(named.op, op.name) || named.rank != c.rank) violated(what + ", which does not name op and rank");
       const bool may_not_begin = is_made_of_edges(op.what);
       if (!named.begun && !(may_not_begin && named.not_begun)) violated(what + ", which does not name the invocation");
@@ -879,7 +828,8 @@ struct explained_errors final : checker {
     std::set<std::tuple<std::string_view, std::uint64_t, rank_id, std::uint64_t>> named;
     for (const call_record& c : book_.r.calls) {
       if (c.code == errc::none) continue;
-      if (const auto begun = named_by(c).begun) named.emplace(book_.r.play->ops[c.op].name, c.job, c.rank, *begun);
+      if (const auto begun = named_by(c.code, c.text).begun)
+        named.emplace(book_.r.play->ops[c.op].name, c.job, c.rank, *begun);
     }
     for (const flight_view& f : book_.r.flights) {
       const bool failed = f.record.what == flight_event::send_failed || f.record.what == flight_event::receive_failed;

@@ -1,5 +1,7 @@
 #include <parley/simulation/program_checkers.hpp>
 
+#include <parley/simulation/error_names.hpp>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -145,12 +147,6 @@ bool explained(errc code, bool deaths) {
   return is_its_own(code) || (by_death && deaths);
 }
 
-// A receive that nothing was matched to has no number, nor has a send that had no room, or a call that never began.
-bool has_number(errc code) {
-  return code == errc::config_failed || code == errc::config_mismatch || code == errc::send_failed ||
-         code == errc::malformed;
-}
-
 void check_errors(const program_book& book, std::vector<violation>& found) {
   found_by errors(found, "errors");
   std::set<std::string> names = book.r.other_ops;
@@ -160,13 +156,17 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
     const std::string what = "on rank " + std::to_string(f.rank) + " a call failed with `" + f.why.what() + "`";
     if (!explained(f.why.code(), book.deaths())) errors.violated(what + ", which no fault explains");
     // Contextual ops are known to nobody but themselves.
-    const bool names_op = text.find(", call ") != std::string::npos ||
-                          std::any_of(names.begin(), names.end(),
-                                      [&](const std::string& n) { return text.find(n) != std::string::npos; });
-    if (!names_op || text.find("rank") == std::string::npos)
-      errors.violated(what + ", which does not name op and rank");
-    if (has_number(f.why.code()) && text.find("invocation") == std::string::npos)
-      errors.violated(what + ", which does not name the invocation");
+    const named_by named(f.why.code(), text);
+    const bool is_contextual = text.substr(0, text.find(": ")).find(", call ") != std::string::npos;
+    const bool names_op = is_contextual || names.contains(std::string(named.op));
+    // What has closed an op is told as it was on the rank that it began on.
+    if (f.why.code() == errc::closed) {
+      if (text.find("op ") == std::string::npos || text.find("rank ") == std::string::npos)
+        errors.violated(what + ", which does not name op and rank");
+      continue;
+    }
+    if (!names_op || named.rank != f.rank) errors.violated(what + ", which does not name op and rank");
+    if (!named.begun && !named.not_begun) errors.violated(what + ", which does not name the invocation");
   }
 }
 

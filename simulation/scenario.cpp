@@ -334,6 +334,7 @@ void fields(A& a, fault_limits& f) {
   a("slow", f.slow, a_mishap_count);
   a("crashes", f.crashes, a_mishap_count);
   a("restarts", f.restarts, a_mishap_count);
+  a("suspicions", f.suspicions, a_mishap_count);
   a("longest_delay_ns", f.longest_delay_ns, a_while);
   a("longest_mishap_ns", f.longest_mishap_ns, a_mishap_ns);
   a("orders", f.orders);
@@ -683,9 +684,9 @@ tape draw(const scenario& s, std::uint64_t seed) {
   t.skewed = f.skew && kinds.chance(500);
   draw_inner_faults(s, seed, t);
   using kind = mishap::kind;
-  const std::pair<kind, std::uint64_t> all[] = {{kind::clog, f.clogs},    {kind::cut, f.cuts},
-                                                {kind::pause, f.pauses},  {kind::slow, f.slow},
-                                                {kind::crash, f.crashes}, {kind::restart, f.restarts}};
+  const std::pair<kind, std::uint64_t> all[] = {
+      {kind::clog, f.clogs},    {kind::cut, f.cuts},         {kind::pause, f.pauses},      {kind::slow, f.slow},
+      {kind::crash, f.crashes}, {kind::restart, f.restarts}, {kind::suspect, f.suspicions}};
   for (const auto& [what, most] : all) {
     dice luck(seed, purpose::fault, static_cast<std::uint64_t>(what));
     const std::uint64_t n = luck.chance(500) ? luck.below(most + 1) : 0;

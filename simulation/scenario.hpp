@@ -87,6 +87,7 @@ struct fault_limits {
   std::uint64_t slow = 0;
   std::uint64_t crashes = 0;
   std::uint64_t restarts = 0;
+  std::uint64_t suspicions = 0;
   time_ns longest_delay_ns = 200'000;
   time_ns longest_mishap_ns = 50'000'000;
   bool orders = true;

@@ -21,7 +21,7 @@ namespace parley::simulation {
 using runtime::link;
 
 std::string_view name(mishap::kind k) noexcept {
-  constexpr std::string_view names[] = {"clog", "cut", "pause", "slow", "crash", "restart"};
+  constexpr std::string_view names[] = {"clog", "cut", "pause", "slow", "crash", "restart", "suspect"};
   return names[static_cast<std::size_t>(k)];
 }
 

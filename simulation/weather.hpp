@@ -32,7 +32,8 @@ struct mishap {
     slow,     ///< `rank` needs a microsecond for each thing it does
     crash,    ///< `rank` ends
     restart,  ///< `rank` ends, and comes back as a new process after so long
-    last = restart
+    suspect,  ///< an op of `to` finds `rank`, which lives, to be as good as dead, and so all hold it dead
+    last = suspect
   };
   kind what = kind::clog;
   rank_id rank = 0;

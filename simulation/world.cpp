@@ -173,20 +173,34 @@ void world::pause(rank_id r, time_ns span) {
   const time_ns until = stage_.now() + span;
   stage_.freeze(r, until);
   if (span < options_.detection_ns) return;
-  const std::uint64_t life = n.life;
-  n.given_up = life;
+  // The others are told while it is stopped, and it is the moment it goes on.
+  hold_dead(r, stage_.now() + options_.detection_ns, until,
+            "it was stopped for " + std::to_string(span / 1'000'000) + " ms");
+}
+
+// As soon as who found it has said so, which all read eight times within the detection time.
+void world::suspect(rank_id r, rank_id by) {
+  if (!nodes_[r]->rank || !nodes_[by]->rank) return;
+  const std::string why = "an op of rank " + std::to_string(by) + " had no answer from it";
+  nodes_[by]->rank->services().give_up(r, why);
+  const time_ns read = stage_.now() + options_.detection_ns / 8;
+  hold_dead(r, read, read, why);
+}
+
+void world::hold_dead(rank_id r, time_ns known_ns, time_ns fenced_ns, const std::string& why) {
+  const std::uint64_t life = nodes_[r]->life;
+  nodes_[r]->given_up = life;
   for (rank_id other = 0; other < ranks(); ++other) {
     if (other == r || !nodes_[other]->rank) continue;
-    stage_.at(stage_.now() + options_.detection_ns, other, [this, other, r, life] { notice(other, r, life); });
+    stage_.at(known_ns, other, [this, other, r, life] { notice(other, r, life); });
   }
-  stage_.at(until, r, [this, r, life, span] {
-    if (nodes_[r]->life == life) fence(r, span);
+  stage_.at(fenced_ns, r, [this, r, life, why] {
+    if (nodes_[r]->life == life) fence(r, why);
   });
 }
 
-// The others were told while it was stopped; it is told the moment it goes on.
-void world::fence(rank_id r, time_ns span) {
-  nodes_[r]->rank->on_fenced("it was stopped for " + std::to_string(span / 1'000'000) + " ms");
+void world::fence(rank_id r, const std::string& why) {
+  nodes_[r]->rank->on_fenced(why);
   for (rank_id other = 0; other < ranks(); ++other) {
     if (other != r) network_.give_up(r, other);
   }
@@ -210,6 +224,9 @@ void world::befall(const mishap& m, time_ns began_ns) {
       break;
     case mishap::kind::crash: in_this_job(from, [this, m] { crash(m.rank); }); break;
     case mishap::kind::restart: in_this_job(from, [this, m] { restart(m.rank, m.for_ns); }); break;
+    case mishap::kind::suspect:
+      in_this_job(from, [this, m] { stage_.at(stage_.now(), m.to, [this, m] { suspect(m.rank, m.to); }); });
+      break;
   }
 }
 

@@ -75,6 +75,8 @@ class world {
   /// How often members of an op have come back in this job, as far as one of them knows: equal numbers, equal generations.
   std::uint64_t returns(rank_id known_to, const std::vector<rank_id>& members) const noexcept;
   void pause(rank_id r, time_ns span);
+  /// An op of `by` finds that rank to be as good as dead: it is held dead by all, and fenced.
+  void suspect(rank_id r, rank_id by);
   /// A microsecond for each thing that it does, or again none.
   enum class pace : std::uint8_t { usual, slow };
   void set_pace(rank_id r, pace p);
@@ -106,7 +108,8 @@ class world {
   void start(rank_id r);
   void come_back(rank_id r);
   void meet(rank_id who, rank_id peer);
-  void fence(rank_id r, time_ns span);
+  void hold_dead(rank_id r, time_ns known_ns, time_ns fenced_ns, const std::string& why);
+  void fence(rank_id r, const std::string& why);
   void notice(rank_id who, rank_id lost, std::uint64_t life);
   /// What belongs to one job does not happen in the next.
   void in_this_job(time_ns when, std::function<void()> does);

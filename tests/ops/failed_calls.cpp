@@ -128,6 +128,19 @@ TEST_CASE("what a stage of a pipeline throws is known to all of them, and no run
   }
 }
 
+TEST_CASE(
+    "a stage whose next one is gone, and that ends since the one before it has failed, says how far its own call was") {
+  stages all(3);
+  for (const auto& o : all.run({5, 5, 5})) CHECK(o);
+  all.w[1].on_lost(2, "it has crashed");
+  all.of[0].throws_at = 0;
+  const auto outcomes = all.run({2, 2, 0});
+  CHECK(says(outcomes[0], "the model is on fire"));
+  CHECK(outcomes[1].code() == errc::peer_failed);
+  CHECK(says(outcomes[1], "layers 1->2, on rank 1: rank 2 is gone: it has crashed"));
+  CHECK(says(outcomes[1], "invocation 5 had not begun"));
+}
+
 TEST_CASE("ranks whose op is closed have told each other so in the end, and are silent from then on") {
   bool slow = false;
   std::size_t control_messages = 0;

@@ -353,3 +353,38 @@ TEST_CASE("errors: a call that says its peer failed, which lives, is named") {
   CHECK_FALSE(f.well);
   CHECK(f.by.contains("errors"));
 }
+
+TEST_CASE("errors: a failed call names its op, its own rank and its invocation, or says that it had not begun") {
+  const scenario program;
+  const tape nothing;
+  const auto said_of = [&](errc why, const char* text) {
+    run_record r;
+    r.play = &program;
+    r.faults = &nothing;
+    participant_view p;
+    p.rank = 1;
+    p.op = "activations";
+    r.participants.push_back(p);
+    r.failed_calls.push_back({1, error{why, text}});
+    std::vector<violation> all;
+    check_program(r, all);
+    std::string told;
+    for (const violation& v : all) {
+      CHECK(v.invariant == "errors");
+      told += v.text.substr(v.text.rfind(", which"));
+    }
+    return told;
+  };
+  CHECK(said_of(errc::timeout, "activations 0->1, on rank 1: a receive of up to 8 bytes from rank 0, tag 0, was not "
+                               "met: invocation 3 had not begun")
+            .empty());
+  CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 1 (receiver): config direct threw")
+            .empty());
+  CHECK(said_of(errc::config_failed, "layer 0->1, call 3, on rank 1: no kernel is left").empty());
+  CHECK(said_of(errc::closed, "op activations: a call has failed on rank 0 (timeout: …), no more of it begin").empty());
+  CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 0 (sender): config direct threw") ==
+        ", which does not name op and rank");
+  CHECK(said_of(errc::config_failed, "gradients 0->1, invocation 3, on rank 1 (receiver): config direct threw") ==
+        ", which does not name op and rank");
+  CHECK(said_of(errc::timeout, "activations 0->1, on rank 1: nothing came") == ", which does not name the invocation");
+}

@@ -1,0 +1,66 @@
+#pragma once
+/// What the errors of failed calls say of themselves, for checkers.
+#include <parley/runtime/error.hpp>
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace parley::simulation {
+
+/// What the text of a failed call names:
+///
+///     OP 0->1, invocation 3, on rank 0 (sender): …             // `call 3` where the op is contextual
+///     OP 0->1, on rank 0: …; invocation 3 was under way        // the op has ended on its rank
+///     OP 0->1, on rank 1: … was not met: invocation 3 had not begun
+///     OP 0->1, on rank 0: … invocation 3 would have been the next one
+///     OP 0->1, on rank 0: …; the call had not begun            // of an op made of several edges
+///
+/// What comes behind the first colon may be told of another rank and its calls, but for its end.
+struct named_by {
+  named_by(runtime::errc why, std::string_view text) {
+    if (const std::string code = std::string(runtime::name(why)) + ": "; text.starts_with(code))
+      text.remove_prefix(code.size());
+    const std::string_view head = text.substr(0, text.find(": "));
+    const std::string_view told = text.substr(head.size());
+    op = head.substr(0, head.find(", "));
+    op = op.substr(0, op.rfind(' '));  // without its ranks
+    if (const auto on = last(", on rank ", head)) rank = on->number;
+    for (const std::string_view word : {", invocation ", ", call "}) {
+      if (const auto its = last(word, head)) begun = its->number;
+    }
+    if (const auto its = last("; invocation ", told); its && its->behind == " was under way") begun = its->number;
+    if (const auto next = last(": invocation ", told)) {
+      const bool is_late =
+          why == runtime::errc::timeout && next->behind.starts_with(" had not begun; that rank is late");
+      not_begun = is_late || next->behind == " had not begun" || next->behind == " would have been the next one";
+    }
+    not_begun = not_begun || told.ends_with("; the call had not begun");
+  }
+  std::string_view op;
+  std::optional<std::uint64_t> rank;
+  std::optional<std::uint64_t> begun;  // the number of the invocation
+  bool not_begun = false;              // it is the number of one to come
+
+ private:
+  struct numbered {
+    std::uint64_t number;
+    std::string_view behind;
+  };
+  static std::optional<numbered> last(std::string_view word, std::string_view text) {
+    const std::size_t at = text.rfind(word);
+    if (at == std::string_view::npos) return std::nullopt;
+    numbered found{0, text.substr(at + word.size())};
+    const char* const end = found.behind.data() + found.behind.size();
+    const auto [behind, failed] = std::from_chars(found.behind.data(), end, found.number);
+    if (failed != std::errc()) return std::nullopt;
+    found.behind.remove_prefix(static_cast<std::size_t>(behind - found.behind.data()));
+    return found;
+  }
+};
+
+}  // namespace parley::simulation
