@@ -8,6 +8,7 @@
 ///
 /// It outlives the link below, whose completions are here. What a buffer holds after it was abandoned is 0xee.
 #include "../support/fake_cuda.hpp"
+#include "../support/link_over.hpp"
 
 #include <parley/runtime/link.hpp>
 
@@ -18,13 +19,12 @@
 
 namespace parley::tests {
 
-class device_buffers final : public runtime::link {
+class device_buffers final : public link_over {
  public:
-  using rank_id = runtime::rank_id;
   using completion = runtime::completion;
   using remote_place = runtime::remote_place;
 
-  device_buffers(link& below, fake_cuda& gpu, int device) : below_(below), gpu_(gpu), device_(device) {
+  device_buffers(link& below, fake_cuda& gpu, int device) : link_over(below), gpu_(gpu), device_(device) {
     for (const channel on : every_channel) lanes_[static_cast<std::size_t>(on)].emplace(*this);
   }
 
@@ -34,14 +34,11 @@ class device_buffers final : public runtime::link {
     for (const exposed& e : exposed_) copy_out(e.there, e.here);
   }
 
-  rank_id rank() const noexcept override { return below_.rank(); }
-  rank_id world_size() const noexcept override { return below_.world_size(); }
   void listen(channel on, handler* to) override {
     lane& l = *lanes_[static_cast<std::size_t>(on)];
     l.to = to;
     below_.listen(on, to == nullptr ? nullptr : &l);
   }
-  void on_failure(failure_handler* to) override { below_.on_failure(to); }
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done) override {
     if (payload.empty() || done == nullptr || on == channel::control) return below_.send(to, on, header, payload, done);
@@ -67,7 +64,6 @@ class device_buffers final : public runtime::link {
     const auto seen = m->seen();
     std::fill(seen.begin(), seen.end(), held_afterwards);
   }
-  const counters& statistics() const noexcept override { return below_.statistics(); }
   runtime::result<> one_sided() const override { return below_.one_sided_devices(); }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override {
     exposed_.push_back({memory, take(memory)});
@@ -162,9 +158,6 @@ class device_buffers final : public runtime::link {
     const auto at = std::find_if(moving_.begin(), moving_.end(), [&](const moving& m) { return m.done == &pending; });
     return at == moving_.end() ? nullptr : &*at;
   }
-  void release(const void*, bool) noexcept override {}  // arrivals are those of the links below
-
-  link& below_;
   fake_cuda& gpu_;
   int device_;
   std::array<std::optional<lane>, channels> lanes_;

@@ -1,4 +1,5 @@
 // What links promise of the order of messages: none. What is above them does not need one.
+#include "../support/link_over.hpp"
 #include "contract.hpp"
 
 #include <parley/ops/paired_transfer.hpp>
@@ -64,31 +65,18 @@ task<> in_any_order(end& self) {
 }
 
 /// Collects what comes for a while, and hands over the latest first.
-class overtaking_link final : public link {
+class overtaking_link final : public link_over {
  public:
-  overtaking_link(link& below, runtime::executor& ex) : below_(below), ex_(ex) {
+  overtaking_link(link& below, runtime::executor& ex) : link_over(below), ex_(ex) {
     for (const channel on : both_channels) lanes_[static_cast<std::size_t>(on)].emplace(*this);
   }
   std::size_t overtaken = 0;
 
-  rank_id rank() const noexcept override { return below_.rank(); }
-  rank_id world_size() const noexcept override { return below_.world_size(); }
   void listen(channel on, handler* to) override {
     lane& l = *lanes_[static_cast<std::size_t>(on)];
     l.to = to;
     below_.listen(on, to == nullptr ? nullptr : &l);
   }
-  void on_failure(failure_handler* to) override { below_.on_failure(to); }
-  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
-            completion* done) override {
-    return below_.send(to, on, header, payload, done);
-  }
-  errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override {
-    return below_.fetch(std::move(message), into, done);
-  }
-  void cancel(completion& pending) override { below_.cancel(pending); }
-  void abandon(completion& pending) noexcept override { below_.abandon(pending); }
-  const counters& statistics() const noexcept override { return below_.statistics(); }
 
  private:
   struct lane final : handler, runtime::timer {
@@ -111,8 +99,6 @@ class overtaking_link final : public link {
     handler* to = nullptr;
     std::vector<arrival> kept;
   };
-  void release(const void*, bool) noexcept override {}  // arrivals are those of the link below
-  link& below_;
   runtime::executor& ex_;
   std::array<std::optional<lane>, link::channels> lanes_;
 };

@@ -1,6 +1,7 @@
 // Plane `ucx`: device buffers that the transport below moves by itself, on one that can, and what is said where it cannot.
 #include "../support/deadline.hpp"
 #include "../support/gpu_ranks.hpp"
+#include "../support/link_over.hpp"
 
 #include <doctest/doctest.h>
 
@@ -26,22 +27,9 @@ constexpr std::size_t bytes = 50'000;
 std::int64_t steady_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
 /// A transport as UCX with its CUDA transports is: it reads and writes memory of devices when it is given it, and knows of no kernels.
-class device_mover final : public link {
+class device_mover final : public link_over {
  public:
-  device_mover(link& below, cuda_copies& copies) : below_(below), copies_(copies) {}
-  rank_id rank() const noexcept override { return below_.rank(); }
-  rank_id world_size() const noexcept override { return below_.world_size(); }
-  void listen(channel on, handler* to) override { below_.listen(on, to); }
-  void on_failure(failure_handler* to) override { below_.on_failure(to); }
-  errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
-            completion* done) override {
-    return below_.send(to, on, header, payload, done);
-  }
-  errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override {
-    return below_.fetch(std::move(message), into, done);
-  }
-  void cancel(completion& pending) override { below_.cancel(pending); }
-  const counters& statistics() const noexcept override { return below_.statistics(); }
+  device_mover(link& below, cuda_copies& copies) : link_over(below), copies_(copies) {}
   result<> moves_devices() const override { return {}; }
   errc send_device(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
                    completion* done) override {
@@ -60,8 +48,6 @@ class device_mover final : public link {
   std::function<bool()> slow;  // a send takes 5 ms
 
  private:
-  void release(const void*, bool) noexcept override {}  // arrivals belong to the link below
-  link& below_;
   cuda_copies& copies_;
 };
 

@@ -186,6 +186,7 @@ inline bool is_left_out(const here* h, std::string_view op, const config_ptr& c)
 template <class Call>
 task<> until_each_ran(here* h, std::string op, Call call) {
   bool enough = false;
+  if (h->until_each_ran && h->on_case) h->on_case(op + " until each config has run");
   for (const deadline limit; !enough;) {
     co_await call();
     enough = !h->until_each_ran;

@@ -1,6 +1,7 @@
 // Device memory that both GPUs move: two ranks of one process, polled by hand.
 #include "../support/awaited.hpp"
 #include "../support/fake_nccl.hpp"
+#include "../support/link_over.hpp"
 
 #include <doctest/doctest.h>
 #include <parley/transports/cuda_link.hpp>
@@ -20,9 +21,9 @@ using transports::cuda_memory;
 using transports::nccl_pairs;
 
 /// A link that may keep messages of the devices' channel back, to let others overtake them.
-class slow_link final : public runtime::link {
+class slow_link final : public link_over {
  public:
-  explicit slow_link(runtime::link& below) : below_(below) {}
+  explicit slow_link(runtime::link& below) : link_over(below) {}
   bool keeps = false;
   bool drops = false;
   /// The latest one first.
@@ -34,10 +35,6 @@ class slow_link final : public runtime::link {
       CHECK(below_.send(last.to, channel::devices, last.header, last.payload, nullptr) == errc::none);
     }
   }
-  rank_id rank() const noexcept override { return below_.rank(); }
-  rank_id world_size() const noexcept override { return below_.world_size(); }
-  void listen(channel on, handler* to) override { below_.listen(on, to); }
-  void on_failure(failure_handler* to) override { below_.on_failure(to); }
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             runtime::completion* done) override {
     if (drops && on == channel::devices) return errc::none;
@@ -45,11 +42,6 @@ class slow_link final : public runtime::link {
     kept_.push_back({to, {header.begin(), header.end()}, {payload.begin(), payload.end()}});
     return errc::none;
   }
-  errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override {
-    return below_.fetch(std::move(message), into, done);
-  }
-  void cancel(runtime::completion& pending) override { below_.cancel(pending); }
-  const counters& statistics() const noexcept override { return below_.statistics(); }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override {
     return below_.expose(memory);
   }
@@ -60,8 +52,6 @@ class slow_link final : public runtime::link {
     std::vector<std::byte> header;
     std::vector<std::byte> payload;
   };
-  void release(const void*, bool) noexcept override {}
-  runtime::link& below_;
   std::vector<kept> kept_;
 };
 
