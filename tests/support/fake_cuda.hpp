@@ -172,7 +172,7 @@ class fake_cuda final : public transports::cuda_driver {
     push(s, {operation::kind::work,
              [this, to, from, bytes, number, device = stream_of(s).device] {
                if (break_at_copy && number >= *break_at_copy) return fault_now(device);
-               std::memmove(here(to), here(from), bytes);
+               if (bytes != 0) std::memmove(here(to), here(from), bytes);  // of nothing there may be no address
              },
              ticks_per_copy,
              nullptr,
