@@ -20,13 +20,15 @@ namespace parley::simulation {
 ///     OP 0->1, on rank 0: … invocation 3 would have been the next one
 ///     OP 0->1, on rank 0: …; the call had not begun            // of an op made of several edges
 ///
+/// where the peer is gone, the third and fourth with `; rank 0 is gone; restart the job to continue` behind it.
 /// What comes behind the first colon may be told of another rank and its calls, but for its end.
 struct named_by {
   named_by(runtime::errc why, std::string_view text) {
     if (const std::string code = std::string(runtime::name(why)) + ": "; text.starts_with(code))
       text.remove_prefix(code.size());
     const std::string_view head = text.substr(0, text.find(": "));
-    const std::string_view told = text.substr(head.size());
+    std::string_view told = text.substr(head.size());
+    if (told.ends_with(" is gone; restart the job to continue")) told = told.substr(0, told.rfind("; rank "));
     op = head.substr(0, head.find(", "));
     op = op.substr(0, op.rfind(' '));  // without its ranks
     if (const auto on = last(", on rank ", head)) rank = on->number;

@@ -380,6 +380,9 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
             .empty());
   CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 1 (receiver): config direct threw")
             .empty());
+  const std::string unmet = "activations 0->1, on rank 1: a receive was not met: invocation 3 had not begun";
+  CHECK(said_of(errc::config_failed, (unmet + "; rank 0 is gone; restart the job to continue").c_str()).empty());
+  CHECK(said_of(errc::config_failed, (unmet + "; nobody knows why").c_str()) == ", which does not name the invocation");
   CHECK(said_of(errc::config_failed, "layer 0->1, call 3, on rank 1: no kernel is left").empty());
   CHECK(said_of(errc::closed, "op activations: a call has failed on rank 0 (timeout: …), no more of it begin").empty());
   CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 0 (sender): config direct threw") ==
