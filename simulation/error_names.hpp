@@ -28,7 +28,9 @@ struct named_by {
       text.remove_prefix(code.size());
     const std::string_view head = text.substr(0, text.find(": "));
     std::string_view told = text.substr(head.size());
-    if (told.ends_with(" is gone; restart the job to continue")) told = told.substr(0, told.rfind("; rank "));
+    constexpr std::string_view gone = "; rank ";
+    if (const auto its = last(gone, told); its && its->behind == " is gone; restart the job to continue")
+      told = told.substr(0, told.rfind(gone));
     op = head.substr(0, head.find(", "));
     op = op.substr(0, op.rfind(' '));  // without its ranks
     if (const auto on = last(", on rank ", head)) rank = on->number;

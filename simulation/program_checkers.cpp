@@ -161,7 +161,9 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
     const bool names_op = is_contextual || names.contains(std::string(named.op));
     // What has closed an op is told as it was on the rank that it began on.
     if (f.why.code() == errc::closed) {
-      if (text.find("op ") == std::string::npos || text.find("rank ") == std::string::npos)
+      const bool has_op = std::any_of(names.begin(), names.end(),
+                                      [&](const std::string& n) { return text.find(n) != std::string::npos; });
+      if (!(has_op || is_contextual) || text.find("rank") == std::string::npos)
         errors.violated(what + ", which does not name op and rank");
       continue;
     }

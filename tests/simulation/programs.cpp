@@ -385,6 +385,8 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
   CHECK(said_of(errc::config_failed, (unmet + "; nobody knows why").c_str()) == ", which does not name the invocation");
   CHECK(said_of(errc::config_failed, "layer 0->1, call 3, on rank 1: no kernel is left").empty());
   CHECK(said_of(errc::closed, "op activations: a call has failed on rank 0 (timeout: …), no more of it begin").empty());
+  CHECK(said_of(errc::closed, "op gradients: a call has failed on rank 0 (timeout: …), no more of it begin") ==
+        ", which does not name op and rank");
   CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 0 (sender): config direct threw") ==
         ", which does not name op and rank");
   CHECK(said_of(errc::config_failed, "gradients 0->1, invocation 3, on rank 1 (receiver): config direct threw") ==
