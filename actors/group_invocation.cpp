@@ -223,6 +223,8 @@ void group_invocation::fail(const group_fault& what) noexcept {
   // Of a group that has ended everybody hears by other ways; but who has not heard of it yet, or not joined it, may keep parts.
   const auto moving = [](const part& p) { return p.with_transport; };
   if (group_.fault().why == errc::none || sends_.find_if(moving) != nullptr) group_.failed(*this);
+  if (taken_along_ != nullptr)
+    taken_along_->fail(seen_from_elsewhere(what));  // which would name itself when it is cancelled
   if (config_ != nullptr) config_->cancel(what.why);
   for_each_part([this](part& p) {
     if (p.with_transport) {

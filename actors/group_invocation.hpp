@@ -53,6 +53,13 @@ struct group_fault {
   call_type expected = call_type::any;
 };
 
+/// The same as another group is told of it, of which no config is to blame.
+constexpr group_fault seen_from_elsewhere(group_fault what) noexcept {
+  const bool of_a_config = what.why == runtime::errc::config_failed || what.why == runtime::errc::config_mismatch;
+  if (of_a_config) what.why = runtime::errc::exception;
+  return what;
+}
+
 /// Which parts are here: few as a rule, and then looking through them is quickest.
 class seen_parts {
  public:
@@ -160,6 +167,12 @@ class group_invocation final : private runtime::list_hook {
     config_ = config;
     if (config != nullptr && fault_.why != runtime::errc::none) config->cancel(fault_.why);
   }
+  /// An invocation of another group that what runs in that scope waits for: it fails when this one does, and for the same rank's
+  /// doing. Null: not any more.
+  void takes_along(group_invocation* other) noexcept {
+    taken_along_ = other;
+    if (other != nullptr) other->fail(seen_from_elsewhere(fault_));
+  }
   const group_fault& fault() const noexcept { return fault_; }
   /// Of an invocation that timed out: the ranks that something was still expected from.
   const std::vector<rank_id>& late() const noexcept { return late_; }
@@ -252,6 +265,7 @@ class group_invocation final : private runtime::list_hook {
   boost::container::small_vector<rank_id, 8> addressed_;  // at the leader: who has its stamp already
   waiting* waiting_ = nullptr;
   runtime::scope* config_ = nullptr;
+  group_invocation* taken_along_ = nullptr;
   mark posted_ = 0;
   // Each in the order of posting.
   runtime::intrusive_list<part> sends_;

@@ -314,6 +314,15 @@ struct config_scope {
   runtime::scope own;
 };
 
+/// See `group_turn::run_within`.
+struct taking_along {
+  taking_along(group_invocation& i, group_invocation& other) noexcept : inv(i) { inv.takes_along(&other); }
+  taking_along(const taking_along&) = delete;
+  taking_along& operator=(const taking_along&) = delete;
+  ~taking_along() { inv.takes_along(nullptr); }
+  group_invocation& inv;
+};
+
 }  // namespace
 
 // First the default, in the caller's buffer: whatever becomes of the candidate, the caller has what is right. What the leader
@@ -514,10 +523,14 @@ task<> group_turn::run(group_work work) {
   return end_.run(std::move(work), 0, this);
 }
 
+task<> group_turn::run_within(group_turn& other, group_work work) {
+  const taking_along until_it_ends(invocation_, other.invocation_);
+  co_await other.run(std::move(work));
+}
+
 void group_turn::forgo(actors::group_fault why) noexcept {
   if (std::exchange(used_, true)) return;
-  if (why.why == errc::config_failed || why.why == errc::config_mismatch) why.why = errc::exception;
-  invocation_.fail(why);
+  invocation_.fail(actors::seen_from_elsewhere(why));
   end_.group_->end(invocation_);
 }
 

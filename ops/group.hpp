@@ -168,6 +168,9 @@ class group_turn {
  public:
   group_turn(group_end& end, std::uint64_t bytes, actors::call_type type, time_ns timeout_ns);
   runtime::task<> run(group_work work);
+  /// Runs `other`, a turn of another group, for what this one is doing: should this call fail meanwhile, the others of that group are
+  /// told whose doing it was.
+  runtime::task<> run_within(group_turn& other, group_work work);
   /// It will not run, for what `culprit` did elsewhere: it fails on all ranks, and no config is blamed.
   void forgo(actors::group_fault why) noexcept;
 

@@ -189,6 +189,8 @@ class hierarchy::turns {
     if (refused_) std::rethrow_exception(refused_);
   }
   task<> run(level which, group_work work) { return has(which) ? at(which)->run(std::move(work)) : nothing(); }
+  /// Among leaders, while the groups inside wait for it.
+  task<> run_between(group_work work) { return at(level::inside)->run_within(*at(level::between), std::move(work)); }
   /// Of a call that failed here, the others are told on the levels that it has not reached.
   void end(const std::exception_ptr& thrown) {
     if (!thrown) return;
@@ -315,7 +317,7 @@ task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits
       work.between = [&mine, with_leaders = work](std::span<std::byte> combined) {
         group_work again = with_leaders;
         again.data = combined;
-        return mine.run(level::between, std::move(again));
+        return mine.run_between(std::move(again));
       };
     }
     const level first = mine.has(level::inside) ? level::inside : level::between;

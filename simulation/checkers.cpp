@@ -251,6 +251,29 @@ struct only_warmed final : checker {
           std::any_of(p->instead.begin(), p->instead.end(), [&](const auto& i) { return i.second == d; });
       if (!warmed) violated(book_.where(f) + ": ran " + book_.class_of(d) + ", which this rank has not warmed");
     }
+    if (book_.r.play != nullptr && !book_.r.play->results && book_.r.flights_lost.empty()) look_at_order();
+  }
+
+ private:
+  // What was rehearsed was rehearsed before it ran, unless results files had said that it may run.
+  void look_at_order() const {
+    std::map<std::tuple<std::size_t, rank_id, std::uint64_t, std::uint64_t, std::uint64_t>, time_ns> rehearsed_ns;
+    const auto key = [](const flight_view& f) {
+      return std::make_tuple(f.job, f.rank, f.record.op, f.record.generation, f.record.digest);
+    };
+    for (const flight_view& f : book_.r.flights) {
+      if (!is_rehearsal(f.record) || !ran_well(f)) continue;
+      const auto [first, is_new] = rehearsed_ns.emplace(key(f), f.record.ended_ns);
+      if (!is_new) first->second = std::min(first->second, f.record.ended_ns);
+    }
+    for (const flight_view& f : book_.r.flights) {
+      const participant_view* const p = book_.find(f);
+      if (is_rehearsal(f.record) || p == nullptr || f.record.digest == p->c0) continue;
+      const auto first = rehearsed_ns.find(key(f));
+      // A receive begins before anybody knows with which config.
+      if (first != rehearsed_ns.end() && f.record.ended_ns < first->second)
+        violated(book_.where(f) + ": ran " + book_.class_of(f.record.digest) + " before it was rehearsed there");
+    }
   }
 };
 
@@ -814,6 +837,8 @@ struct explained_errors final : checker {
       const bool late = op.timeout_ns < short_timeout_ns || (book_.r.faults->early_timeouts != 0 && !c.calm);
       if (!explained(c, op, deaths, late) && !by_return(c) && !(c.code == errc::closed && is_closed_by_a_failure(c)))
         violated(what + ", which no fault explains");
+      for (const rank_id lost : lost_to_nothing(book_.r, c.rank, c.text, c.ended_ns))
+        violated(what + ", and nothing has befallen rank " + std::to_string(lost));
       // What has closed an op is told as it was on the rank that it began on; no call of this rank begins any more.
       if (c.code == errc::closed && is_closed_by_a_failure(c)) continue;
       const named_by named(c.code, c.text);
@@ -1050,6 +1075,17 @@ std::vector<violation> check_flights(const run_record& r) {
   look_at_flights(b, found);
   one_decision(b, found, "agreement").look_at_versions();
   return found;
+}
+
+std::vector<rank_id> lost_to_nothing(const run_record& r, rank_id where, std::string_view text, time_ns by_ns) {
+  std::vector<rank_id> all;
+  if (r.play->link.fence == link_model::fences::fail || r.faults->has_lost(where, by_ns, r.play->detection_ns))
+    return all;
+  for (const std::uint64_t gone : said_to_be_gone(text)) {
+    const auto rank = static_cast<rank_id>(gone);
+    if (!r.faults->has_lost(rank, by_ns, r.play->detection_ns)) all.push_back(rank);
+  }
+  return all;
 }
 
 std::vector<violation> check(const run_record& r) {

@@ -8,7 +8,7 @@
 /// |---|---|
 /// | S1 | an invocation has one assignment (also on the wire: watchers.hpp) |
 /// | S2 | all who ran an invocation ran one wire class of it, as the leader stamped it |
-/// | S3 | nobody ran what it had not warmed |
+/// | S3 | nobody ran what it had not warmed, nor what it rehearsed later only |
 /// | S4 | what was assigned is inside the intersection |
 /// | S5 | nothing of another generation left a trace |
 /// | S6 | a decision counts only repetitions that all participants ran to their end |
@@ -24,18 +24,23 @@
 /// | queues | no rank has more control messages under way to another than its window has room for (on the wire: watchers.hpp) |
 /// | agreement | all who know a decision know the same; of one version also those who outlive others |
 /// | oracle | the decision is the fastest candidate, within what counts as noise, the noise that there is and unnoticed drift |
-/// | errors | a call fails only where a fault explains it, and its text names its op, its rank and, where it had begun, its own invocation |
+/// | errors | a call fails only where a fault explains it, and its text names its op, its rank and, where it had begun, its own invocation, and no rank as gone that is not |
 /// | delivery | what was sent well is received, once |
 /// | results | what results files have is trusted only where all versions are those of before, and it can be written once disks are healed |
 /// | quarantine | a config that failed in a real invocation is not assigned again and again |
 /// | leftovers | no program, coroutine, transfer, exposed memory, unanswered message or file outlives its job |
 #include <parley/simulation/job.hpp>
 
+#include <string_view>
 #include <vector>
 
 namespace parley::simulation {
 
 std::vector<violation> check(const run_record& r);
+
+/// Of the ranks of which the error of a call on `where` says that they are gone, those that nothing had befallen by then. A fence that
+/// fails may make any rank count as dead, and a rank that the others hold dead sees these go.
+std::vector<rank_id> lost_to_nothing(const run_record& r, rank_id where, std::string_view text, time_ns by_ns);
 
 /// Those of S1 to S6 alone, and agreement of decisions of one version, which read nothing but participants, campaigns, flights and what of
 /// these is not there: `play` and `faults` may be null. For records of real ranks, too (rank_views.hpp), of which some have left nothing:

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace parley::simulation {
 
@@ -66,5 +67,19 @@ struct named_by {
     return found;
   }
 };
+
+/// The ranks of which a text says that they are gone: `rank 3 is gone`.
+inline std::vector<std::uint64_t> said_to_be_gone(std::string_view text) {
+  std::vector<std::uint64_t> all;
+  constexpr std::string_view word = " is gone";
+  for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    std::size_t digits = at;
+    while (digits != 0 && text[digits - 1] >= '0' && text[digits - 1] <= '9') --digits;
+    std::uint64_t rank = 0;
+    const auto [behind, failed] = std::from_chars(text.data() + digits, text.data() + at, rank);
+    if (failed == std::errc() && text.substr(0, digits).ends_with("rank ")) all.push_back(rank);
+  }
+  return all;
+}
 
 }  // namespace parley::simulation

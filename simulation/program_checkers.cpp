@@ -1,5 +1,6 @@
 #include <parley/simulation/program_checkers.hpp>
 
+#include <parley/simulation/checkers.hpp>
 #include <parley/simulation/error_names.hpp>
 
 #include <algorithm>
@@ -155,6 +156,8 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
     const std::string& text = f.why.text();
     const std::string what = "on rank " + std::to_string(f.rank) + " a call failed with `" + f.why.what() + "`";
     if (!explained(f.why.code(), book.deaths())) errors.violated(what + ", which no fault explains");
+    for (const rank_id lost : lost_to_nothing(book.r, f.rank, text, runtime::never))
+      errors.violated(what + ", and nothing has befallen rank " + std::to_string(lost));
     // Contextual ops are known to nobody but themselves.
     const named_by named(f.why.code(), text);
     const bool is_contextual = text.substr(0, text.find(": ")).find(", call ") != std::string::npos;

@@ -29,6 +29,15 @@ bool tape::has(mishap::kind k) const noexcept {
   return std::any_of(mishaps.begin(), mishaps.end(), [&](const mishap& m) { return m.what == k; });
 }
 
+bool tape::has_lost(rank_id r, time_ns by_ns, time_ns detection_ns) const noexcept {
+  return std::any_of(mishaps.begin(), mishaps.end(), [&](const mishap& m) {
+    using kind = mishap::kind;
+    const bool loses = m.what == kind::crash || m.what == kind::restart || m.what == kind::suspect ||
+                       (m.what == kind::pause && m.for_ns >= detection_ns);
+    return loses && m.rank == r && (m.after != 0 || m.at_ns <= by_ns);
+  });
+}
+
 message_counts& message_counts::operator+=(const message_counts& o) noexcept {
   sent += o.sent;
   lost += o.lost;

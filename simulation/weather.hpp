@@ -73,6 +73,8 @@ struct tape {
   std::uint64_t starved_task = 1;  ///< of each rank, then
   bool skewed = false;             ///< clocks of hosts of their own
   std::vector<mishap> mishaps;
+  /// Whether something has befallen that rank by then for which others hold it dead: they notice one that is stopped after so long.
+  bool has_lost(rank_id r, time_ns by_ns, time_ns detection_ns) const noexcept;
   bool has(mishap::kind k) const noexcept;
 };
 

@@ -684,6 +684,35 @@ TEST_CASE("a rank that dies in one group ends the call on all ranks, by name") {
   CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
 }
 
+// Its leader has its part already, and waits for the others, who hear of the death from that leader alone.
+TEST_CASE("a rank that dies while its leader speaks with the others is named on all ranks") {
+  world w(8);
+  std::vector<std::vector<float>> x;
+  for (rank_id r = 0; r < 8; ++r) x.push_back(contribution(r, 100));
+  const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
+    if (self.id() == 0) {
+      auto late = co_await sleep_until(self.where().now() + 20'000'000);
+      late.value();
+    }
+    co_await reduce(&h, &x[self.id()], 1);
+  };
+  scope other(w.clock);
+  other.spawn([](world* all) -> task<> {
+    auto later = co_await sleep_until(all->clock.now() + 10'000'000);
+    later.value();
+    for (const rank_id r : {4U, 5U, 7U}) (*all)[r].on_lost(6, "was killed");
+  }(&w));
+  const auto outcomes = on_all(w, by_four(), p);
+  for (rank_id r = 0; r < 8; ++r) {
+    if (r == 6) continue;
+    CAPTURE(r);
+    CAPTURE((outcomes[r] ? "" : outcomes[r].reason().what()));
+    CHECK(outcomes[r].code() == errc::peer_failed);
+    CHECK(says(outcomes[r], "rank 6 is gone"));
+    CHECK(says(outcomes[r], "invocation 0"));
+  }
+}
+
 TEST_CASE("groups without a leader and shares that do not fit are named") {
   world w(4);
   auto op = by_four();

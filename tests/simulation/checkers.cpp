@@ -179,6 +179,24 @@ TEST_CASE("errors asks for the very rank and the invocation of who ends because 
   }
 }
 
+TEST_CASE("errors finds a rank that is called gone though nothing has befallen it, or not yet") {
+  quiet_run run;
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1, .at_ns = 500});
+  call_record& c =
+      run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0 (sender): rank 1 is gone; restart");
+  c.ended_ns = 1'000;
+  CHECK(run.of("errors").empty());
+  c.text = "pair 0->1, on rank 0: rank 2 ended because rank 1 is gone: it died; invocation 1 was under way";
+  CHECK(run.of("errors").empty());
+  c.text = "pair 0->1, on rank 0: rank 11 is gone: it died; invocation 1 was under way";
+  CHECK(says(run.of("errors"), "nothing has befallen rank 11"));
+  c.text = "pair 0->1, on rank 0: rank 1 ended because rank 0 is gone: it died; invocation 1 was under way";
+  CHECK(says(run.of("errors"), "nothing has befallen rank 0"));
+  c.text = "pair 0->1, invocation 1, on rank 0 (sender): rank 1 is gone; restart";
+  c.ended_ns = 400;
+  CHECK(says(run.of("errors"), "nothing has befallen rank 1"));
+}
+
 TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose error names another invocation") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
@@ -290,6 +308,21 @@ TEST_CASE("results finds a decision that is remembered, though no process of the
   run.record.campaigns.front().source = parley::actors::decision_source::trials;
   run.play.validators.front().front() = "2";
   CHECK(run.of("results").empty());
+}
+
+TEST_CASE("S3 finds a config that ran where it was not warmed, and one that ran before it was rehearsed") {
+  quiet_run run;
+  flight_view rehearsal = flight(0, 0, 7, 4);
+  rehearsal.record.began_ns = 10;
+  rehearsal.record.ended_ns = 20;
+  flight_view one = flight(0, 5, 7);
+  one.record.ended_ns = 30;
+  run.record.flights = {rehearsal, one};
+  CHECK(says(run.of("S3"), "which this rank has not warmed"));
+  run.record.participants.front().ready = {7};
+  CHECK(run.of("S3").empty());
+  run.record.flights.back().record.ended_ns = 15;
+  CHECK(says(run.of("S3"), "before it was rehearsed there"));
 }
 
 TEST_CASE("S1 finds an invocation that its sender has begun twice") {

@@ -357,10 +357,12 @@ TEST_CASE("errors: a call that says its peer failed, which lives, is named") {
 TEST_CASE("errors: a failed call names its op, its own rank and its invocation, or says that it had not begun") {
   const scenario program;
   const tape nothing;
-  const auto said_of = [&](errc why, const char* text) {
+  tape lost;
+  lost.mishaps.push_back({.what = mishap::kind::crash, .rank = 0});
+  const auto said_of = [&](errc why, const char* text, const tape* faults = nullptr) {
     run_record r;
     r.play = &program;
-    r.faults = &nothing;
+    r.faults = faults == nullptr ? &nothing : faults;
     participant_view p;
     p.rank = 1;
     p.op = "activations";
@@ -371,7 +373,7 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
     std::string told;
     for (const violation& v : all) {
       CHECK(v.invariant == "errors");
-      told += v.text.substr(v.text.rfind(", which"));
+      told += v.text.substr(std::min(v.text.rfind(", which"), v.text.rfind(", and nothing has")));
     }
     return told;
   };
@@ -381,7 +383,9 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
   CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 1 (receiver): config direct threw")
             .empty());
   const std::string unmet = "activations 0->1, on rank 1: a receive was not met: invocation 3 had not begun";
-  CHECK(said_of(errc::config_failed, (unmet + "; rank 0 is gone; restart the job to continue").c_str()).empty());
+  const std::string gone = unmet + "; rank 0 is gone; restart the job to continue";
+  CHECK(said_of(errc::config_failed, gone.c_str(), &lost).empty());
+  CHECK(said_of(errc::config_failed, gone.c_str()) == ", and nothing has befallen rank 0");
   CHECK(said_of(errc::config_failed, (unmet + "; nobody knows why").c_str()) == ", which does not name the invocation");
   CHECK(said_of(errc::config_failed, "layer 0->1, call 3, on rank 1: no kernel is left").empty());
   CHECK(said_of(errc::closed, "op activations: a call has failed on rank 0 (timeout: …), no more of it begin").empty());
