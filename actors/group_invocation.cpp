@@ -56,6 +56,13 @@ bool group_invocation::reached(const waiting& w) noexcept {
   return ended(sends_) && (w.whose_ == waiting::whose::own_sends || ended(receives_));
 }
 
+// The first one's wait is cancelled because of that, which is not how the call ends.
+void group_invocation::refuse_second_wait() {
+  fail(errc::config_failed, self());
+  runtime::raise(
+      {errc::config_failed, "two coroutines wait for parts of one call; let one of them post all, and wait"});
+}
+
 void group_invocation::wake_if_reached() noexcept {
   if (waiting_ != nullptr && reached(*waiting_)) std::exchange(waiting_, nullptr)->wake(errc::none);
 }

@@ -103,6 +103,7 @@ class group_invocation final : private runtime::list_hook {
   static_assert(lanes == std::uint32_t{1} << (32 - call_type_tag_bits), "lane and type share a stamp's tag");
   mark posted() const noexcept { return posted_; }
 
+  /// One coroutine at a time: another one's wait throws `config_failed`.
   class [[nodiscard]] waiting : private runtime::waiter {
    public:
     enum class whose : std::uint8_t { all_parts, own_sends };
@@ -110,7 +111,8 @@ class group_invocation final : private runtime::list_hook {
         : waiter(&on_cancelled), inv_(inv), goal_(goal), whose_(w) {}
     bool await_ready() const noexcept { return inv_.reached(*this); }
     template <class P>
-    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      if (inv_.waiting_ != nullptr) inv_.refuse_second_wait();
       if (!enter(caller)) inv_.fail(outcome, inv_.self());
       if (inv_.reached(*this)) {
         unlink();
@@ -228,6 +230,7 @@ class group_invocation final : private runtime::list_hook {
     group_invocation& owner;
   };
   static constexpr mark to_begin = ~mark{0};
+  [[noreturn, gnu::cold]] void refuse_second_wait();
 
   bool reached(const waiting& w) noexcept;
   rank_id self() const noexcept;

@@ -26,6 +26,13 @@ void parts_in_flight::abandon() noexcept {
   }
 }
 
+// The first one's wait is cancelled because of that, which is not how the call ends.
+void parts_in_flight::refuse_second_wait() {
+  fail(errc::config_failed);
+  runtime::raise({errc::config_failed,
+                  "two coroutines wait for parts of one message; let one move all of them, with more in flight"});
+}
+
 void parts_in_flight::fail(errc why) noexcept {
   if (failed_ != errc::none || why == errc::none) return;
   failed_ = why;

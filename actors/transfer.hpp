@@ -63,13 +63,14 @@ class parts_in_flight {
     settled_at_ = most;
   }
 
-  /// Waits until at most `most` parts are in flight.
+  /// Waits until at most `most` parts are in flight. One coroutine at a time: another one's wait throws `config_failed`.
   class [[nodiscard]] settling : protected runtime::waiter {
    public:
     settling(parts_in_flight& parts, std::uint64_t most) noexcept : waiter(&on_cancelled), parts_(parts), most_(most) {}
     bool await_ready() const noexcept { return parts_.in_flight_ <= most_; }
     template <class P>
-    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      if (parts_.settling_ != nullptr) parts_.refuse_second_wait();
       if (!enter(caller)) parts_.fail(outcome);
       if (parts_.in_flight_ <= most_) {
         unlink();
@@ -142,6 +143,7 @@ class parts_in_flight {
  private:
   friend transfer_part;
   [[gnu::cold]] void abandon() noexcept;
+  [[noreturn, gnu::cold]] void refuse_second_wait();
 
   runtime::waiter* settling_ = nullptr;
   payload_pieces* pieces_ = nullptr;

@@ -82,6 +82,22 @@ task<> send_a_half_twice(part_sender& out, std::span<const std::byte> data) {
   co_await out.send(half, data.subspan(half));
   co_await out.send(half, data.subspan(half));
 }
+task<> send_half_by_quarters(part_sender* out, std::span<const std::byte> data, std::size_t first) {
+  const std::size_t quarter = data.size() / 4;
+  for (std::size_t i = first; i < first + 2; ++i) co_await out->send(quarter * i, data.subspan(quarter * i, quarter));
+}
+task<> send_by_two_coroutines(part_sender& out, std::span<const std::byte> data) {
+  scope& here = co_await this_scope;
+  scope both(here);
+  both.spawn(send_half_by_quarters(&out, data, 0));
+  both.spawn(send_half_by_quarters(&out, data, 2));
+  co_await both.join();
+}
+task<> receive_quarters(part_receiver& in, std::span<std::byte> data) {
+  const std::size_t quarter = data.size() / 4;
+  in.keep_in_flight(4);
+  for (std::size_t i = 0; i < 4; ++i) co_await in.receive(quarter * i, data.subspan(quarter * i, quarter));
+}
 task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
   const std::size_t third = data.size() / 3;
   for (std::size_t i = 0; i < 3; ++i) co_await in.receive(third * i, data.subspan(third * i, third));
@@ -299,6 +315,15 @@ TEST_CASE("a config whose two functions cut differently is told where") {
   CHECK(failed.received[0].code() == errc::config_failed);
   CHECK(says(failed.received[0], "do not fit each other"));
   CHECK(says(failed.received[0], "the part at offset 0 has 30000 bytes, and 20000 were asked for"));
+}
+
+TEST_CASE("a config two of whose coroutines wait for parts of one message fails by name, and its call ends") {
+  time_ns took = 0;
+  const auto failed = move_once(send_by_two_coroutines, receive_quarters, took);
+  CHECK(failed.sent[0].code() == errc::config_failed);
+  CHECK(says(failed.sent[0], "two coroutines wait for parts of one message"));
+  CHECK(failed.received[0].code() == errc::config_failed);
+  CHECK(took < 1'000'000'000);
 }
 
 TEST_CASE("a config that waits for something of its own is ended at the deadline of its call, on either side") {

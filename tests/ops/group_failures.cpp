@@ -99,6 +99,30 @@ class spawning_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
+/// A star in which two coroutines wait on one rank.
+class twice_waiting_star final : public group_config {
+ public:
+  explicit twice_waiting_star(rank_id where)
+      : group_config({.name = "twice_waiting", .wire_class = "star"}), where_(where) {}
+  task<> lead(group_call& g) const override { co_await real_->lead(g); }
+  task<> work(group_call& g) const override {
+    if (g.self() != where_) {
+      co_await real_->work(g);
+      co_return;
+    }
+    scope& here = co_await this_scope;
+    scope both(here);
+    both.spawn(real_->work(g));
+    both.spawn(drained(&g));
+    co_await both.join();
+  }
+
+ private:
+  static task<> drained(group_call* g) { co_await g->drain(); }
+  rank_id where_;
+  group_config_ptr real_ = star();
+};
+
 /// A star whose leader takes its time.
 class slow_star final : public group_config {
  public:
@@ -297,6 +321,16 @@ TEST_CASE("what a config of a group spawns ends before its call does, which fail
       CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
     }
   }
+}
+
+TEST_CASE("a config of a group two of whose coroutines wait on one rank fails by name, and its call ends on all") {
+  world w(4);
+  auto op = led_by(0, {std::make_shared<twice_waiting_star>(2)});
+  op.timeout_ns = 1'000'000'000;
+  const auto all = reduce_all(w, declare_all(w, op), {1'000});
+  for (rank_id r = 0; r < 4; ++r) CHECK(all.of_rank[r][0].code() == errc::config_failed);
+  CHECK(says(all.of_rank[2][0], "two coroutines wait for parts of one call"));
+  CHECK(w.clock.now() < 900'000'000);
 }
 
 TEST_CASE("a config of a group that waits for something of its own is ended at the deadline of its call, on any rank") {
