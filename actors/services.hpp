@@ -143,7 +143,8 @@ struct services {
 
   payload_watcher* watcher = nullptr;  ///< null: nobody looks
 
-  /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end.
+  /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end. Of
+  /// this rank itself: all its ops end, and it has no connection any more.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
 
   /// Takes in what became of other ranks, and ends all ops of a rank that the others hold dead, where nobody has told it so yet; may be

@@ -107,7 +107,7 @@ void part_sender::fence() noexcept {
 
 void part_sender::announce() noexcept {
   if (fence_failed()) {
-    fail(errc::peer_failed);
+    fail(fenced_ == errc::device_failed ? fenced_ : errc::peer_failed);
   } else if (!announced_) {
     fail(say(failed() == errc::none ? stamp_flags::landed : stamp_flags::poison));
   }

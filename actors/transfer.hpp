@@ -223,7 +223,9 @@ class part_sender final : public parts_in_flight {
   /// Whether a fence has said something. One that was cancelled with the parts before it has not: there must be another one.
   bool fenced() const noexcept { return fenced_ != runtime::errc::pending && fenced_ != runtime::errc::cancelled; }
   void announce() noexcept;
-  /// The fence failed: nobody knows what was written, or when. Nothing more is said to the receiver, which counts as dead.
+  /// How the fence ended: `device_failed` where it is this rank's own device that did not do what was to be fenced.
+  runtime::errc fence_outcome() const noexcept { return fenced_; }
+  /// Nobody knows what was written, or when. Nothing more is said to the receiver: it counts as dead, or this rank does.
   bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }
 
  private:

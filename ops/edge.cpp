@@ -557,10 +557,19 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       settled = co_await out.settle();
     }
     out.announce();
-    if (out.fence_failed()) lose_peer();
+    if (out.fence_failed()) after_failed_fence(out.fence_outcome());
   }
   static_cast<void>(settled);
   end(inv, out, data.size(), mine.why);
+}
+
+// The peer may give its buffer back only when nothing comes any more. Where this rank's own device has failed it is this rank that has to
+// go for that: the others see its connections end.
+void edge_out::after_failed_fence(errc how) {
+  if (how != errc::device_failed) return lose_peer();
+  const std::string why =
+      "its device failed before what it wrote into memory of rank " + std::to_string(options_.peer) + " was there";
+  services_.give_up(services_.net.rank(), why);
 }
 
 void edge_out::lose_peer() {

@@ -239,6 +239,7 @@ class edge_out final : public edge_end {
   /// Ends when kernels have written it. Answers when they were last seen at work.
   runtime::task<time_ns> until_written(std::span<const std::byte> data);
   /// Nobody knows what of a put has landed, or will: the peer counts as dead.
+  void after_failed_fence(runtime::errc how);
   void lose_peer();
   void check_trial(const actors::outgoing& inv) const;
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.

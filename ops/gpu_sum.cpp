@@ -205,18 +205,36 @@ void gpu_world::check(const gpu_sum& what) const {
         {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(what.floats.size())});
 }
 
+namespace {
+/// Of a call that is torn down nobody knows what the others have done, and its kernel waits for them: the world is aborted at once, as what
+/// sees to the end of kernels comes before what would abort it.
+class abort_if_torn_down {
+ public:
+  explicit abort_if_torn_down(gpu_world& w) noexcept : world_(w) {}
+  abort_if_torn_down(const abort_if_torn_down&) = delete;
+  abort_if_torn_down& operator=(const abort_if_torn_down&) = delete;
+  ~abort_if_torn_down() {
+    if (!is_over_) world_.abort();
+  }
+  void is_over() noexcept { is_over_ = true; }
+
+ private:
+  gpu_world& world_;
+  bool is_over_ = false;
+};
+}  // namespace
+
 task<> gpu_world::run(gpu_sum what, bool replayed) {
   runtime::scope& here = co_await runtime::this_scope;
   check(what);
   if (what.floats.empty()) co_return;
+  abort_if_torn_down call(*this);
   std::exception_ptr thrown;
   try {
     copies_.check(what.floats, sizeof(float)).value();  // of this member alone: the others are in the call
     if (what.how == gpu_sum::way::gathered) {
       co_await gather(what);
     } else {
-      const errc ordered = copies_.order_behind_all(stream_, what.floats);
-      if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
       if (replayed) {
         co_await replay(what);
       } else {
@@ -227,6 +245,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   } catch (...) {
     thrown = std::current_exception();
   }
+  call.is_over();
   const bool by_another = aborted_;
   if (!thrown && !by_another) co_return;
   // Nobody knows what the others have done of it.
@@ -245,6 +264,7 @@ task<> gpu_world::ended(transports::cuda_stream stream) {
 task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   check(what);
   if (what.floats.empty()) co_return;
+  abort_if_torn_down call(*this);
   std::exception_ptr thrown;
   try {
     copies_.check(what.floats, sizeof(float)).value();
@@ -252,6 +272,7 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   } catch (...) {
     thrown = std::current_exception();
   }
+  call.is_over();
   if (!thrown) co_return;
   abort();
   co_await until_its_end();
@@ -270,6 +291,12 @@ task<> gpu_world::own_turn() {
     co_await runtime::yield;
   }
   raise_if_aborted();
+}
+
+// In its turn: before that the call before it may not be in the stream yet, and would be behind what this one waits for.
+void gpu_world::order_behind(std::span<const std::byte> floats) {
+  const errc ordered = copies_.order_behind_all(stream_, floats);
+  if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
 }
 
 // Calls of one member share the number that its kernel counts, and its boxes; those of NCCL its communicator.
@@ -300,7 +327,10 @@ task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<voi
 // NCCL takes one call at a time, and has put it into the stream only when it says so.
 task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place where) {
   co_await own_turn();
-  if (where == place::stream) order_behind_latest(stream);
+  if (where == place::stream) {
+    order_behind(what.floats);
+    order_behind_latest(stream);
+  }
   co_await put(what, stream);
   if (where == place::stream) note_latest(stream);
   ++served_;
@@ -329,13 +359,15 @@ task<> gpu_world::replay(gpu_sum what) {
   auto at = std::find_if(captures_.begin(), captures_.end(), [&](const captured_sum& r) { return r.what == what; });
   if (at == captures_.end()) {
     if (what.how == gpu_sum::way::nccl) co_await ready();
-    transports::capture_stream in(gpu, copies_.device());
-    co_await put(what, in.stream());
+    capturing_.emplace(gpu, copies_.device());
+    co_await put(what, capturing_->stream());
     raise_if_aborted();
     if (captures_.size() >= most_captures) captures_.erase(captures_.begin());
-    captures_.push_back({what, in.end()});
+    captures_.push_back({what, capturing_->end()});
+    capturing_.reset();
     at = captures_.end() - 1;
   }
+  order_behind(what.floats);
   const std::function<void()> launch = [&] {
     const errc launched = at->graph.replay(stream_);
     if (launched != errc::none) runtime::raise({launched, gpu.fault()});

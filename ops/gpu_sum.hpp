@@ -23,7 +23,8 @@
 /// Rehearsals run over communicators of their own, each from a fresh id. A call comes after what `cuda_copies::after` said of its
 /// buffer and ends when the sum is there; no thread waits in CUDA or NCCL. One whose deadline passes or whose member has died
 /// aborts the communicator it runs over: its kernels end, NCCL's once no stream waits for a message, or after 10 s (device_rest.hpp),
-/// the call throws what ended it, and later calls throw `unavailable` until the user has made another one.
+/// and 30 s later at most where NCCL was still connecting; the call throws what ended it, and later calls throw `unavailable` until the
+/// user has made another one.
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/symmetric_config.hpp>
 #include <parley/transports/cuda_copies.hpp>
@@ -33,6 +34,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -111,6 +113,7 @@ class gpu_world final : public communicator {
   enum class place : std::uint8_t { stream, capture };
   runtime::task<> enqueue(gpu_sum what, transports::cuda_stream into, place where);
   runtime::task<> put(gpu_sum what, transports::cuda_stream into);
+  void order_behind(std::span<const std::byte> floats);
   void order_behind_latest(transports::cuda_stream stream);
   void note_latest(transports::cuda_stream stream);
   void launch_in_turn(transports::cuda_stream stream, const std::function<void()>& launch);
@@ -153,6 +156,8 @@ class gpu_world final : public communicator {
   std::string no_kernel_;
   std::string no_boxes_;
   std::vector<captured_sum> captures_;
+  std::optional<transports::capture_stream>
+      capturing_;  // of a call that failed it stays: NCCL may put the call there later
 };
 class gpu_world_source final : public communicator_source {
  public:

@@ -57,7 +57,8 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   services_.detection_ns = on.detection_ns;
   services_.patience = std::max(settings_->patience, std::uint32_t{1});
   services_.give_up = std::move(on.give_up);
-  if (!services_.give_up) services_.give_up = [this](rank_id peer, const std::string& why) { on_lost(peer, why); };
+  if (!services_.give_up)
+    services_.give_up = [this](rank_id r, const std::string& why) { r == id() ? on_fenced(why) : on_lost(r, why); };
   services_.hear_news = [this, held_dead = std::move(on.held_dead), hear = std::move(on.hear_news)](errc code) {
     if (fenced_) return;
     if (const std::string why = held_dead ? held_dead() : std::string(); !why.empty()) return on_fenced(why);

@@ -90,7 +90,8 @@ struct rank_foundation {
   machine has{};                       ///< what configs may require of this rank
   actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
   /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
-  /// peer itself know, and brings about `rank::on_lost`. Empty: `on_lost` is all that happens.
+  /// peer itself know, and brings about `rank::on_lost`. Of this rank itself: ends all its connections, so that the others hold it dead,
+  /// and brings about `rank::on_fenced`. Empty: `on_lost`, or `on_fenced`, is all that happens.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
   bool ranks_come_back = false;                   ///< whether somebody starts ranks anew that have died
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a silent one may still live; 0: for ever

@@ -224,7 +224,8 @@ class link {
   virtual void set_flag(rank_id /*to*/, const remote_place&, std::uint64_t /*flag*/,
                         std::span<const std::byte> /*data*/) {}
   /// Ends once all puts that were started towards `to` before it are in its memory, or too late: what was withdrawn there takes nothing in.
-  /// If it fails, none is known to be there; where one was refused, it and all that follow fail until the peer is another process.
+  /// If it fails, none is known to be there; where one was refused, it and all that follow fail until the peer is another process;
+  /// with `device_failed` where it is this rank's own device that did not do them.
   virtual errc fence(rank_id to, completion* done);
   /// A fence that takes a message along, without a payload: once the puts are there the peer's link gives `header` to its handler
   /// on `on`, and does not wait until this rank has heard of that. If it fails the peer sees nothing of it. `unavailable` where

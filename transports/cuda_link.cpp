@@ -388,7 +388,7 @@ struct cuda_link::peer_copy final : completion {
     const std::unique_ptr<peer_copy> me(static_cast<peer_copy*>(&self));
     if (me->number != 0) {
       std::erase_if(me->link.puts_, [&](const auto& p) { return p.second == me->number; });
-      me->link.put_failed_ = me->link.put_failed_ || outcome != errc::none;
+      if (me->link.put_failed_ == errc::none) me->link.put_failed_ = outcome;
     }
     if (me->done != nullptr) me->done->on_end(*me->done, outcome);
     if (me->number != 0) me->link.look_at_fences();
@@ -516,7 +516,7 @@ void cuda_link::on_peer_failed(rank_id peer) noexcept {
 errc cuda_link::fence(rank_id to, completion* done) {
   if (to >= world_size()) return errc::bad_argument;
   const bool waits = std::any_of(puts_.begin(), puts_.end(), [&](const auto& p) { return p.first == to; });
-  if (!waits) return put_failed_ ? errc::peer_failed : below_.fence(to, done);
+  if (!waits) return put_failed_ != errc::none ? put_failed_ : below_.fence(to, done);
   fences_.push_back({to, last_put_, done});
   return errc::pending;
 }
@@ -530,7 +530,7 @@ void cuda_link::look_at_fences() {
     return !waits;
   });
   for (const waiting_fence& f : over) {
-    const errc outcome = put_failed_ ? errc::peer_failed : below_.fence(f.to, f.done);
+    const errc outcome = put_failed_ != errc::none ? put_failed_ : below_.fence(f.to, f.done);
     if (outcome != errc::pending) f.done->on_end(*f.done, outcome);
   }
 }

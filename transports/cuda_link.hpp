@@ -141,7 +141,7 @@ class cuda_link final : public runtime::link {
   std::deque<std::pair<runtime::rank_id, std::uint64_t>> puts_;  // under way: to whom, and their numbers
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;
-  bool put_failed_ = false;
+  runtime::errc put_failed_ = runtime::errc::none;         // how; with its device, as a copy fails alone by that
   std::map<std::uint64_t, std::span<std::byte>> exposed_;  // device memory, by number
   std::uint64_t last_exposed_ = 0;
   std::optional<exported_memory> flags_exported_;  // zeros where there are none

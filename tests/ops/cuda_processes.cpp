@@ -16,7 +16,9 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 
 namespace {
 
@@ -317,6 +319,54 @@ TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind
   for (const deadline limit; !limit.is_over() && w.copies[1]->busy(to.bytes());) {}
   CHECK(ran);
   gpu.destroy(stream);
+}
+
+namespace {
+task<> noted(std::function<task<>()> call, result<>* how, bool* over) {
+  *how = co_await attempt(call());
+  *over = true;
+}
+}  // namespace
+
+TEST_CASE("a rank whose own device fails while it writes into a peer's memory counts as dead itself, and that peer "
+          "does not") {
+  int midst_of_puts = 0;
+  for (int messages = 1; messages < 80; messages += 3) {
+    CAPTURE(messages);
+    fake_cuda gpu(2);
+    const auto from = transports::cuda_memory::on_device(gpu, 0, 100'001);
+    const auto to = transports::cuda_memory::on_device(gpu, 1, 100'001);
+    two_ranks w(gpu, {direct(), put()});
+    w.move(from.bytes(), to.bytes(), messages);
+    const transports::cuda_stream stream = gpu.make_stream(0);
+    gpu.launch(stream, 50, [&] { gpu.fault_now(0); });
+    REQUIRE(w.copies[0]->after(from.bytes(), stream) == errc::none);
+    result<> sent;
+    result<> received;
+    bool over = false;
+    bool heard = false;
+    {
+      scope both(w.loop);
+      const auto sends = [&] { return two_ranks::sends(w.ends[0], from.bytes(), 1); };
+      const auto receives = [&] { return two_ranks::receives(w.ends[1], to.bytes(), 1); };
+      both.spawn(noted(sends, &sent, &over));
+      both.spawn(noted(receives, &received, &heard));
+      run_until(w.loop, [&] { return over; });
+      CHECK_FALSE(heard);
+      w.ranks[1]->on_lost(0, "its connections ended");
+      run_until(w.loop, [&] { return heard; });
+    }
+    CHECK(sent.code() == errc::device_failed);
+    CHECK(received.code() == errc::peer_failed);
+    if (sent.reason().what().find("config put") != std::string::npos) {
+      ++midst_of_puts;
+      CHECK_THROWS_WITH_AS(runtime::run(w.loop, two_ranks::sends(w.ends[0], from.bytes(), 1)),
+                           doctest::Contains("its device failed before what it wrote into memory of rank 1 was there"),
+                           failure);
+    }
+    gpu.destroy(stream);
+  }
+  CHECK(midst_of_puts > 0);
 }
 
 TEST_CASE("where memory cannot be exported, puts and gets are no candidates, before anything is tried, and the rest "

@@ -183,6 +183,21 @@ TEST_CASE("a communicator that ends while NCCL connects for a call that was torn
   of_nccl.join();
 }
 
+// A job sees to the end of kernels before anything else of it goes.
+TEST_CASE("a sum that is torn down while its kernel waits for another member lets go of its GPU") {
+  two_members w({kernel_sum()});
+  CHECK(w.sum(3) == 0);
+  {
+    scope torn(w.loop);
+    torn.spawn(two_members::call(w, 0));
+    int turns = 0;
+    run_until(w.loop, [&] { return ++turns > 2'000; });
+    CHECK(w.copies[0]->pending() != 0);
+  }
+  for (const deadline limit; w.copies[0]->pending() != 0 && !limit.is_over();) w.copies[0]->poll();
+  CHECK(w.copies[0]->pending() == 0);
+}
+
 namespace {
 task<> note(std::function<task<>()> call, errc& outcome) {
   try {
@@ -217,6 +232,29 @@ TEST_CASE("a communicator that nobody has called yet is given up without a wait 
   of_nccl.join();
   CHECK(outcome == errc::cancelled);
   CHECK_FALSE(was_late);
+}
+
+TEST_CASE("what NCCL may still capture a sum into is there until it cannot any more") {
+  two_members w({nccl_graph_sum()});
+  CHECK(w.sum(3) == 0);
+  w.library.asked_per_call = 1'000'000'000;
+  w.library.aborts_are_late = true;
+  const auto other = transports::cuda_memory::on_device(w.gpu, 0, 64);  // not captured yet
+  errc outcome = errc::pending;
+  scope one(w.loop);
+  one.spawn(note([&] { return w.world(0).run(gpu_sum::by_nccl(other.bytes()), true); }, outcome));
+  const std::size_t streams = w.gpu.streams();
+  int turns = 0;
+  run_until(w.loop, [&] { return ++turns > 1'000; });
+  CHECK(w.gpu.streams() == streams + 1);
+  one.cancel(errc::timeout);
+  run_until(w.loop, [&] { return ++turns > 2'000; });
+  CHECK(w.library.late() == 1);
+  CHECK(w.gpu.streams() == streams + 1);
+  w.library.come_late();
+  run_until(w.loop, [&] { return one.running() == 0; });
+  CHECK(outcome == errc::timeout);
+  w.end();
 }
 
 TEST_CASE("a call that is cancelled before its turn ends, and so do those that would be behind it") {
