@@ -37,7 +37,8 @@ struct outcome_of_step final : runtime::completion {
 class two_ends final : private runtime::link::handler {
  public:
   enum class way : std::uint8_t { cuda_copy, staged };
-  two_ends(transports::cuda_driver& gpu, way how) : a_(gpu, 0), b_(gpu, static_cast<int>(gpu.devices().size()) - 1) {
+  two_ends(transports::cuda_driver& gpu, way how)
+      : a_(gpu, 0, no_stream_waits), b_(gpu, static_cast<int>(gpu.devices().size()) - 1, no_stream_waits) {
     const bool through_host = how == way::staged;
     world_.emplace(through_host ? std::vector<cuda_copies*>(2, nullptr) : std::vector<cuda_copies*>{&a_, &b_});
     if (!through_host) return;
@@ -93,6 +94,7 @@ class two_ends final : private runtime::link::handler {
     a_.in_words(over.how).value();
   }
 
+  static constexpr cuda_copies::options no_stream_waits{.expects_messages = false};
   cuda_memory sent_;
   cuda_memory received_;
   cuda_copies a_;

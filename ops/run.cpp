@@ -193,7 +193,7 @@ struct job::state final : runtime::link::failure_handler {
     const int device = o.device.value_or(static_cast<int>(before % count));
     // From the start: CUDA makes a context on the one that is current, and to go back to device 0 would make one there for every rank.
     o.gpu->make_current(device);
-    copies.emplace(*o.gpu, device, o.copies);
+    copies.emplace(*o.gpu, device, transports::cuda_copies::shared_by(*o.gpu, 1, o.copies));
     memory_of_gpu.emplace(*copies);
     loop->attach(*copies);
     transports::cuda_link::options planes = o.planes;

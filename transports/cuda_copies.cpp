@@ -36,7 +36,6 @@ cuda_copies::options cuda_copies::shared_by(const cuda_driver& driver, unsigned 
   o.expects_messages = o.expects_messages && share >= streams_of_a_rank;
   o.streams = std::min(o.streams, std::max(1U, share / streams_of_a_rank));
   o.most_waiting = std::min(o.most_waiting, std::max(share, streams_of_a_rank) - 2 - o.streams);
-  o.first_waiting = std::min(o.first_waiting, o.most_waiting);
   return o;
 }
 
@@ -52,10 +51,13 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
   check_ = driver.make_event(device);
   words_ = cuda_memory::pinned(driver, most_words * sizeof(std::uint32_t));
   std::memset(words_.bytes().data(), 0, words_.bytes().size());
-  for (unsigned i = 0; i < options_.streams + o.first_waiting; ++i)
+  for (unsigned i = 0; i < options_.streams + options_.most_waiting; ++i)
     streams_.push_back(make_queue(driver.make_stream(device)));
   const errc tried = driver.write_value(streams_.front().stream, words_.bytes().data(), 0);
-  if (tried == errc::none) return;
+  if (tried == errc::none) {
+    make_flags();
+    return;
+  }
   give_back();
   runtime::raise({errc::unavailable,
                   "device " + std::to_string(device) + " cannot say by a word that it has copied: " + driver.fault()});
@@ -101,9 +103,7 @@ cuda_copies::queue& cuda_copies::shortest(unsigned of) {
 cuda_copies::queue* cuda_copies::idle() {
   const auto found =
       std::find_if(streams_.begin() + options_.streams, streams_.end(), [](const queue& q) { return q.marks.empty(); });
-  if (found != streams_.end()) return &*found;
-  if (streams_.size() == options_.streams + options_.most_waiting) return nullptr;
-  return &streams_.emplace_back(make_queue(driver_.make_stream(device_)));
+  return found == streams_.end() ? nullptr : &*found;
 }
 
 cuda_copies::moment cuda_copies::take_event() {
@@ -285,18 +285,35 @@ errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
   }
 }
 
+// As early as streams are. What a device lacks for them is told when they are asked for.
+void cuda_copies::make_flags() {
+  if (!options_.expects_messages) return;
+  try {
+    flags_.emplace(driver_, device_);
+  } catch (const runtime::failure&) {
+    flags_.reset();
+  }
+}
+
 cuda_flags& cuda_copies::flags() {
   if (!flags_) flags_.emplace(driver_, device_);
   return *flags_;
 }
 
 std::uint64_t cuda_copies::expect(std::span<const std::byte> memory) {
-  if (!options_.expects_messages)
+  if (!options_.expects_messages) {
+    const unsigned queues = driver_.queues();
+    const std::string why = queues < streams_of_a_rank ? fmt::format("this process has {} queues of", queues)
+                                                       : "too many ranks of this process share";
+    const std::string remedy =
+        queues < streams_of_a_rank
+            ? "unset CUDA_DEVICE_MAX_CONNECTIONS, or set it to 32"
+            : fmt::format("start {} ranks for each GPU at most, or processes", queues / streams_of_a_rank);
     runtime::raise(
-        {errc::unavailable, "too many ranks of this process share device " + std::to_string(device_) +
-                                ": a stream that waits for a message would hold up the one that brings it; start " +
-                                std::to_string(driver_.queues() / streams_of_a_rank) +
-                                " ranks for each GPU at most, or processes"});
+        {errc::unavailable,
+         fmt::format("{} device {}: a stream that waits for a message would hold up the one that brings it; {}", why,
+                     device_, remedy)});
+  }
   return flags().expect(memory);
 }
 

@@ -39,12 +39,12 @@ namespace parley::transports {
 class cuda_copies final : public runtime::poller {
  public:
   struct options {
-    /// So that a copy in and a copy out, or two chunks, may overlap. One that has to wait for kernels has a stream to itself, of so
-    /// many more at most as there are such copies at one time, up to `most_waiting`; those beyond wait in the host's memory.
+    /// So that a copy in and a copy out, or two chunks, may overlap. One that has to wait for kernels has one of `most_waiting` more
+    /// to itself; those beyond wait in the host's memory. All are made at the beginning, as making one takes longer than most copies. A
+    /// device has 32 queues for a process, most of them for its program and other libraries.
     unsigned streams = 4;
     unsigned usual_streams = 2;  // for a copy that does not say how many
-    unsigned first_waiting = 6;  // made with the others: to make one takes longer than most copies
-    unsigned most_waiting = 22;  // a device has 32 queues for a process: some are its program's, and other libraries'
+    unsigned most_waiting = 8;
     /// Whether streams may wait for messages: not where they share queues with those that bring them.
     bool expects_messages = true;
   };
@@ -201,6 +201,7 @@ class cuda_copies final : public runtime::poller {
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
   runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
   void give_back() noexcept;
+  void make_flags();
   queue make_queue(cuda_stream s);
   queue& shortest(unsigned of = 0);
   queue* idle();

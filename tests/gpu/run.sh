@@ -140,6 +140,18 @@ if [ "$gpus" -ge 2 ]; then
 else
   leave_out "there is one GPU" held-processors
 fi
+# Buffers that no op can use, as CUDA itself knows of them, and errors that it keeps for a thread.
+if built "$cases" wrong-buffers wrong-buffers-all-gpus; then
+  of_buffers='*copies cannot use*,*has an error left*,*no error behind*'
+  check wrong-buffers 60 "${one_gpu[@]}" "$cases" --test-case="$of_buffers"
+  if [ "$gpus" -ge 2 ]; then
+    check wrong-buffers-all-gpus 60 "$cases" --test-case="$of_buffers"
+  else
+    leave_out "there is one GPU" wrong-buffers-all-gpus
+  fi
+fi
+# Streams are made, as NCCL makes some for each communicator, while another one waits.
+! built "$cases" room-for-streams || check room-for-streams 60 "${one_gpu[@]}" "$cases" --test-case='*are made while one waits*'
 # What NCCL, and UCX, do for transfers, each by itself: the same messages with only it beside the default. It must have been timed.
 # What UCX does when it first meets a GPU takes 0.75 s, which the budget would pay back too late for these messages.
 is_timed() {
@@ -201,7 +213,8 @@ has_all() {
   local text
   while IFS= read -r text; do grep -qE -e "$text" "$2" || return; done <<<"$1"
 }
-# fails_as NAME SECONDS TEXTS COMMAND...: it ends in time, with a status of its own (137 is that of a rank that was killed), and says TEXTS.
+# fails_as NAME SECONDS TEXTS COMMAND...: it ends in time, with a status of its own (137 is that of a rank that was killed), and says TEXTS, and
+# nothing that is like $never.
 fails_as() {
   local name=$1 limit=$2 texts=$3 status began
   shift 3
@@ -209,7 +222,8 @@ fails_as() {
   began=$(date +%s%N)
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
   status=$?
-  if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && has_all "$texts" "$out/$name.log"; then
+  if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && has_all "$texts" "$out/$name.log" &&
+    ! { [ -n "${never:-}" ] && grep -qE -e "$never" "$out/$name.log"; }; then
     passed=$((passed + 1)) status="ok, status $status: $(grep -E -e "${texts%%$'\n'*}" "$out/$name.log" | head -n 1 | cut -c1-200)"
   else
     failed=$((failed + 1)) status="FAILED with status $status, see $out/$name.log"
@@ -277,9 +291,9 @@ if several own-communicator && built "$own" own-communicator; then
   last 2 "own-communicator"
 fi
 # goes_wrong NAME PROGRAM OPTIONS...: in the midst of it rank 1 dies, and a kernel there faults (examples/gpu/mishap.hpp): it says what
-# happened, the others name it, and all end.
+# happened, the others name it, and all end. Rank 0 is as good as ever.
 goes_wrong() {
-  local name=$1
+  local name=$1 never="rank 0 died"
   shift
   fails_as "$name-rank-dies" 60 "rank 0: .*(rank 1 is gone|to rank 1 failed)" env PARLEY_TEST_MISHAP=1:dies@4 "$parley" run -n "$ranks" -- "$@"
   fails_as "$name-kernel-faults" 60 "rank 1: .*(cudaErrorIllegalAddress|illegal memory access)"$'\n'"rank 0: .*rank 1[^0-9]" \

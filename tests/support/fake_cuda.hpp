@@ -58,6 +58,7 @@ class fake_cuda final : public transports::cuda_driver {
   };
   std::vector<seen_copy> seen_copies{};
   bool word_operations = true;
+  bool waits_for_words = true;
   unsigned queues_there = 32;
   /// From the `n`-th copy on, counted from 1, everything on its device fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
@@ -276,7 +277,7 @@ class fake_cuda final : public transports::cuda_driver {
     return errc::none;
   }
   errc wait_value(cuda_stream s, const void* at, std::uint32_t value) noexcept override {
-    if (is_broken(s) || !word_operations) return errc::device_failed;
+    if (is_broken(s) || !word_operations || !waits_for_words) return errc::device_failed;
     const auto there = [this, at, value] {
       std::uint32_t seen = 0;
       std::memcpy(&seen, here(at), sizeof seen);

@@ -206,11 +206,12 @@ TEST_CASE("more receives than there are words, and devices without such waits, a
     CHECK_THROWS_WITH(copies.expect(memory.bytes().subspan(cuda_flags::words)),
                       doctest::Contains("full: more than 4096"));
   }
+  gpu.waits_for_words = false;
   cuda_copies copies(gpu, 0);
-  gpu.word_operations = false;
   CHECK_THROWS_WITH(copies.expect(memory.bytes()),
                     doctest::Contains("unavailable: device 0 cannot let a stream wait for a message"));
   CHECK(copies.wait_on(memory.bytes(), nullptr) == errc::none);
+  gpu.word_operations = false;
   const std::size_t streams = gpu.streams();
   const std::size_t events = gpu.events();
   CHECK_THROWS_WITH(cuda_copies(gpu, 0),

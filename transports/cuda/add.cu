@@ -1,5 +1,6 @@
 // Sums of two runs of numbers in device memory.
 #include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda/launch.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -40,8 +41,8 @@ cudaError_t launch(void* into, const void* from, std::size_t bytes, cudaStream_t
   const std::size_t count = bytes / sizeof(Number);
   const std::size_t useful = (count + threads_per_block - 1) / threads_per_block;
   const auto grid = static_cast<unsigned>(useful < most_blocks ? useful : most_blocks);
-  add_numbers<<<grid, threads_per_block, 0, s>>>(static_cast<Number*>(into), static_cast<const Number*>(from), count);
-  return cudaGetLastError();
+  return launch_kernel(add_numbers<Number>, grid, threads_per_block, s, static_cast<Number*>(into),
+                       static_cast<const Number*>(from), count);
 }
 
 }  // namespace

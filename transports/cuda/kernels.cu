@@ -1,5 +1,6 @@
 // Copies by the multiprocessors, for sizes where starting a copy engine takes longer than the copy.
 #include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda/launch.hpp>
 
 #include <cstdint>
 
@@ -31,8 +32,8 @@ cudaError_t launch(void* to, const void* from, std::size_t bytes, unsigned block
   const std::size_t count = bytes / sizeof(Word);
   const std::size_t useful = (count + threads_per_block - 1) / threads_per_block;
   const auto grid = static_cast<unsigned>(useful < blocks ? useful : blocks);
-  copy_words<<<grid, threads_per_block, 0, s>>>(static_cast<Word*>(to), static_cast<const Word*>(from), count);
-  return cudaGetLastError();
+  return launch_kernel(copy_words<Word>, grid, threads_per_block, s, static_cast<Word*>(to),
+                       static_cast<const Word*>(from), count);
 }
 
 }  // namespace

@@ -48,6 +48,12 @@ struct functions {
 };
 // NOLINTEND(readability-identifier-naming)
 
+// Whose outcome is known here: nobody else shall be told of it. That a stream is not done yet CUDA keeps like an error.
+cudaError_t cleared(cudaError_t e) noexcept {
+  if (e != cudaSuccess) cudaGetLastError();
+  return e;
+}
+
 template <class F>
 bool load(void* library, const char* name, F& into) {
   into = reinterpret_cast<F>(::dlsym(library, name));
@@ -170,16 +176,17 @@ class loaded_nccl final : public nccl_library {
     const on_device here(device);
     char* two = nullptr;
     cudaStream_t stream = nullptr;
-    if (cudaMalloc(&two, 2) != cudaSuccess) return;
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
+    if (cleared(cudaMalloc(&two, 2)) != cudaSuccess) return;
+    if (cleared(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) == cudaSuccess) {
       static_cast<void>(nccl_.GroupStart());
       static_cast<void>(nccl_.Send(two, 1, ncclInt8, 0, alone, stream));
       static_cast<void>(nccl_.Recv(two + 1, 1, ncclInt8, 0, alone, stream));
       static_cast<void>(nccl_.GroupEnd());
-      for (int i = 0; i < 1000 && cudaStreamQuery(stream) == cudaErrorNotReady; ++i) std::this_thread::sleep_for(pause);
-      cudaStreamDestroy(stream);
+      for (int i = 0; i < 1000 && cleared(cudaStreamQuery(stream)) == cudaErrorNotReady; ++i)
+        std::this_thread::sleep_for(pause);
+      cleared(cudaStreamDestroy(stream));
     }
-    cudaFree(two);
+    cleared(cudaFree(two));
   }
   bool is_busy(nccl_communicator c) const {
     ncclResult_t seen = ncclSuccess;

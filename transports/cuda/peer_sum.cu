@@ -4,6 +4,7 @@
 // the others, and reads theirs. A block waits for the blocks of its own number only, so that no grid has to be resident
 // as a whole.
 #include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda/launch.hpp>
 
 #include <cstdint>
 #include <cuda/atomic>
@@ -91,8 +92,8 @@ cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& w
   const std::size_t count = bytes / sizeof(float);
   if (count == 0) return cudaSuccess;
   // All members start as many blocks: their flags are by block.
-  peer_sum<<<grid_for(count, with.blocks), threads_per_block, 0, s>>>(static_cast<float*>(floats), count, with);
-  return cudaGetLastError();
+  return launch_kernel(peer_sum, grid_for(count, with.blocks), threads_per_block, s, static_cast<float*>(floats), count,
+                       with);
 }
 
 cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::byte* const> parts, unsigned blocks,
@@ -102,8 +103,8 @@ cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::
   if (parts.empty() || parts.size() > peer_boxes::most_members) return cudaErrorInvalidValue;
   sum_parts of{};
   for (const std::byte* const p : parts) of.part[of.count++] = reinterpret_cast<const float*>(p);
-  add_parts<<<grid_for(count, blocks), threads_per_block, 0, s>>>(static_cast<float*>(floats), count, of);
-  return cudaGetLastError();
+  return launch_kernel(add_parts, grid_for(count, blocks), threads_per_block, s, static_cast<float*>(floats), count,
+                       of);
 }
 
 }  // namespace parley::transports

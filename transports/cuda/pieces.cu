@@ -1,5 +1,6 @@
 // Pieces of device memory into one packed piece, and back.
 #include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda/launch.hpp>
 
 #include <cstdint>
 
@@ -45,12 +46,9 @@ cudaError_t launch(void* packed, table t, std::uint64_t piece_bytes, pieces_way 
   const std::uint64_t useful = (t.words + threads_per_block - 1) / threads_per_block;
   const auto grid = static_cast<unsigned>(useful < most_blocks ? useful : most_blocks);
   auto* const to = static_cast<Word*>(packed);
-  if (way == pieces_way::gather) {
-    move_pieces<Word, pieces_way::gather><<<grid, threads_per_block, 0, s>>>(to, t);
-  } else {
-    move_pieces<Word, pieces_way::scatter><<<grid, threads_per_block, 0, s>>>(to, t);
-  }
-  return cudaGetLastError();
+  if (way == pieces_way::gather)
+    return launch_kernel(move_pieces<Word, pieces_way::gather>, grid, threads_per_block, s, to, t);
+  return launch_kernel(move_pieces<Word, pieces_way::scatter>, grid, threads_per_block, s, to, t);
 }
 
 template <class Word>

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -35,9 +36,10 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 
 constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr unsigned most_queues = 32;
+constexpr std::size_t streams_at_a_time = 128;  // 70 MiB and 3 ms on an H200
+constexpr unsigned of_cuda_itself = 8;
 
 unsigned queues_asked_for() {
-  constexpr unsigned of_cuda_itself = 8;
   const char* const said = std::getenv(queues_variable);
   const auto number = said == nullptr ? 0UL : std::strtoul(said, nullptr, 10);
   return number == 0 ? of_cuda_itself : static_cast<unsigned>(std::min<unsigned long>(number, most_queues));
@@ -45,7 +47,9 @@ unsigned queues_asked_for() {
 
 class runtime_driver final : public cuda_driver {
  public:
-  explicit runtime_driver(int count) {
+  /// `too_late`: contexts that are there already were made before anybody asked for queues.
+  runtime_driver(int count, bool too_late) {
+    if (too_late && has_context(count)) queues_ = of_cuda_itself;
     must(cudaDriverGetVersion(&driver_version_), "cudaDriverGetVersion");
     must(cudaRuntimeGetVersion(&runtime_version_), "cudaRuntimeGetVersion");
     for (int d = 0; d < count; ++d) {
@@ -83,6 +87,7 @@ class runtime_driver final : public cuda_driver {
       must(load_peer_sum(), "loading the kernel that sums with peers");
       must(load_pieces(), "loading the kernels that pack");
       must(load_add(), "loading the kernels that add");
+      make_room_for_streams();
     }
     cudaStream_t made = nullptr;
     must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -125,7 +130,9 @@ class runtime_driver final : public cuda_driver {
   }
   errc query(cuda_event e) noexcept override {
     const cudaError_t seen = cudaEventQuery(e);
-    return seen == cudaErrorNotReady ? errc::pending : note(seen, "cudaEventQuery");
+    if (seen != cudaErrorNotReady) return note(seen, "cudaEventQuery");
+    cudaGetLastError();  // CUDA keeps this answer like an error
+    return errc::pending;
   }
   result<double> elapsed_ns(cuda_event from, cuda_event to) override {
     float ms = 0;
@@ -187,7 +194,7 @@ class runtime_driver final : public cuda_driver {
       return refused(e, "cudaStreamEndCapture");
     cudaGraphExec_t made = nullptr;
     const cudaError_t e = cudaGraphInstantiate(&made, captured, 0);
-    cudaGraphDestroy(captured);
+    note(cudaGraphDestroy(captured), "cudaGraphDestroy");
     if (e != cudaSuccess) return refused(e, "cudaGraphInstantiate");
     return made;
   }
@@ -307,6 +314,29 @@ class runtime_driver final : public cuda_driver {
     const int e = reinterpret_cast<function>(found)(s, reinterpret_cast<unsigned long long>(at), value, flags);
     return note(static_cast<cudaError_t>(e), name);
   }
+  // CUDA has room for some streams of a device, and waits for all that runs there before it makes more (bench/gpu/streams.cpp): then nobody
+  // makes one for a kernel that waits for this process. NCCL has several for each communicator.
+  static void make_room_for_streams() noexcept {
+    std::array<cudaStream_t, streams_at_a_time> all{};
+    for (cudaStream_t& s : all) {
+      if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess) continue;
+      cudaGetLastError();  // there is as much room as it has memory for
+      break;
+    }
+    for (const cudaStream_t s : all) {
+      if (s != nullptr) cudaStreamDestroy(s);
+    }
+  }
+  static bool has_context(int count) noexcept {
+    using function = int (*)(int, unsigned*, int*);
+    void* const found = entry_point("cuDevicePrimaryCtxGetState");
+    for (int d = 0; found != nullptr && d < count; ++d) {
+      unsigned flags = 0;
+      int active = 0;
+      if (reinterpret_cast<function>(found)(d, &flags, &active) == 0 && active != 0) return true;
+    }
+    return false;
+  }
   // In which all is done here; null where that is not known.
   static void* context_of(int device) noexcept {
     static void* const found = entry_point("cuCtxGetCurrent");
@@ -346,20 +376,21 @@ class runtime_driver final : public cuda_driver {
 result<std::unique_ptr<runtime_driver>> open_driver() {
   // Streams that share a queue of the GPU's wait for each other, also for words that are set by what is in one of them. CUDA reads
   // this at its first call.
+  const bool too_late = std::getenv(queues_variable) == nullptr;
   ::setenv(queues_variable, std::to_string(most_queues).c_str(), 0);
   int count = 0;
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e != cudaSuccess) {
-    cudaGetLastError();
     int version = 0;
-    if (cudaDriverGetVersion(&version) == cudaSuccess && version == 0)
-      return error{errc::unavailable, "no NVIDIA driver was found (libcuda.so.1)"};
+    const bool has_driver = cudaDriverGetVersion(&version) != cudaSuccess || version != 0;
+    cudaGetLastError();
+    if (!has_driver) return error{errc::unavailable, "no NVIDIA driver was found (libcuda.so.1)"};
     return error{errc::unavailable, in_words(e, "cudaGetDeviceCount")};
   }
   if (count == 0)
     return error{errc::unavailable, "the CUDA driver works and shows no device; see CUDA_VISIBLE_DEVICES"};
   try {
-    return std::make_unique<runtime_driver>(count);
+    return std::make_unique<runtime_driver>(count, too_late);
   } catch (const runtime::failure& f) {
     return f.reason();
   }
