@@ -54,7 +54,8 @@ struct paired_transfer {
 struct send_options {
   rank_id to = 0;
   std::uint32_t tag = 0;
-  time_ns timeout_ns = 0;  ///< 0: the op's
+  /// 0: the op's. A send that has put into memory of a rank that computes without polling ends later: when that polls, or is gone.
+  time_ns timeout_ns = 0;
 };
 struct receive_options {
   rank_id from = 0;

@@ -261,6 +261,7 @@ struct job::state final : runtime::link::failure_handler {
     open_wire(transports::on_one_host(place), o);
     transports::rendezvous_options at = transports::options_for(found);
     at.reach = o.reach;
+    at.is_address = &transports::ucx_link::is_address;
     meeting.emplace(loop->io(), std::move(at), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
     meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
@@ -270,6 +271,9 @@ struct job::state final : runtime::link::failure_handler {
     runtime::run_until(*loop, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
     found.published.remove();
+    if (place.rank == 0 && place.world_size > 1 && !all.authenticated && o.reach != transports::exposure::insecure)
+      complain(place.rank, "warning: this job has no key, so other users of this host can take a rank's place; set "
+                           "PARLEY_KEY_FILE on every rank to a 0600 file with 32 random bytes");
     loop->watch([this] { return meeting ? meeting->descriptors() : std::vector<int>(); });
   }
 
@@ -506,6 +510,13 @@ struct job::state final : runtime::link::failure_handler {
   void take_in(rank_id peer) {
     const auto found = coming.find(peer);
     if (found == coming.end() || !wire->has_failed(peer)) return;
+    // Rank 0 lets nobody in with another one. The process before it is lost already, and so the rank stays that.
+    if (!transports::ucx_link::is_address(found->second.address)) {
+      coming.erase(found);
+      return complain(place.rank, "warning: rank " + std::to_string(peer) +
+                                      " has come back with an entry that holds no address of UCX; it stays lost until "
+                                      "another process takes its place");
+    }
     const transports::member& anew = all.members[peer] = std::move(found->second);
     coming.erase(found);
     std::erase(returned, peer);

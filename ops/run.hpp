@@ -10,8 +10,9 @@
 ///
 /// A rank of this host that dies or is stopped is noticed within two seconds (transports/heartbeat.hpp), and, but for rank 0, told to
 /// those on other hosts; a host that vanishes, within ten. Its ops end with `peer_failed` on all others; if it comes back, its own
-/// calls end with `fenced`. PARLEY_DETECTION=SECONDS sets the time; 0 switches heartbeats off, for debuggers, and then a stopped rank
-/// is waited for.
+/// calls end with `fenced`. A rank that is alone on its host and is stopped, not killed, nobody holds dead: calls that are matched with it
+/// wait until it goes on or its process ends. PARLEY_DETECTION=SECONDS sets the time; 0 switches heartbeats off, for debuggers, and then
+/// any stopped rank is waited for.
 ///
 /// Under `parley run --restarts N` a rank that has failed comes back as a new process; `rank::until_restart` says what the others do
 /// then. Ranks with GPUs cannot (`unavailable`).

@@ -261,10 +261,10 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
            ? std::string("PARLEY_RANK and PARLEY_WORLD are set without the launcher that sets them, so nothing says "
                          "where the ranks can meet; start them with parley run -n N, unset both for a world of one, or")
            : std::string(name(d.launcher)) + " does not say where its ranks can meet;") +
-          " set it to host:port of rank 0, the same on every rank" +
+          " set it to host:port of rank 0, the same on every rank, and PARLEY_KEY_FILE to a 0600 file with 32 random "
+          "bytes" +
           (one_host ? ""
-                    : ", and PARLEY_KEY_FILE to a 0600 file with 32 random bytes; a program that runs MPI may hand "
-                      "over its communicator instead (job_options::bootstrap)"));
+                    : "; a program that runs MPI may hand over its communicator instead (job_options::bootstrap)"));
 }
 
 /// What PARLEY_* says beyond the position.

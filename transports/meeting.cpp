@@ -37,8 +37,10 @@ constexpr runtime::time_ns shortest_rest_ns = 10'000'000;
 
 error io_fault(const std::string& what, const std::string& path) {
   const int reason = errno;
-  return {errc::io, what + " " + path + ": " + std::strerror(reason) +
-                        "; set PARLEY_RENDEZVOUS to 127.0.0.1:port, the same on every rank, to do without it"};
+  return {errc::io,
+          what + " " + path + ": " + std::strerror(reason) +
+              "; to do without it, set PARLEY_RENDEZVOUS to 127.0.0.1:port and PARLEY_KEY_FILE to a 0600 file "
+              "with 32 random bytes, the same on every rank"};
 }
 
 /// A descriptor that closes itself.
@@ -229,7 +231,8 @@ result<meeting> meet_by_pmi(meeting found, runtime::time_ns limit_ns) {
     return error(
         errc::unavailable,
         "this program is linked with MPI, whose library speaks over PMI_FD itself; give the job MPI's communicator "
-        "(job_options::bootstrap), or set PARLEY_RENDEZVOUS to host:port of rank 0 on every rank");
+        "(job_options::bootstrap), or set PARLEY_RENDEZVOUS to host:port of rank 0 and PARLEY_KEY_FILE to a 0600 file "
+        "with 32 random bytes on every rank");
   std::string line = "-";
   const bool fresh = found.key.empty();
   if (found.place.rank == 0) {
@@ -322,9 +325,11 @@ result<std::string> meeting_file::await(const std::string& path, runtime::time_n
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(20));
   }
-  return error(errc::timeout, "rank 0 has not written " + path + " within " + std::to_string(limit_ns / 1'000'000) +
-                                  " ms; see whether it was started and shares this host's folders, or set "
-                                  "PARLEY_RENDEZVOUS to host:port of rank 0 on every rank");
+  return error(errc::timeout,
+               "rank 0 has not written " + path + " within " + std::to_string(limit_ns / 1'000'000) +
+                   " ms; see whether it was started and shares this host's folders, or set "
+                   "PARLEY_RENDEZVOUS to host:port of rank 0 and PARLEY_KEY_FILE to a 0600 file with 32 random "
+                   "bytes on every rank");
 }
 
 void meeting_file::remove() noexcept {

@@ -7,7 +7,8 @@
 ///     …                                                                // all have joined:
 ///     found->published.remove();
 ///
-/// - address: as given. On several hosts a key from PARLEY_KEY_FILE is needed, or the rendezvous refuses to open.
+/// - address: as given. On several hosts a key from PARLEY_KEY_FILE is needed, or the rendezvous refuses to open; on loopback without
+///   one other users of the host can join.
 /// - file: rank 0 listens on loopback, makes a fresh key, and writes both to a 0600 file in a folder that only this user can
 ///   enter: PMIX_SERVER_TMPDIR or XDG_RUNTIME_DIR where they are fit for it, otherwise /tmp/parley-UID. The others wait for
 ///   that file. Rank 0 holds a lock on it, so that one which an older job has left behind is told apart, and removes it.

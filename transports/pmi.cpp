@@ -57,8 +57,10 @@ class conversation {
 
  private:
   error fault(errc code, const std::string& what) const {
-    return {code, "the launcher behind PMI_FD=" + std::to_string(fd_) + ", asked " + step_ + ", " + what +
-                      "; set PARLEY_RENDEZVOUS to host:port of rank 0 on every rank to do without it"};
+    return {code,
+            "the launcher behind PMI_FD=" + std::to_string(fd_) + ", asked " + step_ + ", " + what +
+                "; to do without it, set PARLEY_RENDEZVOUS to host:port of rank 0 and PARLEY_KEY_FILE to a 0600 file "
+                "with 32 random bytes on every rank"};
   }
 
   /// What a foreign line may show to people.

@@ -257,12 +257,11 @@ class rendezvous::core : public stream_owner, public std::enable_shared_from_thi
 
   result<endpoint> check_reach(const endpoint& at) const {
     if (!key_.empty() || at.address().is_loopback() || options_.reach == exposure::insecure) return at;
-    return error(
-        errc::unauthenticated,
-        "a rendezvous at " + address_text(at.address().to_string(), at.port()) +
-            " can be reached from other hosts and this job has no key; set PARLEY_KEY_FILE on every rank to a "
-            "0600 file with 32 random bytes, meet at 127.0.0.1, or let the program say on every rank that it may be "
-            "insecure (job_options::reach)");
+    return error(errc::unauthenticated,
+                 "a rendezvous at " + address_text(at.address().to_string(), at.port()) +
+                     " can be reached from other hosts and this job has no key; set PARLEY_KEY_FILE on every rank to a "
+                     "0600 file with 32 random bytes, meet at 127.0.0.1 where nobody else may use the host, or let the "
+                     "program say on every rank that it may be insecure (job_options::reach)");
   }
 
   asio::io_context& io_;
@@ -593,7 +592,8 @@ class rendezvous::host final : public core {
   void seat(client& c, std::span<const std::byte> payload) {
     wire::scanner in(payload);
     auto entry = wire::decode_member(in);
-    if (!entry || !in.complete() || entry->rank != c.said.rank || entry->incarnation != c.said.incarnation) {
+    if (!entry || !in.complete() || entry->rank != c.said.rank || entry->incarnation != c.said.incarnation ||
+        (options_.is_address != nullptr && !options_.is_address(entry->address))) {
       return drop(c, "rank " + std::to_string(c.said.rank) + " sent an entry that is malformed or not its own");
     }
     c.patience.cancel();

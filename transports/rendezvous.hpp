@@ -45,6 +45,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -102,6 +103,8 @@ struct rendezvous_options {
   exposure reach = exposure::loopback_without_key;
   std::uint32_t max_restarts = 0;  ///< of each rank but 0; 0: nobody gets in once all have joined
   std::uint32_t restarts = 0;      ///< how many processes have been in this rank's place before
+  /// What rank 0 asks of the address in each entry, at first and of who comes back; null: it takes any.
+  bool (*is_address)(std::span<const std::byte> bytes) = nullptr;
   runtime::time_ns join_timeout_ns = 30'000'000'000;
   runtime::time_ns handshake_timeout_ns = 5'000'000'000;  ///< for one client, from its connection to its member entry
 };

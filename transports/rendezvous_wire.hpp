@@ -43,7 +43,7 @@ namespace parley::transports::wire {
 using bytes = std::vector<std::byte>;
 using digest = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t protocol_version = 7;
+inline constexpr std::uint16_t protocol_version = 8;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
 /// All that a client may send before it is authenticated.

@@ -2,6 +2,7 @@
 
 #include <parley/transports/carried_memory.hpp>
 #include <parley/transports/lent_payloads.hpp>
+#include <parley/transports/rendezvous_wire.hpp>
 #include <parley/transports/ucx_memory.hpp>
 
 #include <ucp/api/ucp.h>
@@ -29,6 +30,8 @@ using runtime::rank_id;
 constexpr rank_id nobody = ~rank_id{0};
 /// An address is a few hundred bytes; a hostile one shall not make UCX read far behind it.
 constexpr std::size_t max_address_bytes = 64 * 1024;
+/// Behind UCX's own bytes an address has the first ones of their SHA-256: of bytes that are no address UCX ends the process.
+constexpr std::size_t address_check_bytes = 8;
 /// How long UCX gets to end by itself what a dead peer left behind.
 constexpr std::chrono::milliseconds burial_time{100};
 constexpr std::size_t kept_copy_bytes = 64 * 1024;
@@ -58,6 +61,11 @@ errc translate(ucs_status_t status) noexcept {
     case UCS_ERR_BUFFER_TOO_SMALL: return errc::buffer_too_small;
     default: return errc::peer_failed;
   }
+}
+
+std::vector<std::byte> check_of(std::span<const std::byte> address_of_ucx) {
+  const wire::digest digest = wire::sha256(address_of_ucx);
+  return {digest.begin(), digest.begin() + address_check_bytes};
 }
 
 }  // namespace
@@ -366,12 +374,13 @@ void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, 
   if (peers_[peer].condition != health::unknown && !comes_back) {
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " has an address already"});
   }
-  if (address.size() < 8 || address.size() > max_address_bytes) {
-    runtime::raise({errc::bad_argument, "the UCX address of rank " + std::to_string(peer) + " has " +
-                                            std::to_string(address.size()) + " bytes; 8 to 65536 are possible"});
+  if (!is_address(address)) {
+    runtime::raise(
+        {errc::bad_argument, "the " + std::to_string(address.size()) + " bytes that rank " + std::to_string(peer) +
+                                 " gave as its address of UCX are none; use one build of parley on all ranks"});
   }
   // UCX reads an address without knowing its length: zeros behind it end a cut one.
-  peers_[peer].address.assign(address.begin(), address.end());
+  peers_[peer].address.assign(address.begin(), address.end() - address_check_bytes);
   peers_[peer].address.resize(address.size() + 1024);
   peers_[peer].restarts = restarts;
   peers_[peer].direct = false;
@@ -987,7 +996,17 @@ ucx_link::ucx_link(const options& chosen) {
 }
 ucx_link::~ucx_link() = default;
 
-std::vector<std::byte> ucx_link::address() const { return state_->worker_->address(); }
+std::vector<std::byte> ucx_link::address() const {
+  std::vector<std::byte> bytes = state_->worker_->address();
+  const std::vector<std::byte> check = check_of(bytes);
+  bytes.insert(bytes.end(), check.begin(), check.end());
+  return bytes;
+}
+bool ucx_link::is_address(std::span<const std::byte> bytes) {
+  if (bytes.size() <= address_check_bytes || bytes.size() > max_address_bytes) return false;
+  const auto check = bytes.last(address_check_bytes);
+  return std::ranges::equal(check, check_of(bytes.first(bytes.size() - address_check_bytes)));
+}
 void ucx_link::connect(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts) {
   state_->connect(peer, address, restarts);
 }

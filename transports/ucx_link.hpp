@@ -68,8 +68,11 @@ class ucx_link final : public runtime::link, public runtime::poller {
 
   /// What the other ranks give to `connect`.
   std::vector<std::byte> address() const;
+  /// Whether a link may have given these bytes as its address: nothing is missing, and none has changed. Whoever forges one on
+  /// purpose can make this true, and UCX end the process.
+  static bool is_address(std::span<const std::byte> bytes);
   /// Names the peer's address, which must come from an authenticated roster: UCX reads it without knowing its length.
-  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or a length that cannot be right. Of a peer
+  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or bytes that are no address. Of a peer
   /// that `has_failed`: the address of the new process in its place, which has to be newer.
   void connect(runtime::rank_id peer, std::span<const std::byte> address, std::uint32_t restarts = 0);
   /// Whether the failure handler has been told of the process in that place.

@@ -11,11 +11,15 @@ namespace {
 
 wire::bytes bytes_of(const std::string& text) { return wire::writer().text(text).take(); }
 
+/// As if the link had said so.
+bool may_be_address(std::span<const std::byte> bytes) { return bytes.size() < 1000; }
+
 /// Rank 0 of a world of two with a raw client at its door; afterwards the real rank 1 must still be able to join.
 struct besieged {
   explicit besieged(parley::runtime::time_ns handshake = 5_s) : key(job_key::generate()) {
     auto options = options_of(0, 2, at);
     options.handshake_timeout_ns = handshake;
+    options.is_address = &may_be_address;
     host = std::make_unique<party>(io, options, key);
   }
   bool real_rank_joins() {
@@ -172,7 +176,7 @@ TEST_CASE("frames out of order are dropped") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("an insider's entry that is malformed, oversized or another rank's is dropped") {
+TEST_CASE("an insider's entry that is malformed, oversized, without an address or another rank's is dropped") {
   const std::function<wire::bytes(insider&)> entries[] = {
       [](insider&) { return bytes_of("nonsense"); },
       [](insider&) { return wire::bytes(wire::max_member_bytes + 1); },
@@ -186,6 +190,12 @@ TEST_CASE("an insider's entry that is malformed, oversized or another rank's is 
         member me = this_process();
         me.rank = i.said.rank;
         me.incarnation = i.said.incarnation + 1;
+        return wire::encode_member(me);
+      },
+      [](insider& i) {
+        member me = this_process(wire::bytes(1000));
+        me.rank = i.said.rank;
+        me.incarnation = i.said.incarnation;
         return wire::encode_member(me);
       },
   };

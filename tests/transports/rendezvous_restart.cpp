@@ -19,6 +19,7 @@ rendezvous_options may_restart(rank_id rank, rank_id world, const listener& at, 
   rendezvous_options o = options_of(rank, world, at);
   o.max_restarts = most;
   o.restarts = restarts;
+  o.is_address = [](std::span<const std::byte> bytes) { return bytes.size() >= 100; };  // as the fixture's are
   return o;
 }
 
@@ -281,6 +282,24 @@ TEST_CASE("a new process must run where the one before it ran") {
   const auto anew = job.come(1, 1);
   REQUIRE(job.ended(*anew));
   CHECK(anew->in());
+}
+
+TEST_CASE("a new process whose entry has no address does not get in, and nobody else hears of it") {
+  running job(3);
+  REQUIRE(job.loses(2));
+  const std::uint64_t before = job.ranks[0]->meeting->dropped_clients();
+  const party garbled(job.io, may_restart(2, 3, job.at, 1), job.key, this_process(wire::bytes(4)));
+  REQUIRE(job.ended(garbled));
+  CHECK_FALSE(garbled.in());
+  CHECK(job.ranks[0]->meeting->dropped_clients() == before + 1);
+  const auto anew = job.come(2, 1);
+  REQUIRE(job.ended(*anew));
+  CHECK(anew->in());
+  for (const rank_id r : {0U, 1U}) {
+    REQUIRE(job.hears_of_return(r));
+    CHECK(job.ranks[r]->lost.size() == 1);
+    CHECK(job.ranks[r]->back[0].address == anew->outcome->value().members[2].address);
+  }
 }
 
 TEST_CASE("garbage, slow clients and crowds at the door of a job that runs do it no harm") {

@@ -51,8 +51,14 @@ TEST_CASE("misuse is refused with a name") {
     };
     const blob address = wire.address();
     PARLEY_EXPECT(refused([&] { wire.connect(2, address); }) == errc::bad_argument);
-    PARLEY_EXPECT(refused([&] { wire.connect(1, std::span(address).first(3)); }) == errc::bad_argument);
     PARLEY_EXPECT(refused([&] { wire.connect(1, blob(100'000)); }) == errc::bad_argument);
+    for (std::size_t cut = 0; cut < address.size(); ++cut)
+      PARLEY_EXPECT(refused([&] { wire.connect(1, std::span(address).first(cut)); }) == errc::bad_argument);
+    for (std::size_t at = 0; at < address.size(); ++at) {
+      blob changed = address;
+      changed[at] ^= std::byte{1};
+      PARLEY_EXPECT(refused([&] { wire.connect(1, changed); }) == errc::bad_argument);
+    }
     PARLEY_EXPECT(refused([&] { wire.connect(0, address); }) == errc::none);
     PARLEY_EXPECT(refused([&] { wire.connect(0, address); }) == errc::bad_argument);
     PARLEY_EXPECT(wire.send(0, channel::data, header, {}, nullptr) == errc::bad_argument);
