@@ -63,8 +63,8 @@ def wait_for(processes):
     return status
 
 
-def start(program, variables, pass_fds=()):
-    return subprocess.Popen([program], env=clean_environment() | variables, pass_fds=pass_fds)
+def start(program, variables, pass_fds=(), stderr=None):
+    return subprocess.Popen([program], env=clean_environment() | variables, pass_fds=pass_fds, stderr=stderr)
 
 
 # --- Stand-ins -------------------------------------------------------------------------------------------------------
@@ -321,12 +321,13 @@ def listening_at(pid):
 
 
 def loopback(program):
-    """Neither launcher nor local size: the rendezvous is all that listens, before the others come and after that."""
+    """Neither launcher nor local size: the rendezvous is all that listens, before the others come and after that. Nor a
+    key, of which rank 0 warns."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {"PARLEY_WORLD": "2", "PARLEY_RENDEZVOUS": f"127.0.0.1:{port}"}
     rendezvous = f"0100007F:{port:04X}"
-    host = start(program, common | {"PARLEY_RANK": "0"})
+    host = start(program, common | {"PARLEY_RANK": "0"}, stderr=subprocess.PIPE)
     until = time.monotonic() + LIMIT_S
     found = set()
     while rendezvous not in found and host.poll() is None and time.monotonic() < until:
@@ -336,6 +337,11 @@ def loopback(program):
     status = wait_for([guest, host])
     if found != {rendezvous}:
         print(f"rank 0 listens at {sorted(found)}, and not only at {rendezvous}", file=sys.stderr)
+        return 1
+    said = host.stderr.read().decode()
+    print(said, end="", file=sys.stderr)
+    if "warning: this job has no key" not in said:
+        print("rank 0 does not warn that the job has no key", file=sys.stderr)
         return 1
     return status
 
