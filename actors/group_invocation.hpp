@@ -109,6 +109,9 @@ class group_invocation final : private runtime::list_hook {
     enum class whose : std::uint8_t { all_parts, own_sends };
     waiting(group_invocation& inv, mark goal, whose w = whose::all_parts) noexcept
         : waiter(&on_cancelled), inv_(inv), goal_(goal), whose_(w) {}
+    ~waiting() {
+      if (inv_.waiting_ == this) inv_.waiting_ = nullptr;
+    }
     bool await_ready() const noexcept { return inv_.reached(*this); }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {

@@ -67,6 +67,9 @@ class parts_in_flight {
   class [[nodiscard]] settling : protected runtime::waiter {
    public:
     settling(parts_in_flight& parts, std::uint64_t most) noexcept : waiter(&on_cancelled), parts_(parts), most_(most) {}
+    ~settling() {
+      if (parts_.settling_ == this) parts_.settling_ = nullptr;
+    }
     bool await_ready() const noexcept { return parts_.in_flight_ <= most_; }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {

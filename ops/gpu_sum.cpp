@@ -173,6 +173,7 @@ void gpu_world::abort() noexcept {
     auto over = options_.nccl->abort(std::exchange(handle_, nullptr));
     if (has_called_nccl_) nothing_more_ = std::move(over);
   }
+  if (nothing_more_ == nullptr || nothing_more_->load()) capturing_.reset();
   if (telling_ != nullptr) telling_->cancel();
 }
 
@@ -180,6 +181,7 @@ void gpu_world::abort() noexcept {
 // has come, or has failed: others of this rank go on meanwhile, who may have to bring it. What NCCL was connecting for comes late.
 task<> gpu_world::until_its_end() {
   while (nothing_more_ != nullptr && !nothing_more_->load()) co_await runtime::yield;
+  capturing_.reset();
   const stream_end own(copies_, stream_);
   const stream_end prompt(copies_, copies_.prompt());
   while (!own.here() || !prompt.here()) co_await runtime::yield;

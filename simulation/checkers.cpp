@@ -413,7 +413,12 @@ struct campaigns_end final : checker {
       return &book_.r.play->ops[call.op] == &op && call.job == c.job && call.began_ns > c.search_began_ns;
     });
   }
-  static bool returns(const run_record& r) { return r.faults->has(mishap::kind::restart); }
+  // Whether one of these ranks ends, and comes back.
+  static bool returns(const run_record& r, const std::vector<rank_id>& members) {
+    return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
+      return m.what == mishap::kind::restart && std::find(members.begin(), members.end(), m.rank) != members.end();
+    });
+  }
   // Whether one of these ranks ends, or is taken for dead.
   static bool deaths(const run_record& r, const std::vector<rank_id>& members) {
     return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
@@ -874,9 +879,10 @@ struct explained_errors final : checker {
   }
   // An op goes on once everybody has heard of the new process, and rejoined where it has to.
   bool by_return(const call_record& c) const {
-    if (!campaigns_end::returns(book_.r) || c.calm) return false;
+    const op_spec& op = book_.r.play->ops[c.op];
+    if (!campaigns_end::returns(book_.r, op.members) || c.calm) return false;
     switch (c.code) {
-      case errc::send_failed: return book_.r.play->ops[c.op].what != op_spec::kind::group;
+      case errc::send_failed: return op.what != op_spec::kind::group;
       case errc::peer_restarted:
       case errc::peer_failed:
       case errc::config_failed: return true;

@@ -27,8 +27,10 @@ struct process_world::copying final : completion {
     w.end(sender, outcome);
     if (written == nullptr) return;
     --written->written;
-    std::erase_if(w.puts_, [this](const flying_put& p) { return p.number == put; });
-    if (outcome != errc::none) w.put_failed_ = outcome;
+    std::erase_if(w.puts_, [&](const flying_put& p) {
+      if (p.number == put && outcome != errc::none) w.links_[p.from]->put_failed_ = true;
+      return p.number == put;
+    });
     w.look_at_fences();
   }
   process_world& world;
@@ -218,7 +220,8 @@ void process_world::look_at_fences() {
     const bool waits = std::any_of(puts_.begin(), puts_.end(), [&](const flying_put& p) {
       return p.from == f.from && p.to == f.to && p.number <= f.last_put;
     });
-    if (!waits) end(f.done, put_failed_);
+    // Whoever's device that was: no connection can end here, so that the peer is told, and is lost to this rank.
+    if (!waits) end(f.done, links_[f.from]->put_failed_ ? errc::peer_failed : errc::none);
     return !waits;
   });
 }

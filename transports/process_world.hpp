@@ -71,6 +71,7 @@ class process_link final : public runtime::link {
   handler* handlers_[channels]{};
   std::vector<runtime::arrival> kept_[channels];
   counters counters_;
+  bool put_failed_ = false;  // with its device, so that what follows does, too
 };
 
 class process_world final : public runtime::poller {
@@ -151,7 +152,6 @@ class process_world final : public runtime::poller {
   std::deque<flying_put> puts_;
   std::deque<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;
-  runtime::errc put_failed_ = runtime::errc::none;
 };
 
 inline runtime::rank_id process_link::world_size() const noexcept { return world_.size(); }

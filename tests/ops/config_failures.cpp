@@ -93,6 +93,14 @@ task<> send_by_two_coroutines(part_sender& out, std::span<const std::byte> data)
   both.spawn(send_half_by_quarters(&out, data, 2));
   co_await both.join();
 }
+/// Throws while another coroutine still waits for a part, so that this one's place goes with it.
+task<> send_and_throw_beside_a_wait(part_sender& out, std::span<const std::byte> data) {
+  scope& here = co_await this_scope;
+  scope helper(here);
+  helper.spawn(send_half_by_quarters(&out, data, 0));
+  co_await yield;
+  throw std::runtime_error("the sender's card is on fire");
+}
 task<> receive_quarters(part_receiver& in, std::span<std::byte> data) {
   const std::size_t quarter = data.size() / 4;
   in.keep_in_flight(4);
@@ -322,6 +330,16 @@ TEST_CASE("a config two of whose coroutines wait for parts of one message fails 
   const auto failed = move_once(send_by_two_coroutines, receive_quarters, took);
   CHECK(failed.sent[0].code() == errc::config_failed);
   CHECK(says(failed.sent[0], "two coroutines wait for parts of one message"));
+  CHECK(failed.received[0].code() == errc::config_failed);
+  CHECK(took < 1'000'000'000);
+}
+
+TEST_CASE("a config that throws while a coroutine of its own waits for a part ends its call by name") {
+  time_ns took = 0;
+  const auto failed = move_once(send_and_throw_beside_a_wait, receive_quarters, took);
+  CHECK(failed.sent[0].code() == errc::config_failed);
+  CHECK(says(failed.sent[0], "the sender's card is on fire"));
+  CHECK(says(failed.sent[0], "on rank 0 (sender)"));
   CHECK(failed.received[0].code() == errc::config_failed);
   CHECK(took < 1'000'000'000);
 }

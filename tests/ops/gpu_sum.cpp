@@ -254,6 +254,7 @@ TEST_CASE("what NCCL may still capture a sum into is there until it cannot any m
   w.library.come_late();
   run_until(w.loop, [&] { return one.running() == 0; });
   CHECK(outcome == errc::timeout);
+  CHECK(w.gpu.streams() == streams);  // NCCL frees no communicator that a capture names
   w.end();
 }
 

@@ -179,6 +179,15 @@ TEST_CASE("errors asks for the very rank and the invocation of who ends because 
   }
 }
 
+TEST_CASE("a rank that comes back explains what calls of its own ops fail with, and of no other ones") {
+  quiet_run run;
+  run.faults.mishaps.push_back({.what = mishap::kind::restart, .rank = 1});
+  run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0 (sender): rank 1 is gone; restart");
+  CHECK(run.of("errors").empty());
+  run.faults.mishaps.back().rank = 2;
+  CHECK(says(run.of("errors"), "which no fault explains"));
+}
+
 TEST_CASE("errors finds a rank that is called gone though nothing has befallen it, or not yet") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1, .at_ns = 500});

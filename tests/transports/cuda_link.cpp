@@ -7,6 +7,7 @@
 #include <parley/transports/process_world.hpp>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 using namespace parley;
@@ -38,6 +39,38 @@ TEST_CASE("a rank reaches as many allocations of a peer's GPU as it is told of, 
     CHECK(done[i].outcome == errc::none);
     CHECK(holds(gpu, blocks[i].bytes(), 1));
   }
+}
+
+TEST_CASE("of ranks of one process only that one's fences fail whose device did not do its puts") {
+  fake_cuda gpu(3);
+  std::vector<std::unique_ptr<transports::cuda_copies>> copies;
+  for (int r = 0; r < 3; ++r) copies.push_back(std::make_unique<transports::cuda_copies>(gpu, r));
+  transports::process_world world({copies[0].get(), copies[1].get(), copies[2].get()});
+  const auto to = cuda_memory::on_device(gpu, 1, 200);
+  const auto from_0 = cuda_memory::on_device(gpu, 0, 100);
+  const auto from_2 = cuda_memory::on_device(gpu, 2, 100);
+  const auto exposed = world[1].expose(to.bytes()).value();
+  const auto there = [&](std::size_t offset) {
+    return runtime::remote_place{exposed.key, reinterpret_cast<std::uint64_t>(to.bytes().data()) + offset, {}};
+  };
+  const transports::cuda_stream stream = gpu.make_stream(0);
+  gpu.launch(stream, 5, [&] { gpu.fault_now(0); });
+  REQUIRE(copies[0]->after(from_0.bytes(), stream) == errc::none);
+  awaited put_0;
+  awaited put_2;
+  awaited fence_0;
+  awaited fence_2;
+  CHECK(world[0].put(1, there(0), from_0.bytes(), &put_0) == errc::pending);
+  CHECK(world[2].put(1, there(100), from_2.bytes(), &put_2) == errc::pending);
+  CHECK(world[0].fence(1, &fence_0) == errc::pending);
+  CHECK(world[2].fence(1, &fence_2) == errc::pending);
+  for (auto& c : copies) c->drain();
+  while (fence_0.calls == 0 || fence_2.calls == 0) world.poll();
+  CHECK(put_0.outcome == errc::device_failed);
+  CHECK(fence_0.outcome == errc::peer_failed);
+  CHECK(put_2.outcome == errc::none);
+  CHECK(fence_2.outcome == errc::none);
+  gpu.destroy(stream);
 }
 
 namespace {

@@ -36,7 +36,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 
 constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr unsigned most_queues = 32;
-constexpr std::size_t streams_at_a_time = 128;  // 70 MiB and 3 ms on an H200
+constexpr std::size_t streams_at_a_time = 128;  // 0.55 MiB each on an H200
 constexpr unsigned of_cuda_itself = 8;
 
 unsigned queues_asked_for() {
