@@ -415,16 +415,18 @@ struct campaigns_end final : checker {
   }
   // Whether one of these ranks ends, and comes back.
   static bool returns(const run_record& r, const std::vector<rank_id>& members) {
-    return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
-      return m.what == mishap::kind::restart && std::find(members.begin(), members.end(), m.rank) != members.end();
-    });
+    return befalls(r, members, [](const mishap& m) { return m.what == mishap::kind::restart; });
   }
   // Whether one of these ranks ends, or is taken for dead.
   static bool deaths(const run_record& r, const std::vector<rank_id>& members) {
+    return befalls(r, members, [&](const mishap& m) { return m.is_death(r.play->detection_ns); });
+  }
+
+ private:
+  template <class Is>
+  static bool befalls(const run_record& r, const std::vector<rank_id>& members, const Is& is_such) {
     return std::any_of(r.faults->mishaps.begin(), r.faults->mishaps.end(), [&](const mishap& m) {
-      const bool dies = m.what == mishap::kind::crash || m.what == mishap::kind::suspect ||
-                        (m.what == mishap::kind::pause && m.for_ns >= r.play->detection_ns);
-      return dies && std::find(members.begin(), members.end(), m.rank) != members.end();
+      return is_such(m) && std::find(members.begin(), members.end(), m.rank) != members.end();
     });
   }
 };

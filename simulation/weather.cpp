@@ -29,11 +29,13 @@ bool tape::has(mishap::kind k) const noexcept {
   return std::any_of(mishaps.begin(), mishaps.end(), [&](const mishap& m) { return m.what == k; });
 }
 
+bool mishap::is_death(time_ns detection_ns) const noexcept {
+  return what == kind::crash || what == kind::suspect || (what == kind::pause && for_ns >= detection_ns);
+}
+
 bool tape::has_lost(rank_id r, time_ns by_ns, time_ns detection_ns) const noexcept {
   return std::any_of(mishaps.begin(), mishaps.end(), [&](const mishap& m) {
-    using kind = mishap::kind;
-    const bool loses = m.what == kind::crash || m.what == kind::restart || m.what == kind::suspect ||
-                       (m.what == kind::pause && m.for_ns >= detection_ns);
+    const bool loses = m.what == mishap::kind::restart || m.is_death(detection_ns);
     return loses && m.rank == r && (m.after != 0 || m.at_ns <= by_ns);
   });
 }

@@ -43,6 +43,8 @@ struct mishap {
   std::uint64_t after =
       0;  ///< what befalls a rank: once so many messages have come in all, and not at a time; 0: at its time
   friend bool operator==(const mishap&, const mishap&) = default;
+  /// Whether `rank` ends by it, or others take it for dead, as they do with one that is stopped for so long.
+  bool is_death(time_ns detection_ns) const noexcept;
 };
 std::string_view name(mishap::kind k) noexcept;
 

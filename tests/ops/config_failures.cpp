@@ -325,23 +325,25 @@ TEST_CASE("a config whose two functions cut differently is told where") {
   CHECK(says(failed.received[0], "the part at offset 0 has 30000 bytes, and 20000 were asked for"));
 }
 
-TEST_CASE("a config two of whose coroutines wait for parts of one message fails by name, and its call ends") {
+namespace {
+/// By its sender's doing, long before its time is over.
+void check_ends_by_name(send_function sends, const char* why) {
   time_ns took = 0;
-  const auto failed = move_once(send_by_two_coroutines, receive_quarters, took);
+  const auto failed = move_once(sends, receive_quarters, took);
   CHECK(failed.sent[0].code() == errc::config_failed);
-  CHECK(says(failed.sent[0], "two coroutines wait for parts of one message"));
-  CHECK(failed.received[0].code() == errc::config_failed);
-  CHECK(took < 1'000'000'000);
-}
-
-TEST_CASE("a config that throws while a coroutine of its own waits for a part ends its call by name") {
-  time_ns took = 0;
-  const auto failed = move_once(send_and_throw_beside_a_wait, receive_quarters, took);
-  CHECK(failed.sent[0].code() == errc::config_failed);
-  CHECK(says(failed.sent[0], "the sender's card is on fire"));
+  CHECK(says(failed.sent[0], why));
   CHECK(says(failed.sent[0], "on rank 0 (sender)"));
   CHECK(failed.received[0].code() == errc::config_failed);
   CHECK(took < 1'000'000'000);
+}
+}  // namespace
+
+TEST_CASE("a config two of whose coroutines wait for parts of one message fails by name, and its call ends") {
+  check_ends_by_name(send_by_two_coroutines, "two coroutines wait for parts of one message");
+}
+
+TEST_CASE("a config that throws while a coroutine of its own waits for a part ends its call by name") {
+  check_ends_by_name(send_and_throw_beside_a_wait, "the sender's card is on fire");
 }
 
 TEST_CASE("a config that waits for something of its own is ended at the deadline of its call, on either side") {
