@@ -215,7 +215,7 @@ class step_to_itself final : public runtime::flow_step, private told_operation, 
 class not_sent final : public runtime::flow_step {
  public:
   not_sent(const p2p_operation& o, const std::string& op, std::exception_ptr why)
-      : title_(title_of(o, op)), why_(std::move(why)) {}
+      : title_(title_of(o, op)), why_(std::move(why)) {}  // NOLINT(bugprone-throw-keyword-missing): it is kept
   std::string title() const override { return title_; }
 
  private:

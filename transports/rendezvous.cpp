@@ -1131,7 +1131,7 @@ void rendezvous::on_member_left(farewell_handler handler) { core_->on_left(std::
 void rendezvous::on_member_restarted(restart_handler handler) { core_->on_restart(std::move(handler)); }
 void rendezvous::hold_dead(const member& dead, const std::string& why) { core_->hold_dead(dead, why); }
 void rendezvous::leave() { core_->leave({}, {}); }
-void rendezvous::leave(const runtime::root_cause& why, std::function<void()> told) { core_->leave(why, told); }
+void rendezvous::leave(const runtime::root_cause& why, const std::function<void()>& told) { core_->leave(why, told); }
 std::vector<int> rendezvous::descriptors() const { return core_->descriptors(); }
 std::uint64_t rendezvous::dropped_clients() const { return core_->dropped(); }
 

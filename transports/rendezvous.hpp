@@ -140,7 +140,7 @@ class rendezvous {
   void leave();
   /// The same with what ends this rank. `told` is called, once, when all others have been told of it or nobody is there to do that,
   /// perhaps from inside here: until then one that sees this process's connections break would not know why.
-  void leave(const runtime::root_cause& why, std::function<void()> told);
+  void leave(const runtime::root_cause& why, const std::function<void()>& told);
 
   /// Open sockets, for an event loop that wants to know when to poll the `io_context`, which has timers of its own besides. Changes
   /// whenever it is polled.

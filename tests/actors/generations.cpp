@@ -26,7 +26,7 @@ TEST_CASE("of two generations the one that knows of more restarts is to come, ot
 TEST_CASE("generations count the restarts of participants, and of ranks that they are coupled with") {
   const auto op = actors::declare_edge("activations", 0, 1, "");
   runtime::incarnations all(std::vector<std::uint64_t>{11, 12, 13});
-  const auto restarts = [&](std::vector<runtime::rank_id> coupled) {
+  const auto restarts = [&](const std::vector<runtime::rank_id>& coupled) {
     return actors::first_generation(op, all, coupled) >> actors::generation_hash_bits;
   };
   const std::uint64_t first = actors::first_generation(op, all);

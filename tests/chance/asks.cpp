@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-extern "C" int RAND_bytes(unsigned char* room, int bytes);  // OpenSSL's
+extern "C" int RAND_bytes(unsigned char* room, int bytes);  // NOLINT(readability-identifier-naming): OpenSSL names it
 
 int main(int, char** argv) {
   char room[8] = {};
