@@ -37,6 +37,7 @@ one_process::one_process(const options& o) : loop_({.compute_threads = o.compute
 
 one_process::~one_process() {
   // What ranks are in the middle of, such as a rehearsal, is destroyed with its buffers.
+  for (const auto& r : ranks_) r->abandon_rehearsals();
   for (const auto& c : copies_) c->drain();
   ranks_.clear();
   loop_.detach(*world_);

@@ -35,8 +35,9 @@ std::shared_ptr<const rank_settings> rank::complete(rank_settings settings, rank
   return std::make_shared<const rank_settings>(std::move(settings));
 }
 
+// `net` is a reference, and stays what it is.
 rank::rank(rank_foundation on, rank_settings settings)
-    : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}
+    : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}  // NOLINT(bugprone-use-after-move)
 
 rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
     : executor_(on.ex), net_(on.net), settings_(std::move(settings)), machine_(std::move(on.has)),
@@ -850,6 +851,10 @@ std::vector<symmetric_end*> rank::ops_without_headers() const {
   std::vector<symmetric_end*> all;
   for (const auto& e : symmetrics_) all.push_back(&*e);
   return all;
+}
+
+void rank::abandon_rehearsals() noexcept {
+  for (const auto& e : symmetrics_) e->abandon();
 }
 
 std::uint64_t rank::flow_messages() const noexcept {

@@ -251,6 +251,9 @@ class rank {
   std::vector<const actors::participant_state*> ended_participants() const;
   /// Its ends of ops without headers, for those who check them.
   std::vector<symmetric_end*> ops_without_headers() const;
+  /// Aborts the communicators that rehearsals run on, so that what they have put into a device's streams waits for no other member any
+  /// more. For who destroys a rank, before it sees to the end of those.
+  void abandon_rehearsals() noexcept;
   /// Told of each call that ends with an error which its caller gets; may be empty. For those who check what they say.
   std::function<void(const runtime::error& why)> on_call_failed{};
   /// What rank `of` would need for a call of a group's or a symmetric op of that many bytes with `config`, by its own clock and

@@ -176,6 +176,7 @@ struct job::state final : runtime::link::failure_handler {
       if (over_gpu->nccl() != nullptr) loop->detach(*over_gpu->nccl());
       over_gpu->end_joint();
     }
+    if (self) self->abandon_rehearsals();
     if (copies) copies->drain();
     notices.reset();
     self.reset();

@@ -108,6 +108,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
   runtime::task<> run(std::span<std::byte> data, symmetric_options call);
   runtime::task<> run(symmetric_caller& caller, symmetric_options call);
   agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout_ns}; }
+  /// Aborts the communicator that rehearsals run on.
+  void abandon() noexcept override;
   bool is_replayed() const noexcept { return op_.replayed; }
   /// Ends all calls, and those to come, with `why`.
   void fail(const runtime::error& why) noexcept;
@@ -156,7 +158,6 @@ class symmetric_end final : private actors::implementations, private actors::reh
   runtime::task<> fill_scratch(std::span<std::byte> scratch, tuning::number_type type);
   runtime::task<> compare_scratch(actors::rehearsal_run run, std::span<std::byte> scratch, tuning::number_type type,
                                   std::string& unlike);
-  void abandon() noexcept override;
   runtime::task<> make_scratch(std::uint64_t bytes);
 
   runtime::memory_space& memory() const noexcept;

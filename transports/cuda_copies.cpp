@@ -464,12 +464,17 @@ std::size_t cuda_copies::finish(queue& q, errc outcome) {
   return count;
 }
 
-// A device that has failed writes no word any more, but says so when it is asked.
+// A device that has failed writes no word any more, but says so each time that it is asked; what is said once is an error that somebody
+// else's call has left.
 errc cuda_copies::look_at_device(cuda_stream s) noexcept {
-  const errc recorded = driver_.record(check_, s);
-  if (recorded != errc::none) return recorded;
-  const errc seen = driver_.query(check_);
-  return seen == errc::pending ? errc::none : seen;
+  const auto look = [&] {
+    const errc recorded = driver_.record(check_, s);
+    if (recorded != errc::none) return recorded;
+    const errc seen = driver_.query(check_);
+    return seen == errc::pending ? errc::none : seen;
+  };
+  const errc first = look();
+  return first == errc::none ? first : look();
 }
 
 bool cuda_copies::poll() {

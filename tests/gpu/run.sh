@@ -152,6 +152,8 @@ if built "$cases" wrong-buffers wrong-buffers-all-gpus; then
 fi
 # Streams are made, as NCCL makes some for each communicator, while another one waits.
 ! built "$cases" room-for-streams || check room-for-streams 60 "${one_gpu[@]}" "$cases" --test-case='*are made while one waits*'
+# The program captures a graph meanwhile, as many do.
+! built "$cases" beside-captures || check beside-captures 60 "${one_gpu[@]}" "$cases" --test-case='*captures *goes on*'
 # What NCCL, and UCX, do for transfers, each by itself: the same messages with only it beside the default. It must have been timed.
 # What UCX does when it first meets a GPU takes 0.75 s, which the budget would pay back too late for these messages.
 is_timed() {

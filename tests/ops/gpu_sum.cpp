@@ -199,6 +199,38 @@ TEST_CASE("a sum that is torn down while its kernel waits for another member let
 }
 
 namespace {
+/// A kernel's sum of which rank 1 puts nothing into its stream when it is rehearsed.
+class half_rehearsed final : public symmetric_config {
+ public:
+  half_rehearsed() : symmetric_config({.name = "half_rehearsed", .wire_class = "kernel_sum"}) {}
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    if (call.self == 1 && call.on == symmetric_call::stream::rehearsal) {
+      auto woken = co_await sleep_until(never);
+      woken.value();
+    }
+    co_await dynamic_cast<gpu_world&>(*call.over).run(gpu_sum::by_kernel(data, 8));
+  }
+};
+task<> calls(two_members& w) {
+  for (;;) co_await two_members::both_call(w);
+}
+}  // namespace
+
+TEST_CASE("a rank that ends while a kernel of a rehearsal waits for another member lets go of its GPU") {
+  two_members w({nccl_sum(), std::make_shared<half_rehearsed>()});
+  scope working(w.loop);
+  working.spawn(calls(w));
+  const deadline limit;
+  run_until(w.loop, [&] { return w.gpu.sums_that_wait() != 0 || limit.is_over(); });
+  REQUIRE(w.gpu.sums_that_wait() == 1);
+  // As a job does it.
+  w.ranks[0]->abandon_rehearsals();
+  while (w.copies[0]->pending() != 0 && !limit.is_over()) w.copies[0]->poll();
+  CHECK(w.copies[0]->pending() == 0);
+  CHECK(w.gpu.sums_that_wait() == 0);
+}
+
+namespace {
 task<> note(std::function<task<>()> call, errc& outcome) {
   try {
     co_await call();

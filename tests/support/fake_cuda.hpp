@@ -62,6 +62,8 @@ class fake_cuda final : public transports::cuda_driver {
   unsigned queues_there = 32;
   /// From the `n`-th copy on, counted from 1, everything on its device fails as it does after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
+  /// How often `query` fails for a reason that is not its device's.
+  unsigned queries_that_fail = 0;
   /// What a kernel does that writes where nothing is.
   void fault_now(int device = 0) noexcept { broken_.insert(device); }
   /// Of devices. Where there is none there is no pinned memory either.
@@ -164,6 +166,10 @@ class fake_cuda final : public transports::cuda_driver {
     tick();
     const auto* const ev = reinterpret_cast<event*>(e);
     if (broken_.contains(ev->device)) return errc::device_failed;
+    if (queries_that_fail != 0) {
+      --queries_that_fail;
+      return errc::device_failed;
+    }
     return ev->happened >= ev->recorded ? errc::none : errc::pending;
   }
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
@@ -234,6 +240,8 @@ class fake_cuda final : public transports::cuda_driver {
     ++sums_by_kernel;
     return errc::none;
   }
+  /// Kernels of `sum_with_peers` that have begun.
+  std::size_t sums_that_wait() const { return summing_.size(); }
   // Those of one call find each other by the first member's box, which all name by the same address here.
   errc sum_with_peers(std::span<std::byte> floats, const transports::peer_boxes& with,
                       cuda_stream s) noexcept override {

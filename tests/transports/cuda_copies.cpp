@@ -311,6 +311,26 @@ TEST_CASE("an error of the device ends all that is pending, and what comes later
                     "device_failed: device 0: cudaErrorIllegalAddress: planted");
 }
 
+TEST_CASE("an error that the device says once, and not again, ends nothing") {
+  fake_cuda gpu;
+  cuda_copies copies(gpu, 0);
+  auto a = cuda_memory::on_device(gpu, 0, 100);
+  auto b = cuda_memory::on_device(gpu, 0, 100);
+  const transports::cuda_stream stream = gpu.make_stream(0);
+  bool may_end = false;
+  gpu.launch_until(stream, [&] { return may_end; });
+  awaited done;
+  CHECK(copies.watch(stream, &done) == errc::pending);
+  gpu.queries_that_fail = 1;
+  for (int i = 0; i < 10'000; ++i) copies.poll();
+  CHECK(gpu.queries_that_fail == 0);
+  CHECK(done.calls == 0);
+  may_end = true;
+  copies.drain();
+  CHECK(done.outcome == errc::none);
+  gpu.destroy(stream);
+}
+
 TEST_CASE("everything is given back: memory, streams and events") {
   fake_cuda gpu;
   {

@@ -1,8 +1,25 @@
 #pragma once
-// CUDA's own notion of a device, for code that nvcc does not compile.
+// CUDA's own notions of a thread, for code that nvcc does not compile: its device, and what it may do while graphs are captured.
 #include <cuda_runtime_api.h>
 
 namespace parley::transports {
+
+// Calls that CUDA calls unsafe, such as those that make or free memory, or ask an event, fail while this thread captures a graph, or another
+// one does in CUDA's global mode, and break that capture off, unless the thread that makes them is relaxed about it. What is done here has to
+// do with no capture of the program's.
+class beside_captures {
+ public:
+  beside_captures() noexcept { exchange(); }
+  ~beside_captures() { exchange(); }
+  beside_captures(const beside_captures&) = delete;
+  beside_captures& operator=(const beside_captures&) = delete;
+
+ private:
+  void exchange() noexcept {
+    if (cudaThreadExchangeStreamCaptureMode(&other_) != cudaSuccess) cudaGetLastError();
+  }
+  cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;
+};
 
 // CUDA keeps a device per thread; what is made here belongs to the device that is asked for.
 class on_device {

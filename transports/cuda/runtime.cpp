@@ -81,6 +81,7 @@ class runtime_driver final : public cuda_driver {
   cuda_stream make_stream(int device) override {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
+    const beside_captures relaxed;
     if (used_.insert(device).second) {
       let_in_peers(device);
       must(load_copy(), "loading the copy kernels");
@@ -96,25 +97,32 @@ class runtime_driver final : public cuda_driver {
   }
   void destroy(cuda_stream s) noexcept override {
     device_of_own_.erase(s);
+    const beside_captures relaxed;
     note(cudaStreamDestroy(s), "cudaStreamDestroy");
   }
   cuda_event make_event(int device) override { return make_event(device, cudaEventDisableTiming); }
   cuda_event make_timed_event(int device) override { return make_event(device, cudaEventDefault); }
-  void destroy(cuda_event e) noexcept override { note(cudaEventDestroy(e), "cudaEventDestroy"); }
+  void destroy(cuda_event e) noexcept override {
+    const beside_captures relaxed;
+    note(cudaEventDestroy(e), "cudaEventDestroy");
+  }
 
   void* allocate(int device, std::size_t bytes) override {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
+    const beside_captures relaxed;
     void* made = nullptr;
     must(cudaMalloc(&made, bytes), fmt::format("cudaMalloc of {} bytes on device {}", bytes, device).c_str());
     return made;
   }
   void* allocate_pinned(std::size_t bytes) override {
+    const beside_captures relaxed;
     void* made = nullptr;
     must(cudaHostAlloc(&made, bytes, cudaHostAllocPortable), fmt::format("cudaHostAlloc of {} bytes", bytes).c_str());
     return made;
   }
   void release(void* memory, memory_place::kind what) noexcept override {
+    const beside_captures relaxed;
     if (what == memory_place::kind::device) {
       note(cudaFree(memory), "cudaFree");
     } else {
@@ -129,12 +137,14 @@ class runtime_driver final : public cuda_driver {
     return note(cudaStreamWaitEvent(s, e, 0), "cudaStreamWaitEvent");
   }
   errc query(cuda_event e) noexcept override {
+    const beside_captures relaxed;
     const cudaError_t seen = cudaEventQuery(e);
     if (seen != cudaErrorNotReady) return note(seen, "cudaEventQuery");
     cudaGetLastError();  // CUDA keeps this answer like an error
     return errc::pending;
   }
   result<double> elapsed_ns(cuda_event from, cuda_event to) override {
+    const beside_captures relaxed;
     float ms = 0;
     if (const cudaError_t e = cudaEventElapsedTime(&ms, from, to); e != cudaSuccess)
       return refused(e, "cudaEventElapsedTime");
@@ -189,6 +199,7 @@ class runtime_driver final : public cuda_driver {
     return note(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   }
   result<cuda_graph> end_capture(cuda_stream s) override {
+    const beside_captures relaxed;
     cudaGraph_t captured = nullptr;
     if (const cudaError_t e = cudaStreamEndCapture(s, &captured); e != cudaSuccess)
       return refused(e, "cudaStreamEndCapture");
@@ -199,7 +210,10 @@ class runtime_driver final : public cuda_driver {
     return made;
   }
   errc replay(cuda_graph g, cuda_stream s) noexcept override { return note(cudaGraphLaunch(g, s), "cudaGraphLaunch"); }
-  void destroy(cuda_graph g) noexcept override { note(cudaGraphExecDestroy(g), "cudaGraphExecDestroy"); }
+  void destroy(cuda_graph g) noexcept override {
+    const beside_captures relaxed;
+    note(cudaGraphExecDestroy(g), "cudaGraphExecDestroy");
+  }
   memory_place place_of(const void* address) noexcept override {
     cudaPointerAttributes a{};
     if (note(cudaPointerGetAttributes(&a, address), "cudaPointerGetAttributes") != errc::none) return {};
@@ -228,6 +242,7 @@ class runtime_driver final : public cuda_driver {
   result<exported_memory> export_memory(const void* address) override {
     exported_memory made;
     const on_device here(place_of(address).device);  // an allocation is known in its own context only
+    const beside_captures relaxed;
     cudaIpcMemHandle_t handle{};
     static_assert(sizeof handle == sizeof made.handle.bytes);
     // CUDA 13 has no other way to ask for an allocation's beginning than the driver, which the runtime has loaded.
@@ -241,6 +256,7 @@ class runtime_driver final : public cuda_driver {
   }
   result<std::span<std::byte>> import_memory(int device, const cuda_ipc_handle& handle) override {
     const on_device here(device);
+    const beside_captures relaxed;
     cudaIpcMemHandle_t theirs{};
     std::memcpy(&theirs, handle.bytes.data(), sizeof theirs);
     void* mapped = nullptr;
@@ -253,7 +269,10 @@ class runtime_driver final : public cuda_driver {
     }
     return all;
   }
-  void close_imported(void* memory) noexcept override { note(cudaIpcCloseMemHandle(memory), "cudaIpcCloseMemHandle"); }
+  void close_imported(void* memory) noexcept override {
+    const beside_captures relaxed;
+    note(cudaIpcCloseMemHandle(memory), "cudaIpcCloseMemHandle");
+  }
 
   std::string fault() const override { return fault_; }
 
@@ -268,6 +287,7 @@ class runtime_driver final : public cuda_driver {
   cuda_event make_event(int device, unsigned how) {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
+    const beside_captures relaxed;
     cudaEvent_t made = nullptr;
     must(cudaEventCreateWithFlags(&made, how), "cudaEventCreateWithFlags");
     return made;

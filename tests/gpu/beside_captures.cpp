@@ -1,0 +1,113 @@
+// A program may capture a graph while parley works: in the rank's thread, or in another one, in CUDA's global mode, which is the usual one and forbids
+// calls of all threads that CUDA calls unsafe. A capture in which such a call was made cannot be ended.
+#include <parley/transports/cuda_copies.hpp>
+#include <parley/transports/cuda_runtime.hpp>
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <thread>
+
+using namespace parley;
+using runtime::errc;
+using transports::cuda_copies;
+using transports::cuda_driver;
+using transports::cuda_memory;
+
+namespace {
+
+constexpr std::size_t bytes = 4'096;
+
+void must(cudaError_t e, const char* what) {
+  if (e != cudaSuccess) runtime::raise({errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
+}
+
+void wait_for(void* may_end) { static_cast<std::atomic<bool>*>(may_end)->wait(false); }
+
+class graph_of_the_program {
+ public:
+  explicit graph_of_the_program(void* memory) : memory_(memory) {
+    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  graph_of_the_program(const graph_of_the_program&) = delete;
+  graph_of_the_program& operator=(const graph_of_the_program&) = delete;
+  ~graph_of_the_program() { cudaStreamDestroy(stream_); }
+  void begin() { must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture"); }
+  cudaError_t end() {
+    const cudaError_t put = cudaMemsetAsync(memory_, 7, bytes, stream_);
+    cudaGraph_t made = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &made);
+    if (made != nullptr) cudaGraphDestroy(made);
+    cudaGetLastError();
+    return put != cudaSuccess ? put : ended;
+  }
+
+ private:
+  void* memory_;
+  cudaStream_t stream_ = nullptr;
+};
+
+/// What parley does while messages come and go: all of it goes well.
+void work(cuda_driver& gpu, cuda_copies& copies) {
+  const auto from = cuda_memory::on_device(gpu, 0, bytes);
+  const auto to = cuda_memory::on_device(gpu, 0, bytes);
+  const auto pinned = cuda_memory::pinned(gpu, bytes);
+  const transports::cuda_stream s = gpu.make_stream(0);
+  const transports::cuda_event e = gpu.make_event(0);
+  std::atomic<bool> may_end = false;
+  CHECK(gpu.copy(to.bytes().data(), from.bytes().data(), bytes, s) == errc::none);
+  CHECK(cudaLaunchHostFunc(s, wait_for, &may_end) == cudaSuccess);
+  CHECK(gpu.record(e, s) == errc::none);
+  CHECK(gpu.query(e) == errc::pending);
+  may_end = true;
+  may_end.notify_one();
+  errc seen = errc::pending;
+  while (seen == errc::pending) seen = gpu.query(e);
+  CHECK(seen == errc::none);
+  CHECK(copies.check(to.bytes(), 1));
+  CHECK(gpu.export_memory(to.bytes().data()));
+  gpu.destroy(e);
+  gpu.destroy(s);
+}
+
+}  // namespace
+
+TEST_CASE("what another thread captures in CUDA's global mode goes on beside all that parley asks of CUDA") {
+  cuda_driver& gpu = *transports::cuda_runtime().value();
+  cuda_copies copies(gpu, 0);
+  const auto memory = cuda_memory::on_device(gpu, 0, bytes);
+  work(gpu, copies);
+  std::atomic<int> step = 0;
+  cudaError_t ended = cudaErrorUnknown;
+  std::thread program([&] {
+    graph_of_the_program graph(memory.bytes().data());
+    graph.begin();
+    step = 1;
+    step.notify_one();
+    step.wait(1);
+    ended = graph.end();
+  });
+  step.wait(0);
+  work(gpu, copies);
+  step = 2;
+  step.notify_one();
+  program.join();
+  CHECK(ended == cudaSuccess);
+}
+
+TEST_CASE("what the rank's own thread captures goes on, too, and what that thread may do is as before") {
+  cuda_driver& gpu = *transports::cuda_runtime().value();
+  cuda_copies copies(gpu, 0);
+  const auto memory = cuda_memory::on_device(gpu, 0, bytes);
+  graph_of_the_program graph(memory.bytes().data());
+  graph.begin();
+  work(gpu, copies);
+  CHECK(graph.end() == cudaSuccess);
+  graph.begin();
+  void* made = nullptr;
+  CHECK(cudaMalloc(&made, bytes) != cudaSuccess);  // the program's own mistakes stay mistakes
+  CHECK(graph.end() != cudaSuccess);
+}
