@@ -10,6 +10,8 @@ namespace parley::actors {
 
 using runtime::errc;
 
+static constexpr runtime::time_ns poison_pause_ns = 1'000'000;
+
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
     : services_(s), assigned_(assigned), window_(w), op_(op.id()), generation_(generation), self_(s.net.rank()),
@@ -34,6 +36,7 @@ edge_sender::~edge_sender() { retire(); }
 void edge_sender::retire() noexcept {
   if (std::exchange(retired_, true)) return;
   runtime::timer_wheel::disarm(question_timer_);
+  owed_poisons_.reset();
   services_.mail.unbind(number_of(op_, part::data_sender));
 }
 
@@ -297,6 +300,24 @@ outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes,
   return inv;
 }
 
+void edge_sender::say_later(const stamp& poison) noexcept {
+  constexpr std::size_t most_owed = 1'024;
+  if (failed_ != errc::none || retired_) return;  // the receiver hears of that
+  if (owed_poisons_ == nullptr) owed_poisons_ = std::make_unique<poison_timer>(*this);
+  owed_poisons_->owed.push_back(poison);
+  if (owed_poisons_->owed.size() > most_owed)
+    return services_.give_up(peer_, "the transport takes nothing that is to be said to it");
+  if (!owed_poisons_->linked()) services_.ex.arm(*owed_poisons_, services_.ex.now() + poison_pause_ns);
+}
+
+void edge_sender::say_owed() noexcept {
+  const std::vector<stamp> owed = std::exchange(owed_poisons_->owed, {});
+  for (const stamp& s : owed) {
+    const errc sent = services_.net.send(peer_, runtime::link::channel::data, bytes_of(s), {}, nullptr);
+    if (sent != errc::none && sent != errc::pending) say_later(s);
+  }
+}
+
 // What the assignment should know of a real invocation.
 void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ended_ns) noexcept {
   if (rows_.measuring() && outcome == errc::none && inv.mark.digest == default_digest_)
@@ -312,6 +333,7 @@ void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ende
 
 void edge_sender::fail(errc why, one_sided_sender::reader receiver) noexcept {
   failed_ = why;
+  owed_poisons_.reset();
   window_ = {.invocations = 0, .bytes = 0};
   if (one_sided_ != nullptr) one_sided_->fail(why, receiver);
   for (auto& s : streams_) {

@@ -155,6 +155,14 @@ class edge_sender {
     if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);
   }
 
+  /// The same of one that `out` has sent, or has not. A poison that the transport did not take is sent again until it does: without it a
+  /// receive that a later stamp has matched would never end.
+  void end(const outgoing& inv, const part_sender& out) noexcept {
+    if (out.owes_poison()) [[unlikely]]
+      say_later(out.poison());
+    end(inv, out.failed());
+  }
+
   /// Whether the receiver has matched that invocation. Asks it, if not.
   bool is_matched(std::uint32_t tag, std::uint64_t invocation);
   /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
@@ -224,6 +232,14 @@ class edge_sender {
     static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).edge.ask_for_room(); }
     edge_sender& edge;
   };
+  struct poison_timer : runtime::timer {
+    explicit poison_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}
+    static void on_time(timer& self) noexcept { static_cast<poison_timer&>(self).edge.say_owed(); }
+    edge_sender& edge;
+    std::vector<stamp> owed;
+  };
+  void say_later(const stamp& poison) noexcept;
+  void say_owed() noexcept;
   struct sent_payload {
     std::span<const std::byte> bytes;
     const payload_pieces* pieces;  // null: it is contiguous
@@ -318,6 +334,7 @@ class edge_sender {
   counters counters_;
   std::function<void()> ended_there_;
   std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared
+  std::unique_ptr<poison_timer> owed_poisons_;           // null: the transport took all
 };
 
 }  // namespace parley::actors

@@ -52,17 +52,25 @@ bool part_sender::note_beyond(std::uint64_t offset) {
 }
 
 void part_sender::on_failed() noexcept {
-  // To a peer that is gone it need not go.
-  if (!has_put_) static_cast<void>(say(stamp_flags::poison));
+  if (!has_put_) say_poison();
   if (access_ != nullptr) access_->from.ask_soon();
 }
 
-// Without a payload of its own.
-errc part_sender::say(stamp_flags how) noexcept {
+stamp part_sender::poison() const noexcept {
   stamp s = stamp_;
-  s.flags = s.flags | how;
-  if (how == stamp_flags::poison) s.next_digest = static_cast<std::uint64_t>(failed());
+  s.flags = s.flags | stamp_flags::poison;
+  s.next_digest = static_cast<std::uint64_t>(failed());
+  return s;
+}
+
+// Without a payload of its own.
+errc part_sender::say(const stamp& s) noexcept {
   return net_.send(to_, runtime::link::channel::data, bytes_of(s), {}, nullptr);
+}
+
+void part_sender::say_poison() noexcept {
+  const errc sent = say(poison());
+  owes_poison_ = sent != errc::none && sent != errc::pending;
 }
 
 namespace {
@@ -109,7 +117,12 @@ void part_sender::announce() noexcept {
   if (fence_failed()) {
     fail(fenced_ == errc::device_failed ? fenced_ : errc::peer_failed);
   } else if (!announced_) {
-    fail(say(failed() == errc::none ? stamp_flags::landed : stamp_flags::poison));
+    if (failed() == errc::none) {
+      stamp s = stamp_;
+      s.flags = s.flags | stamp_flags::landed;
+      fail(say(s));
+    }
+    if (failed() != errc::none) say_poison();
   }
 }
 

@@ -228,6 +228,9 @@ class part_sender final : public parts_in_flight {
   void announce() noexcept;
   /// How the fence ended: `device_failed` where it is this rank's own device that did not do what was to be fenced.
   runtime::errc fence_outcome() const noexcept { return fenced_; }
+  /// Whether the receiver was not told that it failed, as the transport did not take that: somebody has to say `poison` later.
+  bool owes_poison() const noexcept { return owes_poison_; }
+  stamp poison() const noexcept;
   /// Nobody knows what was written, or when. Nothing more is said to the receiver: it counts as dead, or this rank does.
   bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }
 
@@ -241,7 +244,8 @@ class part_sender final : public parts_in_flight {
   [[gnu::cold]] bool note_beyond(std::uint64_t offset);
   void start_offer() noexcept;
   void on_failed() noexcept override;
-  runtime::errc say(stamp_flags how) noexcept;
+  runtime::errc say(const stamp& s) noexcept;
+  void say_poison() noexcept;
   rank_id to_;
   const stamp& stamp_;
   const one_sided_access* access_;
@@ -251,6 +255,7 @@ class part_sender final : public parts_in_flight {
   std::unique_ptr<std::unordered_set<std::uint64_t>> beyond_;
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
+  bool owes_poison_ = false;
   bool announced_ = false;  // the link brings the stamp as soon as all has landed, whatever becomes of the call here
   std::span<const std::byte> put_from_;  // where all that it put lies, as a rule the payload
 };

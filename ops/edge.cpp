@@ -430,7 +430,7 @@ std::string edge_out::words_of(const refusal& r) const {
 
 std::vector<std::string> edge_out::untold_refusals() const {
   std::vector<std::string> lines;
-  for (const refusal& r : untold_) lines.push_back(in_words(r.code, r.invocation, words_of(r)).what());
+  for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, r.invocation, words_of(r)).what());
   return lines;
 }
 
@@ -583,7 +583,7 @@ void edge_out::lose_peer() {
 
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
   out.fail(errc::config_failed);  // unless it has another reason already
-  sender_.end(inv, out.failed());
+  sender_.end(inv, out);
   if (const auto refused = take_refusal(inv)) throw explained(refused->code, inv.invocation, words_of(*refused));
   throw explained(out.failed(), inv.invocation,
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
@@ -632,7 +632,7 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
   const actors::outgoing inv = sender_.begin_rehearsal(digest, rehearsal_bytes());
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.fail(errc::config_failed);
-  sender_.end(inv, out.failed());
+  sender_.end(inv, out);
 }
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
@@ -826,11 +826,12 @@ void edge_in::tell_refused(const part_receiver& in, errc why) {
 
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
   if (!in.matched())
-    throw explained(in.failed(), std::nullopt,
-                    "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
-                        std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
-                        std::to_string(in.invocation()) + " had not begun" +
-                        (in.failed() == errc::timeout ? "; that rank is late, or what it sends has another tag" : ""));
+    throw explained(
+        in.failed(), std::nullopt,
+        "a receive of up to " + std::to_string(capacity) + " bytes from rank " + std::to_string(options_.peer) +
+            ", tag " + std::to_string(tag) + ", was not met: invocation " + std::to_string(in.invocation()) +
+            " had not begun" +
+            (in.failed() == errc::timeout && !failed_ ? "; that rank is late, or what it sends has another tag" : ""));
   throw explained(in.failed(), in.invocation(),
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +

@@ -1,4 +1,5 @@
 #include "../support/edges.hpp"
+#include "../support/link_over.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +9,7 @@ using namespace parley;
 using namespace parley::actors;
 using namespace parley::runtime;
 using parley::tests::edge_pair;
+using parley::tests::link_over;
 using parley::tests::memory_link_options;
 using parley::tests::pattern;
 using parley::tests::receive_whole;
@@ -354,4 +356,42 @@ TEST_CASE("random sizes, tags and orders arrive exactly, whatever the window") {
       REQUIRE(e.sent[s]->ended == errc::none);
     }
   }
+}
+
+namespace {
+struct out_of_memory final : link_over {
+  explicit out_of_memory(runtime::link& below) : link_over(below) {}
+  errc send(rank_id, channel, std::span<const std::byte>, std::span<const std::byte>, runtime::completion*) override {
+    ++refused;
+    return errc::unavailable;
+  }
+  int refused = 0;
+};
+}  // namespace
+
+TEST_CASE("a poison that the transport does not take is said later: a receive that the next stamp has matched ends") {
+  edge_pair e;
+  runtime::scope tasks(e.clock);
+  std::array<watched_receive, 2> in;
+  for (watched_receive& r : in) {
+    r.buffer.resize(100);
+    tasks.spawn(receive_whole(e.in, 0, r, e.clock.now() + 5'000'000));
+  }
+  e.clock.turn();
+  out_of_memory net(e.links[0]);
+  const auto data = pattern(100, 1);
+  {
+    const outgoing inv = e.out.begin(0, 100, e.out.try_admit(0, 100));
+    part_sender out(net, 1, inv.mark);
+    out.start(0, data);
+    CHECK(net.refused == 2);  // the part, and its poison
+    e.out.end(inv, out);
+  }
+  watched_send later;
+  tasks.spawn(send_whole(e, 0, data, later));
+  e.pass(1'000'000'000);
+  CHECK(later.ended == errc::none);
+  CHECK(in[1].ended == errc::none);
+  REQUIRE(in[0].ended.has_value());
+  CHECK(*in[0].ended == errc::config_failed);  // as the poison says
 }

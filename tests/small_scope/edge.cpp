@@ -187,7 +187,7 @@ class edge_world final : public held_world {
       parts.announce();
     }
     static_cast<void>(settled);
-    e.out_.end(inv, parts.failed());
+    e.out_.end(inv, parts);
     s.ended = parts.failed();
     std::fill(s.data.begin(), s.data.end(), used_again);
   }
